@@ -8,10 +8,10 @@ use tombolo_core::{Ctx, Identity, Result};
 /// A page of names.
 const PAGE: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 24, align: 8, plus: false };
 
-/// A root with names for more pages is not read to its end.
+/// Maximum number of pages read; a larger root is not read to its end.
 const PAGES_MAX: usize = 256;
 
-/// Asks for the names of the root and a user's rights there. What lies below keeps them.
+/// Prefetches the root's names and a user's permissions on it; the layer below caches them.
 pub(crate) async fn learn_root(below: Arc<dyn FileSystem>, cx: Ctx, user: Identity) {
     let alone = Identity { groups: None, ..user.clone() };
     let has_groups = user != alone;
@@ -23,7 +23,7 @@ pub(crate) async fn learn_root(below: Arc<dyn FileSystem>, cx: Ctx, user: Identi
     }
 }
 
-/// An origin that denies several rights at once does not say which.
+/// Requests all rights, then only those to read: a refusal does not say which of several rights is denied.
 async fn learn_rights(below: &dyn FileSystem, cx: &Ctx) {
     let reads = AccessMask::READ | AccessMask::EXECUTE;
     for mask in [reads | AccessMask::WRITE, reads] {

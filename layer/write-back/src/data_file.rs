@@ -14,28 +14,28 @@ use tombolo_host_runtime::{lock, private};
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::rw::{self, TransferFlags};
 
-/// So many are open at a time.
+/// Maximum number of open data files.
 const OPEN_MAX: usize = 512;
 
-/// The directory of data files, and which of them are open.
+/// Directory of data files, with a queue of the open ones.
 #[derive(Debug)]
 pub(crate) struct DataFiles {
     dir: PathBuf,
     open: Mutex<VecDeque<Weak<DataFile>>>,
 }
 
-/// One data file. It is sparse, and has data at the places of the file that it is of.
+/// A sparse data file, with data at their offsets in the written file.
 #[derive(Debug)]
 pub(crate) struct DataFile {
     pub generation: u64,
     path: PathBuf,
     file: Mutex<Option<Arc<File>>>,
-    /// It goes with its last user.
+    /// `true` if the file is removed with its last reference.
     is_doomed: AtomicBool,
-    /// Held alone while a range is read and written again as it was.
+    /// Locked exclusively while a range is read and rewritten.
     writing: RwLock<()>,
     files: Arc<DataFiles>,
-    /// The next sync fails.
+    /// `true` if the next sync fails.
     #[cfg(test)]
     pub is_failing: AtomicBool,
 }
@@ -49,7 +49,7 @@ impl DataFiles {
         &self.dir
     }
 
-    /// The file of a generation, which is made when it is first written.
+    /// Returns the file of a generation, which is created when it is first opened.
     pub(crate) fn file(self: &Arc<Self>, generation: u64) -> Arc<DataFile> {
         let path = self.dir.join(format!("{generation:x}"));
         let (file, is_doomed) = (Mutex::default(), AtomicBool::new(false));
@@ -66,7 +66,7 @@ impl DataFiles {
         })
     }
 
-    /// Removes files that nothing knows.
+    /// Removes files of unknown generations.
     pub(crate) fn remove_others(&self, is_known: impl Fn(u64) -> bool) {
         for file in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = file.file_name();
@@ -103,13 +103,13 @@ impl DataFile {
         Ok(())
     }
 
-    /// Fills all of `into` with what is in memory. Whether all of it is.
+    /// Fills `into` from the page cache without waiting. Returns `true` if it was filled completely.
     pub(crate) fn read_at_once(self: &Arc<Self>, offset: u64, into: &Sink) -> Result<bool> {
         let file = self.file()?;
         Ok(rw::read(file.as_fd(), into, offset, TransferFlags::NOWAIT) == Ok(into.len()))
     }
 
-    /// Fills all of `into`; zeros where nothing was written.
+    /// Fills `into`, with zeroes where nothing was written.
     pub(crate) fn read(self: &Arc<Self>, mut offset: u64, mut into: Sink) -> Result<()> {
         let file = self.file()?;
         while !into.is_empty() {
@@ -127,13 +127,13 @@ impl DataFile {
         Ok(())
     }
 
-    /// The checksum of a range, as far as it is there.
+    /// Returns the checksum of a range, up to the end of the file.
     pub(crate) fn sum(self: &Arc<Self>, range: Range<u64>) -> Result<u32> {
         Ok(crc32c::crc32c(&self.bytes(range)?))
     }
 
-    /// Writes a range as it is: after a sync that has failed, the next one makes it stable. Without it the
-    /// kernel takes what it has not written for written (fsync(2)).
+    /// Rewrites a range unchanged, so that a sync after a failed one writes it again: the kernel treats
+    /// unwritten pages as written then (fsync(2)).
     pub(crate) fn write_again(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
         let _alone = self.writing.write().unwrap_or_else(PoisonError::into_inner);
         let bytes = self.bytes(range.clone())?;
@@ -154,7 +154,7 @@ impl DataFile {
         Ok(bytes)
     }
 
-    /// Makes what was written stable.
+    /// Makes written data stable.
     pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
         #[cfg(test)]
         if self.is_failing.swap(false, Ordering::Relaxed) {
@@ -163,7 +163,7 @@ impl DataFile {
         Ok(tombolo_sys::sync::data(self.file()?.as_fd())?)
     }
 
-    /// It goes with its last user.
+    /// Marks the file for removal with its last reference.
     pub(crate) fn doom(&self) {
         self.is_doomed.store(true, Ordering::Relaxed);
     }

@@ -124,7 +124,7 @@ pub(crate) fn commit(
             ])?;
         }
     }
-    // Data of these are in their files now, or not wanted any more.
+    // These data are in their files, or obsolete.
     if is_emptied {
         database.prepare_cached("delete from pieces")?.execute([])?;
     }
@@ -155,7 +155,7 @@ pub(crate) fn commit(
     transaction.commit()
 }
 
-/// A full disk is told apart from other trouble.
+/// Converts the error of a failed write, distinguishing a full disk.
 pub(crate) fn not_written(error: rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DiskFull) => Error::NoSpace,
@@ -163,7 +163,7 @@ pub(crate) fn not_written(error: rusqlite::Error) -> Error {
     }
 }
 
-/// What there is in a directory, if it has a journal.
+/// Reads the contents of the journal in a directory, if there is one.
 pub(crate) fn kept_in(dir: &Path) -> std::result::Result<Option<Kept>, JournalError> {
     let path = dir.join(DATABASE);
     if !path.exists() {
@@ -214,7 +214,7 @@ pub(crate) fn read(database: &Connection) -> rusqlite::Result<Kept> {
     Ok(kept)
 }
 
-/// Brings data that lie in the journal to their files.
+/// Moves data in the journal to their files.
 pub(crate) fn replay(
     database: &Connection,
     files: &Arc<DataFiles>,

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges that neither overlap nor touch, by their start.
+/// Disjoint ranges with gaps between them, by their start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extents(BTreeMap<u64, u64>);
 
-/// What a change of a set did to the rows that keep it.
+/// Effect of a change on the stored rows of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delta {
-    /// Starts of ranges that are gone.
+    /// Starts of removed ranges.
     pub gone: Vec<u64>,
-    /// The range that is there instead, if any.
+    /// Range that replaces them, if any.
     pub new: Option<Range<u64>>,
-    /// How many bytes more there are now, or less.
+    /// Change of the number of bytes.
     pub added: i64,
 }
 
@@ -39,7 +39,7 @@ impl Extents {
         delta
     }
 
-    /// Takes away all from `end` on.
+    /// Removes everything from `end` on.
     pub(crate) fn truncate(&mut self, end: u64) -> Delta {
         let mut delta = Delta::default();
         for (start, old_end) in self.0.split_off(&end) {
@@ -57,7 +57,7 @@ impl Extents {
         delta
     }
 
-    /// The parts of `range` in order, and whether each is in the set.
+    /// Returns the parts of `range` in order, with `true` for those in the set.
     pub(crate) fn parts(&self, range: Range<u64>) -> Vec<(Range<u64>, bool)> {
         let mut parts = Vec::new();
         let mut at = range.start;
@@ -79,7 +79,7 @@ impl Extents {
         parts
     }
 
-    /// From the first to the last of what is there of `within`.
+    /// Returns the span from the first to the last byte of the set in `within`.
     pub(crate) fn span(&self, within: Range<u64>) -> Range<u64> {
         let parts = self.parts(within.clone());
         let mut here = parts.iter().filter(|(_, is_here)| *is_here).map(|(part, _)| part);

@@ -53,7 +53,7 @@ pub(crate) struct Batch {
     pub at_origin: Option<u64>,
 }
 
-/// Reports the outcome of a group.
+/// Promise of a group's outcome.
 pub(crate) type Ticket = Arc<Promise<Outcome>>;
 
 /// Outcome of a group.
@@ -149,7 +149,7 @@ impl Journal {
         for made in [dir, &data] {
             private::directory(made).map_err(io(made))?;
         }
-        // Not all file systems make the name of a new directory stable with what is in it.
+        // Not all file systems make the name of a new directory stable with its contents.
         for dir in [dir, &dir.join("..")] {
             File::open(dir).and_then(|dir| dir.sync_all()).map_err(io(dir))?;
         }
@@ -192,7 +192,7 @@ impl Journal {
         ticket.kept().await.result()
     }
 
-    /// Fails while the journal cannot be written: new changes are refused then.
+    /// Fails while the journal cannot be written, so that new changes are refused.
     pub(crate) fn check(&self) -> Result<()> {
         self.shared.pending().trouble.map_or(Ok(()), Outcome::result)
     }
@@ -295,7 +295,7 @@ impl Shared {
                     Err(error) => error,
                 };
                 tracing::error!(%error, "cannot write the write-back journal: changes stay in memory, and new ones are refused");
-                // All that wait are told; what they have changed stays, and is written when that works again.
+                // Waiters are notified; the changes stay in memory and are retried.
                 let outcome = Outcome::of(&error);
                 let (later, others) = {
                     let mut pending = self.pending();
@@ -313,7 +313,7 @@ impl Shared {
             pause = (begun.elapsed() * PAUSE_PER_WRITE).clamp(PAUSE_MIN, PAUSE_MAX);
             unproven.sums.clear();
             let change = batch.change;
-            // Outside of the lock: files go with it.
+            // Outside the lock, since this may remove files.
             drop(batch);
             {
                 let mut pending = self.pending();
@@ -327,7 +327,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the end, up to a limit.
+    /// Waits up to `time` for the end; returns `true` if it has begun.
     fn is_closing_within(&self, time: Duration) -> bool {
         let waited = self.work.wait_timeout_while(self.pending(), time, |pending| !pending.is_closing);
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.is_closing
@@ -355,8 +355,8 @@ impl Shared {
         Some((std::mem::take(&mut pending.batch), ticket))
     }
 
-    /// Fetches the records that identify lower nodes referred to by rows, as the layer below may lose their
-    /// numbers. Some nodes may be gone.
+    /// Requests the records that identify lower nodes referred to by rows, since the layer below may lose
+    /// their numbers. Some nodes may be gone.
     fn records(&self, batch: &Batch, recorded: &HashSet<NodeId>) -> Vec<(NodeId, Vec<u8>)> {
         let Some(handles) = self.below.persistent_handles() else { return Vec::new() };
         let new = batch.numbers.difference(recorded);
@@ -369,7 +369,7 @@ impl Shared {
             batch.blocks.write_again()?;
         }
         let added = batch.pieces_bytes;
-        // Before the flush: what is written over after this is not yet promised.
+        // Before the flush: later overwrites belong to a later group.
         let sums = batch.blocks.sums(&mut unproven.sums)?;
         let is_emptied = unproven.pieces_bytes + added > PIECES_BYTES_MAX;
         unproven.is_unwritten = true;
@@ -387,7 +387,7 @@ impl Shared {
         }
         batch.files.values().try_for_each(DataFile::sync)?;
         if !batch.files.is_empty() {
-            // The names of new ones, too.
+            // Makes the names of new files stable.
             File::open(self.files.dir()).and_then(|dir| dir.sync_all()).map_err(Error::io)?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Write-back: changes that are answered locally and sent to a remote file system later.
 //!
-//! It runs over a cache with persistent node numbers. Differences from the cache are in memory and in a local
-//! journal that is committed in groups; data are in sparse files. A thread sends them to the origin
+//! The layer runs over a cache with persistent node numbers. Differences from the cache are in memory and in
+//! a local journal that is committed in groups; data are in sparse files. A thread sends them to the origin
 //! (`docs/decisions/write-back.md`).
 //!
 //! Reading order: `tree` (the differences), `journal`, `database`, `session` (the operations), `origin`
@@ -74,7 +74,7 @@ pub struct WriteBackExport {
 /// Fails if the journal cannot be used, or `below` refuses a session.
 pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBackExport> {
     let below = below.attach(&client())?;
-    // Programs ask for it also when the origin is away: then it is known from here on.
+    // Primes the cache below: programs call statfs even while the origin is unreachable.
     let _ = below.statfs(&Ctx::root(SESSION), NodeId::ROOT).wait();
     let (journal, mut kept, files) = Journal::open(below.clone(), dir).map_err(tombolo_core::Error::io)?;
     let ids = journal.reserve_ids(kept.next_id.max(1))?;
@@ -85,7 +85,7 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     let torn = tree.tell_torn(&torn);
     let pool = ThreadPool::new("write-back", ThreadPoolLimits::default());
     let shared = Arc::new(Shared::new(below, options, (journal, tree), pool.lane()));
-    // What an earlier life had open without a name is gone.
+    // Records that unnamed files of the previous run are gone.
     let ((), _) = shared.note(|_| ());
     shared.control.begin(at_origin, !shared.tree().is_clean(), torn);
     Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
@@ -100,7 +100,7 @@ fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u6
     for (id, record) in wanted {
         handles.recall(&Ctx::root(SESSION), NodeId(*id), record).wait()?;
     }
-    // The layer below keeps its numbers from now on: it is not told when clients forget them.
+    // The first record makes the layer below retain its numbers: this layer forwards no forgets.
     drop(handles.record(&Ctx::root(SESSION), NodeId::ROOT).wait());
     let others: Vec<_> = others.iter().map(|(id, _)| *id).collect();
     if others.is_empty() { Ok(()) } else { journal.forget_records(&others) }
@@ -118,8 +118,7 @@ pub fn kept_in(dir: &Path) -> std::result::Result<usize, JournalError> {
 }
 
 impl WriteBackExport {
-    /// Fetches in the background what offline work in the root requires: its names and this user's
-    /// permissions.
+    /// Prefetches the state of the root that offline work requires: its names and this user's permissions.
     pub fn learn_root(&self, user: &Identity) {
         task::spawn(ahead::learn_root(self.shared.below.clone(), self.sender.cx(), user.clone()));
     }

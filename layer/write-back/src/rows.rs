@@ -6,10 +6,10 @@ use tombolo_host_runtime::rows::{Reader, Writer, file_type_number, file_type_of}
 
 use crate::tree::{Place, Set, Target, Xattrs};
 
-/// In the byte of what is to be set: what of it is implied follows.
+/// Flag in the byte of attributes to set: a byte of the implied ones follows.
 const IMPLIES: u8 = 128;
 
-/// What is kept of a node.
+/// Stored state of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeRow {
     pub attr: Attr,
@@ -22,13 +22,12 @@ pub(crate) struct NodeRow {
     pub implied: Set,
     pub xattrs: Xattrs,
     pub version: Option<WeakAttr>,
-    /// Generation and [`below_len`](crate::tree::Layer::below_len) of each.
+    /// Generation and [`below_len`](crate::tree::Layer::below_len) of each layer.
     pub layers: Vec<(u64, u64)>,
 }
 
 impl NodeRow {
-    /// Whether the origin lacks something of a node that has a name. Names that differ have rows of their
-    /// own.
+    /// Returns `true` if the origin lacks something of a named node. Changed names have rows of their own.
     pub(crate) fn is_dirty(&self) -> bool {
         let lacks = self.below.is_none() || !self.set.is_empty() || !self.layers.is_empty();
         lacks && self.attr.nlink > 0
@@ -108,7 +107,7 @@ fn decoded_xattrs(row: &mut Reader<'_>) -> Option<Xattrs> {
     (0..count).map(one).collect()
 }
 
-/// What is kept of a name.
+/// Encodes a name's row.
 pub(crate) fn encoded_place(place: &Place) -> Vec<u8> {
     let mut row = Writer::default();
     for target in [place.before, place.now] {

@@ -19,7 +19,7 @@ use crate::data_file::DataFiles;
 use crate::journal::{Journal, Ticket};
 use crate::tree::Tree;
 
-/// The shared part.
+/// State shared by all sessions and the write-back thread.
 pub(crate) struct Shared {
     pub below: Arc<dyn FileSystem>,
     pub options: Options,
@@ -28,24 +28,24 @@ pub(crate) struct Shared {
     pub files: Arc<DataFiles>,
     pub control: Control,
     pub gate: Gate,
-    /// Of all sessions here.
+    /// Locks of all sessions.
     pub locks: LockTable,
-    /// Of writes to the local disk.
+    /// Pace of writes to the local disk.
     pub write_pace: Pace,
-    /// Owners that the origin gives to new files in place of others.
+    /// Owners that the origin substitutes for others.
     pub squashed: Squashed,
     room: Mutex<Room>,
-    /// Files that are being appended to.
+    /// Files being appended to.
     appends: Mutex<HashMap<NodeId, Arc<Promise<()>>>>,
     tree: Mutex<Tree>,
 }
 
-/// Owners that new files were to have, each with the one that the origin has given them and does not change:
-/// user and group, of both.
+/// Requested owners of new files, with the owner that the origin assigned instead and does not change: user
+/// and group of both.
 #[derive(Debug, Default)]
 pub(crate) struct Squashed(Mutex<HashMap<[u32; 2], [u32; 2]>>);
 
-/// So many are remembered.
+/// Maximum number of retained pairs.
 const SQUASHED_MAX: usize = 1024;
 
 impl Squashed {
@@ -53,7 +53,7 @@ impl Squashed {
         lock(&self.0).get(&[uid, gid]) == Some(&owner)
     }
 
-    /// Returns the user that the origin takes another for, if it does.
+    /// Returns the user that the origin maps another to, if any.
     pub(crate) fn taken_for(&self, user: &Identity) -> Option<Identity> {
         let [uid, gid] = lock(&self.0).get(&[user.uid, user.gid]).copied()?;
         Some(Identity { uid, gid, groups: None })
@@ -68,7 +68,7 @@ impl Squashed {
     }
 }
 
-/// What the thread that writes back is told, and tells.
+/// Communication with the write-back thread.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     state: Mutex<ControlState>,
@@ -78,31 +78,31 @@ pub(crate) struct Control {
 #[derive(Debug, Default)]
 pub(crate) struct ControlState {
     pub is_urgent: bool,
-    /// Writers wait for room.
+    /// `true` if writers wait for space.
     pub has_waiting: bool,
     pub is_closing: bool,
-    /// When the first change that the origin lacks was made, and the last.
+    /// Times of the first and the last change that the origin lacks.
     pub dirty_since: Option<(Instant, Instant)>,
-    /// The latest change that the origin has.
+    /// Latest change that the origin has.
     pub at_origin: u64,
-    /// Attempts to bring changes to the origin that have begun, and ended.
+    /// Numbers of begun and of ended attempts to send changes.
     pub begun: u64,
     pub ended: u64,
-    /// Why the last attempt failed, if it did.
+    /// Reason why the last attempt failed.
     pub failure: Option<String>,
-    /// The origin has refused something in it.
+    /// `true` if the origin refused something in it.
     pub is_refused: bool,
-    /// Refusal of requested attributes that the origin gave last. It may have accepted them since.
+    /// Latest refusal of requested attributes. The origin may have accepted them since.
     pub refusal: Option<String>,
-    /// When the next attempt is made after one that failed.
+    /// Time of the next attempt after a failed one.
     pub retry: Option<Instant>,
-    /// Versions of others that were kept beside ours.
+    /// Number of conflicts, in which both versions were retained.
     pub conflicts: u64,
-    /// Blocks that were not as they were written when this life began.
+    /// Number of blocks that failed their checksums at the start.
     pub torn: u64,
 }
 
-/// Writers pass it. It is closed while what is to be written back is chosen.
+/// A gate that writers pass, closed while the changes to send are selected.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<GateState>,
@@ -115,7 +115,7 @@ struct GateState {
     inside: usize,
 }
 
-/// Opens the gate again, also where what was done meanwhile panics.
+/// Guard that reopens the gate, even after a panic.
 struct Reopening<'a>(&'a Gate);
 
 /// A writer inside the gate.
@@ -128,13 +128,13 @@ struct Room {
     is_disk_full: bool,
 }
 
-/// One that appends to a file.
+/// Guard of the only caller that appends to a file.
 pub(crate) struct Alone<'a>(&'a Shared, NodeId);
 
-/// So often the local disk is asked how much room it has.
+/// Interval between queries of the free space on the local disk.
 const ROOM_REFRESH: Duration = Duration::from_millis(200);
 
-/// So much of it is left alone, in bytes.
+/// Space left free on the local disk, in bytes.
 const DISK_SPARE_BYTES: u64 = 64 << 20;
 
 impl Shared {
@@ -165,16 +165,16 @@ impl Shared {
         lock(&self.tree)
     }
 
-    /// How far changes have come.
+    /// Returns the progress of changes: made, on the disk, and at the origin.
     pub(crate) fn watermarks(&self) -> Watermarks {
         let at_origin = self.control.state().at_origin;
         let on_disk = self.journal.stable_change();
         let tree = self.tree();
-        // The change last: neither of the others is beyond it.
+        // Read last, so that neither of the others exceeds it.
         Watermarks { change: tree.change, on_disk, at_origin, refused: tree.refused_count() as u64 }
     }
 
-    /// Makes one change: all of it or, when it fails, nothing. The ticket tells when it is on the disk.
+    /// Makes one change completely or, on failure, not at all. The ticket reports when it is on the disk.
     pub(crate) fn change<T>(&self, work: impl FnOnce(&mut Tree) -> Result<T>) -> Result<(T, Ticket)> {
         self.journal.check()?;
         let mut tree = self.tree();
@@ -184,14 +184,14 @@ impl Shared {
         let done = work(&mut tree)?;
         tree.change += 1;
         let batch = tree.take_batch();
-        // Before the lock is given up: groups have changes in their order.
+        // Under the lock, so that groups contain changes in their order.
         let ticket = self.journal.add(batch);
         drop(tree);
         self.control.made_dirty();
         Ok((done, ticket))
     }
 
-    /// Waits until no other caller appends to a file: each begins where the last has ended.
+    /// Waits until no other caller appends to a file: each append begins at the end of the previous one.
     pub(crate) async fn append_alone(&self, node: NodeId) -> Alone<'_> {
         loop {
             let before = match lock(&self.appends).entry(node) {
@@ -205,7 +205,7 @@ impl Shared {
         }
     }
 
-    /// Writes down what write-back has learnt: no change of a user's.
+    /// Records internal state in the journal; this counts as no change.
     pub(crate) fn note<T>(&self, work: impl FnOnce(&mut Tree) -> T) -> (T, Ticket) {
         let mut tree = self.tree();
         let done = work(&mut tree);
@@ -213,12 +213,12 @@ impl Shared {
         (done, self.journal.add(batch))
     }
 
-    /// Waits until there is room for so many bytes more that the origin does not have, as long as any of them
-    /// go there: those of files without a name do not.
+    /// Waits until `bytes` more unsent bytes fit, as long as sending data can free space: data of unnamed
+    /// files are never sent.
     pub(crate) async fn wait_for_room(&self, bytes: u64) {
         loop {
             let freed = {
-                // First: so it is told of all that becomes free from when it has looked.
+                // Locked first, so that space freed after the check notifies this waiter.
                 let mut room = lock(&self.room);
                 let dirty_bytes = self.tree().dirty_bytes;
                 let is_full = dirty_bytes > 0 && dirty_bytes + bytes > self.options.dirty_bytes_max;
@@ -233,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// There may be more room now.
+    /// Notifies writers that wait for space.
     pub(crate) fn freed(&self) {
         let freed = {
             let mut room = lock(&self.room);
@@ -255,17 +255,17 @@ impl Shared {
         room.is_disk_full
     }
 
-    /// Has work done by a thread that may wait for the disk.
+    /// Runs work on a thread that may wait for the disk.
     pub(crate) async fn in_pool<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        // Neither interrupted nor late: it is short.
+        // Without interrupts or a deadline, as the work is short.
         self.lane.run(&Ctx::root(SESSION), work).resolve().await
     }
 }
 
-/// The one session below.
+/// The only session below.
 pub(crate) const SESSION: tombolo_core::SessionId = tombolo_core::SessionId(0);
 
 pub(crate) fn client() -> Client {
@@ -277,7 +277,7 @@ impl Control {
         lock(&self.state)
     }
 
-    /// What an earlier life has left.
+    /// Sets the initial state, as read from the journal.
     pub(crate) fn begin(&self, at_origin: u64, is_dirty: bool, torn: u64) {
         self.tell(|state| (state.at_origin, state.torn) = (at_origin, torn));
         if is_dirty {
@@ -297,7 +297,7 @@ impl Control {
         }
     }
 
-    /// Has changes brought to the origin now.
+    /// Starts sending changes now.
     pub(crate) fn urge(&self) {
         self.state().is_urgent = true;
         self.changed.notify_all();
@@ -308,13 +308,13 @@ impl Control {
         self.changed.notify_all();
     }
 
-    /// Changes the state, and tells those that wait for it.
+    /// Changes the state and notifies waiters.
     pub(crate) fn tell(&self, change: impl FnOnce(&mut ControlState)) {
         change(&mut self.state());
         self.changed.notify_all();
     }
 
-    /// Waits for a change of the state, or for so long.
+    /// Waits for a change of the state, for at most `time`.
     pub(crate) fn wait<'a>(
         &'a self,
         state: MutexGuard<'a, ControlState>,
@@ -341,7 +341,7 @@ impl Gate {
         }
     }
 
-    /// Does `work` while no writer is inside. Waits for those that are.
+    /// Runs `work` while no writer is inside, waiting for those that are.
     pub(crate) fn closed<T>(&self, work: impl FnOnce() -> T) -> T {
         let mut state = lock(&self.state);
         state.closed = Some(Arc::default());

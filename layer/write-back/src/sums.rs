@@ -1,7 +1,7 @@
 //! Checksums of unsent data, by blocks of the files that contain them.
 //!
-//! A block that fails its checksum was being overwritten at a sudden end, or the disk is faulty. It is the
-//! only copy: it is read as it is, sent to the origin, and reported.
+//! A block that fails its checksum was being overwritten at a sudden end, or the disk is faulty. As the only
+//! copy, it is read as found, sent to the origin, and reported.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,14 +18,13 @@ pub(crate) const TABLE: &str = "
         primary key (generation, block)) without rowid;
 ";
 
-/// What one checksum is of.
+/// Length of a checksummed block.
 const BLOCK_BYTES: u64 = 64 << 10;
 
-/// A block: the generation of its file, and its number.
+/// Key of a block: the generation of its file, and its number.
 pub(crate) type Key = (u64, u64);
 
-/// Blocks that were written, by the generation of their file and their number, and the span of the data in
-/// each.
+/// Written blocks, with the span of the data in each.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(HashMap<Key, (Arc<DataFile>, Range<u64>)>);
 
@@ -33,7 +32,7 @@ pub(crate) struct Blocks(HashMap<Key, (Arc<DataFile>, Range<u64>)>);
 pub(crate) type Sums = Vec<(Key, Range<u64>, u32)>;
 
 impl Blocks {
-    /// Those of a range that is among the extents of its file.
+    /// Returns the blocks of a range within the extents of its file.
     pub(crate) fn of(file: &Arc<DataFile>, extents: &Extents, range: &Range<u64>) -> Self {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let span = |block| extents.span(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES);
@@ -48,7 +47,7 @@ impl Blocks {
         self.0.contains_key(key)
     }
 
-    /// Takes in what was written before these.
+    /// Merges the blocks of an earlier group, except those that this one has.
     pub(crate) fn absorb_earlier(&mut self, earlier: &Self) {
         for (key, file, span) in earlier.iter() {
             if !self.has(key) {
@@ -69,7 +68,8 @@ impl Blocks {
         self.0.values().try_for_each(|(file, span)| file.write_again(span.clone()))
     }
 
-    /// Their checksums as they are now, but for those that were taken `before`. These are in it then.
+    /// Returns the current checksums, or those in `before` for blocks that it contains. Adds the others to
+    /// it.
     pub(crate) fn sums(&self, before: &mut HashMap<Key, u32>) -> Result<Sums> {
         let sum = |(key, (file, span)): (&Key, &(Arc<DataFile>, Range<u64>))| {
             let now = file.sum(span.clone())?;
@@ -102,7 +102,7 @@ pub(crate) fn remove(database: &Connection, generation: u64) -> rusqlite::Result
     remove.execute([generation.cast_signed()]).map(drop)
 }
 
-/// The spans whose checksums do not hold, by generations.
+/// Returns the spans that fail their checksums, by generation.
 pub(crate) fn torn(
     database: &Connection,
     files: &Arc<DataFiles>,

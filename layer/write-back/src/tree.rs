@@ -21,60 +21,60 @@ use crate::rows::{self, NodeRow};
 use crate::sums::Blocks;
 pub(crate) use node::{Layer, Node, Piece, Set, Xattrs, pieces};
 
-/// Numbers of what was made here have this bit.
+/// Bit set in the numbers of locally created nodes.
 pub(crate) const MADE_HERE: u64 = 1 << 62;
 
-/// Names of this kind are at the origin alone: what has no name there yet, or none any more.
+/// Prefix of hidden names, which exist at the origin only, for nodes without another name there.
 pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
 
-/// So many names of files are remembered.
+/// Maximum number of files whose names are retained.
 const SEEN_MAX: usize = 1 << 16;
 
-/// A path that is shown has so many names at most.
+/// Maximum number of names in a displayed path.
 const SHOWN_DEPTH_MAX: usize = 32;
 
-/// Names that do not differ any more are kept for so long.
+/// Time for which names without a difference are retained.
 const SETTLED_KEPT: Duration = Duration::from_secs(60);
 
-/// What a name leads to.
+/// Node that a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub node: NodeId,
     pub file_type: FileType,
 }
 
-/// A name that was changed.
+/// A changed name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// What it leads to below.
+    /// Target below.
     pub before: Option<Target>,
-    /// What it leads to here.
+    /// Local target.
     pub now: Option<Target>,
-    /// The user that changed it last.
+    /// User of the last change.
     pub user: Identity,
-    /// An operation at the origin may have changed it: what it leads to there is to be looked at.
+    /// `true` if an operation at the origin may have changed the name, so that it must be looked up there.
     pub is_in_doubt: bool,
-    /// Since when both are the same. Kept for a while, so that listings that are under way find it where it
-    /// was.
+    /// Time at which both became equal. The name is retained for a while, so that listings in progress find
+    /// it at its position.
     pub settled: Option<Instant>,
 }
 
-/// All that differs.
+/// All differences.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub nodes: HashMap<NodeId, Node>,
     pub names: HashMap<NodeId, BTreeMap<NameBuf, Place>>,
-    /// What was made here, by its number below.
+    /// Locally created nodes, by their number below.
     pub made: HashMap<NodeId, NodeId>,
-    /// Where files were found last, for a while.
+    /// Names by which files were last found, for a while.
     seen: HashMap<NodeId, (NodeId, NameBuf)>,
-    /// How often each node is open.
+    /// Number of openings of each node.
     pub open: HashMap<NodeId, u32>,
-    /// Changes so far.
+    /// Number of changes so far.
     pub change: u64,
-    /// Counted when what was looked up below may not hold any more.
+    /// Counter, incremented when earlier look-ups below may be invalid.
     pub epoch: u64,
-    /// Bytes that the origin does not have.
+    /// Number of unsent bytes.
     pub dirty_bytes: u64,
     pub ids: Range<u64>,
     pub files: Arc<DataFiles>,
@@ -86,7 +86,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// What an earlier life has left.
+    /// Restores the differences from the journal.
     pub(crate) fn kept(
         kept: Kept,
         ids: Range<u64>,
@@ -131,18 +131,18 @@ impl Tree {
         for (dir, name, row) in kept.names {
             let name = Name::new(&name).map_err(|_| damaged("names"))?.to_owned();
             let place = rows::decoded_place(&row).ok_or_else(|| damaged("names"))?;
-            // What was under way there has changed it, perhaps.
+            // An unfinished operation may have changed the nodes there.
             for target in [place.before, place.now].into_iter().flatten().filter(|_| place.is_in_doubt) {
                 tree.node_mut(target.node).into_iter().for_each(|node| node.version = None);
             }
             tree.names.entry(NodeId(dir)).or_default().insert(name, place);
         }
-        // What was open without a name.
+        // Unnamed files that the previous run had open.
         tree.bury_gone();
         Ok(tree)
     }
 
-    /// Says in the log which files have data that are not as they were written. How many blocks there are.
+    /// Logs the files with data that fail their checksums. Returns the number of blocks.
     pub(crate) fn tell_torn(&self, torn: &HashMap<u64, Vec<Range<u64>>>) -> u64 {
         let mut count = 0;
         for (id, node) in &self.nodes {
@@ -162,12 +162,12 @@ impl Tree {
         count
     }
 
-    /// The number here of a node below.
+    /// Returns the local number of a node below.
     pub(crate) fn own(&self, below: NodeId) -> NodeId {
         self.made.get(&below).copied().unwrap_or(below)
     }
 
-    /// The number below of a node, if the origin has it.
+    /// Returns a node's number below, if the origin has it.
     pub(crate) fn below(&self, id: NodeId) -> Option<NodeId> {
         match self.nodes.get(&id) {
             Some(node) => node.below,
@@ -180,26 +180,27 @@ impl Tree {
         self.names.get(&dir)?.get(name)
     }
 
-    /// The nodes below that a name speaks of.
+    /// Returns the nodes below that a name refers to.
     fn numbers_of(&self, dir: NodeId, place: &Place) -> impl Iterator<Item = NodeId> {
         let targets = [place.before, place.now].map(|target| self.below(target?.node));
         targets.into_iter().chain([self.below(dir)]).flatten()
     }
 
-    /// All nodes below that anything here speaks of.
+    /// Returns all nodes below that differences refer to.
     pub(crate) fn numbers(&self) -> HashSet<NodeId> {
         let of_nodes = self.nodes.values().filter_map(|node| node.below);
         let places = self.names.iter().flat_map(|(dir, names)| names.values().map(|place| (*dir, place)));
         of_nodes.chain(places.flat_map(|(dir, place)| self.numbers_of(dir, place))).collect()
     }
 
-    /// A node that is about to be changed. `attr` is what it is below, unless it is here already.
+    /// Returns a node that is about to be changed. `attr` are its attributes below, used unless it differs
+    /// already.
     pub(crate) fn touch(&mut self, id: NodeId, attr: &Attr) -> &mut Node {
         self.touched(id);
         let node = self.nodes.entry(id).or_insert_with(|| Node::below(id, *attr));
         if !node.is_dirty() {
             if attr.ctime != node.attr.ctime {
-                // Another has changed it since, and that was seen.
+                // Another writer has changed it since, and this layer knows.
                 node.version = Some(WeakAttr::from(attr));
             }
             node.attr = *attr;
@@ -207,7 +208,7 @@ impl Tree {
         node
     }
 
-    /// A node that is here, and about to be changed.
+    /// Returns a node of the tree that is about to be changed.
     pub(crate) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
         self.touched(id);
         self.nodes.get_mut(&id)
@@ -223,15 +224,14 @@ impl Tree {
         self.nodes.insert(id, node);
     }
 
-    /// Forgets a node that was made here and has no name any more, unless it is in use or on its way to the
-    /// origin.
+    /// Forgets a locally created node without a name, unless it is open or being sent.
     pub(crate) fn bury(&mut self, id: NodeId) {
         if self.nodes.get(&id).is_some_and(|node| node.below.is_none()) {
             self.bury_unless(id, |_| false);
         }
     }
 
-    /// The same for all nodes that the origin has no name of either.
+    /// Forgets all such nodes that have no name at the origin either.
     pub(crate) fn bury_gone(&mut self) {
         let gone: Vec<_> = self.dirty.iter().copied().filter(|id| self.is_unnamed(*id)).collect();
         if gone.is_empty() {
@@ -262,7 +262,7 @@ impl Tree {
         node.layers.into_iter().for_each(|layer| self.drop_layer(layer));
     }
 
-    /// A name leads somewhere else here; `below` is what it leads to below, unless that is known.
+    /// Changes the local target of a name. `below` is its target below, used if none is recorded.
     pub(crate) fn set_name(
         &mut self,
         dir: NodeId,
@@ -285,7 +285,7 @@ impl Tree {
         self.settle(dir, name);
     }
 
-    /// A name leads somewhere else below.
+    /// Records the target of a name below.
     pub(crate) fn set_below(&mut self, dir: NodeId, name: &NameBuf, below: Option<Target>) {
         self.touched_names.insert((dir, name.clone()));
         let names = self.names.entry(dir).or_default();
@@ -300,7 +300,7 @@ impl Tree {
         self.settle(dir, name);
     }
 
-    /// What a name leads to at the origin is about to be changed, or is known again.
+    /// Sets or clears the mark of a name whose target at the origin may change.
     pub(crate) fn set_doubt(&mut self, dir: NodeId, name: &NameBuf, is_in_doubt: bool) {
         if let Some(place) = self.names.get_mut(&dir).and_then(|names| names.get_mut(name)) {
             place.is_in_doubt = is_in_doubt;
@@ -316,23 +316,22 @@ impl Tree {
         }
     }
 
-    /// Whether the origin lacks something of a name: it leads to something else there, or what it leads to is
-    /// only about to be made.
+    /// Returns `true` if the origin lacks something of a name: its target there is in doubt or differs, or
+    /// the local target does not exist there yet.
     pub(crate) fn differs(&self, place: &Place) -> bool {
         place.is_in_doubt
             || place.before != place.now
             || place.now.is_some_and(|now| self.below(now.node).is_none())
     }
 
-    /// The names that differ.
+    /// Returns the names that differ.
     pub(crate) fn differences(&self) -> impl Iterator<Item = (NodeId, &NameBuf, &Place)> {
         let all =
             self.names.iter().flat_map(|(dir, names)| names.iter().map(|(name, place)| (*dir, name, place)));
         all.filter(|(_, _, place)| self.differs(place))
     }
 
-    /// A node that was made here has this number at the origin. Its names there are what they were said to be
-    /// before.
+    /// Binds a locally created node to its number at the origin. Its recorded names there stay as they are.
     pub(crate) fn bind(&mut self, id: NodeId, below: NodeId) {
         if let Some(node) = self.node_mut(id) {
             node.below = Some(below);
@@ -348,8 +347,8 @@ impl Tree {
         });
     }
 
-    /// Returns the nodes of which the origin lacks something, but for those that have no name; and unless
-    /// `tries_refused`, those of which it lacks what it has refused.
+    /// Returns the named nodes of which the origin lacks something; unless `tries_refused`, without those of
+    /// which it lacks only what it has refused.
     pub(crate) fn dirty_nodes(&mut self, tries_refused: bool) -> Vec<NodeId> {
         let Self { nodes, dirty, .. } = self;
         dirty.retain(|id| nodes.get(id).is_some_and(Node::is_dirty));
@@ -363,7 +362,7 @@ impl Tree {
         self.dirty.iter().filter(is_refused).filter(|id| !self.is_unnamed(**id)).count()
     }
 
-    /// Returns the path of a node as far as it is known here, to be shown.
+    /// Returns the path of a node for display, as far as it is known.
     pub(crate) fn shown_path(&self, id: NodeId) -> String {
         let (mut at, mut parts) = (id, Vec::new());
         while at != NodeId::ROOT && parts.len() < SHOWN_DEPTH_MAX {
@@ -378,14 +377,14 @@ impl Tree {
         parts.join("/")
     }
 
-    /// Finds a name that was changed and leads to a node.
+    /// Finds a changed name that leads to a node.
     fn place_of(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
         let mut places = self.names.iter().flat_map(|(dir, names)| names.iter().map(move |one| (*dir, one)));
         let found = places.find(|(_, (_, place))| place.now.is_some_and(|now| now.node == id));
         found.map(|(dir, (name, _))| (dir, name.clone()))
     }
 
-    /// A node is on its way to the origin: what is changed from now on is for the next time.
+    /// Marks a node as being sent: later changes are for the next round.
     pub(crate) fn send(&mut self, id: NodeId) -> Option<&Node> {
         let node = self.nodes.get_mut(&id)?;
         node.is_sent = true;
@@ -394,7 +393,7 @@ impl Tree {
         Some(node)
     }
 
-    /// The layer of a file that is written now.
+    /// Returns the layer of a file that receives writes, adding one if necessary.
     pub(crate) fn top_layer(&mut self, id: NodeId) -> Option<&mut Layer> {
         let node = self.nodes.get(&id)?;
         if node.layers.last().is_none_or(|top| top.is_frozen) {
@@ -407,7 +406,7 @@ impl Tree {
         self.nodes.get_mut(&id)?.layers.last_mut()
     }
 
-    /// Data were written to a file of the local disk; `journaled` are they, where they go to the journal too.
+    /// Records data written to a file of the local disk; `journaled` go to the journal, too.
     pub(crate) fn wrote(
         &mut self,
         file: &Arc<DataFile>,
@@ -426,7 +425,7 @@ impl Tree {
         }
     }
 
-    /// Gives a file another size.
+    /// Changes the size of a file.
     pub(crate) fn set_size(&mut self, id: NodeId, size: u64) {
         let before = self.nodes.get(&id).map_or(0, |node| node.attr.size);
         if size == before {
@@ -443,7 +442,7 @@ impl Tree {
         }
     }
 
-    /// Data are at the origin, or not wanted any more.
+    /// Drops a layer whose data are at the origin, or obsolete.
     pub(crate) fn drop_layer(&mut self, layer: Layer) {
         self.dirty_bytes = self.dirty_bytes.saturating_sub(layer.extents.bytes());
         layer.file.doom();
@@ -454,25 +453,25 @@ impl Tree {
         self.batch.at_origin = Some(change);
     }
 
-    /// Whether the origin lacks nothing.
+    /// Returns `true` if the origin lacks nothing.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty_count() == 0 && self.differences().next().is_none()
     }
 
-    /// How many nodes the origin lacks something of.
+    /// Counts the nodes of which the origin lacks something.
     pub(crate) fn dirty_count(&self) -> usize {
         let is_dirty =
             |id: &&NodeId| self.nodes.get(id).is_some_and(Node::is_dirty) && !self.is_unnamed(**id);
         self.dirty.iter().filter(is_dirty).count()
     }
 
-    /// Whether the data of any file are to go to the origin.
+    /// Returns `true` if any file has data to send.
     pub(crate) fn brings_data(&self) -> bool {
         let brings = |id: &NodeId| self.nodes.get(id).is_some_and(|node| !node.layers.is_empty());
         self.dirty.iter().any(|id| brings(id) && !self.is_unnamed(*id))
     }
 
-    /// A file was found under a name.
+    /// Records the name by which a file was found.
     pub(crate) fn saw(&mut self, id: NodeId, dir: NodeId, name: &NameBuf) {
         if self.seen.len() >= SEEN_MAX {
             self.seen.clear();
@@ -480,7 +479,7 @@ impl Tree {
         self.seen.insert(id, (dir, name.clone()));
     }
 
-    /// A name of a file, if it was found by one.
+    /// Returns the name by which a file was last found.
     pub(crate) fn seen_as(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
         self.seen.get(&id).cloned()
     }
@@ -489,12 +488,12 @@ impl Tree {
         self.nodes.get(&id).is_some_and(Node::is_dirty)
     }
 
-    /// Made here, without a name: it is not for the origin.
+    /// Returns `true` for a node without a name, which is not sent.
     pub(crate) fn is_unnamed(&self, id: NodeId) -> bool {
         self.nodes.get(&id).is_some_and(|node| node.attr.nlink == 0)
     }
 
-    /// What is to be written of what was touched.
+    /// Takes the rows of everything changed since the last call.
     pub(crate) fn take_batch(&mut self) -> Batch {
         let mut batch = std::mem::take(&mut self.batch);
         for id in self.touched_nodes.drain() {
@@ -522,7 +521,7 @@ pub(crate) fn is_hidden(name: &NameBuf) -> bool {
     name.as_name().as_bytes().starts_with(HIDDEN)
 }
 
-/// The name at the origin of a node that has none there otherwise.
+/// Returns the hidden name at the origin of a node without another name there.
 pub(crate) fn hidden_name(id: NodeId) -> Option<NameBuf> {
     let name = [HIDDEN, format!("{:x}", id.0).as_bytes()].concat();
     Some(Name::new(&name).ok()?.to_owned())

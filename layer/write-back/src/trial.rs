@@ -26,7 +26,7 @@ const MODE: u32 = 0o640;
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
 
-/// Determines a user's permissions for files it creates in the root of an origin.
+/// Tests a user's permissions for files it creates in the root of an origin.
 ///
 /// # Errors
 /// Fails if no file can be created there now.
@@ -35,7 +35,7 @@ pub fn try_out(below: &dyn Export, user: Identity) -> Result<Allowed> {
     let cx = Ctx { identity: user, ..Ctx::root(SESSION) };
     let name = [HIDDEN, b"trial"].concat();
     let name = Name::new(&name).map_err(tombolo_core::Error::io)?;
-    // What an earlier life has left may be another user's.
+    // A leftover of an earlier run may belong to another user.
     drop(fs.unlink(&cx, NodeId::ROOT, name).wait());
     let mode = NewMode::settled(Mode::new(0o600));
     let how = Create { mode, flags: OpenFlags::WRITE, exclusive: Exclusive::Yes };

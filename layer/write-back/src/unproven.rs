@@ -1,7 +1,7 @@
 //! Data of the local disk that a sync may yet fail to write.
 //!
 //! After a failed sync, the kernel treats unwritten pages as written: it may drop them, and the next sync
-//! succeeds (fsync(2)). So all data not proven to be stable are rewritten before the next sync, with the
+//! succeeds (fsync(2)). All data not proven stable are therefore rewritten before the next sync, with the
 //! checksums from before the first: losses in between are reported at the next start.
 
 use std::collections::HashMap;
@@ -15,14 +15,14 @@ pub(crate) struct Unproven {
     pub is_unwritten: bool,
     /// Checksums of blocks of the group being written.
     pub sums: HashMap<Key, u32>,
-    /// Data that lie in the journal too, in bytes,
+    /// Size of the data that are also in the journal, in bytes.
     pub pieces_bytes: u64,
-    /// and where they are in their files, by generation.
+    /// Blocks of these data in their files, by generation.
     pieces: HashMap<u64, Blocks>,
 }
 
 impl Unproven {
-    /// The group is tried again, with a later one.
+    /// Merges a later group into a failed one that is retried.
     pub(crate) fn again(&mut self, batch: &mut Batch, later: Batch) {
         self.sums.retain(|key, _| !later.blocks.has(key));
         batch.absorb(later);
@@ -32,7 +32,7 @@ impl Unproven {
         }
     }
 
-    /// The group is on the disk; data in the journal are in their files where it was emptied.
+    /// Records a committed group. With `is_emptied`, the journal's data are in their files.
     pub(crate) fn committed(&mut self, batch: &Batch, added_bytes: u64, is_emptied: bool) {
         if is_emptied {
             (self.pieces_bytes, self.pieces) = (0, HashMap::new());
@@ -43,7 +43,7 @@ impl Unproven {
         for (key, file, span) in batch.blocks.iter().filter(|(key, ..)| !is_there(&key.0)) {
             self.pieces.entry(key.0).or_default().insert(*key, file, span);
         }
-        // Not to be kept by this: it goes with its last user.
+        // Not retained by this: a doomed file is removed with its last reference.
         let gone = batch.gone.iter().map(|file| file.generation);
         for generation in gone.chain(batch.files.keys().copied()) {
             self.pieces.remove(&generation);
@@ -69,8 +69,8 @@ mod tests {
 
     const LEN: u64 = 100_000;
 
-    /// A sync fails, then something happens to the file. When it was changed last in the end, and how many
-    /// blocks are told to be lost.
+    /// Returns a data file's modification time and the number of blocks reported lost, after a failed sync,
+    /// `meanwhile` and a retry.
     fn after_a_failed_sync(meanwhile: impl FnOnce(&File)) -> (SystemTime, usize) {
         let dir = tempfile::tempdir().expect("a directory");
         let client = Client { session: SESSION, label: "test".into(), checks: PermissionCheck::BackEnd };

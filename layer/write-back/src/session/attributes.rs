@@ -1,4 +1,4 @@
-//! Changing attributes.
+//! Changes of attributes.
 
 use tombolo_core::fs::{
     AccessMask, Attr, Change, File, FileType, Mode, NodeId, OpenFlags, Ownership, SetAttr, SetTime, StatFs,
@@ -9,7 +9,7 @@ use super::{View, below_cx};
 use crate::tree::{Node, Set, now};
 
 impl View {
-    /// A node, through its opening when there is one.
+    /// Resolves a node through its opening, if there is one.
     pub(super) fn through(&self, node: NodeId, file: Option<File>) -> Result<NodeId> {
         match file {
             Some(file) if file.node != node => Err(Error::BadOpen),
@@ -31,7 +31,7 @@ impl View {
             let epoch = self.shared().tree().epoch;
             let attr = self.attr(id).await?;
             self.check_setattr(id, &attr, &set, by_writer).await?;
-            // Sizes change between writes, as what is written.
+            // A change of size passes the gate, as a write does.
             let _inside = match set.size {
                 Some(_) => Some(self.shared().gate.enter().await),
                 None => None,
@@ -54,12 +54,12 @@ impl View {
         }
     }
 
-    /// Everything that can be refused is refused before anything is changed.
+    /// Checks everything that can be refused, before anything is changed.
     async fn check_setattr(&self, id: NodeId, attr: &Attr, set: &SetAttr, by_writer: bool) -> Result<()> {
         if set.guard_ctime.is_some_and(|ctime| ctime != attr.ctime) {
             return Err(Error::NotSync);
         }
-        // A symbolic link's mode means nothing and stays as it is (chmod(2)).
+        // The mode of a symbolic link is meaningless and cannot be changed (chmod(2)).
         if set.mode.is_some() && attr.file_type == FileType::Symlink {
             return Err(Error::NotSupported);
         }
@@ -84,14 +84,15 @@ impl View {
         }
         match (set.atime, set.mtime) {
             (None, None) => Ok(()),
-            // A user that may write may also set both times to the present, and nothing else (utimensat(2)).
+            // A user with write permission may set both times to the present, and nothing else
+            // (utimensat(2)).
             (Some(SetTime::Now), Some(SetTime::Now)) if by_writer || is_owner().is_ok() => Ok(()),
             (Some(SetTime::Now), Some(SetTime::Now)) => self.check(id, AccessMask::WRITE).await,
             _ => is_owner(),
         }
     }
 
-    /// Everything but the size itself.
+    /// Applies everything except the size.
     fn apply(&self, node: &mut Node, set: &SetAttr) {
         let user = &self.cx.identity;
         if set.size.is_some() {
@@ -159,7 +160,7 @@ impl View {
         }
     }
 
-    /// How much room the origin has, as far as it is known.
+    /// Returns the origin's statistics, as far as they are known.
     pub(super) async fn statfs(self, id: NodeId) -> Result<StatFs> {
         self.attr(id).await?;
         let below = self.shared().tree().below(id).unwrap_or(NodeId::ROOT);
@@ -168,8 +169,8 @@ impl View {
     }
 }
 
-/// Drops set-user-id, and set-group-id where it means execution or `writer` is not of the group. Directories
-/// keep theirs.
+/// Drops set-user-id, and set-group-id if it means execution or `writer` is not in the group. Directories
+/// retain theirs.
 pub(super) fn drop_privileges(node: &mut Node, writer: Option<&Identity>) {
     if node.is_directory() {
         return;

@@ -40,7 +40,7 @@ impl FileSystem for WriteBackFileSystem {
         Answer::later(self.view(cx).lookup(parent, name.to_owned()))
     }
 
-    /// A node is a number: nothing is kept for it alone.
+    /// Ignores forgets: a node is a number without state of its own.
     fn forget(&self, _: &Ctx, _: &[(NodeId, u64)]) {}
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
@@ -129,7 +129,7 @@ impl FileSystem for WriteBackFileSystem {
 
     fn release(&self, _: &Ctx, file: File) {
         if self.0.opening(file).is_ok() {
-            // Outside of the lock: its end may write to the journal.
+            // Outside the lock, since the end of an opening may write to the journal.
             let ended = lock(&self.0.openings).remove(&file.open);
             drop(ended);
             drop(self.0.locks.released(file));
@@ -168,12 +168,12 @@ impl FileSystem for WriteBackFileSystem {
         Answer::later(self.view(cx).sync())
     }
 
-    /// The root has one of this layer's own, whatever the origin has.
+    /// Returns this layer's group even if the origin has none: one attribute of the root is this layer's.
     fn xattrs(&self) -> Option<&dyn Xattrs> {
         Some(self)
     }
 
-    /// All that use the tree come through here, so the origin is not asked.
+    /// Returns local locks: all users of the tree use this layer, so the origin is not involved.
     fn locks(&self) -> Option<&dyn Locks> {
         Some(self)
     }
@@ -182,7 +182,7 @@ impl FileSystem for WriteBackFileSystem {
         self.0.shared.below.persistent_handles().map(|_| self as &dyn PersistentHandles)
     }
 
-    /// Of what the origin has.
+    /// Returns the group below: only the origin's data are lent.
     fn lending(&self) -> Option<&dyn Lending> {
         self.0.shared.below.lending()
     }

@@ -6,22 +6,22 @@ use tombolo_core::{Ctx, Error, Identity, Result};
 use super::{View, below_cx};
 use crate::tree::{Target, Tree, is_hidden};
 
-/// What was seen under a name.
+/// Result of a look-up.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub dir: NodeId,
     pub name: NameBuf,
-    /// What it leads to, and its attributes.
+    /// Target and its attributes.
     pub found: Option<(Target, Attr)>,
-    /// What it leads to below, where nothing else is known here.
+    /// Target below, if the name has no local record.
     pub below: Option<Target>,
-    /// What was known here.
+    /// Local record of the name.
     here: Option<Option<Target>>,
     epoch: u64,
 }
 
 impl Seen {
-    /// Whether a change may rely on it.
+    /// Returns `true` if a change may rely on it.
     pub(super) fn holds(&self, tree: &Tree) -> bool {
         tree.epoch == self.epoch
             && tree.place(self.dir, &self.name).map(|place| place.now) == self.here
@@ -34,7 +34,7 @@ impl Seen {
 }
 
 impl View {
-    /// The attributes of a node, as they are here.
+    /// Returns a node's attributes as shown locally.
     pub(super) async fn attr(&self, id: NodeId) -> Result<Attr> {
         let (below, kept) = {
             let tree = self.shared().tree();
@@ -52,7 +52,7 @@ impl View {
         Ok(shown(id, attr, kept))
     }
 
-    /// A node and its attributes from a look-up below.
+    /// Converts the entry of a look-up below.
     fn met(&self, tree: &Tree, entry: &Entry) -> (Target, Attr) {
         let id = tree.own(entry.node);
         let attr = match tree.nodes.get(&id) {
@@ -62,7 +62,7 @@ impl View {
         (Target { node: id, file_type: attr.file_type }, attr)
     }
 
-    /// A directory's attributes.
+    /// Returns a directory's attributes; fails for other types.
     pub(super) async fn directory(&self, id: NodeId) -> Result<Attr> {
         let attr = self.attr(id).await?;
         match attr.file_type {
@@ -86,14 +86,14 @@ impl View {
                 let Some(target) = now else { return Ok(seen) };
                 match self.attr(target.node).await {
                     Ok(attr) => seen.found = Some((target, attr)),
-                    // It was removed or replaced meanwhile.
+                    // Removed or replaced meanwhile.
                     Err(Error::Stale) if !seen.holds(&self.shared().tree()) => continue,
                     Err(error) => return Err(error),
                 }
                 return Ok(seen);
             }
             let Some(below) = below.filter(|_| !is_hidden(name)) else { return Ok(seen) };
-            // Whether the user may search it has been seen, by attributes that the origin may not have yet.
+            // The right to search was checked against attributes that the origin may not have yet.
             let cx = if is_ours { below_cx(&self.cx, Identity::ROOT) } else { self.below_cx() };
             let found = match self.shared().below.lookup(&cx, below, name.as_name()).resolve().await {
                 Ok(entry) => Some(entry),
@@ -124,8 +124,8 @@ impl View {
         seen.found.map(|(target, attr)| Entry { node: target.node, attr }).ok_or(Error::NotFound)
     }
 
-    /// Makes sure that the user may do this with a node: by its attributes where this layer has changed it,
-    /// also when the origin is away, and else as the origin says.
+    /// Checks the user's permissions for a node: by its attributes if this layer has changed it, even while
+    /// the origin is unreachable, and otherwise at the origin.
     pub(super) async fn check(&self, id: NodeId, mask: AccessMask) -> Result<()> {
         let (is_ours, below) = {
             let tree = self.shared().tree();
@@ -143,8 +143,8 @@ impl View {
         }
     }
 
-    /// Makes a check for the user, and if that fails for the one whom the origin takes it for: what this one
-    /// has made is that one's there.
+    /// Performs a check for the user and, if it fails, for the user that the origin maps it to, who owns this
+    /// user's files there.
     pub(super) fn as_either(&self, check: impl Fn(&Identity) -> Result<()>) -> Result<()> {
         check(&self.cx.identity).or_else(|error| {
             let other = self.shared().squashed.taken_for(&self.cx.identity);
@@ -152,18 +152,18 @@ impl View {
         })
     }
 
-    /// Whether the user may add a name to a directory.
+    /// Checks that the user may add a name to a directory.
     pub(super) async fn check_add(&self, dir: NodeId) -> Result<()> {
         self.check(dir, AccessMask::WRITE | AccessMask::EXECUTE).await
     }
 
-    /// Whether the user may take a node out of a directory.
+    /// Checks that the user may remove a node from a directory.
     pub(super) async fn check_remove(&self, dir: NodeId, dir_attr: &Attr, victim: &Attr) -> Result<()> {
         self.check_add(dir).await?;
         self.as_either(|user| Ownership::from(dir_attr).check_sticky(user, victim.uid))
     }
 
-    /// The directory that a directory lies in. The root lies in itself.
+    /// Returns the parent of a directory. The root is its own.
     pub(super) async fn parent_of(&self, dir: NodeId) -> Result<NodeId> {
         let (here, below) = {
             let tree = self.shared().tree();
@@ -183,7 +183,7 @@ impl View {
         }
     }
 
-    /// Whether a directory is another, or lies below it.
+    /// Returns `true` if a directory is another, or is below it.
     pub(super) async fn is_within(&self, dir: NodeId, ancestor: NodeId) -> Result<bool> {
         let mut at = dir;
         loop {
@@ -199,7 +199,8 @@ impl View {
     }
 }
 
-/// The attributes of a node below as they are shown here: as they were left, while no other has changed it.
+/// Returns the attributes of a node below as shown locally: those left by write-back until another writer
+/// changes the node.
 fn shown(id: NodeId, attr: Attr, kept: Option<(WeakAttr, Attr)>) -> Attr {
     match kept {
         Some((version, kept)) if version == WeakAttr::from(&attr) => {

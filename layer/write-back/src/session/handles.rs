@@ -7,7 +7,7 @@ use super::View;
 use super::file_system::WriteBackFileSystem;
 use crate::tree::MADE_HERE;
 
-/// The type number of our handles: that of the handles below, which are numbers too.
+/// Type number of the handles: that of the handles below, which are numbers, too.
 const KIND: i32 = 1 << 12;
 
 impl PersistentHandles for WriteBackFileSystem {
@@ -16,7 +16,7 @@ impl PersistentHandles for WriteBackFileSystem {
         below.map(|below| below.volume()).unwrap_or_default()
     }
 
-    /// Returns the handle below, which may say more than the number, of a node that was not made here.
+    /// Returns the handle below for a node of the origin, as it may contain more than the number.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         let shared = &self.session().shared;
         match shared.below.persistent_handles().filter(|_| node.0 & MADE_HERE == 0) {
@@ -78,7 +78,7 @@ impl View {
         let finding = find(fs.persistent_handles().ok_or(Error::Stale)?);
         let entry = finding.resolve().await?;
         fs.forget(&self.below_cx(), &[(entry.node, 1)]);
-        // What was made here is known by its number here alone.
+        // A locally created node has only its local number.
         if self.shared().tree().own(id) != id {
             return Err(Error::Stale);
         }

@@ -9,14 +9,14 @@ use tombolo_core::{Error, Identity, Result};
 use super::{Opening, View, below_cx};
 use crate::tree::{Target, is_hidden};
 
-/// Places of names that were changed here begin at this.
+/// Lower bound of the cookies of changed names.
 const CHANGED: u64 = 1 << 62;
 
-/// A page below, where its own names alone are wanted.
+/// Budget of a page below when only its names matter.
 const PAGE: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 24, align: 8, plus: false };
 
 impl View {
-    /// Fails with `NotEmpty` unless nothing is in a directory.
+    /// Fails with `NotEmpty` unless a directory is empty.
     pub(super) async fn check_empty(&self, dir: NodeId) -> Result<()> {
         let below = {
             let tree = self.shared().tree();
@@ -70,7 +70,7 @@ impl View {
         Ok(page)
     }
 
-    /// Adds names that were not changed. Answers whether the page is full.
+    /// Adds unchanged names. Returns `true` if the page is full.
     async fn list_below(&self, opening: &Opening, mut cookie: Cookie, page: &mut DirPage) -> Result<bool> {
         let below = self.opened_below(opening).await?;
         let (fs, cx) = (&self.shared().below, self.below_cx());
@@ -114,7 +114,7 @@ impl View {
         }
     }
 
-    /// Adds names that were changed.
+    /// Adds changed names.
     async fn list_changed(&self, dir: NodeId, after: u64, page: &mut DirPage) -> Result<()> {
         let mut changed: Vec<(u64, NameBuf, Target)> = {
             let tree = self.shared().tree();
@@ -143,7 +143,7 @@ impl View {
         Ok(())
     }
 
-    /// The two names that a directory of this layer's own begins with. Answers whether they fit.
+    /// Adds `.` and `..` of a directory that the origin lacks. Returns `true` if they fit.
     async fn push_dots(&self, dir: NodeId, cookie: Cookie, page: &mut DirPage) -> Result<bool> {
         let parent = self.parent_of(dir).await?;
         for (place, name, id) in [(1, &b"."[..], dir), (2, b"..", parent)] {
@@ -156,7 +156,7 @@ impl View {
         Ok(true)
     }
 
-    /// Whether a name below is shown at its place there.
+    /// Returns `true` if a name below is listed at its position there.
     fn is_shown_from_below(&self, dir: NodeId, name: &[u8]) -> bool {
         let Ok(name) = Name::new(name) else { return true };
         let name = name.to_owned();
@@ -164,7 +164,7 @@ impl View {
     }
 }
 
-/// The place of a name that was changed: FNV-1a, cut to what is free.
+/// Returns the cookie of a changed name: FNV-1a, reduced to the free bits.
 fn place_of(name: &NameBuf) -> u64 {
     let hash = name.as_name().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -22,7 +22,7 @@ impl Locks for WriteBackFileSystem {
             Err(error) => return Answer::err(error),
         };
         let (answer, woken) = session.locks.lock(cx, (file, flags), asked, wait);
-        // What goes on may want another opening.
+        // Woken requests may need other openings.
         drop(openings);
         drop(woken);
         answer

@@ -1,4 +1,4 @@
-//! Making nodes and names.
+//! Creation of nodes and names.
 
 use tombolo_core::fs::{
     Attr, Change, Create, Created, Device, Entry, Exclusive, FileType, Made, Mode, NameBuf, NewMode, NodeId,
@@ -10,10 +10,10 @@ use super::View;
 use crate::journal::Ticket;
 use crate::tree::{MADE_HERE, Node, Set, Target, Tree, is_hidden, now};
 
-/// The longest target of a symbolic link (POSIX `PATH_MAX`, without its end).
+/// Maximum length of a symbolic link's target (POSIX `PATH_MAX` without the terminator).
 const LINK_BYTES_MAX: usize = 4095;
 
-/// A node to be made.
+/// A node to create.
 #[derive(Clone, Debug)]
 pub(super) struct New {
     pub file_type: FileType,
@@ -32,7 +32,7 @@ impl New {
         matches!(self.file_type, FileType::BlockDevice | FileType::CharDevice)
     }
 
-    /// The node, as a child of a directory with these attributes.
+    /// Creates the node, as a child of a directory with these attributes.
     fn node(self, id: NodeId, dir: (NodeId, &Attr), user: &Identity) -> Node {
         let (parent, dir) = dir;
         let inherits = dir.mode.bits() & Mode::SET_GID != 0;
@@ -40,7 +40,7 @@ impl New {
         let is_directory = self.file_type == FileType::Directory;
         let mut mode = self.mode.masked();
         if is_directory {
-            // Nothing else is asked of a new directory (mkdir(2)).
+            // Other bits of the mode do not apply to new directories (mkdir(2)).
             let inherited = if inherits { Mode::SET_GID } else { 0 };
             mode = Mode::new(mode.bits() & 0o1777 | inherited);
         } else if inherits && mode.bits() & 0o2010 == 0o2010 && user.loses_set_gid(gid) {
@@ -76,7 +76,7 @@ impl New {
     }
 }
 
-/// A directory has one name more, or less, and so many directories more.
+/// Updates a directory that gained or lost a name, and with it `more` subdirectories.
 pub(super) fn touch_dir(
     tree: &mut Tree,
     dir: NodeId,
@@ -92,7 +92,7 @@ pub(super) fn touch_dir(
 }
 
 impl View {
-    /// Makes a node under a name that is free.
+    /// Creates a node under a free name.
     async fn make(&self, parent: NodeId, name: &NameBuf, new: New) -> Result<(Attr, Change, Ticket)> {
         if is_hidden(name) {
             return Err(Error::AccessDenied);
@@ -198,7 +198,7 @@ impl View {
             node.is_linkable = how.exclusive == Exclusive::No;
             let attr = node.attr;
             tree.add(id, node);
-            // Before anything can take it for gone.
+            // Before anything can consider the node unused.
             tree.open.insert(id, 1);
             Ok((id, attr))
         })?;

@@ -29,12 +29,12 @@ use tombolo_host_runtime::lock;
 use crate::journal::Ticket;
 use crate::shared::{SESSION, Shared};
 
-/// A session. Shared by the operations that are under way.
+/// A session, shared by its pending operations.
 pub(crate) struct Session {
     pub shared: Arc<Shared>,
     pub profile: Profile,
     openings: Mutex<HashMap<OpenId, Arc<Opening>>>,
-    /// Taken while the openings are locked, so that none ends meanwhile.
+    /// Locks, acquired while the openings are locked, so that none ends meanwhile.
     locks: SessionLocks,
     next: AtomicU64,
     budget: Arc<Budget>,
@@ -44,7 +44,7 @@ pub(crate) struct Session {
 struct Opening {
     node: NodeId,
     flags: OpenFlags,
-    /// The opening below, once there was something to be read there.
+    /// Opening below, established by the first read there.
     below: Mutex<Option<File>>,
     user: Identity,
     shared: Arc<Shared>,
@@ -71,7 +71,7 @@ impl Session {
         opening_in(&lock(&self.openings), file).cloned()
     }
 
-    /// An opening that was made for a purpose.
+    /// Returns an opening made for a purpose; fails for others.
     fn opened_for(&self, file: File, purpose: OpenFlags) -> Result<Arc<Opening>> {
         self.opening(file).and_then(|opening| match opening.flags.contains(purpose) {
             true => Ok(opening),
@@ -125,12 +125,12 @@ impl View {
         &self.session.shared
     }
 
-    /// The caller, for operations below.
+    /// Returns the caller's context for operations below.
     fn below_cx(&self) -> Ctx {
         below_cx(&self.cx, self.cx.identity.clone())
     }
 
-    /// Waits until a change is on the disk, where its caller may send it again: only such a client forgets it
+    /// Waits until a change is on the disk if its caller may resend it: such a client forgets the request
     /// once it is answered.
     async fn settled<T>(&self, (done, ticket): (T, Ticket)) -> Result<T> {
         if self.cx.key.is_some() {
@@ -143,7 +143,7 @@ impl View {
         self.cx.want.contains(Want::CHANGE_ATTRS)
     }
 
-    /// What a change did to a node, as the caller wants it told.
+    /// Returns the effect of a change on a node, if the caller requests it.
     fn told(&self, before: &Attr, after: Attr) -> Change {
         match self.wants_changes() {
             true => Change { before: Some(WeakAttr::from(before)), after: Some(after) },
@@ -152,7 +152,7 @@ impl View {
     }
 }
 
-/// For an operation below, in the name of `identity`.
+/// Returns the context of an operation below on behalf of `identity`.
 fn below_cx(cx: &Ctx, identity: Identity) -> Ctx {
     Ctx { key: None, want: Want::empty(), fetched_since: None, found: None, identity, ..cx.clone() }
 }

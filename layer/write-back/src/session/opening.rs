@@ -8,7 +8,7 @@ use super::{Opening, View, below_cx};
 use crate::shared::SESSION;
 
 impl View {
-    /// Whether the user may open a node so.
+    /// Checks that the user may open a node with these flags.
     pub(super) async fn check_open(&self, id: NodeId, flags: OpenFlags) -> Result<()> {
         let attr = self.attr(id).await?;
         if flags.contains(OpenFlags::DIRECTORY) && attr.file_type != FileType::Directory {
@@ -49,7 +49,7 @@ impl View {
         self.clone().setattr(id, None, set).await.map(drop)
     }
 
-    /// The opening below of one here.
+    /// Returns the opening below of a local opening, establishing it if necessary.
     pub(super) async fn opened_below(&self, opening: &Opening) -> Result<File> {
         if let Some(file) = *lock(&opening.below) {
             return Ok(file);
@@ -65,8 +65,8 @@ impl View {
         let fs = &self.shared().below;
         let cx = below_cx(&Ctx::root(SESSION), opening.user.clone());
         let opened = match (fs.open(&cx, node, flags).resolve().await, owner) {
-            // The right to open it was seen here, or it was opened to be written: its owner may read what is
-            // not here any more.
+            // This layer has checked the right to open, or the file was opened for writing: the owner's
+            // identity may read data that are no longer local.
             (Err(Error::AccessDenied), Some((uid, gid))) if is_ours => {
                 let cx = below_cx(&cx, tombolo_core::Identity { uid, gid, groups: None });
                 fs.open(&cx, node, flags).resolve().await?

@@ -57,7 +57,7 @@ impl View {
         Ok(ReadDone { count, eof: offset.saturating_add(count as u64) >= size })
     }
 
-    /// Fills all of `into` from below; zeros beyond its end.
+    /// Fills `into` from below, with zeroes beyond the end.
     async fn read_below(&self, opening: &Opening, mut offset: u64, mut into: Sink) -> Result<()> {
         let below = self.opened_below(opening).await?;
         while !into.is_empty() {

@@ -1,4 +1,4 @@
-//! Removing and moving names.
+//! Removal and renaming.
 
 use tombolo_core::fs::{AccessMask, Attr, Change, FileType, NameBuf, NodeId, RenameFlags, Renamed};
 use tombolo_core::{Error, Result};
@@ -50,7 +50,7 @@ impl View {
             return Err(Error::InvalidArgument);
         }
         loop {
-            // Both directories are looked at before any name in them.
+            // Both directories are checked before any name in them.
             let dirs = (self.searched(from.0).await?, self.searched(to.0).await?);
             let (source, target) = (self.find(from.0, &from.1).await?, self.find(to.0, &to.1).await?);
             let moved = source.found.ok_or(Error::NotFound)?;
@@ -71,13 +71,13 @@ impl View {
                 if !source.holds(tree) || !target.holds(tree) || !is_free {
                     return Ok(None);
                 }
-                // Two names of one file both stay (rename(2)).
+                // Two names of one file both remain (rename(2)).
                 let changes = match is_same {
                     true => ((dirs.0, dirs.0), (dirs.1, dirs.1)),
                     false => self.move_name(tree, (&source, &dirs.0), (&target, &dirs.1), is_swap),
                 };
                 if moved.0.file_type == FileType::Directory {
-                    // Others that look upwards from below it look again.
+                    // Walks upwards from below it must start again.
                     tree.epoch += 1;
                 }
                 Ok(Some(changes))
@@ -90,14 +90,14 @@ impl View {
         }
     }
 
-    /// The attributes of a directory that the user may search.
+    /// Returns the attributes of a directory that the user may search.
     async fn searched(&self, dir: NodeId) -> Result<Attr> {
         let attr = self.directory(dir).await?;
         self.check(dir, AccessMask::EXECUTE).await?;
         Ok(attr)
     }
 
-    /// A directory cannot move into itself, nor replace one that it lies in.
+    /// Refuses to move a directory into itself, or to replace a directory that contains the moved node.
     async fn check_kinship(
         &self,
         (from_dir, moved): (NodeId, Target),
@@ -116,7 +116,7 @@ impl View {
         }
     }
 
-    /// Whether the user may do it, and the two things suit each other.
+    /// Checks that the user may rename, and that the types of both nodes are compatible.
     async fn check_rename(
         &self,
         (from_dir, from_attr, moved): (NodeId, &Attr, &(Target, Attr)),
@@ -196,7 +196,7 @@ impl View {
     }
 }
 
-/// A node has lost a name; a directory its only one.
+/// Updates a node that has lost a name, or a directory that has lost its only one.
 fn drop_name(tree: &mut Tree, target: Target, attr: &Attr) {
     let node = tree.touch(target.node, attr);
     match node.is_directory() {
@@ -209,7 +209,7 @@ fn drop_name(tree: &mut Tree, target: Target, attr: &Attr) {
     tree.bury(target.node);
 }
 
-/// Whether nothing was made meanwhile in a directory that was seen to be empty.
+/// Returns `true` if nothing was created in a directory since it was found empty.
 fn is_still_empty(tree: &Tree, target: Target) -> bool {
     target.file_type != FileType::Directory
         || !tree.names.get(&target.node).into_iter().flatten().any(|(_, place)| place.now.is_some())

@@ -1,4 +1,4 @@
-//! Writing data: to the local disk, and the journal.
+//! Writes to the local disk and the journal.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::attributes::drop_privileges;
 use crate::data_file::DataFile;
 use crate::sums::Blocks;
 
-/// Writes of up to so many bytes lie in the journal itself: one flush makes rows and data stable.
+/// Maximum length of a write stored in the journal itself, where one flush makes rows and data stable.
 const JOURNALED_BYTES_MAX: usize = 16 << 10;
 
-/// Longer writes leave the thread to others.
+/// Maximum length of a write by the calling thread; longer ones would delay others.
 const AT_ONCE_BYTES_MAX: usize = 1 << 20;
 
 impl View {
@@ -55,7 +55,7 @@ impl View {
             let Some((offset, data)) = begun else { continue };
             let end = offset.checked_add(len).filter(|end| *end <= self.session.profile.file_size_max);
             let end = end.ok_or(Error::FileTooLarge)?;
-            // What would be refused in the end changes no byte.
+            // A change that would be refused later must not write a byte.
             self.shared().journal.check()?;
             self.to_disk(data.clone(), offset, from.clone()).await?;
             let journaled = (from.len() <= JOURNALED_BYTES_MAX).then(|| (offset, from.to_vec(from.len())));
@@ -89,8 +89,8 @@ impl View {
         Ok(Written { count: len as usize, stability, file: change })
     }
 
-    /// Writes to the local disk: at once as long as that proves quick, for two thread switches cost more than
-    /// a small write.
+    /// Writes to the local disk: by the calling thread while that proves fast, since two thread switches cost
+    /// more than a small write.
     async fn to_disk(&self, data: Arc<DataFile>, offset: u64, from: Source) -> Result<()> {
         let shared = self.shared();
         if from.len() <= AT_ONCE_BYTES_MAX && shared.write_pace.is_quick() {
@@ -100,7 +100,7 @@ impl View {
         shared.in_pool(move || session.shared.write_pace.timed(|| data.write(offset, from))).await
     }
 
-    /// Makes everything stable on the local disk that was done so far.
+    /// Makes all changes so far stable on the local disk.
     pub(super) async fn sync(self) -> Result<()> {
         self.shared().journal.all_stable().await
     }

@@ -1,5 +1,5 @@
-//! Extended attributes: the origin's, where supported, with local changes. One of the root's is this layer's
-//! own.
+//! Extended attributes: the origin's, where supported, with local changes. One attribute of the root is this
+//! layer's own.
 //!
 //! Access control lists are neither shown nor accepted: permissions of changed files follow from their mode.
 
@@ -13,7 +13,7 @@ use super::file_system::WriteBackFileSystem;
 use super::{View, below_cx};
 use crate::tree::now;
 
-/// The longest value, the longest list of names (xattr(7)), and what is kept back of one file, in bytes.
+/// Limit of a value, of a list of names (xattr(7)), and of the unsent changes of one file, in bytes.
 const BYTES_MAX: usize = 64 << 10;
 
 const ACCESS_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -52,8 +52,8 @@ impl Xattrs for WriteBackFileSystem {
 }
 
 impl WriteBackFileSystem {
-    /// A kernel that is told that there is no such call never makes it again: of an origin that has none it
-    /// then asks for values alone.
+    /// Answers `NotImplemented` if the origin has none: a kernel then never repeats such a call, and only
+    /// requests values.
     fn if_origin_has_any<T>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Answer<T> {
         match self.session().shared.below.xattrs() {
             Some(_) => Answer::later(work),
@@ -70,7 +70,7 @@ impl View {
         fitting(value.ok_or(Error::NoAttribute)?, limit_bytes)
     }
 
-    /// Sets one, or removes it.
+    /// Sets or removes an attribute.
     async fn change_xattr(
         self,
         id: NodeId,
@@ -94,7 +94,7 @@ impl View {
                 return Err(Error::TooBig);
             }
             if is_new {
-                // It cannot be asked of the file whether the origin takes such a name.
+                // The origin cannot be queried about a file that it lacks.
                 self.xattr_below(NodeId::ROOT, name, Identity::ROOT).await?;
             }
             match (how, self.xattr(id, name).await?) {
@@ -144,7 +144,7 @@ impl View {
         fitting(listed, limit_bytes)
     }
 
-    /// The value of one, if there is one.
+    /// Returns the value of an attribute, if it exists.
     async fn xattr(&self, id: NodeId, name: XattrName<'_>) -> Result<Option<Vec<u8>>> {
         let (here, below, is_ours) = {
             let tree = self.shared().tree();
@@ -152,7 +152,7 @@ impl View {
             let here = node.and_then(|node| node.xattr(name.as_bytes())).map(|here| here.map(<[u8]>::to_vec));
             (here, tree.below(id), node.is_some())
         };
-        // That the user may read it has been seen, by attributes that the origin may not have yet.
+        // The right to read was checked against attributes that the origin may not have yet.
         let user = if is_ours { Identity::ROOT } else { self.cx.identity.clone() };
         match (here, below) {
             (Some(here), _) => Ok(here),
@@ -175,7 +175,7 @@ impl View {
         }
     }
 
-    /// What each namespace is for, and which users may use it (xattr(7)).
+    /// Checks an access by the rules of the name's namespace (xattr(7)).
     async fn check_xattr(&self, id: NodeId, attr: &Attr, name: &[u8], mask: AccessMask) -> Result<()> {
         let (user, writes) = (&self.cx.identity, mask.contains(AccessMask::WRITE));
         let dot = name.iter().position(|byte| *byte == b'.').ok_or(Error::NotSupported)?;
@@ -202,7 +202,7 @@ impl View {
     }
 }
 
-/// A list of names without these, and without access lists.
+/// Returns a list of names without access lists and others to leave out.
 fn without(names: &[u8], is_left_out: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let each = names.split_inclusive(|byte| *byte == 0);
     let kept = each.filter(|ended| {

@@ -14,73 +14,73 @@ use crate::extents::Extents;
 use crate::rows::NodeRow;
 
 bitflags! {
-    /// What of a node's attributes is to be set below.
+    /// Attributes of a node to set below.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Set: u8 {
         const MODE = 1;
         const OWNER = 2;
         const ATIME = 4;
         const MTIME = 8;
-        /// Nothing: its names are others, and so their number.
+        /// No attribute: the names, and so the link count, have changed.
         const NAMES = 16;
         /// Extended attributes.
         const XATTRS = 32;
     }
 }
 
-/// Extended attributes that are to be set, or with `None` removed, by their names.
+/// Extended attributes to set, or with `None` to remove, by name.
 pub(crate) type Xattrs = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 
-/// File capabilities, which go with the next change of data or owner.
+/// File capabilities, which the next change of data or owner removes.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Data that were written to a file between two write-backs.
+/// Data written to a file between two rounds of write-back.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub file: Arc<DataFile>,
-    /// What of it is there.
+    /// Ranges with data.
     pub extents: Extents,
-    /// So much of what lies below shows through; what follows is zeros.
+    /// Length of the data below that remain visible; zeroes follow.
     pub below_len: u64,
-    /// It is being brought to the origin: not to be changed any more.
+    /// `true` if the layer is being sent and must not change.
     pub is_frozen: bool,
 }
 
-/// A node that differs, or was brought to the origin by this layer.
+/// A node that differs, or was sent by this layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    /// As they are shown.
+    /// Attributes as shown to clients.
     pub attr: Attr,
-    /// Its number below; `None`: the origin does not have it yet.
+    /// Number below; `None` if the origin does not have the node yet.
     pub below: Option<NodeId>,
-    /// The directory that a directory lies in, where that was changed here.
+    /// Parent of a locally created or moved directory.
     pub parent: Option<NodeId>,
     pub link: Option<Vec<u8>>,
-    /// What it was exclusively created with (RFC 1813 §3.3.8).
+    /// Verifier of its exclusive create (RFC 1813 §3.3.8).
     pub verifier: Option<[u8; 8]>,
-    /// An unnamed file that may yet be given a name.
+    /// `true` for an unnamed file that may be linked.
     pub is_linkable: bool,
-    /// The user that changed it last.
+    /// User of the last change.
     pub user: Identity,
     pub set: Set,
-    /// What is being set.
+    /// Attributes being set.
     pub sending: Set,
-    /// What of these follows from how the node was made, written or named, and was not asked for: where the
-    /// origin has it otherwise and refuses it, the origin's holds.
+    /// Attributes that follow from how the node was created, written or named, and were not requested: if the
+    /// origin differs and refuses them, its own prevail.
     pub implied: Set,
-    /// What was asked for and the origin has refused in this life: it is set again when that is asked for.
+    /// Requested attributes that the origin has refused in this run; another request sets them again.
     pub refused: Set,
-    /// A write-back that goes on has it.
+    /// `true` while a round of write-back sends the node.
     pub is_sent: bool,
-    /// Those that the origin has otherwise.
+    /// Changes of extended attributes that the origin lacks.
     pub xattrs: Xattrs,
-    /// What it was below when all was written back. While it is, attributes are shown as they were here.
+    /// State below after everything was sent. While it is unchanged, the local attributes are shown.
     pub version: Option<WeakAttr>,
-    /// The lowest first.
+    /// Layers, lowest first.
     pub layers: Vec<Layer>,
 }
 
-/// Where the bytes of a range are.
+/// Location of the bytes of a range.
 #[derive(Clone, Debug)]
 pub(crate) enum Piece {
     Here(Arc<DataFile>, Range<u64>),
@@ -89,13 +89,13 @@ pub(crate) enum Piece {
 }
 
 impl Node {
-    /// A node of the origin that is about to be changed.
+    /// Creates the entry of a node that the origin has.
     pub(super) fn below(id: NodeId, attr: Attr) -> Self {
         let version = Some(WeakAttr::from(&attr));
         Self { below: Some(id), version, ..Self::made(attr, Identity::ROOT) }
     }
 
-    /// A node that is made here.
+    /// Creates the entry of a node that the origin lacks.
     pub(crate) fn made(attr: Attr, user: Identity) -> Self {
         Self {
             attr,
@@ -116,25 +116,25 @@ impl Node {
         }
     }
 
-    /// Whether the origin lacks something of it.
+    /// Returns `true` if the origin lacks something of the node.
     pub(crate) fn is_dirty(&self) -> bool {
         self.below.is_none() || self.is_sent || !self.set.is_empty() || !self.layers.is_empty()
     }
 
-    /// Whether the origin lacks nothing but what it has refused.
+    /// Returns `true` if the origin lacks only what it has refused.
     pub(crate) fn is_refused(&self) -> bool {
         let lacks_more = self.below.is_none() || self.is_sent || !self.layers.is_empty();
         !lacks_more && !self.refused.is_empty() && (self.set - self.refused).is_empty()
     }
 
-    /// Has attributes set at the origin that a caller has asked for.
+    /// Schedules attributes that a caller has requested to be set at the origin.
     pub(crate) fn ask(&mut self, set: Set) {
         self.set |= set;
         self.implied -= set;
         self.refused -= set;
     }
 
-    /// Has attributes set there that follow from something else.
+    /// Schedules attributes that follow from another change to be set at the origin.
     pub(crate) fn imply(&mut self, set: Set) {
         self.set |= set;
         self.implied |= set;
@@ -145,7 +145,7 @@ impl Node {
         self.attr.file_type == FileType::Directory
     }
 
-    /// Data or names are changed.
+    /// Updates the times after a change of data or names.
     pub(crate) fn touch_mtime(&mut self, user: &Identity) {
         self.attr.mtime = now();
         self.attr.ctime = self.attr.mtime;
@@ -153,7 +153,7 @@ impl Node {
         self.user = user.clone();
     }
 
-    /// Theirs hold: no attribute is to be set at the origin any more.
+    /// Discards all attributes to set: the origin's prevail.
     pub(crate) fn set_nothing(&mut self) {
         (self.set, self.sending) = (Set::empty(), Set::empty());
         (self.implied, self.refused) = (Set::empty(), Set::empty());
@@ -166,35 +166,35 @@ impl Node {
         self.ask(Set::XATTRS);
     }
 
-    /// How long those are that are to be set or removed, but for this one.
+    /// Returns the length of all changes of extended attributes except this one, in bytes.
     pub(crate) fn xattr_bytes(&self, but: &[u8]) -> usize {
         let others = self.xattrs.iter().filter(|(name, _)| name[..] != *but);
         others.map(|(name, value)| name.len() + value.as_ref().map_or(0, |value| value.len())).sum()
     }
 
-    /// Data or owner are changed. What the origin has of capabilities goes there with the same change.
+    /// Removes a changed capability after a change of data or owner; the origin then removes its own.
     pub(crate) fn drop_capability(&mut self) {
         if self.xattrs.get(CAPABILITY).is_some_and(Option::is_some) {
             self.set_xattr(CAPABILITY, None);
         }
     }
 
-    /// What is known here of an extended attribute: its value, or that there is none.
+    /// Returns the known local value of an extended attribute; `Some(None)` if it does not exist.
     pub(crate) fn xattr(&self, name: &[u8]) -> Option<Option<&[u8]>> {
         let known = self.xattrs.get(name).map(Option::as_deref);
-        // The origin drops capabilities when it gets what it lacks.
+        // The origin drops capabilities when it receives pending changes.
         let is_dropped = || !self.layers.is_empty() || (self.set | self.sending).contains(Set::OWNER);
         known.or_else(|| (name == CAPABILITY && is_dropped()).then_some(None))
     }
 
-    /// It has another name, or so many more.
+    /// Records a changed name, or `more` names.
     pub(crate) fn touch_names(&mut self, more: i32) {
         self.attr.nlink = self.attr.nlink.saturating_add_signed(more);
         self.attr.ctime = now();
         self.set |= Set::NAMES;
     }
 
-    /// Where the bytes of a range are, in order. What is above a layer hides it.
+    /// Returns the locations of a range's bytes in order. Upper layers hide lower ones.
     pub(crate) fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
         let end = range.end.min(self.attr.size);
         pieces(&self.layers, range.start..end.max(range.start))
@@ -217,7 +217,7 @@ impl Node {
     }
 }
 
-/// Where the bytes of a range are, in order, by these layers.
+/// Returns the locations of a range's bytes in these layers, in order.
 pub(crate) fn pieces(layers: &[Layer], range: Range<u64>) -> Vec<Piece> {
     let mut pieces = Vec::new();
     gather(layers, range, &mut pieces);

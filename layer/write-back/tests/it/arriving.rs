@@ -1,4 +1,4 @@
-//! What arrives, and how often the origin is asked for it.
+//! Arrival of changes, and the number of requests to the origin.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How often the origin is asked.
+//! Number of requests to the origin.
 
 use tombolo_core::fs::{File, FileType, OpenFlags, RenameFlags};
 
@@ -36,7 +36,7 @@ fn sent_file_is_removed_without_a_lookup() {
     let before = (asked(&names), asked(&attributes));
     remove_below(at, "work");
     let (of_names, of_attributes) = (asked(&names) - before.0, asked(&attributes) - before.1);
-    // The root is not known as what was made here is.
+    // The root was not created here, so its state must be fetched.
     assert!(of_names <= 3 && of_attributes <= 3, "{of_names} of names, {of_attributes} of attributes");
     let before = (origin.asked("unlink"), asked(&attributes));
     proxy.write_back.flush().expect("it arrives");

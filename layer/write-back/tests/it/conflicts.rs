@@ -1,11 +1,11 @@
-//! Another writer at the origin: both versions are kept.
+//! Conflicts with another writer at the origin: both versions are kept.
 
 use tombolo_core::fs::{File, Mode, NodeId, OpenFlags, RenameFlags, SetAttr};
 
 use crate::shown::names;
 use crate::world::{Origin, Proxy, Session};
 
-/// The names in the root, and what is in those that were made because of a conflict.
+/// Returns the other names in the root, and the contents of conflict copies.
 fn ours(session: &Session) -> (Vec<String>, Vec<Vec<u8>>) {
     let (conflicts, rest): (Vec<_>, Vec<_>) =
         names(session, NodeId::ROOT).into_iter().partition(|name| name.contains(".conflict-"));
@@ -13,8 +13,8 @@ fn ours(session: &Session) -> (Vec<String>, Vec<Vec<u8>>) {
     (rest, ours)
 }
 
-/// A proxy that looks at all names before the first change, as after each start, and one that has looked and
-/// goes on from there.
+/// Runs a test with a new proxy, which looks up all names before its first change, and with one that has sent
+/// changes before.
 fn first_and_later(test: impl Fn(&Origin, &dyn Fn() -> Proxy)) {
     for is_first in [true, false] {
         let origin = Origin::new();
@@ -164,7 +164,7 @@ fn our_own_changes_are_no_conflicts() {
     assert_eq!(origin.direct.get("file").expect("the file"), [2; 10]);
 }
 
-/// As an NFS client's handle is used after the proxy was started again.
+/// Uses nodes as an NFS client's handles do after the proxy's restart.
 #[test]
 fn conflict_copy_by_handle_stays_in_its_directory() {
     let origin = Origin::new();

@@ -1,5 +1,5 @@
-//! A proxy that is killed while it brings changes to the origin: at the Nth operation there, before that is
-//! performed or after it.
+//! A proxy that is killed while it sends changes to the origin: at the Nth operation there, before or after
+//! its execution.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 
 use crate::world::image;
 
-/// What happens at an operation.
+/// Hook for an operation.
 type Hook = Box<dyn Fn() + Send>;
 
-/// Operations that change the origin, and the one at which the proxy ends.
+/// Counter of operations that change the origin, and the one at which the proxy is killed.
 #[derive(Default)]
 pub struct Cut {
     asked: AtomicU64,
@@ -25,12 +25,12 @@ pub struct Cut {
 
 #[derive(Default)]
 struct Plan {
-    /// Which, and whether it is performed.
+    /// Number of the operation, and `true` if it is executed.
     at: Option<(u64, bool)>,
-    /// What the proxy has on its disk.
+    /// The proxy's directory on the disk.
     dir: PathBuf,
     left: Option<TempDir>,
-    /// Before each operation.
+    /// Hook before each operation.
     before: Option<Hook>,
 }
 
@@ -41,7 +41,7 @@ impl Cut {
         Arc::new(Layered::new(inner, Arc::new(Cutting(self.clone()))))
     }
 
-    /// Has the proxy whose disk is `dir` end at the Nth change of the origin from now on.
+    /// Kills the proxy with the disk `dir` at the Nth change of the origin from now on.
     pub fn at(&self, nth: u64, is_performed: bool, dir: PathBuf) {
         self.asked.store(0, Ordering::SeqCst);
         let mut plan = self.plan.lock().expect("a lock");
@@ -52,7 +52,7 @@ impl Cut {
         self.plan.lock().expect("a lock").before = Some(Box::new(hook));
     }
 
-    /// What was on the disk at the end, if it has come. The origin answers again.
+    /// Returns a copy of the disk at the kill, if it has happened. The origin answers again.
     pub fn left(&self) -> Option<TempDir> {
         let mut plan = self.plan.lock().expect("a lock");
         plan.at = None;

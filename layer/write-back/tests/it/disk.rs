@@ -1,4 +1,4 @@
-//! The local disk fails: what is told, and what is kept.
+//! Failures of the local disk: what is reported, and what is kept.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

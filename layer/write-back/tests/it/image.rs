@@ -1,4 +1,4 @@
-//! A large file that stays open, is changed in places and read, as the disk of a virtual machine is.
+//! A large file that stays open, is changed in places and read, like a VM's disk.
 
 use crate::restart::pattern;
 use crate::world::Origin;
@@ -8,7 +8,7 @@ fn sending_a_large_file_refetches_only_written_parts() {
     let origin = Origin::new();
     let mut bytes = pattern(8 << 20, 1);
     origin.direct.put("disk", &bytes).expect("written");
-    // Data of a file that has just been changed are asked for again.
+    // Data of a recently changed file are fetched again, so let it age.
     std::thread::sleep(std::time::Duration::from_millis(2100));
     let proxy = origin.proxy();
     let file = proxy.session.open("disk").expect("open");

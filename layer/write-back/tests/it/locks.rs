@@ -1,4 +1,4 @@
-//! Locks, which the proxy keeps.
+//! Locks granted by the proxy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ fn locks_are_refused_while_others_may_use_the_tree() {
     };
     taken(first, file).expect("nothing is in its way");
     assert!(matches!(taken(&second, same), Err(Error::WouldBlock)));
-    // It waits from before.
+    // A request that has been waiting already.
     let waiting = second.fs.locks().expect("it has locks").lock(&second.cx, same, &lock, true);
     assert!(!waiting.is_done());
     is_alone.store(false, Ordering::SeqCst);

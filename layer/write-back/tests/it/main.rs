@@ -1,5 +1,5 @@
-//! Write-back over a cache of an origin in memory: what arrives there, in which order, and what is found
-//! there after trouble.
+//! Write-back over a cache of an origin in memory: the arrival of changes there, their order, and the state
+//! after failures.
 
 mod arriving;
 mod calls;

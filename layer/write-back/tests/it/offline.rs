@@ -1,5 +1,5 @@
-//! Work in directories that were just made, with an origin that is away: under *exclusive*, through the cache
-//! alone and with write-back.
+//! Work in new directories while the origin is unreachable, under the contract *exclusive*: through the cache
+//! alone, and with write-back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 use crate::shown::names;
 use crate::world::{Origin, Proxy, Session, attach};
 
-/// A line that can be cut: then everything fails.
+/// A connection that can be cut; all requests fail then.
 struct Line(AtomicBool);
 
 impl Around for Line {
@@ -23,14 +23,14 @@ impl Around for Line {
     }
 }
 
-/// How changes get to the origin.
+/// Route of changes to the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     WriteThrough,
     WriteBack,
 }
 
-/// What is done before the origin goes away, and the directories that are worked in then.
+/// Work before the origin becomes unreachable, and the directories used afterwards.
 struct Case {
     name: &'static str,
     work: fn(&Session, &dyn Fn()),
@@ -155,7 +155,7 @@ fn run(case: &Case, way: Way) {
     for dir in case.dirs {
         let node = at.find(dir).unwrap_or_else(|error| panic!("{context}: {dir}: {error}")).node;
         let listed = names(&at, node);
-        // A file that was written through has other attributes, which only the origin knows.
+        // A file written through has other attributes, which only the origin knows.
         for name in listed.iter().filter(|_| way == Way::WriteBack) {
             at.find(&format!("{dir}/{name}"))
                 .unwrap_or_else(|error| panic!("{context}: {dir}/{name}: {error}"));

@@ -1,4 +1,4 @@
-//! In which order things arrive, and what becomes of what is changed, or lost, meanwhile.
+//! Order of arrival, and changes made or lost meanwhile.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn troubled() -> (Arc<Trouble>, Origin) {
     (trouble, origin)
 }
 
-/// Where an operation comes in the order in which the origin was asked.
+/// Returns the position of an operation among the requests to the origin.
 fn first(trouble: &Trouble, op: Op) -> usize {
     let log = trouble.log.lock().expect("a lock");
     log.iter().position(|each| *each == op).unwrap_or_else(|| panic!("{op:?} was not asked for"))
@@ -61,7 +61,7 @@ fn data_lost_by_the_origin_before_commit_are_resent() {
     origin.direct.put("file", b"old").expect("a file");
     let proxy = origin.proxy();
     proxy.session.put("file", b"hello").expect("written");
-    // It restarts: what was not stable is gone, and its verifier is another.
+    // The server restarts: unstable data are lost, and its verifier changes.
     let direct = origin.direct.clone();
     trouble.once(Op::Fsync, move || {
         let node = direct.find("file").expect("the file").node;
@@ -139,7 +139,7 @@ fn a_file_takes_the_names_of_two_others() {
     proxy.session.rename("new", "a", RenameFlags::empty()).expect("renamed");
     proxy.session.unlink("b").expect("removed");
     proxy.session.link("a", "b").expect("a link");
-    // The name under which it was made is free when it gets that again.
+    // The name of its creation is free when the file gets that name again.
     let (direct, first) = (origin.direct.clone(), Arc::new(Mutex::new(None)));
     let found = first.clone();
     trouble.once(Op::Link, move || {

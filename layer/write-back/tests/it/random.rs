@@ -1,4 +1,4 @@
-//! Random changes: the origin shows in the end what a twin shows to which the same was done directly.
+//! Random changes: in the end, the origin must equal a twin that was changed directly.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::trouble::Trouble;
 use crate::world::{Origin, Session, attach};
 use crate::xattrs;
 
-/// Something that is done to a tree; whether it can be depends on the tree alone.
+/// A change of a tree. Its outcome depends on the tree alone.
 #[derive(Clone, Debug)]
 pub enum Action {
     Put(String, Vec<u8>),
@@ -30,18 +30,18 @@ pub enum Action {
     Unlink(String),
     Mkdir(String),
     Rmdir(String),
-    /// Opens a file that stays open, instead of the one that was.
+    /// Opens a file that stays open, in place of the previous one.
     Hold(String),
-    /// Writes to that.
+    /// Writes to the open file.
     WriteHeld(u64, Vec<u8>),
 }
 
-/// How many sequences are tried: `TOMBOLO_CASES`, or a few.
+/// Returns the number of sequences: `TOMBOLO_CASES`, or a few.
 fn cases() -> u64 {
     std::env::var("TOMBOLO_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(4)
 }
 
-/// Few names, so that they are made, moved and removed again and again.
+/// Returns a path of few possible names, so that they are created, moved and removed repeatedly.
 fn path(random: &mut fastrand::Rng) -> String {
     let depth = random.usize(1..=3);
     let parts: Vec<_> = (0..depth).map(|_| ["a", "b", "c", "d"][random.usize(0..4)]).collect();
@@ -118,7 +118,7 @@ impl Action {
     }
 }
 
-/// A session and what is held open in it.
+/// A session and its open file.
 pub struct Side {
     pub session: Session,
     pub held: Option<File>,
@@ -129,7 +129,7 @@ impl Side {
         Self { session, held: None }
     }
 
-    /// Closes what is held open.
+    /// Closes the open file.
     pub fn let_go(&mut self) {
         self.held.take().into_iter().for_each(|file| self.session.close(file));
     }
@@ -170,8 +170,8 @@ fn the_origin_becomes_what_a_twin_is() {
     }
 }
 
-/// What the origin shows, and what the proxy does, are what the twin does; but for times, which a directory
-/// whose change failed half-way may have of a later moment.
+/// Asserts that the origin and the proxy's view equal the twin; without times, as a directory may keep a
+/// later one after a change that failed halfway.
 fn compare(origin: &Origin, twin: &Side, here: &Side, context: &str) {
     assert_eq!(tree(&here.session, false), tree(&twin.session, false), "{context}");
     assert_eq!(tree(&origin.direct, false), tree(&twin.session, false), "{context}");

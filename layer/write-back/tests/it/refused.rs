@@ -1,5 +1,5 @@
-//! Attributes that the origin refuses to set: what was asked for stays a difference, what was not is as
-//! there, and all else arrives.
+//! Attributes that the origin refuses to set: requested ones remain differences, implied ones follow the
+//! origin, and everything else arrives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use tombolo_layer_write_back::{Allowed, try_out};
 use crate::shown::names;
 use crate::world::{Origin, Session};
 
-/// The user that those are at the origin whom it does not know.
+/// Uid that the origin substitutes for unknown users.
 const NOBODY: u32 = 65534;
 
-/// An origin that lets nobody set attributes while that is so.
+/// An origin that refuses every change of attributes while `true`.
 struct Strict(AtomicBool);
 
 impl Around for Strict {
@@ -99,11 +99,11 @@ fn a_refusal_is_not_tried_again_unasked() {
     {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // Of the new file and of the directory: all at once and then one by one, by each user.
+    // Attributes of the new file and of the directory: all at once, then one by one, by each user.
     let more = origin.asked("setattr") - asked;
     assert!(more <= 12, "{more}");
     assert_eq!(proxy.write_back.status().refused, 1);
-    // What the program takes back is no difference any more.
+    // Reverting the change removes the difference.
     let owner = origin.direct.find("given").expect("there").attr.uid;
     chown(at, "given", owner);
     proxy.write_back.flush().expect("nothing is refused");
@@ -114,7 +114,7 @@ fn implied_attributes_follow_the_origin() {
     let (origin, _strict) = strict();
     let proxy = origin.proxy();
     let at = &proxy.session;
-    // Made with more rights than it is to have: that is for the time while it is on its way.
+    // Created with more rights than its final mode while it is sent.
     let file = at.create("made", 0o200).expect("made");
     at.write(file, 0, b"made").expect("written");
     at.close(file);

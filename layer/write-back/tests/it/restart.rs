@@ -1,4 +1,4 @@
-//! What outlives a sudden end. Random sequences are in `tests/conformance/tests/it/model/restarts.rs`.
+//! State after a sudden end. Random sequences are in `tests/conformance/tests/it/model/restarts.rs`.
 
 use tombolo_core::fs::{File, RenameFlags, SetAttr, Write};
 use tombolo_core::{Error, KeyProperties, RequestKey, Stability};
@@ -23,7 +23,7 @@ pub fn sync(session: &Session) {
 #[test]
 fn a_stable_write_is_there_after_a_kill() {
     let mut origin = Origin::new();
-    // In the journal alone, and in a file.
+    // Stored in the journal itself, and in a file.
     for (path, len) in [("small", 100), ("large", 300_000)] {
         let proxy = origin.proxy();
         let file = proxy.session.create(path, 0o644).expect("create");
@@ -83,7 +83,7 @@ fn unnamed_open_file_is_gone_after_a_kill() {
 #[test]
 fn written_origin_file_is_found_after_a_kill() {
     let mut origin = Origin::new();
-    // Unknown to the cache until it is written.
+    // Unknown to the cache before the write.
     origin.direct.put("far", &pattern(100_000, 3)).expect("put");
     let proxy = origin.proxy();
     let file = proxy.session.open("far").expect("open");

@@ -1,5 +1,5 @@
-//! A proxy that is killed at every operation by which it brings changes to the origin: the next one goes on
-//! from what is on its disk, and in the end the origin has what it would have had.
+//! A proxy that is killed at each operation that sends changes to the origin: its successor continues from
+//! the disk, and the origin ends up with all changes.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +14,7 @@ use crate::volatile::Volatile;
 use crate::world::{Origin, Proxy, Session, attach};
 use crate::xattrs;
 
-/// What is at the origin, what is done to it, and what holds there all the time.
+/// Initial state of the origin, changes, and an invariant of the origin.
 struct History {
     name: &'static str,
     before: fn(&Session),
@@ -38,7 +38,7 @@ fn has(session: &Session, path: &str, any: &[&[u8]]) -> bool {
     session.get(path).is_ok_and(|bytes| any.contains(&bytes.as_slice()))
 }
 
-/// More than is written as stable at once.
+/// Returns more bytes than one stable write has.
 fn large(seed: u8) -> Vec<u8> {
     crate::restart::pattern(100_000, seed)
 }
@@ -59,7 +59,7 @@ const HISTORIES: [History; 6] = [
                 .iter()
                 .for_each(|path| xattrs::set(at, path, "user.a", b"new").expect("set"));
         },
-        // A name that has come has its data.
+        // A visible name has its data.
         always: |at| at.get("large").is_err() || has(at, "large", &[&large(1)]),
     },
     History {
@@ -134,7 +134,7 @@ const HISTORIES: [History; 6] = [
             at.mkdir("file").expect("made");
             rename(at, "kept/file", "file/moved");
         },
-        // What becomes a directory may have a hidden name until the file is gone.
+        // A new directory may have a hidden name until the file is removed.
         always: |at| {
             let mut dirs = names(at, NodeId::ROOT);
             dirs.retain(|dir| {
@@ -161,7 +161,7 @@ const HISTORIES: [History; 6] = [
     },
 ];
 
-/// Brings one operation at a time, when it is told to.
+/// Starts a proxy that sends one operation at a time, on request only.
 fn one_at_a_time(origin: &Origin) -> Proxy {
     let never = std::time::Duration::from_secs(3600);
     origin.proxy_with(Options { idle: never, delay_max: never, in_flight_max: 1, ..Options::default() })
@@ -172,7 +172,7 @@ fn no_leftovers(origin: &Origin, context: &str) {
     assert_eq!(hidden.count(), 0, "{context}: hidden names are left over");
 }
 
-/// Whether the proxy was killed before all was there.
+/// Returns `true` if the proxy was killed before everything was sent.
 fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) -> bool {
     let context =
         format!("{}, operation {nth}, performed: {is_performed}, restart: {restarts}", history.name);
@@ -190,7 +190,7 @@ fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) ->
     let proxy = one_at_a_time(&origin);
     [&proxy.session, &twin].into_iter().for_each(history.change);
     crate::restart::sync(&proxy.session);
-    // Told at the end: this is a thread of the proxy.
+    // Asserted at the end, since the hook runs on a thread of the proxy.
     let missing: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
     let (direct, always, noted) = (origin.direct.clone(), history.always, missing.clone());
     cut.before_each(move || {
@@ -230,8 +230,8 @@ fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) ->
     was_killed
 }
 
-/// At each operation, after it was performed; with `TOMBOLO_LONG` before it as well, and with origins that do
-/// and do not restart.
+/// Kills the proxy after each operation; with `TOMBOLO_LONG` also before each, and with origins that do and
+/// do not restart.
 fn killed_everywhere(index: usize) {
     let history = &HISTORIES[index];
     let ways = match std::env::var_os("TOMBOLO_LONG") {

@@ -1,4 +1,4 @@
-//! What a tree shows.
+//! Visible state of a tree.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,10 +10,10 @@ use tombolo_core::fs::{
 use crate::world::{Session, name};
 use crate::xattrs;
 
-/// What names at the origin begin with that are not shown.
+/// Prefix of hidden names at the origin.
 pub const HIDDEN: &str = ".tombolo-wb-";
 
-/// What one name shows.
+/// Visible state of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     pub file_type: FileType,
@@ -23,13 +23,13 @@ pub struct Shown {
     /// The first name of the same node.
     pub same_as: String,
     pub size: u64,
-    /// A sum of the data, or of the target of a link.
+    /// Hash of the data, or of a link's target.
     pub content: u64,
     pub xattrs: Vec<(String, Vec<u8>)>,
     pub mtime: Option<Timestamp>,
 }
 
-/// All names but hidden ones, by path; with times of changes or without.
+/// Returns the state of all names but hidden ones, by path; with modification times if `times`.
 pub fn tree(session: &Session, times: bool) -> BTreeMap<String, Shown> {
     let (mut shown, mut first) = (BTreeMap::new(), HashMap::new());
     gather(session, "", times, &mut first, &mut shown);
@@ -78,7 +78,7 @@ fn sum(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The names in a directory, in order.
+/// Returns the sorted names in a directory.
 pub fn names(session: &Session, node: NodeId) -> Vec<String> {
     let flags = OpenFlags::DIRECTORY | OpenFlags::READ;
     let open = session.fs.open(&session.cx, node, flags).wait().expect("a directory").open;
@@ -102,7 +102,7 @@ pub fn names(session: &Session, node: NodeId) -> Vec<String> {
     all
 }
 
-/// Gives a node this time of its last change.
+/// Sets a node's modification time.
 pub fn set_mtime(session: &Session, path: &str, secs: i64) -> tombolo_core::Result<()> {
     let node = session.find(path)?.node;
     let mtime = Some(SetTime::At(Timestamp { secs, nanos: 5 }));

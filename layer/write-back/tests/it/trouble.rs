@@ -1,4 +1,4 @@
-//! An origin that fails: before an operation is performed, or after it, so that only looking tells which.
+//! An origin that fails before or after executing an operation, so that only a look-up shows its outcome.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,21 +7,21 @@ use tombolo_core::fs::{Export, Op};
 use tombolo_core::{Answer, Error};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 
-/// What goes wrong.
+/// Faults of the origin.
 #[derive(Default)]
 pub struct Trouble {
-    /// Of 1,000 calls so many fail.
+    /// Failing calls, in thousandths.
     pub rate: AtomicU64,
     random: Mutex<fastrand::Rng>,
-    /// Operations that were asked for, in order.
+    /// Requested operations, in order.
     pub log: Mutex<Vec<Op>>,
     once: Mutex<Option<(Op, Hook)>>,
 }
 
-/// What happens before an operation, and how it fails then, if it does.
+/// Hook before an operation, with the error that it returns, if any.
 type Hook = Box<dyn FnOnce() -> Option<Error> + Send>;
 
-/// An origin with trouble.
+/// An origin with faults.
 struct Troubled(Arc<Trouble>);
 
 impl Trouble {
@@ -29,7 +29,7 @@ impl Trouble {
         Arc::new(Self { random: Mutex::new(fastrand::Rng::with_seed(seed)), ..Self::default() })
     }
 
-    /// Has something happen before the next operation of a kind.
+    /// Runs a hook before the next operation of a kind.
     pub fn once(&self, op: Op, hook: impl FnOnce() -> Option<Error> + Send + 'static) {
         *self.once.lock().expect("a lock") = Some((op, Box::new(hook)));
     }

@@ -1,5 +1,5 @@
-//! An origin that has what was written to it in memory until that is committed, as an NFS server has: a
-//! restart loses it. It notes what may never be seen there: a name that leads to data which are not stable.
+//! An origin that holds written data in memory until a commit, as an NFS server does, and loses them at a
+//! restart. It records forbidden states: a name that leads to unstable data.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use tombolo_mem::Source;
 use crate::shown::HIDDEN;
 use crate::world::{Session, attach};
 
-/// What is not stable there.
+/// Unstable state of the origin.
 pub struct Volatile {
     direct: Session,
     state: Mutex<State>,
@@ -22,7 +22,7 @@ pub struct Volatile {
 
 #[derive(Default)]
 struct State {
-    /// What files held when they were committed last, if more was written to them since.
+    /// Contents of files at their last commit, if written since.
     committed: HashMap<NodeId, Vec<u8>>,
     wrong: Vec<String>,
 }
@@ -32,13 +32,13 @@ struct VolatileExport(Arc<dyn Export>, Arc<Volatile>);
 struct VolatileSession(Arc<dyn FileSystem>, Arc<Volatile>);
 
 impl Volatile {
-    /// An origin over `inner`, and what tells of it.
+    /// Creates an origin over `inner`, with access to its unstable state.
     pub fn over(inner: &Arc<dyn Export>) -> (Arc<dyn Export>, Arc<Self>) {
         let volatile = Arc::new(Self { direct: attach(&**inner), state: Mutex::default() });
         (Arc::new(VolatileExport(inner.clone(), volatile.clone())), volatile)
     }
 
-    /// The origin restarts: what was not committed is gone.
+    /// Simulates a restart of the origin, which loses uncommitted data.
     pub fn restart(&self) {
         let committed = std::mem::take(&mut self.state().committed);
         for (node, bytes) in committed {
@@ -54,7 +54,7 @@ impl Volatile {
         }
     }
 
-    /// Names that were given too early.
+    /// Returns the names that led to unstable data.
     pub fn wrong(&self) -> Vec<String> {
         self.state().wrong.clone()
     }
@@ -87,7 +87,7 @@ impl Export for VolatileExport {
 }
 
 impl VolatileSession {
-    /// Makes a node known to the other session: its number is the same there.
+    /// Resolves a node in the other session, where it has the same number.
     fn meet(&self, node: NodeId) {
         let handle = self.0.persistent_handles().expect("handles").handle_of(&self.1.direct.cx, node).wait();
         let handles = self.1.direct.fs.persistent_handles().expect("handles");

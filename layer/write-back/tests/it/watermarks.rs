@@ -1,4 +1,4 @@
-//! How far changes have come, as an extended attribute of the root tells it.
+//! Progress of changes, as an extended attribute of the root.
 
 use tombolo_core::fs::{NodeId, RenameFlags, Watermarks, XattrName};
 use tombolo_core::{Error, Result};

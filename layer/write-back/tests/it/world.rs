@@ -1,4 +1,4 @@
-//! An origin in memory, a cache of it and write-back over that, and sessions of each.
+//! An origin in memory, a cache of it, write-back over the cache, and sessions of each.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use tombolo_mem::{Region, Sink, Source};
 /// The origin.
 pub struct Origin {
     pub direct: Session,
-    /// What it was asked for by the proxy.
+    /// Counts of the proxy's requests.
     pub counters: Arc<Counters>,
-    /// As the proxy sees it.
+    /// The export that the proxy uses.
     pub export: Arc<dyn Export>,
     dir: TempDir,
 }
 
-/// A proxy of it.
+/// A proxy of the origin.
 pub struct Proxy {
     pub session: Session,
     pub write_back: WriteBackExport,
@@ -56,7 +56,7 @@ impl Origin {
         Self::with(|memory| memory)
     }
 
-    /// One that the proxy sees through another layer.
+    /// Creates an origin that the proxy uses through a layer.
     pub fn with(layer: impl FnOnce(Arc<dyn Export>) -> Arc<dyn Export>) -> Self {
         let memory: Arc<dyn Export> = Arc::new(Memory::default());
         let direct = attach(&*memory);
@@ -65,7 +65,7 @@ impl Origin {
         Self { direct, counters, export, dir: tempfile::tempdir().expect("a directory") }
     }
 
-    /// Only what is asked for is brought there.
+    /// Starts a proxy that sends changes only on request.
     pub fn proxy(&self) -> Proxy {
         let never = Duration::from_secs(3600);
         self.proxy_with(Options { idle: never, delay_max: never, ..Options::default() })
@@ -85,7 +85,7 @@ impl Origin {
         Proxy { session: attach(&write_back), write_back, cache }
     }
 
-    /// Ends a proxy as a kill does: the next one has the files as they are now.
+    /// Kills a proxy: the next one starts with the files as they are now.
     pub fn kill(&mut self, proxy: Proxy) {
         let dir = tempfile::tempdir().expect("a directory");
         image(self.dir.path(), dir.path());
@@ -93,36 +93,36 @@ impl Origin {
         self.go_on_from(dir);
     }
 
-    /// The next proxy has these files.
+    /// Sets the files of the next proxy.
     pub fn go_on_from(&mut self, left: TempDir) {
         self.dir = left;
     }
 
-    /// A file of the proxy.
+    /// Returns the path of a file of the proxy.
     pub fn path(&self, below: &str) -> PathBuf {
         self.dir.path().join(below)
     }
 
-    /// How many files there are with data that are to be brought.
+    /// Counts the files with unsent data.
     pub fn data_files(&self) -> usize {
         std::fs::read_dir(self.dir.path().join("write-back/data")).expect("list").count()
     }
 
-    /// How often it has asked for anything but what ends by itself.
+    /// Counts all requests of the proxy, except those that release something and statfs.
     pub fn asked_in_all(&self) -> u64 {
         let all = self.counters.snapshot().operations;
         let all = all.iter().filter(|each| !["release", "forget", "statfs"].contains(&&*each.name));
         all.map(|each| each.count).sum()
     }
 
-    /// How often the proxy has asked for an operation.
+    /// Counts the proxy's requests for an operation.
     pub fn asked(&self, operation: &str) -> u64 {
         let all = self.counters.snapshot().operations;
         all.iter().filter(|each| each.name == operation).map(|each| each.count).sum()
     }
 }
 
-/// Files as they are. Databases before their logs: what is moved from one to the other meanwhile is in both.
+/// Copies files as they are. Databases precede their logs: entries moved meanwhile are in both.
 pub fn image(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("mkdir");
     let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();
@@ -135,7 +135,7 @@ pub fn image(from: &Path, to: &Path) {
     }
 }
 
-/// A store whose last owner may still be about to end.
+/// Opens a store whose last owner may still be about to end.
 fn await_store(dir: &Path, identity: &OriginIdentity) -> Arc<Store> {
     for _ in 0..6000 {
         match Store::open(dir, identity, StoreOptions::default()) {
@@ -147,7 +147,7 @@ fn await_store(dir: &Path, identity: &OriginIdentity) -> Arc<Store> {
 }
 
 impl Session {
-    /// The node of a path; "" is the root.
+    /// Resolves a path; "" is the root.
     pub fn find(&self, path: &str) -> Result<Entry> {
         let attr = self.fs.getattr(&self.cx, NodeId::ROOT, None).wait()?;
         let mut at = Entry { node: NodeId::ROOT, attr };
@@ -157,7 +157,7 @@ impl Session {
         Ok(at)
     }
 
-    /// The directory of a path and the last name.
+    /// Returns the directory of a path and the last name.
     pub fn place<'a>(&self, path: &'a str) -> Result<(NodeId, Name<'a>)> {
         let (dir, last) = path.rsplit_once('/').unwrap_or(("", path));
         Ok((self.find(dir)?.node, name(last)))
@@ -188,7 +188,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a file, or empties it, and writes it.
+    /// Creates or truncates a file and writes it.
     pub fn put(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let file = self.create(path, 0o644)?;
         let written = if bytes.is_empty() { Ok(()) } else { self.write(file, 0, bytes) };
@@ -212,7 +212,7 @@ impl Session {
         Ok(bytes)
     }
 
-    /// What is in a file.
+    /// Returns the content of a file.
     pub fn get(&self, path: &str) -> Result<Vec<u8>> {
         let file = self.open(path)?;
         let bytes = self.read(file);

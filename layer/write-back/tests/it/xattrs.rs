@@ -1,4 +1,4 @@
-//! Extended attributes of files, of an origin that has them.
+//! Extended attributes of files of an origin that supports them.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub fn remove(session: &Session, path: &str, name: &str) -> Result<()> {
     xattrs.remove(&session.cx, node, named(name)).wait()
 }
 
-/// The value of one; `None`: there is none.
+/// Returns the value of an attribute; `None` if it does not exist.
 pub fn get(session: &Session, node: NodeId, name: &str) -> Option<Vec<u8>> {
     let xattrs = session.fs.xattrs().expect("extended attributes");
     match xattrs.get(&session.cx, node, named(name), 1 << 16).wait() {
@@ -36,7 +36,7 @@ pub fn get(session: &Session, node: NodeId, name: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Names and values, in order.
+/// Returns names and values, in order.
 pub fn all(session: &Session, node: NodeId) -> Vec<(String, Vec<u8>)> {
     let listed = session.fs.xattrs().expect("extended attributes").list(&session.cx, node, 1 << 16);
     let listed = listed.wait().expect("a list");
@@ -264,7 +264,7 @@ fn an_origin_without_extended_attributes_keeps_none_here() {
     flush(&proxy);
 }
 
-/// An origin without extended attributes, as NFS version 3 has none.
+/// An origin without extended attributes, like one over NFS version 3.
 struct Bare<T: ?Sized>(Arc<T>);
 
 impl Export for Bare<dyn Export> {
