@@ -7,7 +7,7 @@ use tombolo_architecture::{Comment, Documents, comments_of, sources, workspace_r
 
 /// Folders that have not been revised yet. The list only shrinks.
 const UNREVISED: &[&str] =
-    &["back/nfs-client", "bench", "cli/src/assembly", "layer/cache", "layer/write-back"];
+    &["back/nfs-client", "bench", "cli/src/assembly", "layer/cache", "layer/write-back/src/origin"];
 
 /// Longest line with a comment, in columns.
 const COLUMNS_MAX: usize = 110;
