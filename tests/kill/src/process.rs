@@ -140,7 +140,7 @@ impl Process {
 
     fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(self.child.id().cast_signed())
-            .ok_or_else(|| Failure::Process("a process without a number".into()))?;
+            .ok_or_else(|| Failure::Process("the process has no valid id".into()))?;
         rustix::process::kill_process(pid, signal).map_err(std::io::Error::from)?;
         Ok(())
     }

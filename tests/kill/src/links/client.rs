@@ -1,4 +1,4 @@
-//! A client that sends one request after the other until told to leave, or killed.
+//! A client that sends one request after the other until it is stopped or killed.
 
 use std::io::Read;
 use std::sync::Arc;

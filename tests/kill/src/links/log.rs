@@ -53,7 +53,7 @@ impl History {
         };
         let mut open: Option<(u64, Action)> = None;
         for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
-            let bad = || Failure::Process(format!("a line in the log that is none: {line}"));
+            let bad = || Failure::Process(format!("malformed line in the log: {line}"));
             let mut words = line.splitn(3, ' ');
             let (what, number, rest) = (words.next(), words.next(), words.next());
             let (number, rest) =

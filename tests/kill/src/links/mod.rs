@@ -100,7 +100,7 @@ fn leave(site: &Site, server: Process) -> Result<()> {
     server.stop()?;
     let left = files_below(&site.home.path("run"))?;
     if site.home.path("links").exists() || !left.is_empty() {
-        return wrong(format!("left over: the socket, or of the list of links: {left:?}"));
+        return wrong(format!("left over: the socket, or links in the list: {left:?}"));
     }
     Ok(())
 }
@@ -154,7 +154,7 @@ impl Progress {
             }
             worker.is_alive()?;
             if Instant::now() > until {
-                return Err(Failure::Process("the client does not go on".into()));
+                return Err(Failure::Process("the client makes no progress".into()));
             }
             thread::sleep(Duration::from_millis(1));
         }

@@ -81,7 +81,7 @@ fn rounds(args: &Args, server: &mut Server) -> Result<String> {
     stories.iter().for_each(|story| eprintln!("{story}"));
     first.map_or(Ok(()), Err)?;
 
-    // A fresh server must accept every handle, and the host's tree must match what the clients were told.
+    // A fresh server must accept every handle, and the host's tree must match the acknowledged state.
     server.kill()?;
     server.start(&[])?;
     for worker in &mut workers {
@@ -130,7 +130,7 @@ fn summary(args: &Args, workers: &[Worker], took: Duration) -> Result<String> {
     let doubled = sum(|worker| worker.client().doubled);
     let repeated = sum(|worker| worker.repeated);
     if args.rounds >= 5 && (resent == 0 || doubled == 0 || repeated == 0) {
-        return wrong("no call was sent a second time, so nothing was shown");
+        return wrong("no call was repeated, so nothing was tested");
     }
     Ok(format!(
         "{} kills in {:.1} s: {answered} calls answered, {resent} of them sent again over a new connection, {doubled} sent twice at once, \

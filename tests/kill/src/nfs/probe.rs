@@ -25,7 +25,7 @@ impl Probe {
         let answer = client.exchange(&call)?;
         let Reply::Ok(made) = answer.results::<CreateReply<'_>>()? else { return wrong("no file to probe") };
         let handle = made.object.map(FileHandle::to_owned);
-        let file = handle.ok_or_else(|| Failure::Wrong("no handle of what was made".into()))?;
+        let file = handle.ok_or_else(|| Failure::Wrong("no handle of the new object".into()))?;
         Ok(Self { client, file, seen: Vec::new() })
     }
 

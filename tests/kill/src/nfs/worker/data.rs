@@ -124,7 +124,7 @@ impl Worker {
                         break;
                     }
                     if ok.count == 0 {
-                        return wrong("READ brings nothing, and says that the file goes on");
+                        return wrong("READ returned no data before the end of the file");
                     }
                 }
                 Reply::Failed(status, _) => return refused("READ", status),

@@ -61,7 +61,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Performs steps until told to stop; then makes everything stable.
+    /// Performs steps until `stop` is set; then makes everything stable.
     pub fn run(&mut self, stop: &Arc<AtomicBool>) -> Result<()> {
         let steps = |worker: &mut Self| {
             while !stop.load(Ordering::Relaxed) {
@@ -193,6 +193,6 @@ impl Worker {
 fn handle_of(object: Option<FileHandle<'_>>) -> Result<FileHandleBuf> {
     match object {
         Some(handle) => Ok(handle.to_owned()),
-        None => wrong("no handle of what was made"),
+        None => wrong("no handle of the new object"),
     }
 }
