@@ -231,7 +231,7 @@ impl Tree {
         }
     }
 
-    /// Forgets all such nodes that have no name at the origin either.
+    /// Forgets all nodes without a name here or at the origin, unless they are open or being sent.
     pub(crate) fn bury_gone(&mut self) {
         let gone: Vec<_> = self.dirty.iter().copied().filter(|id| self.is_unnamed(*id)).collect();
         if gone.is_empty() {

@@ -84,8 +84,7 @@ impl View {
         }
         match (set.atime, set.mtime) {
             (None, None) => Ok(()),
-            // A user with write permission may set both times to the present, and nothing else
-            // (utimensat(2)).
+            // Write permission allows to set both times to the present, but to nothing else (utimensat(2)).
             (Some(SetTime::Now), Some(SetTime::Now)) if by_writer || is_owner().is_ok() => Ok(()),
             (Some(SetTime::Now), Some(SetTime::Now)) => self.check(id, AccessMask::WRITE).await,
             _ => is_owner(),
