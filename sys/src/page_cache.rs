@@ -20,12 +20,12 @@ pub fn will_need(file: BorrowedFd<'_>, offset: u64, len_bytes: NonZero<u64>) -> 
 
 /// A file whose presence in the page cache can be queried, by an otherwise unused mapping. Keeps the file
 /// open.
-pub struct Kept {
+pub struct PageCacheProbe {
     start: NonNull<c_void>,
     len: usize,
 }
 
-impl Kept {
+impl PageCacheProbe {
     /// Maps the first `len_bytes` of a file that is open for reading (mmap(2)). Pages beyond its end are
     /// never cached.
     pub fn of(file: BorrowedFd<'_>, len_bytes: NonZero<u64>) -> Result<Self> {
@@ -48,7 +48,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for PageCacheProbe {
     fn drop(&mut self) {
         // SAFETY: `of` has mapped this length there, and nothing refers to it.
         let _ = unsafe { munmap(self.start.as_ptr(), self.len) };
@@ -67,7 +67,8 @@ mod tests {
         let (file, page) = (tempfile::tempfile().expect("a file"), page_size() as u64);
         file.set_len(16 << 20).expect("a hole");
         file.write_all_at(b"x", 3 * page).expect("a page");
-        let cached = Kept::of(file.as_fd(), NonZero::new(16 << 20).expect("not zero")).expect("mapped");
+        let cached =
+            PageCacheProbe::of(file.as_fd(), NonZero::new(16 << 20).expect("not zero")).expect("mapped");
         assert_eq!(cached.is_here(3 * page), Ok(true));
         assert_eq!(cached.is_here(4 * page - 1), Ok(true));
         assert_eq!(cached.is_here(8 << 20), Ok(false));

@@ -23,5 +23,5 @@ mod qcow2;
 mod transfer;
 
 pub use image::ImageFile;
-pub use opening::{Locked, OpenError, Way, lock_open_image};
+pub use opening::{LinkPolicy, Locked, OpenError, lock_open_image};
 pub use qcow2::{ChainLink, Checked, Damage, Qcow2Image, Qcow2OpenError, Unsupported};

@@ -101,7 +101,7 @@ impl ImageFile {
         lane: Lane,
     ) -> Result<Arc<Self>, OpenError> {
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
-        let way = Way { no_links: options.no_links };
+        let way = LinkPolicy { no_links: options.no_links };
         // Checked first, because opening a FIFO blocks until its other end is opened.
         let kind = way.look(path).map_err(failed)?.file_type();
         if !is_disk(kind) {
@@ -199,7 +199,7 @@ fn claim(path: &Path, file: &File, user: User) -> Result<(), OpenError> {
 }
 
 /// Opens and locks the file at `path`. If another process replaces it in between, retries with the new file.
-fn claimed(path: &Path, way: Way, is_writer: bool, user: User) -> Result<File, OpenError> {
+fn claimed(path: &Path, way: LinkPolicy, is_writer: bool, user: User) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
     loop {
         let file = way.open(path, is_writer).map_err(failed)?;
@@ -228,18 +228,18 @@ pub struct Locked(#[expect(dead_code, reason = "the lock is its open file's")] F
 impl Locked {
     /// Locks the file at `path`, unless another process uses it.
     pub fn take(path: &Path) -> Result<Self, OpenError> {
-        claimed(path, Way { no_links: false }, false, WRITER).map(Self)
+        claimed(path, LinkPolicy { no_links: false }, false, WRITER).map(Self)
     }
 }
 
 /// Resolution of a path to its file: following symbolic links, or refusing them.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct LinkPolicy {
     /// Refuse symbolic links ([`OpenOptions::no_links`]).
     pub no_links: bool,
 }
 
-impl Way {
+impl LinkPolicy {
     /// Opens the file for reading, and also for writing if `is_writer`.
     pub(crate) fn open(self, path: &Path, is_writer: bool) -> io::Result<File> {
         if !self.no_links {

@@ -38,7 +38,7 @@ pub struct Connected {
 
 /// Behaviour of a session that has lost its link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Patience {
+pub enum LinkLossPolicy {
     /// Wait for another link; requests wait too.
     #[default]
     Hard,

@@ -10,7 +10,7 @@ use tombolo_core::{Error, Result};
 use tombolo_shm::link::Incarnation;
 use tombolo_sys::random;
 
-use crate::connect::{Connect, ConnectError, Connected, Patience};
+use crate::connect::{Connect, ConnectError, Connected, LinkLossPolicy};
 use crate::link::{Link, SessionObjects};
 use crate::links::Links;
 use crate::session::VrpcFileSystem;
@@ -30,7 +30,7 @@ enum AttachError {
 /// An export of another domain. Each session has its own link, which is replaced when lost.
 pub struct VrpcExport {
     connect: Arc<dyn Connect>,
-    patience: Patience,
+    link_loss_policy: LinkLossPolicy,
     /// A link established in advance for the first session.
     first: Mutex<Option<(Incarnation, Connected)>>,
 }
@@ -41,13 +41,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 impl VrpcExport {
     /// Creates the export that the links lead to, without connecting.
     pub fn new(connect: impl Connect + 'static) -> Self {
-        Self { connect: Arc::new(connect), patience: Patience::default(), first: Mutex::default() }
+        Self {
+            connect: Arc::new(connect),
+            link_loss_policy: LinkLossPolicy::default(),
+            first: Mutex::default(),
+        }
     }
 
-    /// Sets the behaviour of sessions that lose their link. Default: [`Patience::Hard`].
+    /// Sets the behaviour of sessions that lose their link. Default: [`LinkLossPolicy::Hard`].
     #[must_use]
-    pub fn with_patience(self, patience: Patience) -> Self {
-        Self { patience, ..self }
+    pub fn with_link_loss_policy(self, link_loss_policy: LinkLossPolicy) -> Self {
+        Self { link_loss_policy, ..self }
     }
 
     /// Supplies the first session's link, already established, and its incarnation.
@@ -75,9 +79,10 @@ impl VrpcExport {
         link.objects.nodes.begin(1);
         // A capacity of one coalesces the requests to check.
         let (poke, pokes) = mpsc::sync_channel(1);
-        let links = Arc::new(Links::new(link, self.patience, poke));
-        let (connect, client, patience) = (self.connect.clone(), client.clone(), self.patience);
-        let supervisor = Supervisor { connect, client, incarnation, patience };
+        let links = Arc::new(Links::new(link, self.link_loss_policy, poke));
+        let (connect, client, link_loss_policy) =
+            (self.connect.clone(), client.clone(), self.link_loss_policy);
+        let supervisor = Supervisor { connect, client, incarnation, link_loss_policy };
         let weak_links = Arc::downgrade(&links);
         thread::Builder::new()
             .name("link-supervisor".into())

@@ -9,14 +9,14 @@
 //! There is no cache. The server is not trusted: its replies are checked, and a protocol violation ends the
 //! link.
 //!
-//! A session outlives its links ([`Patience`]). Without a link its requests wait; on the next one nodes are
+//! A session outlives its links ([`LinkLossPolicy`]). Without a link its requests wait; on the next one nodes are
 //! found again by their handles, files are reopened, locks are taken again, and unanswered requests are sent
 //! again with their original sequence numbers.
 //!
 //! Non-goals: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), connecting
 //! (`tombolo_host_links::connect`).
 //!
-//! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`], [`Patience`].
+//! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`], [`LinkLossPolicy`].
 //!
 //! Reading order, each using only preceding ones: `callers`, `released`, `slab`, `nodes`, `openings`,
 //! `bulk_memory`, `frame` and `connect`; `link`; `reply`, `request`; `recovery`, `owned` (requests to send
@@ -42,7 +42,7 @@ mod session;
 mod slab;
 mod supervisor;
 
-pub use connect::{Connect, ConnectError, Connected, Patience, Socket};
+pub use connect::{Connect, ConnectError, Connected, LinkLossPolicy, Socket};
 pub use export::VrpcExport;
 pub use lent::{InPlace, Lent};
 pub use session::VrpcFileSystem;

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use tombolo_core::fs::{Entry, File, NodeId, OpenFlags, OpenId, PersistentHandle, Volume};
 use tombolo_core::{Error, Identity};
 use tombolo_host_links::client::{Call, Line, LineError};
-use tombolo_host_links::{End, ProtocolError};
+use tombolo_host_links::{EndReason, ProtocolError};
 use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{
     BODY_BYTES, DecodeError, HandleBytes, Header, Kind, Offers, Reply, Request, Session, Translate,
@@ -143,7 +143,7 @@ impl Link {
 
     /// Ends the link like [`Link::malformed`], for violations detected by the caller.
     pub(crate) fn protocol_violation(&self, what: &'static str) -> Error {
-        self.line.cut(End::ProtocolError(ProtocolError::Malformed(what.into())));
+        self.line.cut(EndReason::ProtocolError(ProtocolError::Malformed(what.into())));
         Error::io(what)
     }
 
@@ -219,7 +219,7 @@ pub(crate) fn unattended(call: Call) {
 }
 
 fn malformed(line: &Line, error: DecodeError) -> Error {
-    line.cut(End::ProtocolError(ProtocolError::Malformed(error.to_string().into())));
+    line.cut(EndReason::ProtocolError(ProtocolError::Malformed(error.to_string().into())));
     Error::io(error)
 }
 

@@ -16,10 +16,10 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tombolo_core::fs::{NodeId, Notice};
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId};
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
 
-use crate::connect::Patience;
+use crate::connect::LinkLossPolicy;
 use crate::link::{Link, SessionObjects, Untranslatable};
 use crate::owned::Owned;
 use crate::released::{Released, ReleasedKind};
@@ -35,7 +35,7 @@ pub(crate) struct Links {
     /// The session as described when it began; stays valid for its users.
     pub(crate) terms: Session,
     pub(crate) objects: Arc<SessionObjects>,
-    patience: Patience,
+    link_loss_policy: LinkLossPolicy,
     link_waiters: Mutex<LinkWaiters>,
     /// Notifies the supervisor that a link may be lost.
     supervisor: SyncSender<()>,
@@ -55,13 +55,17 @@ struct LinkWaiters {
 
 impl Links {
     /// Creates the state of a session that has its first link.
-    pub(crate) fn new(first: Arc<Link>, patience: Patience, supervisor: SyncSender<()>) -> Self {
+    pub(crate) fn new(
+        first: Arc<Link>,
+        link_loss_policy: LinkLossPolicy,
+        supervisor: SyncSender<()>,
+    ) -> Self {
         let (terms, objects) = (first.terms, first.objects.clone());
         let links = Self {
             current: ArcSwap::new(first),
             terms,
             objects,
-            patience,
+            link_loss_policy,
             link_waiters: Mutex::default(),
             supervisor,
             reports_all_changes: AtomicBool::new(false),
@@ -273,7 +277,7 @@ impl Links {
         }
     }
 
-    /// Returns a link that is not known to be lost, waiting within the session's patience. Interrupts take
+    /// Returns a link that is not known to be lost, waiting within the session's timeout. Interrupts take
     /// effect only after two seconds without a link: until then the reply is worth waiting for, because the
     /// request may have been performed.
     pub(crate) async fn usable(&self, interrupt: &Interrupt) -> Result<Arc<Link>> {
@@ -291,14 +295,14 @@ impl Links {
             if !link.line.is_lost() {
                 return Poll::Ready(Ok(link));
             }
-            if state.has_ended || matches!(self.patience, Patience::None) {
+            if state.has_ended || matches!(self.link_loss_policy, LinkLossPolicy::None) {
                 return Poll::Ready(Err(Error::Disconnected));
             }
             let away = state.since.get_or_insert_with(Instant::now).elapsed();
             if is_raised && away >= UNINTERRUPTIBLE {
                 return Poll::Ready(Err(Error::Interrupted));
             }
-            if let Patience::Soft(timeout) = self.patience
+            if let LinkLossPolicy::Soft(timeout) = self.link_loss_policy
                 && away >= timeout
             {
                 return Poll::Ready(Err(Error::TimedOut));
@@ -321,9 +325,9 @@ impl Links {
 
     /// Records the loss of the current link. Requests that a silent server left unanswered have waited long
     /// enough.
-    pub(crate) fn link_lost(&self, end: &End) {
-        let waited = match (end, self.patience) {
-            (End::Silent, Patience::Soft(timeout)) => timeout,
+    pub(crate) fn link_lost(&self, end: &EndReason) {
+        let waited = match (end, self.link_loss_policy) {
+            (EndReason::Silent, LinkLossPolicy::Soft(timeout)) => timeout,
             _ => Duration::ZERO,
         };
         let now = Instant::now();

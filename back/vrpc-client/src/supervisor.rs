@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use tombolo_core::Error;
 use tombolo_core::fs::{Client, PermissionCheck};
 use tombolo_host_links::client::{Call, LineError, Reply};
-use tombolo_host_links::{End, ProtocolError};
+use tombolo_host_links::{EndReason, ProtocolError};
 use tombolo_host_runtime::task;
 use tombolo_shm::link::{Incarnation, RefusalCode, Refused};
 
-use crate::connect::{Connect, Patience};
+use crate::connect::{Connect, LinkLossPolicy};
 use crate::link::Link;
 use crate::links::Links;
 use crate::recovery;
@@ -38,7 +38,7 @@ pub(crate) struct Supervisor {
     pub(crate) connect: Arc<dyn Connect>,
     pub(crate) client: Client,
     pub(crate) incarnation: Incarnation,
-    pub(crate) patience: Patience,
+    pub(crate) link_loss_policy: LinkLossPolicy,
 }
 
 /// The latest link.
@@ -52,9 +52,9 @@ struct Latest {
 impl Latest {
     /// Returns `true` if the link was useless: the next attempt is then delayed, so that a server that fails
     /// at once is not contacted in a tight loop.
-    fn was_useless(&self, link: &Link, end: &End) -> bool {
+    fn was_useless(&self, link: &Link, end: &EndReason) -> bool {
         let was_useful = link.line.counts().answers > self.answers;
-        self.since.elapsed() < USEFUL_LIFETIME && (matches!(end, End::ProtocolError(_)) || !was_useful)
+        self.since.elapsed() < USEFUL_LIFETIME && (matches!(end, EndReason::ProtocolError(_)) || !was_useful)
     }
 }
 
@@ -81,7 +81,7 @@ impl Supervisor {
             let link = current.current();
             let Some(end) = link.line.end() else { continue };
             current.link_lost(&end);
-            if matches!(self.patience, Patience::None) {
+            if matches!(self.link_loss_policy, LinkLossPolicy::None) {
                 current.end();
                 return;
             }
@@ -125,7 +125,7 @@ impl Supervisor {
             let links = links.upgrade()?;
             number = number.saturating_add(1);
             if failed.is_for_good() {
-                if matches!(self.patience, Patience::Soft(_)) {
+                if matches!(self.link_loss_policy, LinkLossPolicy::Soft(_)) {
                     tracing::error!(why = %failed, "the server refuses the connection: ending the session");
                     links.end();
                     return None;
@@ -217,7 +217,8 @@ fn restore_openings(link: &Arc<Link>) -> Result<(), Failed> {
                     Some(Err(NoAnswer::Failed(error))) => return Err(Failed::Session(error)),
                     Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
                     None => {
-                        link.line.cut(End::Failed("the server did not reopen the files in time".into()));
+                        link.line
+                            .cut(EndReason::Failed("the server did not reopen the files in time".into()));
                         return Err(Failed::Session(Error::TimedOut));
                     }
                 }
@@ -274,7 +275,7 @@ pub(crate) fn answer_until(call: Call, until: Instant) -> Result<Reply, LineErro
     match finished_until(&mut call, until) {
         Some(outcome) => outcome,
         None => {
-            let why = End::ProtocolError(ProtocolError::Malformed("no reply in time".into()));
+            let why = EndReason::ProtocolError(ProtocolError::Malformed("no reply in time".into()));
             Err(LineError::Lost { label: "link".into(), why })
         }
     }

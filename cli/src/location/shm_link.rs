@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_back_vrpc_client::{Connect, ConnectError as NoSession, Connected, Patience, VrpcExport};
+use tombolo_back_vrpc_client::{Connect, ConnectError as NoSession, Connected, LinkLossPolicy, VrpcExport};
 use tombolo_core::fs::Client;
 use tombolo_host_links::connect::{ConnectError, ConnectOptions, connect};
 use tombolo_host_links::control_socket::Watcher;
@@ -25,7 +25,7 @@ use crate::failure::Reason;
 pub fn open(place: &ShmLocation, limit: Option<Duration>) -> Result<Opened, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
     let (export, within) = longest(&rest, |name| export(at.clone(), name, Mode::default(), limit))?;
-    let export = export.with_patience(limit.map_or(Patience::Hard, Patience::Soft));
+    let export = export.with_link_loss_policy(limit.map_or(LinkLossPolicy::Hard, LinkLossPolicy::Soft));
     Ok(Opened { export: Arc::new(export), path: within.as_bytes().to_vec(), nfs: None })
 }
 
@@ -48,10 +48,14 @@ pub(super) fn longest<T>(
 }
 
 /// Links to exactly the export of the location.
-pub fn mount(place: &ShmLocation, mode: Mode, patience: Patience) -> Result<VrpcExport, NotMounted> {
+pub fn mount(
+    place: &ShmLocation,
+    mode: Mode,
+    link_loss_policy: LinkLossPolicy,
+) -> Result<VrpcExport, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
     let export = export(at, &rest, mode, None).map_err(|no| no.failed)?;
-    Ok(export.with_patience(patience))
+    Ok(export.with_link_loss_policy(link_loss_policy))
 }
 
 /// Returns the ends of candidate names in `/A/B`, longest first, so that nested exports take precedence. The

@@ -15,10 +15,10 @@ use crate::tree::Tree;
 /// A reference to a node of a [`Tree`]. The file system keeps the node for as long as this, or a clone of it,
 /// lives.
 #[derive(Clone)]
-pub struct Node(Arc<Held>);
+pub struct Node(Arc<LookUp>);
 
 /// One look-up, released when dropped.
-struct Held {
+struct LookUp {
     tree: Tree,
     id: NodeId,
     attr: Option<Attr>,
@@ -27,12 +27,12 @@ struct Held {
 impl Node {
     /// Creates a reference from an operation's answer, and takes over its look-up.
     pub(crate) fn of(tree: Tree, entry: Entry) -> Self {
-        Self(Arc::new(Held { tree, id: entry.node, attr: Some(entry.attr) }))
+        Self(Arc::new(LookUp { tree, id: entry.node, attr: Some(entry.attr) }))
     }
 
     /// Creates a reference to the root, which was not looked up and has no known attributes.
     pub(crate) fn root(tree: Tree) -> Self {
-        Self(Arc::new(Held { tree, id: NodeId::ROOT, attr: None }))
+        Self(Arc::new(LookUp { tree, id: NodeId::ROOT, attr: None }))
     }
 
     /// Returns its tree.
@@ -154,7 +154,7 @@ impl Node {
     }
 }
 
-impl Drop for Held {
+impl Drop for LookUp {
     fn drop(&mut self) {
         // The root was not looked up.
         if self.attr.is_some() {

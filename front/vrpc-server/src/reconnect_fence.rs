@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_core::ClientId;
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::server::LinkCutter;
 
 /// The session of each client at each export.
@@ -85,7 +85,7 @@ fn supersede(stage: &Mutex<SessionStage>) {
     let stage = std::mem::replace(&mut *lock(stage), SessionStage::Superseded);
     if let SessionStage::Linked(cutter) = stage {
         // The client has left that link, even if the server has not noticed yet.
-        cutter.cut(End::Left);
+        cutter.cut(EndReason::Left);
     }
 }
 
@@ -100,7 +100,7 @@ impl SessionGuard {
         let mut stage = lock(&self.stage);
         if let SessionStage::Superseded = *stage {
             drop(stage);
-            cutter.cut(End::Left);
+            cutter.cut(EndReason::Left);
         } else {
             *stage = SessionStage::Linked(cutter);
         }

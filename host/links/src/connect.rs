@@ -20,7 +20,7 @@ use tombolo_sys::{Errno, packet, socket};
 
 use super::client::{Line, StartError};
 use super::control_socket::{ControlSocket, Descriptors, Handler, Watcher};
-use super::end::{End, ProtocolError};
+use super::end::{EndReason, ProtocolError};
 use super::forwarding::RegionForwarder;
 use super::heartbeat::Heartbeat;
 use super::welcome::goodbye;
@@ -204,7 +204,7 @@ impl Connection {
         }
         let heartbeat = Heartbeat::new(&self.ends, Instant::now());
         let silence_max = self.silence_max.map(|silence| silence.max(SILENCE_MIN));
-        let handler = ClientHandler { line: line.clone(), heartbeat, silence_max, end: End::Stopped };
+        let handler = ClientHandler { line: line.clone(), heartbeat, silence_max, end: EndReason::Stopped };
         let handler = Box::new(handler);
         let control_socket = watcher.watch(self.socket, handler).map_err(StartError::Thread)?;
         line.on_end(watcher.tick_fn());
@@ -224,7 +224,7 @@ struct ClientHandler {
     heartbeat: Heartbeat,
     silence_max: Option<Duration>,
     /// Reason used when this is dropped.
-    end: End,
+    end: EndReason,
 }
 
 impl Handler for ClientHandler {
@@ -235,7 +235,7 @@ impl Handler for ClientHandler {
         let is_silent = self.silence_max.is_some_and(|max| self.heartbeat.silence() >= max);
         // The line is cut when this is dropped: that runs tasks, which must not happen while the watcher is
         // locked.
-        let fault = || self.heartbeat.fault().or(is_silent.then_some(End::Silent));
+        let fault = || self.heartbeat.fault().or(is_silent.then_some(EndReason::Silent));
         self.end = self.line.end().or_else(fault)?;
         Some(goodbye(&self.end))
     }
@@ -247,14 +247,14 @@ impl Handler for ClientHandler {
         }
     }
 
-    fn ended(mut self: Box<Self>, end: End) {
+    fn ended(mut self: Box<Self>, end: EndReason) {
         self.end = end;
     }
 }
 
 impl Drop for ClientHandler {
     fn drop(&mut self) {
-        self.line.cut(std::mem::replace(&mut self.end, End::Stopped));
+        self.line.cut(std::mem::replace(&mut self.end, EndReason::Stopped));
     }
 }
 
@@ -371,7 +371,8 @@ mod tests {
         let (socket, _server) = packet::pair().expect("a pair");
         let watcher = Watcher::start().expect("a watcher");
         let heartbeat = Heartbeat::new(&ends, Instant::now());
-        let handler = ClientHandler { line: line.clone(), heartbeat, silence_max: None, end: End::Stopped };
+        let handler =
+            ClientHandler { line: line.clone(), heartbeat, silence_max: None, end: EndReason::Stopped };
         let control_socket = watcher.watch(socket, Box::new(handler)).expect("watched");
         let (sender, woken) = mpsc::channel();
         let waker = Waker::from(Arc::new(Last(Mutex::new(Some(control_socket)), sender)));
@@ -380,6 +381,6 @@ mod tests {
         // The next tick detects the loss, on the watcher's thread.
         file.set_len(0).expect("truncated");
         assert_eq!(woken.recv_timeout(Duration::from_secs(20)), Ok(()));
-        assert!(matches!(line.end(), Some(End::Failed(_))), "{:?}", line.end());
+        assert!(matches!(line.end(), Some(EndReason::Failed(_))), "{:?}", line.end());
     }
 }

@@ -14,7 +14,7 @@ use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, socket};
 
-use super::end::{End, ProtocolError};
+use super::end::{EndReason, ProtocolError};
 use super::heartbeat::HEARTBEAT;
 use tombolo_host_runtime::lock;
 
@@ -36,7 +36,7 @@ pub trait Handler: Send {
     }
 
     /// Handles the end of the link by the peer.
-    fn ended(self: Box<Self>, end: End);
+    fn ended(self: Box<Self>, end: EndReason);
 }
 
 /// Descriptors attached to a message.
@@ -213,7 +213,7 @@ impl ControlSender {
 enum Incoming {
     Nothing,
     /// The peer has ended the link.
-    End(End),
+    EndReason(EndReason),
     Message(Message, Descriptors),
 }
 
@@ -237,13 +237,13 @@ impl Watched {
         };
         let Packet { len, descriptors, truncated } = match packet {
             Err(Errno::AGAIN) => return Incoming::Nothing,
-            Err(_) => return Incoming::End(End::Died),
+            Err(_) => return Incoming::EndReason(EndReason::Died),
             Ok(packet) => packet,
         };
         let bytes = buffer.get(..len).unwrap_or_default();
         match Message::decode(bytes) {
-            _ if bytes.is_empty() => Incoming::End(End::Died),
-            Ok(Message::Goodbye(goodbye)) => Incoming::End(end_of(&goodbye)),
+            _ if bytes.is_empty() => Incoming::EndReason(EndReason::Died),
+            Ok(Message::Goodbye(goodbye)) => Incoming::EndReason(end_of(&goodbye)),
             Ok(_) if truncated => violation("truncated control message"),
             Ok(message) => Incoming::Message(message, descriptors),
             Err(error) => violation(error),
@@ -252,14 +252,14 @@ impl Watched {
 }
 
 fn violation(what: impl std::fmt::Display) -> Incoming {
-    Incoming::End(End::ProtocolError(ProtocolError::Malformed(what.to_string().into())))
+    Incoming::EndReason(EndReason::ProtocolError(ProtocolError::Malformed(what.to_string().into())))
 }
 
-pub(super) fn end_of(goodbye: &Goodbye) -> End {
+pub(super) fn end_of(goodbye: &Goodbye) -> EndReason {
     match goodbye.cause {
-        Cause::Leaving => End::Left,
-        Cause::Cut => End::Failed(format!("the peer cut the link: {}", goodbye.reason).into()),
-        Cause::Failed => End::Failed(format!("the peer failed: {}", goodbye.reason).into()),
+        Cause::Leaving => EndReason::Left,
+        Cause::Cut => EndReason::Failed(format!("the peer cut the link: {}", goodbye.reason).into()),
+        Cause::Failed => EndReason::Failed(format!("the peer failed: {}", goodbye.reason).into()),
     }
 }
 
@@ -314,11 +314,11 @@ fn handle(shared: &WatcherState, event: &Event) {
     let Some(watched) = watched else { return };
     let end = match watched.read() {
         Incoming::Nothing => return,
-        Incoming::End(end) => end,
+        Incoming::EndReason(end) => end,
         Incoming::Message(message, descriptors) => {
             match received(shared, event.token, &watched, &message, descriptors) {
                 Ok(()) => return,
-                Err(error) => End::ProtocolError(error),
+                Err(error) => EndReason::ProtocolError(error),
             }
         }
     };
@@ -328,7 +328,7 @@ fn handle(shared: &WatcherState, event: &Event) {
         return;
     }
     // A violating peer is informed: the end of the socket alone would mean that this process has died.
-    if let End::ProtocolError(error) = &end {
+    if let EndReason::ProtocolError(error) = &end {
         let goodbye = Message::Goodbye(Goodbye::new(Cause::Cut, error));
         let _ = packet::send(&watched.socket, &goodbye.encode(), &[]);
     }
@@ -374,7 +374,7 @@ mod tests {
 
     /// Reports the end of its link to a test, and ends it on request.
     struct TestHandler {
-        ended: mpsc::Sender<End>,
+        ended: mpsc::Sender<EndReason>,
         leaves: Arc<AtomicBool>,
     }
 
@@ -383,19 +383,22 @@ mod tests {
             self.leaves.load(Ordering::SeqCst).then(|| Goodbye::new(Cause::Cut, "too many requests"))
         }
 
-        fn ended(self: Box<Self>, end: End) {
+        fn ended(self: Box<Self>, end: EndReason) {
             let _ = self.ended.send(end);
         }
     }
 
-    fn keep(watcher: &Watcher, socket: OwnedFd) -> (ControlSocket, mpsc::Receiver<End>, Arc<AtomicBool>) {
+    fn keep(
+        watcher: &Watcher,
+        socket: OwnedFd,
+    ) -> (ControlSocket, mpsc::Receiver<EndReason>, Arc<AtomicBool>) {
         let (sender, ended) = mpsc::channel();
         let leaves = Arc::new(AtomicBool::new(false));
         let handler = Box::new(TestHandler { ended: sender, leaves: Arc::clone(&leaves) });
         (watcher.watch(socket, handler).expect("watched"), ended, leaves)
     }
 
-    fn watched(watcher: &Watcher) -> (ControlSocket, OwnedFd, mpsc::Receiver<End>) {
+    fn watched(watcher: &Watcher) -> (ControlSocket, OwnedFd, mpsc::Receiver<EndReason>) {
         let (ours, theirs) = packet::pair().expect("a pair");
         let (control_socket, ended, _) = keep(watcher, ours);
         (control_socket, theirs, ended)
@@ -406,18 +409,18 @@ mod tests {
         let watcher = Watcher::start().expect("a watcher");
         let (control_socket, theirs, ended) = watched(&watcher);
         drop(theirs);
-        assert_eq!(ended.recv_timeout(PATIENCE), Ok(End::Died));
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(EndReason::Died));
         assert!(control_socket.is_over());
 
         let (_control, theirs, ended) = watched(&watcher);
         let goodbye = Message::Goodbye(Goodbye::new(Cause::Leaving, "done"));
         packet::send(&theirs, &goodbye.encode(), &[]).expect("send");
         drop(theirs);
-        assert_eq!(ended.recv_timeout(PATIENCE), Ok(End::Left));
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(EndReason::Left));
 
         let (_control, theirs, ended) = watched(&watcher);
         packet::send(&theirs, b"nonsense", &[]).expect("send");
-        assert!(matches!(ended.recv_timeout(PATIENCE), Ok(End::ProtocolError(_))));
+        assert!(matches!(ended.recv_timeout(PATIENCE), Ok(EndReason::ProtocolError(_))));
         assert_eq!(watcher.count(), 0);
     }
 
@@ -433,7 +436,7 @@ mod tests {
                 false => control_socket.end(&Goodbye::new(Cause::Cut, "too many requests")),
             }
             let why = heard.recv_timeout(PATIENCE).expect("an end");
-            assert_eq!(why, End::Failed("the peer cut the link: too many requests".into()));
+            assert_eq!(why, EndReason::Failed("the peer cut the link: too many requests".into()));
             // The handler is dropped without being called.
             assert_eq!(ended.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
             assert!(control_socket.is_over());

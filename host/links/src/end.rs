@@ -12,7 +12,7 @@ use tombolo_host_runtime::lock;
 
 /// Reason for the end of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum End {
+pub enum EndReason {
     /// The peer closed the link in order.
     #[error("the peer disconnected")]
     Left,
@@ -33,11 +33,11 @@ pub enum End {
     Failed(Arc<str>),
 }
 
-impl End {
+impl EndReason {
     /// Returns the end for lost local memory: pages that could not be allocated or are faulty. The kernel
     /// reports that only on access.
-    pub(super) fn local_memory_lost() -> End {
-        End::Failed("local memory lost: the system is out of memory, or it is faulty".into())
+    pub(super) fn local_memory_lost() -> EndReason {
+        EndReason::Failed("local memory lost: the system is out of memory, or it is faulty".into())
     }
 }
 
@@ -88,7 +88,7 @@ pub enum ProtocolError {
 /// End of a link, decided once.
 #[derive(Default)]
 pub(super) struct EndState {
-    why: OnceLock<End>,
+    why: OnceLock<EndReason>,
     /// `true` once it is decided; cheaper to read.
     is_over: AtomicBool,
     /// Callbacks for the end.
@@ -101,7 +101,7 @@ pub(super) type Listener = Box<dyn FnOnce() + Send>;
 
 impl EndState {
     /// Decides the end. Returns `false` if it was decided before.
-    pub(super) fn decide(&self, why: End) -> bool {
+    pub(super) fn decide(&self, why: EndReason) -> bool {
         let first = self.why.set(why).is_ok();
         self.is_over.store(true, Ordering::SeqCst);
         self.notify_listeners();
@@ -128,7 +128,7 @@ impl EndState {
     }
 
     /// Returns the reason, if the link has ended.
-    pub(super) fn why(&self) -> Option<End> {
+    pub(super) fn why(&self) -> Option<EndReason> {
         self.why.get().cloned()
     }
 }
@@ -156,7 +156,7 @@ mod tests {
         };
         end.on_end(listener());
         assert_eq!(told.load(Ordering::SeqCst), 0);
-        assert!(end.decide(End::Left) && !end.decide(End::Died));
+        assert!(end.decide(EndReason::Left) && !end.decide(EndReason::Died));
         assert_eq!(told.load(Ordering::SeqCst), 1);
         end.on_end(listener());
         assert_eq!(told.load(Ordering::SeqCst), 2);

@@ -2,15 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_shm::link::{Ends, Extent, Health, HeartbeatSender, Patience, Watch};
+use tombolo_shm::link::{Ends, Extent, Health, HeartbeatSender, HeartbeatTimeouts, Watch};
 
-use super::end::End;
+use super::end::EndReason;
 
 /// Interval of heartbeats at a socket. The socket's end reports death; a heartbeat only shows that a side is
 /// stuck, which does not justify more frequent wake-ups.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Tolerance for late beats and early checks.
-const PATIENCE: Patience = Patience { late: Duration::from_secs(3), lost: Duration::from_secs(5) };
+const TIMEOUTS: HeartbeatTimeouts =
+    HeartbeatTimeouts { late: Duration::from_secs(3), lost: Duration::from_secs(5) };
 
 /// Sender of the local heartbeat and monitor of the peer's.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ impl Heartbeat {
     pub(super) fn new(ends: &Ends, now: Instant) -> Heartbeat {
         let (own, peer) = (ends.own.clone(), ends.peer.clone());
         let pulse = HeartbeatSender::of(&own, now).every(HEARTBEAT);
-        let watch = Watch::of(&peer, now).with_patience(PATIENCE);
+        let watch = Watch::of(&peer, now).with_patience(TIMEOUTS);
         Heartbeat { own, peer, pulse, watch }
     }
 
@@ -37,8 +38,8 @@ impl Heartbeat {
 
     /// Returns the reason why the link cannot continue, if local memory has lost its pages: the peer no
     /// longer sees what is written there.
-    pub(super) fn fault(&self) -> Option<End> {
-        self.own.region().is_poisoned().then(End::local_memory_lost)
+    pub(super) fn fault(&self) -> Option<EndReason> {
+        self.own.region().is_poisoned().then(EndReason::local_memory_lost)
     }
 
     /// Returns the peer's silence at the last tick.
@@ -70,6 +71,6 @@ mod tests {
         // pages.
         file.set_len(0).expect("truncated");
         heartbeat.tick(now + Duration::from_secs(1));
-        assert!(matches!(heartbeat.fault(), Some(End::Failed(_))));
+        assert!(matches!(heartbeat.fault(), Some(EndReason::Failed(_))));
     }
 }

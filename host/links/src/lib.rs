@@ -40,4 +40,4 @@ pub mod server;
 pub mod shared_memory;
 mod welcome;
 
-pub use end::{End, ProtocolError};
+pub use end::{EndReason, ProtocolError};

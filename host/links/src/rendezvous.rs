@@ -22,7 +22,7 @@ use super::changes::ChangeHook;
 use super::client::{Line, StartError};
 use super::connect::{self, ConnectOptions};
 use super::control_socket;
-use super::end::{End, ProtocolError};
+use super::end::{EndReason, ProtocolError};
 use super::listen::Guest;
 use super::server::{LinkHandle, Peer, Server, Session};
 use super::shared_memory::SharedMemory;
@@ -279,7 +279,7 @@ impl PageServer {
         Ok(())
     }
 
-    fn end(&mut self, end: End) {
+    fn end(&mut self, end: EndReason) {
         if let LinkStage::Running { handle } = std::mem::replace(&mut self.stage, LinkStage::Free) {
             tracing::info!(link = &*self.label, why = %end, "link ended");
             handle.cut(end);
@@ -319,7 +319,7 @@ pub enum JoinError {
     Welcome(#[source] WelcomeError),
     /// The server disconnected meanwhile.
     #[error("the server disconnected: {0}")]
-    Ended(End),
+    Ended(EndReason),
     /// The line could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -356,10 +356,10 @@ pub fn join(
             match handshake.step(Instant::now()) {
                 Ok(ClientStep::Over(end)) => break end.into(),
                 Ok(_) => {}
-                Err(error) => break End::Failed(error.to_string().into()),
+                Err(error) => break EndReason::Failed(error.to_string().into()),
             }
             let stop = stopped.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout);
-            if let Some(end) = watched.end().or(stop.then_some(End::Stopped)) {
+            if let Some(end) = watched.end().or(stop.then_some(EndReason::Stopped)) {
                 if let Err(error) = handshake.goodbye(&goodbye(&end)) {
                     tracing::warn!(%error, "cannot send goodbye");
                 }
@@ -393,13 +393,13 @@ fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, Join
     }
 }
 
-impl From<LinkEnd> for End {
-    fn from(end: LinkEnd) -> End {
+impl From<LinkEnd> for EndReason {
+    fn from(end: LinkEnd) -> EndReason {
         match end {
             LinkEnd::Said(goodbye) => control_socket::end_of(&goodbye),
-            LinkEnd::Died => End::Died,
+            LinkEnd::Died => EndReason::Died,
             LinkEnd::Malformed => {
-                End::ProtocolError(ProtocolError::Malformed("malformed rendezvous page".into()))
+                EndReason::ProtocolError(ProtocolError::Malformed("malformed rendezvous page".into()))
             }
         }
     }

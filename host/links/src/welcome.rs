@@ -18,7 +18,7 @@ use tombolo_sys::{packet, random};
 
 use super::changes::ChangeHook;
 use super::control_socket::{ControlSocket, Descriptors, Handler, Watcher};
-use super::end::{End, ProtocolError};
+use super::end::{EndReason, ProtocolError};
 use super::forwarding::ForwardableRegion;
 use super::heartbeat::Heartbeat;
 use super::listen::{ListenOptions, is_full};
@@ -297,7 +297,7 @@ fn keep(
     let permit = Arc::new(permit);
     handle.retain(Arc::clone(&permit));
     let heartbeat = Heartbeat::new(ends, Instant::now());
-    let (label, end) = (peer.label.clone(), End::Stopped);
+    let (label, end) = (peer.label.clone(), EndReason::Stopped);
     let handler = ServerHandler {
         links: Arc::clone(links),
         permit: Arc::clone(&permit),
@@ -331,7 +331,7 @@ struct ServerHandler {
     region_receiver: Option<RegionReceiver>,
     heartbeat: Heartbeat,
     /// Reason used when this is dropped.
-    end: End,
+    end: EndReason,
 }
 
 impl Handler for ServerHandler {
@@ -362,7 +362,7 @@ impl Handler for ServerHandler {
         }
     }
 
-    fn ended(mut self: Box<Self>, end: End) {
+    fn ended(mut self: Box<Self>, end: EndReason) {
         tracing::info!(link = &*self.label, why = %end, "link ended");
         self.end = end;
     }
@@ -374,7 +374,8 @@ impl Drop for ServerHandler {
         self.links.changes.notify();
         // The session may be slow, and the link's thread finishes its current request: the watcher must not
         // wait for that.
-        let (turn, end) = (EndingLink::begin(&self.links), std::mem::replace(&mut self.end, End::Stopped));
+        let (turn, end) =
+            (EndingLink::begin(&self.links), std::mem::replace(&mut self.end, EndReason::Stopped));
         let ending = move || {
             live.handle.cut(end);
             drop(live);
@@ -387,11 +388,11 @@ impl Drop for ServerHandler {
 }
 
 /// Returns the goodbye for the peer.
-pub(super) fn goodbye(end: &End) -> Goodbye {
+pub(super) fn goodbye(end: &EndReason) -> Goodbye {
     match end {
-        End::ProtocolError(error) => Goodbye::new(Cause::Cut, error),
-        End::Failed(_) | End::Silent => Goodbye::new(Cause::Failed, end),
-        End::Left | End::Died | End::Stopped => Goodbye::new(Cause::Leaving, ""),
+        EndReason::ProtocolError(error) => Goodbye::new(Cause::Cut, error),
+        EndReason::Failed(_) | EndReason::Silent => Goodbye::new(Cause::Failed, end),
+        EndReason::Left | EndReason::Died | EndReason::Stopped => Goodbye::new(Cause::Leaving, ""),
     }
 }
 

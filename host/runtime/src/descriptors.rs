@@ -26,11 +26,11 @@ const SESSION_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct DescriptorBudget {
     session_share: usize,
-    left: Mutex<Left>,
+    left: Mutex<Remaining>,
 }
 
 #[derive(Debug)]
-struct Left {
+struct Remaining {
     /// Reserved for guaranteed shares.
     reserved: usize,
     free: usize,
@@ -77,7 +77,7 @@ impl DescriptorBudget {
         let session_share = (reserved / SESSIONS).clamp(SESSION_MIN, SESSION_MAX);
         Arc::new(DescriptorBudget {
             session_share,
-            left: Mutex::new(Left { reserved, free: given_out - reserved }),
+            left: Mutex::new(Remaining { reserved, free: given_out - reserved }),
         })
     }
 

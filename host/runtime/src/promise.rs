@@ -37,16 +37,16 @@ impl<T: Clone> Promise<T> {
     }
 
     /// Returns a future of the value, which may be dropped at any time.
-    pub fn kept(self: Arc<Self>) -> Kept<T> {
-        Kept(self)
+    pub fn kept(self: Arc<Self>) -> PromiseFuture<T> {
+        PromiseFuture(self)
     }
 }
 
 /// Future returned by [`Promise::kept`].
 #[derive(Debug)]
-pub struct Kept<T>(Arc<Promise<T>>);
+pub struct PromiseFuture<T>(Arc<Promise<T>>);
 
-impl<T: Clone> Future for Kept<T> {
+impl<T: Clone> Future for PromiseFuture<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {

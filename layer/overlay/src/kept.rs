@@ -16,7 +16,7 @@ pub type Identity = [u8; 24];
 /// Memory for the states of one overlay, of [`Header::kept_bytes`]: zeroes, or the states left by an earlier
 /// process.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct StateMemory {
     /// Written only by the successive processes that open this overlay.
     pub memory: Region,
     /// Identity of the redo log; any other is refused.
@@ -45,7 +45,7 @@ impl Header {
     }
 }
 
-impl Kept {
+impl StateMemory {
     /// Maps an unnamed file of [`Header::kept_bytes`], which must not be truncated.
     pub fn map(memory: impl AsFd, header: &Header, identity: Identity) -> Result<Self, MapError> {
         Ok(Self { memory: Region::map(memory, 0, header.kept_bytes())?, identity })

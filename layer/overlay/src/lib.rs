@@ -9,7 +9,7 @@
 //!
 //! Non-goals: finding and opening files; resizing a disk in use.
 //!
-//! Main types: [`Overlay`], [`Header`], [`Kept`], [`OverlayError`].
+//! Main types: [`Overlay`], [`Header`], [`StateMemory`], [`OverlayError`].
 //!
 //! Reading order: `header`, `layout`, `states`, `kept`, `redo_log` (opening, and durability), `disk` (the
 //! waist), `changes`, `merge`.
@@ -28,5 +28,5 @@ mod states;
 pub use disk::Overlay;
 pub use error::OverlayError;
 pub use header::Header;
-pub use kept::{Identity, Kept};
+pub use kept::{Identity, StateMemory};
 pub use layout::PAGE_BYTES as HEADER_BYTES;

@@ -9,7 +9,7 @@ use tombolo_host_runtime::{task, to_its_end};
 use tombolo_mem::{Buffer, Source};
 
 use crate::disk::{Overlay, all};
-use crate::kept::Kept;
+use crate::kept::StateMemory;
 use crate::layout::{self, BLOCK_BYTES, PAGE_BYTES, SEGMENT_BYTES};
 use crate::states::{BlockState, States};
 use crate::{Header, OverlayError};
@@ -97,7 +97,7 @@ async fn states_of(
     cx: &Ctx,
     header: &Header,
     log: &dyn BlockDevice,
-    kept: Option<Kept>,
+    kept: Option<StateMemory>,
 ) -> std::result::Result<States, OverlayError> {
     let states = States::new(header.size_bytes, kept.clone());
     if let Some(kept) = &kept
@@ -147,7 +147,7 @@ impl Overlay {
         base_mark: &[u8],
         log: Arc<dyn BlockDevice>,
         options: &OpenOptions,
-        kept: Kept,
+        kept: StateMemory,
     ) -> std::result::Result<Arc<Self>, OverlayError> {
         Self::open_in(cx, base, base_mark, log, options, Some(kept)).await
     }
@@ -158,7 +158,7 @@ impl Overlay {
         base_mark: &[u8],
         log: Arc<dyn BlockDevice>,
         options: &OpenOptions,
-        kept: Option<Kept>,
+        kept: Option<StateMemory>,
     ) -> std::result::Result<Arc<Self>, OverlayError> {
         let header = Header::read_from(cx, &*log).await?;
         check_length(&header, &*log)?;

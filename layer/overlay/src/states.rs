@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tombolo_core::{Error, Result};
 use tombolo_mem::Region;
 
-use crate::kept::Kept;
+use crate::kept::StateMemory;
 use crate::layout::{BLOCK_BYTES, PAGE_BYTES, SEGMENT_BLOCKS};
 
 /// State of a block. The numbers are those stored in pages.
@@ -70,14 +70,14 @@ impl Page {
 pub(crate) struct States {
     pages: Vec<OnceLock<Box<Page>>>,
     blocks: u64,
-    kept: Option<Kept>,
+    kept: Option<StateMemory>,
     /// Some page is dirty, or was a moment ago.
     is_dirty: AtomicBool,
 }
 
 impl States {
     /// Creates states with all blocks in the base, or in kept memory.
-    pub(crate) fn new(size_bytes: u64, kept: Option<Kept>) -> Self {
+    pub(crate) fn new(size_bytes: u64, kept: Option<StateMemory>) -> Self {
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
         let pages = (0..blocks.div_ceil(SEGMENT_BLOCKS)).map(|_| OnceLock::new()).collect();
         Self { pages, blocks, kept, is_dirty: AtomicBool::new(false) }

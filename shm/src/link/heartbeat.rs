@@ -72,24 +72,24 @@ pub enum Health {
 
 /// Timeouts of a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct HeartbeatTimeouts {
     /// Silence after which the peer is late.
     pub late: Duration,
     /// Silence after which the peer is lost.
     pub lost: Duration,
 }
 
-impl Default for Patience {
+impl Default for HeartbeatTimeouts {
     /// Returns one second and five seconds: guests without dedicated processors pause surprisingly long.
     fn default() -> Self {
-        Patience { late: Duration::from_secs(1), lost: Duration::from_secs(5) }
+        HeartbeatTimeouts { late: Duration::from_secs(1), lost: Duration::from_secs(5) }
     }
 }
 
 /// A monitor of the peer's heartbeat.
 #[derive(Debug)]
 pub struct Watch {
-    patience: Patience,
+    timeouts: HeartbeatTimeouts,
     count: u64,
     looked: Instant,
     silence: Duration,
@@ -98,19 +98,19 @@ pub struct Watch {
 
 impl Watch {
     /// Begins to watch a counter whose current value is `count`.
-    pub fn new(count: u64, patience: Patience, now: Instant) -> Watch {
-        Watch { patience, count, looked: now, silence: Duration::ZERO, lost: false }
+    pub fn new(count: u64, timeouts: HeartbeatTimeouts, now: Instant) -> Watch {
+        Watch { timeouts, count, looked: now, silence: Duration::ZERO, lost: false }
     }
 
     /// Begins to watch the owner of an end.
     pub fn of(peer: &Extent, now: Instant) -> Watch {
-        Watch::new(heartbeat(peer), Patience::default(), now)
+        Watch::new(heartbeat(peer), HeartbeatTimeouts::default(), now)
     }
 
     /// Sets other timeouts.
     #[must_use]
-    pub fn with_patience(self, patience: Patience) -> Watch {
-        Watch { patience, ..self }
+    pub fn with_patience(self, timeouts: HeartbeatTimeouts) -> Watch {
+        Watch { timeouts, ..self }
     }
 
     /// Samples the counter of the peer's end.
@@ -124,13 +124,13 @@ impl Watch {
         // Without samples for a while (this machine was suspended, this process stopped) the peer may have
         // been stopped as well, or starved: such time counts as one beat.
         let passed = now.saturating_duration_since(self.looked);
-        self.silence += if passed > self.patience.late { BEAT } else { passed };
+        self.silence += if passed > self.timeouts.late { BEAT } else { passed };
         self.looked = now;
         if count != self.count {
             self.count = count;
             self.silence = Duration::ZERO;
         }
-        self.lost |= self.silence >= self.patience.lost;
+        self.lost |= self.silence >= self.timeouts.lost;
         self.health()
     }
 
@@ -143,7 +143,7 @@ impl Watch {
     pub fn health(&self) -> Health {
         match self.silence {
             _ if self.lost => Health::Lost,
-            silence if silence >= self.patience.late => Health::Late,
+            silence if silence >= self.timeouts.late => Health::Late,
             _ => Health::Well,
         }
     }
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn missing_heartbeats_make_peer_late_then_lost() {
         let start = Instant::now();
-        let mut watch = Watch::new(7, Patience::default(), start);
+        let mut watch = Watch::new(7, HeartbeatTimeouts::default(), start);
         let mut healths = Vec::new();
         for tick in 1..=60 {
             healths.push(watch.look(7, at(start, tick * 100)));
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn any_change_is_a_beat() {
         let start = Instant::now();
-        let mut watch = Watch::new(7, Patience::default(), start);
+        let mut watch = Watch::new(7, HeartbeatTimeouts::default(), start);
         for (tick, count) in [6, u64::MAX, 0, 1].into_iter().enumerate() {
             let base = tick as u64 * 2000;
             assert_eq!(watch.look(count, at(start, base + 100)), Health::Well);
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn unsampled_time_does_not_count_as_silence() {
         let start = Instant::now();
-        let mut watch = Watch::new(7, Patience::default(), start);
+        let mut watch = Watch::new(7, HeartbeatTimeouts::default(), start);
         assert_eq!(watch.look(7, at(start, 3_600_000)), Health::Well);
         assert_eq!(watch.look(7, at(start, 3_600_100)), Health::Well);
         assert_eq!(watch.look(8, at(start, 3_600_200)), Health::Well);

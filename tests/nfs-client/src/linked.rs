@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tombolo_back_nfs_client::{NfsExport, Options};
 use tombolo_front_nfs_server::NfsService;
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{LinkHandle, Peer, Server, Service, VerifiedPeer};
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route, RpcLinks};
@@ -85,20 +85,20 @@ impl LinkServer {
     /// Cuts all links, as at the end of the server's process. Both sides are notified, as by a socket.
     pub fn cut(&self) {
         let links = std::mem::take(&mut *self.links.lock().expect("no test panics here"));
-        links.iter().flatten().for_each(|link| link.cut(End::Died));
+        links.iter().flatten().for_each(|link| link.cut(EndReason::Died));
         let lines = std::mem::take(&mut *self.lines.lock().expect("no test panics here"));
-        lines.iter().for_each(|line| line.cut(End::Died));
+        lines.iter().for_each(|line| line.cut(EndReason::Died));
         // Joins their threads: afterwards no request of theirs is executed except pending ones.
         links.into_iter().flatten().for_each(LinkHandle::stop);
     }
 
     /// Returns why the newest link has ended, or `None` while it is up.
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<EndReason> {
         self.links.lock().expect("no test panics here").last().and_then(|link| link.as_ref()?.end())
     }
 
     /// Returns why the newest link has ended according to its client, or `None` while it is up.
-    pub fn client_end(&self) -> Option<End> {
+    pub fn client_end(&self) -> Option<EndReason> {
         self.lines.lock().expect("no test panics here").last().and_then(Line::end)
     }
 

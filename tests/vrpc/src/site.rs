@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, Patience, VrpcExport};
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, LinkLossPolicy, VrpcExport};
 use tombolo_core::fs::{Client, Export};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{
     LinkCutter, LinkHandle, Peer, Request, Responder, Server, Service, Session,
@@ -57,7 +57,7 @@ struct Life {
 impl Life {
     fn end(self) {
         for handle in self.links.iter().filter_map(|link| lock(link).take()) {
-            handle.cut(End::Died);
+            handle.cut(EndReason::Died);
             handle.stop();
         }
     }
@@ -120,7 +120,7 @@ impl Site {
         if let Some(life) = &*lock(&self.life) {
             for link in &life.links {
                 if let Some(handle) = &*lock(link) {
-                    handle.cut(End::Died);
+                    handle.cut(EndReason::Died);
                 }
             }
         }
@@ -149,8 +149,8 @@ impl Site {
     }
 
     /// Returns the export as its clients see it.
-    pub fn export(self: &Arc<Self>, patience: Patience) -> VrpcExport {
-        VrpcExport::new(Dial(self.clone())).with_patience(patience)
+    pub fn export(self: &Arc<Self>, link_loss_policy: LinkLossPolicy) -> VrpcExport {
+        VrpcExport::new(Dial(self.clone())).with_link_loss_policy(link_loss_policy)
     }
 }
 
@@ -202,7 +202,7 @@ impl Connect for Dial {
 impl Drop for HangUp {
     fn drop(&mut self) {
         if let Some(handle) = lock(&self.0).take() {
-            handle.cut(End::Left);
+            handle.cut(EndReason::Left);
             // Waits for the thread: the session is over when this is.
             handle.stop();
         }
@@ -231,7 +231,7 @@ impl Session for Watched {
         }
         if served == self.every {
             if let Some(link) = &*lock(&self.link) {
-                link.cut(End::Died);
+                link.cut(EndReason::Died);
             }
             if self.cuts.fetch_add(1, Ordering::SeqCst) % 2 == 1 {
                 // It is performed, and not answered.
@@ -243,7 +243,7 @@ impl Session for Watched {
     fn ended(&self) {
         self.inner.ended();
         if let Some(line) = self.line.get() {
-            line.cut(End::Died);
+            line.cut(EndReason::Died);
         }
     }
 }

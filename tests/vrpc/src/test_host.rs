@@ -7,7 +7,7 @@ use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport};
 use tombolo_core::fs::{Client, Export, PermissionCheck};
 use tombolo_core::{Ctx, SessionId};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Counts, LinkHandle, Peer, Server};
 use tombolo_shm::doorbell::Mode;
@@ -91,7 +91,7 @@ impl TestHost {
     /// Cuts the newest link, as when the peer's process has ended. Does not wait for anything.
     pub fn cut_newest(&self) {
         if let Some(link) = self.links.lock().expect("no test panics here").last().and_then(Option::as_ref) {
-            link.cut(End::Died);
+            link.cut(EndReason::Died);
         }
     }
 
@@ -102,7 +102,7 @@ impl TestHost {
     }
 
     /// Returns why the newest link has ended, or `None` while it is up.
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<EndReason> {
         self.links.lock().expect("no test panics here").last().and_then(|link| link.as_ref()?.end())
     }
 }
@@ -138,7 +138,7 @@ impl Drop for HangUp {
         let link =
             self.host.links.lock().expect("no test panics here").get_mut(self.index).and_then(Option::take);
         if let Some(link) = link {
-            link.cut(End::Left);
+            link.cut(EndReason::Left);
             // Waits for the thread: the session is over when this is.
             link.stop();
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::{Patience, Socket, VrpcExport, VrpcFileSystem};
+use tombolo_back_vrpc_client::{LinkLossPolicy, Socket, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{Client, Create, Export, File, FileSystem, Name, NodeId, OpenFlags, Write};
 use tombolo_core::{Error, Result};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
@@ -39,7 +39,7 @@ fn dial(path: &Path, offered: Features) -> VrpcExport {
     let mut options = ConnectOptions::new("src", "test", Incarnation([1; 16])).expect("a layout");
     options.offered = offered;
     let socket = Socket::new(path, options, Mode::Adaptive).expect("a watcher");
-    VrpcExport::new(socket).with_patience(Patience::None)
+    VrpcExport::new(socket).with_link_loss_policy(LinkLossPolicy::None)
 }
 
 /// Export of the middle server, with its sessions for inspection.

@@ -44,7 +44,7 @@ pub use auth::{
     AuthFlavor, AuthSys, BODY_BYTES_MAX, Credential, GIDS_MAX, Gids, MACHINE_BYTES_MAX, Verifier,
 };
 pub use call::{CallFault, CallHeader};
-pub use record::{Found, Mark, RecordAssembler, RecordError, Records};
+pub use record::{Mark, RecordAssembler, RecordError, RecordScan, Records};
 pub use reply::{Accepted, AuthStat, Rejected, ReplyBody, ReplyHeader, SUCCESS_BYTES};
 pub use tls::Probe;
 

@@ -55,7 +55,7 @@ pub enum RecordError {
 
 /// The contents at the front of the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum RecordScan {
     /// Nothing complete.
     Nothing {
         /// Number of further bytes required for another result; at most one mark or one whole record.
@@ -75,7 +75,7 @@ pub enum Found {
     },
 }
 
-impl Found {
+impl RecordScan {
     /// Returns the number of consumed bytes at the front, once the caller has processed the body.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
@@ -89,7 +89,7 @@ impl Found {
 /// A parser that finds records in received bytes, without copying them.
 ///
 /// The owner retains the bytes and calls again with the remaining ones, until the result is
-/// [`Found::Nothing`]. A record of one fragment is returned when complete; parts of others are returned as
+/// [`RecordScan::Nothing`]. A record of one fragment is returned when complete; parts of others are returned as
 /// they arrive, so that fragments of one byte cost no more memory than their bytes. Only marks are examined.
 #[derive(Clone, Debug)]
 pub struct Records {
@@ -130,7 +130,7 @@ impl Records {
     ///
     /// # Errors
     /// The record exceeds the limit, whether or not its bytes have arrived.
-    pub fn find(&mut self, front: &[u8], available_bytes: usize) -> Result<Found, RecordError> {
+    pub fn find(&mut self, front: &[u8], available_bytes: usize) -> Result<RecordScan, RecordError> {
         match self.state {
             RecordState::Start => self.start(front, available_bytes),
             RecordState::Between { returned_bytes } => match self.mark(front, returned_bytes)? {
@@ -142,14 +142,14 @@ impl Records {
             },
             RecordState::Within { returned_bytes, remaining_bytes, last } => {
                 if available_bytes == 0 {
-                    return Ok(Found::Nothing { missing_bytes: 1 });
+                    return Ok(RecordScan::Nothing { missing_bytes: 1 });
                 }
                 Ok(self.piece(returned_bytes, remaining_bytes, last, 0, available_bytes))
             }
         }
     }
 
-    fn start(&mut self, front: &[u8], available_bytes: usize) -> Result<Found, RecordError> {
+    fn start(&mut self, front: &[u8], available_bytes: usize) -> Result<RecordScan, RecordError> {
         let mark = match self.mark(front, 0)? {
             Err(nothing) => return Ok(nothing),
             Ok(mark) => mark,
@@ -160,15 +160,15 @@ impl Records {
         }
         let end = Mark::BYTES.saturating_add(len_bytes);
         match end.checked_sub(available_bytes) {
-            None | Some(0) => Ok(Found::Record { body: Mark::BYTES..end }),
-            Some(missing_bytes) => Ok(Found::Nothing { missing_bytes }),
+            None | Some(0) => Ok(RecordScan::Record { body: Mark::BYTES..end }),
+            Some(missing_bytes) => Ok(RecordScan::Nothing { missing_bytes }),
         }
     }
 
     /// Decodes the mark at the front, which may be incomplete.
-    fn mark(&self, front: &[u8], returned_bytes: usize) -> Result<Result<Mark, Found>, RecordError> {
+    fn mark(&self, front: &[u8], returned_bytes: usize) -> Result<Result<Mark, RecordScan>, RecordError> {
         let Some(bytes) = front.first_chunk() else {
-            return Ok(Err(Found::Nothing { missing_bytes: Mark::BYTES.saturating_sub(front.len()) }));
+            return Ok(Err(RecordScan::Nothing { missing_bytes: Mark::BYTES.saturating_sub(front.len()) }));
         };
         let mark = Mark::from_bytes(*bytes);
         let announced_bytes = returned_bytes.saturating_add(mark.len_bytes as usize);
@@ -186,7 +186,7 @@ impl Records {
         last: bool,
         from: usize,
         available: usize,
-    ) -> Found {
+    ) -> RecordScan {
         let len = remaining_bytes.min(available.saturating_sub(from));
         let returned_bytes = returned_bytes.saturating_add(len);
         let remaining_bytes = remaining_bytes - len;
@@ -196,7 +196,7 @@ impl Records {
             0 => RecordState::Between { returned_bytes },
             _ => RecordState::Within { returned_bytes, remaining_bytes, last },
         };
-        Found::Piece { body: from..from.saturating_add(len), complete }
+        RecordScan::Piece { body: from..from.saturating_add(len), complete }
     }
 }
 
@@ -230,9 +230,9 @@ impl RecordAssembler {
             let (used, rest) = received.split_at_checked(found.used_bytes()).unwrap_or((received, &[]));
             *received = rest;
             match found {
-                Found::Nothing { .. } => return Ok(None),
-                Found::Record { body } => return Ok(Some(used.get(body).unwrap_or_default())),
-                Found::Piece { body, complete } => {
+                RecordScan::Nothing { .. } => return Ok(None),
+                RecordScan::Record { body } => return Ok(Some(used.get(body).unwrap_or_default())),
+                RecordScan::Piece { body, complete } => {
                     self.assembled.extend_from_slice(used.get(body).unwrap_or_default());
                     if complete {
                         self.complete = true;

@@ -20,7 +20,7 @@ use tombolo_host_runtime::thread_pool::Lane;
 use super::header::{HeaderError, Unsupported};
 use super::{Qcow2Image, tables};
 use crate::claim::{self, User};
-use crate::opening::{OpenError, Way, create_or_truncate};
+use crate::opening::{LinkPolicy, OpenError, create_or_truncate};
 
 /// Reasons why a qcow2 image was not opened.
 #[derive(Debug, ThisError)]
@@ -264,7 +264,7 @@ impl Opener {
     /// Opens a file of the image. Its path was checked, so symbolic links put there since then are refused.
     pub fn file(&self, path: &Path, is_writer: bool) -> Result<fs::File> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
-        let file = Way { no_links: true }.open(path, is_writer).map_err(failed)?;
+        let file = LinkPolicy { no_links: true }.open(path, is_writer).map_err(failed)?;
         if !crate::opening::is_disk(file.metadata().map_err(failed)?.file_type()) {
             return Err(failed(io::Error::other("it is neither a file nor a block device")));
         }

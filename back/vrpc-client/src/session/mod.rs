@@ -52,7 +52,7 @@ impl VrpcFileSystem {
 
     /// Returns the reason why the latest link has ended; `None` while it works.
     #[must_use]
-    pub fn end(&self) -> Option<tombolo_host_links::End> {
+    pub fn end(&self) -> Option<tombolo_host_links::EndReason> {
         self.links.current().line.end()
     }
 

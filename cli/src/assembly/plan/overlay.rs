@@ -13,14 +13,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
 use libtombolo::block_on;
-use tombolo_back_image_file::{ImageFile, Way, lock_open_image};
+use tombolo_back_image_file::{ImageFile, LinkPolicy, lock_open_image};
 use tombolo_core::block::{BlockDevice, OpenOptions as DiskOpenOptions};
 use tombolo_core::fs::Timestamp;
 use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_basic::record;
-use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, Kept, Overlay, OverlayError};
+use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, Overlay, OverlayError, StateMemory};
 use tombolo_sys::memfd;
 
 use super::access::Access;
@@ -52,7 +52,7 @@ pub struct OverlaySource {
     /// How many overlays stand on it.
     depth: u32,
     /// Where a keeper keeps its states.
-    states: Option<Kept>,
+    states: Option<StateMemory>,
     /// Where it is written down what is read of the base.
     record: Option<Arc<File>>,
     /// The same of its own redo log.
@@ -134,7 +134,7 @@ impl OverlaySource {
         let mut base = DiskSource::of_word(&word, &options)?;
         if let DiskSource::Overlay(below) = &mut base {
             below.depth = self.depth + 1;
-            below.no_links = self.way_to_base().no_links;
+            below.no_links = self.base_link_policy().no_links;
             below.bottom =
                 self.bottom.as_ref().and_then(|(more, place)| Some((more.checked_sub(1)?, place.clone())));
         }
@@ -143,8 +143,8 @@ impl OverlaySource {
 
     /// How the base is opened. One that the redo log names was checked at its path, on which a stranger may
     /// put a link afterwards.
-    fn way_to_base(&self) -> Way {
-        Way { no_links: self.bases_no_links || self.bases.is_empty() }
+    fn base_link_policy(&self) -> LinkPolicy {
+        LinkPolicy { no_links: self.bases_no_links || self.bases.is_empty() }
     }
 
     fn open_base(
@@ -153,7 +153,7 @@ impl OverlaySource {
         options: &DiskOpenOptions,
         pool: &ThreadPool,
     ) -> Result<OpenedDisk, Failure> {
-        let no_links = self.way_to_base().no_links;
+        let no_links = self.base_link_policy().no_links;
         base.open(&DiskOpenOptions { read_only: true, no_links, ..of_log(options) }, pool)
     }
 
@@ -163,8 +163,8 @@ impl OverlaySource {
             let log = open_file(location, &read_only())?.disk;
             return block_on(Header::read_from(&cx(), &*log)).map_err(|error| self.cannot(&error));
         }
-        let page =
-            first_page(&self.path, Way { no_links: self.no_links }).map_err(|error| self.cannot(&error))?;
+        let page = first_page(&self.path, LinkPolicy { no_links: self.no_links })
+            .map_err(|error| self.cannot(&error))?;
         Header::from_page(&page).map_err(|error| self.cannot(&error))
     }
 
@@ -250,7 +250,7 @@ impl OverlaySource {
         let memory = memfd::inherited(descriptor).map_err(std::io::Error::from);
         let found = memory.and_then(|memory| Ok((memory, self.identity()?)));
         let (memory, identity) = found.map_err(|error| Failure::cannot(KEEPING, &error))?;
-        let kept = Kept::map(&memory, &header, identity);
+        let kept = StateMemory::map(&memory, &header, identity);
         self.states = Some(kept.map_err(|error| Failure::cannot(KEEPING, &error))?);
         Ok(())
     }
@@ -346,7 +346,7 @@ impl OverlaySource {
         log: Arc<dyn BlockDevice>,
         options: &DiskOpenOptions,
     ) -> Result<Arc<Overlay>, Failure> {
-        let mark = mark_of(base, self.way_to_base())?;
+        let mark = mark_of(base, self.base_link_policy())?;
         let mark = if self.base_in_use { self.header()?.base_mark } else { mark };
         let opened = match &self.states {
             None => block_on(Overlay::open(&cx(), disk, &mark, log, options)),
@@ -381,7 +381,7 @@ impl OverlaySource {
         let failed = |error: std::io::Error| Failure::cannot(&making, &error);
         // A loss of power that took back when it was changed would make it another base.
         if let Some(file) = base.file() {
-            self.way_to_base().read(file).and_then(|file| file.sync_all()).map_err(failed)?;
+            self.base_link_policy().read(file).and_then(|file| file.sync_all()).map_err(failed)?;
         }
         let file =
             File::options().write(true).create_new(true).mode(0o600).open(&self.path).map_err(failed)?;
@@ -390,7 +390,7 @@ impl OverlaySource {
                 size_bytes: size_bytes.unwrap_or(base_bytes),
                 base_bytes,
                 base_name: self.base_name(&base).map_err(failed)?,
-                base_mark: mark_of(&base, self.way_to_base())?,
+                base_mark: mark_of(&base, self.base_link_policy())?,
                 seal: None,
             };
             let log =
@@ -414,7 +414,7 @@ impl OverlaySource {
     }
 }
 
-fn first_page(path: &Path, way: Way) -> std::io::Result<Vec<u8>> {
+fn first_page(path: &Path, way: LinkPolicy) -> std::io::Result<Vec<u8>> {
     // Looked at before: opening a pipe waits for its other end.
     if !way.look(path)?.is_file() {
         return Err(std::io::Error::other("it is not a file"));
@@ -445,7 +445,7 @@ fn cx() -> Ctx {
 
 /// What changes with a disk, as a redo log keeps it (docs/formats/overlay.md): when its file was modified,
 /// and those that it stands on. An overlay looks at its base itself.
-fn mark_of(disk: &DiskSource, way: Way) -> Result<Vec<u8>, Failure> {
+fn mark_of(disk: &DiskSource, way: LinkPolicy) -> Result<Vec<u8>, Failure> {
     if let Some(location) = disk.location() {
         let Timestamp { secs, nanos } = attr_of(location)?.mtime;
         return Ok(mark_of_time(secs, nanos).to_vec());

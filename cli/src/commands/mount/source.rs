@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_nfs_client::NfsExport;
-use tombolo_back_vrpc_client::Patience;
+use tombolo_back_vrpc_client::LinkLossPolicy;
 use tombolo_core::fs::Export;
 use tombolo_host_service::sandbox::Needs;
 use tombolo_sys::open::Reopen;
@@ -80,7 +80,7 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
 }
 
 /// Returns how long a shared-memory client waits for an absent server, from the options of nfs(5).
-fn patience(options: &NfsOptions) -> Result<Patience, String> {
+fn patience(options: &NfsOptions) -> Result<LinkLossPolicy, String> {
     let foreign = options.iter().zip(options.words()).filter_map(|(option, word)| match option {
         NfsOption::Hard(_) | NfsOption::Timeout(_) => None,
         _ => Some(word),
@@ -99,7 +99,7 @@ fn patience(options: &NfsOptions) -> Result<Patience, String> {
             _ => {}
         }
     }
-    Ok(if hard { Patience::Hard } else { Patience::Soft(timeout) })
+    Ok(if hard { LinkLossPolicy::Hard } else { LinkLossPolicy::Soft(timeout) })
 }
 
 /// Default wait of a soft mount: as long as over TCP.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_sys::page_cache::{self, Kept};
+use tombolo_sys::page_cache::{self, PageCacheProbe};
 use tombolo_wire_image::Sidecar;
 
 use super::config::MEMORY;
@@ -95,7 +95,7 @@ pub fn begin(home: &Home, memory: PathBuf) -> Option<Ahead> {
 fn read(lines: &str, memory: &Path, is_over: &AtomicBool) -> io::Result<()> {
     let memory = File::open(memory)?;
     let Some(len) = NonZero::new(memory.metadata()?.len()) else { return Ok(()) };
-    let kept = Kept::of(memory.as_fd(), len)?;
+    let kept = PageCacheProbe::of(memory.as_fd(), len)?;
     let pieces: Vec<(u64, NonZero<u64>)> = lines.lines().filter_map(piece).collect();
     for (index, (offset, len)) in pieces.iter().enumerate() {
         let behind = index.checked_sub(UNDER_WAY).and_then(|index| pieces.get(index));
@@ -111,7 +111,7 @@ fn read(lines: &str, memory: &Path, is_over: &AtomicBool) -> io::Result<()> {
 }
 
 /// Waits for a page. Unlike a read, this can be abandoned.
-fn wait_for_page(kept: &Kept, offset: u64, is_over: &AtomicBool) -> io::Result<()> {
+fn wait_for_page(kept: &PageCacheProbe, offset: u64, is_over: &AtomicBool) -> io::Result<()> {
     let end = Instant::now() + WAIT_MAX;
     while !kept.is_here(offset)? && !is_over.load(Ordering::Relaxed) {
         if Instant::now() > end {
@@ -160,7 +160,8 @@ mod tests {
         let is_over = ahead.is_over.clone();
         thread::scope(|scope| {
             let waits = scope.spawn(|| {
-                let kept = Kept::of(file.as_fd(), NonZero::new(1 << 20).expect("not zero")).expect("mapped");
+                let kept = PageCacheProbe::of(file.as_fd(), NonZero::new(1 << 20).expect("not zero"))
+                    .expect("mapped");
                 wait_for_page(&kept, 4096, &is_over)
             });
             drop(ahead);

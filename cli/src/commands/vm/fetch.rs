@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtombolo::{Last, Node, StreamError, block_on};
-use tombolo_back_image_file::Way;
+use tombolo_back_image_file::LinkPolicy;
 use tombolo_core::Error;
 use tombolo_core::fs::{FileType, Name, OpenFlags};
 use tombolo_core::mem::Buffer;
@@ -94,7 +94,7 @@ fn too_long(max: u64) -> String {
 /// Refuses a directory that was found through a symbolic link, which another user may have placed since its
 /// path was resolved.
 fn is_at(dir: &Node, path: &Path) -> Result<(), Error> {
-    let way = Way { no_links: true };
+    let way = LinkPolicy { no_links: true };
     let named = way.look(path).map_err(|error| Error::io(error.to_string()))?;
     let found = block_on(dir.attr())?;
     match (found.fsid, found.fileid) == (named.dev(), named.ino()) {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use libtombolo::block_on;
 use serde::{Deserialize, Serialize};
-use tombolo_back_vrpc_client::{Patience, VrpcExport};
+use tombolo_back_vrpc_client::{LinkLossPolicy, VrpcExport};
 use tombolo_core::block::OpenOptions as DiskOpenOptions;
 use tombolo_core::mem::Buffer;
 use tombolo_core::{Ctx, SessionId};
@@ -298,7 +298,7 @@ impl Proxy {
         loop {
             let pid = self.started()?;
             let process = process::watched(pid).map_err(|error| self.cannot(&io::Error::from(error)))?;
-            match mount_shm(&self.place()?, Mode::default(), Patience::Hard) {
+            match mount_shm(&self.place()?, Mode::default(), LinkLossPolicy::Hard) {
                 Ok(link) => return Ok(Link { process, _link: link }),
                 Err(no) if Instant::now() > end => return Err(self.cannot(no.reason)),
                 // The proxy is just ending.

@@ -7,8 +7,8 @@ use tombolo_core::{Error, Result};
 use tombolo_mem::Buffer;
 
 use super::table::Weighed;
-use super::walk::{Found, Names};
-use super::{Cache, Known};
+use super::walk::{Names, Resolved};
+use super::{Cache, CachedNode};
 use crate::file::File;
 use crate::path::Last;
 
@@ -33,7 +33,7 @@ impl Listed {
 /// Contents of a node, valid for one version.
 pub(super) struct Remembered {
     /// Keeps the node's number from being reused.
-    _known: Arc<Known>,
+    _known: Arc<CachedNode>,
     version: Version,
     contents: Contents,
 }
@@ -82,7 +82,7 @@ impl Cache {
     }
 
     /// Caches contents that were requested after `version` was taken.
-    fn remember_contents(&self, known: &Arc<Known>, version: Option<Version>, contents: Contents) {
+    fn remember_contents(&self, known: &Arc<CachedNode>, version: Option<Version>, contents: Contents) {
         // An outdated version is useless; often the read itself set the access time.
         if let Some(version) = version.filter(|version| self.holds(*version)) {
             let remembered = Remembered { _known: Arc::clone(known), version, contents };
@@ -112,7 +112,7 @@ impl Cache {
     }
 
     async fn read(&self, path: &[u8], names: Names) -> Result<Option<Arc<[u8]>>> {
-        let Found { known, attr, version } = self.find(path, Last::Follow, names).await?;
+        let Resolved { known, attr, version } = self.find(path, Last::Follow, names).await?;
         match attr.file_type {
             FileType::Regular if attr.size > self.options.file_bytes_max => return Ok(None),
             FileType::Regular => {}
@@ -152,7 +152,7 @@ impl Cache {
     }
 
     async fn read_link(&self, path: &[u8], names: Names) -> Result<Arc<[u8]>> {
-        let Found { known, attr, version } = self.find(path, Last::Keep, names).await?;
+        let Resolved { known, attr, version } = self.find(path, Last::Keep, names).await?;
         if attr.file_type != FileType::Symlink {
             return Err(Error::InvalidArgument);
         }
@@ -163,7 +163,7 @@ impl Cache {
     }
 
     /// Requests the target of a link; `version` was taken before.
-    pub(super) async fn target(&self, link: &Arc<Known>, version: Option<Version>) -> Result<Arc<[u8]>> {
+    pub(super) async fn target(&self, link: &Arc<CachedNode>, version: Option<Version>) -> Result<Arc<[u8]>> {
         self.counters.request();
         let target: Arc<[u8]> = link.node.read_link().resolve().await?.into();
         self.remember_contents(link, version, Contents::Target(Arc::clone(&target)));
@@ -171,7 +171,7 @@ impl Cache {
     }
 
     async fn list(&self, path: &[u8], names: Names) -> Result<Arc<[Listed]>> {
-        let Found { known, attr, version } = self.find(path, Last::Follow, names).await?;
+        let Resolved { known, attr, version } = self.find(path, Last::Follow, names).await?;
         if attr.file_type != FileType::Directory {
             return Err(Error::NotDirectory);
         }

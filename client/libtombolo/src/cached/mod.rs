@@ -65,9 +65,9 @@ pub struct CachedTree(Arc<Cache>);
 struct Cache {
     tree: Tree,
     options: CacheOptions,
-    top: Arc<Known>,
+    top: Arc<CachedNode>,
     /// By kind of query and path.
-    places: Table<Arc<Place>>,
+    places: Table<Arc<CachedPath>>,
     /// By directory and name.
     names: Table<Arc<Named>>,
     /// By node.
@@ -76,7 +76,7 @@ struct Cache {
 }
 
 /// A node about which something is cached.
-struct Known {
+struct CachedNode {
     node: Node,
     file_type: FileType,
     state: RwLock<Option<State>>,
@@ -94,24 +94,24 @@ struct State {
 /// The node behind a name in a directory, valid for one version of the directory.
 struct Named {
     /// Keeps the directory's number from being reused.
-    _dir: Arc<Known>,
+    _dir: Arc<CachedNode>,
     version: Version,
     /// `None`: the name does not exist.
-    node: Option<Arc<Known>>,
+    node: Option<Arc<CachedNode>>,
 }
 
 /// The node behind a path, valid while all versions hold.
-struct Place {
+struct CachedPath {
     /// In the order of the walk; the last is that of the end, if it exists.
     versions: Trail,
     /// `None`: the path does not exist.
-    end: Option<End>,
+    end: Option<ResolvedNode>,
 }
 
-struct End {
-    known: Arc<Known>,
+struct ResolvedNode {
+    known: Arc<CachedNode>,
     attr: Attr,
-    /// See [`Place::versions`].
+    /// See [`CachedPath::versions`].
     version: Version,
 }
 
@@ -122,7 +122,7 @@ impl CachedTree {
     /// Creates an empty cache over `tree`.
     pub fn new(tree: Tree, options: CacheOptions) -> Self {
         let entries = options.entries_max.max(1);
-        let top = Arc::new(Known::new(tree.root()));
+        let top = Arc::new(CachedNode::new(tree.root()));
         Self(Arc::new(Cache {
             options,
             top,
@@ -182,7 +182,7 @@ impl CachedTree {
     /// [`Error::AccessDenied`] otherwise, which is not cached.
     pub fn access(&self, path: &[u8], mask: AccessMask) -> Answer<()> {
         if let Some(place) = self.0.believed(path, Last::Follow) {
-            let is_granted = |end: &End| mask.is_empty() || end.known.grants(end.version, mask);
+            let is_granted = |end: &ResolvedNode| mask.is_empty() || end.known.grants(end.version, mask);
             let found = place.found().map(is_granted);
             if !matches!(found, Ok(false)) {
                 self.0.counters.answered();
@@ -264,7 +264,7 @@ impl CachedTree {
 impl Cache {
     /// Returns the cached answer for this path, if still valid.
     #[inline]
-    fn believed(&self, path: &[u8], last: Last) -> Option<Arc<Place>> {
+    fn believed(&self, path: &[u8], last: Last) -> Option<Arc<CachedPath>> {
         let versions = self.versions()?;
         let place = self.places.get(kind(last), path)?;
         versions.hold(&place.versions).then_some(place)
@@ -294,7 +294,7 @@ fn kind(last: Last) -> u64 {
     }
 }
 
-impl Known {
+impl CachedNode {
     fn new(node: Node) -> Self {
         // Only the root is not found by a look-up.
         let file_type = node.attr_found().map_or(FileType::Directory, |attr| attr.file_type);
@@ -326,14 +326,14 @@ impl Known {
     }
 }
 
-impl Place {
+impl CachedPath {
     #[inline]
-    fn found(&self) -> Result<&End> {
+    fn found(&self) -> Result<&ResolvedNode> {
         self.end.as_ref().ok_or(Error::NotFound)
     }
 }
 
-impl Weighed for Arc<Place> {
+impl Weighed for Arc<CachedPath> {
     fn weight(&self) -> u64 {
         // Long trails are allocated separately.
         1 + self.versions.len() as u64 / 16

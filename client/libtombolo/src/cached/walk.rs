@@ -6,13 +6,13 @@ use tombolo_core::fs::{AccessMask, Attr, FileType, Name, NodeId, Version, Versio
 use tombolo_core::{Error, Result};
 
 use super::contents::Contents;
-use super::{Cache, End, Known, Named, Place, State, Trail, kind};
+use super::{Cache, CachedNode, CachedPath, Named, ResolvedNode, State, Trail, kind};
 use crate::node::Node;
 use crate::path::{self, LINKS_MAX, Last};
 
 /// The node that a path leads to.
-pub(super) struct Found {
-    pub known: Arc<Known>,
+pub(super) struct Resolved {
+    pub known: Arc<CachedNode>,
     pub attr: Attr,
     /// Taken before the attributes were requested; `None` if nothing may be cached.
     pub version: Option<Version>,
@@ -26,7 +26,7 @@ pub(super) enum Names {
 }
 
 impl Cache {
-    pub(super) async fn find_again(&self, path: &[u8], last: Last) -> Result<Found> {
+    pub(super) async fn find_again(&self, path: &[u8], last: Last) -> Result<Resolved> {
         match self.find(path, last, Names::Believe).await {
             Err(error) if self.must_try_again(&error) => self.find(path, last, Names::Ask).await,
             done => done,
@@ -41,7 +41,7 @@ impl Cache {
     }
 
     async fn access(&self, path: &[u8], mask: AccessMask, names: Names) -> Result<()> {
-        let Found { known, version, .. } = self.find(path, Last::Follow, names).await?;
+        let Resolved { known, version, .. } = self.find(path, Last::Follow, names).await?;
         self.counters.request();
         let tree = &self.tree;
         tree.fs().access(&tree.cx(), known.id(), mask).resolve().await?;
@@ -66,7 +66,7 @@ impl Cache {
     }
 
     /// Finds what a path leads to, and caches it.
-    pub(super) async fn find(&self, path: &[u8], last: Last, names: Names) -> Result<Found> {
+    pub(super) async fn find(&self, path: &[u8], last: Last, names: Names) -> Result<Resolved> {
         let Some(versions) = self.versions() else { return self.find_once(path, last).await };
         let Some(_) = self.look(versions, &self.top).await?.1 else {
             return self.find_once(path, last).await;
@@ -82,23 +82,23 @@ impl Cache {
     }
 
     /// Finds a path where not all changes are counted.
-    async fn find_once(&self, path: &[u8], last: Last) -> Result<Found> {
+    async fn find_once(&self, path: &[u8], last: Last) -> Result<Resolved> {
         self.counters.request();
         let node = self.tree.find(path, last).await?;
         let attr = node.attr().await?;
-        Ok(Found { known: Arc::new(Known::new(node)), attr, version: None })
+        Ok(Resolved { known: Arc::new(CachedNode::new(node)), attr, version: None })
     }
 
-    fn remember(&self, path: &[u8], last: Last, trail: Option<Trail>, end: Option<End>) {
+    fn remember(&self, path: &[u8], last: Last, trail: Option<Trail>, end: Option<ResolvedNode>) {
         // With a version missing, the answer's validity could not be checked.
         if let Some(versions) = trail {
-            self.places.insert(kind(last), path, Arc::new(Place { versions, end }));
+            self.places.insert(kind(last), path, Arc::new(CachedPath { versions, end }));
         }
     }
 
     /// Returns the attributes of a node, and its version from before they were requested; caches both if they
     /// hold.
-    async fn look(&self, versions: &dyn Versions, known: &Known) -> Result<(Attr, Option<Version>)> {
+    async fn look(&self, versions: &dyn Versions, known: &CachedNode) -> Result<(Attr, Option<Version>)> {
         let state = *known.state();
         if let Some(State { attr, version, .. }) = state
             && versions.hold(&[version])
@@ -119,7 +119,7 @@ struct Walk<'c> {
     versions: &'c dyn Versions,
     names: Names,
     /// The directories from the root to the present position, without the root; at the end any node.
-    nodes: Vec<Arc<Known>>,
+    nodes: Vec<Arc<CachedNode>>,
     /// All versions that the answer depends on; `None` if one of them cannot be checked.
     trail: Option<Trail>,
 }
@@ -165,12 +165,12 @@ impl Walk<'_> {
         Ok(Some(()))
     }
 
-    fn here(&self) -> &Arc<Known> {
+    fn here(&self) -> &Arc<CachedNode> {
         self.nodes.last().unwrap_or(&self.cache.top)
     }
 
     /// Returns the node behind a name in the current directory.
-    async fn step(&mut self, name: Name<'_>) -> Result<Option<Arc<Known>>> {
+    async fn step(&mut self, name: Name<'_>) -> Result<Option<Arc<CachedNode>>> {
         let dir = Arc::clone(self.here());
         // Taken before the look-up.
         let version = self.cache.look(self.versions, &dir).await?.1;
@@ -195,7 +195,7 @@ impl Walk<'_> {
         Ok(node)
     }
 
-    async fn target(&mut self, link: &Arc<Known>) -> Result<Arc<[u8]>> {
+    async fn target(&mut self, link: &Arc<CachedNode>) -> Result<Arc<[u8]>> {
         let (_, version) = self.cache.look(self.versions, link).await?;
         self.hang_on(version);
         if let Some(version) = version
@@ -214,20 +214,20 @@ impl Walk<'_> {
         }
     }
 
-    async fn remember_end(mut self, path: &[u8], last: Last) -> Result<Found> {
+    async fn remember_end(mut self, path: &[u8], last: Last) -> Result<Resolved> {
         let known = Arc::clone(self.here());
         let (attr, version) = self.cache.look(self.versions, &known).await?;
         self.hang_on(version);
-        let end = version.map(|version| End { known: Arc::clone(&known), attr, version });
+        let end = version.map(|version| ResolvedNode { known: Arc::clone(&known), attr, version });
         if end.is_some() {
             self.cache.remember(path, last, self.trail, end);
         }
-        Ok(Found { known, attr, version })
+        Ok(Resolved { known, attr, version })
     }
 }
 
 /// Returns the cached node, with all that is cached about it, if it is the one found.
-fn same_or_new(known: Option<Arc<Known>>, found: Node) -> Arc<Known> {
-    let is_same = |known: &Arc<Known>| known.id() == found.id() && known.id() != NodeId::ROOT;
-    known.filter(is_same).unwrap_or_else(|| Arc::new(Known::new(found)))
+fn same_or_new(known: Option<Arc<CachedNode>>, found: Node) -> Arc<CachedNode> {
+    let is_same = |known: &Arc<CachedNode>| known.id() == found.id() && known.id() != NodeId::ROOT;
+    known.filter(is_same).unwrap_or_else(|| Arc::new(CachedNode::new(found)))
 }

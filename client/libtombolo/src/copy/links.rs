@@ -11,12 +11,12 @@ use crate::node::Node;
 
 /// The files with several names seen so far. An entry is dropped once all its names were.
 #[derive(Default)]
-pub(super) struct Links(Mutex<HashMap<Key, Known>>);
+pub(super) struct Links(Mutex<HashMap<Key, LinkedFile>>);
 
 /// Identifier of a source file: its tree's realm, `fsid` and `fileid`.
 type Key = (String, u64, u64);
 
-struct Known {
+struct LinkedFile {
     first: Arc<First>,
     names_left: u32,
 }
@@ -49,7 +49,7 @@ impl Links {
         let mut table = lock(&self.0);
         let Some(known) = table.get_mut(&key) else {
             let first = Arc::<First>::default();
-            table.insert(key, Known { first: first.clone(), names_left: attr.nlink.saturating_sub(1) });
+            table.insert(key, LinkedFile { first: first.clone(), names_left: attr.nlink.saturating_sub(1) });
             return Role::First(FirstName(first));
         };
         known.names_left = known.names_left.saturating_sub(1);

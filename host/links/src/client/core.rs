@@ -22,7 +22,7 @@ use super::leader::{Intake, LeaderPark, Parker, Waiting};
 use super::message::{Buffer, FRAME_MAX, FrameWriter, RawReply, spare_buffers};
 use super::queued_request::{QueuedRequest, QueuedStage};
 use super::wakes::{Wakes, wake};
-use crate::end::{End, EndState};
+use crate::end::{EndReason, EndState};
 use crate::forwarding::RegionForwarder;
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::lock;
@@ -145,7 +145,7 @@ impl Core {
     fn push(&self, message: &Message) {
         // Checked after the whole request was written: zeroes must not pass for data.
         if self.own.region().is_poisoned() {
-            self.end(End::local_memory_lost());
+            self.end(EndReason::local_memory_lost());
             return;
         }
         {
@@ -260,14 +260,14 @@ impl Core {
     /// Returns the error of unanswered calls.
     #[cold]
     pub(super) fn lost(&self) -> LineError {
-        let why = self.outcome.why().unwrap_or(End::Stopped);
+        let why = self.outcome.why().unwrap_or(EndReason::Stopped);
         LineError::Lost { label: self.label.clone(), why }
     }
 
     /// Ends the line, unless it has ended before. Wakes all waiting calls, which then fail.
     #[cold]
-    pub(super) fn end(&self, why: End) {
-        let is_fault = matches!(why, End::ProtocolError(_) | End::Failed(_));
+    pub(super) fn end(&self, why: EndReason) {
+        let is_fault = matches!(why, EndReason::ProtocolError(_) | EndReason::Failed(_));
         let text = is_fault.then(|| why.to_string());
         // Before any waiting caller can observe the end, and return memory that the server may still read.
         if let Some(forwarder) = self.forwarder.get() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use tombolo_shm::link::FRAME_BYTES;
 
-use crate::end::End;
+use crate::end::EndReason;
 
 /// Reason why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -16,7 +16,7 @@ pub enum LineError {
         /// Name of the line.
         label: Arc<str>,
         /// Reason for the end.
-        why: End,
+        why: EndReason,
     },
     /// The arguments are too long; nothing was sent.
     #[error("{len_bytes} bytes of arguments exceed the maximum of {FRAME_BYTES}")]

@@ -62,7 +62,7 @@ use super::error::LineError;
 use super::leader::Intake;
 use super::message::{FRAME_MAX, Frame, RawReply, Spans};
 use super::wakes::Wakes;
-use crate::end::{End, ProtocolError};
+use crate::end::{EndReason, ProtocolError};
 use tombolo_host_runtime::polling::PollWindow;
 
 /// Number of polls before the clock is read: most answers arrive sooner.
@@ -245,7 +245,7 @@ impl Core {
     #[cold]
     pub(super) fn fail(&self, intake: MutexGuard<'_, Intake>, error: ProtocolError, wakes: &mut Wakes) {
         drop(intake);
-        self.end(End::ProtocolError(error));
+        self.end(EndReason::ProtocolError(error));
         wakes.wake_all();
     }
 

@@ -17,7 +17,7 @@ use super::core::Core;
 use super::counters::Counts;
 use super::message::{FrameWriter, Spans};
 use super::receiver;
-use crate::end::End;
+use crate::end::EndReason;
 use crate::forwarding::{RegionForwarder, RemoteBuffer};
 
 /// A link, as seen by callers; clones share it. Usable from any thread.
@@ -31,7 +31,7 @@ struct Owner(Arc<Core>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.end(End::Stopped);
+        self.0.end(EndReason::Stopped);
     }
 }
 
@@ -179,7 +179,7 @@ impl Line {
 
     /// Returns the reason for the end, or `None` while the link exists.
     #[must_use]
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<EndReason> {
         self.core().outcome.why()
     }
 
@@ -192,7 +192,7 @@ impl Line {
     /// Ends the link, unless it has ended before: for the owner of its control socket, and after a malformed
     /// reply. All unanswered calls fail; their wakers are woken on this thread. The memory stays mapped as
     /// long as there are clones, calls, sinks or sources.
-    pub fn cut(&self, why: End) {
+    pub fn cut(&self, why: EndReason) {
         self.core().end(why);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::core::Core;
 use super::doorbell::{Doorbell, Waited};
 use super::wakes::Wakes;
-use crate::end::{End, ProtocolError};
+use crate::end::{EndReason, ProtocolError};
 
 /// Interval of checks that the memory still exists, without a doorbell.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ impl Core {
     fn receive_by_doorbell(&self, doorbell: &Doorbell) {
         if !self.parker.park(CHECK_INTERVAL) {
             if self.peer.region().is_poisoned() {
-                self.end(End::ProtocolError(ProtocolError::MemoryGone));
+                self.end(EndReason::ProtocolError(ProtocolError::MemoryGone));
             }
             return;
         }

@@ -9,11 +9,11 @@ use tombolo_mem::Region;
 use tombolo_shm::link::ForwardRegion;
 
 use super::region_forwarder::RegionForwarder;
-use crate::end::End;
+use crate::end::EndReason;
 use tombolo_host_runtime::lock;
 
 /// A function that ends the link to which some memory belongs.
-pub(crate) type CutFn = Box<dyn Fn(End) + Send + Sync>;
+pub(crate) type CutFn = Box<dyn Fn(EndReason) + Send + Sync>;
 
 /// Memory of a peer that may be forwarded, its permitted users, and the links that have it.
 pub(crate) struct ForwardableRegion {
@@ -65,7 +65,7 @@ impl ForwardableRegion {
     /// used again.
     pub(super) fn cut_link(&self) {
         if let Some(cut) = self.cut.get() {
-            cut(End::Failed("its memory may still be read by a lost domain".into()));
+            cut(EndReason::Failed("its memory may still be read by a lost domain".into()));
         }
     }
 

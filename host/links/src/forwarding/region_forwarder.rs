@@ -10,7 +10,7 @@ use tombolo_shm::link::{FORWARDED_REGIONS_MAX, Message, RegionForwarded, Withdra
 
 use super::forwardable_region::ForwardableRegion;
 use crate::control_socket::ControlSender;
-use crate::end::{End, ProtocolError};
+use crate::end::{EndReason, ProtocolError};
 use tombolo_host_runtime::lock;
 
 /// Regions that a client has forwarded to its server, on one link. Usable from any thread.
@@ -161,7 +161,7 @@ impl RegionForwarder {
 
     /// Handles the end of the link, once. Unless the server died, it may still be reading lent memory, which
     /// is then given up.
-    pub(crate) fn ended(&self, why: &End) {
+    pub(crate) fn ended(&self, why: &EndReason) {
         let in_use: SmallVec<[_; 1]> = {
             let mut table = lock(&self.table);
             if std::mem::replace(&mut table.is_over, true) {
@@ -170,7 +170,7 @@ impl RegionForwarder {
             let lent = table.entries.iter().filter(|entry| Arc::strong_count(&entry.loans) > 1);
             lent.filter_map(|entry| entry.forwardable.upgrade()).collect()
         };
-        if *why != End::Died {
+        if *why != EndReason::Died {
             in_use.iter().for_each(|forwardable| forwardable.cut_link());
         }
     }

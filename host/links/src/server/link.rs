@@ -13,7 +13,7 @@ use tombolo_shm::ring::{Message, Prefetch, Producer};
 use super::common::Common;
 use super::counters::{Counters, Counts};
 use super::service::Session;
-use crate::end::{End, EndState, ProtocolError};
+use crate::end::{EndReason, EndState, ProtocolError};
 use crate::forwarding::ForwardedRegions;
 use tombolo_host_runtime::lock;
 
@@ -144,14 +144,14 @@ impl Link {
         if frame_len > 0 {
             let at = self.layout.buffer_offset(self.index(id)).unwrap_or(u64::MAX);
             if self.own.write_at(at, frame).is_err() {
-                self.end(End::Failed("an answer has no buffer".into()));
+                self.end(EndReason::Failed("an answer has no buffer".into()));
                 return;
             }
         }
         // Checked after the whole answer was written, including data in bulk memory, and before the slot's
         // stamp.
         if self.own.region().is_poisoned() {
-            self.end(End::local_memory_lost());
+            self.end(EndReason::local_memory_lost());
             return;
         }
         let message = Message { id, frame_len, kind, body };
@@ -167,8 +167,8 @@ impl Link {
 
     /// Ends the link, unless it has ended before. Notifies its thread, which finishes its current request,
     /// and logs a fault of either side.
-    pub(super) fn end(&self, why: End) {
-        let is_fault = matches!(why, End::ProtocolError(_) | End::Failed(_));
+    pub(super) fn end(&self, why: EndReason) {
+        let is_fault = matches!(why, EndReason::ProtocolError(_) | EndReason::Failed(_));
         let text = is_fault.then(|| why.to_string());
         if !self.outcome.decide(why) {
             return;

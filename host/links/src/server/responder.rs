@@ -9,7 +9,7 @@ use tombolo_shm::link::FRAME_BYTES;
 
 use super::link::Link;
 use super::link_cache;
-use crate::end::{End, ProtocolError};
+use crate::end::{EndReason, ProtocolError};
 
 /// An obligation to answer one request, from any thread. Dropping it without an answer cuts the link, as the
 /// client would wait forever.
@@ -69,7 +69,7 @@ impl Responder {
     pub fn send(mut self, kind: u32, body: [u8; 48], frame: &[u8]) {
         let Some(link) = self.link.take() else { return };
         if frame.len() as u64 > FRAME_BYTES {
-            link.end(End::Failed(format!("an answer of {} bytes is too long", frame.len()).into()));
+            link.end(EndReason::Failed(format!("an answer of {} bytes is too long", frame.len()).into()));
             return;
         }
         link.answer(self.id, kind, body, frame);
@@ -79,7 +79,7 @@ impl Responder {
     /// Cuts the link: the request violates the protocol spoken over it.
     pub fn cut(mut self, why: impl Into<ProtocolError>) {
         if let Some(link) = self.link.take() {
-            link.end(End::ProtocolError(why.into()));
+            link.end(EndReason::ProtocolError(why.into()));
         }
     }
 }
@@ -87,7 +87,7 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         if let Some(link) = self.link.take() {
-            link.end(End::Failed("a request was dropped without an answer".into()));
+            link.end(EndReason::Failed("a request was dropped without an answer".into()));
         }
     }
 }

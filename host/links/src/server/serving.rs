@@ -16,7 +16,7 @@ use super::counters::Counts;
 use super::link::Link;
 use super::service::{Peer, Refusal, Service, Session};
 use super::worker::Worker;
-use crate::end::{End, EndState};
+use crate::end::{EndReason, EndState};
 use tombolo_host_runtime::lock;
 
 /// A server of links, with one thread for each. Usable from any thread.
@@ -141,7 +141,7 @@ pub struct LinkCutter {
 
 impl LinkCutter {
     /// Ends the link, as [`LinkHandle::cut`] does.
-    pub fn cut(&self, why: End) {
+    pub fn cut(&self, why: EndReason) {
         if let Some(link) = self.link.upgrade() {
             link.end(why);
         }
@@ -151,7 +151,7 @@ impl LinkCutter {
 impl LinkHandle {
     /// Ends the link, unless it has ended before. Does not block: requests in progress are finished, and
     /// their answers dropped. The memory is freed and the session dropped after the last of them.
-    pub fn cut(&self, why: End) {
+    pub fn cut(&self, why: EndReason) {
         if let Some(link) = self.link.upgrade() {
             link.end(why);
         }
@@ -166,7 +166,7 @@ impl LinkHandle {
 
     /// Returns the reason for the end, or `None` while the link exists.
     #[must_use]
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<EndReason> {
         self.outcome.why()
     }
 
@@ -196,7 +196,7 @@ impl LinkHandle {
 
 impl Drop for LinkHandle {
     fn drop(&mut self) {
-        self.cut(End::Stopped);
+        self.cut(EndReason::Stopped);
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
             && thread.join().is_err()

@@ -13,7 +13,7 @@ use super::link::Link;
 use super::link_cache;
 use super::responder::Responder;
 use super::service::Request;
-use crate::end::{End, ProtocolError};
+use crate::end::{EndReason, ProtocolError};
 
 /// Interval of checks that the memory still exists, without a doorbell.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,8 +36,8 @@ impl Worker {
         link_cache::leave();
         let end = match outcome {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => End::ProtocolError(error),
-            Err(_) => End::Failed("session panicked".into()),
+            Ok(Err(error)) => EndReason::ProtocolError(error),
+            Err(_) => EndReason::Failed("session panicked".into()),
         };
         self.link.end(end);
     }

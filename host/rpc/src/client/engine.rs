@@ -45,7 +45,7 @@ pub(super) struct ConnectionIo {
 }
 
 /// Result of receiving.
-enum End {
+enum ReceiveEnd {
     /// No more data.
     Empty,
     /// The quota is used up: the waiters are woken before receiving continues.
@@ -161,14 +161,14 @@ impl Engine {
         let end = self.receive(index, &mut bytes);
         let now = self.shared.wire.now();
         if let Some(lane) = self.lane(index) {
-            lane.readable = matches!(end, End::Used);
-            if bytes > 0 && matches!(end, End::Empty) {
+            lane.readable = matches!(end, ReceiveEnd::Used);
+            if bytes > 0 && matches!(end, ReceiveEnd::Empty) {
                 lane.low_water.after_turn(&*lane.socket, bytes, lane.reader.missing_data(), now);
             }
         }
         match end {
-            End::Empty if bytes == 0 => return false,
-            End::Lost(why) => self.lose(index, why),
+            ReceiveEnd::Empty if bytes == 0 => return false,
+            ReceiveEnd::Lost(why) => self.lose(index, why),
             _ => {}
         }
         self.shared.counters.turns.add(1);
@@ -176,23 +176,25 @@ impl Engine {
         true
     }
 
-    fn receive(&mut self, index: usize, bytes: &mut usize) -> End {
+    fn receive(&mut self, index: usize, bytes: &mut usize) -> ReceiveEnd {
         let Self { shared, lanes, finished, .. } = self;
-        let Some(Some(lane)) = lanes.get_mut(index) else { return End::Empty };
+        let Some(Some(lane)) = lanes.get_mut(index) else { return ReceiveEnd::Empty };
         let mut replies = 0;
         let mut awaits_data = shared.lock().awaits_data(index);
         while replies < TURN_REPLIES && *bytes < TURN_BYTES {
             let received = match lane.reader.receive(&*lane.socket, awaits_data) {
-                Ok(Received { bytes: 0, .. }) if !shared.datagrams => return End::Lost(Errno::CONNRESET),
+                Ok(Received { bytes: 0, .. }) if !shared.datagrams => {
+                    return ReceiveEnd::Lost(Errno::CONNRESET);
+                }
                 Ok(received) => received,
-                Err(Errno::AGAIN) => return End::Empty,
+                Err(Errno::AGAIN) => return ReceiveEnd::Empty,
                 Err(error) if shared.datagrams => {
                     // The error concerns a datagram sent earlier.
                     shared.lock().note_error(index, error);
                     replies += 1;
                     continue;
                 }
-                Err(error) => return End::Lost(error),
+                Err(error) => return ReceiveEnd::Lost(error),
             };
             *bytes += received.bytes;
             shared.counters.received_bytes.add(received.bytes);
@@ -208,7 +210,7 @@ impl Engine {
             }
             match answered {
                 Ok(_) if received.is_less && lane.socket.is_emptied_by_less() && !lane.finished => {
-                    return End::Empty;
+                    return ReceiveEnd::Empty;
                 }
                 Ok(count) => replies += count,
                 Err(fault) => {
@@ -216,11 +218,11 @@ impl Engine {
                     let is_ours = shared.lock().fail_malformed(index, &fault, now, finished);
                     let counters = &shared.counters;
                     if is_ours { &counters.garbage } else { &counters.unknown_replies }.add(1);
-                    return End::Lost(Errno::BADMSG);
+                    return ReceiveEnd::Lost(Errno::BADMSG);
                 }
             }
         }
-        End::Used
+        ReceiveEnd::Used
     }
 
     /// Resumes calls that waited for replies or for the in-flight limit.

@@ -13,7 +13,7 @@ use super::wire::Socket;
 use smallvec::SmallVec;
 use tombolo_mem::{Buffer, Sink};
 use tombolo_sys::Errno;
-use tombolo_wire_rpc::{Found as Part, Mark, RecordError, Records};
+use tombolo_wire_rpc::{Mark, RecordError, RecordScan as Part, Records};
 
 /// Size of the staging buffer; a datagram fits.
 const STAGING_BYTES: usize = 64 << 10;

@@ -7,7 +7,7 @@ use tombolo_mem::Source;
 use super::message::ReplyMessage;
 use super::route::Live;
 use tombolo_host_links::client::Reply;
-use tombolo_host_links::{End, ProtocolError};
+use tombolo_host_links::{EndReason, ProtocolError};
 
 /// A reply in place: a private copy of its frame, and the remainder in bulk memory. The server may change the
 /// latter at any moment, so it must be copied once before it is examined.
@@ -40,7 +40,7 @@ impl Live {
 
     /// Cuts the link after a protocol violation by the server.
     pub(crate) fn cut(&self, error: ProtocolError) {
-        self.line.cut(End::ProtocolError(error));
+        self.line.cut(EndReason::ProtocolError(error));
     }
 
     fn check(&self, reply: Reply, reply_buffer: Option<usize>) -> Result<Body, ReplyError> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, BufferPool, Buffers, Lease};
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::{Errno, tcp};
-use tombolo_wire_rpc::{Found, Mark, RecordError, Records};
+use tombolo_wire_rpc::{Mark, RecordError, RecordScan, Records};
 
 /// Size of the area: many small calls.
 const AREA_BYTES: usize = 16 << 10;
@@ -194,18 +194,18 @@ impl RecordReader {
             };
             let (front, len) = span.front();
             match self.records.find(&front[..len], span.len())? {
-                Found::Nothing { missing_bytes } => {
+                RecordScan::Nothing { missing_bytes } => {
                     let whole = span.len() + missing_bytes;
                     return Ok(self.prepare(whole, area, buffers));
                 }
-                Found::Record { body } => {
+                RecordScan::Record { body } => {
                     let step = Step::Serve(span.bytes(body.start, body.end), span.lease.clone());
                     span.start += body.end;
                     self.expects_long = body.len() > SHORT_MAX_BYTES;
                     self.return_excess(area, buffers);
                     return Ok(step);
                 }
-                Found::Piece { body, complete } => {
+                RecordScan::Piece { body, complete } => {
                     let piece = span.bytes(body.start, body.end);
                     span.start += body.end;
                     if let Some(step) = self.append_fragment(&piece, complete, area, buffers) {

@@ -1,13 +1,13 @@
 //! Killed processes with retained states: acknowledged writes survive everything but a power failure, flushed
 //! ones also that.
 
-use tombolo_layer_overlay::{Identity, Kept};
+use tombolo_layer_overlay::{Identity, StateMemory};
 use tombolo_mem::Region;
 
 use super::*;
 
-fn kept(memory: &Region, identity: u8) -> Kept {
-    Kept { memory: memory.clone(), identity: Identity::from([identity; 24]) }
+fn kept(memory: &Region, identity: u8) -> StateMemory {
+    StateMemory { memory: memory.clone(), identity: Identity::from([identity; 24]) }
 }
 
 fn open_as(

@@ -6,13 +6,13 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::Patience;
+use tombolo_back_vrpc_client::LinkLossPolicy;
 use tombolo_core::fs::Op;
 use tombolo_core::fs::{Client, Create, Export, File, FileSystem, NodeId, OpenFlags, Write};
 use tombolo_core::fs::{Mode as FileMode, Name, NewMode};
 use tombolo_core::{Answer, Result};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::connect::ConnectOptions;
 use tombolo_host_links::rendezvous::{self, MemoryListener};
 use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Server, Session};
@@ -126,7 +126,7 @@ fn next_link_waits_for_pending_write_of_same_client() {
     let inner = Layered::new(Arc::new(Memory::default()) as Arc<dyn Export>, Arc::new(Slow(watch.clone())));
     let slowed: Arc<dyn Export> = Arc::new(Slowed { inner, watch: watch.clone() });
     let site = Site::serving(Arc::new(replies::over(slowed, &replies::Options::default())), Plan::default());
-    let fs = site.export(Patience::Hard).attach_session(&client()).expect("a session");
+    let fs = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
     let how = Create {
         mode: NewMode::settled(FileMode::new(0o600)),
         flags: OpenFlags::READ | OpenFlags::WRITE,
@@ -143,7 +143,7 @@ fn next_link_waits_for_pending_write_of_same_client() {
     site.cut();
     until("it was refused once at least", || site.asked() > asked + 1 || watch.events() != before);
     assert_eq!(watch.events(), before, "the next link begins while a request of the former is under way");
-    let other = site.export(Patience::Hard).attach_session(&client()).expect("another's session");
+    let other = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("another's session");
     other.statfs(&root(), NodeId::ROOT).wait().expect("it is not held up");
     assert_eq!(watch.events()[2..], [Event::Attached]);
     watch.let_go();
@@ -187,7 +187,7 @@ fn reconnecting_client_ends_its_former_link() {
     let elsewhere = server.link(server.open(1, "b").expect("of another export"));
     let others = server.link(server.open(2, "a").expect("another's session"));
     let next = server.link(server.open(1, "a").expect("the next session"));
-    assert_eq!(former.0.end(), Some(End::Left));
+    assert_eq!(former.0.end(), Some(EndReason::Left));
     assert_eq!(former.0.counts(), None, "and all of it is gone");
     for (link, _) in [&elsewhere, &others, &next] {
         assert_eq!(link.end(), None);
@@ -202,7 +202,7 @@ fn superseded_session_without_link_gets_none() {
     let refused = server.open(1, "a").err();
     assert!(matches!(refused, Some(Refusal::Failed(_))), "{refused:?}");
     let (link, _ends) = server.link(former);
-    assert_eq!(link.end(), Some(End::Left), "nothing that comes over it is performed");
+    assert_eq!(link.end(), Some(EndReason::Left), "nothing that comes over it is performed");
     server.link(server.open(1, "a").expect("the former has gone"));
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tombolo_back_memory::Memory;
 use tombolo_core::Error;
 use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenId};
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::client::{Line, LineError, Reply as Raw};
 use tombolo_shm::doorbell::Mode;
 use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
@@ -61,7 +61,7 @@ impl HostilePeer {
     fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
         match self.host.end() {
-            Some(End::ProtocolError(error)) => assert!(error.to_string().contains(reason), "{error}"),
+            Some(EndReason::ProtocolError(error)) => assert!(error.to_string().contains(reason), "{error}"),
             other => panic!("the link ended so: {other:?}"),
         }
         let fs = self.host.export().attach_session(&client()).expect("a session");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tombolo_back_vrpc_client::{Patience, VrpcExport, VrpcFileSystem};
+use tombolo_back_vrpc_client::{LinkLossPolicy, VrpcExport, VrpcFileSystem};
 use tombolo_core::Error;
 use tombolo_core::fs::{
     Attr, Cookie, DirBudget, DirPage, Entry, File, FileSystem, FileType, Mode as FileMode, Name, NodeId,
@@ -69,7 +69,7 @@ fn attr() -> Attr {
 
 fn facing(reply: HostileReply) -> Arc<VrpcFileSystem> {
     let export = VrpcExport::new(Dial(Arc::new(HostilePeer { terms: terms(), reply })));
-    export.with_patience(Patience::None).attach_session(&client()).expect("a session")
+    export.with_link_loss_policy(LinkLossPolicy::None).attach_session(&client()).expect("a session")
 }
 
 /// Asserts that the call failed and that the link is unusable.

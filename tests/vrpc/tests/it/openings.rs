@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::{Patience, VrpcFileSystem};
+use tombolo_back_vrpc_client::{LinkLossPolicy, VrpcFileSystem};
 use tombolo_core::fs::{
     Cookie, DirBudget, DirPage, Export, File, FileSystem, Lock, LockFamily, LockKind, LockOwner, LockRange,
     Mode, Name, NewMode, NodeId, Notice, OpenFlags, SetAttr, XattrName, XattrSet,
@@ -37,7 +37,7 @@ impl Told {
     fn new() -> Self {
         let export: Arc<dyn Export> = Arc::new(Memory::default());
         let site = Site::serving(export, Plan::default());
-        let session = || site.export(Patience::Hard).attach_session(&client()).expect("a session");
+        let session = || site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
         let (fs, other) = (session(), session());
         let mode = |bits| NewMode::settled(Mode::new(bits));
         let made = other.mkdir(&root(), NodeId::ROOT, name("dir"), mode(0o755)).wait().expect("made");

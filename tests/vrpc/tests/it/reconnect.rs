@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, Patience, VrpcExport, VrpcFileSystem};
+use tombolo_back_vrpc_client::{
+    Connect, ConnectError, Connected, LinkLossPolicy, VrpcExport, VrpcFileSystem,
+};
 use tombolo_conformance::waist::{Case, Needs, Setup, run_some};
 use tombolo_core::fs::{
     Client, Cookie, Create, DirBudget, DirPage, Exclusive, Export, File, FileSystem, Lock, LockFamily,
@@ -50,13 +52,13 @@ struct Tree {
 
 impl Tree {
     fn new() -> Tree {
-        Tree::with(Plan::default(), Patience::Hard)
+        Tree::with(Plan::default(), LinkLossPolicy::Hard)
     }
 
-    fn with(plan: Plan, patience: Patience) -> Tree {
+    fn with(plan: Plan, link_loss_policy: LinkLossPolicy) -> Tree {
         let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
         let site = Site::serving(local(&dir), plan);
-        let fs = site.export(patience).attach_session(&client()).expect("a session");
+        let fs = site.export(link_loss_policy).attach_session(&client()).expect("a session");
         Tree { dir, site, fs }
     }
 
@@ -211,7 +213,7 @@ fn lock(owner: u64, start: u64, last: u64) -> Lock {
 fn locks_survive_restart_and_lost_lock_breaks_its_file() {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
     let site = Site::serving(export.clone(), Plan::default());
-    let fs = site.export(Patience::Hard).attach_session(&client()).expect("a session");
+    let fs = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
     let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
     let created = fs.create(&root(), NodeId::ROOT, name("file"), &how).wait().expect("created");
     let file = File { node: created.entry.node, open: created.open };
@@ -287,7 +289,7 @@ fn interrupted_requests_do_not_wait_for_absent_server() {
 
 #[test]
 fn soft_session_times_out_and_resumes_with_server() {
-    let tree = Tree::with(Plan::default(), Patience::Soft(Duration::from_millis(300)));
+    let tree = Tree::with(Plan::default(), LinkLossPolicy::Soft(Duration::from_millis(300)));
     let file = tree.create("file");
     tree.site.kill();
     assert!(matches!(tree.read(file, 0, 1), Err(Error::TimedOut)));
@@ -321,7 +323,8 @@ fn soft_session_times_out_during_long_connect() {
     let (end, over) = mpsc::channel();
     let first = Dial(Arc::new(MadeUp(hostile)));
     let stuck = Stuck { first, was_dialled: AtomicBool::new(false), over: Mutex::new(over) };
-    let export = VrpcExport::new(stuck).with_patience(Patience::Soft(Duration::from_millis(300)));
+    let export =
+        VrpcExport::new(stuck).with_link_loss_policy(LinkLossPolicy::Soft(Duration::from_millis(300)));
     let fs = export.attach_session(&client()).expect("a session");
     fs.getattr(&root(), NodeId::ROOT, None).wait().expect_err("nonsense, which ends the link");
     assert!(matches!(fs.getattr(&root(), NodeId::ROOT, None).wait(), Err(Error::TimedOut)));
@@ -330,7 +333,7 @@ fn soft_session_times_out_during_long_connect() {
 
 #[test]
 fn refusal_ends_soft_session_while_hard_one_retries() {
-    let soft = Tree::with(Plan::default(), Patience::Soft(LONG));
+    let soft = Tree::with(Plan::default(), LinkLossPolicy::Soft(LONG));
     soft.site.refuse(true);
     soft.site.kill();
     assert!(matches!(soft.fs.getattr(&root(), NodeId::ROOT, None).wait(), Err(Error::Disconnected)));
@@ -377,7 +380,7 @@ fn performed_but_unanswered_requests_are_not_performed_again() {
     let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
     let kept: Arc<dyn Export> = Arc::new(replies::over(local(&dir), &replies::Options::default()));
     let site = Site::serving(kept, Plan { cut_every: 7, ..Plan::default() });
-    let fs = site.export(Patience::Hard).attach_session(&client()).expect("a session");
+    let fs = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
     let how = Create { flags: OpenFlags::WRITE | OpenFlags::APPEND, ..Create::default() };
     let created = fs.create(&root(), NodeId::ROOT, name("log"), &how).wait().expect("created");
     let log = File { node: created.entry.node, open: created.open };
@@ -436,7 +439,7 @@ fn the_suite_over_links_that_break() {
     let kept: Arc<dyn Export> =
         Arc::new(replies::over(Arc::new(Memory::default()), &replies::Options::default()));
     let site = Site::serving(kept, plan);
-    let export: Arc<dyn Export> = Arc::new(site.export(Patience::Hard));
+    let export: Arc<dyn Export> = Arc::new(site.export(LinkLossPolicy::Hard));
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
     // Change notices restart with each link, so they are less exact; but none is missed.
     let holds = |case: &Case| !case.name.starts_with("changes::") || case.name.ends_with("is_as_it_was");
@@ -518,7 +521,7 @@ fn files_closed_during_reconnect_are_closed_on_next_link() {
     };
     let site = Site::new(Plan::default());
     site.start_any(server());
-    let fs = site.export(Patience::Hard).attach_session(&client()).expect("a session");
+    let fs = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
     let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
     let [locked, _other] = ["locked", "other"].map(|text| {
         let created = fs.create(&root(), NodeId::ROOT, name(text), &how).wait().expect("created");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::{Patience, Socket, VrpcExport};
+use tombolo_back_vrpc_client::{LinkLossPolicy, Socket, VrpcExport};
 use tombolo_conformance::waist::{Needs, Setup, run_some};
 use tombolo_core::Error;
 use tombolo_core::fs::{Export, FileSystem, NodeId, PermissionCheck};
@@ -41,7 +41,7 @@ fn the_suite_over_a_socket() {
 fn impatient_session_fails_when_server_ends_and_new_begins() {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = listen(&dir);
-    let export = export(&dir, "").with_patience(Patience::None);
+    let export = export(&dir, "").with_link_loss_policy(LinkLossPolicy::None);
     let fs = export.attach_session(&client()).expect("a session");
     fs.getattr(&root(), NodeId::ROOT, None).wait().expect("served");
     drop(listener);

@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tombolo_wire_rpc::{Found, Mark, RecordAssembler, RecordError, Records};
+use tombolo_wire_rpc::{Mark, RecordAssembler, RecordError, RecordScan, Records};
 
 const LIMIT_BYTES: usize = 1 << 16;
 
@@ -67,7 +67,7 @@ proptest! {
                     prop_assert!(announced_bytes > limit_bytes);
                     break;
                 }
-                Ok(Found::Nothing { missing_bytes }) => {
+                Ok(RecordScan::Nothing { missing_bytes }) => {
                     prop_assert!(missing_bytes > 0);
                     prop_assert!(missing_bytes <= limit + Mark::BYTES);
                     break;
@@ -75,8 +75,8 @@ proptest! {
                 Ok(found) => {
                     prop_assert!(found.used_bytes() <= rest.len());
                     let body = match &found {
-                        Found::Record { body } | Found::Piece { body, .. } => body.clone(),
-                        Found::Nothing { .. } => unreachable!(),
+                        RecordScan::Record { body } | RecordScan::Piece { body, .. } => body.clone(),
+                        RecordScan::Nothing { .. } => unreachable!(),
                     };
                     prop_assert!(told_before + body.len() <= limit);
                     rest = &rest[found.used_bytes()..];
@@ -90,9 +90,9 @@ proptest! {
 fn single_fragment_record_is_borrowed() {
     let stream = marked(b"record", &[]);
     let mut finder = Records::new(LIMIT_BYTES);
-    assert_eq!(finder.find(&stream[..2], 2), Ok(Found::Nothing { missing_bytes: 2 }));
-    assert_eq!(finder.find(&stream[..4], 7), Ok(Found::Nothing { missing_bytes: 3 }));
-    assert_eq!(finder.find(&stream[..4], 100), Ok(Found::Record { body: 4..10 }));
+    assert_eq!(finder.find(&stream[..2], 2), Ok(RecordScan::Nothing { missing_bytes: 2 }));
+    assert_eq!(finder.find(&stream[..4], 7), Ok(RecordScan::Nothing { missing_bytes: 3 }));
+    assert_eq!(finder.find(&stream[..4], 100), Ok(RecordScan::Record { body: 4..10 }));
     assert_eq!(finder.returned_bytes(), 0);
 }
 

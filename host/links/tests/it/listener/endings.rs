@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::listen::ListenOptions;
 
 use crate::listener::common::{TestHost, until, works};
@@ -70,7 +70,7 @@ fn a_server_that_ends_says_goodbye() {
     drop(listener);
     for (line, _) in &links {
         until("the line is lost", || line.is_lost());
-        assert_eq!(line.end(), Some(End::Left));
+        assert_eq!(line.end(), Some(EndReason::Left));
     }
     assert!(!path.exists());
 }
@@ -103,7 +103,7 @@ fn socket_end_without_goodbye_is_death() {
         assert!(works(&line));
         drop((ours, theirs));
         until("the line is lost", || line.is_lost());
-        assert_eq!(line.end(), Some(End::Died));
+        assert_eq!(line.end(), Some(EndReason::Died));
         host.wait_closed();
     });
 }

@@ -9,7 +9,7 @@ use tombolo_host_links::connect::{ConnectOptions, connect};
 use tombolo_host_links::control_socket::{ControlSocket, Watcher};
 use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Server, Service, Session};
-use tombolo_host_links::{End, ProtocolError};
+use tombolo_host_links::{EndReason, ProtocolError};
 use tombolo_mem::Source;
 use tombolo_shm::address::{Domain, GlobalAddress};
 use tombolo_shm::doorbell::Mode;
@@ -225,7 +225,7 @@ fn memory_that_is_not_taken_is_copied_for_good() {
     );
     until("the violation is noticed", || middle.line.is_lost());
     assert!(
-        matches!(middle.line.end(), Some(End::ProtocolError(ProtocolError::Malformed(_)))),
+        matches!(middle.line.end(), Some(EndReason::ProtocolError(ProtocolError::Malformed(_)))),
         "{:?}",
         middle.line.end()
     );
@@ -240,7 +240,7 @@ fn a_second_answer_is_a_protocol_error() {
     let again = RegionForwarded { domain: Domain::FIRST_OTHER, is_known: false };
     say(&middle.server, &Message::RegionForwarded(again), &[]);
     until("the violation is noticed", || middle.line.is_lost());
-    assert!(matches!(middle.line.end(), Some(End::ProtocolError(_))));
+    assert!(matches!(middle.line.end(), Some(EndReason::ProtocolError(_))));
 }
 
 /// A server that says goodbye may still be using lent memory, which must not be reused.
@@ -251,7 +251,7 @@ fn lost_server_ends_link_of_lent_memory() {
     let lent = middle.line.remote_buffer(&source).expect("known");
     middle.goodbye();
     until("the program's link ends", || middle.program.is_lost());
-    assert!(matches!(middle.program.end(), Some(End::Failed(_))), "{:?}", middle.program.end());
+    assert!(matches!(middle.program.end(), Some(EndReason::Failed(_))), "{:?}", middle.program.end());
     drop(lent);
 }
 
@@ -269,7 +269,7 @@ fn dead_server_does_not_end_link_of_lent_memory() {
     let lent = middle.line.remote_buffer(&source).expect("known");
     middle.server = memfd::create("nothing", 1).expect("a descriptor");
     until("the line is lost", || middle.line.is_lost());
-    assert_eq!(middle.line.end(), Some(End::Died));
+    assert_eq!(middle.line.end(), Some(EndReason::Died));
     assert!(works(&middle.program));
     drop(lent);
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::rendezvous::{JoinError, MemoryListener, MemoryWatcher, join};
 use tombolo_host_links::server::Server;
@@ -65,7 +65,7 @@ fn rendezvous_server_restart_is_detected() {
     let (line, _control_socket) = joined(&path);
     drop(listener);
     until("the line is lost", || line.is_lost());
-    assert_eq!(line.end(), Some(End::Left));
+    assert_eq!(line.end(), Some(EndReason::Left));
     let _listener = listen(&path);
     assert!(works(&joined(&path).0));
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::client::LineError;
 use tombolo_host_links::server::{Request, Responder, Session};
 use tombolo_shm::doorbell::Mode;
@@ -11,7 +11,7 @@ use tombolo_shm::link::{Ends, Role};
 
 use crate::requests::test_host::{ECHO, HOLD, TestHost, body, eventually, layout, peer, shaky_ends};
 
-fn lost(why: End) -> Option<LineError> {
+fn lost(why: EndReason) -> Option<LineError> {
     Some(LineError::Lost { label: Arc::from("test"), why })
 }
 
@@ -30,13 +30,13 @@ fn a_lost_link_wakes_all_waiting_calls() {
             });
         }
         eventually("the server has what can be sent", || host.session.held.lock().unwrap().len() == 8);
-        host.line.cut(End::Died);
+        host.line.cut(EndReason::Died);
         for _ in 0..waiting {
-            assert_eq!(receiver.recv().expect("an outcome"), lost(End::Died), "{mode}");
+            assert_eq!(receiver.recv().expect("an outcome"), lost(EndReason::Died), "{mode}");
         }
-        host.line.cut(End::Left);
-        assert_eq!(host.line.end(), Some(End::Died), "the first reason counts");
-        assert_eq!(host.line.call(ECHO, body(0), |_| {}).wait().err(), lost(End::Died));
+        host.line.cut(EndReason::Left);
+        assert_eq!(host.line.end(), Some(EndReason::Died), "the first reason counts");
+        assert_eq!(host.line.call(ECHO, body(0), |_| {}).wait().err(), lost(EndReason::Died));
     }
 }
 
@@ -45,7 +45,7 @@ fn replies_received_before_the_end_are_still_returned() {
     let host = TestHost::new(8, Mode::Adaptive, Mode::Event);
     let first = host.line.call(ECHO, body(1), |_| {});
     host.line.call(ECHO, body(2), |_| {}).wait().expect("an answer");
-    host.line.cut(End::Left);
+    host.line.cut(EndReason::Left);
     assert_eq!(first.wait().expect("it was there").body, body(1));
 }
 
@@ -57,7 +57,7 @@ fn the_last_clone_of_a_line_ends_it() {
     drop(host.line);
     assert_eq!(line.call(ECHO, body(2), |_| {}).wait().expect("an answer").body, body(2));
     drop(line);
-    assert_eq!(call.wait().err(), lost(End::Stopped));
+    assert_eq!(call.wait().err(), lost(EndReason::Stopped));
 }
 
 /// A flag set when this is dropped.
@@ -118,8 +118,8 @@ fn many_links_come_and_go() {
             line.call(ECHO, body(number), |_| {}).wait().expect("an answer");
         }
         if round % 2 == 0 {
-            handle.cut(End::Died);
-            assert_eq!(handle.end(), Some(End::Died));
+            handle.cut(EndReason::Died);
+            assert_eq!(handle.end(), Some(EndReason::Died));
         }
     }
     let counts = host.server.counts();
@@ -144,8 +144,8 @@ fn lost_local_memory_stops_sending() {
         };
         eventually("its own side ends the link", || end().is_some());
         // The peer learns it from the link's watcher.
-        host.line.cut(End::Died);
+        host.line.cut(EndReason::Died);
         assert!(call.wait().is_err(), "{whose:?}: an answer from memory that is gone");
-        assert!(matches!(end(), Some(End::Failed(_))), "{whose:?}: {:?}", end());
+        assert!(matches!(end(), Some(EndReason::Failed(_))), "{whose:?}: {:?}", end());
     }
 }

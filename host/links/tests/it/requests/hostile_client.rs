@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_host_links::server::{LinkHandle, Request, Responder, Server, Session};
-use tombolo_host_links::{End, ProtocolError};
+use tombolo_host_links::{EndReason, ProtocolError};
 use tombolo_shm::address::{AddressError, Domain, GlobalAddress};
 use tombolo_shm::doorbell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Role};
@@ -66,7 +66,7 @@ impl HostileClient {
         answer.expect("an answer")
     }
 
-    fn end(&self) -> End {
+    fn end(&self) -> EndReason {
         eventually("the link is cut", || self.handle.end().is_some());
         self.handle.end().expect("an end")
     }
@@ -79,7 +79,7 @@ impl HostileClient {
         let session = self.session.clone();
         let other = self.server.serve(&ends, &peer("other"), session, Mode::Event).expect("a link");
         let line = tombolo_host_links::client::Line::start(&client, "other", Mode::Event).expect("a line");
-        assert_eq!(self.end(), End::ProtocolError(error));
+        assert_eq!(self.end(), EndReason::ProtocolError(error));
         self.session.held.lock().unwrap().clear();
         eventually("the memory is back", || self.handle.counts().is_none());
         for number in 0..10 {
@@ -152,7 +152,10 @@ fn a_slot_that_is_a_lap_ahead() {
     // a second.
     client.ringer.ring();
     let end = client.end();
-    assert!(matches!(&end, End::ProtocolError(ProtocolError::Slot(fault)) if fault.found == ahead), "{end}");
+    assert!(
+        matches!(&end, EndReason::ProtocolError(ProtocolError::Slot(fault)) if fault.found == ahead),
+        "{end}"
+    );
 }
 
 #[test]
@@ -206,7 +209,7 @@ fn refer(kind: u32, address: GlobalAddress, len: u64) -> (HostileClient, Option<
     eventually("it is answered or cut", || client.answers.is_ready() || client.handle.end().is_some());
     let error = match client.handle.end() {
         None => None,
-        Some(End::ProtocolError(ProtocolError::Reference(error))) => Some(error),
+        Some(EndReason::ProtocolError(ProtocolError::Reference(error))) => Some(error),
         Some(end) => panic!("{end}"),
     };
     (client, error)
@@ -251,7 +254,7 @@ fn panicking_session_loses_only_its_link() {
     for kind in [PANIC, FORGET] {
         let mut client = HostileClient::new();
         client.push(1, 0, kind, body(1));
-        assert!(matches!(client.end(), End::Failed(_)));
+        assert!(matches!(client.end(), EndReason::Failed(_)));
         eventually("the memory is back", || client.handle.counts().is_none());
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_host_links::client::{Line, LineError};
-use tombolo_host_links::{End, ProtocolError};
+use tombolo_host_links::{EndReason, ProtocolError};
 use tombolo_shm::doorbell::{Mode, Ringer};
 use tombolo_shm::link::{Ends, Role};
 use tombolo_shm::ring::{Consumer, Message, Producer};
@@ -63,8 +63,10 @@ fn fails(error: &str, act: impl Fn(&mut HostileServer, u32) -> ProtocolError) {
         let awaited = std::thread::spawn(move || tombolo_core::block_on(future));
         server.next();
         let never_polled = server.line.call(ECHO, body(3), |_| {});
-        let expected =
-            LineError::Lost { label: Arc::from("server"), why: End::ProtocolError(act(&mut server, id)) };
+        let expected = LineError::Lost {
+            label: Arc::from("server"),
+            why: EndReason::ProtocolError(act(&mut server, id)),
+        };
         if !blocked.is_finished() {
             // The violation may have been received as the answer to the blocked call.
             eventually(error, || server.line.is_lost());
@@ -122,7 +124,7 @@ fn a_slot_that_is_a_lap_ahead() {
     server.ends.own.write_at(server.ends.layout.ring_offset(), &ahead.to_le_bytes()).expect("inside");
     let outcome = line.call(ECHO, body(1), |_| {}).wait();
     assert!(
-        matches!(&outcome, Err(LineError::Lost { why: End::ProtocolError(ProtocolError::Slot(fault)), .. }) if fault.found == ahead),
+        matches!(&outcome, Err(LineError::Lost { why: EndReason::ProtocolError(ProtocolError::Slot(fault)), .. }) if fault.found == ahead),
         "{outcome:?}"
     );
 }
@@ -133,9 +135,9 @@ fn stuck_server_blocks_no_caller_forever() {
     let server = HostileServer::new(Mode::Adaptive);
     let calls: Vec<_> = (0..100).map(|number| server.line.call(ECHO, body(number), |_| {})).collect();
     assert_eq!(host.line.call(ECHO, body(5), |_| {}).wait().expect("an answer").body, body(5));
-    server.line.cut(End::Died);
+    server.line.cut(EndReason::Died);
     for call in calls {
-        let lost = LineError::Lost { label: Arc::from("server"), why: End::Died };
+        let lost = LineError::Lost { label: Arc::from("server"), why: EndReason::Died };
         assert_eq!(call.wait().err(), Some(lost));
     }
 }
@@ -148,7 +150,9 @@ fn a_region_that_is_truncated() {
     let blocked = std::thread::spawn(move || line.call(ECHO, body(1), |_| {}).wait());
     server.next();
     file.set_len(0).expect("truncated");
-    let lost =
-        LineError::Lost { label: Arc::from("server"), why: End::ProtocolError(ProtocolError::MemoryGone) };
+    let lost = LineError::Lost {
+        label: Arc::from("server"),
+        why: EndReason::ProtocolError(ProtocolError::MemoryGone),
+    };
     assert_eq!(blocked.join().expect("no panic").err(), Some(lost));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{Client, Export, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, SessionId};
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::client::{Line, LineError, Reply as Raw};
 use tombolo_host_rpc::link::{CallMessage, Part, ReplyMessage};
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
@@ -53,7 +53,7 @@ impl InvalidClient {
     fn is_cut(&self, outcome: &Result<Raw, LineError>, reason: &str) {
         assert!(matches!(outcome, Err(LineError::Lost { .. })), "{outcome:?}");
         match self.server.end() {
-            Some(End::ProtocolError(violation)) => {
+            Some(EndReason::ProtocolError(violation)) => {
                 assert!(violation.to_string().contains(reason), "{violation}")
             }
             other => panic!("the link ended so: {other:?}"),

@@ -9,7 +9,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_host_links::End;
+use tombolo_host_links::EndReason;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_host_rpc::client::{
@@ -55,7 +55,7 @@ fn success(xid: Xid) -> Vec<u8> {
 const FRAME: ReplyMessage = ReplyMessage::Reply { placed_bytes: 0 };
 
 /// Calls the violating server; returns the outcome and the reason of the link's end.
-fn ask(reply: InvalidReply, call: Call<'_>) -> (Result<Reply, CallError>, Option<End>) {
+fn ask(reply: InvalidReply, call: Call<'_>) -> (Result<Reply, CallError>, Option<EndReason>) {
     let server = LinkServer::of(Arc::new(InvalidServer(reply)), LinkPlan::default());
     let options =
         Options { recovery: Recovery::Soft, timeout: Duration::from_secs(20), ..Options::default() };
@@ -65,7 +65,7 @@ fn ask(reply: InvalidReply, call: Call<'_>) -> (Result<Reply, CallError>, Option
 
 fn violation_of(reply: InvalidReply) -> Garbage {
     let (outcome, end) = ask(reply, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
-    assert!(matches!(end, Some(End::ProtocolError(_))), "the link goes on: {end:?}");
+    assert!(matches!(end, Some(EndReason::ProtocolError(_))), "the link goes on: {end:?}");
     match outcome {
         Err(CallError::Garbage { why, .. }) => why,
         other => panic!("{other:?}"),
@@ -192,7 +192,7 @@ fn reply_data_land_in_the_receive_buffer_or_fail() {
             |xid| said(ReplyMessage::Reply { placed_bytes: 4 }, &[&*success(xid), &[1; 200]].concat());
         let (outcome, end) = ask(reply, Call { receive_buffer, ..Call::new(1, Credential::None) });
         assert!(matches!(outcome, Err(CallError::Garbage { why: Garbage::Data { .. }, .. })), "{outcome:?}");
-        assert!(matches!(end, Some(End::ProtocolError(_))), "the link goes on: {end:?}");
+        assert!(matches!(end, Some(EndReason::ProtocolError(_))), "the link goes on: {end:?}");
     }
     assert!(buffer.as_slice().is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0)), "nothing was copied");
 }
