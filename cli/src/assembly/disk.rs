@@ -1,4 +1,4 @@
-//! A server of one disk, from its start to its end.
+//! Server of one disk.
 
 use std::io::{self, Write};
 use std::net::TcpListener;
@@ -25,7 +25,7 @@ use crate::service::{self, Counted, Service, prometheus};
 pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
     let mut plan = DiskPlan::new(disk)?;
     if options.keep && matches!(plan.source, DiskSource::Qcow2 { .. }) {
-        // Which room holds what was written is in its process alone until it is flushed.
+        // The mapping of unflushed clusters exists only in the server's memory.
         let refused = format!(
             "--keep does not support {}: unflushed writes would be lost with its server",
             plan.source
@@ -67,11 +67,10 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
     )
 }
 
-/// Holds the sockets of guests for servers that follow each other.
+/// Runs as the keeper of the guests' sockets across servers.
 fn keep(plan: &DiskPlan) -> Outcome {
     let sockets = guest_sockets(plan, &[])?;
-    // Whose turn it is the server alone knows, and the next one would not: a disk that can be written has one
-    // guest.
+    // Only the server knows which guest has access, so a writable disk has one guest.
     let guests_max = if plan.options.read_only { Settings::default().guests_max } else { 1 };
     let settings = KeeperSettings { guests_max, refuses_front_end_areas: false };
     let states = match &plan.source {
@@ -82,7 +81,7 @@ fn keep(plan: &DiskPlan) -> Outcome {
     keeper::keep(&sockets, settings, &plan.name, own)
 }
 
-/// The process. Dropped from the top.
+/// A running disk server. Fields drop in order.
 struct DiskServer {
     mount: Option<DiskMount>,
     disk: ServedDisk,
@@ -92,7 +91,7 @@ struct DiskServer {
     sandbox: SandboxStatus,
 }
 
-/// What a server has opened before its sandbox closed.
+/// Resources opened before the sandbox is closed.
 struct Prepared {
     control: Listener,
     metrics: Vec<TcpListener>,
@@ -102,7 +101,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Takes all sockets before anything else, so that a busy one leaves no trace.
+    /// Binds all sockets before anything else, so that a busy one leaves no trace.
     fn open(plan: &DiskPlan, options: &DiskServerOptions) -> Result<Self, Failure> {
         let control = service::control_socket(options.control.as_deref(), || plan.name.clone())?;
         let disk = PreparedDisk::open(plan, &options.kept)?;
@@ -140,7 +139,7 @@ impl DiskServer {
         Ok(Self { mount, disk, metrics, _control, control_path, sandbox })
     }
 
-    /// A line for each endpoint, with what to type on the other side.
+    /// Prints a line for each endpoint, with commands for the peer.
     fn announce(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         self.disk.announce(&mut out, &mut 0)?;
@@ -155,7 +154,7 @@ impl DiskServer {
         out.flush()
     }
 
-    /// What programs have written to the file is on the disk before it is made durable.
+    /// Unmounts the file, then flushes the disk: writes through the mount reach the disk first.
     fn end(&mut self) -> Outcome {
         let file = self.mount.take().map_or(Ok(()), |mount| mount.end());
         self.disk.end().and(file)

@@ -1,4 +1,4 @@
-//! A disk as a file of this host.
+//! Mount of a disk as a file of this host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,28 +20,27 @@ use crate::failure::{Code, Failure, Outcome};
 use crate::mount_point::MountPoint;
 use crate::service::status::EndpointStatus;
 
-/// Where a disk is to be a file.
+/// Checked parameters of a disk mount.
 pub struct PreparedDiskMount {
     point: PathBuf,
     options: FuseOptions,
-    /// The file's, and the disk's.
+    /// Name of the file and of the disk.
     name: String,
     ends_at_failed_write: bool,
 }
 
-/// A session of its own: guests have those behind it.
+/// Session of the mount; guests have lower numbers.
 const SESSION: SessionId = SessionId(u64::MAX);
 
-/// How far the kernel reads around what is touched. A file that is used as memory is touched at random, and
-/// what is read ahead is mostly for nothing, and takes memory of the host: none of it, but where each answer
-/// comes from afar, and a request less is worth it (docs/decisions/clones.md).
+/// Kernel read-ahead of the file. A file mapped as memory is accessed at random, so read-ahead mostly wastes
+/// requests and host memory. It pays off only where each request crosses a network
+/// (docs/decisions/clones.md).
 const NEAR_READ_AHEAD_BYTES: u32 = 0;
 const FAR_READ_AHEAD_BYTES: u32 = 128 << 10;
 
 fn read_ahead_bytes(plan: &DiskPlan) -> u32 {
     match &plan.source {
-        // Just what is touched. A cache behind shared memory brings what lies around it by itself, and
-        // nothing waits for that.
+        // Accessed pages only. A cache behind shared memory reads around them by itself, in the background.
         DiskSource::Overlay(overlay) if overlay.is_recorded() => 0,
         source @ DiskSource::Overlay(_) if source.is_behind_memory() => 0,
         source if source.is_of_this_host() => NEAR_READ_AHEAD_BYTES,
@@ -50,7 +49,7 @@ fn read_ahead_bytes(plan: &DiskPlan) -> u32 {
 }
 
 impl PreparedDiskMount {
-    /// Looks whether it can be one there, if it is to be.
+    /// Checks the mount point and the file name; returns `None` if no mount is configured.
     pub fn of(plan: &DiskPlan, ends_at_failed_write: bool) -> Result<Option<Self>, Failure> {
         let Some(point) = &plan.options.mount else { return Ok(None) };
         Name::new(plan.name.as_bytes()).map_err(|error| {
@@ -62,7 +61,7 @@ impl PreparedDiskMount {
             allow_other: false,
             read_only: plan.options.read_only,
             exec: false,
-            // Users of the disk that come another way are told of nothing, as with a block device.
+            // Writes by other front ends are not announced to the mount, as with a block device.
             coherence: Coherence::Always,
             xattrs: false,
             read_ahead_bytes: Some(read_ahead_bytes(plan)),
@@ -72,12 +71,12 @@ impl PreparedDiskMount {
         Ok(Some(Self { point: path, options, name: plan.name.clone(), ends_at_failed_write }))
     }
 
-    /// What serving it goes on to need.
+    /// Adds what the mount needs inside the sandbox.
     pub fn need(needs: &mut Needs) {
         join(needs, of_mounts());
     }
 
-    /// Has it mounted from outside of the sandbox, where there is one.
+    /// Starts a helper that mounts outside the sandbox, if there is one.
     pub fn mounts_outside(&mut self, sandbox: &mut Sandbox<'_>) -> Outcome {
         let mounters = sandbox.mounters(&[(&*self.point, self.options.clone())])?;
         if let Some(mounter) = mounters.into_iter().flatten().next() {
@@ -92,7 +91,7 @@ impl PreparedDiskMount {
         let name = Name::new(self.name.as_bytes()).map_err(|error| Failure::cannot(&mounting, &error))?;
         let files = DiskFiles::new([(name.to_owned(), disk)], Identity { uid, gid, groups: None });
         if self.ends_at_failed_write {
-            // The kernel then tells all that have it mapped (SIGBUS).
+            // The kernel then signals all processes that map it (SIGBUS).
             files.when_failed(|| std::process::exit(Code::Failed as i32));
         }
         let mount = FuseMount::start(&files, SESSION, &self.point, &self.options)
@@ -101,7 +100,7 @@ impl PreparedDiskMount {
     }
 }
 
-/// A disk that is a file.
+/// A mounted disk.
 pub struct DiskMount {
     mount: FuseMount,
     files: DiskFiles,
@@ -109,7 +108,7 @@ pub struct DiskMount {
 }
 
 impl DiskMount {
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> PathBuf {
         self.mount.path().join(&self.name)
     }
@@ -119,8 +118,8 @@ impl DiskMount {
         EndpointStatus { kind: "fuse".into(), at, export: self.name.clone() }
     }
 
-    /// Waits for the last of its users: what they have written and the kernel still holds would be lost. A
-    /// failure if some of it is.
+    /// Waits for the last user, because pages that the kernel has not written back would be lost. Fails if a
+    /// write failed.
     pub fn end(&self) -> Outcome {
         let ending = format!("unmount the file {}", self.path().display());
         match self.mount.unmount() {

@@ -1,6 +1,6 @@
-//! What lies beneath an overlay, changed while it is served: what it has is frozen, and another one is put on
-//! top of it. The process that started the server says when, by messages at its standard input, and opens the
-//! files, since this one may be in a sandbox.
+//! Live change of the layers below a served overlay: the top layer is frozen and an empty one is put over it.
+//! The process that started the server sends messages to its standard input and opens the files, because this
+//! process may be in a sandbox.
 
 use std::fs::File;
 use std::io;
@@ -20,35 +20,35 @@ use tombolo_sys::packet;
 
 use super::plan::overlay::{Bottom, mark_of_overlay};
 
-/// The messages. Each is answered by [`DONE`], or by a reason.
+/// Message types. Each is answered by [`DONE`] or by an error text.
 pub const REST: &str = "rest";
-/// With a file: an overlay in which nothing is over the present one.
+/// Message with a file: an empty overlay over the present one.
 pub const TOP: &str = "top";
 pub const TAKE_BACK: &str = "take back";
 pub const SETTLE: &str = "settle";
-/// With a file: an overlay beneath the uppermost, from the bottom up.
+/// Message with a file: an overlay below the top one, sent from the bottom up.
 pub const LAYER: &str = "layer";
 pub const GO_ON: &str = "go on";
 pub const DONE: &str = "done";
 
-/// The longest reason.
+/// Maximum length of an error text.
 pub const BYTES_MAX: usize = 1024;
 
-/// The part that is known before the disk is open.
+/// Parts that are available before the disk is open.
 pub struct PreparedLayers {
     channel: OwnedFd,
     bottom: Bottom,
 }
 
-/// An overlay that is served, over others that are its own too.
+/// A served overlay over other private overlays.
 pub struct Layers {
     disk: Switch,
-    /// The layer that the disk stands on, since it was put on top.
+    /// Layer below the disk, once one was pushed.
     below: Option<Switch>,
-    /// The same before that, while it can be taken back.
+    /// Value of `below` before the last push, while it can be undone.
     before: Option<Option<Switch>>,
     bottom: Bottom,
-    /// Passed so far, from the bottom up.
+    /// Layers received so far, from the bottom up.
     passed: Vec<File>,
     pool: Arc<ThreadPool>,
 }
@@ -58,7 +58,7 @@ impl PreparedLayers {
         Ok(Self { channel: io::stdin().as_fd().try_clone_to_owned()?, bottom })
     }
 
-    /// Takes messages from now on, until the other side has ended. What is to be served of the disk.
+    /// Processes messages until the peer disconnects. Returns the disk to serve.
     pub fn start(self, disk: Arc<dyn BlockDevice>, pool: &Arc<ThreadPool>) -> io::Result<Switch> {
         let Self { channel, bottom } = self;
         let disk = Switch::new(disk);
@@ -88,7 +88,7 @@ impl Layers {
     }
 
     fn answer(&mut self, request: &str, file: Option<File>) -> io::Result<()> {
-        // The next checkpoint ends at its first message, before it changes anything.
+        // A disk with lost writes fails the next checkpoint at its first message, before it changes anything.
         if self.disk.is_lost() {
             return Err(io::Error::other("earlier writes cannot be made durable"));
         }
@@ -116,14 +116,15 @@ impl Layers {
 
     fn put_on_top(&mut self, file: File) -> io::Result<()> {
         let old = Switch::new(self.disk.now());
-        // It was written for what it is put on.
+        // The file was created for this base.
         let top = self.overlay(old.disk(), file, None, &OpenOptions::default())?;
         self.disk.replace(top).map_err(|_| io::Error::other("requests are outstanding"))?;
         self.before = Some(self.below.replace(old));
         Ok(())
     }
 
-    /// Reads from now on what was passed, in which there may be fewer and other files that are the same disk.
+    /// Switches reads to the received layers: a chain with the same content, possibly of fewer and other
+    /// files.
     fn renew(&mut self) -> io::Result<()> {
         let passed = std::mem::take(&mut self.passed);
         self.before = None;

@@ -1,8 +1,7 @@
-//! Puts front ends, layers and back ends together: what is asked for ([`options`]), checked as a whole
-//! ([`plan`]), running ([`servers`], and [`disk`] for one disk, which [`disk_mount`] shows as a file;
-//! [`served_disk`] is what both have of disks), and what to type on the other side ([`hints`]); [`layers`]
-//! has what lies beneath a disk changed while it is served, [`keeper`] has servers follow each other, and
-//! [`sandbox`] confines them.
+//! Composition of front ends, layers and back ends: command-line options ([`options`]), their validation as a
+//! whole ([`plan`]), running servers ([`servers`]; [`disk`] for one disk, [`disk_mount`] for its mount,
+//! [`served_disk`] for the code that both share), and commands for the peer ([`hints`]). [`layers`] changes
+//! the layers of a served disk, [`keeper`] restarts servers, and [`sandbox`] confines them.
 
 pub mod disk;
 pub mod disk_mount;

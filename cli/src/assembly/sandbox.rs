@@ -1,4 +1,4 @@
-//! How a server closes a sandbox behind itself, and what stays outside for it.
+//! Entry of a server into its sandbox, and the helpers that remain outside.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,18 @@ use tombolo_sys::open::Reopen;
 use crate::commands;
 use crate::failure::Failure;
 
-/// A sandbox that is not closed yet. What stays outside is started before.
+/// A sandbox before it is closed. Helpers outside are started first.
 pub struct Sandbox<'a> {
     strictness: Strictness,
     pub needs: Needs,
-    /// Where the log goes of what stays outside, if not where ours does now.
+    /// Log file of the helpers, if not this process's present one.
     log: Option<&'a File>,
 }
 
-/// A sandbox that is closed.
+/// A closed sandbox.
 pub struct Closed {
     pub held: SandboxStatus,
-    /// What opens files that are found by handle.
+    /// Opener of files by handle.
     pub broker: Option<Arc<dyn Reopen>>,
 }
 
@@ -38,7 +38,8 @@ impl<'a> Sandbox<'a> {
         self.strictness != Strictness::Off && self.needs.unconfinable.is_none()
     }
 
-    /// What opens files in these directories that are found by handle, where landlock does not let us.
+    /// Starts the helper that opens files of these directories by handle, if landlock prevents this process
+    /// from doing so.
     fn broker(&mut self, dirs: &[PathBuf]) -> Result<Option<Arc<dyn Reopen>>, Failure> {
         if !(self.is_wanted() && self.needs.serves_users && broker::is_needed()) {
             return Ok(None);
@@ -47,7 +48,7 @@ impl<'a> Sandbox<'a> {
         self.or_without(started.map(|broker| Arc::new(broker) as _))
     }
 
-    /// What mounts at these places, one for each.
+    /// Starts helpers that mount at these places, one for each.
     pub fn mounters(
         &mut self,
         places: &[(&Path, FuseOptions)],
@@ -59,7 +60,7 @@ impl<'a> Sandbox<'a> {
         self.or_without(started)
     }
 
-    /// Starts the process that looks up names, if this one will not be able to.
+    /// Starts the helper that looks up names, if the sandbox prevents look-ups.
     fn look_up_outside(&mut self) -> Result<(), Failure> {
         if self.is_wanted() && self.needs.looks_up {
             let started = commands::names::start(self.log);
@@ -68,7 +69,7 @@ impl<'a> Sandbox<'a> {
         Ok(())
     }
 
-    /// A server without help is not confined, unless it has to be.
+    /// Disables the sandbox if a helper failed to start; fails with `strict`.
     fn or_without<T>(&mut self, started: Result<T, Failure>) -> Result<Option<T>, Failure> {
         match started {
             Err(failure) if self.strictness != Strictness::Strict => {
@@ -80,8 +81,8 @@ impl<'a> Sandbox<'a> {
         }
     }
 
-    /// Gives up what is not needed any more, for good. With it comes the broker of these directories, if
-    /// there is one: it sees the same mounts.
+    /// Drops all privileges that are no longer needed, for good. Returns the broker of these directories, if
+    /// there is one; it has the same view of mounts.
     pub fn close(mut self, dirs: &[PathBuf]) -> Result<Closed, Failure> {
         let cannot = |error: SandboxError| {
             let word = if matches!(error, SandboxError::Stuck(_)) { "off" } else { "auto" };
@@ -92,7 +93,7 @@ impl<'a> Sandbox<'a> {
         let mut namespace = Namespace::enter(self.strictness, &self.needs).map_err(cannot)?;
         let broker = self.broker(dirs)?;
         if !self.is_wanted() {
-            // There is none without the broker.
+            // Without the broker the sandbox is not entered.
             namespace = namespace.leave().map_err(cannot)?;
         }
         let held = enter(self.strictness, &self.needs, namespace).map_err(cannot)?;

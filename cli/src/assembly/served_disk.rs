@@ -1,5 +1,4 @@
-//! A disk that is served: what of it is opened before a sandbox closes, and its front ends from their start
-//! to their end.
+//! A served disk: the resources opened before the sandbox closes, and the front ends.
 
 use std::io::{self, Write};
 use std::path::absolute;
@@ -33,32 +32,32 @@ use crate::failure::{Failure, Outcome, Reason};
 use crate::service::Counted;
 use crate::service::status::{EndpointStatus, ExportStatus};
 
-/// Requests that may wait for the host's disks at a time: more than the queues of all guests hold.
+/// Maximum pending requests on local disks, above the total depth of all guests' queues.
 const PENDING_MAX: usize = 1 << 17;
 
-/// A request that a device state has lost is never answered: what makes one waits for it, less than for its
-/// VMM.
+/// A request lost from a device state is never answered: a checkpoint waits for it this long, less than its
+/// VMM waits.
 const CHECKPOINT_DRAIN_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// A flush at the end that takes longer waits for a disk that is slow, or for a server that is away: the
-/// latter only for what was written.
+/// Limit for the flush at the end. Beyond it the disk is slow or its server unreachable; the latter is waited
+/// for only if there are writes.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What of a disk is opened before the sandbox closes.
+/// Resources of a disk that are opened before the sandbox closes.
 pub struct PreparedDisk {
     plan: DiskPlan,
     sockets: Vec<GuestSocket>,
     nbd: NbdSockets,
-    /// A file of this host. Other disks are reached from inside.
+    /// The disk, if it is local. Others are opened inside the sandbox.
     opened: Option<OpenedDisk>,
-    /// Where what lies beneath it is changed while it is served.
+    /// Receiver of layer changes, if enabled.
     layers: Option<PreparedLayers>,
     pool: Arc<ThreadPool>,
 }
 
 impl PreparedDisk {
-    /// Takes the sockets before anything else, so that a busy one leaves no trace. A keeper has handed in
-    /// those of `kept`. Starts no thread: it would stay outside of the sandbox.
+    /// Binds the sockets before anything else, so that a busy one leaves no trace. `kept` are descriptors
+    /// passed by a keeper. Starts no thread: it would remain outside the sandbox.
     pub fn open(plan: &DiskPlan, kept: &[i32]) -> Result<Self, Failure> {
         let options = &plan.options;
         let sockets = guest_sockets(plan, kept)?;
@@ -83,7 +82,7 @@ impl PreparedDisk {
         Ok(Self { plan: plan.clone(), sockets, nbd, opened, layers, pool })
     }
 
-    /// What serving it goes on to need.
+    /// Returns the needs of serving the disk.
     pub fn needs(&self) -> Needs {
         let mut needs = self.plan.source.needs();
         let made = self.sockets.iter().map(GuestSocket::path).chain(self.nbd.paths());
@@ -92,7 +91,7 @@ impl PreparedDisk {
         needs
     }
 
-    /// Opens what is not of this host, and serves what is called by address. Guests come with
+    /// Opens a disk that is not local, and starts the front ends with addresses. Guests follow with
     /// [`admit`](ServedDisk::admit).
     pub fn start(self) -> Result<ServedDisk, Failure> {
         let Self { plan, sockets, nbd, opened, layers, pool } = self;
@@ -126,8 +125,8 @@ fn how(plan: &DiskPlan) -> OpenOptions {
     OpenOptions { read_only, block_bytes, user: place_of(plan), ..OpenOptions::default() }
 }
 
-/// A number for the socket that a guest connects to and for the disk's name, which no two servers of a host
-/// have at a time: FNV-1a. Without a guest there is no memory that a transfer may reach late: 0.
+/// Returns a number for the guest's socket and the disk's name, unique among the servers of a host at a time
+/// (FNV-1a). 0 without guests, where no late transfer can reach a guest's memory.
 fn place_of(plan: &DiskPlan) -> u32 {
     let Some(path) = plan.options.vhost_user.first() else { return 0 };
     let path = absolute(path).unwrap_or_else(|_| path.clone());
@@ -135,7 +134,7 @@ fn place_of(plan: &DiskPlan) -> u32 {
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The sockets that VMMs connect to, or those that a keeper has handed in in their place.
+/// Creates the sockets of VMMs, or adopts those passed by a keeper.
 pub fn guest_sockets(plan: &DiskPlan, kept: &[i32]) -> Result<Vec<GuestSocket>, Failure> {
     let options = &plan.options;
     if !kept.is_empty() {
@@ -147,7 +146,7 @@ pub fn guest_sockets(plan: &DiskPlan, kept: &[i32]) -> Result<Vec<GuestSocket>, 
     paths.map(|path| GuestSocket::open(&path, access)).collect()
 }
 
-/// A disk with its front ends. Dropped from the top: guests go before the sockets' files.
+/// A disk with its front ends. Fields drop in order: guests before the files of their sockets.
 pub struct ServedDisk {
     guests: Vec<VhostServer>,
     nbd: Vec<NbdServer>,
@@ -158,12 +157,12 @@ pub struct ServedDisk {
     counters: Arc<Counters>,
     client: Option<Arc<NfsExport>>,
     plan: DiskPlan,
-    /// What waits for the host's disks.
+    /// Pool for blocking operations on local disks.
     _pool: Arc<ThreadPool>,
 }
 
 impl ServedDisk {
-    /// Lets guests in.
+    /// Admits guests.
     pub fn admit(&mut self) -> Outcome {
         for socket in &self.sockets {
             let failed =
@@ -174,7 +173,7 @@ impl ServedDisk {
     }
 
     fn guests_of(&self, socket: &GuestSocket) -> io::Result<VhostServer> {
-        // Two guests that write destroy each other's file system.
+        // Two writing guests would corrupt each other's file system.
         let mut settings = Settings { one_at_a_time: !self.disk.profile().read_only, ..Settings::default() };
         if self.switch.is_some() {
             settings.drain_timeout = CHECKPOINT_DRAIN_TIMEOUT;
@@ -190,13 +189,12 @@ impl ServedDisk {
         VhostServer::start(socket.socket().try_clone()?, settings, Box::new(make))
     }
 
-    /// The disk, with what counts.
+    /// Returns the disk, with counters.
     pub fn disk(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.disk)
     }
 
-    /// A line for each endpoint, with what to type on the other side. `index` counts the sockets of all
-    /// disks.
+    /// Prints a line for each endpoint, with commands for the peer. `index` counts the sockets of all disks.
     pub fn announce(&self, out: &mut impl Write, index: &mut usize) -> io::Result<()> {
         let DiskPlan { name, options, .. } = &self.plan;
         let size_bytes = self.disk.geometry().size_bytes;
@@ -216,7 +214,7 @@ impl ServedDisk {
         Ok(())
     }
 
-    /// What it counts, among what the server does.
+    /// Adds the disk's counters to those of the server.
     pub fn add_to(&self, counted: &mut Counted) {
         let name = || self.plan.name.clone();
         counted.exports.push((name(), Arc::clone(&self.counters)));
@@ -236,7 +234,7 @@ impl ServedDisk {
         (status, endpoints)
     }
 
-    /// Cuts guests and clients off, and makes durable what was answered.
+    /// Disconnects guests and clients, and flushes the disk.
     pub fn end(&mut self) -> Outcome {
         self.guests.drain(..).for_each(VhostServer::stop);
         self.nbd.clear();
@@ -244,7 +242,7 @@ impl ServedDisk {
             return Ok(());
         }
         let cx = Ctx::root(SessionId(0));
-        // Also what a checkpoint has frozen that did not come to its end.
+        // Includes the frozen layer of an unfinished checkpoint.
         let settled = self
             .switch
             .as_ref()
@@ -276,7 +274,7 @@ impl ServedDisk {
             .map_err(|error| Failure::cannot(format_args!("make the writes to {name} durable"), &error))
     }
 
-    /// Whether a change was answered since this process has the disk.
+    /// Returns `true` if this process has completed a change.
     fn is_changed(&self) -> bool {
         let counted = self.counters.snapshot();
         let has_succeeded =
@@ -285,18 +283,17 @@ impl ServedDisk {
     }
 }
 
-/// What tools ask a server that has disks: the size of each can be changed (`size=SIZE,disk=NAME`, and with
-/// `size=SIZE,shrink,disk=NAME` to a smaller one), or taken in as it is now (`size,disk=NAME`).
+/// Control requests of a server with disks: resizing (`size=SIZE,disk=NAME`; `size=SIZE,shrink,disk=NAME` to
+/// a smaller size) and adopting a changed size of the file (`size,disk=NAME`).
 pub struct DiskAnswers {
-    /// What else it answers.
+    /// Handler of all other requests.
     others: Arc<dyn Answers>,
     disks: Vec<(String, Arc<dyn BlockDevice>)>,
-    /// Held from the look at a size to its change: of two requests the later one sees what the first has
-    /// made.
+    /// Lock for reading and changing a size, so that concurrent requests are serialised.
     resizing: Mutex<()>,
 }
 
-/// A size of a disk that was changed, in bytes.
+/// Sizes of a disk before and after a resize, in bytes.
 struct Resized {
     before: u64,
     now: u64,
@@ -325,8 +322,8 @@ impl DiskAnswers {
         let resize = disk.resize().ok_or("its size cannot be changed here")?;
         let _alone = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = disk.geometry().size_bytes;
-        // What it lies in may have grown since it was opened, and be cut off by a size that is larger than
-        // the disk's.
+        // The file may have grown since it was opened; a larger size than the disk's could otherwise truncate
+        // it.
         let now = wait(&**disk, resize.follow_size(&Ctx::root(SessionId(0))))?;
         let Some(wanted) = wanted else { return Ok(Resized { before, now }) };
         if wanted < now && !shrinks {
@@ -338,7 +335,7 @@ impl DiskAnswers {
     }
 }
 
-/// What a change of a size comes to.
+/// Waits for the result of a resize.
 fn wait<T>(disk: &dyn BlockDevice, resized: Answer<T>) -> Result<T, String> {
     disk.submit();
     resized.wait().map_err(|error| match error {

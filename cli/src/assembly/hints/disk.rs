@@ -1,12 +1,12 @@
-//! For disks.
+//! Commands for clients of disks.
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use super::{SHARED_MEMORY, for_qemu, quoted};
 
-/// A line for each VMM that connects to a socket, and one for the guest. `index` is where the socket stands
-/// among the server's.
+/// Prints a line for each VMM that can connect to the socket, and one for the guest. `index` is the position
+/// of the socket among the server's.
 pub fn vhost_user(
     out: &mut impl Write,
     index: usize,
@@ -32,7 +32,7 @@ pub fn vhost_user(
     writeln!(out, "  crosvm (untested): --vhost-user {}", quoted(&format!("block,socket={socket}")))
 }
 
-/// What to type to use a disk over NBD. `at` is `unix:PATH` or `HOST:PORT`.
+/// Prints commands for using a disk over NBD. `at` is `unix:PATH` or `HOST:PORT`.
 pub fn nbd(out: &mut impl Write, at: &str, url: &str, export: &str, is_secure: bool) -> io::Result<()> {
     let url = quoted(url);
     if is_secure {

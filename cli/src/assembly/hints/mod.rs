@@ -1,4 +1,4 @@
-//! What to type on the other side.
+//! Commands for the peer of each endpoint.
 
 pub mod disk;
 pub mod nfs;
@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// A line for each VMM that connects to a socket, and one for the guest. `index` is where the socket stands
-/// among the server's: devices of one guest need different ids.
+/// Prints a line for each VMM that can connect to the socket, and one for the guest. `index` is the position
+/// of the socket among the server's: devices of one guest need different ids.
 pub fn virtiofs(
     out: &mut impl Write,
     index: usize,
@@ -33,16 +33,16 @@ pub fn virtiofs(
     writeln!(out, "  crosvm (untested): --vhost-user {}", quoted(&format!("fs,socket={socket}")))
 }
 
-/// QEMU's memory, as every device outside of it wants it.
+/// QEMU options for memory that vhost-user back ends can map.
 const SHARED_MEMORY: &str =
     "-m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem";
 
-/// QEMU takes a doubled comma for one in a path.
+/// Escapes commas for QEMU, which doubles them in a path.
 fn for_qemu(path: &str) -> String {
     path.replace(',', ",,")
 }
 
-/// A word as a shell wants it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=,:@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -56,7 +56,7 @@ fn quoted(word: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    /// What is written, as text.
+    /// Returns the output of `write` as text.
     pub fn text(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
         let mut out = Vec::new();
         write(&mut out).expect("memory takes it");

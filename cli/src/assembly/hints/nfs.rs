@@ -1,4 +1,4 @@
-//! What NFS clients are told.
+//! Commands for NFS clients.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use super::quoted;
 use crate::location::encoded;
 
-/// What QEMU's user network calls the machine that it runs on (slirp; only its loopback).
+/// Address of the host in QEMU's user network (slirp; reaches only its loopback).
 const QEMU_HOST: &str = "10.0.2.2";
 
-/// A line for each kind of client that mounts an export at this address. `host` is what this machine is
-/// called, for clients elsewhere.
+/// Prints a line for each kind of client that can mount the export at this address. `host` is the name of
+/// this host for remote clients.
 pub fn for_clients(out: &mut impl Write, address: SocketAddr, export: &str, host: &str) -> io::Result<()> {
     let port = address.port();
     let (host, tcp) = match address.ip() {
@@ -40,8 +40,7 @@ pub fn for_clients(out: &mut impl Write, address: SocketAddr, export: &str, host
     )
 }
 
-/// The same at an address that is served over TLS alone. The server's certificate must be for the name that
-/// they write.
+/// Prints the commands for an address with TLS only. The server's certificate must match the name used.
 pub fn for_tls_clients(
     out: &mut impl Write,
     address: SocketAddr,
@@ -58,7 +57,7 @@ pub fn for_tls_clients(
     writeln!(out, "  tombolo:    tombolo mount {} DIR", quoted(&url))
 }
 
-/// Where callers can be, for the line that says that NFS is ready; nothing if the address tells it.
+/// Returns the interfaces for the `ready` line of NFS; empty if the address implies them.
 pub fn reach(ip: IpAddr) -> &'static str {
     match ip {
         ip if ip.is_loopback() => " interfaces=loopback",
@@ -67,7 +66,7 @@ pub fn reach(ip: IpAddr) -> &'static str {
     }
 }
 
-/// What this machine calls itself; `localhost` if it does not say.
+/// Returns the host name; `localhost` if none is set.
 pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match name.trim() {

@@ -1,4 +1,4 @@
-//! What to type on the other side to mount over shared memory.
+//! Commands for mounting over shared memory.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -7,14 +7,14 @@ use tombolo_host_links::shared_memory::MemoryLocation;
 
 use super::{for_qemu, quoted};
 
-/// A line for this program, which mounts an export at a socket.
+/// Prints the command that mounts an export at a socket.
 pub fn socket(out: &mut impl Write, socket: &Path, export: &str) -> io::Result<()> {
     let place = format!("shm:{}{export}", socket.display());
     writeln!(out, "  this host:  tombolo mount {} /mnt", quoted(&place))
 }
 
-/// A line for each kind of guest that mounts an export over memory that it has too; where a guest serves,
-/// also one for its host, which calls the file something else. `index` is where the memory stands among the
+/// Prints a line for each kind of guest that can mount an export over shared memory; if the server runs in a
+/// guest, also one for its host, where the file has another name. `index` is the position among the
 /// endpoints: devices of one guest need different ids.
 pub fn memory(
     out: &mut impl Write,

@@ -1,7 +1,7 @@
-//! The process that the user has started with `--keep`: it holds the connections of guests, and starts the
-//! server, which is this program once more, and the next when that one is killed or to be replaced.
+//! Process started by `--keep`: it holds the connections of guests, starts the server (this program again),
+//! and starts the next one when that is killed or replaced.
 //!
-//! Reading order: `turn`, how a server is started and ended; here; `upgrade`, how one is replaced.
+//! Reading order: `turn`, the start and end of a server; this module; `upgrade`, its replacement.
 
 mod turn;
 mod upgrade;
@@ -28,8 +28,8 @@ use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::failure::{Code, Failure, Outcome};
 use turn::{Input, Launched};
 
-/// Holds the guests of these sockets until the server ends by itself or is asked to. By the name it is found
-/// to be upgraded. Each server is given these options besides.
+/// Keeps the guests of these sockets connected until the server exits by itself or is stopped. `tombolo
+/// upgrade` finds it by `name`. Each server is started with `options` in addition to the command line.
 pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options: Vec<String>) -> Outcome {
     if sockets.is_empty() {
         return Err(Failure::usage("--keep requires sockets for VMMs"));
@@ -41,7 +41,7 @@ pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options
     }
     let keeping = Arc::new(Keeping {
         words: words_for_server(env::args_os().skip(1), options),
-        // Also when the program's file was replaced meanwhile.
+        // Also valid after the program's file was replaced.
         program: Mutex::new("/proc/self/exe".into()),
         servers,
         told: Mutex::default(),
@@ -64,7 +64,7 @@ fn take_in(socket: &GuestSocket, settings: Settings, servers: &Arc<Servers>) -> 
     Ok(descriptor)
 }
 
-/// The words of this command, and behind its name the options.
+/// Inserts the options into the command line, after the command's name.
 fn words_for_server(words: impl Iterator<Item = OsString>, options: Vec<String>) -> Vec<OsString> {
     let mut words: Vec<OsString> = words.collect();
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
@@ -75,22 +75,22 @@ fn words_for_server(words: impl Iterator<Item = OsString>, options: Vec<String>)
 
 struct Keeping {
     words: Vec<OsString>,
-    /// What the next server is, unless one waits already.
+    /// Program of the next server, unless `next` is set.
     program: Mutex<PathBuf>,
     servers: Arc<Servers>,
     told: Mutex<Told>,
-    /// A server that waits for the end of this one.
+    /// Successor that waits for this server's end.
     next: Mutex<Option<Launched>>,
-    /// One upgrade at a time.
+    /// Serialises upgrades.
     upgrading: Mutex<()>,
 }
 
-/// What the server is told by: a line when it is its turn, and the end when it is to end. Not by a signal: it
-/// may have got one from elsewhere, and the second one kills.
+/// Control of the running server, through its standard input: a line gives it its turn, end of file stops it.
+/// Signals are not used: the user may have sent one already, and a second one kills.
 #[derive(Default)]
 struct Told {
     input: Option<Input>,
-    /// The server's process, while it runs.
+    /// Process of the server, while it runs.
     process: Option<u32>,
     is_stopped: bool,
 }
@@ -108,7 +108,7 @@ impl Keeping {
         Ok(stop)
     }
 
-    /// Starts one server after the other.
+    /// Starts one server after another.
     fn supervise(&self, stop: &Receiver<StopSignal>) -> Outcome {
         let cannot = |error: &io::Error| Failure::cannot("start the server", error);
         let mut is_first = true;
@@ -154,7 +154,7 @@ impl Keeping {
         }
     }
 
-    /// Whether the end was asked for.
+    /// Clears the state of the ended server; returns `true` if a stop was requested.
     fn turn_is_over(&self) -> bool {
         let mut told = lock(&self.told);
         (told.input, told.process) = (None, None);
@@ -162,8 +162,8 @@ impl Keeping {
     }
 }
 
-/// Whether no other server is to be started: it was asked to end, or could not even begin, which is the
-/// command's failure.
+/// Returns `true` if no further server is to be started: the server was stopped, or the first one failed to
+/// start, which is the command's failure.
 fn is_an_end(status: ExitStatus, is_first: bool) -> bool {
     let ends = [0, Code::Interrupted as i32, Code::Terminated as i32];
     status.code().is_some_and(|code| is_first || ends.contains(&code))
@@ -180,7 +180,7 @@ fn outcome(status: ExitStatus, is_stopped: bool) -> Outcome {
     }
 }
 
-/// A server that dies as soon as it lives is started ever later, up to a second.
+/// Back-off for servers that die soon after their start, up to a second.
 #[derive(Default)]
 struct Haste {
     deaths: u32,

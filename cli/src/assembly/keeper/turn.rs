@@ -1,6 +1,6 @@
-//! A server that is kept, from both sides: its keeper starts it and says when it is its turn, through its
-//! standard input, whose end is also the server's. It waits for that before it opens anything, so it can
-//! stand ready beside the one before.
+//! Start of a server by its keeper, from both sides. The keeper gives the server its turn through standard
+//! input, and end of file there stops it. A server opens nothing before its turn, so a successor can wait
+//! while its predecessor runs.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,22 +15,22 @@ use tombolo_sys::process::{await_end, await_group, kill_group};
 
 use crate::failure::Failure;
 
-/// What a server says when it waits for its turn. It goes no further.
+/// Output of a server that waits for its turn. It is not passed on.
 const WAITING: &str = "waiting";
-/// How the line begins that comes when it serves.
+/// Beginning of the line that a server prints once it serves.
 const SERVING: &str = "ready control";
 
-/// A server that was started.
+/// A started server.
 pub struct Launched {
     pub process: Child,
     pub input: Option<Input>,
     pub said: Receiver<Said>,
 }
 
-/// What its keeper tells it by.
+/// Standard input of a server.
 pub struct Input(ChildStdin);
 
-/// How far it has come.
+/// Progress of a server's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     Waits,
@@ -38,11 +38,11 @@ pub enum Said {
 }
 
 impl Launched {
-    /// Starts that program with these words. What the first server says is said here.
+    /// Starts the program with these arguments. The output of the first server is passed on.
     pub fn start(program: &Path, words: &[OsString], is_first: bool) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.arg0("tombolo").args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // What the terminal sends comes to the keeper, which passes it on.
+        // Signals of the terminal reach the keeper alone, which passes them on.
         let mut process = command.process_group(0).spawn()?;
         let input = process.stdin.take().map(Input);
         let (sender, said) = mpsc::channel();
@@ -54,19 +54,20 @@ impl Launched {
     }
 }
 
-/// Waits for the end of a server, and ends what it has started: its broker may be about to open a file, or to
-/// empty one, and must not do that beside the next server. This process has to have adopted their orphans.
+/// Waits for a server to end and kills the processes that it started: its broker may be about to open or
+/// truncate a file, which must not happen while the next server runs. This process must be the subreaper of
+/// their orphans.
 pub fn wait_for_all(process: &mut Child) -> io::Result<ExitStatus> {
     let group = process.id();
     await_end(group)?;
-    // It is not waited for yet, so the number is not another group's. There may be nothing left.
+    // The process is not reaped yet, so its group id is not reused. The group may be empty.
     let _ = kill_group(group);
     let status = process.wait()?;
     await_group(group)?;
     Ok(status)
 }
 
-/// Whether that is said in time.
+/// Returns `true` if the server reports `what` in time.
 pub fn is_said(said: &Receiver<Said>, what: Said, timeout: Duration) -> bool {
     let end = Instant::now() + timeout;
     loop {
@@ -78,8 +79,8 @@ pub fn is_said(said: &Receiver<Said>, what: Said, timeout: Duration) -> bool {
     }
 }
 
-/// Takes what a server says, and says it too, if it is the first. What is at the other end of ours may be
-/// gone.
+/// Processes the output of a server, and passes it on if it is the first. Failed writes are ignored: the
+/// reader of our output may be gone.
 fn listen(output: ChildStdout, sender: &Sender<Said>, is_first: bool) {
     for line in BufReader::new(output).lines().map_while(Result::ok) {
         let said = match line.as_str() {
@@ -91,37 +92,37 @@ fn listen(output: ChildStdout, sender: &Sender<Said>, is_first: bool) {
             let mut out = io::stdout().lock();
             let _ = writeln!(out, "{line}").and_then(|()| out.flush());
         }
-        // Mostly it is not waited for.
+        // Sending fails if nothing waits for it, which is the usual case.
         said.map(|said| sender.send(said));
     }
 }
 
 impl Input {
-    /// One that is dead already is found so when it is waited for.
+    /// Signals the server to begin. A dead server is detected when it is waited for.
     pub fn give_turn(&mut self) {
         let _ = self.0.write_all(b"\n");
     }
 }
 
-/// Whether this is the server of a keeper, whose end is its own.
+/// Role of this server: if it belongs to a keeper, it ends with it.
 pub struct Turn {
     is_kept: bool,
 }
 
 impl Turn {
-    /// In a server that is kept, and has these descriptors: waits until its keeper says that it is its turn.
-    /// Returns at once in any other.
+    /// Waits until the keeper gives this server its turn, if it has inherited these descriptors. Returns at
+    /// once without a keeper.
     pub fn wait(descriptors: &[i32]) -> Result<Self, Failure> {
         let is_kept = !descriptors.is_empty();
         if is_kept {
             let asked = writeln!(io::stdout(), "{WAITING}").and_then(|()| io::stdin().read_exact(&mut [0]));
-            // It is not wanted any more.
+            // The keeper has closed it.
             asked.map_err(|_| Failure::silent())?;
         }
         Ok(Self { is_kept })
     }
 
-    /// Calls `end`, from a thread of its own, when the keeper ends or wants the server to.
+    /// Calls `end` from a separate thread when the keeper exits or stops the server.
     pub fn on_end(&self, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
         if !self.is_kept {
             return Ok(());

@@ -1,6 +1,5 @@
-//! A server is replaced: the next one stands ready, the one that runs is killed, and the next finds what that
-//! one had under way. It is the way of a server that was killed, without the time that a program takes to
-//! start.
+//! Replacement of a running server: the successor waits, the running one is killed, and the successor takes
+//! over its requests in flight. Recovery is the same as after a crash, minus the time to start a program.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -17,10 +16,10 @@ use super::Keeping;
 use super::turn::{Launched, Said, is_said};
 use crate::failure::{Failure, Reason};
 
-/// How long a program may take until it waits for its turn, and then until it serves.
+/// Time limit until a program waits for its turn, and then until it serves.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where keepers listen, by the names of what their servers serve.
+/// Returns the directory of the keepers' control sockets, which have their servers' names.
 pub fn directory() -> PathBuf {
     control::default_directory().join("keepers")
 }
@@ -28,7 +27,7 @@ pub fn directory() -> PathBuf {
 /// Answers `upgrade=PROGRAM`.
 pub fn serve(keeping: &Arc<Keeping>, name: &str) -> Result<Server, Failure> {
     let listening = "listen for `tombolo upgrade`";
-    // Whether it can be used is seen by what is done in it.
+    // An unusable directory is detected when the socket is created.
     let _ = DirBuilder::new().mode(0o700).create(control::default_directory());
     let socket =
         control::free_socket(&directory(), name).map_err(|error| Failure::cannot(listening, &error))?;
@@ -51,14 +50,15 @@ impl Answers for Upgrades {
 }
 
 impl Keeping {
-    /// Has that program serve, or else the one before; how long there was no server.
+    /// Switches to that program; if it fails, the old one is started again. Returns the time without a
+    /// server.
     fn upgrade(&self, program: &Path) -> Result<Duration, String> {
         let _only = lock(&self.upgrading);
         let shown = program.display();
         let launched = Launched::start(program, &self.words, false);
         let mut next = launched.map_err(|error| String::from(Reason::from(&error)))?;
         if !is_said(&next.said, Said::Waits, START_TIMEOUT) {
-            // Both fail only when it has ended.
+            // Both fail only if it has exited.
             let _ = next.process.kill();
             let _ = next.process.wait();
             return Err(format!("{shown} cannot serve this disk; the old server continues"));
@@ -71,7 +71,7 @@ impl Keeping {
             return Err("the server has just died; try again".into());
         };
         *lock(&self.next) = Some(next);
-        // It has a group of its own. If it is dead, so much the better.
+        // It has its own process group. Failure means that it is dead already.
         let _ = kill_group(process);
         drop(told);
         if !is_said(&said, Said::Serves, START_TIMEOUT) {

@@ -151,7 +151,7 @@ impl FromStr for ContractArg {
     }
 }
 
-/// A contract as it is written.
+/// Formats a contract as on the command line.
 pub fn contract_word(contract: Contract) -> String {
     match contract {
         Contract::Immutable => "immutable".into(),

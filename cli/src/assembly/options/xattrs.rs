@@ -7,7 +7,7 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Xattrs {
-    /// Those of the host's files
+    /// Visible, as on the host
     #[default]
     On,
     /// None: fewer requests, but access lists and file capabilities are hidden from the guest

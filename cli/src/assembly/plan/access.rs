@@ -1,4 +1,4 @@
-//! Permissions of new files that hold what others hold.
+//! Permissions of new files with the content of others.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
@@ -13,24 +13,24 @@ use super::disk::DiskSource;
 use crate::commands::files::open_path::attr_of;
 use crate::failure::Failure;
 
-/// The attribute that an access list of a file is kept in (acl(5)).
+/// Extended attribute of access lists (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
-/// The permissions of a new file with the content of a disk: what each file of it permits that the disk lies
-/// in, and the umask does not take away. Its owner may always read and write it.
+/// Permissions of a new file with the content of a disk: those common to all files of the disk, minus the
+/// umask. The owner can always read and write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     mode: u32,
-    /// The group of all of those files, where it is one.
+    /// Group of all source files, if they share one.
     gid: Option<u32>,
 }
 
 impl Access {
-    /// For the owner alone.
+    /// Access for the owner alone.
     pub const PRIVATE: Self = Self { mode: 0o600, gid: None };
 
-    /// For a copy of this disk, or an overlay of it. Nothing is known of what an NBD server has, which is the
-    /// owner's alone.
+    /// Returns the permissions for a copy or an overlay of this disk. Permissions of an NBD server's disk are
+    /// unknown, so its copies are private.
     pub fn of(disk: &DiskSource, umask: Mode) -> Result<Self, Failure> {
         let mut found = Vec::new();
         for layer in disk.layers()? {
@@ -53,7 +53,7 @@ impl Access {
         Ok(Self { mode: mode | Self::PRIVATE.mode, gid: gid.filter(|_| is_one_group) })
     }
 
-    /// For a file that replaces another.
+    /// Returns the permissions for a file that replaces another.
     pub fn like(replaced: &Metadata) -> Self {
         Self { mode: replaced.mode() & 0o7777, gid: Some(replaced.gid()) }
     }
@@ -61,26 +61,26 @@ impl Access {
     fn of_file(path: &Path) -> io::Result<Self> {
         let it = fs::metadata(path)?;
         let (mode, gid) = (it.mode() & 0o777, Some(it.gid()));
-        // With an access list the group's bits are those of the mask: what the group may is less.
+        // With an access list, the group bits are the mask: the group itself may have less access.
         let has_list = it.is_file()
             && xattr::value(File::open(path)?.as_fd(), ACCESS_LIST, &mut []).is_ok_and(|len| len > 0);
         Ok(if has_list { Self { mode: of_others(mode), gid } } else { Self { mode, gid } })
     }
 
-    /// Those of a file of this group. The members of another group than the sources' are among the others
-    /// there.
+    /// Returns the mode for a file of this group. Members of another group than the sources' have only the
+    /// access of others.
     pub fn in_group(self, gid: u32) -> Mode {
         Mode::new(if self.gid == Some(gid) { self.mode } else { of_others(self.mode) })
     }
 
-    /// Gives them to a new file.
+    /// Sets the permissions of a new file.
     pub fn give(self, file: &File) -> io::Result<()> {
         let mode = self.in_group(file.metadata()?.gid());
         file.set_permissions(Permissions::from_mode(mode.bits()))
     }
 }
 
-/// The group may no more than others.
+/// Restricts the group to the access of others.
 fn of_others(mode: u32) -> u32 {
     mode & (0o707 | mode << 3)
 }

@@ -1,4 +1,4 @@
-//! What is cached of a tree, and where.
+//! Cache of a tree.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -33,29 +33,29 @@ pub struct CachePlan {
     store: StoreOptions,
     policy: Policy,
     lease: Lease,
-    /// The machine's own number, which a sandbox hides.
+    /// Machine id, which a sandbox hides.
     machine: String,
     is_shared: bool,
     borrows_from: Option<PathBuf>,
     data_from: Option<NfsUrl>,
     record: Option<PathBuf>,
-    /// How changes are kept back, if they are.
+    /// Write-back options, if enabled.
     write_back: Option<write_back::Options>,
 }
 
-/// What a cache that is to have a tree for itself does about others.
+/// Lease policy of a cache with an exclusive contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lease {
-    /// It takes the lease of the tree, if it is free.
+    /// Acquire the lease if it is free.
     Free,
-    /// It takes it from whatever proxy has it.
+    /// Take it over from another proxy.
     Taken,
-    /// It takes none.
+    /// Acquire none.
     None,
 }
 
 impl CachePlan {
-    /// Of a directory, which is made if it is missing.
+    /// Creates the plan of a cache directory, which is created if missing.
     pub fn new(dir: PathBuf, asked: CacheOptions) -> Result<Self, Failure> {
         let file = asked.policy.as_deref().map(PolicyFile::read).transpose()?.unwrap_or_default();
         let mut store = StoreOptions::default();
@@ -110,7 +110,7 @@ impl CachePlan {
         })
     }
 
-    /// Has changes refused, whatever its mode and rules say.
+    /// Refuses all changes, regardless of mode and rules.
     pub fn refuse_changes(&mut self) -> Result<(), Failure> {
         if self.write_back.is_some() {
             let problem = "--readonly and --mode write-back exclude each other";
@@ -121,30 +121,30 @@ impl CachePlan {
         Ok(())
     }
 
-    /// Whether nothing can be changed.
+    /// Returns `true` if no file can be changed.
     pub fn is_read_only(&self) -> bool {
         self.policy.is_read_only()
     }
 
-    /// Whether it says of any file that all changes come through it.
+    /// Returns `true` if any file has the exclusive contract.
     pub fn is_exclusive(&self) -> bool {
         self.policy.is_exclusive()
     }
 
-    /// Whether mounts can be told of all changes.
+    /// Returns `true` if mounts can be notified of all changes.
     pub fn tells_changes(&self) -> bool {
         self.policy.tells_changes()
     }
 
-    /// Whether others are kept from changing a tree by a lease.
+    /// Returns `true` if a lease keeps other proxies from changing the tree.
     pub fn takes_lease(&self, tree: &Tree) -> bool {
         let is_over_nfs = matches!(tree, Tree::Nfs(_) | Tree::NfsShm(_));
         is_over_nfs && self.lease != Lease::None && self.policy.is_exclusive()
     }
 
-    /// What having it goes on to need. Its directory is made now: one that is not there cannot be allowed.
+    /// Returns the needs of the cache. Creates its directory, because a sandbox cannot allow a missing one.
     pub fn needs(&self) -> Needs {
-        // Why it cannot be had is said when it is used.
+        // Errors are reported when the directory is used.
         let _ = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
         let lists = needs::directories_of([self.dir.clone()]);
         let mut needs = Needs { lists, changes: vec![self.dir.clone()], ..Needs::default() };
@@ -155,7 +155,7 @@ impl CachePlan {
         needs
     }
 
-    /// How much data it may hold.
+    /// Returns the maximum amount of cached data.
     pub fn capacity_bytes(&self) -> u64 {
         self.store.capacity_bytes
     }
@@ -268,7 +268,7 @@ impl CachePlan {
         }
     }
 
-    /// What happens to changes.
+    /// Returns the name of the write mode.
     pub fn mode(&self) -> &'static str {
         match self.write_back {
             Some(_) => "write-back",
@@ -277,12 +277,12 @@ impl CachePlan {
         }
     }
 
-    /// What is promised of the age of most files.
+    /// Returns the default contract as on the command line.
     pub fn contract(&self) -> String {
         contract_word(self.policy.default.contract)
     }
 
-    /// What the line that begins with `ready` says.
+    /// Returns the cache's part of the `ready` line.
     pub fn words(&self, tree: &Tree) -> String {
         let (mode, rules) = (self.mode(), &self.policy.rules);
         let rules = if rules.is_empty() { String::new() } else { format!(" rules={}", rules.len()) };
@@ -299,10 +299,10 @@ impl CachePlan {
     }
 }
 
-/// So long at most a start waits for a cache in the middle.
+/// Maximum wait for another host's cache at the start.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
-/// Makes connections to a cache in the middle, of which no answer is waited for long.
+/// Returns a connector to another host's cache, whose requests time out soon.
 fn connecting(url: NfsUrl) -> Connect {
     Box::new(move || {
         let nfs = NfsOptions::for_cache().then(&NfsOptions::fails_soon());
@@ -313,7 +313,7 @@ fn connecting(url: NfsUrl) -> Connect {
     })
 }
 
-/// Where a tree is, without how it is asked.
+/// Returns the location of a tree without connection options.
 fn place(tree: &Tree) -> String {
     let text = tree.to_string();
     match tree {
@@ -322,7 +322,7 @@ fn place(tree: &Tree) -> String {
     }
 }
 
-/// Why a tree is not this cache's alone, and what to do about it.
+/// Reports why the tree's lease was not acquired, with a remedy.
 fn not_leased(doing: &str, error: &LeaseError) -> Failure {
     let failure = Failure::cannot(doing, error);
     match error {
@@ -337,7 +337,7 @@ fn not_leased(doing: &str, error: &LeaseError) -> Failure {
     }
 }
 
-/// Why a cache directory is not used, and what to do about it.
+/// Reports why a cache directory cannot be used, with a remedy.
 pub fn not_opened(doing: &str, error: &OpenError) -> Failure {
     let failure = Failure::cannot(doing, error);
     match error {

@@ -1,4 +1,4 @@
-//! What a disk lies in.
+//! Sources of disks.
 
 use std::fmt;
 use std::io;
@@ -29,19 +29,19 @@ use crate::location::{Location, NfsShmUrl, OpenOptions};
 
 #[derive(Clone, Debug)]
 pub enum DiskSource {
-    /// A raw image, or a block device of this host, through the host's page cache or past it.
+    /// Raw image or block device of this host, with or without the page cache.
     Raw { path: PathBuf, cache: HostCache },
-    /// An image of the format qcow2, and where images may lie that it stands on, besides its own directory.
+    /// qcow2 image, and an additional directory for backing files.
     Qcow2 { path: PathBuf, backing_dir: Option<PathBuf> },
-    /// What was written since it began as another disk.
+    /// Changes over another disk.
     Overlay(OverlaySource),
-    /// A disk of an NBD server.
+    /// Disk of an NBD server.
     Nbd(NbdUrl),
-    /// A file of a file system that we are the client of.
+    /// File of a file system that this process is a client of.
     File(Location),
 }
 
-/// A disk, what it is called, and how it is reached.
+/// A disk with its name and options.
 #[derive(Clone, Debug)]
 pub struct DiskPlan {
     pub name: String,
@@ -64,7 +64,7 @@ impl DiskPlan {
         Ok(Self { name, source, options })
     }
 
-    /// Several in one server, which are told apart by their names. Of a server that refuses changes they are
+    /// Checks several disks of one server, whose names must differ. A read-only server makes them all
     /// read-only.
     pub fn all(disks: Vec<DiskOptions>, read_only: bool) -> Result<Vec<Self>, Failure> {
         let mut plans: Vec<Self> = Vec::with_capacity(disks.len());
@@ -80,17 +80,17 @@ impl DiskPlan {
     }
 }
 
-/// A disk that is open.
+/// An open disk.
 pub struct OpenedDisk {
     pub disk: Arc<dyn BlockDevice>,
-    /// The client, where it is a file of an NFS server.
+    /// Client, for a file of an NFS server.
     pub client: Option<Arc<NfsExport>>,
 }
 
 impl DiskSource {
-    /// What a word of the command line names: a URL or a location, or else a file of this host. The format of
-    /// such a file is said, or else its name says it. Its content is not looked at: the guest of a raw image
-    /// could write there what an image begins with that stands on another file.
+    /// Parses a disk argument: a URL, a location, or a local file. The format of a file is given explicitly
+    /// or by its name, never guessed from the contents: the guest of a raw image could write the header of an
+    /// image with a backing file there.
     pub fn of_word(word: &Path, options: &ImageOptions) -> Result<Self, Failure> {
         let source = Self::of_any_word(word, options)?;
         if !options.base.is_empty() && !matches!(source, Self::Overlay(_)) {
@@ -125,7 +125,7 @@ impl DiskSource {
         .map(|location| Self::Overlay(OverlaySource::elsewhere(word.to_owned(), location, options)))
     }
 
-    /// The same disk with another cache of the host.
+    /// Returns the disk with another host cache mode.
     pub fn with_cache(self, cache: HostCache) -> Result<Self, Failure> {
         match self {
             Self::Raw { path, .. } => Ok(Self::Raw { path, cache }),
@@ -134,12 +134,12 @@ impl DiskSource {
         }
     }
 
-    /// Whether a word is meant to be no file of this host.
+    /// Returns `true` if the argument does not name a local file.
     pub fn is_elsewhere(word: &Path) -> bool {
         NbdUrl::parse(word).is_some() || Tree::is_location(word)
     }
 
-    /// The image or block device of this host, if it lies in one.
+    /// Returns the local image or block device, if the disk is one.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::Raw { path, .. }
@@ -149,7 +149,7 @@ impl DiskSource {
         }
     }
 
-    /// The file, if it is one of a file system that we are the client of.
+    /// Returns the location, for a file of a file system that this process is a client of.
     pub fn location(&self) -> Option<&Location> {
         match self {
             Self::File(location) | Self::Overlay(OverlaySource { location: Some(location), .. }) => {
@@ -159,7 +159,7 @@ impl DiskSource {
         }
     }
 
-    /// What it is called: the file's name, or what its server calls it.
+    /// Returns the default name: the file's, or that of the export.
     pub fn name(&self) -> String {
         let of_file = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = match self {
@@ -173,7 +173,7 @@ impl DiskSource {
         name.unwrap_or_else(|| "disk".into())
     }
 
-    /// What the bytes of what it lies in are.
+    /// Returns the name of the format.
     pub fn format(&self) -> &'static str {
         match self {
             Self::Raw { .. } => "raw",
@@ -184,12 +184,12 @@ impl DiskSource {
         }
     }
 
-    /// What `status` says of where it comes from.
+    /// Returns the source as shown by `status`.
     pub fn shown(&self) -> String {
         format!("disk:{self}")
     }
 
-    /// Whether it is opened by opening a file, which starts nothing.
+    /// Returns `true` if opening the disk only opens local files, which starts no thread.
     pub fn is_of_this_host(&self) -> bool {
         match self {
             Self::Raw { .. } | Self::Qcow2 { .. } => true,
@@ -200,7 +200,7 @@ impl DiskSource {
         }
     }
 
-    /// Whether another server of this host has it, which is met over shared memory.
+    /// Returns `true` if the disk belongs to another server of this host, over shared memory.
     pub fn is_behind_memory(&self) -> bool {
         match self {
             Self::Overlay(overlay) => overlay.is_behind_memory(),
@@ -208,14 +208,14 @@ impl DiskSource {
         }
     }
 
-    /// What serving it goes on to need, besides files that are open.
+    /// Returns the needs of serving the disk, besides open files.
     pub fn needs(&self) -> Needs {
         match self {
             Self::Raw { cache, .. } => Needs { has_ring: *cache == HostCache::None, ..Needs::default() },
             Self::Qcow2 { .. } => Needs::default(),
             Self::Overlay(overlay) => overlay.needs(),
             Self::File(Location::Dir(path)) => {
-                // What a link leads to, where there is one.
+                // The target, if it is a link.
                 let target = path.canonicalize().or_else(|_| absolute(path)).unwrap_or_else(|_| path.clone());
                 let dir = target.parent().unwrap_or(&target).to_owned();
                 Needs { changes: vec![dir], ..Needs::default() }
@@ -236,7 +236,7 @@ impl DiskSource {
         }
     }
 
-    /// Opens it. What waits for this host's disks is done by the pool.
+    /// Opens the disk. The pool performs blocking operations on local disks.
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let disk: Arc<dyn BlockDevice> = match self {
             Self::Raw { path, cache: HostCache::Host } => ImageFile::open(path, options, pool.lane())
@@ -265,17 +265,17 @@ impl DiskSource {
     }
 }
 
-/// The session of the disk with what its file lies in.
+/// Session of a disk with its file system.
 const SESSION: SessionId = SessionId(0);
 
-/// Opens a file of a file system that we are the client of.
+/// Opens a file of a file system that this process is a client of.
 pub fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<OpenedDisk, Failure> {
     let DiskOpenOptions { read_only, .. } = *options;
     let Myself { identity, .. } = Myself::ask();
     let opened =
         location.open(&OpenOptions { read_only, since: Some(Instant::now()), ..OpenOptions::default() })?;
-    // As with the commands for files: a process that may act as others is checked by the tree, all others by
-    // the kernel.
+    // As for the file commands: the back end checks a process that may assume identities, the kernel all
+    // others.
     let is_own = matches!(location, Location::Dir(_)) && !creds::may_assume();
     let checks = if is_own { PermissionCheck::Caller } else { PermissionCheck::BackEnd };
     let client = Client { session: SESSION, label: "disk".into(), checks };
@@ -288,7 +288,7 @@ pub fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<Opene
 }
 
 impl fmt::Display for DiskSource {
-    /// As others may write it that work elsewhere.
+    /// Formats the source so that it is valid in any working directory.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Overlay(OverlaySource { location: Some(location), .. }) => location.fmt(f),

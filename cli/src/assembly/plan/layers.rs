@@ -1,4 +1,4 @@
-//! What a disk's content comes from.
+//! Layers of a disk's content.
 
 use std::path::{Path, PathBuf};
 
@@ -8,20 +8,20 @@ use super::disk::DiskSource;
 use crate::assembly::options::disk::HostCache;
 use crate::failure::Failure;
 
-/// A disk, or one that it stands on.
+/// A disk, or one below it.
 pub struct Layer {
-    /// As it would be used alone.
+    /// Source of the layer as a disk of its own.
     pub source: DiskSource,
-    /// How long its disk is, in bytes, where one that stands on others says that.
+    /// Size of its disk in bytes, for formats that record it.
     pub size_bytes: Option<u64>,
-    /// The unit that room is taken in, in bytes, of a qcow2 image.
+    /// Allocation unit of a qcow2 image, in bytes.
     pub cluster_bytes: Option<u64>,
-    /// The other file that its data lie in, where it has one.
+    /// External data file, if any.
     pub data_file: Option<PathBuf>,
 }
 
 impl Layer {
-    /// The files of this host that it lies in.
+    /// Returns the local files of the layer.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.source.file().into_iter().chain(self.data_file.as_deref())
     }
@@ -37,7 +37,7 @@ impl Layer {
 }
 
 impl DiskSource {
-    /// The disk itself, and all that it stands on, from the top down. Nothing is locked.
+    /// Returns the disk and all layers below it, from the top down. Takes no locks.
     pub fn layers(&self) -> Result<Vec<Layer>, Failure> {
         let alone =
             |size_bytes| Layer { source: self.clone(), size_bytes, cluster_bytes: None, data_file: None };

@@ -1,4 +1,4 @@
-//! What to serve and how, checked as far as it can be before anything is opened.
+//! Plan of a server, validated as far as possible before anything is opened.
 
 pub mod access;
 pub mod cache;
@@ -43,30 +43,29 @@ use tree::Tree;
 pub struct Plan {
     pub exports: Vec<PlannedExport>,
     pub disks: Vec<DiskPlan>,
-    /// What is cached of each export, for a proxy.
+    /// Cache of each export, for a proxy.
     pub cache: Option<CachePlan>,
     pub layers: Layers,
     pub front_ends: FrontEnds,
     pub control: Option<PathBuf>,
     pub metrics: Option<ListenAddress>,
-    /// The directory for state that outlives a restart, where it was asked for.
+    /// Directory of durable state, if given.
     pub state: Option<PathBuf>,
     pub sandbox: Strictness,
-    /// Whether guests outlive the server, and how it has their sockets; nothing of them in the process that
-    /// keeps both.
+    /// Set if guests survive the server: the descriptors of their sockets, empty in the keeper.
     pub keep: Option<Vec<i32>>,
-    /// After how long without a client it ends.
+    /// Time without clients after which the server exits.
     pub end_when_unused: Option<Duration>,
 }
 
-/// What stands over each export, besides the counters.
+/// Layers over each export, besides the counters.
 #[derive(Clone, Debug)]
 pub struct Layers {
     pub read_only: bool,
     pub submounts: Submounts,
-    /// Whether changes by other processes of the host are watched.
+    /// `true` if changes by other processes of the host are watched.
     pub host_watch: bool,
-    /// Which users of clients are which here, if that is said.
+    /// Mapping of client ids to local ids, if any.
     pub ids: Option<IdMap>,
 }
 
@@ -75,12 +74,12 @@ pub struct FrontEnds {
     pub guests: Vec<PlannedGuests>,
     pub socket_access: SocketAccess,
     pub mounts: Vec<PlannedMount>,
-    /// What guests and mounts may cache.
+    /// Cache policy of guests and mounts.
     pub coherence: Coherence,
-    /// Extended attributes for guests, mounts and clients over shared memory.
+    /// Extended attributes for guests, mounts and shared-memory clients.
     pub xattrs: Xattrs,
     pub nfs: NfsPlan,
-    /// What is served over shared memory.
+    /// Shared-memory endpoints.
     pub shm: ShmPlan,
 }
 
@@ -88,14 +87,14 @@ pub struct FrontEnds {
 pub struct PlannedExport {
     pub tree: Tree,
     pub name: ExportName,
-    /// Files that clients ask for each time.
+    /// Files that clients must not cache.
     pub ask: Vec<Pattern>,
 }
 
 #[derive(Debug)]
 pub struct PlannedGuests {
     pub socket: VirtioFsSocket,
-    /// What the guest calls it.
+    /// Mount tag in the guest.
     pub tag: String,
     pub request_queues: u16,
     pub export: usize,
@@ -104,19 +103,19 @@ pub struct PlannedGuests {
 #[derive(Debug)]
 pub struct PlannedMount {
     pub point: MountPoint,
-    /// Whether users other than the server's may enter.
+    /// `true` if users other than the server's have access.
     pub allow_other: bool,
     pub export: usize,
 }
 
 impl Plan {
-    /// What the server goes by where it has no name: its first export's, or its first disk's.
+    /// Returns the default name of the server: that of its first export or disk.
     pub fn name(&self) -> String {
         let export = self.exports.first().map(|export| export.name.word());
         export.or_else(|| Some(self.disks.first()?.name.clone())).unwrap_or_else(|| "serve".into())
     }
 
-    /// Checks what is asked for as a whole.
+    /// Validates the options as a whole.
     pub fn new(mut options: ServerOptions) -> Result<Self, Failure> {
         if options.dir.is_empty() && (options.disk.is_empty() || options.asks_for_directories()) {
             let problem = "cannot serve: no directory given";
@@ -169,13 +168,13 @@ impl Plan {
         })
     }
 
-    /// Returns true if it may be given more trees while it runs. One that ends when nothing uses its own
-    /// would end under them.
+    /// Returns `true` if sessions can be added at run time. A server that exits when its own exports are
+    /// unused would exit under them.
     pub fn takes_sessions(&self) -> bool {
         self.cache.is_some() && self.sandbox != Strictness::Strict && self.end_when_unused.is_none()
     }
 
-    /// The same, and it ends when no process has had a link for so long.
+    /// Sets the time without clients after which the server exits.
     pub fn ending_when_unused(self, after: Option<Duration>) -> Result<Self, Failure> {
         let FrontEnds { guests, mounts, nfs, shm, .. } = &self.front_ends;
         if after.is_some()
@@ -194,7 +193,7 @@ fn only_stdio() -> Failure {
     Failure::usage(problem).remedy("use another server for them")
 }
 
-/// What stands for all users, or groups, that no range has.
+/// Id of users and groups outside all ranges.
 const NOBODY: u32 = 65_534;
 
 fn id_map(options: &mut ServerOptions) -> Result<Option<IdMap>, Failure> {
@@ -241,8 +240,8 @@ impl FrontEnds {
         Ok(Self { guests, socket_access, mounts, coherence, xattrs, nfs, shm })
     }
 
-    /// A keeper holds the connections of VMMs alone, and the next server finds the files of local directories
-    /// alone again.
+    /// Checks that `--keep` applies: a keeper holds only the connections of VMMs, and only files of local
+    /// directories are found again by the next server.
     fn can_survive_restart(&self, exports: &[PlannedExport], disks: &[DiskPlan]) -> Result<(), Failure> {
         let refused = |problem: String, remedy: &str| Err(Failure::usage(problem).remedy(remedy));
         if self.guests.is_empty() {
@@ -270,7 +269,7 @@ impl FrontEnds {
         }
     }
 
-    /// Refuses an export without a front end: that is a slip of the pen.
+    /// Refuses an export without a front end, which is most likely a mistake.
     fn reach_all(&self, exports: &[PlannedExport]) -> Result<(), Failure> {
         let leads = |index: usize| {
             self.guests.iter().any(|guest| guest.export == index)
@@ -302,7 +301,7 @@ fn planned_exports(dirs: Vec<ExportArg>) -> Result<Vec<PlannedExport>, Failure> 
     Ok(exports)
 }
 
-/// Says of exports which of their files are asked for each time.
+/// Adds the `--ask` patterns to their exports.
 fn ask_for(args: Vec<AskArg>, exports: &mut [PlannedExport]) -> Result<(), Failure> {
     let is_dir = |export: &PlannedExport| export.tree.dir().is_some();
     if !args.is_empty()
@@ -356,7 +355,7 @@ fn planned_mounts(
         let mounting = format!("mount at {}", mountpoint.display());
         let export = position(export, exports, &mounting)?;
         let point = MountPoint::checked(&mountpoint)?;
-        // A mount of one export inside another is asked for through the other too.
+        // A mount of one export inside another would receive its requests too.
         let mut dirs = exports.iter().filter_map(|export| export.tree.dir());
         dirs.try_for_each(|dir| point.is_apart_from(dir, submounts))?;
         if planned.iter().any(|other| other.point.path == point.path) {
@@ -367,7 +366,7 @@ fn planned_mounts(
     Ok(planned)
 }
 
-/// Which export a front end leads to.
+/// Returns the index of the export of a front end.
 fn position(name: Option<ExportName>, exports: &[PlannedExport], doing: &str) -> Result<usize, Failure> {
     match name {
         Some(name) => exports.iter().position(|export| export.name == name).ok_or_else(|| {
@@ -382,7 +381,7 @@ fn position(name: Option<ExportName>, exports: &[PlannedExport], doing: &str) ->
     }
 }
 
-/// Where in the plan's exports those are that are named; all if none is.
+/// Returns the indices of the named exports; of all if none is named.
 fn offered(names: Vec<ExportName>, exports: &[PlannedExport], doing: &str) -> Result<Vec<usize>, Failure> {
     if names.is_empty() {
         return Ok((0..exports.len()).collect());

@@ -1,4 +1,4 @@
-//! What serving a plan goes on to need once its sockets are there: what the sandbox leaves it.
+//! Permissions that a server needs inside its sandbox, once its sockets exist.
 
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
@@ -16,18 +16,18 @@ use super::tree::Tree;
 use crate::assembly::servers::state::state_path;
 use crate::location::{NfsOptions, NfsShmUrl, NfsUrl, ShmEndpoint, ShmLocation, ShmParts};
 
-/// Where the kernel says what devices there are.
+/// sysfs directories of PCI devices.
 const PCI_DEVICES: [&str; 2] = ["/sys/bus/pci/devices", "/sys/devices"];
 
-/// Of the client of an NFS server that is elsewhere.
+/// Returns the needs of a client of a remote NFS server.
 pub fn of_client(url: &NfsUrl) -> Needs {
-    // Another program makes the connection.
+    // ssh makes the connection.
     let unconfinable = url.ssh.is_some().then_some(Unconfinable::StartsPrograms);
     let (reads, looks_up) = (certificates(&url.options), url.host.is_name());
     Needs { connects: true, looks_up, reads, unconfinable, ..Needs::default() }
 }
 
-/// Of the client of a server that is met over shared memory.
+/// Returns the needs of a client of a shared-memory server.
 pub fn of_shm_client(place: &ShmLocation) -> Needs {
     let mut needs = Needs { connects: true, ..Needs::default() };
     match place.parts() {
@@ -42,29 +42,28 @@ fn need_memory(needs: &mut Needs, memory: &MemoryLocation) {
     if matches!(memory, MemoryLocation::Pci(_)) {
         needs.reads.extend(PCI_DEVICES.map(PathBuf::from));
     }
-    // Why there is no such device is said when it is used.
+    // A missing device is reported when it is used.
     let file = memory.file().ok();
     let (there, missing): (Vec<_>, Vec<_>) = file.into_iter().partition(|file| file.exists());
     needs.changes.extend(there);
     needs.changes.extend(directories_of(missing));
 }
 
-/// Of a server of a directory to its users.
+/// Returns the needs of serving a directory.
 pub fn of_directory(dir: &Path, is_read_only: bool) -> Needs {
     let (reads, changes) =
         if is_read_only { (vec![dir.to_owned()], vec![]) } else { (vec![], vec![dir.to_owned()]) };
     Needs { reads, changes, serves_users: true, ..Needs::default() }
 }
 
-/// Of a server of what is mounted on this host. To which groups a caller belongs stands in its directory in
-/// /proc.
+/// Returns the needs of mounts on this host. The groups of a caller are read from its directory in /proc.
 pub fn of_mounts() -> Needs {
     let unconfinable = hides_processes().then_some(Unconfinable::ProcIsHidden);
     let (reads, changes) = (vec!["/proc".into()], vec!["/dev/fuse".into()]);
     Needs { reads, changes, serves_mounts: true, unconfinable, ..Needs::default() }
 }
 
-/// Whether /proc is mounted with `hidepid=` (proc(5)).
+/// Returns `true` if /proc is mounted with `hidepid=` (proc(5)).
 fn hides_processes() -> bool {
     let lines = mountinfo::lines().unwrap_or_default();
     let line = lines.iter().rfind(|line| mountinfo::point(line).as_deref() == Some(b"/proc"));
@@ -73,33 +72,33 @@ fn hides_processes() -> bool {
     words.filter_map(|word| word.strip_prefix(b"hidepid=")).any(|how| how != b"0" && how != b"off")
 }
 
-/// The certificates that a client's options ask for.
+/// Returns the certificate directories of a client's options.
 pub fn certificates(options: &NfsOptions) -> Vec<PathBuf> {
     let dir = options.security().and_then(|(_, dir)| dir.ok());
     dir.map_or_else(Vec::new, |dir| with_targets(&dir))
 }
 
-/// A directory, and those that the links in it lead to.
+/// Returns a directory and the directories of its links' targets.
 pub fn with_targets(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let targets = entries.filter_map(|entry| target_of(&entry.path()));
     std::iter::once(dir.to_owned()).chain(targets).collect()
 }
 
-/// The directory of what a link leads to.
+/// Returns the directory of a link's target.
 fn target_of(link: &Path) -> Option<PathBuf> {
     let target = link.is_symlink().then(|| link.canonicalize().ok()).flatten()?;
     let dir = target.parent().filter(|dir| dir.parent().is_some());
     Some(dir.unwrap_or(&target).to_owned())
 }
 
-/// The directories that these files lie in.
+/// Returns the parent directories of these files.
 pub fn directories_of(files: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> {
     files.into_iter().filter_map(|path| absolute(path).ok()?.parent().map(Path::to_owned)).collect()
 }
 
 impl Plan {
-    /// What serving it goes on to need. `made` are the sockets that are there.
+    /// Returns the needs of the plan. `made` are the sockets created so far.
     pub fn needs(&self, made: impl IntoIterator<Item = PathBuf>) -> Needs {
         let mut needs = Needs { removes: directories_of(made), ..Needs::default() };
         for export in &self.exports {
@@ -135,14 +134,13 @@ impl Plan {
         if (nfs.is_any() || shm.is_any() || self.keep.is_some())
             && let Ok(state) = state_path(self.state.as_deref())
         {
-            // It is made now: a directory that is not there cannot be allowed. Why it cannot be had is said
-            // when it is used.
+            // Created now, because a sandbox cannot allow a missing directory. Errors are reported when it is
+            // used.
             let _ = StateDir::open(&state);
             needs.changes.push(state);
         }
         if shm.is_any() {
-            // Where the list of servers is. Made now, as the state is; that there is none is said when it is
-            // used.
+            // The directory of the server list, created now for the same reason.
             let _ = Directory::open(&control::default_directory());
             needs.changes.push(control::default_directory());
         }
@@ -152,7 +150,7 @@ impl Plan {
     }
 }
 
-/// Adds what serving something else takes.
+/// Merges the needs of two components.
 pub fn join(needs: &mut Needs, more: Needs) {
     needs.reads.extend(more.reads);
     needs.lists.extend(more.lists);

@@ -1,4 +1,4 @@
-//! What is served over NFS, and to which clients.
+//! NFS front end: addresses, exports, and permitted clients.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -17,20 +17,20 @@ use crate::failure::Failure;
 #[derive(Debug, Default)]
 pub struct NfsPlan {
     pub ports: Vec<PlannedPort>,
-    /// Whether all exports are offered over streams that others open.
+    /// `true` if all exports are offered over streams that others open.
     pub over_stdio: bool,
-    /// Which addresses may go without TLS to those ports that have it, if any.
+    /// Addresses without TLS that are admitted to TLS ports, if any.
     pub plain: Option<AllowList>,
-    /// Where the certificates for those ports are that have TLS.
+    /// Directory of the certificates of TLS ports.
     pub tls_dir: Option<PathBuf>,
-    /// Who those that show certificates may act as.
+    /// Users that clients with certificates may act as.
     pub claims: Option<Claims>,
-    /// Which callers become the anonymous user.
+    /// Callers that become the anonymous user.
     pub squash: Squash,
     pub allow: AllowList,
-    /// The clients that may hold leases.
+    /// Clients that may hold leases.
     pub lease_holders: LeaseHolders,
-    /// Whether groups are looked up here.
+    /// `true` if groups are looked up on this host.
     pub manage_gids: bool,
     pub durability: Durability,
     pub threads: Option<usize>,
@@ -40,9 +40,9 @@ pub struct NfsPlan {
 #[derive(Debug)]
 pub struct PlannedPort {
     pub address: SocketAddr,
-    /// Whether it is served over TLS alone.
+    /// `true` if plain connections are refused.
     pub over_tls: bool,
-    /// Where in the plan's exports those are that are offered.
+    /// Indices of the offered exports in the plan.
     pub exports: Vec<usize>,
 }
 
@@ -55,8 +55,7 @@ impl NfsPlan {
         self.over_stdio || self.ports.iter().any(|port| port.exports.contains(&export))
     }
 
-    /// Takes the options of NFS, and checks them. Links over shared memory (`over_shm`) carry NFS too,
-    /// without a port of its own.
+    /// Validates the NFS options. Shared-memory links (`over_shm`) carry NFS too, without a port.
     pub fn new(
         options: &mut ServerOptions,
         exports: &[PlannedExport],
@@ -168,8 +167,8 @@ fn claims_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Optio
     tls_users::read(&path).map(Some)
 }
 
-/// An option other than `--nfs` that was given, and means nothing without that. Some mean something over
-/// links and streams.
+/// Returns an option that was given and has no effect without `--nfs`. Some options also apply to links and
+/// streams.
 fn given(options: &ServerOptions, without_port: bool) -> Option<&'static str> {
     let given = [
         (options.squash.is_some() && !without_port, "--squash"),
@@ -185,7 +184,8 @@ fn given(options: &ServerOptions, without_port: bool) -> Option<&'static str> {
     given.into_iter().find_map(|(given, option)| given.then_some(option))
 }
 
-/// Those that are named, each once, and with ids apart; all if none is.
+/// Returns the indices of the named exports, without duplicates and with distinct ids; of all if none is
+/// named.
 fn offered(names: Vec<ExportName>, exports: &[PlannedExport], serving: &str) -> Result<Vec<usize>, Failure> {
     let offered = super::offered(names, exports, serving)?;
     let names: Vec<String> = offered.iter().map(|&index| exports[index].name.to_string()).collect();

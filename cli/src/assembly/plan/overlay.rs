@@ -1,4 +1,4 @@
-//! A redo log, and what it stands on.
+//! Overlay: a redo log over a base.
 
 pub mod merge;
 
@@ -20,7 +20,7 @@ use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_basic::record;
-use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, Overlay, OverlayError, StateMemory};
+use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, StateMemory, Overlay, OverlayError};
 use tombolo_sys::memfd;
 
 use super::access::Access;
@@ -34,36 +34,36 @@ use crate::location::Location;
 
 const KEEPING: &str = "retain unflushed writes of an overlay";
 
-/// An overlay may stand on others, but not on so many: each is asked for what it does not have.
+/// Maximum depth of a chain of overlays: a read may query each layer.
 const DEPTH_MAX: u32 = 16;
 
 #[derive(Clone, Debug)]
 pub struct OverlaySource {
     pub path: PathBuf,
-    /// What `path` says, where it is not a local file: it is only read then.
+    /// Location of a redo log that is not a local file. It is then read-only.
     pub location: Option<Location>,
-    /// What is said of the base, and of what that stands on, elsewhere than in redo logs.
+    /// Bases given on the command line, which override those recorded in the redo logs.
     bases: Vec<PathBuf>,
-    /// Those are opened over no symbolic link.
+    /// `true` if bases behind symbolic links are refused.
     bases_no_links: bool,
-    /// The same of the redo log itself.
+    /// `true` if the redo log itself is refused behind a symbolic link.
     no_links: bool,
     backing_dir: Option<PathBuf>,
-    /// How many overlays stand on it.
+    /// Number of overlays above this one.
     depth: u32,
-    /// Where a keeper keeps its states.
+    /// Memory for the states that a keeper retains.
     states: Option<StateMemory>,
-    /// Where it is written down what is read of the base.
+    /// Trace file for reads of the base.
     record: Option<Arc<File>>,
-    /// The same of its own redo log.
+    /// Trace file for reads of the redo log itself.
     record_log: Option<Arc<File>>,
-    /// Where what lies beneath so many more of them is handed out when it is opened.
+    /// Number of overlays below this one, and the slot for the disk under the lowest of them.
     bottom: Option<(u32, Bottom)>,
     /// `true` if the base may differ from its mark.
     pub base_in_use: bool,
 }
 
-/// A disk that overlays stand on which change, once it is open.
+/// Slot for the disk below changing overlays, filled when it is opened.
 #[derive(Clone, Default)]
 pub struct Bottom(Arc<OnceLock<Arc<dyn BlockDevice>>>);
 
@@ -98,12 +98,13 @@ impl OverlaySource {
         }
     }
 
-    /// A redo log that is finished, in a file of a file system that we are the client of.
+    /// Returns an overlay with a finished redo log in a file of a file system that this process is a client
+    /// of.
     pub fn elsewhere(path: PathBuf, location: Location, options: &ImageOptions) -> Self {
         Self { location: Some(location), ..Self::new(path, options) }
     }
 
-    /// The same, which is not to lie behind a symbolic link.
+    /// Returns the overlay, refused if it lies behind a symbolic link.
     pub fn without_links(self) -> Self {
         Self { no_links: true, ..self }
     }
@@ -112,8 +113,8 @@ impl OverlaySource {
         Failure::cannot(format_args!("open overlay {}", self.path.display()), error)
     }
 
-    /// What it stands on. The name in a redo log is followed to the directory of the redo log and to the one
-    /// for what images stand on, so that a redo log of a stranger opens nothing else.
+    /// Returns the base. The name in a redo log is only followed to the directory of the redo log and to the
+    /// backing directory, so that an untrusted redo log opens no other file.
     pub fn base(&self) -> Result<DiskSource, Failure> {
         if self.depth == DEPTH_MAX {
             let reason = format!("the chain has more than {DEPTH_MAX} overlays");
@@ -125,7 +126,7 @@ impl OverlaySource {
             Some(word) => word,
             None => self.named()?,
         };
-        // What a server of that directory finds behind a link is found otherwise.
+        // The server of a directory resolves links differently, so it is bypassed.
         let plain = word.to_str().and_then(|word| word.strip_prefix("dir:")).map(PathBuf::from);
         let word = plain.filter(|_| self.bases_no_links).unwrap_or(word);
         let (backing_dir, base, base_no_links) =
@@ -141,8 +142,8 @@ impl OverlaySource {
         Ok(base)
     }
 
-    /// How the base is opened. One that the redo log names was checked at its path, on which a stranger may
-    /// put a link afterwards.
+    /// Returns the way the base is opened. A base named in the redo log was checked by its path, where
+    /// another user may place a link afterwards.
     fn base_link_policy(&self) -> LinkPolicy {
         LinkPolicy { no_links: self.bases_no_links || self.bases.is_empty() }
     }
@@ -157,18 +158,18 @@ impl OverlaySource {
         base.open(&DiskOpenOptions { read_only: true, no_links, ..of_log(options) }, pool)
     }
 
-    /// What the redo log says of itself.
+    /// Returns the header of the redo log.
     pub fn header(&self) -> Result<Header, Failure> {
         if let Some(location) = &self.location {
             let log = open_file(location, &read_only())?.disk;
             return block_on(Header::read_from(&cx(), &*log)).map_err(|error| self.cannot(&error));
         }
-        let page = first_page(&self.path, LinkPolicy { no_links: self.no_links })
-            .map_err(|error| self.cannot(&error))?;
+        let page =
+            first_page(&self.path, LinkPolicy { no_links: self.no_links }).map_err(|error| self.cannot(&error))?;
         Header::from_page(&page).map_err(|error| self.cannot(&error))
     }
 
-    /// Refuses one that something may write to still.
+    /// Refuses a redo log that may still be written to.
     pub fn check_finished(&self) -> Outcome {
         self.finished_or_not(self.header()?.seal.is_some())
     }
@@ -182,11 +183,11 @@ impl OverlaySource {
             .remedy("create one with tombolo vm suspend --to DIR --changes"))
     }
 
-    /// The file that the redo log names.
+    /// Returns the base named in the redo log.
     fn named(&self) -> Result<PathBuf, Failure> {
         let mut own = self.clone();
         if self.location.is_none() && !self.no_links {
-            // Where a link leads is asked once: what is read there counts from there.
+            // The link is resolved once; relative names in the redo log are relative to its target.
             own.path = self.path.canonicalize().map_err(|error| self.cannot(&error))?;
             own.no_links = true;
         }
@@ -212,14 +213,14 @@ impl OverlaySource {
         Err(say_it(reason).remedy("permit it with --backing-dir DIR"))
     }
 
-    /// What serving it goes on to need. With a base that is reached over the network it is opened from within
-    /// the sandbox too.
+    /// Returns the needs of serving the overlay. A base reached over the network is opened inside the
+    /// sandbox.
     pub fn needs(&self) -> Needs {
-        // Why there is none is said when it is opened.
+        // A missing base is reported when it is opened.
         let mut needs = Needs::default();
         if let Ok(base) = self.base() {
             needs::join(&mut needs, base.needs());
-            // What is of this host is opened there with the rest.
+            // A local base below a remote redo log is opened inside the sandbox too.
             let is_elsewhere = self.location.is_some();
             needs
                 .reads
@@ -232,19 +233,19 @@ impl OverlaySource {
         needs
     }
 
-    /// Whether what it is read from is met over shared memory.
+    /// Returns `true` if the redo log or the base is reached over shared memory.
     pub fn is_behind_memory(&self) -> bool {
         matches!(self.location, Some(Location::Shm(_)))
             || self.base().is_ok_and(|base| base.is_behind_memory())
     }
 
-    /// Memory for its states that outlives servers, and the descriptor by which they inherit it.
+    /// Creates memory for the states that outlives servers, and the descriptor by which they inherit it.
     pub fn memory_for_states(&self) -> Result<(OwnedFd, i32), Failure> {
         let made = memfd::heritable("overlay-states", self.header()?.kept_bytes() as u64);
         made.map_err(|errno| Failure::cannot(KEEPING, &std::io::Error::from(errno)))
     }
 
-    /// Has its states in the memory that a keeper has handed in.
+    /// Maps the memory for the states that the keeper has passed.
     pub fn keep_states_in(&mut self, descriptor: i32) -> Outcome {
         let header = self.header()?;
         let memory = memfd::inherited(descriptor).map_err(std::io::Error::from);
@@ -255,7 +256,7 @@ impl OverlaySource {
         Ok(())
     }
 
-    /// Has what is read of what it stands on written down at the end of this file, which is opened now.
+    /// Records reads of the base at the end of this file, which is opened now.
     pub fn record_in(&mut self, path: &Path) -> Outcome {
         let opened = File::options().append(true).open(path);
         let file =
@@ -264,12 +265,12 @@ impl OverlaySource {
         Ok(())
     }
 
-    /// Hands out what the lowest of so many overlays beneath it stands on, from its opening on.
+    /// Publishes the disk below the lowest of `layers` overlays under this one when it is opened.
     pub fn hand_out_below(&mut self, layers: u32) {
         self.bottom = Some((layers, Bottom::default()));
     }
 
-    /// Where [`hand_out_below`](Self::hand_out_below) has it handed out.
+    /// Returns the slot of [`hand_out_below`](Self::hand_out_below).
     pub fn bottom(&self) -> Option<Bottom> {
         self.bottom.as_ref().map(|(_, place)| place.clone())
     }
@@ -278,10 +279,10 @@ impl OverlaySource {
         self.record.is_some()
     }
 
-    /// What tells its redo log from another one that has its name later.
+    /// Returns an identity of the redo log that differs from that of a later file of the same name.
     fn identity(&self) -> std::io::Result<Identity> {
         let it = fs::metadata(&self.path)?;
-        // Numbers of files that were removed are given again, times of birth are not.
+        // Inode numbers are reused, birth times are not.
         let born = it.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
         let born = born.map_or(0, |born| born.as_nanos() as u64);
         let mut identity = Identity::default();
@@ -292,13 +293,13 @@ impl OverlaySource {
         Ok(identity)
     }
 
-    /// Opens it, and what it stands on to read it.
+    /// Opens the overlay, and its base read-only.
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let log = self.open_log(options, pool)?;
-        // As it says now that no other replaces it.
+        // Read again under the lock: no other process replaces the redo log from now on.
         let mut base = self.base()?;
         if let (DiskSource::Overlay(below), Some(file)) = (&mut base, &self.record) {
-            // Of what lies beside it in its image; what that stands on has a trace of its own.
+            // Records reads of the redo log below; the layers under that one have traces of their own.
             below.record_log = Some(Arc::clone(file));
         }
         let opened = self.open_base(&base, options, pool)?;
@@ -338,7 +339,7 @@ impl OverlaySource {
         })
     }
 
-    /// Opens its redo log over its base.
+    /// Opens the redo log over the base.
     fn open_over(
         &self,
         base: &DiskSource,
@@ -367,19 +368,19 @@ impl OverlaySource {
                 _ => failure,
             }
         })?;
-        // Nothing of this host keeps what has it elsewhere from writing to it.
+        // The lock of this host does not exclude remote writers.
         self.finished_or_not(self.location.is_none() || overlay.is_sealed())?;
         Ok(overlay)
     }
 
-    /// Makes one in which nothing is, with this access. There must be no file of its name.
+    /// Creates an empty redo log with this access. The file must not exist.
     pub fn create(&self, size_bytes: Option<u64>, access: Access) -> Outcome {
         let base = self.base()?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let base_bytes = self.open_base(&base, &read_only(), &pool)?.disk.geometry().size_bytes;
         let making = format!("make {}", self.path.display());
         let failed = |error: std::io::Error| Failure::cannot(&making, &error);
-        // A loss of power that took back when it was changed would make it another base.
+        // A power failure that reverted the base's modification time would invalidate the mark.
         if let Some(file) = base.file() {
             self.base_link_policy().read(file).and_then(|file| file.sync_all()).map_err(failed)?;
         }
@@ -402,7 +403,8 @@ impl OverlaySource {
         written().inspect_err(|_| drop(fs::remove_file(&self.path)))
     }
 
-    /// A file beside the redo log is named as it is there, so that both can be moved.
+    /// Returns the recorded name of the base: relative if it is in the same directory, so that both can be
+    /// moved.
     fn base_name(&self, base: &DiskSource) -> std::io::Result<Vec<u8>> {
         let Some(path) = base.file() else { return Ok(base.to_string().into_bytes()) };
         let (base, own) = (path.canonicalize()?, self.path.canonicalize()?);
@@ -415,7 +417,7 @@ impl OverlaySource {
 }
 
 fn first_page(path: &Path, way: LinkPolicy) -> std::io::Result<Vec<u8>> {
-    // Looked at before: opening a pipe waits for its other end.
+    // Checked before: opening a pipe blocks until its peer opens it.
     if !way.look(path)?.is_file() {
         return Err(std::io::Error::other("it is not a file"));
     }
@@ -428,12 +430,12 @@ fn read_only() -> DiskOpenOptions {
     DiskOpenOptions { read_only: true, ..DiskOpenOptions::default() }
 }
 
-/// A redo log is read and written in its own units.
+/// Replaces the block size by that of redo logs.
 fn of_log(options: &DiskOpenOptions) -> DiskOpenOptions {
     DiskOpenOptions { block_bytes: DiskOpenOptions::default().block_bytes, ..*options }
 }
 
-/// Makes the name of a new file durable.
+/// Syncs the directory of a new file.
 pub fn sync_name(path: &Path) -> std::io::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
@@ -443,8 +445,8 @@ fn cx() -> Ctx {
     Ctx::root(SessionId(0))
 }
 
-/// What changes with a disk, as a redo log keeps it (docs/formats/overlay.md): when its file was modified,
-/// and those that it stands on. An overlay looks at its base itself.
+/// Returns the mark of a disk as recorded in a redo log (docs/formats/overlay.md): the modification times of
+/// its file and of the files below it. An overlay verifies its base itself.
 fn mark_of(disk: &DiskSource, way: LinkPolicy) -> Result<Vec<u8>, Failure> {
     if let Some(location) = disk.location() {
         let Timestamp { secs, nanos } = attr_of(location)?.mtime;
@@ -467,13 +469,13 @@ fn mark_of(disk: &DiskSource, way: LinkPolicy) -> Result<Vec<u8>, Failure> {
 }
 
 impl OverlaySource {
-    /// Makes a redo log at `path` in which nothing is, to be put over this one, which is written to until
-    /// then and has this name afterwards. It is locked as by its writer as long as the result is open.
-    /// Durable but for its name; its base is known once it is [marked](mark_base).
+    /// Creates an empty redo log at `path`, to be put over this one under its name. This one is written to
+    /// until then. The draft is locked for writing while the result is open. All but its name is durable; its
+    /// base is fixed once it is [marked](mark_base).
     pub fn draft(&self, path: &Path, base_name: &str) -> Result<File, Failure> {
         let header = self.header()?;
         let drafted = || -> std::io::Result<File> {
-            // Of one that was killed.
+            // Left by a process that was killed.
             let _ = fs::remove_file(path);
             let (size_bytes, base_mark) = (header.size_bytes, vec![0; mark_of_time(0, 0).len()]);
             let base_name = base_name.as_bytes().to_vec();
@@ -490,10 +492,10 @@ impl OverlaySource {
 }
 
 /// Marks the base of a [draft](OverlaySource::draft), or of an overlay opened with its base in use, durably.
-/// Nothing is written to the base any more.
+/// The base must not be written to afterwards.
 pub fn mark_base(draft: &File, base: &Path) -> std::io::Result<()> {
     let base = File::open(base)?;
-    // When it was changed is durable too: a flush of a disk does not see to that.
+    // Makes the modification time durable too, which a flush of a disk does not.
     base.sync_all()?;
     let mut page = vec![0; HEADER_BYTES as usize];
     draft.read_exact_at(&mut page, 0)?;
@@ -503,7 +505,7 @@ pub fn mark_base(draft: &File, base: &Path) -> std::io::Result<()> {
     draft.sync_all()
 }
 
-/// The mark of an overlay that others stand on.
+/// Returns the mark of an overlay that is a base.
 pub fn mark_of_overlay(file: &File) -> std::io::Result<Vec<u8>> {
     let it = file.metadata()?;
     Ok(mark_of_time(it.mtime(), it.mtime_nsec() as u32).to_vec())

@@ -1,4 +1,4 @@
-//! A server of one tree that is cached here.
+//! Plan of a caching proxy.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::assembly::options::coherence::Coherence;
 use crate::failure::Failure;
 
 impl Plan {
-    /// Checks what is asked of a proxy as a whole. `dir` is the directory of its cache.
+    /// Validates the options of a proxy as a whole. `dir` is the cache directory.
     pub fn of_proxy(options: ServerOptions, dir: PathBuf, cache: CacheOptions) -> Result<Self, Failure> {
         if options.dir.len() != 1 {
             let problem = "cannot cache: exactly one location is required";

@@ -1,4 +1,4 @@
-//! What is served over shared memory.
+//! Shared-memory front end.
 
 use std::path::PathBuf;
 
@@ -11,33 +11,33 @@ use crate::assembly::options::ServerOptions;
 use crate::assembly::options::shm::{ShmArg, ShmFileArg};
 use crate::failure::Failure;
 
-/// What is served over shared memory.
+/// Shared-memory endpoints of a server.
 #[derive(Debug, Default)]
 pub struct ShmPlan {
     pub sockets: Vec<PlannedShm>,
-    /// Memory that both sides can write.
+    /// Regions that both sides can write.
     pub memory: Vec<PlannedMemory>,
     pub doorbell: Mode,
-    /// The file that says which users may have links, if there is one.
+    /// File of the users that may connect, if given.
     pub policy: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 pub struct PlannedShm {
     pub socket: PathBuf,
-    /// Where in the plan's exports those are that are offered.
+    /// Indices of the offered exports in the plan.
     pub exports: Vec<usize>,
 }
 
-/// Memory that both sides can write.
+/// A memory region that both sides can write.
 #[derive(Debug)]
 pub struct PlannedMemory {
     pub place: MemoryLocation,
-    /// How long it is, where it does not know it itself.
+    /// Size in bytes, for memory without a size of its own.
     pub size_bytes: Option<u64>,
-    /// Which of the client's users become the anonymous one.
+    /// Users of the client that become the anonymous user.
     pub squash: Squash,
-    /// Where in the plan's exports those are that are offered.
+    /// Indices of the offered exports in the plan.
     pub exports: Vec<usize>,
 }
 
@@ -51,7 +51,7 @@ impl ShmPlan {
             || self.memory.iter().any(|memory| memory.exports.contains(&export))
     }
 
-    /// Takes the options of shared memory, and checks them.
+    /// Validates the shared-memory options.
     pub fn new(options: &mut ServerOptions, exports: &[PlannedExport]) -> Result<Self, Failure> {
         let none = options.shm.is_empty() && options.shm_file.is_empty();
         for (given, problem, nothing) in [

@@ -1,4 +1,4 @@
-//! What is served under a name.
+//! Trees that can be exported.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,37 +16,36 @@ use crate::location::{self, Location, NfsOptions, NfsShmUrl, NfsUrl, NotMounted,
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
-    /// A directory of this host, without links and relative parts.
+    /// Local directory, as a canonical path.
     Dir(PathBuf),
-    /// What another server offers over shared memory. Data that a client of ours writes are not copied here,
-    /// where both agree.
+    /// Export of another server over shared memory. If both agree, data written by our clients are not
+    /// copied.
     Shm(ShmLocation),
-    /// What an NFS server exports.
+    /// Export of an NFS server.
     Nfs(NfsUrl),
-    /// The same over shared memory.
+    /// Export of an NFS server over shared memory.
     NfsShm(NfsShmUrl),
 }
 
-/// A tree that is open.
+/// An open tree.
 pub struct OpenedTree {
     pub export: Arc<dyn Export>,
-    /// The client, where it is an NFS server's.
+    /// Client, for a tree of an NFS server.
     pub client: Option<Arc<NfsExport>>,
 }
 
 impl Tree {
-    /// The tree that a word of the command line names: a location as `tombolo mount` takes it, or else a
-    /// directory, which is there.
+    /// Parses a tree argument: a location as for `tombolo mount`, or an existing directory.
     pub fn of_word(word: &Path) -> Result<Self, Failure> {
         let serving = format!("serve {}", word.display());
         let not_there = |error| Failure::cannot(&serving, &error);
         let dir = match Location::of_word(word.as_os_str()) {
             Ok(Location::Shm(place)) => return place.absolute().map(Self::Shm).map_err(not_there),
             Ok(Location::NfsShm(url)) => return url.absolute().map(Self::NfsShm).map_err(not_there),
-            // A directory may have a name like that of a server and its export.
+            // A directory can have a name of the form SERVER:/EXPORT.
             Ok(Location::Nfs(url)) if Self::is_location(word) => return Ok(Self::Nfs(url)),
             Ok(Location::Dir(dir)) if Self::is_location(word) => dir,
-            // What is wrong with such a place is said; anything else may well be the name of a directory.
+            // An invalid location is reported; anything else may be the name of a directory.
             Err(mistake) if Self::is_location(word) => return Err(Failure::usage(mistake)),
             _ => word.to_owned(),
         };
@@ -57,19 +56,19 @@ impl Tree {
         Ok(Self::Dir(dir))
     }
 
-    /// Whether a word is meant to be no directory of this host.
+    /// Returns `true` if the argument does not name a local directory.
     pub fn is_location(word: &Path) -> bool {
         let word = word.to_str().and_then(|word| word.split_once(':'));
         word.is_some_and(|(front, rest)| match front {
             "dir" => true,
             "nfs" | "nfs+ssh" => rest.starts_with("//"),
             _ if ShmLocation::is_scheme(front) || NfsShmUrl::is_scheme(front) => true,
-            // A scheme that is not known is told so; a directory of such a name is written with ./ in front.
+            // Unknown schemes are reported; a directory with such a name is written with ./ in front.
             _ => rest.starts_with("//") && is_scheme(front),
         })
     }
 
-    /// What it is called by default: its last component.
+    /// Returns the default name: the last component.
     pub fn name(&self) -> String {
         match self {
             Self::Dir(dir) => dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
@@ -90,8 +89,8 @@ impl Tree {
         }
     }
 
-    /// Opens it, a directory with these options, an NFS server's with those. Of another server the first link
-    /// is made.
+    /// Opens the tree, with `options` for a directory and `nfs` for an NFS server. Makes the first connection
+    /// to a server.
     pub fn open(&self, options: DirOptions, nfs: NfsOptions) -> Result<OpenedTree, Failure> {
         let serving = format!("serve {self}");
         let asked = OpenOptions { read_only: options.read_only, nfs, ..OpenOptions::default() };
@@ -137,7 +136,7 @@ impl fmt::Display for Tree {
     }
 }
 
-/// Returns true if a word is written as a scheme of URLs is (RFC 3986 §3.1).
+/// Returns `true` if the word has the syntax of a URL scheme (RFC 3986 §3.1).
 fn is_scheme(word: &str) -> bool {
     word.starts_with(|letter: char| letter.is_ascii_alphabetic())
         && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))

@@ -1,4 +1,4 @@
-//! How changes are kept back from an origin, and where.
+//! Write-back options of a cache, and their directory.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::assembly::options::cache::{CacheMode, Size};
 use crate::commands::files::user::Myself;
 use crate::failure::{Failure, Outcome};
 
-/// How changes are kept back, if that is asked for and possible.
+/// Returns the write-back options, if enabled; fails if the policy does not permit them.
 pub fn options_of(
     mode: CacheMode,
     limit: Option<Size>,
@@ -45,13 +45,13 @@ pub fn options_of(
     Ok(Some(options))
 }
 
-/// Where changes lie that the origin does not have.
+/// Returns the directory of unsent changes.
 pub fn dir_in(cache: &Path) -> PathBuf {
     cache.join("write-back")
 }
 
-/// Finds out what the origin lets this user do with files that are brought there, and says in the log what it
-/// refuses. Fails if it takes none, unless some wait here already.
+/// Tests the permissions of this user at the origin and logs restrictions. Fails if no file can be created,
+/// unless unsent changes exist already.
 pub fn try_out(doing: &str, cache: &Path, export: &dyn Export) -> Outcome {
     let user = Myself::ask().identity;
     let uid = user.uid;
@@ -67,7 +67,7 @@ pub fn try_out(doing: &str, cache: &Path, export: &dyn Export) -> Outcome {
             tracing::warn!("{problem}; refused changes are kept, and listed by tombolo session show");
             return Ok(());
         }
-        // It is away or full: it is found out when changes are brought there.
+        // The origin is unreachable or full: errors are reported when changes are sent.
         Err(error) => {
             tracing::info!(%error, "cannot determine the origin's permissions for this user");
             return Ok(());
@@ -89,7 +89,7 @@ pub fn try_out(doing: &str, cache: &Path, export: &dyn Export) -> Outcome {
     Ok(())
 }
 
-/// Fails if changes lie in a cache directory that the origin does not have.
+/// Fails if a cache directory has unsent changes.
 pub fn refuse_what_is_kept(doing: &str, cache: &Path, remedy: &str) -> Outcome {
     match write_back::kept_in(&dir_in(cache)) {
         Ok(0) => Ok(()),

@@ -1,4 +1,4 @@
-//! What is kept back from an origin: brought there at the end.
+//! Sending of unsent changes at the end of a server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use crate::assembly::plan::Plan;
 use crate::failure::Failure;
 use crate::service::Counted;
 
-/// The exports whose changes are kept back, and where.
+/// Exports with unsent changes, and their directory.
 #[derive(Default)]
 pub struct KeptBack {
     exports: Vec<(String, Arc<WriteBackExport>)>,
     dir: PathBuf,
 }
 
-/// What an end leaves to be done.
+/// Unfinished business of an end.
 pub enum Left {
-    /// The origin has everything, some of it in two versions.
+    /// The origin has all changes, some as conflicting versions.
     Conflicts(Failure),
-    /// The origin lacks something, which is kept.
+    /// The origin lacks changes, which remain stored.
     Changes(Failure),
 }
 
@@ -40,7 +40,7 @@ impl KeptBack {
         }
     }
 
-    /// Brings everything to the origin, or says what it does not have and what becomes of that.
+    /// Sends all changes to the origin, or reports which remain unsent.
     pub fn detach(&self) -> Result<(), Left> {
         let mut conflicts = 0;
         for (name, export) in &self.exports {

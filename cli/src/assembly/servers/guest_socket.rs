@@ -1,5 +1,4 @@
-//! The sockets where VMMs connect: made here, for a user or a group, or handed in by the process that started
-//! this one.
+//! Sockets for VMMs: created by this process for a user or a group, or inherited from its parent.
 
 use std::fs::File;
 use std::io;
@@ -22,26 +21,26 @@ pub struct SocketAccess {
     pub mode: Option<u32>,
 }
 
-/// A socket that waits for VMMs.
+/// A listening socket for VMMs.
 pub enum GuestSocket {
-    /// Its file goes when this is dropped.
+    /// Created by this process; dropping it removes the file.
     Made(Listener),
-    /// Its file, if there is one, belongs to another process.
+    /// Inherited; its file, if any, belongs to another process.
     Inherited {
         socket: UnixListener,
-        /// Where it listens, or which descriptor it came as.
+        /// Path, or the number of the inherited descriptor.
         at: PathBuf,
     },
 }
 
 impl SocketAccess {
-    /// A group by its name or number, and permission bits as chmod(1) has them.
+    /// Resolves a group by name or number, with permission bits as for chmod(1).
     pub fn new(group: Option<&str>, mode: Option<u32>) -> Result<Self, Failure> {
         let group = group.map(group_id).transpose()?;
         Ok(Self { group, mode })
     }
 
-    /// As of virtiofsd: a group that is named may connect.
+    /// Returns the permission bits; by default a named group may connect, as with virtiofsd.
     fn mode(self) -> u32 {
         self.mode.unwrap_or(if self.group.is_some() { 0o660 } else { 0o600 })
     }
@@ -60,8 +59,8 @@ fn group_id(group: &str) -> Result<u32, Failure> {
 }
 
 impl GuestSocket {
-    /// Opens all, in their order. Those that were handed in are looked at before any is made: a number of
-    /// which there is none may be one of ours a moment later.
+    /// Opens all sockets, in order. Inherited descriptors are verified before any socket is created, because
+    /// an invalid number could become a new socket's.
     pub fn open_all<'a>(
         places: impl Iterator<Item = &'a VirtioFsSocket> + Clone,
         access: SocketAccess,
@@ -94,7 +93,7 @@ impl GuestSocket {
         }
     }
 
-    /// Behind a keeper, which has the socket at `path` and has handed in another one.
+    /// Adopts the socket that a keeper passed in place of its own at `path`.
     pub fn kept(fd: i32, path: &Path) -> Result<Self, Failure> {
         let at = absolute(path).unwrap_or_else(|_| path.to_owned());
         Ok(Self::Inherited { socket: inherited(fd)?, at })
@@ -125,7 +124,7 @@ fn inherited(fd: i32) -> Result<UnixListener, Failure> {
 
 const OWNER_ONLY: u32 = 0o600;
 
-/// The group first: the bits are meant for that one.
+/// Sets the group before the mode, which is meant for that group.
 fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
     let giving = |what: String| format!("give the socket {} {what}", path.display());
     if access == SocketAccess::default() {
@@ -146,8 +145,8 @@ fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
     })
 }
 
-/// The socket that was made a moment ago, as a descriptor: in a directory that others may write, something
-/// else can stand there by now, a link to another's file too.
+/// Opens the socket just created. In a directory that others can write, it may have been replaced, for
+/// instance by a link to another user's file.
 fn place_of(path: &Path) -> io::Result<File> {
     let path = absolute(path)?;
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {

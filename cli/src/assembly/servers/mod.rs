@@ -1,6 +1,6 @@
-//! A server of directories, from its start to its end.
+//! Server of directories and disks.
 //!
-//! Reading order: here; `sessions`, what a proxy serves besides.
+//! Reading order: this module; `sessions`, the additional sessions of a proxy.
 
 mod detach;
 pub mod guest_socket;
@@ -80,10 +80,10 @@ pub fn serve(plan: &Plan) -> Outcome {
     )
 }
 
-/// Holds the sockets of guests for servers that follow each other.
+/// Runs as the keeper of the guests' sockets across servers.
 fn keep(plan: &Plan) -> Outcome {
     let sockets = guest_sockets(plan)?;
-    // What servers leave there are handles, with which any file could be opened.
+    // Servers leave handles there, which would open any file.
     let settings =
         KeeperSettings { guests_max: Settings::default().guests_max, refuses_front_end_areas: true };
     keeper::keep(&sockets, settings, &plan.name(), Vec::new())
@@ -100,8 +100,8 @@ fn guest_sockets(plan: &Plan) -> Result<Vec<GuestSocket>, Failure> {
     }
 }
 
-/// A server's life: prepared before it has any thread, started, announced, and ended by a signal, or by its
-/// keeper.
+/// Runs a server: prepares it before any thread exists, starts and announces it, and ends it on a signal or
+/// with its keeper.
 pub fn until_stopped<P, S>(
     turn: &Turn,
     prepare: impl FnOnce() -> Result<P, Failure>,
@@ -109,7 +109,7 @@ pub fn until_stopped<P, S>(
     announce: impl FnOnce(&S) -> io::Result<()>,
     end: impl FnOnce(&mut S) -> Outcome,
 ) -> Outcome {
-    // Before anything is open, and before any thread starts.
+    // Before anything is open and before any thread starts.
     DescriptorBudget::of_process();
     time_slices::request_short_slices();
     let prepared = prepare()?;
@@ -133,7 +133,7 @@ pub fn until_stopped<P, S>(
     end(&mut server)
 }
 
-/// What a server has opened before its sandbox closed.
+/// Resources opened before the sandbox closes.
 struct Prepared {
     places: Places,
     control: Listener,
@@ -142,8 +142,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Takes all sockets before anything else, so that a busy one leaves no trace. Starts no thread: it would
-    /// stay outside of the sandbox.
+    /// Binds all sockets before anything else, so that a busy one leaves no trace. Starts no thread: it would
+    /// remain outside the sandbox.
     fn open(plan: &Plan) -> Result<Self, Failure> {
         let places = Places::take(plan)?;
         let control = service::control_socket(plan.control.as_deref(), || plan.name())?;
@@ -162,19 +162,19 @@ impl Prepared {
     }
 }
 
-/// Where a plan is reached, but for shared memory.
+/// Endpoints of a plan, except shared memory.
 struct Places {
     sockets: Vec<GuestSocket>,
     ports: Taken,
     disks: Vec<PreparedDisk>,
-    /// What opens files that are found by handle, where landlock does not let us.
+    /// Opener of files by handle, if landlock prevents this process from doing so.
     broker: Option<Arc<dyn Reopen>>,
-    /// What mounts, in the order of the mounts, where it is not this process.
+    /// Mount helpers in the order of the mounts, if this process does not mount itself.
     mounters: Vec<Arc<dyn Mounter>>,
 }
 
 impl Places {
-    /// What was handed in comes first: another number of it may soon be a socket of our own.
+    /// Binds the sockets, inherited ones first: a wrong descriptor number could soon be a new socket's.
     fn take(plan: &Plan) -> Result<Self, Failure> {
         let sockets = guest_sockets(plan)?;
         let ports = Taken::take(&plan.front_ends.nfs)?;
@@ -183,11 +183,11 @@ impl Places {
     }
 }
 
-/// The process: what it was started to serve, and what it was asked for since. Dropped from the top: a
-/// watcher of the control socket sees its end last.
+/// The server process: the exports of its command line, and sessions added since. Fields drop in order:
+/// watchers of the control socket see the end last.
 struct Server {
     serving: Serving,
-    /// Those of a proxy.
+    /// Sessions of a proxy.
     sessions: Option<Arc<Sessions>>,
     metrics: Vec<Endpoint>,
     _control: ControlServer,
@@ -233,7 +233,7 @@ impl Server {
         out.flush()
     }
 
-    /// All sessions end at once: one whose origin is away keeps none of the others.
+    /// Ends all sessions in parallel, so that an unreachable origin delays none of the others.
     fn end(&mut self) -> Outcome {
         let Self { serving, sessions, .. } = self;
         thread::scope(|scope| {
@@ -248,7 +248,7 @@ impl Server {
     }
 }
 
-/// Everything that serves one plan. Dropped from the top: guests go before the sockets' files.
+/// Everything that serves one plan. Fields drop in order: guests before the files of their sockets.
 struct Serving {
     mounters: Vec<Arc<dyn Mounter>>,
     mounts: Vec<FuseMount>,
@@ -257,7 +257,7 @@ struct Serving {
     nfs: Option<NfsServers>,
     disks: Vec<ServedDisk>,
     kept_back: KeptBack,
-    /// After all through which changes come.
+    /// Dropped after everything that sends changes.
     _leases: Vec<LeaseEnd>,
     _state: Arc<DurableState>,
     sockets: Vec<GuestSocket>,
@@ -266,7 +266,8 @@ struct Serving {
 }
 
 impl Serving {
-    /// Opens the exports and what is called by address. Guests and mounts come with [`admit`](Self::admit).
+    /// Opens the exports and starts the front ends with addresses. Guests and mounts follow with
+    /// [`admit`](Self::admit).
     fn open(plan: &Plan, places: Places) -> Result<(Self, Status, Counted), Failure> {
         let Places { sockets, ports, disks, broker, mounters } = places;
         let opened = plan.exports.iter().enumerate();
@@ -308,7 +309,7 @@ impl Serving {
         Ok((serving, status, counted))
     }
 
-    /// Lets guests in, and mounts.
+    /// Admits guests, and mounts.
     fn admit(&mut self, plan: &Plan) -> Outcome {
         for (guests, socket) in plan.front_ends.guests.iter().zip(&self.sockets) {
             let admitted =
@@ -317,7 +318,7 @@ impl Serving {
                 admitted.map_err(|error| Failure::cannot(format_args!("serve {}", guests.socket), &error))?,
             );
         }
-        // One after the other: if one fails, those before it are ended with the rest.
+        // In sequence: if one fails, the mounts before it are dropped with `self`.
         for (index, mount) in plan.front_ends.mounts.iter().enumerate() {
             let mut options = mount_options(mount, plan);
             if let Some(mounter) = self.mounters.get(index) {
@@ -328,19 +329,19 @@ impl Serving {
         self.disks.iter_mut().try_for_each(ServedDisk::admit)
     }
 
-    /// Ends when the origin has all changes, or says what it lacks.
+    /// Returns when the origin has all changes, or reports which it lacks.
     fn end(&mut self) -> Result<(), Left> {
         self.end_front_ends();
         self.kept_back.detach()
     }
 
-    /// Ends when what was written to all disks is durable.
+    /// Flushes all disks.
     fn end_disks(&mut self) -> Outcome {
         let ended: Vec<_> = self.disks.iter_mut().map(ServedDisk::end).collect();
         ended.into_iter().collect()
     }
 
-    /// A line for each endpoint, with what to type on the other side.
+    /// Prints a line for each endpoint, with commands for the peer.
     fn announce(&self, plan: &Plan, out: &mut impl Write) -> io::Result<()> {
         for (index, (guests, socket)) in plan.front_ends.guests.iter().zip(&self.sockets).enumerate() {
             let export = &plan.exports[guests.export];
@@ -385,12 +386,12 @@ impl Serving {
 }
 
 impl Serving {
-    /// What serves streams that others open.
+    /// Returns the NFS server for streams that others open.
     fn stdio(&self) -> Option<Arc<NfsServer>> {
         self.nfs.as_ref().and_then(NfsServers::stdio)
     }
 
-    /// From here on nothing comes in.
+    /// Stops the front ends: no request arrives afterwards.
     fn end_front_ends(&mut self) {
         for mount in self.mounts.drain(..) {
             end(&mount);
@@ -408,7 +409,7 @@ impl Drop for Serving {
     }
 }
 
-/// Gives the lease of a tree back when it is dropped, though others may still hold its cache.
+/// Guard that returns the lease of a tree, even if the cache is still referenced.
 struct LeaseEnd(Arc<CacheExport>);
 
 impl Drop for LeaseEnd {
@@ -417,10 +418,10 @@ impl Drop for LeaseEnd {
     }
 }
 
-/// Operations of all NFS clients of an export that may wait at a time; 64 clients have to work for it.
+/// Maximum pending operations of all NFS clients of an export; it takes 64 busy clients to reach it.
 const NFS_PENDING_MAX: u64 = 1 << 16;
 
-/// An export that is open, and what of it counts something.
+/// An open export with its sources of counters.
 struct OpenedExport {
     export: Arc<dyn Export>,
     counters: Arc<ExportCounters>,
@@ -435,7 +436,7 @@ fn open(
     plan: &Plan,
     broker: Option<&Arc<dyn Reopen>>,
 ) -> Result<OpenedExport, Failure> {
-    // A cache that refuses changes itself has its lease to write.
+    // A read-only cache still writes its lease.
     let is_leased =
         plan.cache.as_ref().is_some_and(|cache| cache.is_read_only() && cache.takes_lease(&planned.tree));
     let mut options = DirOptions {
@@ -446,7 +447,7 @@ fn open(
         help: broker.cloned(),
         ..DirOptions::default()
     };
-    // All NFS clients of an export share a session, and each of them has a limit of its own.
+    // All NFS clients of an export share a session, and each client has its own limit.
     if plan.front_ends.nfs.offers(index) {
         options.limits.pending = NFS_PENDING_MAX;
         options.pool.queue_len = NFS_PENDING_MAX as usize;
@@ -470,7 +471,7 @@ fn open(
     Ok(OpenedExport { export, counters, client, cache, write_back })
 }
 
-/// What counts, for those that ask.
+/// Collects the counters of all components.
 fn all_counted(plan: &Plan, exports: &[OpenedExport], nfs: Vec<NfsCounts>) -> Counted {
     let mut counted = Counted { nfs, ..Counted::default() };
     for (planned, opened) in plan.exports.iter().zip(exports) {
@@ -483,7 +484,7 @@ fn all_counted(plan: &Plan, exports: &[OpenedExport], nfs: Vec<NfsCounts>) -> Co
     counted
 }
 
-/// An export whose guests outlive the server: what they change is changed once.
+/// Wraps an export whose guests outlive the server: a request repeated after a restart is executed once.
 fn kept_export(
     index: usize,
     export: Arc<dyn Export>,
@@ -547,7 +548,7 @@ fn start_mount(
     })
 }
 
-/// Unmounts and waits, unless the mount is in use: then it is out of sight, and dies with this process.
+/// Unmounts and waits. A busy mount is detached and ends with this process.
 fn end(mount: &FuseMount) {
     match mount.unmount() {
         Ok(true) => mount.wait(),

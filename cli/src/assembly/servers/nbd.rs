@@ -1,4 +1,4 @@
-//! A disk over NBD: plain, and with TLS.
+//! NBD front end of a disk, plain and with TLS.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::certificates;
 use crate::failure::Failure;
 use crate::location::encoded;
 
-/// What is asked of NBD.
+/// NBD options.
 pub struct NbdPlan<'a> {
     pub plain: &'a [NbdListen],
     pub tls: &'a [NbdListen],
     pub tls_dir: Option<&'a PathBuf>,
-    /// Of unix sockets.
+    /// Permission bits of UNIX sockets.
     pub mode: u32,
 }
 
-/// Where a disk is to be found, as a URL names it.
+/// Address of a disk and its URL.
 pub struct NbdPlace {
     /// `unix:PATH` or `HOST:PORT`.
     pub at: String,
@@ -29,7 +29,7 @@ pub struct NbdPlace {
     pub is_secure: bool,
 }
 
-/// The sockets, before anything is served.
+/// Bound sockets of NBD.
 pub struct NbdSockets {
     plain: Listeners,
     secure: Listeners,
@@ -86,12 +86,12 @@ impl NbdSockets {
         Ok(())
     }
 
-    /// The unix sockets that were made.
+    /// Returns the paths of the UNIX sockets.
     pub fn paths(&self) -> impl Iterator<Item = PathBuf> {
         self.places.iter().filter_map(|place| place.at.strip_prefix("unix:").map(PathBuf::from))
     }
 
-    /// The directory of certificates, which are read again when they were changed.
+    /// Returns the directory of certificates, which are reloaded after a change.
     pub fn certificates(&self) -> Option<&Path> {
         self.tls_dir.as_deref()
     }
@@ -119,7 +119,7 @@ impl NbdSockets {
     }
 }
 
-/// What the files of a directory make, and where it is.
+/// Loads the certificates; returns their directory too.
 fn tls(plan: &NbdPlan<'_>) -> Result<(Arc<ServerTls>, PathBuf), Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::cannot("serve NBD over TLS", why.to_string());
     let dir = match plan.tls_dir {

@@ -1,4 +1,4 @@
-//! The NFS servers of a server.
+//! NFS front end of a server.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -16,11 +16,10 @@ use crate::assembly::servers::state::DurableState;
 use crate::failure::Failure;
 use crate::service::NfsCounts;
 
-/// The sockets that NFS clients call, bound early, so that a busy port is known before anything else happens.
-/// They refuse callers until they are served.
+/// Sockets for NFS clients, bound early to detect a busy port. Connections are refused until they are served.
 pub struct Taken(Vec<Bound>);
 
-/// With fewer connections NFS is not served: one address has half of them.
+/// Minimum number of connections for serving NFS: one address may use half of them.
 const CONNECTIONS_MIN: usize = 32;
 
 const RAISE_LIMIT: &str =
@@ -31,10 +30,10 @@ pub struct NfsServers {
     stdio: Option<Served>,
 }
 
-/// What tools call standard input and output, where they have addresses of others.
+/// Name of the standard streams where others have addresses.
 pub const STDIO: &str = "stdio";
 
-/// A server, and what it needs of the process.
+/// A server with its share of descriptors.
 struct Served {
     server: Arc<NfsServer>,
     _descriptors: Share,
@@ -42,15 +41,15 @@ struct Served {
 
 pub struct Port {
     pub address: SocketAddr,
-    /// Whether it is served over TLS alone.
+    /// `true` if plain connections are refused.
     pub over_tls: bool,
-    /// Where in the plan's exports those are that are offered.
+    /// Indices of the offered exports in the plan.
     pub exports: Vec<usize>,
     served: Served,
 }
 
 impl Port {
-    /// What tools call it.
+    /// Returns the kind of endpoint for tools.
     pub fn kind(&self) -> &'static str {
         if self.over_tls { "nfs-tls" } else { "nfs" }
     }
@@ -68,7 +67,7 @@ impl Taken {
 }
 
 impl NfsServers {
-    /// Starts what was planned, on ports that were taken.
+    /// Starts the planned servers on the bound ports.
     pub fn start(plan: &Plan, taken: Taken, state: &DurableState) -> Result<Self, Failure> {
         let tls = tls(&plan.front_ends.nfs)?;
         let mut ports = Vec::with_capacity(plan.front_ends.nfs.ports.len());
@@ -92,7 +91,7 @@ impl NfsServers {
         Ok(Self { ports, stdio: stdio.transpose()? })
     }
 
-    /// What serves streams that others open.
+    /// Returns the server for streams that others open.
     pub fn stdio(&self) -> Option<Arc<NfsServer>> {
         self.stdio.as_ref().map(|served| Arc::clone(&served.server))
     }
@@ -101,7 +100,7 @@ impl NfsServers {
         &self.ports
     }
 
-    /// Where to ask what they have done. It does not keep them open.
+    /// Returns access to the counters, which does not keep the servers alive.
     pub fn counts(&self) -> Vec<NfsCounts> {
         let of = |(at, served): (String, &Served)| {
             let server = Arc::downgrade(&served.server);
@@ -114,7 +113,7 @@ impl NfsServers {
 }
 
 impl Served {
-    /// `at` is what people call the place.
+    /// Starts a server. `at` is its address in messages.
     fn start(
         at: &dyn Display,
         bound: Bound,
@@ -135,7 +134,7 @@ impl Served {
     }
 }
 
-/// What the ports show and trust that are served over TLS.
+/// Loads the certificates of the TLS ports.
 fn tls(plan: &NfsPlan) -> Result<Option<Arc<ServerTls>>, Failure> {
     let open = |dir: &PathBuf| ServerTls::open(dir).map(Arc::new);
     plan.tls_dir.as_ref().map(open).transpose().map_err(|error| {
@@ -144,7 +143,7 @@ fn tls(plan: &NfsPlan) -> Result<Option<Arc<ServerTls>>, Failure> {
     })
 }
 
-/// A part of what is free, and if that is next to nothing, as few as will do.
+/// Reserves descriptors: a share of the free ones, or the minimum if few are free.
 fn for_connections(wanted: usize) -> Option<Share> {
     let account = DescriptorBudget::of_process();
     let share = account.cache(wanted);

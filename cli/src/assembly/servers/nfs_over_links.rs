@@ -1,5 +1,5 @@
-//! NFS for links: the service is made when the first link asks for it, for it needs durable state, which
-//! other links do not.
+//! NFS over shared-memory links. The service is created for the first such link, because it needs durable
+//! state and other links do not.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

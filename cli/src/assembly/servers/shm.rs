@@ -1,5 +1,4 @@
-//! Endpoints over shared memory: sockets, where processes of this host ask for links, and memory that is
-//! shared with a guest.
+//! Shared-memory endpoints: sockets for processes of this host, and memory shared with a guest.
 
 use std::fs;
 use std::io::{self, Write};
@@ -29,12 +28,13 @@ use crate::failure::Failure;
 use crate::service::status::EndpointStatus;
 
 pub struct ShmServers {
-    /// None without endpoints, or where there can be no list. Goes before those that it lists.
+    /// Registration of the endpoints; `None` without endpoints or if the registry is unusable. Dropped before
+    /// the endpoints.
     _listed: Option<Listed>,
     endpoints: Arc<[Endpoint]>,
 }
 
-/// How often it is looked whether there are clients.
+/// Interval between checks for clients.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 pub struct Endpoint {
@@ -48,7 +48,7 @@ enum At {
 }
 
 impl ShmServers {
-    /// Listens at all sockets of a plan, and looks at all memory.
+    /// Listens at all sockets and on all memory of a plan.
     pub fn start(plan: &Plan, state: &Arc<DurableState>) -> Result<Self, Failure> {
         let policy = plan.front_ends.shm.policy.as_deref().map(Policy::load).transpose();
         let policy = policy.map_err(|error| Failure::cannot("read the policy of links", &error))?;
@@ -66,9 +66,9 @@ impl ShmServers {
         Ok(Self { _listed: listed, endpoints })
     }
 
-    /// A line for each export at each place, with what to type on the other side.
+    /// Prints a line for each export of each endpoint, with commands for the peer.
     pub fn announce(&self, out: &mut impl Write, plan: &Plan) -> io::Result<()> {
-        // Clients are told of all changes, and mounts keep what they know until then.
+        // Clients are notified of all changes, and mounts cache until then.
         let watch = if plan.layers.host_watch { " host-watch" } else { "" };
         let xattrs = plan.front_ends.xattrs.suffix();
         for (index, place) in self.endpoints.iter().enumerate() {
@@ -85,7 +85,7 @@ impl ShmServers {
         Ok(())
     }
 
-    /// Ends this process when no client has been seen for so long.
+    /// Ends this process after this time without clients.
     pub fn end_when_unused(&self, after: Duration) -> io::Result<()> {
         let endpoints = Arc::downgrade(&self.endpoints);
         let look_every = (after / 8).min(LOOK_EVERY);
@@ -125,7 +125,7 @@ impl Endpoint {
         }
     }
 
-    /// Calls `hook`, which must not block, whenever a guest has come or gone.
+    /// Calls `hook`, which must not block, whenever a guest connects or disconnects.
     pub fn on_change(&self, hook: impl Fn() + Send + Sync + 'static) {
         match &self.at {
             At::Socket { listener, .. } => listener.on_change(hook),
@@ -133,7 +133,8 @@ impl Endpoint {
         }
     }
 
-    /// What clients mount, but for the export's name: those in a guest if it is not of this host.
+    /// Returns the location for `tombolo mount`, without the export's name; inside the guest if the memory is
+    /// not a file.
     fn front(&self) -> String {
         match &self.at {
             At::Socket { path, .. } => format!("shm:{}", path.display()),
@@ -161,7 +162,7 @@ impl Endpoint {
     }
 }
 
-/// What the list says of this server while it has no guests.
+/// Returns the registry entry of this server without guests.
 fn announcement(plan: &Plan, endpoints: &[Endpoint]) -> Announcement {
     let mut exports: Vec<_> = endpoints.iter().flat_map(|place| place.exports.iter().cloned()).collect();
     exports.sort();
@@ -174,10 +175,10 @@ fn announcement(plan: &Plan, endpoints: &[Endpoint]) -> Announcement {
     Announcement { exports, places: endpoints.collect(), ..Announcement::of_this_process(&name) }
 }
 
-/// Where a policy says which users may have links, all may ask.
+/// Mode of sockets with a policy, which decides who may connect.
 const ALL_USERS: u32 = 0o666;
 
-/// Of all links, and of those that are being made, so many users have an equal part.
+/// Number of users among which links and pending links are divided.
 const USERS: usize = 4;
 
 fn listen(
@@ -196,8 +197,7 @@ fn listen(
             options.policy = policy.clone();
             options.socket_mode = ALL_USERS;
         }
-        // One user may have what is kept for others elsewhere: each VM has three links to the cache of its
-        // image.
+        // A single user gets the shares of all: each VM has three links to the cache of its image.
         None => {
             options.pending_max *= USERS;
             options.links_max *= USERS;
@@ -226,7 +226,7 @@ fn serve_memory(memory: &PlannedMemory, plan: &Plan, state: &Arc<DurableState>) 
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
     let common = SharedMemory::to_serve(&place, memory.size_bytes);
     let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
-    // A guest has no name.
+    // Guests have no names.
     let label = place.to_string();
     let listener = MemoryListener::start(common, server, limits, plan.front_ends.shm.doorbell, &label);
     let listener = listener.map_err(|error| Failure::cannot(&serving, &error))?;
@@ -234,7 +234,7 @@ fn serve_memory(memory: &PlannedMemory, plan: &Plan, state: &Arc<DurableState>) 
     Ok(Endpoint { at: At::Memory { place, size_bytes, listener }, exports: names })
 }
 
-/// What offers these exports, and their names.
+/// Creates a server for these exports; returns their names too.
 fn server(
     offered: &[usize],
     squash: Squash,
@@ -253,7 +253,7 @@ fn server(
         names.push(name);
     }
     let server = Server::new(Arc::new(service));
-    // NFS has its own squash, which would be a way around this one.
+    // NFS has its own squash, which would bypass this one.
     let server = match squash.mode {
         SquashMode::None => server.speaking(Protocol::OncRpc, Arc::new(rpc)),
         SquashMode::Root | SquashMode::All => server,
@@ -261,7 +261,7 @@ fn server(
     Ok((Arc::new(server), names))
 }
 
-/// For the other side's command line; it was there a moment ago.
+/// Returns the size of the file, which existed a moment ago, for the peer's command line.
 fn length(place: &MemoryLocation) -> u64 {
     match place {
         MemoryLocation::File(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),

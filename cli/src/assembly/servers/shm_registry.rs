@@ -1,4 +1,4 @@
-//! A server's entry in the list that `tombolo links` prints.
+//! Registration of a server for `tombolo links`.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tombolo_host_service::control;
 use super::shm::Endpoint;
 use crate::commands::links;
 
-/// Keeps the list right. Dropping it takes the server out.
+/// Maintainer of the registry entry; dropping it removes the entry.
 pub struct Listed {
     calls: Sender<Call>,
     thread: Option<JoinHandle<()>>,
@@ -25,12 +25,11 @@ enum Call {
     Stop,
 }
 
-/// How old the numbers of guests may be. Without guests no thread wakes up for them.
+/// Maximum age of the guests' counters. Without guests the thread does not wake up.
 const REFRESH: Duration = Duration::from_secs(1);
 
 impl Listed {
-    /// Puts a server on the list. A server that cannot be put there serves all the same, and says so in its
-    /// log.
+    /// Registers a server. On failure it logs a warning and the server continues.
     pub fn start(announcement: Announcement, endpoints: Arc<[Endpoint]>) -> Option<Self> {
         match Self::try_start(announcement, endpoints) {
             Ok(listed) => Some(listed),
@@ -42,7 +41,7 @@ impl Listed {
     }
 
     fn try_start(announcement: Announcement, endpoints: Arc<[Endpoint]>) -> Result<Self, RegistryError> {
-        // Both of them, as no other process may have made the one above.
+        // Both levels, because no other process may have created the parent.
         Directory::open(&control::default_directory())?;
         let directory = links::directory();
         let entry = Directory::open(&directory)?.announce(&announcement)?;
@@ -91,7 +90,7 @@ impl Lister {
         }
     }
 
-    /// Says how it is now, if that is something else.
+    /// Updates the entry if it has changed.
     fn refresh(&mut self) {
         let guests = self.endpoints.iter().flat_map(Endpoint::guests);
         let mut guests: Vec<_> = guests.map(GuestEntry::from).collect();

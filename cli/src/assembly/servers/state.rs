@@ -1,5 +1,5 @@
-//! What outlives the server, for clients that do: the keys of handles, and which requests were performed. All
-//! front ends of an export stand on the same. And NFS over it, whatever brings it calls.
+//! State that outlives the server: handle keys and records of executed requests, shared by all front ends of
+//! an export; and the NFS service over it, independent of the transport.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -25,12 +25,12 @@ use crate::assembly::plan::tree::Tree;
 use crate::assembly::plan::{Plan, PlannedExport};
 use crate::failure::Failure;
 
-/// What outlives the server. Nothing is opened before it is needed.
+/// Durable state. Nothing is opened before it is needed.
 pub struct DurableState {
     asked: Option<PathBuf>,
-    /// Whether the server fails without it.
+    /// `true` if the server fails without it.
     must: bool,
-    /// Whether what has it may serve other streams of the same.
+    /// `true` if the owner of the state may serve streams for this process.
     over_stdio: bool,
     name: String,
     sources: Vec<(PlannedExport, Arc<dyn Export>)>,
@@ -41,27 +41,27 @@ pub struct DurableState {
     manage_gids: bool,
     claims: Option<Claims>,
     session_ids: Arc<AtomicU64>,
-    /// Whether leases of an export may be granted, by its number in the plan.
+    /// For each export of the plan, `true` if leases may be granted.
     may_lease: Vec<bool>,
     opened: OnceLock<Opened>,
-    /// Held by the thread that opens.
+    /// Lock of the thread that opens the state.
     opening: Mutex<()>,
 }
 
-/// What was opened. The state is given back last.
+/// Opened state. The state directory is released last.
 struct Opened {
     keys: Arc<Keys>,
     signer: Arc<Signer>,
-    /// By their numbers in the plan: each once, for all front ends.
+    /// Exports by index in the plan, each opened once for all front ends.
     exports: Mutex<BTreeMap<usize, Arc<Replies>>>,
-    /// The leases of those of which any may be granted.
+    /// Leases of the exports that grant any.
     leases: BTreeMap<usize, Arc<LeaseTable>>,
-    /// Or why there is none.
+    /// State directory, or the reason why there is none.
     state: Result<ServerState, Failure>,
 }
 
 impl DurableState {
-    /// What the exports of a plan need; `exports` are in its order.
+    /// Creates the state for the exports of a plan, in the same order.
     pub fn new(plan: &Plan, exports: &[Arc<dyn Export>], session_ids: &Arc<AtomicU64>) -> Arc<Self> {
         Arc::new(Self {
             asked: plan.state.clone(),
@@ -106,18 +106,17 @@ impl DurableState {
             .map_err(|error| Failure::cannot("serve NFS", &error))
     }
 
-    /// An export whose requests are performed once, by its number in the plan.
+    /// Returns an export that executes each request once, by its index in the plan.
     ///
-    /// Also without a state directory, unless one was named or NFS needs it: then a restart is the end for
-    /// its clients.
+    /// Works without a state directory too, unless one was named or NFS needs it; clients then fail after a
+    /// restart.
     pub fn once(&self, index: usize) -> Result<Option<Arc<dyn Export>>, Failure> {
         let Some((planned, source)) = self.sources.get(index) else { return Ok(None) };
         let export = self.opened()?.once(index, planned, source)?;
         self.recalling(index, export).map(Some)
     }
 
-    /// An export as other front ends than NFS have it: before a change the leases of NFS clients are
-    /// recalled.
+    /// Wraps an export for front ends other than NFS: leases of NFS clients are recalled before a change.
     pub fn recalling(&self, index: usize, export: Arc<dyn Export>) -> Result<Arc<dyn Export>, Failure> {
         if !self.may_lease.get(index).is_some_and(|may| *may) {
             return Ok(export);
@@ -132,12 +131,12 @@ impl DurableState {
         Ok(Arc::clone(&self.opened()?.keys))
     }
 
-    /// Numbers the sessions of all front ends.
+    /// Returns the session counter of all front ends.
     pub fn session_ids(&self) -> &Arc<AtomicU64> {
         &self.session_ids
     }
 
-    /// Says in the log that there is no durable state, where a front end needs it.
+    /// Logs a warning if a front end needs durable state and there is none.
     pub fn warn(&self) {
         if let Some(missing) = self.opened.get().and_then(|opened| opened.state.as_ref().err()) {
             tracing::warn!("clients will lose state when this server is restarted: {missing}");
@@ -184,7 +183,8 @@ impl DurableState {
         leased.map(table).collect()
     }
 
-    /// The state of this server: it goes by the name of the first export, and by what that is.
+    /// Opens the state directory of this server, keyed by the name of its first export and that export's
+    /// source.
     fn open_state(&self) -> Result<ServerState, Failure> {
         let path = state_path(self.asked.as_deref())?;
         let keeping = format!("keep state in {}", path.display());
@@ -228,9 +228,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Leases are granted by the server alone through which all changes come: of what is cached here or lies
-/// elsewhere others know more. Nor of a directory that is part of another export: what is changed through
-/// that one recalls no lease of this.
+/// Returns `true` if leases may be granted: all changes must pass through this export. That excludes cached
+/// and remote trees, and directories that overlap with another export, whose changes recall no lease of this
+/// one.
 fn may_lease(plan: &Plan, index: usize) -> bool {
     let directory = |export: &PlannedExport| match &export.tree {
         Tree::Dir(path) => path.canonicalize().ok(),
@@ -243,7 +243,7 @@ fn may_lease(plan: &Plan, index: usize) -> bool {
     plan.cache.is_none() && plan.front_ends.nfs.offers(index) && is_apart
 }
 
-/// A small file that outlives the server.
+/// A small durable file.
 #[derive(Debug)]
 struct Note {
     files: ServerFiles,
@@ -260,7 +260,7 @@ impl LeaseNote for Note {
     }
 }
 
-/// The state directory that was asked for, or the usual one.
+/// Returns the given state directory or the default.
 pub fn state_path(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     match asked {
         Some(path) => Ok(path.to_owned()),
@@ -270,8 +270,7 @@ pub fn state_path(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// An export whose requests are performed once, also over a crash of this process, and whose files have
-/// handles.
+/// Opens an export with file handles that executes each request once, also across a crash of this process.
 fn once(export: &Arc<dyn Export>, planned: &PlannedExport, state: &Path) -> Result<Arc<Replies>, Failure> {
     let name = one_component(&planned.name.to_string());
     let export = with_handles(export, planned, &state.join(format!("handles-{name}")))?;
@@ -280,7 +279,7 @@ fn once(export: &Arc<dyn Export>, planned: &PlannedExport, state: &Path) -> Resu
     replies.map(Arc::new).map_err(|error| Failure::cannot(format_args!("use {}", path.display()), &error))
 }
 
-/// The export, with handles from a table if its own are too long or missing.
+/// Returns the export, with handles from a table if its own are too long or missing.
 fn with_handles(
     export: &Arc<dyn Export>,
     planned: &PlannedExport,
@@ -306,7 +305,7 @@ fn with_handles(
     over.map(|export| Arc::new(export) as _).map_err(|error| Failure::cannot(&serving, &error))
 }
 
-/// The name of an export as one component of a path; different names stay different.
+/// Encodes the name of an export as one path component; different names remain different.
 fn one_component(name: &str) -> String {
     name.trim_start_matches('/').replace('%', "%25").replace('/', "%2f")
 }

@@ -1,10 +1,10 @@
-//! NFS over the standard input and output, which ssh(1) makes a connection between hosts.
+//! NFS over standard input and output, connected by ssh(1).
 //!
-//! A client has several connections, each of which starts a process here, and what it sends again over one of
-//! them has to be known from the others. So one process serves: the first that listens at a socket in the
-//! state directory, whose name stands for all options. It serves until no connection is left, its own or
-//! another's. The others carry bytes between their streams and that socket. A process with other options
-//! finds no such socket, and then the state in use.
+//! A client has several connections, each of which starts a process on this host, and a request repeated over
+//! another connection must be recognised. Therefore one process serves: the first to listen at a socket in
+//! the state directory, whose name is a hash of all options. It runs until the last connection, of its own or
+//! another process, is closed. The other processes copy bytes between their streams and that socket. A
+//! process with other options finds no such socket, and the state directory in use.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -31,29 +31,29 @@ use crate::failure::{Failure, Outcome};
 
 const SERVING: &str = "serve NFS over standard input and output";
 
-/// How often is looked whether a connection is left.
+/// Interval between checks for connections.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Until the next look at a server that ends.
+/// Delay before a server that is ending is tried again.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// What the server says first to a process that joins it, and to no other.
+/// Greeting of the server to a process that joins it.
 const WELCOME: [u8; 1] = [b'+'];
 
 const PIECE_BYTES: usize = 256 << 10;
 
 const OWNER_ONLY: u32 = 0o600;
 
-/// What is called from there counts as one client of this host.
+/// Address of all callers: they count as one client of this host.
 const CALLER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Serves one connection, and those of other processes besides if there was no server yet.
+/// Serves one connection, and those of other processes if no server existed.
 pub fn serve(plan: &Plan) -> Outcome {
     if io::stdin().is_terminal() {
         let problem = format!("cannot {SERVING}: it is a terminal");
         return Err(Failure::usage(problem).remedy("let ssh start it: tombolo ls nfs+ssh://HOST/PATH"));
     }
-    // Before anything is open, and before any thread starts.
+    // Before anything is open and before any thread starts.
     DescriptorBudget::of_process();
     let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
     let null = File::options().read(true).write(true).open("/dev/null").map_err(cannot)?;
@@ -76,7 +76,7 @@ pub fn serve(plan: &Plan) -> Outcome {
     }
 }
 
-/// Where the processes that were asked for the same find each other. Only those of one program agree on it.
+/// Returns the socket path for these options. Only processes of the same program agree on it.
 fn place(plan: &Plan) -> Result<PathBuf, Failure> {
     let dir = state_path(plan.state.as_deref())?;
     StateDir::open(&dir).map_err(|error| Failure::cannot(SERVING, &error))?;
@@ -85,14 +85,14 @@ fn place(plan: &Plan) -> Result<PathBuf, Failure> {
     Ok(dir.join(format!("stdio-{:016x}", options.finish())))
 }
 
-/// A connection to the server there. None if there is none, or it ends.
+/// Connects to the server at the socket. Returns `None` if there is none or it is ending.
 fn joined(place: &Path) -> Option<UnixStream> {
     let mut stream = UnixStream::connect(place).ok()?;
     stream.read_exact(&mut WELCOME.clone()).ok()?;
     Some(stream)
 }
 
-/// `streams` are those of this process.
+/// Serves all connections; `streams` are those of this process.
 fn serve_all(plan: &Plan, listener: &Listener, streams: Streams) -> Outcome {
     let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
     time_slices::request_short_slices();
@@ -116,15 +116,14 @@ fn serve_all(plan: &Plan, listener: &Listener, streams: Streams) -> Outcome {
         }
         door.close();
         let ended = server.end();
-        // Only now: processes that come meanwhile try this socket until the state is free for the next
-        // server.
+        // Last, so that processes that connect meanwhile retry until the state is free for the next server.
         drop(server);
         let _ = socket::shut_down(listener.socket());
         ended
     })
 }
 
-/// Where connections come in; none once it is closed.
+/// Entry of new connections; `None` once it is closed.
 struct Door(Mutex<Option<Arc<NfsServer>>>);
 
 impl Door {
@@ -134,7 +133,7 @@ impl Door {
         }
     }
 
-    /// Takes in what comes, until the socket is shut down.
+    /// Accepts connections until the socket is shut down.
     fn welcome_all(&self, listener: &Listener) {
         loop {
             let caller = listener.socket().accept();
@@ -145,7 +144,7 @@ impl Door {
                         server.adopt(stream.into(), CALLER);
                     }
                 }
-                // Not welcomed, it looks for the next server.
+                // Without a greeting, the caller retries with the next server.
                 (Ok(_), None) => {}
                 (Err(_), None) => return,
                 (Err(error), Some(_)) => {
@@ -157,7 +156,7 @@ impl Door {
         }
     }
 
-    /// Closes it where no connection is left. Whether that is so.
+    /// Closes the entry if no connection is left; returns `true` if so.
     fn close_if_unused(&self) -> bool {
         let mut server = lock(&self.0);
         let is_unused = server.as_ref().is_none_or(|server| server.counts().connections == 0);
@@ -172,18 +171,18 @@ impl Door {
     }
 }
 
-/// What the process was started with as its standard input and output.
+/// Standard input and output of the process.
 struct Streams {
     input: File,
     output: File,
 }
 
 impl Streams {
-    /// Carries bytes both ways, until no more come from the server or nothing more can be put out.
+    /// Copies bytes both ways until the server sends no more or the output is closed.
     fn carry(self, connection: &UnixStream) -> io::Result<()> {
         let Self { input, output } = self;
         let inwards = connection.try_clone()?;
-        // It is not waited for: the input may end never.
+        // Not joined: the input may never end.
         thread::Builder::new().name("stdin".into()).spawn(move || {
             copy(&input, &inwards);
             let _ = inwards.shutdown(Shutdown::Write);
@@ -193,7 +192,7 @@ impl Streams {
     }
 }
 
-/// Until either side ends. Not `io::copy`, whose splice(2) keeps a pipe locked while it waits for more.
+/// Copies until either side ends. Unlike `io::copy`, does not splice(2), which locks a pipe while it waits.
 fn copy(mut from: impl Read, mut to: impl Write) {
     let mut piece = vec![0; PIECE_BYTES];
     loop {

@@ -1,4 +1,4 @@
-//! Redo logs that are made one, and taken back.
+//! Merging and discarding of redo logs.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes};
@@ -26,27 +26,25 @@ use crate::failure::{Failure, Outcome};
 /// The unit of `st_blocks`, in bytes (stat(3type)).
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// A new redo log with what several have that stand on each other. These are locked against writers as long
-/// as it lives.
+/// A new redo log with the merged content of a chain, whose files are locked against writers while it lives.
 pub struct Merged {
     path: PathBuf,
-    /// What it was made of, from the top down.
+    /// Merged layers, from the top down.
     layers: Vec<Arc<Overlay>>,
     into: Arc<Overlay>,
     _base: OpenedDisk,
-    /// What waits for the disks of this host.
+    /// Pool for blocking operations on local disks.
     _pool: ThreadPool,
 }
 
 impl Drop for Merged {
     fn drop(&mut self) {
-        // One that has got its name is not there any more.
+        // Absent if it was renamed.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// A name beside another, for what is to replace it. What a process that was killed has left there is written
-/// over.
+/// Returns a temporary name in the same directory. A file left by a killed process is overwritten.
 fn beside(path: &Path) -> io::Result<PathBuf> {
     let own = Name::new(path.file_name().unwrap_or_default().as_bytes()).map_err(io::Error::other)?;
     let part = part_name(own, NAME_MAX as u32).map_err(io::Error::other)?;
@@ -54,7 +52,7 @@ fn beside(path: &Path) -> io::Result<PathBuf> {
 }
 
 impl OverlaySource {
-    /// It, and the overlays that it stands on, from the top down.
+    /// Returns the overlay and the overlays below it, from the top down.
     pub fn chain(&self) -> Result<Vec<Self>, Failure> {
         let mut chain = vec![self.clone()];
         while let Some(DiskSource::Overlay(below)) = chain.last().map(Self::base).transpose()? {
@@ -63,14 +61,14 @@ impl OverlaySource {
         Ok(chain)
     }
 
-    /// Makes one redo log of this one and of those that it stands on, `count` in all; beside it. It stands on
-    /// what the lowest of them stands on. `done` is told how far it is, in bytes of the disk.
+    /// Merges this redo log and the ones below it, `count` in all, into a new one in the same directory, with
+    /// the base of the lowest. `done` receives the progress in bytes of the disk.
     pub fn merged(&self, count: usize, done: impl Fn(u64)) -> Result<Merged, Failure> {
         self.merged_beside(&self.path, count, None, done)
     }
 
-    /// Makes a redo log of this one and of those that it stands on, `count` in all, which is finished and
-    /// names its base so. It is durable but for its name.
+    /// Merges `count` redo logs into a finished one that names its base `base_name`. All but its name is
+    /// durable.
     pub fn finished(&self, count: usize, to: &Path, base_name: &[u8]) -> Outcome {
         let merged = self.merged_beside(to, count, Some(base_name), |_| ())?;
         let writing = format!("write {}", to.display());
@@ -120,7 +118,7 @@ impl OverlaySource {
         Ok(merged)
     }
 
-    /// Makes a redo log in which nothing is.
+    /// Creates an empty redo log.
     fn new_log(&self, header: &Header, pool: &ThreadPool) -> Result<Arc<ImageFile>, Failure> {
         let making = format!("make {}", self.path.display());
         let options = DiskOpenOptions::default();
@@ -133,7 +131,7 @@ impl OverlaySource {
         Ok(log)
     }
 
-    /// Removes it, with what a merge into it has left that was killed.
+    /// Removes the redo log and the leftovers of a killed merge into it.
     pub fn remove(&self) -> Outcome {
         let removed = || {
             let _ = fs::remove_file(beside(&self.path)?);
@@ -142,8 +140,8 @@ impl OverlaySource {
         removed().map_err(|error| Failure::cannot(format_args!("remove {}", self.path.display()), &error))
     }
 
-    /// Takes back all that was written to it, if `forced`: how much room that took, in bytes. What stands on
-    /// it is refused from then on.
+    /// Discards all changes, if `forced`; returns their allocated size in bytes. Overlays on top of it become
+    /// invalid.
     pub fn discard(&self, forced: bool) -> Result<u64, Failure> {
         let discarding = format!("discard the changes in {}", self.path.display());
         let size_bytes = self.header()?.size_bytes;
@@ -173,29 +171,29 @@ impl OverlaySource {
         Ok(lost_bytes)
     }
 
-    /// It, while nothing else uses it.
+    /// Locks the redo log against other users.
     pub fn locked(&self) -> Result<Locked, Failure> {
         Locked::take(&self.path)
             .map_err(|error| Failure::cannot(format_args!("change {}", self.path.display()), &error))
     }
 }
 
-/// Gives a file owner and permissions of another.
+/// Copies owner and permissions of a file to another.
 fn like(old: &fs::Metadata, new: &File) -> io::Result<()> {
-    // Where that is not allowed it is this user's.
+    // Without permission to do so, the file remains this user's.
     let _ = fchown(new, Some(old.uid()), Some(old.gid()));
-    // In another group the old group's rights would be those of people who had none.
+    // In another group, the group's permissions would go to users who had none.
     Access::like(old).give(new)
 }
 
 impl Merged {
-    /// Replaces the uppermost of those that it was made of, whose disk it is. What stands on that one stands
-    /// on it.
+    /// Replaces the topmost of the merged layers, which has the same content. Overlays on top of that one
+    /// remain valid.
     pub fn replace(self, top: &OverlaySource) -> Outcome {
         let replaced = || {
             let (old, new) = (fs::metadata(&top.path)?, File::open(&self.path)?);
             like(&old, &new)?;
-            // The mark of what stands on it (docs/formats/overlay.md).
+            // Preserves the mark of overlays on top (docs/formats/overlay.md).
             new.set_times(FileTimes::new().set_modified(old.modified()?))?;
             new.sync_all()?;
             fs::rename(&self.path, &top.path)?;
@@ -206,18 +204,19 @@ impl Merged {
         })
     }
 
-    /// Replaces the lower one of two by both, in one step, and removes the upper one. Neither is used then,
-    /// and what else stands on the lower one is refused from then on. Killed in between, the upper one is
-    /// left, and refused too.
+    /// Replaces the lower of two redo logs by both in one step, and removes the upper one. Neither may be in
+    /// use; other overlays on the lower one become invalid. If the process is killed in between, the upper
+    /// one remains and is invalid too.
     pub fn replace_base(mut self, top: &OverlaySource, below: &OverlaySource) -> Outcome {
-        // They are locked against writers only.
+        // These locks exclude writers only.
         self.layers.clear();
         let _locks = (top.locked()?, below.locked()?);
         let replaced = || {
             let modified = |path: &Path| fs::metadata(path)?.modified();
             let new = File::open(&self.path)?;
             like(&fs::metadata(&below.path)?, &new)?;
-            // Another mark than the lower one had, and the upper one's for what stands on that.
+            // A mark different from the lower one's, and equal to the upper one's for overlays on top of
+            // that.
             let (upper, lower) = (modified(&top.path)?, modified(&below.path)?);
             let own = if upper == lower { upper + Duration::from_nanos(1000) } else { upper };
             new.set_times(FileTimes::new().set_modified(own))?;

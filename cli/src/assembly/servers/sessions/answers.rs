@@ -1,5 +1,4 @@
-//! What tools ask of sessions, over the control socket. None of it waits for an origin: a tool asks again
-//! until it is so.
+//! Control requests of sessions. None waits for an origin: tools poll until a change is complete.
 
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use tombolo_host_service::control::{Answers, Start};
 
 use super::Sessions;
 
-/// A proxy's sessions, as its control socket knows them.
+/// Control socket handler of a proxy's sessions.
 pub struct SessionAnswers(pub Arc<Sessions>);
 
 impl Answers for SessionAnswers {

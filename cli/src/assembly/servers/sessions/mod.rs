@@ -1,8 +1,8 @@
-//! The sessions that a proxy is given while it runs.
+//! Sessions added to a running proxy.
 //!
-//! Each is a server of its own as far as it can be: a plan like that of a start, with its own origin,
-//! options, front ends and part of the cache directory. A thread makes it and another ends it, so that none
-//! waits for the origin of another, and a fault in one leaves the others alone.
+//! Each is as independent as possible: a plan like that of a server, with its own origin, options, front ends
+//! and subdirectory of the cache. Separate threads create and end it, so that no session waits for the origin
+//! of another, and a panic in one does not affect the others.
 
 mod answers;
 mod saved;
@@ -32,26 +32,26 @@ use saved::Saved;
 
 pub use answers::SessionAnswers;
 
-/// All sessions of a proxy, the one that it was started for among them.
+/// All sessions of a proxy, including its own.
 pub struct Sessions {
     service: Arc<Service>,
-    /// The one that the proxy was started for.
+    /// Session of the proxy's command line.
     default: SessionStatus,
-    /// Below it each has a directory by its name.
+    /// Parent of the sessions' cache directories.
     dir: PathBuf,
-    /// The proxy's, for those that name none.
+    /// State directory of the proxy, for sessions without one.
     state: Option<PathBuf>,
-    /// The proxy takes no sessions: in its sandbox they have no room.
+    /// `true` if the proxy's sandbox permits no further sessions.
     is_confined: bool,
     inner: Mutex<Inner>,
-    /// A session has another state now.
+    /// Signalled when a session changes its state.
     changed: Condvar,
 }
 
 struct Inner {
     saved: Saved,
     sessions: BTreeMap<String, Session>,
-    /// The proxy ends.
+    /// `true` once the proxy is ending.
     is_closing: bool,
 }
 
@@ -61,15 +61,14 @@ struct Session {
     serving: Option<Serving>,
 }
 
-/// What runs, and what is shown of it.
+/// Running servers of a session, with its status and counters.
 type Opened = (Serving, Status, Counted);
 
-/// One that was there before, and cannot be made, is tried again after so long; twice as long each time, up
-/// to the second.
+/// Minimum and maximum delay between attempts to restore a session; it doubles each time.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 impl Sessions {
-    /// Of a proxy that is being started.
+    /// Creates the sessions of a starting proxy.
     pub fn new(plan: &Plan, cache: &CachePlan, service: &Arc<Service>) -> Result<Arc<Self>, Failure> {
         let saved = Saved::read(&cache.dir)?;
         let is_confined = !plan.takes_sessions();
@@ -87,8 +86,8 @@ impl Sessions {
         }))
     }
 
-    /// From here on SIGUSR1 has everything brought to the origins, and SIGUSR2 has it asked anew for all that
-    /// is cached.
+    /// Handles signals from now on: SIGUSR1 flushes all changes to the origins, SIGUSR2 invalidates all
+    /// caches.
     pub fn obey_signals(&self) -> Outcome {
         let service = Arc::downgrade(&self.service);
         let obeyed = signals::on_user_signals(move |signal| {
@@ -99,7 +98,7 @@ impl Sessions {
         obeyed.map_err(|error| Failure::cannot("wait for signals", &error))
     }
 
-    /// Brings back what was there when the proxy ended, each as soon as its origin is there.
+    /// Restores the sessions of the previous run, each once its origin is reachable.
     pub fn resume(self: &Arc<Self>) {
         let saved = lock(&self.inner).saved.all().clone();
         for (name, start) in saved {
@@ -143,7 +142,7 @@ impl Sessions {
         }
     }
 
-    /// Checks what is asked for, and begins to make it.
+    /// Validates the options and begins to create the session.
     fn create(self: &Arc<Self>, name: &str, start: Start) -> Outcome {
         let making = format!("create session {name}");
         if self.is_confined {
@@ -179,7 +178,7 @@ impl Sessions {
             let made = sessions.make(name, &plan).and_then(|()| sessions.save(name, &start));
             if let Err(failure) = made {
                 if is_new && refuse_what_is_kept("remove it", &dir, "").is_ok() {
-                    // Nothing is in there that would be missed.
+                    // Contains nothing worth retaining.
                     let _ = fs::remove_dir_all(&dir);
                     let _ = fs::remove_dir(&sessions.dir);
                 }
@@ -205,7 +204,7 @@ impl Sessions {
         Ok(plan)
     }
 
-    /// Opens and serves it. It is shown once all of it is there.
+    /// Opens and serves the session. It becomes visible once it is complete.
     fn make(&self, name: &str, plan: &Plan) -> Outcome {
         let cannot = |error| Failure::cannot(format_args!("create directory {}", self.dir.display()), &error);
         private::directory(&self.dir).map_err(cannot)?;
@@ -232,11 +231,11 @@ impl Sessions {
         Ok(())
     }
 
-    /// One that the next start would not know of is not kept.
+    /// Records the session for the next start; ends it if that fails.
     fn save(&self, name: &str, start: &Start) -> Outcome {
         let saved = {
             let mut inner = lock(&self.inner);
-            // It was detached meanwhile.
+            // It may have been detached meanwhile.
             let is_there = inner.sessions.get(name).is_some_and(|session| session.serving.is_some());
             if is_there { inner.saved.put(name, start) } else { Ok(()) }
         };
@@ -247,7 +246,7 @@ impl Sessions {
         saved
     }
 
-    /// Begins to end one, or forgets one that does not run.
+    /// Begins to end a session, or forgets one that does not run.
     fn detach(self: &Arc<Self>, name: &str) -> Outcome {
         let ending = format!("end session {name}");
         if name == DEFAULT_SESSION {
@@ -257,7 +256,7 @@ impl Sessions {
         }
         let mut inner = lock(&self.inner);
         if inner.is_closing {
-            // Its end has what the session serves with, and would wait for this one for ever.
+            // The end of the proxy owns the session's servers and would wait for this one for ever.
             return Err(Failure::cannot(ending, "the proxy is ending"));
         }
         let Some(session) = inner.sessions.get_mut(name) else {
@@ -317,7 +316,8 @@ impl Sessions {
         drop(serving);
     }
 
-    /// Ends all at once. What the origins lack is kept for the next start, which brings all of them back.
+    /// Ends all sessions in parallel. Unsent changes are retained for the next start, which restores all
+    /// sessions.
     pub fn end(&self) -> Outcome {
         let running: Vec<_> = {
             let mut inner = lock(&self.inner);
@@ -337,7 +337,7 @@ impl Sessions {
             let ending: Vec<_> = ending.collect();
             ending.into_iter().filter_map(|ended| ended.join().ok()?.err()).collect()
         });
-        // Those that a tool has begun to end.
+        // Sessions that are ending by request of a tool.
         let is_ending = |inner: &mut Inner| {
             inner.sessions.values().any(|session| session.status.state == SessionState::Ending)
         };
@@ -352,7 +352,7 @@ impl Sessions {
         std::iter::once(self.default.clone()).chain(others).collect()
     }
 
-    /// Whether there was such a session.
+    /// Sets the state of a session; returns `false` if there is none of that name.
     fn put_state(&self, name: &str, state: SessionState, failure: Option<Failure>) -> bool {
         let is_there = lock(&self.inner).put_state(name, state, failure);
         self.changed.notify_all();
@@ -395,7 +395,7 @@ fn fault(name: &str) -> Failure {
     Failure::cannot(format_args!("continue session {name}"), "internal error; see the log")
 }
 
-/// What is told of a session by its plan.
+/// Returns the status of a session from its plan.
 fn shown(name: &str, plan: &Plan, state: SessionState) -> SessionStatus {
     let (export, cache) = (plan.exports.first(), plan.cache.as_ref());
     SessionStatus {

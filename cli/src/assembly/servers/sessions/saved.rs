@@ -1,5 +1,4 @@
-//! The sessions that a proxy was given while it ran, in a file of its cache directory: so the next start
-//! brings them back.
+//! Record of added sessions in the cache directory, from which the next start restores them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,7 +11,7 @@ use tombolo_host_service::control::Start;
 
 use crate::failure::{Failure, Outcome};
 
-/// The file, and what it says.
+/// The file and its contents.
 pub struct Saved {
     path: PathBuf,
     sessions: BTreeMap<String, Start>,
@@ -30,7 +29,7 @@ const FILE: &str = "sessions.toml";
 const HEAD: &str = "# Sessions created with `tombolo session create` and not yet detached. A running proxy rewrites this file.\n\n";
 
 impl Saved {
-    /// Of a cache directory.
+    /// Reads the record of a cache directory.
     pub fn read(cache: &Path) -> Result<Self, Failure> {
         let path = cache.join(FILE);
         let reading = format!("read sessions from {}", path.display());
@@ -63,7 +62,7 @@ impl Saved {
         }
     }
 
-    /// All of it or nothing, also when the power fails.
+    /// Writes the file atomically and durably.
     fn write(&mut self, sessions: BTreeMap<String, Start>) -> Outcome {
         let writing = format!("write sessions to {}", self.path.display());
         let contents = Contents { session: sessions };
