@@ -16,7 +16,7 @@ struct Count {
 }
 
 impl Background {
-    /// Begins some.
+    /// Starts background work.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         *self.0.lock() += 1;
         let done = Done(self.0.clone());
@@ -26,7 +26,7 @@ impl Background {
         });
     }
 
-    /// Waits on this thread until all has ended, or for so long. False if it has not.
+    /// Blocks until all work has ended or the timeout has passed; returns `false` on time-out.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let under_way = self.0.lock();
         let waited = self.0.changed.wait_timeout_while(under_way, timeout, |count| *count > 0);
@@ -34,7 +34,7 @@ impl Background {
     }
 }
 
-/// Some work has ended, or was dropped.
+/// Guard that counts down when the work ends or is dropped.
 struct Done(Arc<Count>);
 
 impl Drop for Done {

@@ -17,13 +17,13 @@ impl From<&Ctx> for Caller {
 }
 
 impl Caller {
-    /// The same user for work that goes on after the operation is answered.
+    /// Returns the same user without the interrupt, for work that outlives the operation.
     pub(crate) fn detached(&self) -> Self {
         Self { identity: self.identity.clone(), ..Self::default() }
     }
 
-    /// AUTH_SYS. The stamp tells this client from others of the machine. Of more groups than it has room for
-    /// the first are named, as every client does; a server that looks groups up by itself knows the others.
+    /// Returns AUTH_SYS credentials. The stamp distinguishes this client from others on this machine. Excess
+    /// groups are cut off, as every client does; servers that look up groups themselves know them all.
     pub(crate) fn credential<'m>(&self, stamp: u32, machine: &'m [u8]) -> Credential<'m> {
         let groups = self.identity.groups();
         let gids = Gids::new(groups.get(..GIDS_MAX).unwrap_or(groups)).unwrap_or_default();

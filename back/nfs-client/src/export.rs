@@ -99,7 +99,7 @@ impl NfsExport {
         let probing = Nfs::new(probe, &label, UNKNOWN);
         options.rpc.label.clone_from(&label);
         let rpc = program.start(mounting::NFS, options.rpc.clone())?;
-        // Its connection is made meanwhile.
+        // Connects in the background.
         drop(rpc.call(Call::new(Procedure::Null.number(), Credential::None), |_| ()));
         let caller = Caller::default();
         let asked = both(mounting::about(&probing, handle, &options), probing.has_side_program(&caller));
@@ -151,7 +151,7 @@ impl NfsExport {
         }
         let Some(Mounted { endpoint, path, reserved_port }) = &self.root.mounted else { return };
         if let Endpoint::Tunnel(tunnel) = endpoint {
-            // Its server's list ends with it.
+            // The server's mount list ends with the tunnel.
             return tunnel.close();
         }
         if !is_done {

@@ -1,8 +1,8 @@
-//! Directories that came along with the listing of one above them, until a walk gets there.
+//! Directories received with the listing of a parent, retained for a tree walk.
 //!
-//! Only callers that say that they list so are answered from here
-//! ([`Ctx::lists_subdirectories`](tombolo_core::Ctx::lists_subdirectories)): they are told how old it is. A
-//! change of names by this session drops all.
+//! Used only for callers that walk a tree
+//! ([`Ctx::lists_subdirectories`](tombolo_core::Ctx::lists_subdirectories)), which learn the age of the data.
+//! A change of names by this session discards all.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,49 +13,48 @@ use tombolo_wire_nfs3::FileHandleBuf;
 
 use crate::calls::ListedDir;
 
-/// What lies here takes no more than this, in bytes, about; then the oldest goes.
+/// Approximate memory limit in bytes; the oldest entries are evicted.
 const BYTES_MAX: usize = 8 << 20;
 
-/// After this time here it is of use to no walk. What it took on the way does not count: a slow line is where
-/// it is of most use.
+/// Lifetime after receipt. The transfer time does not count, because slow links profit most.
 const STAY_MAX: Duration = Duration::from_secs(3);
 
-/// The directories.
+/// Retained directories.
 #[derive(Debug, Default)]
 pub(crate) struct ListedAhead(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     dirs: HashMap<FileHandleBuf, Came>,
-    /// The oldest first. What was taken, or came again, leaves a place behind.
+    /// Directories from the oldest on, including ones that were taken or replaced.
     order: VecDeque<(FileHandleBuf, Instant)>,
     bytes: usize,
-    /// Counts changes of names.
+    /// Number of name changes.
     changes: u64,
 }
 
-/// How many changes of names there were.
+/// Number of name changes at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark(u64);
 
-/// A directory, all of it.
+/// A complete directory.
 #[derive(Debug)]
 pub(crate) struct Came {
     pub listed: ListedDir,
-    /// When the call was made that brought it.
+    /// Time of the call that returned it.
     pub asked: Instant,
     came: Instant,
-    /// The user that was allowed to list it.
+    /// User that was permitted to list it.
     user: Identity,
 }
 
 impl ListedAhead {
-    /// To be asked for before a call that may bring something.
+    /// Returns the mark to pass to [`keep`](Self::keep); call it before the call to the server.
     pub(crate) fn mark(&self) -> Mark {
         Mark(self.state().changes)
     }
 
-    /// Takes in what a call has brought, unless names were changed since the mark.
+    /// Stores directories that a call has returned, unless names were changed since the mark.
     pub(crate) fn keep(
         &self,
         dirs: Vec<ListedDir>,
@@ -84,7 +83,7 @@ impl ListedAhead {
         }
     }
 
-    /// A directory as this user may see it, if it came lately. It is not given twice.
+    /// Takes a recently received directory, if this user may list it.
     pub(crate) fn take(&self, dir: &FileHandleBuf, user: &Identity, now: Instant) -> Option<Came> {
         let mut state = self.state();
         if state.dirs.get(dir)?.user != *user {
@@ -94,7 +93,7 @@ impl ListedAhead {
         (now.saturating_duration_since(came.came) < STAY_MAX).then_some(came)
     }
 
-    /// Names are changed: what is here may be from before.
+    /// Discards all directories before a change of names.
     pub(crate) fn names_change(&self) {
         let mut state = self.state();
         let before = std::mem::take(&mut *state);

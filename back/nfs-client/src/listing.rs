@@ -12,61 +12,61 @@ use tombolo_wire_nfs3::{CookieVerifier, Procedure};
 use crate::calls::{Listing, Registration};
 use crate::nodes::Epoch;
 
-/// What an opening of a directory remembers from page to page.
+/// Listing state of an opening between pages.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// What goes with the directory's cookies.
+    /// Verifier of the directory's cookies.
     pub verifier: Option<CookieVerifier>,
-    /// The server's last page: callers take it in smaller ones.
+    /// Last page from the server; callers consume it in smaller ones.
     page: Option<Page>,
     circle: Circle,
     given: Arc<Given>,
 }
 
-/// The most names that are remembered of a listing. A longer one cannot begin anew.
+/// Maximum number of names remembered of a listing. A longer listing cannot be restarted.
 const GIVEN_MAX: usize = 1 << 18;
 
-/// The names of the pages that callers have left behind them.
+/// Names that were already returned to callers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
     names: HashSet<u64>,
     hasher: RandomState,
-    /// Not all of them are known.
+    /// `true` if some names are missing.
     is_partial: bool,
-    /// The listing began anew: pages have some of them again.
+    /// `true` if the listing was restarted, so that pages repeat names.
     pub repeats: bool,
 }
 
-/// A page of the server's.
+/// A page from the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
-    /// The place that the caller had reached in its listing.
+    /// Position of the caller in its listing.
     pub start: Cookie,
-    /// The place that the server was asked for: another one where the listing began anew.
+    /// Position requested from the server, which differs after a restart.
     pub from: Cookie,
     pub listing: Arc<Listing>,
-    /// The caller has no use for another kind of page.
+    /// `true` if the page was requested with attributes.
     pub plus: bool,
-    /// What the server was asked for.
+    /// Procedure of the request.
     pub procedure: Procedure,
     pub asked: Instant,
-    /// The directory's, when the page came.
+    /// Epoch of the directory when the page was received.
     pub epoch: Epoch,
-    /// Its changes, before the page was asked for.
+    /// Changes of the directory before the request.
     pub changes: u64,
 }
 
-/// A listing that comes by where it was is one without end.
+/// Detection of listings without end, by a repeated cookie.
 #[derive(Debug, Default)]
 struct Circle {
-    /// A cookie where it was (Brent's algorithm: it is replaced after twice as many pages each time).
+    /// Reference cookie (Brent's algorithm: replaced after twice as many pages each time).
     mark: Option<Cookie>,
     pages: u64,
     until: u64,
 }
 
 impl Page {
-    /// The entries behind `cookie`, if it is a cookie of this page.
+    /// Returns the entries after `cookie`, if it is a cookie of this page.
     pub(crate) fn behind(&self, cookie: Cookie) -> Option<&[Registration]> {
         let entries = &self.listing.entries;
         match self.index_of(cookie) {
@@ -81,14 +81,14 @@ impl Page {
 }
 
 impl Progress {
-    /// The page that has something behind `cookie`, if the last one does: entries, or the end.
+    /// Returns the last page, if it has entries or the end after `cookie`.
     pub(crate) fn page_behind(&self, cookie: Cookie, plus: bool) -> Option<Page> {
         let page = self.page.as_ref().filter(|page| page.plus || !plus)?;
         let behind = page.behind(cookie)?;
         (!behind.is_empty() || page.listing.eof).then(|| page.clone())
     }
 
-    /// Takes in a page. What is wrong with it, if anything is.
+    /// Stores a page; fails with a description if it is invalid.
     pub(crate) fn take(&mut self, page: Page) -> Result<(), &'static str> {
         let entries = &page.listing.entries;
         if entries.is_empty() && !page.listing.eof {
@@ -102,18 +102,18 @@ impl Progress {
         }
         let last = self.page.as_ref().and_then(|page| page.listing.entries.last());
         if last.is_none_or(|last| last.cookie.0 != page.start.0) {
-            // Another listing, or a jump: only one that goes on and on can go in circles.
+            // Only consecutive pages can loop, so a jump resets the detection.
             self.circle = Circle::default();
         }
         let before = self.page.as_ref().filter(|_| page.start != Cookie::START);
         match before.map(|before| (before, before.index_of(page.start))) {
-            // Goes on from an entry of the last page: its last one, or one before it where another kind of
-            // page is wanted.
+            // Continues from an entry of the last page: the last one, or an earlier one if another kind of
+            // page is requested.
             Some((before, Some(index))) => {
                 let behind = before.listing.entries.get(..=index).unwrap_or_default();
                 Arc::make_mut(&mut self.given).add(&before.listing, behind);
             }
-            // The same page once more.
+            // The same page again.
             Some((before, None)) if before.start == page.start => {}
             _ => self.given = Arc::new(Given { is_partial: page.start != Cookie::START, ..Given::default() }),
         }
@@ -129,8 +129,8 @@ impl Progress {
 }
 
 impl Progress {
-    /// Returns the names up to this place of the listing: if the server knows the place no more, these are
-    /// left out of a listing from the start. None where not all of them are known.
+    /// Returns the names up to this position: if the server no longer knows it, they are skipped in a listing
+    /// from the start. `None` if some are missing.
     pub(crate) fn given_until(&self, cookie: Cookie) -> Option<Arc<Given>> {
         let page = self.page.as_ref()?;
         let mut given = Given::clone(&self.given);
@@ -143,7 +143,7 @@ impl Progress {
         (!given.is_partial).then(|| Arc::new(given))
     }
 
-    /// Takes in the first page of a listing from the start that was not given before.
+    /// Stores the first page with new names after a restart of the listing.
     pub(crate) fn take_anew(&mut self, page: Page, given: Arc<Given>) -> Result<(), &'static str> {
         (self.page, self.circle) = (None, Circle::default());
         self.take(page)?;
@@ -151,7 +151,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Returns the names that pages may have again.
+    /// Returns the names that pages may repeat.
     pub(crate) fn repeated(&self) -> Option<Arc<Given>> {
         self.given.repeats.then(|| self.given.clone())
     }
@@ -167,7 +167,7 @@ impl Given {
         }
     }
 
-    /// Leaves out of a page what was given. Returns the number of names left out.
+    /// Removes names already returned from a page. Returns their number.
     pub(crate) fn leave_out(&self, listing: &mut Listing) -> usize {
         let all = std::mem::take(&mut listing.entries);
         let count = all.len();
@@ -210,7 +210,7 @@ mod tests {
         let mut circle = Circle::default();
         assert!(!(1..100_000).any(|n| circle.closes_at(Cookie(n))));
     }
-    /// Returns a page of the entries behind `start`, whose cookies count them.
+    /// Returns a page of the entries after `start`, whose cookies count them.
     fn page(start: u64, entries: u64, plus: bool) -> Page {
         let mut listing = Listing::of_names((1..=entries).map(|n| format!("name-{}", start + n)));
         listing.entries.iter_mut().zip(start + 1..).for_each(|(entry, cookie)| entry.cookie.0 = cookie);

@@ -355,7 +355,7 @@ pub(crate) async fn about(
     let fattr = nfs.getattr(&caller, handle);
     let ((fsinfo, pathconf), fattr) = both(both(fsinfo, pathconf), fattr).await;
     let fsinfo = answered(fsinfo?)?;
-    // Not all servers have it, and nothing depends on it.
+    // Optional: not all servers support it.
     let pathconf = answered(pathconf?).ok();
     let fattr = answered(fattr?)?;
     let profile = Profile {
@@ -411,7 +411,7 @@ fn most(rpc: &RpcClient) -> u32 {
 }
 
 fn sizes(fsinfo: &FsinfoOk, most: u32, options: &Options) -> Sizes {
-    // A server that says nothing takes what version 2 took.
+    // Servers that report 0 get the size of version 2.
     let size = |server: u32, wanted: u32| {
         let server = if server == 0 { 8 << 10 } else { server };
         server.min(wanted).clamp(512, most)
@@ -438,7 +438,7 @@ async fn ask(
         MOUNT_SERVICE => caller.credential(0, b""),
         _ => Credential::None,
     };
-    // Some are lists of all that there is.
+    // Some replies are complete lists.
     let call = Call { results_bytes: LISTING_BYTES as usize, ..Call::new(procedure, credential) };
     let reply = rpc.call(call, arguments).await;
     reply.map(|reply| reply.results).map_err(|source| MountError::Unreachable { what, source })

@@ -16,9 +16,9 @@ use crate::nodes::Node;
 pub(crate) struct Opening {
     pub node: Arc<Node>,
     pub flags: OpenFlags,
-    /// What is read ahead of its reader.
+    /// Read-ahead of its reader.
     pub read_ahead: ReadAhead,
-    /// How far a listing has come.
+    /// Progress of a listing.
     pub listing: Mutex<Progress>,
     _permit: Permit,
 }
@@ -33,15 +33,15 @@ pub(crate) struct Openings {
 }
 
 impl Openings {
-    /// As many as the budget allows.
+    /// Creates openings within the budget.
     pub(crate) fn new(counts: Arc<Budget>) -> Self {
         Self { next: AtomicU64::new(1), counts, by_id: Mutex::default(), regular: AtomicUsize::new(0) }
     }
 
-    /// Leave to open one more.
+    /// Reserves an opening.
     ///
     /// # Errors
-    /// More openings than a session may have.
+    /// Fails if the session has too many openings.
     pub(crate) fn permit(&self) -> Result<Permit> {
         self.counts.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
     }
@@ -63,26 +63,26 @@ impl Openings {
         id
     }
 
-    /// An opening.
+    /// Returns an opening.
     ///
     /// # Errors
-    /// There is no such opening of that node.
+    /// Fails if the node has no such opening.
     pub(crate) fn of(&self, file: File) -> Result<Arc<Opening>> {
         let opening = self.by_id().get(&file.open).cloned();
         opening.filter(|opening| opening.node.id == file.node).ok_or(Error::BadOpen)
     }
 
-    /// An opening for a purpose.
+    /// Returns an opening with the given purpose.
     ///
     /// # Errors
-    /// There is no such opening of that node, or it was made for something else.
+    /// Fails if the node has no such opening, or it has another purpose.
     pub(crate) fn made_for(&self, file: File, purpose: OpenFlags) -> Result<Arc<Opening>> {
         self.of(file).and_then(|opening| {
             if opening.flags.contains(purpose) { Ok(opening) } else { Err(Error::BadOpen) }
         })
     }
 
-    /// Ends an opening. The node with it when it was the node's last.
+    /// Ends an opening; returns it, and `true` if it was the node's last.
     pub(crate) fn end(&self, file: File) -> Option<(Arc<Opening>, bool)> {
         let mut by_id = self.by_id();
         let opening = by_id.get(&file.open).filter(|opening| opening.node.id == file.node).cloned()?;
@@ -92,12 +92,12 @@ impl Openings {
         Some((opening, was_last))
     }
 
-    /// Is any file open?
+    /// Returns `true` if any file is open.
     pub(crate) fn any_file(&self) -> bool {
         self.regular.load(Ordering::Acquire) > 0
     }
 
-    /// Ends all.
+    /// Ends all openings.
     pub(crate) fn end_all(&self) -> Vec<Arc<Opening>> {
         std::mem::take(&mut *self.by_id()).into_values().collect()
     }

@@ -14,13 +14,13 @@ use crate::server::Endpoint;
 pub(crate) struct Root {
     pub nfs: Nfs,
     pub handle: FileHandleBuf,
-    /// Where to mount it again by its path; none for a handle that came from elsewhere.
+    /// Location to mount it again by path; `None` for a handle obtained otherwise.
     pub mounted: Option<Mounted>,
-    /// What all sessions have left to do.
+    /// Background work of all sessions.
     pub background: Background,
 }
 
-/// What was mounted.
+/// Parameters of the mount.
 #[derive(Clone, Debug)]
 pub(crate) struct Mounted {
     pub endpoint: Endpoint,
@@ -37,7 +37,7 @@ impl Drop for Root {
 }
 
 impl Root {
-    /// The root's handle, which may be another one since the server was started anew. None if the export is
+    /// Returns the root's handle, which may differ after a restart of the server. `None` if the export is
     /// gone.
     pub(crate) async fn handle_again(&self, caller: &Caller) -> Result<Option<FileHandleBuf>> {
         if let Reply::Ok(_) = self.nfs.getattr(caller, self.handle).await? {

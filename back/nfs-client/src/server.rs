@@ -59,7 +59,7 @@ impl Endpoint {
     /// Returns the name of an export of the server.
     pub fn label(&self, path: &str) -> String {
         match self {
-            // It leads to one export.
+            // A tunnel leads to one export.
             Self::Tunnel(tunnel) => tunnel.label().to_owned(),
             Self::Network(_) | Self::Links(_) => format!("{self}:{path}"),
         }

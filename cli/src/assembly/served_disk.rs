@@ -234,7 +234,7 @@ impl ServedDisk {
         (status, endpoints)
     }
 
-    /// Disconnects guests and clients, and flushes the disk.
+    /// Ends the connections of guests and clients, and flushes the disk.
     pub fn end(&mut self) -> Outcome {
         self.guests.drain(..).for_each(VhostServer::stop);
         self.nbd.clear();

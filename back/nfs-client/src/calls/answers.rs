@@ -4,7 +4,7 @@ use tombolo_wire_nfs3::listing::{ReaddirOk, ReaddirplusOk};
 use tombolo_wire_nfs3::results::{CreateOk, LookupOk, ReadlinkOk};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, FileHandle, FileHandleBuf, PostOpAttr, Reply, WccData};
 
-/// A node that LOOKUP found.
+/// Result of LOOKUP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub handle: FileHandleBuf,
@@ -19,10 +19,10 @@ impl From<LookupOk<'_>> for Found {
     }
 }
 
-/// A node that was made.
+/// A created node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct New {
-    /// A server need not say it.
+    /// Handle of the node, which servers may omit.
     pub handle: Option<FileHandleBuf>,
     pub attributes: PostOpAttr,
     pub dir_wcc: WccData,
@@ -35,7 +35,7 @@ impl From<CreateOk<'_>> for New {
     }
 }
 
-/// Where a symbolic link leads.
+/// Result of READLINK.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub attributes: PostOpAttr,
@@ -54,7 +54,7 @@ pub(crate) struct Listing {
     pub dir_attributes: PostOpAttr,
     pub verifier: CookieVerifier,
     pub entries: Vec<Registration>,
-    /// All names, one after the other.
+    /// Concatenated names.
     names: Vec<u8>,
     pub eof: bool,
 }
@@ -71,17 +71,17 @@ pub(crate) struct Registration {
 }
 
 impl Listing {
-    /// The name of one of its entries.
+    /// Returns the name of an entry.
     pub(crate) fn name(&self, entry: &Registration) -> &[u8] {
         self.names.get(entry.name_start..entry.name_end).unwrap_or_default()
     }
 
-    /// How much memory it takes, about.
+    /// Returns the approximate memory use.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.names.len() + self.entries.len() * size_of::<Registration>()
     }
 
-    /// Names alone.
+    /// Returns a listing of names alone.
     #[cfg(test)]
     pub(crate) fn of_names(names: impl Iterator<Item = String>) -> Self {
         let mut listing = Self::new(None, CookieVerifier::default(), true);
@@ -128,12 +128,12 @@ impl From<ReaddirplusOk<'_>> for Listing {
     }
 }
 
-/// An optional handle; one of no bytes is none.
+/// Returns an owned handle; `None` if it is empty.
 fn good(handle: FileHandle<'_>) -> Option<FileHandleBuf> {
     (!handle.as_bytes().is_empty()).then(|| handle.to_owned())
 }
 
-/// A successful reply as an owned value.
+/// Converts a successful reply into an owned value.
 pub(super) fn owned<T, U: From<T>, F>(reply: Reply<T, F>) -> Reply<U, F> {
     match reply {
         Reply::Ok(results) => Reply::Ok(results.into()),

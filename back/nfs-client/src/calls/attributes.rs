@@ -12,12 +12,12 @@ use super::names::all_of;
 use crate::caller::Caller;
 
 impl Nfs {
-    /// GETATTR (RFC 1813 §3.3.1).
+    /// Calls GETATTR (RFC 1813 §3.3.1).
     pub(crate) async fn getattr(&self, caller: &Caller, node: FileHandleBuf) -> Result<GetattrReply> {
         self.ask(caller, Call::Getattr(node.as_handle()), all_of).await
     }
 
-    /// SETATTR (§3.3.2).
+    /// Calls SETATTR (§3.3.2).
     pub(crate) async fn setattr(
         &self,
         caller: &Caller,
@@ -29,7 +29,7 @@ impl Nfs {
         self.ask(caller, Call::Setattr(args), all_of).await
     }
 
-    /// ACCESS (§3.3.4).
+    /// Calls ACCESS (§3.3.4).
     pub(crate) async fn access(
         &self,
         caller: &Caller,
@@ -40,17 +40,17 @@ impl Nfs {
         self.ask(caller, Call::Access(args), all_of).await
     }
 
-    /// FSSTAT (§3.3.18).
+    /// Calls FSSTAT (§3.3.18).
     pub(crate) async fn fsstat(&self, caller: &Caller, node: FileHandleBuf) -> Result<FsstatReply> {
         self.ask(caller, Call::Fsstat(node.as_handle()), all_of).await
     }
 
-    /// FSINFO (§3.3.19).
+    /// Calls FSINFO (§3.3.19).
     pub(crate) async fn fsinfo(&self, caller: &Caller, node: FileHandleBuf) -> Result<FsinfoReply> {
         self.ask(caller, Call::Fsinfo(node.as_handle()), all_of).await
     }
 
-    /// PATHCONF (§3.3.20).
+    /// Calls PATHCONF (§3.3.20).
     pub(crate) async fn pathconf(&self, caller: &Caller, node: FileHandleBuf) -> Result<PathconfReply> {
         self.ask(caller, Call::Pathconf(node.as_handle()), all_of).await
     }

@@ -12,14 +12,14 @@ use super::names::all_of;
 use super::{LATER, Nfs};
 use crate::caller::Caller;
 
-/// A READ.
+/// Arguments of READ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadPiece {
     pub file: FileHandleBuf,
     pub offset: u64,
 }
 
-/// A WRITE.
+/// Arguments of WRITE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WritePiece {
     pub file: FileHandleBuf,
@@ -27,7 +27,7 @@ pub(crate) struct WritePiece {
     pub stable: StableHow,
 }
 
-/// What READ brought; the bytes are in the sink.
+/// Result of READ, whose data are in the sink.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadDone {
     pub attributes: PostOpAttr,
@@ -39,7 +39,7 @@ pub(crate) struct ReadDone {
 /// length.
 const READ_HEAD_BYTES: usize = 4 + 4 + tombolo_wire_nfs3::FATTR_BYTES + 4 + 4 + 4;
 
-/// Where the data of a READ lie in its results.
+/// Locates the data in the results of a READ.
 pub(crate) fn read_data(results: &[u8], results_bytes: usize) -> DataLocation {
     match ReadReply::decode(&mut Decoder::new(results)) {
         Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(DataLocation::None, DataLocation::Data),
@@ -50,8 +50,8 @@ pub(crate) fn read_data(results: &[u8], results_bytes: usize) -> DataLocation {
 }
 
 impl Nfs {
-    /// READ (RFC 1813 §3.3.6) into a sink of at most the server's size. Never more than the sink has room
-    /// for.
+    /// Calls READ (RFC 1813 §3.3.6) into a sink of at most the server's size. Never reads more than the sink
+    /// holds.
     pub(crate) async fn read_piece(
         &self,
         caller: &Caller,
@@ -86,8 +86,8 @@ impl Nfs {
         }
     }
 
-    /// WRITE (§3.3.7) of at most the server's size, or UNPACK of a frame that holds these data: that is
-    /// NOTSUPP where the server has no such procedure. Data and frame are in use until the answer.
+    /// Calls WRITE (§3.3.7) with at most the server's size, or UNPACK with a frame of these data; UNPACK
+    /// fails with NOTSUPP if the server does not implement it. Data and frame are in use until the reply.
     pub(crate) async fn write_piece(
         &self,
         caller: &Caller,
@@ -120,7 +120,7 @@ impl Nfs {
         }
     }
 
-    /// COMMIT (§3.3.21) of a range; 0 bytes for all up to the end.
+    /// Calls COMMIT (§3.3.21) for a range; 0 bytes mean up to the end.
     pub(crate) async fn commit(
         &self,
         caller: &Caller,

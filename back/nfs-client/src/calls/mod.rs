@@ -2,7 +2,6 @@
 //!
 //! A call waits for its reply according to the mount's options, and is repeated after JUKEBOX (RFC 1813
 //! §2.6). It returns the server's own success or failure; anything that is not an NFS reply is an error.
-//! answer of NFS at all is an error.
 
 mod answers;
 mod attributes;
@@ -30,15 +29,15 @@ pub(crate) use answers::{Listing, New, Registration};
 pub(crate) use data::{ReadPiece, WritePiece};
 pub(crate) use side::{Extent, LISTING_ACCESS, ListedDir, Subtree};
 
-/// How long to wait after JUKEBOX: at first, and at most.
+/// Delay after JUKEBOX: first and maximum.
 const LATER: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
-/// The most that the server takes and gives in one call, in bytes.
+/// Maximum payload of a call to the server, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub read_max: u32,
     pub write_max: u32,
-    /// A page of a listing, attributes and handles included.
+    /// Size of a listing page, including attributes and handles.
     pub listing: u32,
 }
 
@@ -47,9 +46,9 @@ pub(crate) struct Sizes {
 pub(crate) struct Nfs {
     rpc: RpcClient,
     label: std::sync::Arc<str>,
-    /// This machine by its own account, for AUTH_SYS.
+    /// Name of this machine for AUTH_SYS.
     machine: std::sync::Arc<[u8]>,
-    /// Tells this client from others there, as leases must.
+    /// Identifies this client among others on this machine, as leases require.
     stamp: u32,
     sizes: Sizes,
 }
@@ -60,7 +59,7 @@ impl std::fmt::Debug for Nfs {
     }
 }
 
-/// A successful answer, or the waist's word for the failure.
+/// Returns the successful results, or the failure as an error of the waist.
 pub(crate) fn answered<T, F>(reply: Reply<T, F>) -> Result<T> {
     match reply {
         Reply::Ok(results) => Ok(results),
@@ -68,46 +67,46 @@ pub(crate) fn answered<T, F>(reply: Reply<T, F>) -> Result<T> {
     }
 }
 
-/// This machine's own name, cut to what AUTH_SYS has room for.
+/// Returns the host name, truncated to the limit of AUTH_SYS.
 fn host_name() -> Vec<u8> {
     let mut name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
     name.truncate(name.trim_ascii_end().len().min(MACHINE_BYTES_MAX));
     name
 }
 
-/// A number that no other client has; not 0.
+/// Returns a random number, different for each client and not 0.
 fn stamp() -> u32 {
     let number = RandomState::new().build_hasher().finish();
     (number as u32).max(1)
 }
 
 impl Nfs {
-    /// Calls over `rpc`, whose errors name the `label`.
+    /// Creates calls over `rpc`; errors name the `label`.
     pub(crate) fn new(rpc: RpcClient, label: &str, sizes: Sizes) -> Self {
         Self { rpc, label: label.into(), machine: host_name().into(), stamp: stamp(), sizes }
     }
 
-    /// The engine.
+    /// Returns the RPC client.
     pub(crate) fn rpc(&self) -> &RpcClient {
         &self.rpc
     }
 
-    /// What fits in one call.
+    /// Returns the maximum payloads.
     pub(crate) fn sizes(&self) -> Sizes {
         self.sizes
     }
 
-    /// Host and export, for people.
+    /// Returns host and export for messages.
     pub(crate) fn label(&self) -> &str {
         &self.label
     }
 
-    /// The error for an invalid reply.
+    /// Returns the error for an invalid reply.
     pub(crate) fn invalid_reply(&self, procedure: Procedure, what: &'static str) -> Error {
         Failure::InvalidReply { server: self.label().to_owned(), procedure, what }.into()
     }
 
-    /// Asks until the server has time for it.
+    /// Calls repeatedly until the reply is not JUKEBOX.
     async fn ask<T, F>(
         &self,
         caller: &Caller,
@@ -126,7 +125,7 @@ impl Nfs {
         }
     }
 
-    /// Makes a call, with data that follow the arguments and a buffer for data that follow the results.
+    /// Makes one call, with data after the arguments and a buffer for data after the results.
     async fn once(
         &self,
         caller: &Caller,
@@ -153,7 +152,7 @@ impl Nfs {
         pending.await.map_err(|source: CallError| Failure::Call { procedure, source }.into())
     }
 
-    /// How long the results of a procedure may get, where that is more than a little.
+    /// Returns the maximum length of a procedure's results, if larger than usual.
     fn results_bytes(&self, procedure: Procedure) -> usize {
         match procedure {
             Procedure::Readdir | Procedure::Readdirplus => self.sizes.listing as usize,
@@ -161,7 +160,7 @@ impl Nfs {
         }
     }
 
-    /// Results that were read, and say no more than that something broke: then they say where.
+    /// Converts decoding errors and unspecific server failures into errors that name server and procedure.
     fn read<T, F>(&self, procedure: Procedure, read: XdrResult<Reply<T, F>>) -> Result<Reply<T, F>> {
         let server = || self.label().to_owned();
         match read {
@@ -173,7 +172,7 @@ impl Nfs {
         }
     }
 
-    /// Waits before it asks again, each time for twice as long; ends early when the caller wants it to.
+    /// Sleeps before the next attempt and doubles the delay; fails at once when the caller is interrupted.
     async fn wait_for_server(&self, caller: &Caller, pause: &mut Duration) -> Result<()> {
         let mut sleep = pin!(self.rpc.sleep(*pause));
         let mut raised = pin!(caller.interrupt.raised());

@@ -16,12 +16,12 @@ use super::Nfs;
 use super::answers::{Found, Listing, New, Target, owned};
 use crate::caller::Caller;
 
-/// All of the results. What follows them is left, as every client does.
+/// Decodes results; trailing bytes are ignored, as by every client.
 pub(super) fn all_of<T: for<'r> Decode<'r>>(results: &[u8]) -> XdrResult<T> {
     Decoder::new(results).value()
 }
 
-/// A handle of no bytes stands for nothing: it is none.
+/// Decodes the results of LOOKUP; an empty handle is an error.
 fn found(results: &[u8]) -> XdrResult<Reply<Found, PostOpAttr>> {
     let reply: LookupReply<'_> = Decoder::new(results).value()?;
     if let Reply::Ok(ok) = &reply
@@ -37,13 +37,13 @@ fn made(results: &[u8]) -> XdrResult<Reply<New, WccData>> {
     Ok(owned(reply))
 }
 
-/// A name in a directory.
+/// Returns the arguments for a name in a directory.
 fn dir_op_args<'a>(dir: &'a FileHandleBuf, name: &'a [u8]) -> DirOpArgs<'a> {
     DirOpArgs { dir: dir.as_handle(), name }
 }
 
 impl Nfs {
-    /// LOOKUP (RFC 1813 §3.3.3). `..` may be looked up, too.
+    /// Calls LOOKUP (RFC 1813 §3.3.3), also for `..`.
     pub(crate) async fn lookup(
         &self,
         caller: &Caller,
@@ -53,7 +53,7 @@ impl Nfs {
         self.ask(caller, Call::Lookup(dir_op_args(&dir, name)), found).await
     }
 
-    /// READLINK (§3.3.5).
+    /// Calls READLINK (§3.3.5).
     pub(crate) async fn readlink(
         &self,
         caller: &Caller,
@@ -66,7 +66,7 @@ impl Nfs {
         self.ask(caller, Call::Readlink(link.as_handle()), read).await
     }
 
-    /// CREATE (§3.3.8).
+    /// Calls CREATE (§3.3.8).
     pub(crate) async fn create(
         &self,
         caller: &Caller,
@@ -77,7 +77,7 @@ impl Nfs {
         self.ask(caller, Call::Create(CreateArgs { location: dir_op_args(&dir, name), how }), made).await
     }
 
-    /// MKDIR (§3.3.9).
+    /// Calls MKDIR (§3.3.9).
     pub(crate) async fn mkdir(
         &self,
         caller: &Caller,
@@ -88,7 +88,7 @@ impl Nfs {
         self.ask(caller, Call::Mkdir(MkdirArgs { location: dir_op_args(&dir, name), attributes }), made).await
     }
 
-    /// SYMLINK (§3.3.10).
+    /// Calls SYMLINK (§3.3.10).
     pub(crate) async fn symlink(
         &self,
         caller: &Caller,
@@ -100,7 +100,7 @@ impl Nfs {
         self.ask(caller, Call::Symlink(args), made).await
     }
 
-    /// MKNOD (§3.3.11).
+    /// Calls MKNOD (§3.3.11).
     pub(crate) async fn mknod(
         &self,
         caller: &Caller,
@@ -111,7 +111,7 @@ impl Nfs {
         self.ask(caller, Call::Mknod(MknodArgs { location: dir_op_args(&dir, name), what }), made).await
     }
 
-    /// REMOVE (§3.3.12).
+    /// Calls REMOVE (§3.3.12).
     pub(crate) async fn remove(
         &self,
         caller: &Caller,
@@ -121,7 +121,7 @@ impl Nfs {
         self.ask(caller, Call::Remove(dir_op_args(&dir, name)), all_of).await
     }
 
-    /// RMDIR (§3.3.13).
+    /// Calls RMDIR (§3.3.13).
     pub(crate) async fn rmdir(
         &self,
         caller: &Caller,
@@ -131,7 +131,7 @@ impl Nfs {
         self.ask(caller, Call::Rmdir(dir_op_args(&dir, name)), all_of).await
     }
 
-    /// RENAME (§3.3.14).
+    /// Calls RENAME (§3.3.14).
     pub(crate) async fn rename(
         &self,
         caller: &Caller,
@@ -142,7 +142,7 @@ impl Nfs {
         self.ask(caller, Call::Rename(args), all_of).await
     }
 
-    /// LINK (§3.3.15).
+    /// Calls LINK (§3.3.15).
     pub(crate) async fn link(
         &self,
         caller: &Caller,
@@ -153,7 +153,7 @@ impl Nfs {
         self.ask(caller, Call::Link(args), all_of).await
     }
 
-    /// READDIR (§3.3.16).
+    /// Calls READDIR (§3.3.16).
     pub(crate) async fn readdir(
         &self,
         caller: &Caller,
@@ -168,7 +168,7 @@ impl Nfs {
         self.ask(caller, Call::Readdir(args), read).await
     }
 
-    /// READDIRPLUS (§3.3.17).
+    /// Calls READDIRPLUS (§3.3.17).
     pub(crate) async fn readdirplus(
         &self,
         caller: &Caller,
@@ -176,7 +176,7 @@ impl Nfs {
         (cookie, verifier): (Cookie3, CookieVerifier),
     ) -> Result<Reply<Listing, PostOpAttr>> {
         let maxcount = self.sizes().listing;
-        // Names alone are a sixth of an entry with attributes and handle: this bounds the others, not them.
+        // Names alone are a sixth of an entry with attributes and handle, so only `maxcount` limits the page.
         let args = ReaddirplusArgs { dir: dir.as_handle(), cookie, verifier, dircount: maxcount, maxcount };
         let read = |results: &[u8]| {
             let reply: ReaddirplusReply<'_> = Decoder::new(results).value()?;

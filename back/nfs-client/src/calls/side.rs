@@ -22,10 +22,10 @@ use super::{LATER, Nfs};
 use crate::caller::Caller;
 use crate::failure::Failure;
 
-/// What is asked about each directory of a listing: what takes to list it and to look into it.
+/// Access bits requested for each directory of a listing: those needed to list and search it.
 pub(crate) const LISTING_ACCESS: AccessBits = AccessBits::READ.union(AccessBits::LOOKUP);
 
-/// A directory as LIST tells of it.
+/// A directory in the reply of LIST.
 #[derive(Debug)]
 pub(crate) struct ListedDir {
     pub dir: FileHandleBuf,
@@ -33,21 +33,21 @@ pub(crate) struct ListedDir {
     pub listing: Listing,
 }
 
-/// A page of a directory, and directories below it, each whole.
+/// A page of a directory, and complete directories below it.
 #[derive(Debug)]
 pub(crate) struct Subtree {
     pub top: ListedDir,
     pub below: Vec<ListedDir>,
 }
 
-/// What LIST is asked for.
+/// Limits of LIST.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub bytes_max: u32,
     pub with_subtree: bool,
 }
 
-/// How the errors of the side program are named: by the procedure of NFS that each takes the place of.
+/// Returns the NFS procedure that a side procedure replaces, for errors.
 fn stands_for(procedure: side::Procedure) -> Procedure {
     match procedure {
         side::Procedure::Unpack => Procedure::Write,
@@ -58,12 +58,12 @@ fn stands_for(procedure: side::Procedure) -> Procedure {
 }
 
 impl Nfs {
-    /// Whether the server has the side program. One that does not answer has none.
+    /// Returns `true` if the server has the side program; `false` if it does not reply.
     pub(crate) async fn has_side_program(&self, caller: &Caller) -> bool {
         self.side(caller, Call::Null, |_| {}).await.is_ok_and(|results| results.is_some())
     }
 
-    /// LIST. NOTSUPP where there is no side program any more: another server has taken the place of ours.
+    /// Calls LIST. Fails with NOTSUPP if the server was replaced by one without the side program.
     pub(crate) async fn list(
         &self,
         caller: &Caller,
@@ -88,7 +88,7 @@ impl Nfs {
         }
     }
 
-    /// DIGESTS. A server that has no time for it is not waited for.
+    /// Calls DIGESTS, without retries after JUKEBOX.
     pub(crate) async fn digests(
         &self,
         caller: &Caller,
@@ -109,7 +109,7 @@ impl Nfs {
         self.read(Procedure::Read, reply)
     }
 
-    /// LEND, likewise: fills `sink`, or fails.
+    /// Calls LEND, without retries. Fills `sink` or fails.
     pub(crate) async fn lend(
         &self,
         caller: &Caller,
@@ -131,7 +131,8 @@ impl Nfs {
         }
     }
 
-    /// PACK, likewise: fills `sink` with all parts, or fails. How many bytes came for it.
+    /// Calls PACK, without retries. Fills `sink` with all parts or fails; returns the number of bytes
+    /// received.
     pub(crate) async fn packed(
         &self,
         caller: &Caller,
@@ -160,7 +161,7 @@ impl Nfs {
         read
     }
 
-    /// LEASE. One that keeps a lease is answered when that is recalled, or after a while.
+    /// Calls LEASE. A call that waits for a recall is answered at the recall or after a timeout.
     pub(crate) async fn lease(&self, caller: &Caller, args: LeaseArgs<'_>) -> Result<Reply<LeaseOk, ()>> {
         let Some(reply) = self.side(caller, Call::Lease(args), |_| {}).await? else {
             return Ok(Reply::Failed(Status::NotSupp, ()));
@@ -170,7 +171,7 @@ impl Nfs {
         self.read(Procedure::Getattr, read)
     }
 
-    /// UNPACK: a WRITE of `count` bytes, which `frame` holds.
+    /// Calls UNPACK: a WRITE of `count` bytes, compressed in `frame`.
     pub(super) async fn unpack(
         &self,
         caller: &Caller,
@@ -183,8 +184,8 @@ impl Nfs {
         self.side(caller, Call::Unpack(args), |call| call.data = Some(frame.clone())).await
     }
 
-    /// Makes a call, completed with what goes and comes beside the arguments. `None` where the server has no
-    /// such program or procedure.
+    /// Makes a call, after `complete` has added data and buffers. Returns `None` if the server lacks the
+    /// program or procedure.
     async fn side(
         &self,
         caller: &Caller,
@@ -226,7 +227,7 @@ fn listed(parts: &[Range<u64>]) -> Vec<u8> {
     bytes
 }
 
-/// Fills `sink` with what is in a frame. False if that is not just as much.
+/// Decompresses a frame into `sink`. Returns `false` unless it fills the sink exactly.
 fn unpack(frame: &[u8], sink: &Sink) -> bool {
     let mut data = vec![0; sink.len()];
     let count = zstd::bulk::decompress_to_buffer(frame, &mut data);
@@ -246,7 +247,7 @@ fn subtree(results: &[u8]) -> XdrResult<Reply<Subtree, PostOpAttr>> {
         Reply::Failed(status, attributes) => return Ok(Reply::Failed(status, attributes)),
     };
     let below = dirs.filter_map(|dir| match listed(dir) {
-        // In part it is of no use: its owner asks for it from the beginning.
+        // Partial listings are useless: the directory is listed from the start later.
         Reply::Ok(dir) if dir.listing.eof => Some(dir),
         _ => None,
     });

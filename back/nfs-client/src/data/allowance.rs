@@ -5,22 +5,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// What a piece of a file takes beside its bytes. So a writer of single bytes is bounded as well.
+/// Overhead charged for each piece, so that a writer of single bytes is limited too.
 const OVERHEAD_BYTES: usize = 512;
 
-/// The bytes that are held for all files of a mount, and the writers that wait to add some.
+/// Retained bytes of all files of a mount, and the writers that wait for memory.
 #[derive(Debug)]
 pub(super) struct Allowance {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
-    /// Of those the ones that the server has, but not for good.
+    /// Uncommitted bytes among them.
     uncommitted_bytes: AtomicUsize,
-    /// How many writers wait for memory.
+    /// Number of writers that wait for memory.
     stuck: AtomicUsize,
     waiters: Mutex<Vec<Waker>>,
 }
 
-/// A writer waits for memory.
+/// Guard of a writer that waits for memory.
 pub(super) struct Stuck<'a>(&'a Allowance);
 
 impl Drop for Stuck<'_> {
@@ -30,7 +30,7 @@ impl Drop for Stuck<'_> {
 }
 
 impl Allowance {
-    /// Holds so many bytes, or a single piece that is longer.
+    /// Creates an allowance of this size; a single longer piece is admitted too.
     pub(super) fn new(limit_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             limit_bytes: limit_bytes.max(1),
@@ -41,8 +41,8 @@ impl Allowance {
         })
     }
 
-    /// Memory for a piece of `len_bytes`; none if the allowance is used up. A sole user gets memory for any
-    /// piece.
+    /// Takes memory for a piece of `len_bytes`. Returns `None` if the allowance is used up; a sole user gets
+    /// memory for any piece.
     pub(super) fn take(self: &Arc<Self>, len_bytes: usize) -> Option<Charge> {
         let bytes = len_bytes.saturating_add(OVERHEAD_BYTES);
         let claim = |used| self.with(used, len_bytes);
@@ -50,8 +50,8 @@ impl Allowance {
         Some(Charge { allowance: self.clone(), bytes })
     }
 
-    /// Waits for memory for a piece of `len_bytes`, and is woken when a quarter is free. Try again after
-    /// that: others wait as well.
+    /// Waits for memory for a piece of `len_bytes`; wakes when a quarter is free. The caller must retry,
+    /// because others wait too.
     pub(super) async fn wait_for(&self, len_bytes: usize) {
         let _stuck = self.stuck();
         poll_fn(|context| {
@@ -65,8 +65,8 @@ impl Allowance {
         .await;
     }
 
-    /// Wakes the waiters if memory is free. To be called with no lock held: a woken task may run at once, on
-    /// this thread.
+    /// Wakes the waiters if memory is free. Call it without a lock: a woken task may run at once on this
+    /// thread.
     pub(super) fn wake(&self) {
         if self.stuck.load(Ordering::SeqCst) == 0 || !self.has_quarter() {
             return;
@@ -75,12 +75,12 @@ impl Allowance {
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    /// Bytes that are held.
+    /// Returns the number of retained bytes.
     pub(super) fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::SeqCst)
     }
 
-    /// A file holds other uncommitted bytes than before.
+    /// Updates the count of uncommitted bytes after a change of a file's.
     pub(super) fn count_uncommitted(&self, before_bytes: usize, after_bytes: usize) {
         match after_bytes.checked_sub(before_bytes) {
             Some(more) => self.uncommitted_bytes.fetch_add(more, Ordering::SeqCst),
@@ -101,7 +101,7 @@ impl Allowance {
             || self.uncommitted_bytes.load(Ordering::SeqCst) >= self.limit_bytes / 2
     }
 
-    /// What would be used with a piece more, if that is allowed.
+    /// Returns the usage with one more piece, if that is allowed.
     fn with(&self, used_bytes: usize, len_bytes: usize) -> Option<usize> {
         let sum = used_bytes.saturating_add(len_bytes).saturating_add(OVERHEAD_BYTES);
         (used_bytes == 0 || sum <= self.limit_bytes).then_some(sum)
@@ -120,7 +120,7 @@ impl Allowance {
     }
 }
 
-/// Memory taken from the allowance, given back on drop. That wakes no waiter: see [`Allowance::wake`].
+/// Memory taken from the allowance, returned on drop. The drop wakes no waiter: see [`Allowance::wake`].
 #[derive(Debug)]
 pub(super) struct Charge {
     allowance: Arc<Allowance>,
@@ -128,13 +128,13 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// Counts memory that turned out to be longer. It is allocated already, so this cannot fail.
+    /// Adds memory that was allocated beyond the request, so this cannot fail.
     pub(super) fn grow(&mut self, bytes: usize) {
         self.allowance.used_bytes.fetch_add(bytes, Ordering::SeqCst);
         self.bytes += bytes;
     }
 
-    /// Takes over what another has.
+    /// Merges another charge into this one.
     pub(super) fn absorb(&mut self, mut other: Charge) {
         self.bytes += std::mem::take(&mut other.bytes);
     }

@@ -10,15 +10,14 @@ use tombolo_mem::Source;
 use super::allowance::{Allowance, Charge};
 use super::memory::Memory;
 
-/// What is read ahead for all openings of a mount together takes no more than this.
+/// Limit of the read-ahead memory of all openings of a mount.
 const AHEAD_BYTES_MAX: usize = 64 << 20;
-/// So much of either kind of buffer is cached while unused.
+/// Limit of unused memory cached in each buffer pool.
 const RETAINED_BYTES: usize = 16 << 20;
-/// So many files are made stable at a time because memory runs out.
+/// Maximum number of files committed at a time when memory is scarce.
 const RELIEVED_MAX: usize = 16;
 
-/// The memory of a mount: for written bytes that the server does not have for good, and for bytes that are
-/// read ahead.
+/// Memory of a mount: for uncommitted written bytes and for read-ahead.
 pub(crate) struct Budget {
     pub(super) written: Arc<Allowance>,
     pub(super) ahead: Buffers,
@@ -27,25 +26,25 @@ pub(crate) struct Budget {
     files: Mutex<Files>,
 }
 
-/// The files that hold written bytes, in the order in which they began to.
+/// Files with uncommitted bytes, in the order of registration.
 #[derive(Default)]
 struct Files {
     next: u64,
     by_number: BTreeMap<u64, Arc<dyn Relieve>>,
 }
 
-/// A file that can be rid of what it holds.
+/// A file that can release its retained bytes.
 pub(super) trait Relieve: Send + Sync {
-    /// Sends a COMMIT for it, unless one is under way.
+    /// Sends a COMMIT, unless one is pending.
     fn relieve(&self);
 }
 
-/// A file's place in the list of those that hold written bytes.
+/// Entry of a file in the list of those with retained bytes.
 #[derive(Debug)]
 pub(super) struct Registration(u64);
 
 impl Budget {
-    /// At most so many written bytes are held.
+    /// Creates a budget for at most `dirty_bytes_max` written bytes.
     pub(crate) fn new(dirty_bytes_max: usize) -> Arc<Self> {
         let unlimited = usize::MAX / 2;
         let copies =
@@ -64,17 +63,17 @@ impl Budget {
         })
     }
 
-    /// Bytes of file data that were copied because the writer might have changed them: so far, of all files.
+    /// Returns the file data copied so far because the writer might have changed them.
     pub(crate) fn copied_bytes(&self) -> u64 {
         self.copied_bytes.load(Ordering::Relaxed)
     }
 
-    /// Written bytes that are held.
+    /// Returns the number of retained written bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.written.used_bytes()
     }
 
-    /// Copies what is to be held, with `spare_bytes` more at its end.
+    /// Copies data to be retained, with `spare_bytes` more at the end.
     pub(super) fn copy(&self, from: &Source, spare_bytes: usize, charge: Charge) -> Memory {
         self.count_copied(from.len());
         Memory::copy(from, spare_bytes, &self.copies, charge)
@@ -84,7 +83,7 @@ impl Budget {
         self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// A file holds written bytes from now on.
+    /// Registers a file with retained bytes.
     pub(super) fn register(&self, file: Arc<dyn Relieve>) -> Registration {
         let mut files = self.files();
         let number = files.next;
@@ -93,14 +92,13 @@ impl Budget {
         Registration(number)
     }
 
-    /// A file holds none any more.
+    /// Unregisters a file without retained bytes.
     pub(super) fn unregister(&self, listed: &Registration) {
         let gone = self.files().by_number.remove(&listed.0);
         drop(gone);
     }
 
-    /// If memory is scarce that only waits for a COMMIT, sends some, so that writers need not wait. To be
-    /// called with no lock held.
+    /// Sends COMMITs if memory is scarce, so that writers need not wait. Call it without a lock.
     pub(super) fn relieve(&self) {
         if !self.written.is_scarce() {
             return;

@@ -13,12 +13,11 @@ use super::server::Server;
 
 use crate::caller::Caller;
 
-/// A server whose verifier changes at each call is asked so often. Before that each piece was sent to be
-/// stable at once.
+/// Maximum number of COMMITs for a server whose verifier changes at each call. By then each piece was also
+/// sent as a stable WRITE.
 const ROUNDS_MAX: u32 = 16;
 
-/// Waits until the server has answered all that was written so far. Reports no loss: writes and flushes
-/// do.
+/// Waits until all writes so far are answered. Does not report losses: writes and flushes do.
 pub(crate) fn settle<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<()> {
     let Some(file) = node.as_ref().as_ref().used() else { return Answer::ok(()) };
     let seq = all_so_far(file);
@@ -32,8 +31,8 @@ pub(crate) fn settle<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &C
     }))
 }
 
-/// Waits until the server has all that was written so far on stable storage. Fails with what could not be
-/// written, if that was not reported before or this caller was waiting when it was lost.
+/// Waits until all writes so far are on stable storage. Fails with a loss that was not reported before, or
+/// that occurred while this caller waited.
 pub(crate) fn commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<()> {
     let Some(file) = node.as_ref().as_ref().used() else { return Answer::ok(()) };
     let (seq, seen, is_done) = file.update(|state| {
@@ -59,7 +58,7 @@ async fn make_stable<S: Server>(
     seq: WriteSeq,
 ) -> Result<()> {
     for _ in 0..ROUNDS_MAX {
-        // One COMMIT at a time: one that was sent before the last WRITE was answered does not count for that.
+        // One COMMIT at a time: a COMMIT sent before the last WRITE was answered does not cover that WRITE.
         file.until(|state| {
             let waits = state.dirty.has_pending(seq) || state.is_committing || state.pauses > 0;
             (!waits || !has_any(state, seq)).then_some(())
@@ -77,7 +76,7 @@ fn has_any(state: &super::file::State, seq: WriteSeq) -> bool {
     state.dirty.has_pending(seq) || state.dirty.has_uncommitted(seq)
 }
 
-/// Sends a COMMIT for what is answered so far, unless one is under way or nothing is to leave.
+/// Sends a COMMIT for all answered writes, unless one is pending, writes are paused, or there are none.
 pub(super) fn start_commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>) {
     let caller = node.as_ref().as_ref().state().quietly(|state| {
         if state.is_committing || state.pauses > 0 {
@@ -98,7 +97,7 @@ async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Call
         state.is_committing = false;
         match verifier {
             Ok(verifier) => {
-                // Whatever was read ahead there since the server lost it is what was there before.
+                // Data read ahead there since the server lost the write are older than the write.
                 let lost = state.dirty.committed(verifier);
                 lost.iter().for_each(|range| state.readers.forget(range));
             }
@@ -112,9 +111,8 @@ async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Call
     server.budget().relieve();
 }
 
-/// Waits until the server has answered all that was written so far, and until no COMMIT is under way. From
-/// then on nothing leaves until what comes back is dropped. So what is cut off a file does not come back to
-/// it by way of a WRITE that was sent again.
+/// Waits until all writes so far are answered and no COMMIT is pending, and sends nothing until the result is
+/// dropped. A WRITE resent after a truncation could otherwise restore the data.
 pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<Paused<S>> {
     let file = node.as_ref().as_ref().state().clone();
     let seq = all_so_far(&file);
@@ -141,7 +139,7 @@ pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Ca
     }))
 }
 
-/// Nothing that is written to a file leaves as long as this lives.
+/// Guard during which nothing is sent for a file.
 pub(crate) struct Paused<S: Server> {
     server: Arc<S>,
     node: Arc<S::Node>,
@@ -149,7 +147,7 @@ pub(crate) struct Paused<S: Server> {
 }
 
 impl<S: Server> Paused<S> {
-    /// The file has this size now.
+    /// Updates the state after a truncation to this size.
     pub(crate) fn truncated(&self, size: u64) {
         self.node.as_ref().as_ref().state().truncated(size, self.seq);
     }
@@ -159,7 +157,7 @@ impl<S: Server> Drop for Paused<S> {
     fn drop(&mut self) {
         self.node.as_ref().as_ref().state().update(|state| state.pauses -= 1);
         send_what_may_leave(&self.server, &self.node);
-        // A writer that waited for memory meanwhile got no COMMIT.
+        // A writer that waited for memory during the pause got no COMMIT.
         self.server.budget().relieve();
     }
 }

@@ -3,7 +3,7 @@
 use tombolo_core::Error;
 use tombolo_wire_nfs3::status;
 
-/// The same failure once more. Of a cause only the text remains.
+/// Copies a failure; the cause is reduced to its text.
 pub(super) fn copy_of(error: &Error) -> Error {
     match error {
         Error::Io { source: Some(source) } => Error::io(Text::of(source.as_ref())),
@@ -11,12 +11,12 @@ pub(super) fn copy_of(error: &Error) -> Error {
         Error::Interrupted => Error::Interrupted,
         Error::Disconnected => Error::Disconnected,
         Error::NoMemory => Error::NoMemory,
-        // Everything else came from a server, and has a word there.
+        // All other errors were converted from a status of the server.
         other => status::from_status(status::to_status(other)),
     }
 }
 
-/// A cause and its causes, in words.
+/// Text of an error and its causes.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Text(String);

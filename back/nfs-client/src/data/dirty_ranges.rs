@@ -22,10 +22,10 @@ use super::memory::Memory;
 use super::piece::{Piece, WriteSeq, Wrote};
 use crate::caller::Caller;
 
-/// A piece that the server lost so often is sent to be stable at once: its verifier is no use.
+/// Losses after which a piece is sent as a stable WRITE, because the server's verifier is unreliable.
 const LOSSES_MAX: u8 = 3;
 
-/// So many of those that wait are looked at for one that may leave.
+/// Number of waiting pieces searched for one that may be sent.
 const LOOK_AHEAD: usize = 64;
 
 /// A write that may still be merged with others.
@@ -36,21 +36,21 @@ pub(super) struct NewWrite<'a> {
 }
 
 impl NewWrite<'_> {
-    /// What `len` bytes of it cover.
+    /// Returns the range of `len` bytes of this write.
     pub(super) fn range(&self, len: usize) -> Range<u64> {
         self.offset..self.offset.saturating_add(len as u64)
     }
 }
 
-/// The written bytes of one file that the server does not have on stable storage.
+/// Written bytes of one file that are not on the server's stable storage.
 #[derive(Debug, Default)]
 pub(super) struct DirtyRanges {
     /// Oldest first. They may overlap: the newer wins.
     waiting: VecDeque<Piece>,
     waiting_bytes: usize,
-    /// By offset.
+    /// Sent and unanswered pieces by offset.
     under_way: BTreeMap<u64, Piece>,
-    /// By offset.
+    /// Answered, uncommitted pieces by offset.
     uncommitted: BTreeMap<u64, Uncommitted>,
     uncommitted_bytes: usize,
     next: u64,
@@ -60,19 +60,18 @@ pub(super) struct DirtyRanges {
 struct Uncommitted {
     piece: Piece,
     verifier: WriteVerifier,
-    /// A COMMIT that was sent after its answer is under way.
+    /// `true` if a pending COMMIT covers the piece.
     covered: bool,
-    /// It overwrote what that COMMIT covers.
+    /// Pieces covered by that COMMIT which this one overwrote.
     superseded: Option<Superseded>,
 }
 
-/// A flush of writes that were overwritten while a COMMIT for them was under way need not wait for what
-/// overwrote them, unless that COMMIT comes back with another verifier. So continuous overwriting does not
-/// delay a flush that makes a file stable.
+/// Covered pieces that were overwritten during a COMMIT. A flush of them need not wait for the newer piece,
+/// unless the COMMIT returns another verifier; thus continuous overwriting does not delay a flush.
 #[derive(Clone, Copy, Debug)]
 struct Superseded {
     first: WriteSeq,
-    /// `None`: there was more than one.
+    /// Verifier of the pieces; `None` if there were several.
     verifier: Option<WriteVerifier>,
 }
 
@@ -85,7 +84,7 @@ impl Superseded {
 }
 
 impl DirtyRanges {
-    /// Adds the bytes of a write. It waits; [`next`](Self::next) says whether it may leave.
+    /// Queues the bytes of a write; [`next`](Self::next) returns them when they may be sent.
     pub(super) fn add(&mut self, write: &NewWrite<'_>, memory: Memory, piece_max: usize) {
         let seq = self.take_seq();
         let len = memory.len();
@@ -105,8 +104,7 @@ impl DirtyRanges {
         self.wait(Piece { first, ..piece });
     }
 
-    /// Adds the bytes of a write to those that wait, if they follow the last of them and its buffer has space
-    /// for a copy.
+    /// Appends the bytes of a write to the last waiting piece, if they follow it and its buffer has space.
     pub(super) fn add_copy(&mut self, write: &NewWrite<'_>, from: &Source, piece_max: usize) -> bool {
         if from.is_empty() || !self.may_join_last(write, from.len(), piece_max) {
             return false;
@@ -123,7 +121,7 @@ impl DirtyRanges {
         true
     }
 
-    /// The next piece that may leave, which is under way from now on.
+    /// Returns the next piece that may be sent, and marks it as under way.
     pub(super) fn next(&mut self) -> Option<Piece> {
         let index = self.first_free()?;
         let piece = self.waiting.remove(index)?;
@@ -132,12 +130,12 @@ impl DirtyRanges {
         Some(piece)
     }
 
-    /// Whether a piece may leave.
+    /// Returns `true` if a piece may be sent.
     pub(super) fn has_next(&self) -> bool {
         self.first_free().is_some()
     }
 
-    /// The WRITE of the piece at `offset` is answered. What the server did not take waits again.
+    /// Records the reply to the WRITE at `offset`. Bytes that the server did not take wait again.
     pub(super) fn answered(&mut self, offset: u64, wrote: Wrote) {
         let Some(piece) = self.under_way.remove(&offset) else { return };
         let end = offset.saturating_add(wrote.count as u64);
@@ -156,21 +154,21 @@ impl DirtyRanges {
         }
     }
 
-    /// The WRITE of the piece at `offset` failed. The piece is lost.
+    /// Discards the piece at `offset`, whose WRITE failed.
     pub(super) fn failed(&mut self, offset: u64) {
         self.under_way.remove(&offset);
     }
 
-    /// A COMMIT of the whole file is about to be sent, on behalf of the user that is answered; none if there
-    /// is nothing for it.
+    /// Marks all uncommitted pieces as covered by a new COMMIT, and returns the user for it; `None` if there
+    /// are none.
     pub(super) fn begin_commit(&mut self) -> Option<Caller> {
         let caller = self.uncommitted.values().next()?.piece.caller.clone();
         self.uncommitted.values_mut().for_each(|entry| entry.covered = true);
         Some(caller)
     }
 
-    /// The COMMIT is answered. What was answered with another verifier is lost there and waits again (RFC
-    /// 1813 §3.3.21, §4.8): these ranges.
+    /// Records the reply to the COMMIT. Pieces with another verifier were lost and wait again (RFC 1813
+    /// §3.3.21, §4.8); returns their ranges.
     pub(super) fn committed(&mut self, verifier: WriteVerifier) -> Vec<Range<u64>> {
         let mut lost = Vec::new();
         self.take_covered(|entry| {
@@ -190,13 +188,13 @@ impl DirtyRanges {
         ranges
     }
 
-    /// The COMMIT failed. What it was for is lost.
+    /// Discards the covered pieces after a failed COMMIT.
     pub(super) fn commit_failed(&mut self) {
         self.take_covered(drop);
         self.settle_superseded(|_| true);
     }
 
-    /// The file was truncated to `size`, after all writes before `seq`.
+    /// Records a truncation to `size` after all writes before `seq`.
     pub(super) fn truncated(&mut self, size: u64, seq: WriteSeq) {
         let beyond: Vec<u64> = self.uncommitted_in(size..u64::MAX).collect();
         for offset in beyond {
@@ -210,29 +208,29 @@ impl DirtyRanges {
         self.cut_waiting(&(size..u64::MAX), |piece| piece.seq < seq);
     }
 
-    /// The seq that the next write gets.
+    /// Returns the sequence number of the next write.
     pub(super) fn next_seq(&self) -> WriteSeq {
         WriteSeq(self.next)
     }
 
-    /// Whether writes before `seq` are not answered yet.
+    /// Returns `true` if writes before `seq` are unanswered.
     pub(super) fn has_pending(&self, seq: WriteSeq) -> bool {
         self.waiting.iter().chain(self.under_way.values()).any(|piece| piece.first < seq)
     }
 
-    /// Whether writes before `seq` that share a byte with the range are not answered yet.
+    /// Returns `true` if writes before `seq` that overlap with the range are unanswered.
     pub(super) fn has_pending_in(&self, range: &Range<u64>, seq: WriteSeq) -> bool {
         let mut pending = self.waiting.iter().chain(self.under_way.values());
         pending.any(|piece| piece.first < seq && piece.overlaps(range))
     }
 
-    /// Whether writes before `seq` are answered, and lost if the server is.
+    /// Returns `true` if writes before `seq` are answered but uncommitted.
     pub(super) fn has_uncommitted(&self, seq: WriteSeq) -> bool {
         let covers = |entry: &Uncommitted| entry.superseded.is_some_and(|superseded| superseded.first < seq);
         self.uncommitted.values().any(|entry| entry.piece.first < seq || covers(entry))
     }
 
-    /// If all there is is one piece that has not left, it goes to be stable at once: that spares a COMMIT.
+    /// Makes a sole unsent piece a stable WRITE, which saves a COMMIT.
     pub(super) fn make_only_piece_stable(&mut self) {
         let is_only = self.waiting.len() == 1 && self.under_way.is_empty() && self.uncommitted.is_empty();
         if let Some(only) = self.waiting.front_mut().filter(|_| is_only) {
@@ -240,22 +238,22 @@ impl DirtyRanges {
         }
     }
 
-    /// Whether there is nothing in it.
+    /// Returns `true` if there are no pieces.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.under_way.is_empty() && self.uncommitted.is_empty()
     }
 
-    /// Bytes that have not left.
+    /// Returns the number of unsent bytes.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
 
-    /// Bytes that are answered and lost if the server is.
+    /// Returns the number of uncommitted bytes.
     pub(super) fn uncommitted_bytes(&self) -> usize {
         self.uncommitted_bytes
     }
 
-    /// The end of the last byte in it.
+    /// Returns the end of the last byte.
     pub(super) fn end(&self) -> Option<u64> {
         let waiting = self.waiting.iter().map(Piece::end).max();
         let under_way = self.under_way.last_key_value().map(|(_, piece)| piece.end());
@@ -263,14 +261,14 @@ impl DirtyRanges {
         waiting.max(under_way).max(uncommitted)
     }
 
-    /// The first byte of the range that has not been answered, or its end.
+    /// Returns the first unanswered byte of the range, or its end.
     pub(super) fn pending_from(&self, range: &Range<u64>) -> u64 {
         let pending =
             self.waiting.iter().chain(self.under_way.values()).filter(|piece| piece.overlaps(range));
         pending.map(|piece| piece.offset.max(range.start)).min().unwrap_or(range.end)
     }
 
-    /// The uncommitted bytes of the range, in order.
+    /// Returns the uncommitted pieces of the range in order.
     pub(super) fn uncommitted_pieces(&self, range: &Range<u64>) -> Vec<Piece> {
         let offsets = self.uncommitted_in(range.clone());
         let pieces = offsets.filter_map(|offset| self.uncommitted.get(&offset)?.piece.within(range));
@@ -285,7 +283,7 @@ impl DirtyRanges {
         seq
     }
 
-    /// Puts a piece where its seq is.
+    /// Inserts a piece into the queue by its sequence number.
     fn wait(&mut self, piece: Piece) {
         self.waiting_bytes += piece.len;
         let index = self.waiting.partition_point(|other| other.seq <= piece.seq);
@@ -306,7 +304,7 @@ impl DirtyRanges {
         before_end.is_some_and(|(_, piece)| piece.overlaps(range))
     }
 
-    /// Joins the bytes to the last piece that waits if they follow it. Gives the memory back if not.
+    /// Appends the bytes to the last waiting piece if they follow it; returns the memory otherwise.
     fn join_last(
         &mut self,
         write: &NewWrite<'_>,
@@ -336,14 +334,14 @@ impl DirtyRanges {
             && last.stability == write.stability
             && last.losses == 0
             && last.caller.identity == write.caller.identity
-            // All of the memory is this piece's.
+            // The piece uses all of its memory.
             && last.at == 0
             && last.len == last.memory.len()
             && !self.waiting.iter().any(|other| other.overlaps(&range))
     }
 
-    /// Cuts what the new piece overwrites out of those of the same user that have not left: they need not.
-    /// Says how far back it now stands for others.
+    /// Cuts the range of the new piece out of unsent pieces of the same user, which need not be sent. Returns
+    /// the first write that the new piece now stands for.
     fn cut_unsent(&mut self, new: &Piece) -> WriteSeq {
         let identity = new.caller.identity.clone();
         let may_cut = |old: &Piece| old.stability <= new.stability && old.caller.identity == identity;
@@ -351,7 +349,7 @@ impl DirtyRanges {
         cut.map_or(new.first, |first| first.min(new.first))
     }
 
-    /// Cuts the range out of the waiting pieces that may be cut; says which was the first seq in them.
+    /// Cuts the range out of the waiting pieces that may be cut; returns the first write in them.
     fn cut_waiting(&mut self, range: &Range<u64>, may_cut: impl Fn(&Piece) -> bool) -> Option<WriteSeq> {
         if !self.waiting.iter().any(|piece| piece.overlaps(range)) {
             return None;
@@ -370,8 +368,8 @@ impl DirtyRanges {
         first
     }
 
-    /// The server has taken the piece: it need not have what is older beneath it. Flushes that waited for
-    /// that wait for the piece.
+    /// Removes older uncommitted bytes below an answered piece. Flushes that waited for them wait for the
+    /// piece.
     fn overwritten(&mut self, new: &mut Piece) -> Option<Superseded> {
         let range = new.range();
         let mut superseded: Option<Superseded> = None;
@@ -400,7 +398,8 @@ impl DirtyRanges {
         superseded
     }
 
-    /// A COMMIT has ended. Flushes that it did not satisfy now wait for the overwriting pieces.
+    /// Clears overwritten pieces after a COMMIT. Flushes that it did not satisfy now wait for the overwriting
+    /// pieces.
     fn settle_superseded(&mut self, is_settled: impl Fn(&Superseded) -> bool) {
         for entry in self.uncommitted.values_mut() {
             let Some(superseded) = entry.superseded.take() else { continue };
@@ -440,7 +439,7 @@ impl DirtyRanges {
         }
     }
 
-    /// Where the uncommitted pieces begin that share a byte with the range, the last one first.
+    /// Returns the offsets of the uncommitted pieces that overlap with the range, last first.
     fn uncommitted_in(&self, range: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         let before_end = self.uncommitted.range(..range.end).rev();
         before_end

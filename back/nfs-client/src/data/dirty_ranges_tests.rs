@@ -22,7 +22,7 @@ enum Step {
         len: usize,
     },
     Send,
-    /// The server works on one of those under way, and takes so many bytes of it.
+    /// Executes a pending WRITE on the server, which takes `count` bytes of it.
     Answer {
         which: usize,
         count: usize,
@@ -51,20 +51,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// A byte of a file is the number of the write that it is from; 0 was never written.
+/// A file whose bytes are the numbers of their writes; 0 was never written.
 #[derive(Default)]
 struct World {
     dirty: DirtyRanges,
-    /// What the program wrote, by the numbers of its writes, and the seq of each.
+    /// Sequence numbers of the writes, by number.
     written: Vec<WriteSeq>,
     file: Vec<u8>,
     under_way: Vec<Piece>,
     commit_sent: bool,
-    /// The server: what is on its disk, what it would answer a READ with, and its verifier.
+    /// State of the server: its disk, its cache, and its verifier.
     stable: Vec<u8>,
     cache: Vec<u8>,
     boot: u8,
-    /// What a flush waits for, and the file's content when it began.
+    /// Condition of each flush, and the file's content when it began.
     flushes: Vec<(WriteSeq, Vec<u8>)>,
 }
 
@@ -127,7 +127,7 @@ impl World {
         self.cache.clone_from(&self.stable);
     }
 
-    /// As a client does it: all is answered and no COMMIT is under way.
+    /// Truncates as a client does: after all replies, with no COMMIT pending.
     fn truncate(&mut self, size: u64) {
         self.drain();
         self.commit_answer();
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// After a flush the server's disk has what the flush waited for, or something newer.
+    /// Checks that after a flush the server's disk has the flushed bytes or newer ones.
     fn check(&mut self) {
         let dirty = &self.dirty;
         let over = |seq: WriteSeq| !dirty.has_pending(seq) && !dirty.has_uncommitted(seq);

@@ -15,37 +15,36 @@ use super::memory::Memory;
 use super::piece::WriteSeq;
 use super::read_ahead::Readers;
 
-/// Data of a node's file: written bytes that are not stable on the server yet, and bytes that were read
-/// ahead.
+/// Data of a file: unstable written bytes and read-ahead.
 ///
 /// Costs a pointer until something is read or written.
 #[derive(Debug, Default)]
 pub(crate) struct FileData(OnceLock<Arc<FileState>>);
 
 impl FileData {
-    /// The end of the file as the local writers know it. None if nothing is held that was written.
+    /// Returns the end of the file for local writers; `None` without retained writes.
     pub(crate) fn end(&self) -> Option<u64> {
         self.0.get()?.look(|state| state.end())
     }
 
-    /// Returns `true` if the server has unanswered writes, so that its attributes differ from those that the
-    /// writers see.
+    /// Returns `true` if writes are unanswered, so that the server's attributes differ from the writers'
+    /// view.
     pub(crate) fn is_under_way(&self) -> bool {
         self.0.get().is_some_and(|file| file.look(|state| state.dirty.has_pending(WriteSeq(u64::MAX))))
     }
 
-    /// Whether all that was written is on stable storage, and no loss waits to be told.
+    /// Returns `true` if all writes are stable and no loss is unreported.
     pub(crate) fn is_clean(&self) -> bool {
         !self.is_dirty()
     }
 
-    /// Whether there is something to be made stable, or a loss to be told.
+    /// Returns `true` if writes are not stable or a loss is unreported.
     pub(crate) fn is_dirty(&self) -> bool {
         let is_dirty = |state: &State| !state.dirty.is_empty() || state.losses.is_unreported();
         self.0.get().is_some_and(|file| file.look(is_dirty))
     }
 
-    /// What was read ahead is not to be used: the file was seen to change.
+    /// Discards the read-ahead after a change of the file.
     pub(crate) fn drop_read_ahead(&self) {
         if let Some(file) = self.0.get() {
             file.update(|state| state.readers.forget(&(0..u64::MAX)));
@@ -56,13 +55,13 @@ impl FileData {
         self.0.get_or_init(Arc::default)
     }
 
-    /// The state, if there ever was any.
+    /// Returns the state, if any was created.
     pub(super) fn used(&self) -> Option<&Arc<FileState>> {
         self.0.get()
     }
 }
 
-/// The state of a file, shared by what is under way for it.
+/// State of a file, shared by its operations.
 #[derive(Debug, Default)]
 pub(super) struct FileState(Mutex<State>);
 
@@ -71,25 +70,25 @@ pub(super) struct State {
     pub(super) dirty: DirtyRanges,
     pub(super) losses: Losses,
     pub(super) readers: Readers,
-    /// A COMMIT is under way.
+    /// `true` if a COMMIT is pending.
     pub(super) is_committing: bool,
-    /// A task waits for an in-flight permit to send what waits.
+    /// `true` if a task waits for an in-flight permit to send waiting pieces.
     pub(super) waits_for_permit: bool,
-    /// How many hold back all WRITEs and COMMITs.
+    /// Number of guards that block WRITEs and COMMITs.
     pub(super) pauses: u32,
-    /// The ends of writes that are not all queued yet.
+    /// Ends of writes that are not completely queued.
     beginning: Vec<u64>,
-    /// The budget that its bytes count in, and its entry there, while it has some.
+    /// Budget and registration, while bytes are retained.
     listed: Option<(Arc<Budget>, Registration)>,
     wakers: Vec<Waker>,
-    /// The writers that wait for space in the queue, and how few bytes must wait in it before they are woken:
-    /// a writer that is woken for each WRITE that is answered costs more than the WRITE.
+    /// Writers that wait for space in the queue, and the queue length below which they are woken: waking a
+    /// writer for each answered WRITE costs more than the WRITE.
     writers: (usize, Vec<Waker>),
 }
 
 impl FileState {
-    /// Changes the state, then wakes the waiters for a change. No lock is held while they are woken: a woken
-    /// task may run at once, on this thread.
+    /// Changes the state, then wakes the waiters. They are woken without the lock, because a task may run at
+    /// once on this thread.
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (result, wakers, budget) = {
             let mut state = self.lock();
@@ -107,17 +106,17 @@ impl FileState {
         result
     }
 
-    /// Changes what has no waiters.
+    /// Changes state that has no waiters.
     pub(super) fn quietly<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.lock())
     }
 
-    /// Looks at the state.
+    /// Reads the state.
     pub(super) fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.lock())
     }
 
-    /// Waits until `check` has something to say. It is asked after each change.
+    /// Waits until `check` returns a value. It is called after each change.
     pub(super) async fn until<T>(&self, mut check: impl FnMut(&State) -> Option<T>) -> T {
         poll_fn(|context| {
             let mut state = self.lock();
@@ -134,7 +133,7 @@ impl FileState {
         .await
     }
 
-    /// Waits until no more than so many bytes wait to leave.
+    /// Waits until at most this many bytes are unsent.
     pub(super) async fn queue_space(&self, waiting_bytes_max: usize) {
         poll_fn(|context| {
             let mut state = self.lock();
@@ -155,7 +154,7 @@ impl FileState {
         self.until(|state| (!state.dirty.has_pending(seq)).then_some(())).await;
     }
 
-    /// The file was truncated to a size, after all writes before `seq`.
+    /// Records a truncation after all writes before `seq`.
     pub(super) fn truncated(&self, size: u64, seq: WriteSeq) {
         self.update(|state| {
             state.dirty.truncated(size, seq);
@@ -169,7 +168,7 @@ impl FileState {
 }
 
 impl State {
-    /// The end of the file as the local writers know it.
+    /// Returns the end of the file for local writers.
     pub(super) fn end(&self) -> Option<u64> {
         self.dirty.end().max(self.beginning.iter().max().copied())
     }
@@ -178,30 +177,30 @@ impl State {
         self.dirty.waiting_bytes() <= self.writers.0
     }
 
-    /// A write that ends there begins to queue its bytes.
+    /// Records a write with this end that begins to queue its bytes.
     pub(super) fn begin_write(&mut self, end: u64) {
         self.beginning.push(end);
     }
 
-    /// A write that ends there is queued, or was given up.
+    /// Removes a write with this end that is queued or was abandoned.
     pub(super) fn end_begin(&mut self, end: u64) {
         if let Some(index) = self.beginning.iter().position(|other| *other == end) {
             self.beginning.swap_remove(index);
         }
     }
 
-    /// The file holds written bytes from now on.
+    /// Registers the file with the budget, once.
     pub(super) fn list(&mut self, list: impl FnOnce() -> (Arc<Budget>, Registration)) {
         self.listed.get_or_insert_with(list);
     }
 
-    /// Adds written bytes to the dirty ranges. What was read ahead of them, or is being read, is older.
+    /// Adds written bytes to the dirty ranges, and discards older read-ahead of them.
     pub(super) fn add(&mut self, write: &NewWrite<'_>, memory: Memory, piece_max: usize) {
         self.readers.forget(&write.range(memory.len()));
         self.dirty.add(write, memory, piece_max);
     }
 
-    /// As [`add`](Self::add), if the bytes can be copied behind those that wait.
+    /// Adds written bytes like [`add`](Self::add), if they can be copied into the last waiting piece.
     pub(super) fn add_copy(&mut self, write: &NewWrite<'_>, from: &Source, piece_max: usize) -> bool {
         let is_added = self.dirty.add_copy(write, from, piece_max);
         if is_added {
@@ -210,7 +209,7 @@ impl State {
         is_added
     }
 
-    /// Accounts for what is held now, and returns the mount's budget if any is held.
+    /// Updates the budget, and returns it if bytes are retained.
     fn account(&mut self, uncommitted_before: usize) -> Option<Arc<Budget>> {
         let (budget, listed) = self.listed.as_ref()?;
         budget.written.count_uncommitted(uncommitted_before, self.dirty.uncommitted_bytes());
@@ -223,7 +222,7 @@ impl State {
     }
 }
 
-/// Does the work unless its waiter is interrupted first. The work must be safe to drop.
+/// Runs the work until its waiter is interrupted. The work must be safe to drop.
 pub(crate) async fn unless_interrupted<T>(
     interruption: impl Future<Output = ()>,
     work: impl Future<Output = Result<T>>,

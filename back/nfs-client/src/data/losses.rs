@@ -13,31 +13,31 @@ pub(super) struct Losses {
     last: Option<Error>,
 }
 
-/// How many losses were reported before.
+/// Number of losses reported before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reported(u64);
 
 impl Losses {
-    /// Something was lost.
+    /// Records a loss.
     pub(super) fn add(&mut self, error: Error) {
         self.count += 1;
-        // The first is the cause, the next may follow from it.
+        // The first failure is the cause of those that follow.
         if self.last.is_none() || self.reported + 1 == self.count {
             self.last = Some(error);
         }
     }
 
-    /// The last is not reported yet.
+    /// Returns `true` if the last loss is unreported.
     pub(super) fn is_unreported(&self) -> bool {
         self.count > self.reported
     }
 
-    /// To be called before a wait begins.
+    /// Returns the number of reported losses; call it before a wait.
     pub(super) fn reported(&self) -> Reported {
         Reported(self.reported)
     }
 
-    /// Reports what was lost since `before`.
+    /// Reports losses since `before`.
     pub(super) fn report(&mut self, before: Reported) -> Result<()> {
         if self.count <= before.0 {
             return Ok(());

@@ -6,14 +6,14 @@ use tombolo_mem::Source;
 
 use super::allowance::Charge;
 
-/// More spans than this in one WRITE cost more than a second WRITE does: one system call takes 1024.
+/// Maximum number of spans in one WRITE; more cost more than a second WRITE, as a system call takes 1024.
 const SEGMENTS_MAX: usize = 256;
 
 /// The bytes of one or more adjacent writes of a file.
 #[derive(Debug)]
 pub(super) struct Memory {
     source: Source,
-    /// Buffers of ours behind the source.
+    /// Own buffers behind the source.
     leases: SmallVec<[Lease; 1]>,
     /// Unused bytes at the end of the last lease.
     slack_bytes: usize,
@@ -26,12 +26,12 @@ impl Memory {
         Self { source, leases: SmallVec::new(), slack_bytes: 0, charge }
     }
 
-    /// Copies what the writer may change, to a buffer with `spare_bytes` more at its end.
+    /// Copies data that the writer may change into a buffer with `spare_bytes` more at the end.
     pub(super) fn copy(from: &Source, spare_bytes: usize, buffers: &Buffers, mut charge: Charge) -> Self {
         let len = from.len();
         let lease = buffers.take(len.saturating_add(spare_bytes)).or_else(|| buffers.take(len));
         let Some(lease) = lease else {
-            // Longer than any buffer that is lent.
+            // Longer than any pooled buffer.
             return Self::keep(Source::from(from.to_vec(len)), charge);
         };
         let slack_bytes = lease.len() - len;
@@ -40,12 +40,12 @@ impl Memory {
         Self { source: lease.source(0..len), leases: smallvec![lease], slack_bytes, charge }
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub(super) fn len(&self) -> usize {
         self.source.len()
     }
 
-    /// `len` bytes from `at` on.
+    /// Returns `len` bytes from `at` on.
     pub(super) fn source(&self, at: usize, len: usize) -> Source {
         let mut source = self.source.clone();
         source.advance(at);
@@ -53,7 +53,7 @@ impl Memory {
         source
     }
 
-    /// Copies bytes that follow in the file behind the last ones. False if the buffer is full.
+    /// Appends a copy of the next bytes of the file. Returns `false` if the buffer is full.
     pub(super) fn append_copy(&mut self, from: &Source) -> bool {
         let Some(lease) = self.leases.last().filter(|_| from.len() <= self.slack_bytes) else { return false };
         let start = lease.len() - self.slack_bytes;
@@ -64,12 +64,12 @@ impl Memory {
         true
     }
 
-    /// Whether both together are not too many spans.
+    /// Returns `true` if both together have few enough spans.
     pub(super) fn has_spans_for(&self, more: &Memory) -> bool {
         self.source.segments().len() + more.source.segments().len() <= SEGMENTS_MAX
     }
 
-    /// Adds memory whose bytes follow in the file.
+    /// Appends memory with the next bytes of the file.
     pub(super) fn append(&mut self, more: Memory) {
         let Memory { source, mut leases, slack_bytes, charge } = more;
         self.source.append(source);
@@ -77,7 +77,7 @@ impl Memory {
             self.leases.append(&mut leases);
             self.slack_bytes = slack_bytes;
         } else {
-            // Memory held by reference now comes last.
+            // The last span is borrowed memory now.
             self.slack_bytes = 0;
         }
         self.charge.absorb(charge);

@@ -26,12 +26,9 @@
 //!   is that of one file, [`ReadAhead`] that of one opening.
 //!
 //! Non-goals: the offset of appends while other machines append, attributes, lost handles.
-//!
 //! Reading order: `dirty_ranges` (states of written bytes, without I/O), `sending`, `committing`, `writing`,
 //! `read_sequence` and `read_ahead` (read-ahead policy, without I/O), `reading`; the others as needed.
 //! Decisions 0140 to 0142.
-//! `writing`, `read_sequence` and `read_ahead` (when to read ahead, without I/O), `reading`; the rest as
-//! needed. Decisions 0140 to 0142.
 
 mod allowance;
 mod budget;

@@ -10,72 +10,71 @@ use tombolo_wire_nfs3::WriteVerifier;
 use super::memory::Memory;
 use crate::caller::Caller;
 
-/// The place of a write among all writes of its file. Later ones win where they overlap.
+/// Sequence number of a write in its file. Later writes win where they overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WriteSeq(pub(super) u64);
 
-/// What the server said to a WRITE.
+/// Reply to a WRITE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wrote {
-    /// Bytes of it that it took; not 0, and no more than it was sent.
+    /// Number of bytes taken: not 0, at most the number sent.
     pub(crate) count: usize,
-    /// How stable they are; no less than was asked for.
+    /// Stability of the bytes, at least the requested one.
     pub(crate) stability: Stability,
-    /// Changes when it loses what is not stable.
+    /// Verifier of the server, which changes when it loses unstable data.
     pub(crate) verifier: WriteVerifier,
 }
 
-/// Bytes that go in one WRITE.
+/// Bytes of one WRITE.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    /// Where in the file.
+    /// Offset in the file.
     pub(super) offset: u64,
-    /// How many bytes; not 0.
+    /// Length in bytes; not 0.
     pub(super) len: usize,
-    /// The last of the writes that are in it.
+    /// The last write in it.
     pub(super) seq: WriteSeq,
-    /// The first of the writes that are in it, or whose bytes it overwrote before they left: a flush that
-    /// waits for those waits for it.
+    /// The first write in it, or in unsent bytes that it overwrote: flushes of those wait for this piece.
     pub(super) first: WriteSeq,
-    /// How stable the server is to make it before it answers.
+    /// Requested stability.
     pub(super) stability: Stability,
-    /// How often the server lost it.
+    /// Number of times that the server lost it.
     pub(super) losses: u8,
-    /// The writer.
+    /// User that wrote it.
     pub(super) caller: Caller,
     pub(super) memory: Arc<Memory>,
-    /// Where in the memory it begins.
+    /// Offset in the memory.
     pub(super) at: usize,
 }
 
 impl Piece {
-    /// The bytes of the file that it covers.
+    /// Returns its range in the file.
     pub(super) fn range(&self) -> Range<u64> {
         self.offset..self.end()
     }
 
-    /// The byte after it.
+    /// Returns the end of its range.
     pub(super) fn end(&self) -> u64 {
         self.offset.saturating_add(self.len as u64)
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub(super) fn source(&self) -> Source {
         self.memory.source(self.at, self.len)
     }
 
-    /// Whether it shares a byte with the range.
+    /// Returns `true` if it overlaps with the range.
     pub(super) fn overlaps(&self, range: &Range<u64>) -> bool {
         overlap(&self.range(), range)
     }
 
-    /// The part of it before `offset`, if there is one.
+    /// Returns the part before `offset`, if any.
     pub(super) fn before(&self, offset: u64) -> Option<Self> {
         let len = offset.checked_sub(self.offset).map_or(0, |len| (self.len as u64).min(len) as usize);
         (len > 0).then(|| Self { len, ..self.clone() })
     }
 
-    /// The part of it from `offset` on, if there is one.
+    /// Returns the part from `offset` on, if any.
     pub(super) fn after(&self, offset: u64) -> Option<Self> {
         let skip = offset.saturating_sub(self.offset);
         let len = usize::try_from((self.len as u64).checked_sub(skip)?).ok().filter(|len| *len > 0)?;
@@ -83,12 +82,12 @@ impl Piece {
         Some(Self { offset: self.offset + skip, len, at, ..self.clone() })
     }
 
-    /// The part of it within the range, if there is one.
+    /// Returns the part within the range, if any.
     pub(super) fn within(&self, range: &Range<u64>) -> Option<Self> {
         self.after(range.start)?.before(range.end)
     }
 
-    /// Whether the other follows it in the file and in memory.
+    /// Returns `true` if the other piece follows in the file and in memory.
     pub(super) fn is_continued_by(&self, next: &Self) -> bool {
         self.end() == next.offset
             && Arc::ptr_eq(&self.memory, &next.memory)
@@ -96,7 +95,7 @@ impl Piece {
             && self.losses == next.losses
     }
 
-    /// Takes in the other, which follows it.
+    /// Appends the other piece, which follows it.
     pub(super) fn extend(&mut self, next: &Self) {
         self.len += next.len;
         self.seq = self.seq.max(next.seq);
@@ -104,7 +103,7 @@ impl Piece {
     }
 }
 
-/// Whether two ranges share a byte.
+/// Returns `true` if two ranges overlap.
 pub(super) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }

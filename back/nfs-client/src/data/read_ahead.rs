@@ -10,11 +10,11 @@ use tombolo_mem::Source;
 use super::piece::overlap;
 use super::read_sequence::{ReadAheadLimits, ReadSequence};
 
-/// An opening that reads.
+/// Id of an opening that reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ReaderId(u64);
 
-/// A READ ahead of its reader.
+/// Id of a read-ahead READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AheadId(u64);
 
@@ -22,12 +22,12 @@ pub(super) struct AheadId(u64);
 #[derive(Debug, Default)]
 pub(super) struct Readers {
     next: u64,
-    /// By id.
+    /// Readers by id.
     readers: Vec<(ReaderId, Reader)>,
 }
 
 impl Readers {
-    /// Another opening begins to read.
+    /// Adds an opening.
     pub(super) fn add(&mut self) -> ReaderId {
         self.next += 1;
         let id = ReaderId(self.next);
@@ -35,7 +35,7 @@ impl Readers {
         id
     }
 
-    /// An opening ends.
+    /// Removes an opening.
     pub(super) fn remove(&mut self, id: ReaderId) {
         if let Ok(index) = self.index(id) {
             self.readers.remove(index);
@@ -51,8 +51,7 @@ impl Readers {
         self.readers.get_mut(index).map(|(_, reader)| reader)
     }
 
-    /// Discards pieces of this range that were read ahead or are in flight. The file may have another end
-    /// now.
+    /// Discards read-ahead of this range, complete or pending. The end of the file becomes unknown.
     pub(super) fn forget(&mut self, range: &Range<u64>) {
         for (_, reader) in &mut self.readers {
             reader.pieces.retain(|piece| !overlap(&piece.range(), range));
@@ -65,16 +64,16 @@ impl Readers {
     }
 }
 
-/// What one opening has read ahead.
+/// Read-ahead of one opening.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     sequence: ReadSequence,
-    /// By offset; they share no byte.
+    /// Disjoint pieces by offset.
     pieces: VecDeque<Ahead>,
     next: u64,
 }
 
-/// Bytes that were asked for before their reader did.
+/// Read-ahead bytes.
 #[derive(Debug)]
 struct Ahead {
     id: AheadId,
@@ -82,10 +81,10 @@ struct Ahead {
     len: usize,
     memory: Lease,
     asked: Instant,
-    /// Bytes that the reader has had.
+    /// Number of bytes that the reader has consumed.
     served: usize,
-    /// The server had all that was written when it was asked for, and nothing was written to the file since:
-    /// it knows where the file ends.
+    /// `true` if the piece can show the end of the file: the server had all writes when it was requested, and
+    /// nothing was written since.
     knows_end: bool,
     arrived: Option<Arrived>,
 }
@@ -96,27 +95,27 @@ struct Arrived {
     eof: bool,
 }
 
-/// Where the bytes of a read come from.
+/// Source of a part of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// From the server, straight.
+    /// The server, directly.
     Direct(Range<u64>),
-    /// From what was read ahead.
+    /// Read-ahead data.
     Ahead(AheadId, Range<u64>),
 }
 
-/// What became of a part that was read ahead.
+/// State of a read-ahead part.
 pub(super) enum Fetched {
-    /// The bytes, fewer than were asked for only at the end of the file.
+    /// Received bytes, short only at the end of the file.
     Here { bytes: Source, eof: bool, memory: Lease },
-    /// It is on its way.
+    /// Not received yet.
     Pending,
-    /// It is not to be used.
+    /// Discarded.
     Gone,
 }
 
 impl Reader {
-    /// A read is asked for: where its bytes come from.
+    /// Returns the sources of the bytes of a read.
     pub(super) fn asked(
         &mut self,
         range: &Range<u64>,
@@ -142,7 +141,7 @@ impl Reader {
             let start = at.max(covered.start);
             at = covered.end.min(range.end);
             parts.push(Part::Ahead(piece.id, start..at));
-            // The end of the file need not be asked for once more.
+            // The end of the file is known already.
             if piece.ends_file() && at < range.end {
                 return parts;
             }
@@ -166,7 +165,7 @@ impl Reader {
         let size = |range: &Range<u64>| usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         let held_max = limits.window_max.saturating_add(size(reading));
         let mut held: usize = self.pieces.iter().map(|piece| piece.len).sum();
-        // What the reader has left behind makes room.
+        // Discard pieces behind the reader.
         while held.saturating_add(size(&next)) > held_max {
             let first = self.pieces.front().filter(|piece| piece.range().end <= reading.start)?;
             held -= first.len;
@@ -175,8 +174,8 @@ impl Reader {
         Some(next)
     }
 
-    /// These bytes are asked for. `knows_end`: the server has all that was written, so what it says of the
-    /// file's end counts.
+    /// Registers a READ of these bytes. `knows_end` is `true` if the server has all writes, so that its end
+    /// of file is valid.
     pub(super) fn fetch(
         &mut self,
         range: &Range<u64>,
@@ -193,13 +192,13 @@ impl Reader {
         id
     }
 
-    /// They have come, or not.
+    /// Records the result of a READ: count and end of file.
     pub(super) fn fetched(&mut self, id: AheadId, came: Option<(usize, bool)>) {
         let Some(index) = self.pieces.iter().position(|piece| piece.id == id) else { return };
         match came {
             Some((count, eof)) if count > 0 => {
                 if let Some(piece) = self.pieces.get_mut(index) {
-                    // Nothing is known behind the end: reads there go to the server.
+                    // A short piece ends at its count: reads beyond go to the server.
                     piece.len = count;
                     piece.arrived = Some(Arrived { count, eof });
                 }
@@ -210,7 +209,7 @@ impl Reader {
         }
     }
 
-    /// The bytes of a part.
+    /// Returns the bytes of a part.
     pub(super) fn part(&self, id: AheadId, range: &Range<u64>) -> Fetched {
         let Some(piece) = self.pieces.iter().find(|piece| piece.id == id) else { return Fetched::Gone };
         let Some(arrived) = piece.arrived else { return Fetched::Pending };
@@ -223,7 +222,7 @@ impl Reader {
         Fetched::Here { bytes: piece.memory.source(start..end), eof, memory: piece.memory.clone() }
     }
 
-    /// The reader has had bytes of a part. What it had all of is not held any longer.
+    /// Records that the reader has consumed bytes of a piece; a consumed piece is discarded.
     pub(super) fn served(&mut self, id: AheadId, bytes: usize) {
         let Some(index) = self.pieces.iter().position(|piece| piece.id == id) else { return };
         let Some(piece) = self.pieces.get_mut(index) else { return };

@@ -2,33 +2,33 @@
 
 use std::ops::Range;
 
-/// A read this far before or behind the place where the last ones ended still belongs to them, or as far as a
-/// few reads of its length: several threads that read one file, or a kernel that does, overtake each other.
+/// Distance from the front within which a read still counts as sequential, in bytes or in reads of its
+/// length: threads that read one file, or a kernel that does, overtake each other.
 const SLACK_BYTES: u64 = 512 << 10;
 const SLACK_READS: u64 = 4;
-/// How far ahead is read for a new reader.
+/// Initial read-ahead window.
 const WINDOW_MIN_BYTES: usize = 128 << 10;
 
-/// How far ahead is read.
+/// Limits of read-ahead.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadAheadLimits {
-    /// At most, in bytes; 0 is not at all.
+    /// Maximum window in bytes; 0 disables read-ahead.
     pub(super) window_max: usize,
-    /// In one READ, in bytes.
+    /// Maximum size of a READ, in bytes.
     pub(super) piece_max: usize,
 }
 
-/// What one opening's reads looked like so far.
+/// Access pattern of one opening.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadSequence {
     /// End of the furthest of consecutive reads. A file is expected to be read from its beginning.
     front: u64,
-    /// How far ahead of that is read.
+    /// Read-ahead window beyond the front, in bytes.
     window: usize,
 }
 
 impl ReadSequence {
-    /// A read was asked for. False if it does not follow the earlier ones.
+    /// Records a read. Returns `false` if it is not sequential.
     pub(super) fn follows(&mut self, range: &Range<u64>, limits: &ReadAheadLimits) -> bool {
         let slack = (range.end - range.start).saturating_mul(SLACK_READS).max(SLACK_BYTES);
         let follows =
@@ -46,12 +46,12 @@ impl ReadSequence {
         true
     }
 
-    /// The next piece to read ahead, `known_end` being where what is read ahead already ends. None if that is
-    /// enough, or the file ends.
+    /// Returns the next range to read ahead; `known_end` is the end of the existing read-ahead. `None` if the
+    /// window is full or the file ends.
     pub(super) fn next(&self, known_end: u64, file_end: u64, limits: &ReadAheadLimits) -> Option<Range<u64>> {
         let start = known_end.max(self.front);
         let window_end = self.front.saturating_add(self.window as u64).min(file_end);
-        // Half a window at a time: the reader has the other half to go on with.
+        // Half a window at a time, so that the reader consumes the other half meanwhile.
         let piece_max = (self.window / 2).min(limits.piece_max).max(1) as u64;
         let space = window_end.saturating_sub(start);
         let reaches_end = window_end == file_end && space > 0;

@@ -19,13 +19,13 @@ use super::server::Server;
 use super::started_call::StartedCall;
 use crate::caller::Caller;
 
-/// What one opening reads ahead.
+/// Read-ahead of one opening.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead(Mutex<Opening>);
 
 #[derive(Debug, Default)]
 enum Opening {
-    /// Nothing was read yet.
+    /// Nothing read so far.
     #[default]
     New,
     Reads(Weak<FileState>, ReaderId),
@@ -33,7 +33,7 @@ enum Opening {
 }
 
 impl ReadAhead {
-    /// The opening ends: nothing is read ahead any more, and what was is dropped.
+    /// Stops and discards the read-ahead when the opening ends.
     pub(crate) fn stop(&self) {
         let before = std::mem::replace(&mut *self.opening(), Opening::Over);
         if let Opening::Reads(file, reader) = before
@@ -67,8 +67,8 @@ impl Drop for ReadAhead {
     }
 }
 
-/// Reads into the start of `into`, straight from the wire but for what was read ahead. Waits for what was
-/// written to the range and is not answered yet.
+/// Reads into the start of `into`, directly from the wire except for read-ahead data. Waits for unanswered
+/// writes to the range.
 pub(crate) fn read<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
@@ -100,7 +100,7 @@ pub(crate) fn read<S: Server>(
     }
 }
 
-/// A read.
+/// A read in progress.
 struct Reading<S: Server> {
     server: Arc<S>,
     node: Arc<S::Node>,
@@ -111,18 +111,18 @@ struct Reading<S: Server> {
     into: Sink,
 }
 
-/// Where the bytes of a read come from, and what is to be read ahead of it.
+/// Sources of a read's bytes, and the read-ahead to start.
 struct Plan {
     parts: Vec<Part>,
-    /// Written bytes that the server may yet lose. If it has, its READ replies do not show that.
+    /// Uncommitted written bytes. If the server has lost them, its READ replies lack them.
     written: Overlay,
-    /// The end of the file as the local writers know it.
+    /// End of the file for local writers.
     end: u64,
     fetches: Vec<Fetch>,
 }
 
-/// Written bytes that are held for a read. If they are committed meanwhile, this is their last holder, so a
-/// waiter for memory is told when they go.
+/// Written bytes borrowed for a read. If they are committed meanwhile, this is their last reference, so
+/// dropping it wakes waiters for memory.
 struct Overlay {
     pieces: Vec<Piece>,
     budget: Arc<Budget>,
@@ -137,13 +137,13 @@ impl Drop for Overlay {
     }
 }
 
-/// A READ ahead. It tells what came of it when it is dropped, also if it was never sent.
+/// A read-ahead READ. Dropping it records the result, also if it was never sent.
 struct Fetch {
     file: Arc<FileState>,
     reader: ReaderId,
     id: AheadId,
     range: Range<u64>,
-    /// Held until then, so that it counts as long as the wire may write to it.
+    /// Retained until then, so that the memory counts as used while the wire may write to it.
     memory: Lease,
     came: Option<(usize, bool)>,
 }
@@ -166,7 +166,7 @@ impl Drop for Fetch {
 
 type Coming = StartedCall<Result<ReadDone>>;
 
-/// A part that was read ahead and has come.
+/// A received read-ahead part.
 struct Here {
     id: AheadId,
     range: Range<u64>,
@@ -184,11 +184,11 @@ impl Fetched {
     }
 }
 
-/// How much of a read is there.
+/// Progress of a read.
 #[derive(Default)]
 struct Progress {
     count: usize,
-    /// Nothing that comes after this counts.
+    /// `true` if later parts do not count.
     is_over: bool,
     eof: bool,
     error: Option<Error>,
@@ -212,7 +212,7 @@ impl Progress {
 }
 
 impl<S: Server> Reading<S> {
-    /// Where the bytes come from, if nothing of them is on its way to the server.
+    /// Returns the plan, unless bytes of the range are being written to the server.
     fn plan(&self, seq: WriteSeq) -> Option<Plan> {
         let sizes = self.server.sizes();
         let limits = ReadAheadLimits { window_max: sizes.read_ahead_max, piece_max: sizes.read_max.max(1) };
@@ -241,7 +241,7 @@ impl<S: Server> Reading<S> {
         })
     }
 
-    /// What is to be read ahead, as far as memory and in-flight permits allow, and no write is on its way.
+    /// Returns the ranges to read ahead, as memory and in-flight permits allow, without pending writes.
     fn fetches(&self, state: &mut State, limits: &ReadAheadLimits, file_end: u64) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         let Some(reader) = self.reader.filter(|_| limits.window_max > 0) else { return fetches };
@@ -259,7 +259,7 @@ impl<S: Server> Reading<S> {
         fetches
     }
 
-    /// All bytes, if none has to come from the server.
+    /// Returns all bytes, if none must be fetched from the server.
     fn at_hand(&self, plan: &Plan) -> Option<Vec<Here>> {
         let here = self.file.look(|state| {
             let here = plan.parts.iter().map(|part| match part {
@@ -278,7 +278,7 @@ impl<S: Server> Reading<S> {
         reader.map_or(Fetched::Gone, |reader| reader.part(id, range))
     }
 
-    /// Copies what is at hand.
+    /// Copies the available parts.
     fn copy_all(&self, here: Vec<Here>, plan: Option<Plan>) -> ReadDone {
         let mut progress = Progress::default();
         for part in here {
@@ -293,7 +293,7 @@ impl<S: Server> Reading<S> {
         self.with_written(&progress, &plan)
     }
 
-    /// Copies a part that was read ahead to where it belongs.
+    /// Copies a read-ahead part to its place.
     fn copy(&self, part: Here) -> ReadDone {
         let Here { id, range, bytes, eof, memory } = part;
         let count = bytes.copy_to_sink(&self.sink(&range));
@@ -325,13 +325,13 @@ impl<S: Server> Reading<S> {
                 self.file.until(|state| (!pending(state)).then_some(())).await;
                 Ok(())
             };
-            // Data that a restarted server has lost are sent again, so they may be in flight once more after
-            // this wait.
+            // Data that a restarted server has lost are resent, so they may be in flight again after this
+            // wait.
             unless_interrupted(self.server.interruption(&self.caller), written).await?;
         };
         let mut coming = self.begin(&plan.parts);
         if coming.len() > 1 || plan.parts.len() > 1 {
-            // Some of them are waited for after others.
+            // Some calls are awaited after others.
             coming = coming.into_iter().map(|(call, len)| (call.driven(), len)).collect();
         }
         for fetch in plan.fetches.drain(..) {
@@ -344,7 +344,7 @@ impl<S: Server> Reading<S> {
         for part in &plan.parts {
             match part {
                 Part::Direct(range) => {
-                    // All of them are waited for, whatever came of those before: they write to the reader's
+                    // All calls are awaited, regardless of earlier results: they write to the reader's
                     // memory.
                     for (piece, len) in coming.drain(..self.pieces(range).count().min(coming.len())) {
                         progress.add(piece.await, len);
@@ -354,7 +354,7 @@ impl<S: Server> Reading<S> {
                 Part::Ahead(id, range) => progress.add(self.ahead(*id, range).await, length(range)),
             }
         }
-        // The file was to end with what was read ahead, and does not any more.
+        // The read-ahead data ended with the file, which has grown since.
         let read_end = self.range.start + progress.count as u64;
         if !progress.is_over && !progress.eof && read_end < self.range.end {
             let rest = read_end..self.range.end;
@@ -366,7 +366,7 @@ impl<S: Server> Reading<S> {
         }
     }
 
-    /// Sends the READs of all parts that come straight from the server.
+    /// Sends the READs of all direct parts.
     fn begin(&self, parts: &[Part]) -> Vec<(Coming, usize)> {
         let direct = parts.iter().filter_map(|part| match part {
             Part::Direct(range) => Some(range),
@@ -383,14 +383,14 @@ impl<S: Server> Reading<S> {
         StartedCall::new(async move { read_all(&server, &node, &caller, offset, into).await })
     }
 
-    /// A range as READs.
+    /// Splits a range into READs.
     fn pieces(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<S> {
         let (end, piece_max) = (range.end, self.server.sizes().read_max.max(1));
         let starts = (range.start..end).step_by(piece_max);
         starts.map(move |start| start..start.saturating_add(piece_max as u64).min(end))
     }
 
-    /// Waits for a part that is being read ahead. If it is of no use, reads it.
+    /// Waits for a read-ahead part, and reads directly what it lacks.
     async fn ahead(&self, id: AheadId, range: &Range<u64>) -> Result<ReadDone> {
         let arrived = async {
             let pending = |state: &State| matches!(self.look_up(state, id, range), Fetched::Pending);
@@ -420,7 +420,7 @@ impl<S: Server> Reading<S> {
         Ok(done)
     }
 
-    /// Where a part of the file goes.
+    /// Returns the sink of a range.
     fn sink(&self, range: &Range<u64>) -> Sink {
         let mut sink = self.into.clone();
         sink.advance((range.start - self.range.start) as usize);
@@ -428,13 +428,13 @@ impl<S: Server> Reading<S> {
         sink
     }
 
-    /// Puts what was written and may yet be lost over what was read, and says how much that is together.
+    /// Writes uncommitted data over the data read; returns the resulting length.
     fn with_written(&self, progress: &Progress, plan: &Plan) -> ReadDone {
         let &Progress { mut count, eof, is_over, .. } = progress;
         let end = usize::try_from(plan.end.saturating_sub(self.range.start)).unwrap_or(usize::MAX);
         let end = end.min(self.into.len());
         if end > count {
-            // The server has not seen yet that the file is longer.
+            // The server does not know yet that the file is longer.
             self.into.zero(count, end - count);
             count = end;
         }
@@ -449,11 +449,10 @@ impl<S: Server> Reading<S> {
     }
 }
 
-/// So many READs ahead begin with one read.
+/// Maximum number of read-ahead READs started by one read.
 const FETCHES_MAX: usize = 16;
 
-/// Reads until the sink is full or the file ends. A server may send less than was asked for (RFC 1813
-/// §3.3.6).
+/// Reads until the sink is full or the file ends. A server may return less than requested (RFC 1813 §3.3.6).
 async fn read_all<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
@@ -480,7 +479,7 @@ async fn read_all<S: Server>(
     }
 }
 
-/// How long a range is that fits in memory.
+/// Returns the length of a range that fits in memory.
 fn length(range: &Range<u64>) -> usize {
     usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)
 }

@@ -31,7 +31,7 @@ impl State {
     }
 }
 
-/// Sends what waits, as far as order and permits allow.
+/// Sends waiting pieces, as order and permits allow.
 pub(super) fn send_what_may_leave<S: Server>(server: &Arc<S>, node: &Arc<S::Node>) {
     let file = node.as_ref().as_ref().state();
     loop {
@@ -55,7 +55,7 @@ async fn send_with_next_permit<S: Server>(server: Arc<S>, node: Arc<S::Node>) {
 fn send<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, piece: Piece) {
     let from = piece.source();
     let Piece { offset, len, stability, caller, memory, .. } = piece;
-    // The dirty ranges keep the memory until the server has the bytes on stable storage.
+    // The dirty ranges retain the memory until the bytes are on stable storage.
     drop(memory);
     let call = StartedCall::new(server.clone().write(caller, node.clone(), offset, from, stability));
     let (server, node) = (server.clone(), node.clone());
@@ -73,7 +73,7 @@ fn send<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, piece: Piece) {
     });
 }
 
-/// What a server may say to a WRITE (RFC 1813 §3.3.7).
+/// Validates the reply to a WRITE (RFC 1813 §3.3.7).
 fn plausible<S: Server>(server: &S, wrote: Wrote, len: usize, asked: Stability) -> Result<Wrote> {
     let what = match wrote {
         Wrote { count: 0, .. } => "nothing written and no error",
@@ -84,7 +84,7 @@ fn plausible<S: Server>(server: &S, wrote: Wrote, len: usize, asked: Stability) 
     Err(server.invalid_reply(Procedure::Write, what))
 }
 
-/// The sequence number behind all writes so far.
+/// Returns the sequence number after all writes so far.
 pub(super) fn all_so_far(file: &FileState) -> WriteSeq {
     file.look(|state| state.dirty.next_seq())
 }

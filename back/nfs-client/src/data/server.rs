@@ -14,45 +14,45 @@ use super::file::FileData;
 use super::piece::Wrote;
 use crate::caller::Caller;
 
-/// What goes in one call, and what is read ahead.
+/// Sizes of calls and read-ahead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// Of a READ, in bytes.
+    /// Maximum size of a READ, in bytes.
     pub(crate) read_max: usize,
-    /// Of a WRITE, in bytes.
+    /// Maximum size of a WRITE, in bytes.
     pub(crate) write_max: usize,
-    /// For one opening, in bytes; 0 is nothing.
+    /// Read-ahead of one opening, in bytes; 0 disables it.
     pub(crate) read_ahead_max: usize,
-    /// What was read ahead is believed for so long.
+    /// Lifetime of read-ahead data.
     pub(crate) read_ahead_time: Duration,
 }
 
-/// A server's files, as far as their data go.
+/// Data operations of a server.
 ///
-/// The calls take what they need along, so that they go on without a waiter. They recover from
-/// whatever the mount's options say: what fails here has failed for good.
+/// The calls own their arguments, so they continue without a waiter. They recover according to the mount's
+/// options: a failure is final.
 pub(crate) trait Server: Send + Sync + 'static {
-    /// One of its files, or of its other nodes.
+    /// File or other node of the server.
     type Node: AsRef<FileData> + Send + Sync + 'static;
 
-    /// The mount's memory.
+    /// Returns the mount's memory.
     fn budget(&self) -> &Arc<Budget>;
-    /// What goes in one call.
+    /// Returns the sizes of calls.
     fn sizes(&self) -> Sizes;
-    /// Fewer READs and WRITEs are outstanding than may be.
+    /// Returns `true` if another READ or WRITE may be sent.
     fn has_permit(&self) -> bool;
-    /// Waits until that is so.
+    /// Waits for an in-flight permit.
     fn permit(&self) -> impl Future<Output = ()> + Send + 'static;
-    /// The time, by the clock of the wire.
+    /// Returns the time by the clock of the wire.
     fn now(&self) -> Instant;
-    /// The file's size as the server last told it, in bytes. Asks nothing of [`FileData`], which may be
+    /// Returns the file's size as last reported by the server. Must not use [`FileData`], which may be
     /// locked.
     fn known_size(&self, node: &Self::Node) -> u64;
-    /// Is ready when the caller was interrupted and may stop waiting.
+    /// Completes when the caller was interrupted and may stop waiting.
     fn interruption(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static;
 
-    /// READ (RFC 1813 §3.3.6) into a sink of at most `read_max` bytes. It answers no more bytes than that,
-    /// and 0 only at the end.
+    /// Calls READ (RFC 1813 §3.3.6) into a sink of at most `read_max` bytes. Returns at most the sink's
+    /// length, and 0 only at the end.
     fn read(
         self: Arc<Self>,
         caller: Caller,
@@ -60,7 +60,7 @@ pub(crate) trait Server: Send + Sync + 'static {
         offset: u64,
         into: Sink,
     ) -> impl Future<Output = Result<ReadDone>> + Send + 'static;
-    /// WRITE (§3.3.7) of at most `write_max` bytes.
+    /// Calls WRITE (§3.3.7) with at most `write_max` bytes.
     fn write(
         self: Arc<Self>,
         caller: Caller,
@@ -69,12 +69,12 @@ pub(crate) trait Server: Send + Sync + 'static {
         from: Source,
         stability: Stability,
     ) -> impl Future<Output = Result<Wrote>> + Send + 'static;
-    /// COMMIT (§3.3.21) of a whole file.
+    /// Calls COMMIT (§3.3.21) for a whole file.
     fn commit(
         self: Arc<Self>,
         caller: Caller,
         node: Arc<Self::Node>,
     ) -> impl Future<Output = Result<WriteVerifier>> + Send + 'static;
-    /// The error for an invalid reply: it names host and operation.
+    /// Returns the error for an invalid reply, which names host and operation.
     fn invalid_reply(&self, procedure: Procedure, what: &'static str) -> Error;
 }

@@ -8,13 +8,13 @@ use std::task::{Context, Poll, Waker};
 
 use tombolo_host_runtime::task;
 
-/// A future that was polled once when it was made, on the thread that made it: its call is on the wire, or in
-/// the queue for it, whatever else that thread is about.
+/// A future that was polled once on the creating thread: its call is on the wire or queued, whatever that
+/// thread does next.
 pub(super) enum StartedCall<T> {
     UnderWay(Pin<Box<dyn Future<Output = T> + Send>>),
-    /// A task polls it.
+    /// Polled by a task.
     Driven(Arc<Mutex<Driven<T>>>),
-    /// It was done at once; none once the result was taken.
+    /// Completed at once; `None` once the result was taken.
     Done(Option<T>),
 }
 
@@ -36,15 +36,14 @@ pub(super) struct Driven<T> {
 }
 
 impl<T: Send + 'static> StartedCall<T> {
-    /// Has a task poll it whenever it can go on, also without a waiter. A reply that is not taken keeps
-    /// memory and its permit in the in-flight limit where calls go over a link; one that is waited for after
-    /// others must not keep those from going on.
+    /// Spawns a task that polls it, also without a waiter. A reply that nobody takes occupies memory and its
+    /// in-flight permit over a link, so a call that is awaited late would block others.
     pub(super) fn driven(self) -> Self {
         let Self::UnderWay(mut call) = self else { return self };
         let driven = Arc::new(Mutex::new(Driven { outcome: None, waiter: None }));
         let told = driven.clone();
         task::spawn(async move {
-            // A panic must not leave the waiter waiting for ever.
+            // A panic must not block the waiter for ever.
             let guarded =
                 poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))) {
                     Ok(polled) => polled.map(Ok),

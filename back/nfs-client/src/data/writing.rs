@@ -16,11 +16,11 @@ use super::sending::{all_so_far, send_what_may_leave};
 use super::server::Server;
 use crate::caller::Caller;
 
-/// Small writes that must wait are gathered in buffers with so many spare bytes for the next ones.
+/// Spare bytes in the buffers of small waiting writes, for the writes that follow.
 const SPARE_BYTES: usize = 128 << 10;
 
-/// Limits of a file's queue of writes while the in-flight limit is reached: full WRITEs, and bytes unless one
-/// write is longer. A writer that finds the queue full continues when a quarter of it is left.
+/// Limits of a file's queue while the in-flight limit is reached: full WRITEs, and bytes unless one write is
+/// longer. A writer blocked by a full queue continues when a quarter is left.
 const QUEUE_WRITES: usize = 16;
 const QUEUE_BYTES: usize = 4 << 20;
 
@@ -28,9 +28,8 @@ fn queue_bytes(piece_max: usize) -> usize {
     piece_max.saturating_mul(QUEUE_WRITES).min(QUEUE_BYTES).max(piece_max)
 }
 
-/// Writes, and answers as soon as the bytes are sent or queued; with a stability asked for, once the server
-/// says that they have it. Fails with the unreported failure of an earlier write to this file, if there is
-/// one; then nothing is written.
+/// Writes, and returns as soon as the bytes are sent or queued; with a stability, once the server confirms
+/// it. Fails with an unreported failure of an earlier write to this file; then nothing is written.
 pub(crate) fn write<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
@@ -41,7 +40,7 @@ pub(crate) fn write<S: Server>(
     enter(server, node, caller, *how, from, |_| how.offset)
 }
 
-/// Writes behind what the server has told of the file and what is written here, whatever the offset says.
+/// Writes at the end of the file as known from the server and from local writes, regardless of the offset.
 pub(crate) fn append<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
@@ -53,7 +52,7 @@ pub(crate) fn append<S: Server>(
     enter(server, node, caller, *how, from, end)
 }
 
-/// Decides where the bytes go, one write at a time, and takes them in.
+/// Decides the offset, one write at a time, and queues the bytes.
 fn enter<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
@@ -95,7 +94,7 @@ fn enter<S: Server>(
     }
 }
 
-/// A write that is being taken in.
+/// A write whose bytes are being queued.
 struct Writing<S: Server> {
     server: Arc<S>,
     node: Arc<S::Node>,
@@ -104,22 +103,22 @@ struct Writing<S: Server> {
     rest: Source,
     done: usize,
     end: u64,
-    /// The losses that were told before it began.
+    /// Losses reported before it began.
     seen: Reported,
 }
 
-/// What a write waits for.
+/// Condition that blocks a write.
 enum Stuck {
-    /// The mount holds as much as it may.
+    /// The mount's memory limit is reached.
     Memory(usize),
-    /// As much is outstanding as may be, and the file's queue is full.
+    /// The in-flight limit is reached, and the file's queue is full.
     Queue,
     /// WRITEs of this file are paused.
     Pause,
 }
 
 impl<S: Server> Writing<S> {
-    /// Takes in what the limits allow, piece by piece, and sends it.
+    /// Queues and sends pieces as the limits allow.
     fn take_in(&mut self) -> Option<Stuck> {
         let piece_max = self.server.sizes().write_max.max(1);
         while !self.rest.is_empty() {
@@ -177,12 +176,12 @@ impl<S: Server> Writing<S> {
         None
     }
 
-    /// Goes on when the limits allow, and waits for the server if a stability was requested.
+    /// Continues when the limits allow, and waits for the server if a stability was requested.
     async fn finish(mut self, mut stuck: Option<Stuck>) -> Result<Written> {
         while let Some(what) = stuck {
             let interruption = self.server.interruption(&self.caller);
             if let Err(error) = unless_interrupted(interruption, self.unstick(what)).await {
-                // What has gone in is written.
+                // Queued bytes count as written.
                 return if self.done > 0 { Ok(self.written()) } else { Err(error) };
             }
             stuck = self.take_in();
@@ -204,7 +203,7 @@ impl<S: Server> Writing<S> {
             Stuck::Memory(len) => {
                 let budget = self.server.budget();
                 let _stuck = budget.written.stuck();
-                // Replies from now on see the waiter; this is for those that came before.
+                // Later replies find this waiter; this covers earlier ones.
                 budget.relieve();
                 budget.written.wait_for(len).await;
             }
@@ -217,7 +216,7 @@ impl<S: Server> Writing<S> {
         Ok(())
     }
 
-    /// What was written, which is as stable as was asked for.
+    /// Returns the result, with the requested stability.
     fn written(&self) -> Written {
         Written { count: self.done, stability: self.how.stability, file: Change::default() }
     }
@@ -238,7 +237,7 @@ impl<S: Server> Drop for Writing<S> {
     }
 }
 
-/// A file that holds written bytes. It keeps the node alive that long.
+/// A file with retained bytes. It keeps the node alive until they are released.
 struct Held<S: Server> {
     server: Weak<S>,
     node: Arc<S::Node>,

@@ -8,19 +8,19 @@ use std::time::Instant;
 
 use tombolo_wire_nfs3::FileHandleBuf;
 
-/// Handles of nodes that are not known any more, and when those were last heard of.
+/// Handles of evicted nodes, with the time of their last attributes.
 #[derive(Debug, Default)]
 pub(super) struct Evicted {
     heard: HashMap<FileHandleBuf, Instant>,
-    /// The same of all that are not remembered one by one.
+    /// Latest time of all nodes that are not listed individually.
     all: Option<Instant>,
 }
 
-/// So many are remembered one by one. Calls that are under way are far fewer.
+/// Maximum number of individual entries, far above the number of pending calls.
 const EVICTED_MAX: usize = 1024;
 
 impl Evicted {
-    /// A node was forgotten that was last heard of then.
+    /// Adds an evicted node with the time of its last attributes.
     pub(super) fn add(&mut self, handle: FileHandleBuf, heard: Instant) {
         if self.heard.len() >= EVICTED_MAX {
             self.all = self.all.max(self.heard.drain().map(|(_, heard)| heard).max());
@@ -28,7 +28,7 @@ impl Evicted {
         self.heard.insert(handle, heard);
     }
 
-    /// Whether what was asked then is no older than what was known of it.
+    /// Returns `true` if a reply to a call of `asked` is newer than the evicted attributes.
     pub(super) fn may_tell(&self, handle: &FileHandleBuf, asked: Instant) -> bool {
         let heard = self.heard.get(handle).copied().max(self.all);
         heard.is_none_or(|heard| asked >= heard)

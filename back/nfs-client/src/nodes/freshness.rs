@@ -8,13 +8,13 @@ use tombolo_core::fs::{Attr, FileType, WeakAttr};
 
 use crate::options::AttributeTimes;
 
-/// When a name was last taken away of which it was not known what it led to: a file has a link less, and it
-/// may be any that had more than one.
+/// Time of the last removal of a name with unknown target, which may have been a link of any file with
+/// several.
 #[derive(Debug, Default)]
 pub(super) struct UnknownRemoval(Mutex<Option<Instant>>);
 
 impl UnknownRemoval {
-    /// Such a name was taken away by now.
+    /// Records such a removal.
     pub(super) fn happened(&self, now: Instant) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
@@ -25,31 +25,31 @@ impl UnknownRemoval {
     }
 }
 
-/// Attributes, and until when they are believed.
+/// Attributes with their lifetime.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Freshness {
     attr: Attr,
-    /// When the call that brought them was made, or one that brought no others.
+    /// Time of the latest call that returned these attributes.
     asked: Instant,
-    /// When they came. A call that was made before that may have been carried out before or after what they
-    /// tell of.
+    /// Time of their receipt. A call made before that may have been executed before or after the state that
+    /// they describe.
     came: Instant,
-    /// How long they are believed from then on.
+    /// Lifetime from `asked` on.
     lifetime: Duration,
-    /// They are to be asked for again, whatever their age.
-    doubtful: bool,
+    /// `true` if they must be revalidated regardless of their age.
+    expired: bool,
 }
 
 impl Freshness {
-    /// Attributes that were asked for at `asked`.
+    /// Creates attributes requested at `asked`.
     pub(super) fn new(attr: Attr, asked: Instant, times: &AttributeTimes) -> Self {
-        Self { attr, asked, came: asked, lifetime: span(times, attr.file_type).0, doubtful: false }
+        Self { attr, asked, came: asked, lifetime: span(times, attr.file_type).0, expired: false }
     }
 
-    /// Takes in attributes that were asked for at `asked` and came `now`. Those of a call that was made after
-    /// what is known came are news. Others may be older: replies overtake each other, and a server does what
-    /// it has at one time in any order. Then its own time of change tells; where that is the same for both,
-    /// the file is as long as either says, and asked about again.
+    /// Updates from attributes requested at `asked` and received `now`. Replies to calls made after the
+    /// receipt of the present ones are newer. Otherwise the order is unknown, as replies overtake each other
+    /// and a server executes concurrent calls in any order: then ctime decides, and if that is equal, the
+    /// larger size is used until the next revalidation.
     pub(super) fn learn(&mut self, attr: Attr, asked: Instant, now: Instant, times: &AttributeTimes) {
         if asked < self.came {
             match attr.ctime.cmp(&self.attr.ctime) {
@@ -60,8 +60,8 @@ impl Freshness {
         }
         let (least, most) = span(times, attr.file_type);
         let unchanged = WeakAttr::from(&attr) == WeakAttr::from(&self.attr);
-        self.lifetime = match unchanged && !self.doubtful {
-            // It stood still over a whole lifetime: it will over a longer one.
+        self.lifetime = match unchanged && !self.expired {
+            // Unchanged over a whole lifetime, so the next one is longer.
             true if asked.saturating_duration_since(self.asked) >= self.lifetime => {
                 self.lifetime.saturating_mul(2).clamp(least, most)
             }
@@ -71,52 +71,52 @@ impl Freshness {
         self.attr = attr;
         self.asked = self.asked.max(asked);
         self.came = self.came.max(now);
-        self.doubtful = false;
+        self.expired = false;
     }
 
-    /// Two replies with the same ctime: their order is unknown.
+    /// Merges two replies with the same ctime, whose order is unknown.
     fn reconcile(&mut self, attr: &Attr, asked: Instant, now: Instant) {
         if WeakAttr::from(attr) == WeakAttr::from(&self.attr) && attr.nlink == self.attr.nlink {
             self.asked = self.asked.max(asked);
             self.came = self.came.max(now);
         } else {
             self.attr.size = self.attr.size.max(attr.size);
-            self.doubtful = true;
+            self.expired = true;
         }
     }
 
-    /// What is known, however old.
+    /// Returns the attributes regardless of age.
     pub(super) fn known(&self) -> Attr {
         self.attr
     }
 
-    /// What is known, if it is to be believed now.
+    /// Returns the attributes if they are valid now.
     pub(super) fn believed(&self, now: Instant, removal: &UnknownRemoval) -> Option<Attr> {
         let age = now.saturating_duration_since(self.asked);
         let has_one_name = self.attr.nlink <= 1 || self.attr.file_type == FileType::Directory;
-        let is_believed = !self.doubtful && age < self.lifetime && (has_one_name || removal.is_told_by(self));
+        let is_believed = !self.expired && age < self.lifetime && (has_one_name || removal.is_told_by(self));
         is_believed.then_some(self.attr)
     }
 
-    /// When it came. What was asked for before may be older.
+    /// Returns the time of receipt. Replies to earlier calls may be older.
     pub(super) fn came(&self) -> Instant {
         self.came
     }
 
-    /// Whether it is from a call that was made at `time` or later.
+    /// Returns `true` if they were requested at `time` or later.
     pub(super) fn is_since(&self, time: Instant) -> bool {
-        !self.doubtful && self.asked >= time
+        !self.expired && self.asked >= time
     }
 
-    /// Whether it is to be asked for again, whatever its age.
-    pub(super) fn is_doubtful(&self) -> bool {
-        self.doubtful
+    /// Returns `true` if they must be revalidated regardless of their age.
+    pub(super) fn is_expired(&self) -> bool {
+        self.expired
     }
 
-    /// Something has changed that is not seen in the attributes. What was asked before `now` does not tell of
-    /// it.
-    pub(super) fn doubt(&mut self, now: Instant) {
-        self.doubtful = true;
+    /// Expires the attributes after a change that they do not show. Replies to calls before `now` do not show
+    /// it either.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.expired = true;
         self.came = self.came.max(now);
     }
 }
@@ -202,12 +202,12 @@ mod tests {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let long = |ctime| Attr { size: 100, ..attr(ctime) };
-        // WRITE asked at 1, GETATTR asked at 2 and carried out before it; the WRITE's answer came first.
+        // WRITE requested at 1; GETATTR requested at 2, executed before it, and answered after it.
         let mut known = Freshness::new(attr(1), start, &TIMES);
         known.learn(long(2), at(1), at(3), &TIMES);
         known.learn(attr(1), at(2), at(4), &TIMES);
         assert_eq!(known.known().size, 100);
-        // The same within one tick of the server's clock: the order is unknown, so the server is asked again.
+        // Within one tick of the server's clock the order is unknown, so the server is queried again.
         let mut known = Freshness::new(attr(1), start, &TIMES);
         known.learn(long(1), at(1), at(3), &TIMES);
         known.learn(attr(1), at(2), at(4), &TIMES);
@@ -221,10 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn doubtful_attributes_are_not_used_until_the_next_reply() {
+    fn expired_attributes_are_not_used_until_the_next_reply() {
         let now = Instant::now();
         let mut known = Freshness::new(attr(1), now, &TIMES);
-        known.doubt(now);
+        known.expire(now);
         assert!(known.believed(now, &NONE).is_none() && !known.is_since(now));
         known.learn(attr(1), now, now, &TIMES);
         assert!(known.believed(now, &NONE).is_some() && known.is_since(now));

@@ -14,11 +14,11 @@ use super::pending_removal::PendingRemovals;
 use crate::data::FileData;
 use crate::options::AttributeTimes;
 
-/// Counts the changes of a directory that others made: names that were seen in another epoch prove nothing.
+/// Number of changes of a directory by others: names learnt in another epoch are invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch(u64);
 
-/// Where a node was last seen.
+/// Last known location of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Location {
     pub dir: Arc<Node>,
@@ -29,16 +29,16 @@ pub(crate) struct Location {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub id: NodeId,
-    /// The server's number of it.
+    /// File id on the server.
     pub fileid: u64,
     pub fsid: u64,
     pub file_type: FileType,
     times: AttributeTimes,
     removal: Arc<UnknownRemoval>,
     state: Mutex<State>,
-    /// Openings of this session.
+    /// Number of openings in this session.
     openings: AtomicU32,
-    /// Removals that are under way.
+    /// Pending removals.
     pub(super) removals: PendingRemovals,
     /// Written and read-ahead data.
     pub data: FileData,
@@ -49,19 +49,20 @@ struct State {
     handle: FileHandleBuf,
     freshness: Freshness,
     epoch: Epoch,
-    /// Counts all changes of the directory, ours as well, when they begin and when they are answered.
+    /// Counts all changes of the directory, including our own, both when they begin and when they are
+    /// answered.
     changes: u64,
     location: Option<Location>,
-    /// It was unlinked while open and has a silly name.
+    /// `true` if it was unlinked while open and has a silly name.
     silly: bool,
-    /// When this client last removed a name of it.
+    /// Time when this client last removed a name of it.
     lost_a_name: Option<Instant>,
-    /// How many it has removed that the attributes do not tell of yet.
+    /// Number of names removed by this client and still included in the attributes.
     names_lost: u32,
     access: Vec<Granted>,
 }
 
-/// What the server said that a user may do.
+/// Result of ACCESS for a user.
 #[derive(Clone, Debug)]
 struct Granted {
     identity: Identity,
@@ -71,10 +72,10 @@ struct Granted {
     asked: Instant,
 }
 
-/// A chain of directories longer than this is no path.
+/// Maximum depth of a path.
 pub(crate) const DEPTH_MAX: usize = 2048;
 
-/// So many users' rights are remembered for a node.
+/// Maximum number of users whose permissions are cached for a node.
 const USERS_MAX: usize = 8;
 
 impl Node {
@@ -113,13 +114,13 @@ impl Node {
         }
     }
 
-    /// The server's name for it.
+    /// Returns the server's handle.
     pub(crate) fn handle(&self) -> FileHandleBuf {
         self.state().handle
     }
 
-    /// Takes in attributes that came `now` with a reply to a call of `asked`. Those of another node or of
-    /// another type are not this node's: the server gave the handle a new meaning. False then.
+    /// Updates from attributes received `now` in a reply to a call of `asked`. Returns `false` for those of
+    /// another file or type, for which the server has reused the handle.
     pub(crate) fn learn(&self, fattr: &Fattr3, asked: Instant, now: Instant) -> bool {
         let attr = attr::attr(fattr);
         if attr.fileid != self.fileid || attr.file_type != self.file_type {
@@ -138,11 +139,11 @@ impl Node {
         true
     }
 
-    /// Takes in what a change of ours did. If no other client made one since the attributes were last
-    /// received, the names that are known stay good (RFC 1813 §2.6: that is what `wcc_data` is for).
+    /// Updates from the result of our own change. If no other client has changed the directory since the last
+    /// attributes, cached names remain valid (RFC 1813 §2.6, the purpose of `wcc_data`).
     pub(crate) fn learn_change(&self, wcc: &WccData, asked: Instant, now: Instant) -> bool {
         let Some(fattr) = &wcc.after else {
-            self.doubt(now);
+            self.expire(now);
             return true;
         };
         let (is_ours_alone, epoch) = {
@@ -160,46 +161,46 @@ impl Node {
         learnt
     }
 
-    /// A change of ours begins, or is answered: what was asked beside it may tell of a time before or after.
+    /// Counts the begin or the reply of our own change: concurrent replies may describe the state before or
+    /// after it.
     pub(crate) fn changing(&self) {
         self.state().changes += 1;
     }
 
-    /// Counts its changes. What two calls say of one name fits together only if this is the same for both.
+    /// Returns the count of changes. Two replies about one name are consistent only if it is equal for both.
     pub(crate) fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// When it was last heard of, if it has changed since it is known.
+    /// Returns the time of the last attributes, if the node has changed since it is cached.
     pub(super) fn changed(&self) -> Option<Instant> {
         let state = self.state();
         (state.changes > 0).then(|| state.freshness.came())
     }
 
-    /// Which epoch it is in.
+    /// Returns the epoch.
     pub(crate) fn epoch(&self) -> Epoch {
         self.state().epoch
     }
 
-    /// The attributes, if they are to be believed now. A file that is being written is as long as its writers
-    /// made it.
+    /// Returns the attributes if they are valid now. The size of a file being written is the writers'.
     pub(crate) fn believed(&self, now: Instant) -> Option<Attr> {
         let believed = self.state().freshness.believed(now, &self.removal);
         believed.map(|attr| self.as_writers_see(attr))
     }
 
-    /// The attributes as last heard of.
+    /// Returns the last attributes.
     pub(crate) fn known(&self) -> Attr {
         let known = self.state().freshness.known();
         self.as_writers_see(known)
     }
 
-    /// The attributes as the server last told them, whatever is being written.
+    /// Returns the attributes as last reported by the server, without pending writes.
     pub(crate) fn told(&self) -> Attr {
         self.state().freshness.known()
     }
 
-    /// The attributes, if a call of `time` or later brought them.
+    /// Returns the attributes if a call of `time` or later returned them.
     pub(crate) fn fetched_since(&self, time: Instant) -> Option<Attr> {
         let known = {
             let state = self.state();
@@ -208,31 +209,31 @@ impl Node {
         known.map(|attr| self.as_writers_see(attr))
     }
 
-    /// Are the attributes to be asked for, whatever their age?
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.state().freshness.is_doubtful()
+    /// Returns `true` if the attributes must be revalidated regardless of their age.
+    pub(crate) fn is_expired(&self) -> bool {
+        self.state().freshness.is_expired()
     }
 
-    /// The attributes are to be asked for, whatever their age.
-    pub(crate) fn doubt(&self, now: Instant) {
-        self.state().freshness.doubt(now);
+    /// Expires the attributes regardless of their age.
+    pub(crate) fn expire(&self, now: Instant) {
+        self.state().freshness.expire(now);
     }
 
-    /// A name of it was removed by this client: others are to be asked how many it has, and it may be gone.
+    /// Records that this client removed a name: the link count must be queried, and the file may be gone.
     pub(crate) fn lost_a_name(&self, now: Instant) {
         let mut state = self.state();
         state.lost_a_name = Some(now);
         state.names_lost = match self.file_type {
-            // It had no other.
+            // Directories have no other name.
             FileType::Directory => u32::MAX,
             _ => state.names_lost.saturating_add(1),
         };
-        state.freshness.doubt(now);
+        state.freshness.expire(now);
     }
 
-    /// The attributes of a file of which the server says that it is gone: as they were, if this client has
-    /// removed its last name. It may still be held without being open. What others removed or replaced is to
-    /// be looked up again.
+    /// Returns the last attributes of a file that the server reports as gone, if this client removed its last
+    /// name; it may still be referenced without being open. Files removed or replaced by others are looked up
+    /// again.
     pub(crate) fn after_its_end(&self) -> Option<Attr> {
         let state = self.state();
         let attr = state.freshness.known();
@@ -250,7 +251,7 @@ impl Node {
         attr
     }
 
-    /// What the server said this user may do, of what is asked now; `None` if that is not known.
+    /// Returns the cached permissions of this user among `asked_for`; `None` if unknown.
     pub(crate) fn allowed(
         &self,
         identity: &Identity,
@@ -263,12 +264,12 @@ impl Node {
             _ => self.times.file_max,
         };
         let granted = state.access.iter().find(|granted| granted.identity == *identity)?;
-        let is_young = now.saturating_duration_since(granted.asked) < lifetime;
+        let is_fresh = now.saturating_duration_since(granted.asked) < lifetime;
         let is_same = granted.ctime == state.freshness.known().ctime;
-        (is_young && is_same && granted.asked_for.contains(asked_for)).then_some(granted.allowed & asked_for)
+        (is_fresh && is_same && granted.asked_for.contains(asked_for)).then_some(granted.allowed & asked_for)
     }
 
-    /// Remembers what the server said at `asked`.
+    /// Caches permissions that the server returned for a call of `asked`.
     pub(crate) fn grant(
         &self,
         identity: &Identity,
@@ -282,7 +283,7 @@ impl Node {
         if let Some(index) = state.access.iter().position(|granted| granted.identity == *identity) {
             let before = state.access.swap_remove(index);
             if before.ctime == ctime {
-                // What was said of other rights holds on, no longer than it did.
+                // Other permissions remain cached, no longer than before.
                 granted.asked = before.asked.min(asked);
                 granted.allowed |= before.allowed.difference(asked_for);
                 granted.asked_for |= before.asked_for;
@@ -294,7 +295,7 @@ impl Node {
         state.access.push(granted);
     }
 
-    /// Where it was last seen.
+    /// Returns the last known location.
     pub(crate) fn location(&self) -> Option<Location> {
         self.state().location.clone()
     }
@@ -314,19 +315,19 @@ impl Node {
         above.is_none()
     }
 
-    /// It was seen there, or nowhere any more. The last location is dropped with no lock held: a chain of
-    /// directories may go with it.
+    /// Sets or clears the location. The previous one is dropped without a lock, because that can free a chain
+    /// of directories.
     pub(crate) fn set_location(&self, location: Option<Location>) {
         let before = std::mem::replace(&mut self.state().location, location);
         drop(before);
     }
 
-    /// Was it unlinked while open?
+    /// Returns `true` if it was unlinked while open.
     pub(crate) fn is_silly(&self) -> bool {
         self.state().silly
     }
 
-    /// It was unlinked while open, and has this name until its last opening ends.
+    /// Records the silly name of a file unlinked while open, used until its last opening ends.
     pub(crate) fn make_silly(&self, location: Location) {
         let mut state = self.state();
         state.silly = true;
@@ -335,27 +336,27 @@ impl Node {
         drop(before);
     }
 
-    /// It has its old name back.
+    /// Records that it has its old name again.
     pub(crate) fn make_plain(&self) {
         self.state().silly = false;
     }
 
-    /// One opening more.
+    /// Counts an opening.
     pub(crate) fn opened(&self) {
         self.openings.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One opening less; true when that was the last.
+    /// Counts a close; returns `true` if it was the last.
     pub(crate) fn closed(&self) -> bool {
         self.openings.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Has this session openings of it?
+    /// Returns `true` if this session has it open.
     pub(crate) fn is_open(&self) -> bool {
         self.openings.load(Ordering::Acquire) > 0
     }
 
-    /// The end of a removal that may not have seen an opening of now, if one is under way.
+    /// Returns the end of a pending removal that may not have counted a present opening.
     pub(crate) fn removal_ended(&self) -> Option<Raised> {
         self.removals.end()
     }
@@ -369,8 +370,8 @@ impl Node {
     }
 }
 
-/// One directory after the other, not each within the one below it: a server can nest them deeper than a
-/// stack goes.
+/// Iterates over the parents: recursion could overflow the stack, as a server can nest directories
+/// arbitrarily deep.
 impl Drop for Node {
     fn drop(&mut self) {
         let take =

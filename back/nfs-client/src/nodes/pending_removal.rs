@@ -11,11 +11,11 @@ use tombolo_core::{Interrupt, Raised};
 
 use super::Node;
 
-/// The removals of the node's name that are pending, and the event that opens wait for.
+/// Pending removals of the node's name, and the event that opens wait for.
 #[derive(Debug, Default)]
 pub(super) struct PendingRemovals(Mutex<(u32, Interrupt)>);
 
-/// Held from before the decision until the server has answered.
+/// Guard of a removal, from before the decision until the reply.
 #[derive(Debug)]
 pub(crate) struct PendingRemoval(Arc<Node>);
 
@@ -31,7 +31,7 @@ impl PendingRemoval {
         Self(node)
     }
 
-    /// Which node.
+    /// Returns the node.
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.0
     }
@@ -51,7 +51,7 @@ impl Drop for PendingRemoval {
 }
 
 impl PendingRemovals {
-    /// The end of what is under way, if anything is.
+    /// Returns the end of the pending removals, if any.
     pub(super) fn end(&self) -> Option<Raised> {
         let removals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (removals.0 > 0).then(|| removals.1.raised())

@@ -17,7 +17,7 @@ use super::freshness::UnknownRemoval;
 use super::node::{Epoch, Node};
 use crate::options::AttributeTimes;
 
-/// The nodes that a session knows.
+/// Nodes of a session.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     root: Arc<Node>,
@@ -31,52 +31,51 @@ pub(crate) struct Nodes {
 struct Table {
     by_id: HashMap<NodeId, Held>,
     by_handle: HashMap<FileHandleBuf, NodeId>,
-    /// What was last seen under a name.
+    /// Last known targets of names.
     by_name: HashMap<(NodeId, NameBuf), Sighting>,
-    /// How many of them are of names that there are not.
+    /// Number of negative entries among them.
     absent: usize,
     evicted: Evicted,
-    /// How many nodes only listings have brought.
+    /// Number of nodes known from listings alone.
     listed: u64,
     next: u64,
 }
 
-/// What was seen under a name, and when.
+/// Last known target of a name.
 #[derive(Clone, Copy, Debug)]
 struct Sighting {
-    /// None: there is no such name.
+    /// Target; `None` if the name does not exist.
     node: Option<NodeId>,
-    /// Of the directory.
+    /// Epoch of the directory.
     epoch: Epoch,
 }
 
-/// What a name leads to, as far as it is known.
+/// Cached target of a name.
 pub(crate) enum CachedName {
-    /// To this node; it counts a look-up.
+    /// A node; counts a look-up.
     Node(Arc<Node>),
-    /// There is no such name.
+    /// No such name.
     Nothing,
 }
 
-/// So many names that there are not are remembered; then all of these are forgotten.
+/// Maximum number of negative entries; then all of them are discarded.
 const ABSENT_MAX: usize = 1 << 16;
 
-/// Listings fill one part in so many of what a session may know: 131,072 nodes by default, which take 120
-/// MiB.
+/// Fraction of a session's node limit available to listings: 131,072 nodes by default, which take 120 MiB.
 const LISTED_ONE_IN: u64 = 32;
 
 #[derive(Debug)]
 struct Held {
     node: Arc<Node>,
     look_ups: u64,
-    /// A listing has brought it, and no operation has used its name or handle.
+    /// `true` if it came from a listing, and no operation has used its name or handle.
     listed: bool,
-    /// None where there was no leave left for one that was forgotten while it was in use.
+    /// Permit; `None` if the limit was reached when a node was forgotten while in use.
     _permit: Option<Permit>,
 }
 
 impl Nodes {
-    /// The root alone.
+    /// Creates a table with the root alone.
     pub(crate) fn new(
         root: FileHandleBuf,
         fattr: &Fattr3,
@@ -100,12 +99,12 @@ impl Nodes {
         Self { root: node, times, counts, removal, table: Mutex::new(table) }
     }
 
-    /// The root.
+    /// Returns the root.
     pub(crate) fn root(&self) -> &Arc<Node> {
         &self.root
     }
 
-    /// A node by its number.
+    /// Returns a node by its number.
     pub(crate) fn node(&self, id: NodeId) -> Result<Arc<Node>> {
         if id == NodeId::ROOT {
             return Ok(self.root.clone());
@@ -113,29 +112,28 @@ impl Nodes {
         self.table().by_id.get(&id).map(|held| held.node.clone()).ok_or(Error::Stale)
     }
 
-    /// Leave to know one more.
+    /// Reserves a node.
     ///
     /// # Errors
-    /// More nodes than a session may know.
+    /// Fails if the session has too many nodes.
     pub(crate) fn permit(&self) -> Result<Permit> {
         self.counts.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
     }
 
-    /// Whether listings may bring further nodes. The lister keeps them all until its own memory runs short,
-    /// so a directory without end would fill this table; beyond a part of it, names are looked up one by one
-    /// on demand. Those that are looked up do not count, but room is left for as many again.
+    /// Returns `true` if listings may add nodes. The lister retains them until its own memory runs short, so
+    /// an endless directory would fill this table; beyond the limit, names are looked up individually on
+    /// demand. Nodes that were looked up do not count, but half of the table is reserved for them.
     pub(crate) fn takes_listed(&self) -> bool {
         let limit = self.counts.limit(Resource::Nodes);
         self.table().listed < limit / LISTED_ONE_IN && self.counts.used(Resource::Nodes) < limit / 2
     }
 
-    /// A node that a call of `asked` found: the known one, or a new one. Counts a look-up. A handle that
-    /// names another file than before gets another number. One that was forgotten since the call was made may
-    /// have changed meanwhile: its attributes are doubtful then. A new one takes `permit`, or one of its own
-    /// if that is none.
+    /// Returns the node that a call of `asked` found, cached or new, and counts a look-up. A handle of
+    /// another file than before gets another number. A node evicted since the call may have changed: its
+    /// attributes are then expired. A new node takes `permit`, or reserves one.
     ///
     /// # Errors
-    /// More nodes than a session may know.
+    /// Fails if the session has too many nodes.
     pub(crate) fn enter(
         &self,
         permit: Option<Permit>,
@@ -147,7 +145,7 @@ impl Nodes {
         self.enter_from(false, permit, (handle, fattr), asked, now)
     }
 
-    /// [`Nodes::enter`], for a node from a listing, which may never be used.
+    /// Enters a node like [`Nodes::enter`], from a listing and possibly never used.
     pub(crate) fn enter_listed(
         &self,
         handle: FileHandleBuf,
@@ -188,7 +186,7 @@ impl Nodes {
         table.next += 1;
         let node = Arc::new(Node::new(id, handle, fattr, asked, self.times, self.removal.clone()));
         if !table.evicted.may_tell(&handle, asked) {
-            node.doubt(now);
+            node.expire(now);
         }
         table.listed += u64::from(listed);
         table.by_id.insert(id, Held { node: node.clone(), look_ups: 1, listed, _permit: Some(permit) });
@@ -196,7 +194,7 @@ impl Nodes {
         Ok(node)
     }
 
-    /// One look-up more of a node that is known.
+    /// Counts another look-up of a node.
     pub(crate) fn look_up_again(&self, node: &Arc<Node>) {
         let mut table = self.table();
         let again = || Held { node: node.clone(), look_ups: 0, listed: false, _permit: self.permit().ok() };
@@ -204,8 +202,8 @@ impl Nodes {
         held.look_ups += 1;
     }
 
-    /// Takes back look-ups. An unreferenced node is dropped, with no lock held. One that is open, or holds
-    /// written bytes, is not: a look-up meanwhile has to find the written data.
+    /// Subtracts look-ups. An unreferenced node is dropped without a lock, unless it is open or has retained
+    /// writes, which a new look-up must find.
     pub(crate) fn forget(&self, look_ups: &[(NodeId, u64)]) {
         let mut gone = Vec::new();
         let mut table = self.table();
@@ -218,13 +216,13 @@ impl Nodes {
         drop(gone);
     }
 
-    /// A node is no longer open, or no longer holds written bytes: it is dropped if unreferenced.
+    /// Drops a node that was closed or flushed, if unreferenced.
     pub(crate) fn let_go(&self, node: &Node) {
         let gone = self.table().take_unused(node.id);
         drop(gone);
     }
 
-    /// The server calls a node otherwise from now on.
+    /// Replaces the handle of a node.
     pub(crate) fn rename_handle(&self, node: &Arc<Node>, handle: FileHandleBuf) {
         let mut table = self.table();
         let before = node.handle();
@@ -235,7 +233,7 @@ impl Nodes {
         table.by_handle.insert(handle, node.id);
     }
 
-    /// All nodes that are known now.
+    /// Returns all nodes.
     pub(crate) fn all(&self) -> Vec<Arc<Node>> {
         self.table().by_id.values().map(|held| held.node.clone()).collect()
     }
@@ -246,14 +244,14 @@ impl Nodes {
 }
 
 impl Held {
-    /// It counts no longer among the `listed`.
+    /// Removes the node from the count of `listed`.
     fn is_asked_for(&mut self, listed: &mut u64) {
         *listed -= u64::from(std::mem::take(&mut self.listed));
     }
 }
 
 impl Table {
-    /// Takes out a node that is unreferenced and has no pending work.
+    /// Removes a node that is unreferenced and has no pending work.
     fn take_unused(&mut self, id: NodeId) -> Option<Arc<Node>> {
         let held = self.by_id.get(&id).filter(|_| id != NodeId::ROOT)?;
         if held.look_ups > 0 || held.node.is_open() || held.node.data.is_dirty() {

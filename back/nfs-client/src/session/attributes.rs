@@ -1,4 +1,4 @@
-//! Attributes, rights, the targets of links, and the state of the file system.
+//! Attributes, permissions, link targets, and file system statistics.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::calls::answered;
 use crate::data;
 use crate::nodes::Node;
 
-/// The unit in which the state of a file system is told, in bytes.
+/// Block size of file system statistics, in bytes.
 const BLOCK_BYTES: u32 = 4096;
 
 impl View {
-    /// Attributes as the server has them now. What is being written has arrived before, so that size and
-    /// times are those that waits to be reported to the writers.
+    /// Returns the server's current attributes. Pending writes are answered first, so that size and times
+    /// include them.
     pub(super) async fn getattr(self, node: Arc<Node>) -> Result<Attr> {
         self.settle(&node).await?;
         match node.believed(self.now()) {
@@ -29,7 +29,7 @@ impl View {
         }
     }
 
-    /// SETATTR. Behind what was written before: a late WRITE would set the times anew.
+    /// Sets attributes after pending writes, because a late WRITE would change the times again.
     pub(super) async fn setattr(
         self,
         node: NodeId,
@@ -41,7 +41,7 @@ impl View {
         self.set(&node, &set).await
     }
 
-    /// SETATTR. While it sets the size nothing that was written leaves, or comes back after it.
+    /// Calls SETATTR. Writes are paused while it sets the size, so that none restores truncated data.
     pub(super) async fn set(&self, node: &Arc<Node>, set: &SetAttr) -> Result<(Attr, Change)> {
         let cut = match set.size {
             Some(size) => {
@@ -68,7 +68,7 @@ impl View {
         }
     }
 
-    /// ACCESS, all or nothing.
+    /// Checks that all of the mask is permitted.
     pub(super) async fn access(self, node: NodeId, mask: AccessMask) -> Result<()> {
         let node = self.session.nodes.node(node)?;
         if mask.is_empty() {
@@ -77,7 +77,7 @@ impl View {
         self.check(&node, mask).await
     }
 
-    /// Whether the server lets the caller do this; from memory where it has said so.
+    /// Checks the caller's permissions, from the cache if possible.
     pub(super) async fn check(&self, node: &Arc<Node>, mask: AccessMask) -> Result<()> {
         let bits = access_bits(node.file_type, mask);
         let now = self.now();
@@ -89,7 +89,7 @@ impl View {
         if allowed.contains(bits) { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    /// ACCESS. It brings fresh attributes, too.
+    /// Calls ACCESS, which also refreshes the attributes.
     pub(super) async fn ask_access(&self, node: &Arc<Node>, bits: AccessBits) -> Result<AccessBits> {
         let asked = self.now();
         match self.on(node, |handle| self.session.nfs.access(&self.caller, handle, bits)).await? {
@@ -105,7 +105,7 @@ impl View {
         }
     }
 
-    /// READLINK.
+    /// Reads the target of a symbolic link.
     pub(super) async fn readlink(self, node: NodeId) -> Result<Vec<u8>> {
         let node = self.session.nodes.node(node)?;
         if node.file_type != FileType::Symlink {
@@ -124,7 +124,7 @@ impl View {
         }
     }
 
-    /// FSSTAT.
+    /// Returns file system statistics.
     pub(super) async fn statfs(self, node: NodeId) -> Result<StatFs> {
         let node = self.session.nodes.node(node)?;
         let reply = self.on(&node, |handle| self.session.nfs.fsstat(&self.caller, handle)).await?;
@@ -142,7 +142,7 @@ impl View {
     }
 }
 
-/// What a mask means for a node of this type (RFC 1813 §3.3.4).
+/// Converts a mask for a node of this type (RFC 1813 §3.3.4).
 pub(super) fn access_bits(file_type: FileType, mask: AccessMask) -> AccessBits {
     let directory = file_type == FileType::Directory;
     let mut bits = AccessBits::empty();

@@ -12,7 +12,7 @@ use crate::nodes::Node;
 use crate::openings::Opening;
 
 impl View {
-    /// Reads, at most as far as the file goes.
+    /// Reads up to the end of the file.
     pub(super) fn read(self, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
         match self.session.openings.made_for(file, OpenFlags::READ).and_then(has_data) {
             Ok(opening) => {
@@ -22,7 +22,7 @@ impl View {
         }
     }
 
-    /// Writes; where an opening that appends writes is decided here: there is no appending in NFS.
+    /// Writes. The offset of an append is chosen by the client, because NFS has no append.
     pub(super) fn write(self, file: File, how: &Write, from: Source) -> Answer<Written> {
         let opening = match self.session.openings.made_for(file, OpenFlags::WRITE).and_then(has_data) {
             Ok(opening) => opening,
@@ -39,7 +39,7 @@ impl View {
             let view = self.clone();
             let node = opening.node.clone();
             Answer::later(async move {
-                // What the server says while it has not answered our own writes may be from before them.
+                // While writes are pending, the server's attributes may predate them.
                 view.settle(&node).await?;
                 view.fetch(&node).await?;
                 view.append(&node, &how, from).resolve().await
@@ -48,7 +48,7 @@ impl View {
         if !self.wants_changes {
             return written;
         }
-        // Attributes from after the write there are once it is answered.
+        // Attributes after the write are available once it is answered.
         Answer::later(async move {
             let mut written = written.resolve().await?;
             self.settle(&opening.node).await?;
@@ -61,29 +61,28 @@ impl View {
         })
     }
 
-    /// Writes behind what is there, as far as is known: what others append at the same time is overwritten,
-    /// or overwrites, as with every client of NFS.
+    /// Appends at the known end of the file. Concurrent appends by other clients overwrite each other, as
+    /// with every NFS client.
     fn append(&self, node: &Arc<Node>, how: &Write, from: Source) -> Answer<Written> {
         data::append(&self.session, node, &self.caller, how, from)
     }
 
-    /// Waits until the server has answered what is being written to a node.
+    /// Waits until pending writes of a node are answered.
     pub(super) async fn settle(&self, node: &Arc<Node>) -> Result<()> {
         data::settle(&self.session, node, &self.caller).resolve().await
     }
 
-    /// Waits until what was written to a node is on stable storage.
+    /// Waits until all writes to a node are on stable storage.
     pub(super) async fn commit(&self, node: &Arc<Node>) -> Result<()> {
         data::commit(&self.session, node, &self.caller).resolve().await
     }
 
-    /// The same for what other clients have written and not made stable: a COMMIT of the whole file (RFC 1813
-    /// §3.3.21).
+    /// Makes unstable writes of other clients stable too: a COMMIT of the whole file (RFC 1813 §3.3.21).
     pub(super) async fn commit_of_others(&self, node: &Arc<Node>) -> Result<()> {
         data::Server::commit(self.session.clone(), self.caller.clone(), node.clone()).await.map(drop)
     }
 
-    /// Makes stable what was written to any node.
+    /// Makes writes to all nodes stable.
     pub(super) async fn commit_all(self) -> Result<()> {
         let mut first = Ok(());
         for node in self.session.nodes.all().into_iter().filter(|node| node.data.is_dirty()) {
@@ -92,8 +91,7 @@ impl View {
         first
     }
 
-    /// Makes the data of a closed file stable in the background. A failure goes to the log: no caller is left
-    /// to report it to.
+    /// Flushes the data of a closed file in the background. A failure is logged: no caller remains.
     pub(super) async fn commit_in_background(self, node: &Arc<Node>) {
         if let Err(error) = self.commit(node).await {
             let server = self.session.nfs.label();

@@ -32,7 +32,7 @@ impl NfsFileSystem {
     }
 }
 
-/// What may not be done to this export, may not be done.
+/// Refusal of changes to a read-only export.
 macro_rules! unless_read_only {
     ($self:ident) => {
         if $self.0.profile.read_only {
@@ -93,7 +93,7 @@ impl FileSystem for NfsFileSystem {
         Answer::later(self.view(cx).create(parent, name.to_owned(), *how))
     }
 
-    /// NFS version 3 has no files without a name.
+    /// Refuses: NFS version 3 has no files without a name.
     fn create_unnamed(&self, _: &Ctx, _: NodeId, _: &Create) -> Answer<Created> {
         Answer::err(Error::NotSupported)
     }
@@ -217,8 +217,7 @@ impl FileSystem for NfsFileSystem {
 }
 
 impl NfsFileSystem {
-    /// Everything that was written is on the server's stable storage. What a directory was changed in is so
-    /// already when the change is answered (RFC 1813 §4.8).
+    /// Makes all writes stable. Changes of directories are already stable when answered (RFC 1813 §4.8).
     fn make_stable(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         let view = self.view(cx);
         let opening = match view.session.openings.of(file) {
@@ -236,7 +235,7 @@ impl NfsFileSystem {
     }
 }
 
-/// The session ends: files without a name are removed, unflushed data are flushed.
+/// Ends the session: files without a name are removed, and unflushed data are flushed.
 impl Drop for NfsFileSystem {
     fn drop(&mut self) {
         let view = View::ending(&self.0);

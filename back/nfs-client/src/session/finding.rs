@@ -11,18 +11,17 @@ use super::view::View;
 use crate::calls::answered;
 use crate::nodes::{CachedName, Node};
 
-/// How often one look-up finds files that are gone at once before it is told so: a server may never say
-/// anything else.
+/// Maximum number of attempts of a look-up that finds files already gone: a server may never reply otherwise.
 const LOOKS_MAX: u32 = 16;
 
 impl View {
-    /// What a name leads to, if that is known and to be believed: the name was seen, its directory has not
-    /// changed since, and its attributes are fresh. None if the server is to be asked.
+    /// Returns the target of a name from the cache: the directory is unchanged and the attributes are valid.
+    /// `None` if the server must be queried.
     pub(super) fn known_entry(&self, parent: NodeId, name: &NameBuf) -> Option<Result<Entry>> {
         let now = self.now();
         let dir = self.session.nodes.node(parent).ok()?;
         dir.believed(now)?;
-        // Where the server checks permissions it does so for every name: the caller has been let in before.
+        // If the server checks permissions, the caller must have passed the check for this directory.
         if self.session.checks == PermissionCheck::BackEnd
             && dir.allowed(&self.caller.identity, AccessBits::LOOKUP, now) != Some(AccessBits::LOOKUP)
         {
@@ -40,14 +39,14 @@ impl View {
         }
     }
 
-    /// LOOKUP.
+    /// Looks up a name.
     pub(super) async fn lookup(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
         let dir = self.session.nodes.node(parent)?;
         self.find(&dir, &name).await.map(|(entry, _)| entry)
     }
 
-    /// Finds a name; it counts a look-up. A file that is gone before its attributes are known gave its name
-    /// to another one, so the name is looked up again.
+    /// Finds a name and counts a look-up. If the file is gone before its attributes are known, its name was
+    /// replaced and is looked up again.
     pub(super) async fn find(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<(Entry, Arc<Node>)> {
         let mut looks = 1;
         loop {
@@ -68,7 +67,7 @@ impl View {
             dir.grant(&self.caller.identity, AccessBits::LOOKUP, AccessBits::LOOKUP, asked);
             let entered = self.enter(None, dir, name, found.handle, &found.attributes, asked).await;
             if dir.changes() != changes {
-                // Concurrent with a change of the directory: the next look-up of the name asks the server.
+                // Concurrent with a change of the directory: the next look-up queries the server.
                 self.session.nodes.forget_name(dir.id, name);
             }
             match entered {
@@ -78,7 +77,7 @@ impl View {
         }
     }
 
-    /// A node that a reply named; it counts a look-up. If it is new it takes `permit`, or one of its own.
+    /// Enters the node of a reply and counts a look-up. A new node takes `permit`, or reserves one.
     pub(super) async fn enter(
         &self,
         permit: Option<Permit>,
@@ -101,10 +100,9 @@ impl View {
         Ok((entry, node))
     }
 
-    /// A node that was just looked up, with attributes that are not doubtful. On failure the look-up is taken
-    /// back.
+    /// Returns the entry of a node just looked up, with valid attributes. On failure the look-up is undone.
     pub(super) async fn entry(&self, node: &Arc<Node>) -> Result<Entry> {
-        let attr = match node.is_doubtful() {
+        let attr = match node.is_expired() {
             false => node.known(),
             true => match self.fetch(node).await {
                 Ok(attr) => attr,

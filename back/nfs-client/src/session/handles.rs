@@ -1,4 +1,4 @@
-//! Persistent handles: those of the server.
+//! Persistent handles, which are the server's.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::file_system::NfsFileSystem;
 use super::view::View;
 use crate::calls::answered;
 
-/// The type of all handles here: that they are of NFS version 3. It never goes to the server.
+/// Type of all handles: NFS version 3. It is not sent to the server.
 const KIND: i32 = 3;
 
 impl PersistentHandles for NfsFileSystem {
@@ -44,7 +44,7 @@ impl PersistentHandles for NfsFileSystem {
 }
 
 impl View {
-    /// A node by its handle; it counts a look-up.
+    /// Looks up a node by its handle; counts a look-up.
     async fn resolve(self, handle: FileHandleBuf) -> Result<Entry> {
         let asked = self.now();
         let fattr = answered(self.session.nfs.getattr(&self.caller, handle).await?)?;
@@ -56,7 +56,7 @@ impl View {
         self.entry(&node).await
     }
 
-    /// The directory above; it counts a look-up.
+    /// Returns the parent directory; counts a look-up.
     async fn parent(self, node: NodeId) -> Result<Entry> {
         let dir = self.session.nodes.node(node)?;
         if node == NodeId::ROOT {

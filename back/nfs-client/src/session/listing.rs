@@ -1,4 +1,4 @@
-//! Listing directories.
+//! Directory listings.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -13,24 +13,24 @@ use crate::listed_ahead::Came;
 use crate::listing::{Given, Page, Progress};
 use crate::openings::Opening;
 
-/// What one call brings for a walk, in bytes: others are under way at the same time.
+/// Size of a reply for a tree walk, in bytes; several calls are in flight.
 const SUBTREE_BYTES: u32 = 64 << 10;
 
-/// A directory that is changed all the time is listed anew so often for one page.
+/// Maximum number of restarts for one page, if a directory changes continuously.
 const ANEW_MAX: usize = 8;
 
-/// What one call brings of a directory of which all is wanted. A server gives no more.
+/// Maximum size of a reply for a complete listing. Servers return no more.
 const LARGE_PAGE_BYTES_MAX: u32 = 256 << 10;
 
 impl View {
-    /// Fills a page from what the server gives in pages of its own size.
+    /// Fills a page from the server's pages.
     pub(super) async fn readdir(self, file: File, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let plus = page.wants_entries() && self.session.nodes.takes_listed();
         let (mut cookie, begun) = (cookie, self.now());
         loop {
             let known = self.progress(&opening, |progress| match cookie {
-                // From the start it is a new listing, with what is there now.
+                // A listing from the start must be current.
                 Cookie::START => None,
                 _ => progress.page_behind(cookie, plus),
             });
@@ -59,9 +59,9 @@ impl View {
         }
     }
 
-    /// Fetches the page behind a cookie, for a caller that has room for so much. Where the server does not
-    /// know the cookie any more (the directory was changed, or it was started anew), the directory is listed
-    /// anew and what was given is left out.
+    /// Requests the page after a cookie, for a caller with this much space. If the server no longer knows the
+    /// cookie, because the directory has changed or the server was restarted, the directory is listed again
+    /// and names already returned are skipped.
     async fn next_page(
         &self,
         opening: &Opening,
@@ -109,8 +109,7 @@ impl View {
         Err(Error::BadCookie)
     }
 
-    /// Fetches the first page from a place on that has more than what was given, for a caller that is at
-    /// `start` of its listing.
+    /// Requests pages from `from` until one has new names, for a caller at `start` of its listing.
     async fn page_without(
         &self,
         given: &Given,
@@ -169,7 +168,7 @@ impl View {
         Ok(Page { start, from, listing: Arc::new(listing), plus, procedure, asked, epoch, changes })
     }
 
-    /// LIST of the side program, if there still is one. What comes along is kept for those that list below.
+    /// Calls LIST, if the server has it. Directories that come with the reply are retained for the tree walk.
     async fn fetch_large_page(
         &self,
         opening: &Opening,
@@ -209,8 +208,7 @@ impl View {
         }))
     }
 
-    /// All of a directory as it came along with one above it. Not where another version of it is known by
-    /// now.
+    /// Returns a directory received with its parent, unless a newer version is known.
     fn page_ahead(&self, opening: &Opening, cookie: Cookie) -> Option<Page> {
         if cookie != Cookie::START || !self.lists_subdirectories {
             return None;
@@ -244,7 +242,7 @@ impl View {
         }
     }
 
-    /// READDIRPLUS, or READDIR where a server has no more to give.
+    /// Calls READDIRPLUS, or READDIR if the server does not support it.
     async fn some(
         &self,
         opening: &Opening,
@@ -266,7 +264,7 @@ impl View {
         }
     }
 
-    /// The verifier of the directory's cookies. A cookie without one starts the listing again.
+    /// Returns the verifier of the directory's cookies. A cookie without one restarts the listing.
     async fn verifier(&self, opening: &Opening) -> Result<CookieVerifier> {
         if let Some(verifier) = self.progress(opening, |progress| progress.verifier) {
             return Ok(verifier);
@@ -275,7 +273,7 @@ impl View {
         self.some(opening, start, false).await.map(|(listing, _)| listing.verifier)
     }
 
-    /// With its node, if `plus`. False when the page is full.
+    /// Adds an entry, with its node if `plus`. Returns `false` if the page is full.
     fn push(
         &self,
         page: &mut DirPage,
@@ -295,7 +293,7 @@ impl View {
                 self.session.nfs.invalid_reply(given.procedure, what)
             })?),
         };
-        // The names of a directory that was changed since may lead elsewhere: they are looked up.
+        // Names of a directory changed since are looked up, as they may have other targets.
         let is_current = opening.node.changes() == given.changes;
         let mut entry = None;
         if let (Some(name), Some(handle), Some(fattr), true) =
@@ -303,9 +301,9 @@ impl View {
         {
             let node = self.session.nodes.enter_listed(handle, &fattr, given.asked, self.now())?;
             self.session.nodes.record(&node, &opening.node, &name.to_owned(), given.epoch);
-            match node.is_doubtful() {
+            match node.is_expired() {
                 false => entry = Some(Entry { node: node.id, attr: node.known() }),
-                // The page contradicts other replies: the next use asks the server.
+                // The page contradicts other replies: the next use queries the server.
                 true => self.session.nodes.forget(&[(node.id, 1)]),
             }
         }

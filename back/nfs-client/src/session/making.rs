@@ -1,4 +1,4 @@
-//! Making nodes and giving them names.
+//! Creation of nodes and links.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn with_mode(mode: Mode) -> Sattr3 {
 }
 
 impl View {
-    /// Makes a node by a call about its directory; it counts a look-up.
+    /// Creates a node by a call about its directory; counts a look-up.
     pub(super) async fn made<C>(
         &self,
         dir: &Arc<Node>,
@@ -27,7 +27,7 @@ impl View {
     where
         C: Future<Output = Result<Reply<New, WccData>>>,
     {
-        // Before it exists: if there is no room for its node, none is made.
+        // Reserved first, so that nothing is created beyond the node limit.
         let permit = self.session.nodes.permit()?;
         let asked = self.now();
         dir.changing();
@@ -38,7 +38,7 @@ impl View {
                     Some(handle) => {
                         self.enter(Some(permit), dir, name, handle, &new.attributes, asked).await?
                     }
-                    // A server need not say what it made (RFC 1813 §3.3.8).
+                    // Servers may omit the handle (RFC 1813 §3.3.8).
                     None => {
                         drop(permit);
                         self.find(dir, name).await?
@@ -62,21 +62,21 @@ impl View {
         Ok(Made { entry, dir })
     }
 
-    /// MKDIR.
+    /// Creates a directory.
     pub(super) async fn mkdir(self, parent: NodeId, name: NameBuf, mode: Mode) -> Result<Made> {
         let bytes = name.as_name().as_bytes();
         let call = |dir| self.session.nfs.mkdir(&self.caller, dir, bytes, with_mode(mode));
         self.make(parent, &name, call).await
     }
 
-    /// SYMLINK.
+    /// Creates a symbolic link.
     pub(super) async fn symlink(self, parent: NodeId, name: NameBuf, target: Vec<u8>) -> Result<Made> {
         let bytes = name.as_name().as_bytes();
         let call = |dir| self.session.nfs.symlink(&self.caller, dir, bytes, &target);
         self.make(parent, &name, call).await
     }
 
-    /// MKNOD, or CREATE for a file.
+    /// Calls MKNOD, or CREATE for a file.
     pub(super) async fn mknod(
         self,
         parent: NodeId,
@@ -102,7 +102,7 @@ impl View {
         self.make(parent, &name, |dir| self.session.nfs.mknod(&self.caller, dir, bytes, what)).await
     }
 
-    /// LINK.
+    /// Creates a hard link.
     pub(super) async fn link(self, node: NodeId, parent: NodeId, name: NameBuf) -> Result<Made> {
         let (node, dir) = (self.session.nodes.node(node)?, self.session.nodes.node(parent)?);
         let asked = self.now();
@@ -114,7 +114,7 @@ impl View {
                 let change = self.absorb_change(&dir, &wcc.dir_wcc, asked);
                 let attr = self.told_or_fetched(&node, &wcc.attributes, asked).await?;
                 self.session.nodes.look_up_again(&node);
-                // It may be known that there was no such name.
+                // The name may be cached as absent.
                 self.session.nodes.forget_name(dir.id, &name);
                 Ok(Made { entry: Entry { node: node.id, attr }, dir: change })
             }

@@ -40,7 +40,7 @@ use packed_writes::PackedWrites;
 
 pub(crate) use file_system::NfsFileSystem;
 
-/// One session. Shared by the operations that are under way.
+/// One session, shared by its pending operations.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) nfs: Nfs,
@@ -48,26 +48,25 @@ pub(crate) struct Session {
     pub(crate) budget: Arc<Budget>,
     openings: Openings,
     profile: Profile,
-    /// Whether the caller has checked permissions before it asks, or the server is to be asked.
+    /// Party that checks permissions: the caller or the server.
     checks: PermissionCheck,
     root: Arc<Root>,
     read_ahead_bytes: usize,
     read_ahead_time: Duration,
     interrupts: Interrupts,
     verifiers: verifiers::Verifiers,
-    /// Tells the names of files that were unlinked while open.
+    /// Counter for the names of files unlinked while open.
     silly: std::sync::atomic::AtomicU64,
-    /// Removals of such names after the last opening has ended, by directory. Callers have nothing of these
-    /// files any more: a directory that holds no other name is empty for them, so its removal waits for
-    /// these.
+    /// Removals of such names after the last close, by directory. A directory with no other names is empty
+    /// for callers, so its removal waits for these.
     silly_removals: Pending<NodeId>,
-    /// Whether the server has the side program.
+    /// `true` if the server has the side program.
     has_side_program: AtomicBool,
     packed_writes: PackedWrites,
     listed_ahead: ListedAhead,
 }
 
-/// What a session begins with.
+/// Parameters of a new session.
 pub(crate) struct Beginning<'a> {
     pub nfs: Nfs,
     pub budget: Arc<Budget>,
@@ -95,7 +94,7 @@ impl Session {
             checks,
             root,
             read_ahead_bytes: options.read_ahead_bytes,
-            // What was read ahead is no older than attributes may be.
+            // Read-ahead is valid no longer than attributes.
             read_ahead_time: options.attributes.file_min,
             interrupts: options.rpc.interrupts,
             verifiers: verifiers::Verifiers::new(),

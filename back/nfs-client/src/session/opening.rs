@@ -1,4 +1,4 @@
-//! Opening, which NFS version 3 has no word for, and closing.
+//! Opening and closing, which NFS version 3 lacks.
 
 use std::sync::Arc;
 
@@ -15,13 +15,12 @@ use super::view::View;
 use crate::data::{self, Server};
 use crate::nodes::Node;
 
-/// A name that others make and remove all the time is tried for so often.
+/// Maximum number of attempts at a name that others create and remove continuously.
 const TRIES_MAX: usize = 100;
 
 impl View {
-    /// Opens a node. Its attributes are asked for now, whatever is known: an open sees what was closed before
-    /// it, wherever that was (close-to-open). ACCESS brings them together with the right to open, where the
-    /// server is to be asked.
+    /// Opens a node and revalidates its attributes: an open sees everything closed before, on any client
+    /// (close-to-open). ACCESS returns them with the permission to open, if the server checks permissions.
     pub(super) async fn open(self, node: NodeId, flags: OpenFlags) -> Result<Opened> {
         let node = self.session.nodes.node(node)?;
         check_type(node.file_type, flags)?;
@@ -30,7 +29,7 @@ impl View {
         Ok(Opened { open, attr: Some(attr) })
     }
 
-    /// Opens a node for reading and asks nothing: the server checks each READ and listing.
+    /// Opens a node for reading without a call: the server checks each READ and listing.
     pub(super) fn open_unasked(&self, node: NodeId, flags: OpenFlags) -> Result<Opened> {
         let node = self.session.nodes.node(node)?;
         check_type(node.file_type, flags)?;
@@ -38,8 +37,8 @@ impl View {
         Ok(Opened { open, attr: None })
     }
 
-    /// Counts the opening first, so that a removal from now on keeps a name for the file; waits for the end
-    /// of what removes it already; and then asks.
+    /// Counts the opening first, so that a later removal keeps a name for the file; then waits for pending
+    /// removals and queries the server.
     async fn open_node(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<(OpenId, Attr)> {
         let open = self.session.openings.add(self.session.openings.permit()?, node, flags);
         if let Some(departed) = node.removal_ended() {
@@ -87,15 +86,15 @@ impl View {
         Ok(attr)
     }
 
-    /// Creates a file and opens it.
+    /// Creates and opens a file.
     pub(super) async fn create(self, parent: NodeId, name: NameBuf, how: Create) -> Result<Created> {
         let dir = self.session.nodes.node(parent)?;
         let attributes = Sattr3 { mode: Some(how.mode.masked().bits()), ..Sattr3::default() };
         match how.exclusive {
             Exclusive::Yes => self.create_new(&dir, &name, how.mode.masked(), how.flags).await,
             Exclusive::Verifier(verifier) => {
-                // The times stay as they are: the caller that chose the verifier can repeat the CREATE until
-                // it sets them.
+                // Times remain unchanged, so that the caller that chose the verifier can repeat the CREATE
+                // until it sets them.
                 let set = SetAttr { mode: Some(how.mode.masked()), ..SetAttr::default() };
                 let exclusive = CreateHow::Exclusive(CreateVerifier(verifier));
                 let created = self.create_as(&dir, &name, exclusive, how.flags).await?;
@@ -137,9 +136,8 @@ impl View {
         Ok(Created { entry, open, dir })
     }
 
-    /// A file that was not there before. Made by EXCLUSIVE, which knows its own file again when it comes a
-    /// second time because the first answer was lost; by GUARDED, which does not, where the server has no
-    /// EXCLUSIVE.
+    /// Creates a new file by EXCLUSIVE, which recognises its own file when the call is repeated after a lost
+    /// reply; or by GUARDED, which does not, if the server lacks EXCLUSIVE.
     async fn create_new(
         &self,
         dir: &Arc<Node>,
@@ -151,7 +149,7 @@ impl View {
             let how = CreateHow::Exclusive(CreateVerifier(verifier));
             match self.create_as(dir, name, how, flags).await {
                 Ok(created) => {
-                    // The server may have kept the verifier in the times (RFC 1813 §3.3.8).
+                    // The server may have stored the verifier in the times (RFC 1813 §3.3.8).
                     let (atime, mtime) = (Some(SetTime::Now), Some(SetTime::Now));
                     let set = SetAttr { mode: Some(mode), atime, mtime, ..SetAttr::default() };
                     return self.finished(created, &set).await;
@@ -164,7 +162,7 @@ impl View {
         self.create_as(dir, name, CreateHow::Guarded(attributes), flags).await
     }
 
-    /// A new file with the attributes that EXCLUSIVE has no room for.
+    /// Sets the attributes that EXCLUSIVE cannot carry.
     async fn finished(&self, mut created: Created, set: &SetAttr) -> Result<Created> {
         let node = self.session.nodes.node(created.entry.node)?;
         match self.set(&node, set).await {
@@ -200,8 +198,8 @@ impl View {
         }
     }
 
-    /// Ends an opening: its read-ahead is dropped, and data that no other opening will flush go to the server
-    /// in the background. The last one of a file without a name takes the file with it.
+    /// Ends an opening: discards its read-ahead, and flushes data in the background if no other opening will.
+    /// The last close of a file without a name removes it.
     pub(super) fn release(&self, file: File) {
         let Some((opening, was_last)) = self.session.openings.end(file) else { return };
         opening.read_ahead.stop();
@@ -234,7 +232,7 @@ fn check_type(file_type: FileType, flags: OpenFlags) -> Result<()> {
 
 fn mask(flags: OpenFlags) -> AccessMask {
     let mut mask = AccessMask::empty();
-    // To execute a file takes no leave to read it.
+    // Execution does not require read permission.
     mask.set(AccessMask::READ, flags.contains(OpenFlags::READ) && !flags.contains(OpenFlags::EXECUTE));
     mask.set(AccessMask::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE));
     mask.set(AccessMask::EXECUTE, flags.contains(OpenFlags::EXECUTE));

@@ -8,26 +8,26 @@ use tombolo_mem::Source;
 
 use super::Session;
 
-/// The fastest level that has all of the format's means.
+/// Fastest level with all features of the format.
 const LEVEL: i32 = 1;
 
-/// Less than this is sent as it is: it is not what a line is busy with.
+/// Minimum size to compress; smaller writes hardly load a link.
 const BYTES_MIN: usize = 4 << 10;
 
-/// What is larger than that after compression, in per cent, was not worth it. So many that come next are not
-/// tried then.
+/// Compressed size in per cent above which compression has not paid off, and the number of writes sent
+/// uncompressed after that.
 const DENSE_PERCENT: usize = 90;
 const NOT_TRIED: u32 = 15;
 
-/// Which of the data are tried.
+/// Selection of writes to compress.
 #[derive(Debug, Default)]
 pub(super) struct PackedWrites {
-    /// So many that come next are sent as they are.
+    /// Number of next writes to send uncompressed.
     not_tried: AtomicU32,
 }
 
 impl PackedWrites {
-    /// These data as a frame, where it is worth it.
+    /// Compresses the data, if worthwhile.
     pub(super) fn frame(&self, session: &Session, data: &Source) -> Option<Source> {
         let is_fit = (BYTES_MIN..=COMPRESSED_BYTES_MAX as usize).contains(&data.len());
         let is_far = || session.nfs.rpc().round_trip_min().is_some_and(|time| time >= FAR);
@@ -41,12 +41,12 @@ impl PackedWrites {
             let _ = self.not_tried.compare_exchange(0, NOT_TRIED, Relaxed, Relaxed);
             return None;
         }
-        // It is kept until the call is answered.
+        // Retained until the reply.
         frame.shrink_to_fit();
         Some(frame.into())
     }
 
-    /// The server takes none.
+    /// Stops compression, which the server does not support.
     pub(super) fn give_up(&self) {
         self.not_tried.store(u32::MAX, Relaxed);
     }

@@ -15,7 +15,7 @@ use super::view::View;
 use crate::nodes::{DEPTH_MAX, Node};
 
 impl View {
-    /// Finds a node whose handle `lost` is no longer known. True when it has another one now, whichever
+    /// Recovers a node whose handle `lost` is stale. Returns `true` if it has a new handle, also if another
     /// operation found it.
     pub(super) async fn recover(&self, node: &Arc<Node>, lost: FileHandleBuf) -> Result<bool> {
         let nodes = &self.session.nodes;
@@ -25,9 +25,8 @@ impl View {
         let Some(path) = self.path(node) else { return Ok(false) };
         let Some(mut dir) = self.session.root.handle_again(&self.caller).await? else { return Ok(false) };
         if path.is_empty() {
-            // With the handle that it had it is not lost. What was stale is another node that the call is
-            // about: one that was made by this very call when it came the first time, say, and that was
-            // removed before it came again.
+            // The handle is valid, so the stale node is another one in the call: for instance one created by
+            // the first execution of this call and removed before its repetition.
             return if dir == lost { Ok(false) } else { self.is_back(node, dir).await };
         }
         let last = path.len() - 1;
@@ -51,8 +50,7 @@ impl View {
             let is_at_location = step.location().is_some_and(|location| location.name == *name);
             if is_at_location && is_same(step, &fattr) {
                 nodes.rename_handle(step, found.handle);
-                // A directory that was made anew may have the number of the one before, and nothing else of
-                // it.
+                // A re-created directory may have the number of the old one and nothing else.
                 self.absorb(step, &Some(fattr), asked);
             } else {
                 self.is_elsewhere(step, name);
@@ -73,16 +71,16 @@ impl View {
         Ok(recovered)
     }
 
-    /// Forgets that this name leads to a node: the server has said otherwise. The kernel, which is told that
-    /// the node is stale, looks the path up once more, and each of its names has to be asked for then.
+    /// Forgets the target of a name that the server contradicts. The kernel, on a stale node, looks up the
+    /// path again, and each name must then be queried.
     fn is_elsewhere(&self, step: &Arc<Node>, name: &NameBuf) {
         if let Some(location) = step.location().filter(|location| location.name == *name) {
             self.session.nodes.forget_name(location.dir.id, name);
         }
-        step.doubt(self.now());
+        step.expire(self.now());
     }
 
-    /// Is this handle of the root that of the node?
+    /// Checks that the root has this handle, and updates the node if so.
     async fn is_back(&self, node: &Arc<Node>, handle: FileHandleBuf) -> Result<bool> {
         let reply = self.session.nfs.getattr(&self.caller, handle).await?;
         let is_same = matches!(&reply, Reply::Ok(fattr) if is_same(node, fattr));
@@ -92,7 +90,7 @@ impl View {
         Ok(is_same)
     }
 
-    /// The way from the root to a node: each step with its name. None for one that has no location any more.
+    /// Returns the steps from the root to a node with their names; `None` if its location is unknown.
     fn path(&self, node: &Arc<Node>) -> Option<Vec<(Arc<Node>, NameBuf)>> {
         let root = self.session.nodes.root();
         let mut path = Vec::new();

@@ -12,11 +12,11 @@ use super::view::View;
 use crate::data::{self, Server};
 use crate::nodes::{Location, Node, PendingRemoval};
 
-/// A free name is found at once, but for files that were left behind by a client that crashed.
+/// Maximum number of silly names tried: conflicts arise only from files that a crashed client left.
 const TRIES_MAX: usize = 100;
 
 impl View {
-    /// REMOVE, or RENAME while the file is open.
+    /// Removes a name; a file that is open is renamed instead.
     pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let dir = self.session.nodes.node(parent)?;
         let removal = self.removal(&dir, &name).await?;
@@ -24,15 +24,15 @@ impl View {
             if self.must_keep_a_name(node).await? {
                 return self.rename_silly(&dir, &name, node).await;
             }
-            // Or a WRITE that comes too late finds no file.
+            // Otherwise a late WRITE would find no file.
             self.settle(node).await?;
             if node.data.is_dirty() && node.believed(self.now()).is_none() {
-                // The written data still belong to another name.
+                // Another name may still lead to the written data.
                 self.ask_for_links(node).await?;
             }
         }
         let change = self.remove(&dir, &name).await?;
-        // Beside another change of the directory the name is forgotten, but not what was found under it.
+        // A concurrent change of the directory forgets the name, but not the node found.
         let (seen, found) =
             (self.session.nodes.removed(dir.id, &name), removal.as_ref().map(PendingRemoval::node));
         if let Some(node) = seen.as_ref().or(found)
@@ -41,13 +41,13 @@ impl View {
         {
             self.drop_data(node).await;
         }
-        // It may have other names; how many is to be asked.
+        // It may have other names: their number must be queried.
         self.session.nodes.lost_a_name(seen.iter().chain(found), self.now());
         Ok(change)
     }
 
-    /// The written data of a file without a name are not needed, committed or not. An interrupted caller does
-    /// not to wait for that has removed the file all the same.
+    /// Discards the written data of a file without a name, committed or not. If the caller is interrupted,
+    /// this continues in the background.
     async fn drop_data(&self, node: &Arc<Node>) {
         if !node.data.is_dirty() {
             return;
@@ -74,14 +74,14 @@ impl View {
             Reply::Ok(wcc) => Ok(self.absorb_change(dir, &wcc, asked)),
             Reply::Failed(failed, wcc) => {
                 self.absorb_change(dir, &wcc, asked);
-                // What was believed of the name may be wrong.
+                // Cached state of the name may be wrong.
                 self.session.nodes.forget_name(dir.id, name);
                 Err(status::from_status(failed))
             }
         }
     }
 
-    /// RMDIR, once what callers have removed in it is gone there.
+    /// Removes a directory, after pending silly removals in it.
     pub(super) async fn rmdir(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let dir = self.session.nodes.node(parent)?;
         let removed = self.session.nodes.at(dir.id, &name);
@@ -111,7 +111,7 @@ impl View {
         }
     }
 
-    /// RENAME. A file that is open and would be replaced keeps a name.
+    /// Renames a name. An open file that would be replaced keeps a silly name.
     pub(super) async fn rename(
         self,
         (from_parent, from): (NodeId, NameBuf),
@@ -133,7 +133,7 @@ impl View {
         {
             match self.rename_silly(&to_dir, &to, node).await {
                 Ok(_) => moved_away = true,
-                // It is not there any more, and needs no other name.
+                // The name is gone and needs no silly name.
                 Err(Error::NotFound) => {}
                 Err(error) => return Err(error),
             }
@@ -160,9 +160,9 @@ impl View {
         match nodes.removed(from_dir.id, &from) {
             Some(moved) => {
                 nodes.record(&moved, &to_dir, &to, to_dir.epoch());
-                moved.doubt(self.now());
+                moved.expire(self.now());
             }
-            // What was moved is unknown here; but the name no longer leads to nothing, or to what it did.
+            // The moved node is unknown, but the cached target of the name is invalid.
             None => nodes.forget_name(to_dir.id, &to),
         }
         Ok(renamed)
@@ -192,8 +192,8 @@ impl View {
         Err(status::from_status(failed))
     }
 
-    /// What this name leads to, and that it is to be taken away. Where that is not known, and any file is
-    /// open at all, the server is asked.
+    /// Registers the removal of the name's target. If that is unknown and any file is open, the server is
+    /// queried.
     async fn removal(&self, dir: &Arc<Node>, name: &NameBuf) -> Result<Option<PendingRemoval>> {
         if let Some(node) = self.session.nodes.at(dir.id, name) {
             return Ok(Some(PendingRemoval::begin(node)));
@@ -211,8 +211,8 @@ impl View {
         }
     }
 
-    /// Is it open here, and has it no other name? Others make and remove names, too; that one was made is no
-    /// harm, but before it is trusted that there is another one the server is asked.
+    /// Returns `true` if the file is open in this session and has no other name. Since other clients remove
+    /// names too, a cached link count above 1 is revalidated.
     async fn must_keep_a_name(&self, node: &Arc<Node>) -> Result<bool> {
         if !is_kept(node) {
             return Ok(false);
@@ -220,7 +220,7 @@ impl View {
         Ok(node.known().nlink <= 1 || self.ask_for_links(node).await? == Some(1))
     }
 
-    /// How many names it has now. None for a file that is gone.
+    /// Queries the number of names; `None` for a file that is gone.
     async fn ask_for_links(&self, node: &Arc<Node>) -> Result<Option<u32>> {
         match self.fetch(node).await {
             Ok(attr) => Ok(Some(attr.nlink)),
@@ -245,7 +245,7 @@ impl View {
             }
             let change = match self.move_name((dir, name), (dir, &silly)).await {
                 Ok(renamed) => renamed.from_dir,
-                // The server did it, forgot that when it was started anew, and was asked again.
+                // The server did it before a restart and executed the repeated call again.
                 Err(Error::NotFound) if self.leads_to(dir, &silly, node).await? => Change::default(),
                 Err(Error::Interrupted) => {
                     self.undo_unattended(dir, name, silly, node);
@@ -257,7 +257,7 @@ impl View {
             self.session.nodes.record(node, dir, &silly, dir.epoch());
             node.make_silly(Location { dir: dir.clone(), name: silly });
             if !node.is_open() {
-                // Its last opening ended meanwhile, and did not know.
+                // Its last close happened meanwhile, without the silly name.
                 self.detached().remove_silly_in_background(node.clone());
             }
             return Ok(change);
@@ -265,8 +265,8 @@ impl View {
         Err(Error::Busy)
     }
 
-    /// Restores the name that a file had before its silly rename was interrupted. If
-    /// the server carries that out later than it is asked here, the file keeps the silly name.
+    /// Restores the name of a file after its silly rename was interrupted. If the server executes the rename
+    /// after this query, the file keeps the silly name.
     fn undo_unattended(&self, dir: &Arc<Node>, name: &NameBuf, silly: NameBuf, node: &Arc<Node>) {
         let (dir, name, removal) = (dir.clone(), name.clone(), PendingRemoval::begin(node.clone()));
         self.detached().background(|view| async move {
@@ -278,10 +278,10 @@ impl View {
         });
     }
 
-    /// Restores the name of a file that was not removed after all, unless another file has the name by now.
+    /// Restores the name of a file that was not removed after all, unless another file has it now.
     async fn give_back(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) {
         let Some(location) = node.location().filter(|_| node.is_silly()) else { return };
-        // A close meanwhile must not remove it.
+        // A concurrent close must not remove it.
         node.make_plain();
         let given = match self.find(dir, name).await {
             Err(Error::NotFound) => self.move_name((dir, &location.name), (dir, name)).await.map(drop),
@@ -319,8 +319,7 @@ impl View {
         }
     }
 
-    /// Takes the name away that a file was given when it was removed. From now on a removal of its directory
-    /// waits for that.
+    /// Removes a silly name in the background. A removal of its directory waits for it.
     pub(super) fn remove_silly_in_background(self, node: Arc<Node>) {
         let removal = node.location().map(|location| self.session.silly_removals.begin(location.dir.id));
         self.background(|view| async move {
@@ -331,10 +330,10 @@ impl View {
 
     async fn remove_silly(&self, node: &Arc<Node>) {
         let Some(location) = node.location() else { return };
-        // Its data are not needed any more, but no WRITE may arrive after the REMOVE.
+        // The data are obsolete, but no WRITE may follow the REMOVE.
         let _ = self.settle(node).await;
         match self.remove(&location.dir, &location.name).await {
-            // Not there: the server did it, forgot that when it was started anew, and was asked again.
+            // Gone: the server did it before a restart and executed the repeated call again.
             Ok(_) | Err(Error::NotFound) if node.told().nlink <= 1 => self.drop_data(node).await,
             Ok(_) | Err(Error::NotFound) => {}
             Err(error) => {
@@ -344,12 +343,12 @@ impl View {
         }
         self.session.nodes.removed(location.dir.id, &location.name);
         node.lost_a_name(self.now());
-        // What is not to be dropped is to be made stable.
+        // Data that are not discarded must become stable.
         self.clone().commit_in_background(node).await;
     }
 }
 
-/// Does it outlive its name?
+/// Returns `true` if the file must survive its name.
 fn is_kept(node: &Node) -> bool {
     node.is_open() && node.file_type == FileType::Regular && !node.is_silly()
 }

@@ -17,7 +17,7 @@ use crate::calls::{ReadPiece, WritePiece};
 use crate::data::{Budget, FileData, Server, Sizes, Wrote};
 use crate::nodes::Node;
 
-/// An interrupted wait goes on for so long in case the reply still comes.
+/// Extension of an interrupted wait, in case the reply still arrives.
 const SILENCE: Duration = Duration::from_secs(2);
 
 impl AsRef<FileData> for Node {
@@ -59,8 +59,8 @@ impl Server for Session {
         node.told().size
     }
 
-    /// A wait for calls of others is interrupted under the same rule as a call: the server counts as silent
-    /// while the wait lasts.
+    /// Waits for an interruption under the same rule as a call: the server counts as silent during a wait for
+    /// other callers' calls.
     fn interruption(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static {
         let raised = caller.interrupt.raised();
         let rpc = self.nfs.rpc().clone();

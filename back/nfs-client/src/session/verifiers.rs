@@ -4,7 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// No two are the same, in any session of any client, but by chance in 2^64.
+/// Generator of verifiers that are unique among all clients, except by chance in 2^64.
 #[derive(Debug)]
 pub(super) struct Verifiers {
     next: AtomicU64,
@@ -18,13 +18,13 @@ impl Verifiers {
         Self { next: AtomicU64::new(start), taken: AtomicBool::new(true) }
     }
 
-    /// One that was never used. None if the server takes none.
+    /// Returns an unused verifier; `None` if the server supports none.
     pub(super) fn next(&self) -> Option<[u8; 8]> {
         let is_taken = self.taken.load(Ordering::Relaxed);
         is_taken.then(|| self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes())
     }
 
-    /// The server has said that it takes none.
+    /// Records that the server supports none.
     pub(super) fn are_not_taken(&self) {
         self.taken.store(false, Ordering::Relaxed);
     }

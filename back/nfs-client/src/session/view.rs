@@ -19,7 +19,7 @@ pub(super) struct View {
     pub session: Arc<Session>,
     pub caller: Caller,
     pub wants_changes: bool,
-    /// The caller will list the directories below what it lists now.
+    /// `true` if the caller will list the directories below.
     pub lists_subdirectories: bool,
 }
 
@@ -33,12 +33,12 @@ impl View {
         }
     }
 
-    /// What a session does about itself when it ends.
+    /// Creates a view for the work at the end of a session.
     pub(super) fn ending(session: &Arc<Session>) -> Self {
         Self::for_data(session.clone(), Caller::default())
     }
 
-    /// The same for work that goes on after the operation is answered.
+    /// Returns a view for work that outlives the operation.
     pub(super) fn detached(&self) -> Self {
         Self { caller: self.caller.detached(), ..self.clone() }
     }
@@ -52,12 +52,12 @@ impl View {
         background.spawn(work(self));
     }
 
-    /// The time, as the wire has it.
+    /// Returns the time by the clock of the wire.
     pub(super) fn now(&self) -> Instant {
         self.session.nfs.rpc().now()
     }
 
-    /// A node, through its opening when there is one.
+    /// Returns a node, by its opening if given.
     pub(super) fn through(&self, node: NodeId, file: Option<File>) -> Result<Arc<Node>> {
         match file {
             Some(file) if file.node == node => {
@@ -68,8 +68,7 @@ impl View {
         }
     }
 
-    /// Makes a call about a node. When the server does not know its handle any more, the node is looked for
-    /// by its path, once.
+    /// Makes a call about a node. If its handle is stale, the node is recovered by path, once.
     pub(super) async fn on<T, F, C>(
         &self,
         node: &Arc<Node>,
@@ -106,49 +105,49 @@ impl View {
         Ok(reply)
     }
 
-    /// Takes in attributes that came with a reply, where any did.
+    /// Updates the attributes from a reply, or expires them if it has none.
     pub(super) fn absorb(&self, node: &Node, attributes: &PostOpAttr, asked: Instant) {
         match attributes {
             Some(fattr) if node.learn(fattr, asked, self.now()) => {}
-            // None came, though something may have changed; or they are another node's.
-            _ => node.doubt(self.now()),
+            // None received, although the node may have changed; or those of another node.
+            _ => node.expire(self.now()),
         }
     }
 
-    /// Takes in attributes that came with a reply; that none came means nothing.
+    /// Updates the attributes from a reply, if it has any.
     pub(super) fn absorb_hint(&self, node: &Node, attributes: &PostOpAttr, asked: Instant) {
         if attributes.is_some() {
             self.absorb(node, attributes, asked);
         }
     }
 
-    /// Takes in what a change did to a directory or file.
+    /// Updates a directory or file after our own change.
     pub(super) fn absorb_change(&self, node: &Node, wcc: &WccData, asked: Instant) -> Change {
         if node.file_type == FileType::Directory {
             self.session.listed_ahead.names_change();
         }
         node.changing();
         if !node.learn_change(wcc, asked, self.now()) {
-            node.doubt(self.now());
+            node.expire(self.now());
         }
         if self.wants_changes { attr::change(wcc) } else { Change::default() }
     }
 
-    /// The present attributes, asked of the server now.
+    /// Requests the current attributes from the server.
     pub(super) async fn fetch(&self, node: &Arc<Node>) -> Result<Attr> {
         let asked = self.now();
         let reply = self.on(node, |handle| self.session.nfs.getattr(&self.caller, handle)).await?;
         let fattr = match answered(reply) {
             Ok(fattr) => fattr,
             Err(error) => {
-                node.doubt(self.now());
+                node.expire(self.now());
                 return Err(error);
             }
         };
         self.told(node, &fattr, asked)
     }
 
-    /// Attributes that came along, or else are asked for.
+    /// Returns attributes from a reply, or fetches them.
     pub(super) async fn told_or_fetched(
         &self,
         node: &Arc<Node>,
@@ -161,8 +160,8 @@ impl View {
         }
     }
 
-    /// Attributes of a node as a reply has them. Another number or type is another file behind the same
-    /// handle.
+    /// Updates a node from a reply and returns its attributes. Another number or type means that the handle
+    /// was reused.
     pub(super) fn told(&self, node: &Arc<Node>, fattr: &Fattr3, asked: Instant) -> Result<Attr> {
         if node.learn(fattr, asked, self.now()) {
             return Ok(node.known());
@@ -177,7 +176,7 @@ impl View {
     }
 }
 
-/// Does the server not know the handle any more?
+/// Returns `true` if the server does not know the handle.
 fn is_stale<T, F>(reply: &Reply<T, F>) -> bool {
     matches!(reply, Reply::Failed(Status::Stale | Status::BadHandle, _))
 }

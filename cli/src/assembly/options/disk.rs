@@ -231,7 +231,7 @@ const fn one_sector() -> u32 {
     512
 }
 
-/// Deserializes a value, checked as on the command line.
+/// Parses a value of the file, checked as on the command line.
 fn checked<'de, T, D: Deserializer<'de>>(
     key: &str,
     check: fn(&str) -> Result<T, String>,
@@ -251,7 +251,7 @@ fn checked<'de, T, D: Deserializer<'de>>(
     word.and_then(|word| check(&word)).map_err(|reason| D::Error::custom(format!("{key}: {reason}")))
 }
 
-/// Deserializes a path or a list of paths.
+/// Decodes a path or a list of paths.
 fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -160,7 +160,7 @@ impl CachePlan {
         self.store.capacity_bytes
     }
 
-    /// Puts write-back over a cache that was opened.
+    /// Adds write-back over an open cache.
     pub fn write_back_over(
         &self,
         tree: &Tree,
@@ -177,7 +177,7 @@ impl CachePlan {
         Ok(Some(Arc::new(export)))
     }
 
-    /// Puts the cache over what was opened of a tree.
+    /// Adds the cache over the open tree.
     pub fn over(&self, tree: &Tree, origin: &dyn Export) -> Result<Arc<CacheExport>, Failure> {
         let serving = format!("cache {tree} in {}", self.dir.display());
         let volume = {

@@ -471,7 +471,7 @@ fn open(
     Ok(OpenedExport { export, counters, client, cache, write_back })
 }
 
-/// Collects the counters of all components.
+/// Returns the counters of all components.
 fn all_counted(plan: &Plan, exports: &[OpenedExport], nfs: Vec<NfsCounts>) -> Counted {
     let mut counted = Counted { nfs, ..Counted::default() };
     for (planned, opened) in plan.exports.iter().zip(exports) {

@@ -33,7 +33,7 @@ impl Mount {
         commit(&self.server, &self.file, &self.caller)
     }
 
-    /// What the server was asked and has not answered.
+    /// Returns the unanswered requests of the server.
     fn asked(&self) -> Vec<String> {
         let state = self.server.state();
         let name = |asked: &Asked| match asked {
@@ -47,13 +47,13 @@ impl Mount {
         state.calls.iter().map(|call| name(&call.asked)).collect()
     }
 
-    /// The server does what it was asked first, in some way.
+    /// Executes and answers the first request.
     fn step(&self, quirk: Quirk) {
         self.server.work(0, quirk);
         self.server.tell(0);
     }
 
-    /// The server does all that it is asked, until the answer is there.
+    /// Executes requests until the answer is complete.
     fn served<T: Send + 'static>(&self, answer: Answer<T>) -> Result<T> {
         let slot = waited_for(answer);
         for _ in 0..1000 {
@@ -126,7 +126,7 @@ fn retainable_data_are_not_copied_and_others_copied_once() {
 
 #[test]
 fn queued_small_writes_merge_within_a_bound() {
-    // Sixteen WRITEs of 16 bytes, and the one that is under way.
+    // Sixteen WRITEs of 16 bytes, and the pending one.
     const FIT: u64 = 16 * 16 / 8 + 1;
     for retainable in [true, false] {
         let mount = Mount::new(16 * MANY, 1);

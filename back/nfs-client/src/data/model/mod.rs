@@ -29,7 +29,7 @@ impl AsRef<FileData> for File {
     }
 }
 
-/// What a server was asked and has not done.
+/// An unexecuted request.
 #[derive(Clone, Debug)]
 pub(super) enum Asked {
     Read {
@@ -46,7 +46,7 @@ pub(super) enum Asked {
     Cut(u64),
 }
 
-/// What it says.
+/// A reply of the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Said {
     Read(ReadDone),
@@ -55,20 +55,20 @@ pub(super) enum Said {
     Cut,
 }
 
-/// What it is to do instead of what is right.
+/// Faults of the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Quirk {
-    /// Take or give at most so many bytes.
+    /// Limit of the bytes taken or returned.
     pub(super) bytes_max: Option<usize>,
-    /// Say that there is no space.
+    /// `true` to fail with no space.
     pub(super) fails: bool,
-    /// Claim less stability than was asked for, or no bytes.
+    /// `true` to claim less stability than requested, or no bytes.
     pub(super) falls_short: bool,
 }
 
 type Answer = Arc<Mutex<(Option<Result<Said>>, Option<Waker>)>>;
 
-/// A call between its sending and the receipt of its answer.
+/// A call between its request and its reply.
 pub(super) struct Outstanding {
     pub(super) asked: Asked,
     said: Option<Result<Said>>,
@@ -79,10 +79,10 @@ pub(super) struct State {
     pub(super) stable: Vec<u8>,
     pub(super) cache: Vec<u8>,
     pub(super) boot: u64,
-    /// In the order in which they were sent.
+    /// Pending calls in the order of sending.
     pub(super) calls: VecDeque<Outstanding>,
     pub(super) in_flight_max: usize,
-    /// A new verifier for each answer.
+    /// `true` for a new verifier in each reply.
     pub(super) is_fickle: bool,
     pub(super) commits: usize,
     waiting_for_room: Vec<Waker>,
@@ -115,7 +115,7 @@ impl Model {
         self.state.lock().expect("not poisoned")
     }
 
-    /// Asks, without being the code that is tested.
+    /// Sends a request directly, past the code under test.
     pub(super) async fn ask(self: Arc<Self>, asked: Asked) -> Result<Said> {
         let answer: Answer = Arc::default();
         self.state().calls.push_back(Outstanding { asked, said: None, answer: answer.clone() });
@@ -132,7 +132,7 @@ impl Model {
         .await
     }
 
-    /// Does what one call asks, without saying so yet.
+    /// Executes a request without replying yet.
     pub(super) fn work(&self, which: usize, quirk: Quirk) {
         let mut state = self.state();
         let undone: Vec<usize> =
@@ -146,7 +146,7 @@ impl Model {
         state.calls[index].said = Some(said);
     }
 
-    /// One finished operation gets its reply.
+    /// Sends the reply of one executed request.
     pub(super) fn tell(&self, which: usize) {
         let mut state = self.state();
         let done: Vec<usize> =
@@ -168,8 +168,8 @@ impl Model {
         waker.into_iter().chain(room).for_each(Waker::wake);
     }
 
-    /// Loses what is not stable. Of what was done and not told, some is done again: the clients send it once
-    /// more.
+    /// Discards unstable data. If `forgets`, requests executed but not answered are executed again, because
+    /// clients resend them.
     pub(super) fn restart(&self, forgets: bool) {
         let mut state = self.state();
         state.boot += 1;
@@ -313,6 +313,6 @@ impl Server for Model {
     }
 }
 
-/// A READ of at most 16 bytes, a WRITE of at most 16.
+/// Limits of 16 bytes for READ and WRITE.
 pub(super) const SIZES: Sizes =
     Sizes { read_max: 16, write_max: 16, read_ahead_max: 48, read_ahead_time: Duration::from_secs(9) };

@@ -11,7 +11,7 @@ use super::cases::{Slot, said, waited_for};
 use super::{Asked, File, Model, Quirk, SIZES};
 use crate::caller::Caller;
 
-/// A server, one of its files, and a client of it.
+/// A client with a server and a file.
 struct User {
     server: Arc<Model>,
     file: Arc<File>,
@@ -34,7 +34,7 @@ impl User {
         waited_for(commit(&self.server, &self.file, &self.caller))
     }
 
-    /// Reads while the server does all it is asked.
+    /// Reads while the server executes all requests.
     fn read(&self, ahead: &ReadAhead, offset: u64, len: usize) -> Vec<u8> {
         let mut buffer = Buffer::new(len);
         let into = buffer.sink(0..len);

@@ -11,10 +11,10 @@ use super::super::{ReadAhead, commit, pause, read, write};
 use super::{Asked, File, Model, Quirk, SIZES};
 use crate::caller::Caller;
 
-/// The file is no longer than that. A byte of it is the number of the write that it is from; 0 is of none.
+/// Maximum file size. Each byte is the number of its write; 0 was never written.
 pub(super) const SIZE: usize = 96;
 
-/// What the mount may hold: a copied piece takes 2048 bytes and its overhead.
+/// Memory limit of the mount: a copied piece takes 2048 bytes and its overhead.
 const DIRTY_BYTES_MAX: usize = 7000;
 
 /// The outcome of an operation with a waiter.
@@ -45,14 +45,14 @@ struct Writes {
 struct Reads {
     offset: usize,
     buffer: Buffer,
-    /// What had been answered when it began.
+    /// Answered writes when it began.
     answered: Vec<u8>,
     answer: Slot<ReadDone>,
 }
 
 struct Flushes {
     answered: Vec<u8>,
-    /// What was lost, and told, before it began.
+    /// Reported losses when it began.
     told: Vec<u8>,
     answer: Slot<()>,
 }
@@ -68,12 +68,12 @@ pub(super) struct World {
     numbers: u8,
     /// The last answered write of each byte.
     answered: Vec<u8>,
-    /// The last write of each byte that the server refused, and whether that was reported.
+    /// The last refused write of each byte, and the last whose refusal was reported.
     lost: Vec<u8>,
     told: Vec<u8>,
-    /// Numbers up to this were cut off.
+    /// The highest write of each byte that was truncated.
     floor: Vec<u8>,
-    /// What each write covers.
+    /// Range of each write.
     covers: Vec<std::ops::Range<usize>>,
 }
 
@@ -103,7 +103,7 @@ impl World {
     pub(super) fn write(&mut self, offset: usize, len: usize, retainable: bool, stability: Stability) {
         let len = len.min(SIZE - offset);
         let overlaps = |other: &Writes| offset < other.offset + other.len && other.offset < offset + len;
-        // Of two that are written to one place at a time either may win.
+        // Of two concurrent writes to one range either may win.
         if len == 0 || self.cut.is_some() || self.writes.iter().any(overlaps) || self.numbers == u8::MAX {
             return;
         }
@@ -118,7 +118,7 @@ impl World {
         self.writes.push(Writes { number, offset, len, stability, answer });
         self.look();
         if !retainable && !self.writes.iter().any(|write| write.number == number) {
-            // What is answered is the program's again.
+            // After the answer the memory belongs to the program again.
             own.as_mut_slice().expect("it was not retained").fill(0xEE);
         }
     }
@@ -166,7 +166,7 @@ impl World {
         self.server.work(which, quirk);
     }
 
-    /// The call is about to fail: what of the file goes with it.
+    /// Records the bytes that a failing call loses.
     fn note_loss(&mut self, which: usize) {
         let state = self.server.state();
         let undone: Vec<_> = state.calls.iter().filter(|call| call.said.is_none()).collect();
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// No file is cut while it cannot be.
+    /// Returns `true` if the model permits a failure now.
     pub(super) fn may_fail(&self) -> bool {
         self.cut.is_none() && self.reads.is_empty()
     }
@@ -194,7 +194,7 @@ impl World {
         self.look();
     }
 
-    /// Takes in what was answered, and checks it.
+    /// Takes and checks the answers.
     pub(super) fn look(&mut self) {
         self.look_at_writes();
         self.look_at_cut();
@@ -246,7 +246,7 @@ impl World {
                 Some(Err(_)) => self.told.clone_from(&self.lost),
                 Some(Ok(())) => {
                     let stable = self.server.state().stable.clone();
-                    // What is being cut off may be gone already.
+                    // The truncated part may be gone already.
                     let end = self.cut.as_ref().map_or(SIZE, |(size, _)| *size);
                     for (at, flushed) in flush.answered[..end].iter().enumerate() {
                         let kept = stable.get(at).copied().unwrap_or(0);
@@ -283,14 +283,14 @@ impl World {
         }
     }
 
-    /// No byte comes from nowhere, or from before the file was cut.
+    /// Checks that a byte was written there, after the last truncation.
     fn check_byte(&self, place: usize, byte: u8) {
         let from = self.covers.get(usize::from(byte)).is_some_and(|range| range.contains(&place));
         assert!(from, "byte {place}: {byte} was never written there");
         assert!(byte == 0 || byte > self.floor[place], "byte {place}: {byte} was cut off");
     }
 
-    /// What was sent and is not answered shares no byte; what the server has was written.
+    /// Checks that pending WRITEs do not overlap, and that the server has only written bytes.
     fn check_calls(&self) {
         let state = self.server.state();
         let mut sent: Vec<(u64, u64)> = Vec::new();
@@ -308,9 +308,9 @@ impl World {
         }
     }
 
-    /// The server does all it is asked, and nothing is left to wait for.
+    /// Executes all requests, and checks that nothing remains to wait for.
     pub(super) fn finish(&mut self) {
-        // What found room only meanwhile is made stable by the second.
+        // The second flush covers bytes that got memory only during the first.
         for _ in 0..2 {
             self.flush();
             self.drain();

@@ -9,9 +9,8 @@ use super::{ABSENT_MAX, CachedName, Nodes, Sighting, Table};
 use crate::nodes::node::{Epoch, Location, Node};
 
 impl Nodes {
-    /// The node was seen under this name, in a reply to a call that was made when the directory was in this
-    /// epoch. That a directory is in itself, or deeper than any path is, is not remembered: its location
-    /// keeps those above it.
+    /// Records that a name leads to a node, from a call in this epoch of the directory. A location is not
+    /// recorded if it would put a directory into itself or too deep, since a location references all parents.
     pub(crate) fn record(&self, node: &Arc<Node>, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
         if node.id == NodeId::ROOT {
             return;
@@ -31,7 +30,7 @@ impl Nodes {
         table.see((dir.id, name.clone()), Sighting { node: Some(node.id), epoch });
     }
 
-    /// There was no such name when the directory was in this epoch.
+    /// Records that a name does not exist in this epoch of the directory.
     pub(crate) fn record_absent(&self, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
         let mut table = self.table();
         if table.absent >= ABSENT_MAX {
@@ -41,7 +40,7 @@ impl Nodes {
         table.see((dir.id, name.clone()), Sighting { node: None, epoch });
     }
 
-    /// What a name leads to, if it was seen while the directory was as it is now. Counts a look-up.
+    /// Returns the cached target of a name if its epoch is current. Counts a look-up.
     pub(crate) fn cached(&self, dir: &Arc<Node>, name: &NameBuf) -> Option<CachedName> {
         let mut guard = self.table();
         let table = &mut *guard;
@@ -60,14 +59,14 @@ impl Nodes {
         }
     }
 
-    /// What was last seen under a name, however long ago, if it is known still.
+    /// Returns the last known target of a name, regardless of age, if it is still cached.
     pub(crate) fn at(&self, dir: NodeId, name: &NameBuf) -> Option<Arc<Node>> {
         let table = self.table();
         let id = table.by_name.get(&(dir, name.clone()))?.node?;
         table.by_id.get(&id).map(|held| held.node.clone())
     }
 
-    /// The name is gone. What it led to.
+    /// Removes a name; returns its target.
     pub(crate) fn removed(&self, dir: NodeId, name: &NameBuf) -> Option<Arc<Node>> {
         let mut table = self.table();
         let id = table.by_name.get(&(dir, name.clone()))?.node?;
@@ -82,8 +81,8 @@ impl Nodes {
         node
     }
 
-    /// A name is gone by now that these were seen under. If none was, a file of several names may have lost
-    /// one.
+    /// Records that a name of these nodes was removed. Without nodes, any file with several names may have
+    /// lost one.
     pub(crate) fn lost_a_name<'a>(&self, seen: impl IntoIterator<Item = &'a Arc<Node>>, now: Instant) {
         let mut last = None;
         for node in seen {
@@ -96,14 +95,14 @@ impl Nodes {
         }
     }
 
-    /// Was there no such name when the directory was as it is now?
+    /// Returns `true` if the name is known not to exist in the current epoch.
     pub(crate) fn is_absent(&self, dir: &Node, name: &NameBuf) -> bool {
         let table = self.table();
         let sighting = table.by_name.get(&(dir.id, name.clone()));
         sighting.is_some_and(|sighting| sighting.node.is_none() && sighting.epoch == dir.epoch())
     }
 
-    /// What the name leads to is not known any more.
+    /// Forgets the target of a name.
     pub(crate) fn forget_name(&self, dir: NodeId, name: &NameBuf) {
         self.table().unsee(&(dir, name.clone()));
     }
@@ -123,7 +122,7 @@ impl Table {
         }
     }
 
-    /// Forgets the name that a node was last seen under, if nothing else was seen there since.
+    /// Forgets the name of a node, unless another node was recorded there since.
     pub(super) fn unname(&mut self, node: &Node) {
         if let Some(Location { dir, name }) = node.location() {
             let key = (dir.id, name);

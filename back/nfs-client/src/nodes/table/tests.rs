@@ -1,4 +1,4 @@
-//! The table of nodes, its names, and what it drops.
+//! Tests of the node table, its names, and evictions.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ fn a_name_is_known_until_others_change_its_directory() {
     nodes.record_absent(&root, &name("b"), root.epoch());
     assert!(matches!(nodes.cached(&root, &name("a")), Some(CachedName::Node(found)) if found.id == node.id));
     assert!(matches!(nodes.cached(&root, &name("b")), Some(CachedName::Nothing)));
-    // A change of ours with no other client's in between.
+    // Own change, with no concurrent one.
     let before = fattr(1, FileType3::Directory, 1);
     let own = WccData {
         before: Some(WccAttr { size: before.size, mtime: before.mtime, ctime: before.ctime }),
@@ -104,7 +104,7 @@ fn a_name_is_known_until_others_change_its_directory() {
     };
     root.learn_change(&own, Instant::now(), Instant::now());
     assert!(nodes.cached(&root, &name("a")).is_some());
-    // The same again: what was before is not what we knew.
+    // The same reply again: its `before` is not the last known state.
     let foreign = WccData { after: Some(fattr(1, FileType3::Directory, 3)), ..own };
     root.learn_change(&foreign, Instant::now(), Instant::now());
     assert!(nodes.cached(&root, &name("a")).is_none() && nodes.cached(&root, &name("b")).is_none());
@@ -120,14 +120,14 @@ fn evicted_node_ignores_replies_older_than_its_change() {
         |asked, came| nodes.enter(None, handle(2), &file, at(asked), at(came)).expect("within the budget");
     let node = enter(0, 1);
     let longer = WccData { before: None, after: Some(Fattr3 { size: 7, ..file }) };
-    // A WRITE, beside a listing that was asked for before it and is answered after it.
+    // WRITE concurrent with a listing that was requested before and answered after it.
     node.changing();
     node.learn_change(&longer, at(3), at(4));
     nodes.forget(&[(node.id, 1)]);
     let node = enter(2, 5);
-    assert!(node.is_doubtful(), "of 0 bytes");
+    assert!(node.is_expired(), "of 0 bytes");
     nodes.forget(&[(node.id, 1)]);
-    assert!(!enter(6, 7).is_doubtful(), "asked for after all that is known");
+    assert!(!enter(6, 7).is_expired(), "asked for after all that is known");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn nlink_zero_needs_the_last_name_removed_here() {
     let file = Fattr3 { nlink: 3, ..fattr(10, FileType3::Regular, 1) };
     let node = nodes.enter(None, handle(2), &file, at(0), at(1)).expect("within the budget");
     assert!(node.after_its_end().is_none(), "removed by others");
-    // CachedName under the name, and found there.
+    // Cached under the name, and found by a look-up.
     nodes.lost_a_name([&node, &node], at(2));
     assert!(node.after_its_end().is_none(), "others may have replaced the other names");
     assert!(node.learn(&Fattr3 { nlink: 2, ..file }, at(3), at(4)));
