@@ -1,32 +1,32 @@
-//! What keeps a measurement from being made.
+//! Errors of measurements.
 
 use std::path::Path;
 
 use thiserror::Error;
 
-/// Why there is no figure.
+/// Reason for a missing figure.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The system refused something.
+    /// The system refused an operation.
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
-    /// A program that is measured ended too early, or did not begin.
+    /// A measured program failed to start or ended too early.
     #[error("{program}: {what}")]
     Server { program: String, what: String },
-    /// A column cannot be measured here, for a reason that the reader can mend.
+    /// A column cannot be measured on this machine, for a reason that the user can fix.
     #[error("{0}")]
     Absent(String),
-    /// The run was asked to end.
+    /// The run was interrupted.
     #[error("interrupted")]
     Interrupted,
-    /// A server answered wrongly: a figure for it would mean nothing.
+    /// A server replied incorrectly, so a figure for it would be meaningless.
     #[error("{what}: wrong answer: {answer}")]
     Wrong { what: String, answer: String },
 }
 
-/// A wrong answer, told by an error and what caused it.
+/// Returns an error for a wrong answer, with its chain of causes.
 pub fn wrong(what: &str, error: &(impl std::error::Error + ?Sized)) -> Error {
-    // The last in the chain is what happened.
+    // The last in the chain is the root cause.
     let mut answer = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
@@ -38,10 +38,10 @@ pub fn wrong(what: &str, error: &(impl std::error::Error + ?Sized)) -> Error {
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Says what was being done when the system refused it.
+/// Context of system errors.
 pub trait Doing<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
-    /// Names the operation and the file it was done to.
+    /// Reports the operation and its file.
     fn doing_to(self, what: &str, path: &Path) -> Result<T>;
 }
 

@@ -1,13 +1,12 @@
-//! `tombolo-bench`: measures Tombolo, its peers and what the machine itself can do, interleaved within one
-//! run.
+//! `tombolo-bench`: interleaved measurements of Tombolo, its peers and the limits of the machine.
 //!
-//! One module per table ([`table`]); each makes a [`report::Report`], which prints as tables and is stored as
-//! JSON. Nothing here asserts a time: a figure is printed beside its target, met or missed.
+//! One module per table ([`table`]); each creates a [`report::Report`], which is printed as tables and stored
+//! as JSON. No time is asserted: a figure is printed with its target, met or missed.
 //!
-//! Not here: correctness (the tests see to that), and micro-benchmarks of single functions.
+//! Non-goals: correctness (covered by tests) and micro-benchmarks of single functions.
 //!
-//! Reading order: [`measure`] (how a figure comes about), [`peer`] (what is measured), [`files`] and
-//! [`guest`] (what is done), [`table`], [`report`].
+//! Reading order: [`measure`] (method), [`peer`] (measured programs), [`files`] and [`guest`] (operations),
+//! [`table`], [`report`].
 #![forbid(unsafe_code)]
 
 mod args;
@@ -38,17 +37,17 @@ fn main() -> ExitCode {
     match run(&BenchArgs::parse(), &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Where it cannot be written the exit code says enough.
+            // If this fails too, the exit code must suffice.
             let _unread = writeln!(io::stderr(), "tombolo-bench: cannot measure: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Does what the command line asks for, and prints to `out`.
+/// Runs the command line, and prints to `out`.
 fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::Limit { limit, address } = &args.table {
-        // A server: signals end it at once.
+        // Servers end immediately on signals.
         return nfs::serve(*limit, *address, &args.within);
     }
     if let TableArgs::Drive(drive) = &args.table {
@@ -66,7 +65,7 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
     if let TableArgs::Answer { address, name, seconds } = &args.table {
         return table::gvfs::answered(*address, name, Duration::from_secs(*seconds));
     }
-    // Remembered before anything is pinned.
+    // Recorded before anything is pinned.
     let _all = measure::spare_cores();
     measure::end_on_signals()?;
     let plan = args.plan();
@@ -98,7 +97,7 @@ fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
             let (files, transactions) = (*files, *files);
             files::Postmark { files, transactions, bytes_max: 9_700, reads: 1 }.run(folder)
         }
-        // Done above.
+        // Handled above.
         TableArgs::Limit { .. }
         | TableArgs::Answer { .. }
         | TableArgs::Drive(_)
@@ -116,7 +115,7 @@ type Table = fn(&Plan) -> Result<Report>;
 
 const FUSE_TABLES: [Table; 2] = [table::virtio::run, table::mount::run];
 
-/// Every table; one that cannot be made here does not keep the others from being made.
+/// Measures every table; one that this machine cannot measure is skipped.
 fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let [virtio, mount] = FUSE_TABLES;
     let guest: Table = |plan| table::guest::run(plan, &GuestJob::new("lua"));
@@ -125,7 +124,7 @@ fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     for table in [table::waist::run as Table, virtio, mount, disk, nbd, table::memory::run, guest] {
         publish_or_leave_out(args, "", table(plan), out)?;
     }
-    // Minutes, which would show no more of the bench than the others.
+    // Takes minutes and covers no more of the bench than the others.
     if !plan.quick {
         let made = table::guest_disk::run(plan, Path::new(args::DISK));
         publish_or_leave_out(args, "", made, out)?;
@@ -140,31 +139,29 @@ fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// The parts of the table of links; one that cannot be made here does not keep the others from being made.
+/// Measures the parts of the table of links; one that this machine cannot measure is skipped.
 fn run_ring(args: &BenchArgs, ring: &RingArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     table::ring::run(plan, &ring.only, |part, made| {
         publish_or_leave_out(args, &format!("ring, {part}: "), made, out)
     })
 }
 
-/// The parts of the table of caches that are told of changes; one that cannot be made here does not keep the
-/// others from being made.
+/// Measures the parts of the table of notified caches; one that this machine cannot measure is skipped.
 fn run_vnfs(args: &BenchArgs, vnfs: &VnfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     table::vnfs::run(plan, vnfs, |part, made| {
         publish_or_leave_out(args, &format!("vnfs, {part}: "), made, out)
     })
 }
 
-/// The parts of the table of the caching proxy; one that cannot be made here does not keep the others from
-/// being made.
+/// Measures the parts of the table of the caching proxy; one that this machine cannot measure is skipped.
 fn run_gvfs(args: &BenchArgs, gvfs: &GvfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     table::gvfs::run(plan, gvfs, |part, made| {
         publish_or_leave_out(args, &format!("gvfs, {part}: "), made, out)
     })
 }
 
-/// The NFS server's table, in a network of its own: there this program runs once more. Where that is not
-/// allowed, here, without the peer.
+/// Measures the NFS server by rerunning this program in a new network namespace; if that is not permitted,
+/// measures in the present one without the peer.
 fn run_nfs(args: &BenchArgs, which: &NfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     if which.here {
         return publish(args, &table::nfs::run(plan, &which.only, None)?, out);
@@ -175,7 +172,7 @@ fn run_nfs(args: &BenchArgs, which: &NfsArgs, plan: &Plan, out: &mut dyn Write) 
     }
 }
 
-/// The NFS client's tables and figures, in networks of their own: there this program runs once more.
+/// Measures the NFS client by rerunning this program in new network namespaces.
 fn run_atomic(args: &BenchArgs, atomic: &AtomicArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
     if atomic.here {
         return table::atomic::run(plan, atomic, out, |report, out| publish(args, report, out));
@@ -183,8 +180,7 @@ fn run_atomic(args: &BenchArgs, atomic: &AtomicArgs, plan: &Plan, out: &mut dyn 
     nfs::run_inside(&args.here("atomic", &atomic.only, Some(&atomic.disk)), out)
 }
 
-/// Publishes a report, or says that it is not there if this machine cannot make it. `what` goes before the
-/// reason.
+/// Publishes a report, or reports that this machine cannot measure it. `what` precedes the reason.
 fn publish_or_leave_out(
     args: &BenchArgs,
     what: &str,
@@ -201,7 +197,7 @@ fn publish_or_leave_out(
 }
 
 fn publish(args: &BenchArgs, report: &Report, out: &mut dyn Write) -> Result<()> {
-    // Half a report is none.
+    // Incomplete reports are not published.
     measure::go_on()?;
     if let Some(folder) = &args.out {
         report::write(report, folder)?;

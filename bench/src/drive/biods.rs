@@ -1,5 +1,5 @@
-//! A thread for each request, as SunOS's biods: the program hands its data over, a thread sends it and waits
-//! for the reply. Only for the comparison.
+//! Reference client with a thread per request, like SunOS's biods: the program hands over its data, and a
+//! thread sends it and waits for the reply.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,7 +23,7 @@ pub struct Biods {
     file: String,
     codec: Codec,
     team: Option<Team>,
-    /// The program's own memory, which is written from and read into.
+    /// The program's own memory, the source and destination of data.
     memory: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ impl Biods {
         Ok(Self { mounted, nfs, file, codec, team: None, memory: Vec::new() })
     }
 
-    /// As many threads as requests in flight, for one file.
+    /// Starts as many threads as requests in flight, for one file.
     fn team(&mut self, file: Handle, limit: u32) -> Result<Team> {
         match self.team.take() {
             Some(team) if team.file == file && team.biods.len() == limit as usize => Ok(team),
@@ -75,7 +75,7 @@ impl Client for Biods {
     }
 }
 
-/// The threads that work on one file.
+/// Threads that work on one file.
 struct Team {
     file: Handle,
     queue: Arc<Queue>,
@@ -103,14 +103,14 @@ impl Team {
             let mut request = self.queue.spare();
             (request.offset, request.wanted) = (at as u64, false);
             request.data.clear();
-            // The program goes on and may change its memory: the request needs a copy.
+            // The program may change its memory meanwhile, so the request needs a copy.
             request.data.extend_from_slice(memory.get(at..at + bytes).unwrap_or_default());
             self.queue.put(request);
         }
         self.queue.drain()
     }
 
-    /// As many requests ahead as there are threads.
+    /// Reads with as many requests ahead as there are threads.
     fn read(&self, job: &Job, memory: &mut [u8]) -> Result<()> {
         let ask = |(at, bytes): (usize, usize)| {
             let mut request = self.queue.spare();
@@ -123,7 +123,7 @@ impl Team {
         for (at, bytes) in job.each() {
             let request = self.queue.wait_for(at as u64)?;
             ahead.next().into_iter().for_each(ask);
-            // From the page that a thread filled to the program's memory.
+            // Copied from the buffer that a thread filled to the program's memory.
             if let (Some(place), Some(data)) = (memory.get_mut(at..at + bytes), request.data.get(..bytes)) {
                 place.copy_from_slice(data);
             }
@@ -137,13 +137,13 @@ impl Drop for Team {
     fn drop(&mut self) {
         self.queue.close();
         for biod in self.biods.drain(..) {
-            // What it could not do has been said.
+            // Its failure was reported already.
             let _panicked = biod.join();
         }
     }
 }
 
-/// One thread's side: a connection, and at most one call on it.
+/// A thread's connection, with at most one call on it.
 struct Biod {
     stream: TcpStream,
     file: Handle,
@@ -157,13 +157,13 @@ impl Biod {
     fn connect(nfs: SocketAddr, file: Handle, codec: Codec, number: u32) -> Result<Self> {
         let stream = TcpStream::connect(nfs).doing(|| format!("connect to {nfs}"))?;
         stream.set_nodelay(true).doing(|| "set TCP_NODELAY".to_owned())?;
-        // It begins anywhere: a server may take equal calls with equal xids of one client for one.
+        // A random start: a server may take equal calls with equal xids of one client for repetitions.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let xid = now.subsec_nanos() ^ number.wrapping_mul(0x0100_0000);
         Ok(Self { stream, file, codec, xid, call: Vec::new(), reply: Vec::new() })
     }
 
-    /// Makes one call and waits for its reply.
+    /// Makes a call and waits for its reply.
     fn perform(&mut self, request: &mut Request) -> Result<()> {
         self.xid = self.xid.wrapping_add(1);
         self.call.clear();
@@ -199,7 +199,7 @@ impl Biod {
         self.stream.write_all(&self.call)?;
         self.receive(count)?;
         let moved = self.codec.read_reply(&self.reply, self.xid);
-        // The head has to be parsed before it is known where the data belongs.
+        // The destination of the data is known only after the head is parsed.
         if let Some(data) = moved.as_ref().and_then(|moved| self.reply.get(moved.data.clone())) {
             request.data.clear();
             request.data.extend_from_slice(data);
@@ -207,9 +207,9 @@ impl Biod {
         Ok(moved)
     }
 
-    /// Receives one whole record of one fragment.
+    /// Receives a record of one fragment.
     fn receive(&mut self, data_bytes: usize) -> std::io::Result<()> {
-        /// A reply without its data.
+        /// Maximum length of a reply without its data.
         const HEAD_BYTES: usize = 512;
         let most = HEAD_BYTES + data_bytes + padding(data_bytes);
         self.reply.resize(most, 0);

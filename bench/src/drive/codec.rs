@@ -1,5 +1,4 @@
-//! Three ways to turn calls into bytes and bytes into replies: ours, plain byte order by hand, and a generic
-//! XDR library.
+//! Three codecs of calls and replies: the product's, manual byte order conversion, and a generic XDR library.
 
 mod by_hand;
 pub mod generic;
@@ -11,30 +10,30 @@ use tombolo_wire_nfs3::Fattr3;
 
 use crate::nfs::client::Handle;
 
-/// One of them.
+/// A codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
-    /// `wire/xdr` and those on it.
+    /// The product's `wire/xdr` and the crates over it.
     Ours,
-    /// Numbers written to where they belong, and read from where they have to be: the least that can be done.
+    /// Numbers converted in place: the minimal work.
     Raw,
-    /// `nfs3_types`, which derives its codec and goes over `Read` and `Write`.
+    /// `nfs3_types`, whose derived codec uses `Read` and `Write`.
     Generic,
 }
 
-/// What a reply says was read or written.
+/// Result of a READ or WRITE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     pub count: u32,
-    /// Where in the record the data of a READ lies.
+    /// Range of the data in the record.
     pub data: Range<usize>,
-    /// The file's attributes, as far as the codec makes them ours.
+    /// Attributes of the file, if the codec converts them to our type.
     pub attributes: Option<Fattr3>,
 }
 
 impl Codec {
-    /// A WRITE, UNSTABLE, by root, with its mark. True when the data was copied behind its head; otherwise it
-    /// has to follow.
+    /// Encodes an unstable WRITE by root, with its record mark. Returns `true` if it includes the data;
+    /// otherwise they must follow.
     pub fn write_call(self, out: &mut Vec<u8>, xid: u32, file: &Handle, offset: u64, data: &[u8]) -> bool {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
         match self {
@@ -45,7 +44,7 @@ impl Codec {
         self == Codec::Generic
     }
 
-    /// A READ by root, with its mark.
+    /// Encodes a READ by root, with its record mark.
     pub fn read_call(self, out: &mut Vec<u8>, xid: u32, file: &Handle, offset: u64, count: u32) {
         match self {
             Codec::Ours => ours::read_call(out, xid, file, offset, count),
@@ -54,7 +53,7 @@ impl Codec {
         }
     }
 
-    /// What a good reply to a WRITE says, of a record with its mark; `None` of any other.
+    /// Decodes a successful reply to a WRITE, with its record mark; `None` for any other record.
     pub fn write_reply(self, record: &[u8], xid: u32) -> Option<Moved> {
         match self {
             Codec::Ours => ours::write_reply(record, xid),
@@ -63,7 +62,7 @@ impl Codec {
         }
     }
 
-    /// What a good reply to a READ says.
+    /// Decodes a successful reply to a READ.
     pub fn read_reply(self, record: &[u8], xid: u32) -> Option<Moved> {
         match self {
             Codec::Ours => ours::read_reply(record, xid),

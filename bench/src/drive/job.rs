@@ -1,4 +1,4 @@
-//! What a client is to do.
+//! Jobs of a client.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,20 @@ use crate::nfs::READ_PREFIX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// To the server, until it is stable there.
+    /// Write until the data are stable.
     Write,
-    /// The same with every request stable before it is answered.
+    /// Write with each request stable before its reply.
     WriteStable,
-    /// From the server's page cache.
+    /// Read from the server's page cache.
     Read,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
     pub direction: Direction,
-    /// The most requests in flight; 0 is as many as the client finds good.
+    /// Limit of requests in flight; 0 for the client's choice.
     pub limit: u32,
-    /// Bytes of a request, and of the program's reads and writes.
+    /// Size of requests, and of the program's reads and writes.
     pub piece_bytes: usize,
     pub file_bytes: usize,
 }
@@ -31,19 +31,19 @@ impl Job {
         self.file_bytes.div_ceil(self.piece_bytes.max(1))
     }
 
-    /// Where each request begins, and how many bytes it has.
+    /// Returns offset and length of each request.
     pub fn each(self) -> impl Iterator<Item = (usize, usize)> {
         let (piece, file) = (self.piece_bytes.max(1), self.file_bytes);
         (0..file).step_by(piece).map(move |at| (at, piece.min(file - at)))
     }
 
-    /// The name of the file that is read.
+    /// Returns the name of the file to read.
     pub fn read_name(&self) -> String {
         read_name(self.file_bytes)
     }
 }
 
-/// The name of a file of so many bytes that is there to be read.
+/// Returns the name of the file of this size that exists for reading.
 pub fn read_name(file_bytes: usize) -> String {
     format!("{READ_PREFIX}{file_bytes}")
 }

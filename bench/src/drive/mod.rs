@@ -1,10 +1,9 @@
-//! Clients that move files, each as a process of its own, `tombolo-bench drive CLIENT …`: so that threads,
-//! context switches and processor time of one are told from those of another, and each is placed like a
-//! server is.
+//! Clients that transfer files, each in its own process (`tombolo-bench drive CLIENT …`), so that their
+//! threads, context switches and processor time are counted separately, and each is placed like a server.
 //!
-//! A line `write LIMIT PIECES PIECEBYTES FILEBYTES` or `read …` on standard input is one file, with so many
-//! requests in flight at most (0: as many as the client finds good); `memory FILEBYTES` asks where the
-//! program has a file. The answer is that of `bench/peers/libnfs-driver.c`, which is one of these clients.
+//! A line `write LIMIT PIECES PIECEBYTES FILEBYTES` or `read …` on standard input is one file, with at most
+//! LIMIT requests in flight (0: the client's choice); `memory FILEBYTES` queries the address of the program's
+//! memory for a file. Replies are those of `bench/peers/libnfs-driver.c`, which is one of these clients.
 //!
 //! Reading order: [`Job`], [`Client`], [`biods`], [`codec`].
 
@@ -32,57 +31,56 @@ use ours::Ours;
 use steps::{Step, Steps};
 use tcp::BareTcp;
 
-/// What moves the files.
+/// Kind of client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// The product, called as a library.
     Tombolo,
-    /// A thread for each request, as SunOS's biods: data is copied into the request; our codec.
+    /// A thread per request, like SunOS's biods: data copied into the request; our codec.
     Biods,
-    /// The same with plain byte order instead of a codec.
+    /// A thread per request with manual byte order conversion.
     BiodsRaw,
-    /// The same with a generic XDR library, which copies the data once more.
+    /// A thread per request with a generic XDR library, which copies the data again.
     BiodsGeneric,
-    /// One thread that sends, with what the paper's first step leaves in.
+    /// One sending thread, with the overhead left by the paper's first step.
     StepCopies,
-    /// With what its second step leaves in.
+    /// One sending thread, with the overhead left by the paper's second step.
     StepGenericCodec,
-    /// With nothing of that.
+    /// One sending thread without that overhead.
     StepLean,
-    /// Bare TCP; what arrives is dropped.
+    /// Bare TCP; received data are dropped.
     Tcp,
-    /// Bare TCP; what arrives is written to a file.
+    /// Bare TCP; received data are written to a file.
     TcpToFile,
 }
 
-/// What a client is told.
+/// Arguments of a client.
 #[derive(Args, Debug)]
 pub struct DriveArgs {
-    /// Which client.
+    /// Kind of client.
     pub kind: Kind,
-    /// Where the server answers NFS, or bare TCP.
+    /// Address of the server of NFS, or bare TCP.
     pub nfs: SocketAddr,
-    /// Where it answers MOUNT.
+    /// Address of MOUNT.
     pub mount: SocketAddr,
-    /// What is mounted.
+    /// Export to mount.
     pub export: String,
-    /// The name of the file that is written.
+    /// Name of the file to write.
     pub file: String,
 }
 
-/// Moves files.
+/// A client that transfers files.
 trait Client {
-    /// One file from end to end; when it is written, until it is stable. Says how long that took, opening it
-    /// left out.
+    /// Transfers a file, when writing until it is stable. Returns the time without the open.
     fn transfer(&mut self, job: &Job) -> Result<Duration>;
 
-    /// The program's own memory for a file of so many bytes, where the copies of a byte are counted.
+    /// Returns the program's own memory for a file of this size, for counting copies.
     fn memory(&mut self, _file_bytes: usize) -> &[u8] {
         &[]
     }
 }
 
-/// Does what standard input says until it ends.
+/// Executes the jobs on standard input until it ends.
 pub fn drive(args: &DriveArgs) -> Result<()> {
     let mut client: Box<dyn Client> = match args.kind {
         Kind::Tombolo => Box::new(Ours::new(args)),
@@ -101,7 +99,7 @@ pub fn drive(args: &DriveArgs) -> Result<()> {
             Some(file_bytes) => client.memory(file_bytes).as_ptr().addr() as u64,
             None => u64::try_from(client.transfer(&line.parse()?)?.as_nanos()).unwrap_or(u64::MAX),
         };
-        // No single laps follow.
+        // No individual laps follow.
         let answer = [&number.to_ne_bytes()[..], &0_u32.to_ne_bytes()].concat();
         let mut out = stdout().lock();
         out.write_all(&answer).and_then(|()| out.flush()).doing(|| "answer".to_owned())?;
@@ -109,7 +107,7 @@ pub fn drive(args: &DriveArgs) -> Result<()> {
     Ok(())
 }
 
-/// What is written: bytes that differ from one another.
+/// Returns test data that vary between bytes.
 fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at / 7) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! The product: an export mounted by `back/nfs-client`, called through the waist as a library is.
+//! The product: an export mounted by `back/nfs-client`, called through the waist as a library.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tombolo_mem::Buffer;
 use super::{Client, Direction, DriveArgs, Job, content};
 use crate::error::{Error, Result, wrong};
 
-/// The most that an adaptive limit may come to.
+/// Maximum of an adaptive limit.
 const ADAPTIVE_MAX: u32 = 128;
 const SESSION: SessionId = SessionId(1);
 
@@ -24,9 +24,9 @@ pub struct Ours {
     server: Server,
     path: String,
     file: String,
-    /// Each with the sizes of its requests; those are agreed on when mounting.
+    /// Mounts by request size, which is negotiated when mounting.
     mounts: HashMap<usize, Mount>,
-    /// The program's own memory, which is written from and read into.
+    /// The program's own memory, the source and destination of data.
     memory: Buffer,
 }
 
@@ -36,7 +36,7 @@ struct Mount {
 }
 
 impl Ours {
-    /// For a server; it is mounted by the first job.
+    /// Creates a client of a server, which the first job mounts.
     pub fn new(args: &DriveArgs) -> Self {
         let ports = if args.nfs.port() == args.mount.port() {
             Ports::One(args.nfs.port())
@@ -93,7 +93,7 @@ impl Client for Ours {
     }
 }
 
-/// An open file, closed when it is dropped.
+/// An open file, closed on drop.
 struct Open<'a> {
     files: &'a dyn FileSystem,
     cx: Ctx,
@@ -126,7 +126,7 @@ impl<'a> Open<'a> {
                 stability,
                 kill_privileges: false,
                 in_place: false,
-                // It does not change before the file is stable.
+                // Unchanged until the file is stable.
                 retainable: true,
                 by_owner: false,
             };
@@ -160,7 +160,7 @@ fn check(moved: usize, wanted: usize) -> Result<()> {
     Err(Error::Wrong { what: "a piece".to_owned(), answer: format!("{moved} bytes of {wanted}") })
 }
 
-/// Memory with [`content`].
+/// Returns memory filled with [`content`].
 pub(super) fn filled(bytes: usize) -> Buffer {
     let mut buffer = Buffer::new(bytes);
     if let Some(memory) = buffer.as_mut_slice() {

@@ -1,30 +1,29 @@
-//! What stands between the program and the threads that make its requests: a queue of limited length, and a
-//! pool of buffers.
+//! Bounded queue between the program and the threads that make its requests, and its buffer pool.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Error;
 
-/// Data on its way: of a WRITE, what is written; of a READ, where it is put.
+/// A request with the data to write, or the buffer to read into.
 #[derive(Debug, Default)]
 pub struct Request {
     pub offset: u64,
-    /// Of as many bytes as are to be moved.
+    /// Buffer with the length of the request.
     pub data: Vec<u8>,
-    /// Whether the program waits for the data.
+    /// `true` if the program waits for the data.
     pub wanted: bool,
 }
 
-/// Requests to be made, and requests that were made.
+/// Queue of requests, and of finished ones.
 #[derive(Debug)]
 pub struct Queue {
     state: Mutex<State>,
-    /// There is something to do.
+    /// Signalled when a request is queued.
     work: Condvar,
-    /// There is room, or something was done.
+    /// Signalled when there is space, or a request has finished.
     news: Condvar,
-    /// How many requests may wait for a thread.
+    /// Maximum number of queued requests.
     length_max: usize,
 }
 
@@ -32,16 +31,16 @@ pub struct Queue {
 struct State {
     waiting: VecDeque<Request>,
     unfinished: usize,
-    /// Requests that were made and whose data is wanted, in any order.
+    /// Finished requests whose data are wanted, in any order.
     finished: Vec<Request>,
-    /// Requests that were made and whose buffers are free.
+    /// Finished requests with free buffers.
     spare: Vec<Request>,
     error: Option<Error>,
     closed: bool,
 }
 
 impl Queue {
-    /// In which so many requests can wait.
+    /// Creates a queue for this many requests.
     pub fn new(length_max: usize) -> Self {
         Self {
             state: Mutex::default(),
@@ -51,7 +50,7 @@ impl Queue {
         }
     }
 
-    /// Puts a request in; waits while there is no room.
+    /// Queues a request; waits while the queue is full.
     pub fn put(&self, request: Request) {
         let mut state = self.lock();
         while state.waiting.len() >= self.length_max && state.error.is_none() {
@@ -63,7 +62,7 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// The next request to be made; `None` when there will be no more.
+    /// Takes the next request; `None` once the queue is closed.
     pub fn take(&self) -> Option<Request> {
         let mut state = self.lock();
         loop {
@@ -79,7 +78,7 @@ impl Queue {
         }
     }
 
-    /// A request was made, or could not be.
+    /// Records a request that was executed or has failed.
     pub fn finish(&self, request: Request, outcome: Result<(), Error>) {
         let mut state = self.lock();
         state.unfinished -= 1;
@@ -92,12 +91,12 @@ impl Queue {
         self.news.notify_one();
     }
 
-    /// A request whose buffer can be used again.
+    /// Returns a request with a reusable buffer.
     pub fn spare(&self) -> Request {
         self.lock().spare.pop().unwrap_or_default()
     }
 
-    /// The data of a request is wanted no more.
+    /// Returns a request whose data are no longer needed to the pool.
     pub fn give_back(&self, request: Request) {
         self.lock().spare.push(request);
     }
@@ -125,7 +124,7 @@ impl Queue {
         state.error.take().map_or(Ok(()), Err)
     }
 
-    /// Threads that wait for work end.
+    /// Closes the queue: threads that wait for work end.
     pub fn close(&self) {
         self.lock().closed = true;
         self.work.notify_all();

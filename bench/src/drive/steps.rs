@@ -1,5 +1,5 @@
-//! One thread that sends and one that receives, with what the paper takes away left in: the steps of its
-//! Table 2. The engine is the product's; what is above it is no more than a loop.
+//! Steps of the paper's Table 2: one sending and one receiving thread, with the overhead left that each step
+//! removes. The RPC client is the product's; the code above it is a plain loop.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,14 +23,14 @@ use crate::error::{Doing, Error, Result, wrong};
 use crate::nfs::Wait;
 use crate::nfs::client::{Handle, Mounted, Reply as Answered, commit, committed};
 
-/// What is left in.
+/// Overhead that is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Data is copied into the request, and by the generic XDR library behind its arguments.
+    /// Data copied into the request, and again by the generic XDR library.
     Copies,
-    /// Data is sent from where it lies; the arguments are encoded by the library.
+    /// Data sent from their place; arguments encoded by the library.
     GenericCodec,
-    /// Nothing.
+    /// None.
     Lean,
 }
 
@@ -40,7 +40,7 @@ pub struct Steps {
     rpc: RpcClient,
     file: String,
     memory: Buffer,
-    /// The same bytes for the step that copies them.
+    /// The same bytes, for the step that copies them.
     content: Vec<u8>,
     request: Vec<u8>,
 }
@@ -69,7 +69,7 @@ impl Steps {
             interrupt: Interrupt::default(),
         };
         if self.step == Step::Copies {
-            // The program goes on and may change its memory: the request needs a copy.
+            // The program may change its memory meanwhile, so the request needs a copy.
             self.request.clear();
             self.request.extend_from_slice(self.content.get(at..at + bytes).unwrap_or_default());
             let args = write_args(file, at as u64, &self.request);
@@ -144,7 +144,7 @@ fn pack(value: &impl Pack, xdr: &mut Encoder<'_>) {
     let _packed = value.pack(&mut Packed(xdr));
 }
 
-/// Our encoder as the library wants it.
+/// Adapter of our encoder for the library.
 struct Packed<'e, 'b>(&'e mut Encoder<'b>);
 
 impl io::Write for Packed<'_, '_> {

@@ -1,4 +1,4 @@
-//! A well-tuned transfer by bare TCP, as the paper's: from the program's memory to the socket.
+//! Tuned transfer over bare TCP, like the paper's: from the program's memory to the socket.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use super::{Client, Direction, DriveArgs, Job, content};
 use crate::error::{Doing, Result};
 use crate::nfs::{Bulk, BulkClient};
 
-/// The client of `tombolo-bench limit bulk`.
+/// Client of `tombolo-bench limit bulk`.
 pub struct BareTcp {
     client: BulkClient,
-    /// What the server does with a file that is written.
+    /// Treatment of a written file by the server.
     written: Bulk,
     content: Vec<u8>,
 }

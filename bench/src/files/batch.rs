@@ -1,4 +1,4 @@
-//! A folder of small files, from its making to its end.
+//! Folder of small files, from creation to removal.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -10,8 +10,8 @@ use crate::measure::Work;
 
 const FILES: u64 = 32;
 
-/// Makes a folder, writes small files into it, lists it, looks at each file, reads each, removes all: the
-/// figure is files in a second. On the tree as seen at `root`; `name` tells contestants apart.
+/// Creates a folder, writes small files into it, lists it, stats and reads each file, and removes all; the
+/// figure is files per second. `root` is the tree's location; `name` distinguishes contestants.
 pub fn small_files(root: &Path, name: &str) -> Work<'static> {
     let folder = root.join(Tree::new_folder()).join(format!("{name}.files"));
     let files = SmallFiles { folder, content: vec![b'z'; Tree::SMALL_BYTES] };
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(clock.count(), 64, "whole folders");
         let left = fs::read_dir(tree.shared().join(Tree::new_folder())).unwrap().count();
         assert_eq!(left, 0);
-        // Something else is in its place already.
+        // The name is occupied by a file.
         fs::write(tree.shared().join(Tree::new_folder()).join("test.files"), "").unwrap();
         assert!(files.run(1, &mut Clock::new()).is_err());
     }

@@ -1,5 +1,5 @@
-//! Operations on files as a program makes them, by system calls: the same code for a FUSE mount and for the
-//! directory beneath it.
+//! File operations of a program, by system calls: the same code for a FUSE mount and for the directory below
+//! it.
 
 mod batch;
 mod postmark;

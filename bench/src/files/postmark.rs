@@ -1,4 +1,4 @@
-//! Postmark's job (Katcher, 1997): a mail server's many small files, made, read, added to and removed.
+//! Postmark's job (Katcher, 1997): the small files of a mail server, created, read, appended to and removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -10,27 +10,27 @@ use super::small::whole;
 use crate::error::{Doing, Result};
 use crate::measure::go_on;
 
-/// The same files and transactions in each run.
+/// Seed, for the same files and transactions in each run.
 const SEED: u64 = 42;
 const BYTES_MIN: usize = 512;
-/// Bytes of one read or write.
+/// Size of a read or write.
 const PIECE: usize = 4096;
 
-/// What is to be done.
+/// Parameters of the job.
 #[derive(Clone, Copy, Debug)]
 pub struct Postmark {
-    /// Files that are there at first.
+    /// Initial number of files.
     pub files: usize,
-    /// In each a file is made or one is removed, and one is read or one is added to.
+    /// Number of transactions: each creates or removes a file, and reads or appends to one.
     pub transactions: usize,
-    /// The largest file, before something is added to it.
+    /// Maximum initial file size.
     pub bytes_max: usize,
-    /// How many files are read for each that is added to.
+    /// Number of reads per append.
     pub reads: u32,
 }
 
 impl Postmark {
-    /// Does all of it in a folder that is not there before, and not afterwards.
+    /// Runs the job in a new folder, and removes it.
     pub fn run(&self, folder: &Path) -> Result<()> {
         fs::create_dir(folder).doing_to("make", folder)?;
         let content = vec![b'm'; self.bytes_max];
@@ -63,7 +63,7 @@ struct Pool<'a> {
     folder: &'a Path,
     rng: Rng,
     content: Vec<u8>,
-    /// Numbers and sizes of the files that there are.
+    /// Numbers and sizes of the existing files.
     files: Vec<(u64, usize)>,
     next: u64,
 }
@@ -108,7 +108,7 @@ impl Pool<'_> {
         Ok(())
     }
 
-    /// Any of the files, and its place among them.
+    /// Returns a random file and its index.
     fn one(&mut self) -> (PathBuf, usize) {
         let at = self.rng.usize(0..self.files.len());
         (self.path(self.files.get(at).map_or(0, |file| file.0)), at)

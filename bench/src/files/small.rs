@@ -11,10 +11,10 @@ use super::Tree;
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Clock, Work};
 
-/// Files that are opened over and over.
+/// Number of files opened repeatedly.
 const HOT: usize = 64;
 
-/// open, read 4 KiB, close, on the tree as seen at `root`.
+/// Opens, reads 4 KiB of, and closes files in the tree at `root`.
 pub fn open_read_close(root: &Path) -> Work<'static> {
     let paths: Vec<PathBuf> = (0..HOT).map(|number| root.join(Tree::small(number))).collect();
     let (mut next, mut buffer) = (0, vec![0; Tree::SMALL_BYTES]);
@@ -26,8 +26,8 @@ pub fn open_read_close(root: &Path) -> Work<'static> {
     })
 }
 
-/// create, write 4 KiB, close, unlink; `name` tells contestants apart. Opened for writing only, as cp, tar
-/// and compilers do.
+/// Creates a file, writes 4 KiB, closes and unlinks it; `name` distinguishes contestants. The file is opened
+/// write-only, as by cp, tar and compilers.
 pub fn create_write_unlink(root: &Path, name: &str) -> Work<'static> {
     let path = root.join(Tree::new_folder()).join(name);
     let content = vec![b'z'; Tree::SMALL_BYTES];
@@ -41,7 +41,7 @@ pub fn create_write_unlink(root: &Path, name: &str) -> Work<'static> {
     })
 }
 
-/// mkdir, rmdir; `name` tells contestants apart.
+/// Creates and removes a directory; `name` distinguishes contestants.
 pub fn mkdir_rmdir(root: &Path, name: &str) -> Work<'static> {
     let path = root.join(Tree::new_folder()).join(format!("{name}.d"));
     Work::repeat(1, move || {
@@ -50,10 +50,10 @@ pub fn mkdir_rmdir(root: &Path, name: &str) -> Work<'static> {
     })
 }
 
-/// Names age in the caller's kernel for one second; a little more is safe.
+/// Lifetime of names in the caller's kernel, one second, with a margin.
 const NAMES_AGE: Duration = Duration::from_millis(1100);
 
-/// The small files of one mount, each given out at most once in the time that names are remembered.
+/// Small files of one mount, each used at most once during the lifetime of its name.
 pub struct ColdNames {
     paths: Vec<PathBuf>,
     next: Cell<usize>,
@@ -61,13 +61,13 @@ pub struct ColdNames {
 }
 
 impl ColdNames {
-    /// All small files of the tree as seen at `root`.
+    /// Returns all small files of the tree at `root`.
     pub fn new(root: &Path, tree: &Tree) -> Rc<Self> {
         let paths = (0..tree.files()).map(|number| root.join(Tree::small(number))).collect();
         Rc::new(Self { paths, next: Cell::new(0), last_given: Cell::new(Instant::now()) })
     }
 
-    /// The next so many; sleeps before they begin again, until all of them are forgotten.
+    /// Returns the next files; sleeps before the first are reused, until all names have expired.
     fn take(&self, count: usize) -> &[PathBuf] {
         let count = count.min(self.paths.len());
         if self.next.get() + count > self.paths.len() {
@@ -80,8 +80,8 @@ impl ColdNames {
     }
 }
 
-/// stat of a file whose name the caller's kernel has forgotten, so that the server is asked. All that use one
-/// mount share the names.
+/// Reads attributes of files whose names have expired in the caller's kernel, so that each requires a
+/// request. All users of a mount share the names.
 pub fn stat(names: &Rc<ColdNames>) -> Work<'static> {
     let (names, count_max) = (Rc::clone(names), names.paths.len() as u64 / 16);
     let run = move |count, clock: &mut Clock| {
@@ -97,7 +97,7 @@ pub fn stat(names: &Rc<ColdNames>) -> Work<'static> {
     Work::new(run).count_max(count_max)
 }
 
-/// Fails unless that many bytes were there.
+/// Fails unless `got` is the expected number of bytes.
 pub(super) fn whole(what: &str, path: &Path, got: u64, wanted: usize) -> Result<()> {
     if got == wanted as u64 {
         return Ok(());

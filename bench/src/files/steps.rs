@@ -1,4 +1,4 @@
-//! A job of several steps, each what a shell does.
+//! Job of several shell scripts.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use crate::error::{Doing, Error, Result};
 use crate::measure::go_on;
 
-/// Scripts by name, with what they are given as `$1` and so on.
+/// Named scripts with their arguments.
 pub struct Steps<'a> {
     pub steps: &'a [(&'a str, &'a str)],
     pub arguments: Vec<OsString>,
 }
 
 impl Steps<'_> {
-    /// How long each step took in a new directory, which the last is to leave empty.
+    /// Returns the time of each step in a new directory, which the last step must leave empty.
     pub fn timed(&self, folder: &Path) -> Result<Vec<Duration>> {
         let took = self.done(folder)?;
         fs::remove_dir(folder).doing_to("remove", folder)?;
         Ok(took)
     }
 
-    /// The same of steps that leave something there.
+    /// Runs steps that may leave files, and returns their times.
     pub fn done(&self, folder: &Path) -> Result<Vec<Duration>> {
         fs::create_dir_all(folder).doing_to("make", folder)?;
         let step = |(name, script): &(&str, &str)| {

@@ -1,4 +1,4 @@
-//! Reading and writing a large file from end to end, 1 MiB at a time.
+//! Sequential reading and writing of a large file, 1 MiB at a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -9,11 +9,11 @@ use super::small::whole;
 use crate::error::Doing;
 use crate::measure::Work;
 
-/// Bytes of one read or write.
+/// Size of a read or write.
 const PIECE: usize = 1 << 20;
 const PIECES: u64 = (Tree::LARGE_BYTES / PIECE) as u64;
 
-/// open, read all of it, close, on the tree as seen at `root`.
+/// Opens, reads completely, and closes the large file of the tree at `root`.
 pub fn stream_read(root: &Path) -> Work<'static> {
     let (path, mut buffer) = (root.join(Tree::large()), vec![0; PIECE]);
     let once = move || {
@@ -29,7 +29,7 @@ pub fn stream_read(root: &Path) -> Work<'static> {
     Work::repeat(PIECES, once).bytes(PIECE as u64)
 }
 
-/// open, write all of it over what is there, close; `name` tells contestants apart.
+/// Opens, overwrites completely, and closes a large file; `name` distinguishes contestants.
 pub fn stream_write(root: &Path, name: &str) -> Work<'static> {
     let path = root.join(Tree::new_folder()).join(format!("{name}.large"));
     let content = vec![b'w'; PIECE];

@@ -1,4 +1,4 @@
-//! The directory that is served.
+//! Served directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use tempfile::TempDir;
 
 use crate::error::{Doing, Result};
 
-/// Small files in each folder.
+/// Number of small files per folder.
 const PER_FOLDER: usize = 1000;
 
-/// A directory of the run's own, with what the operations need. It is removed when dropped.
+/// A temporary directory with the files that operations need, removed on drop.
 #[derive(Debug)]
 pub struct Tree {
     root: TempDir,
@@ -21,7 +21,7 @@ impl Tree {
     pub const SMALL_BYTES: usize = 4096;
     pub const LARGE_BYTES: usize = 64 << 20;
 
-    /// Makes a tree below `within` with so many small files and a large one.
+    /// Creates a tree below `within` with `files` small files and a large one.
     pub fn new(within: &Path, files: usize) -> Result<Self> {
         let root = crate::table::folder(within)?;
         let tree = Self { root, files };
@@ -47,27 +47,27 @@ impl Tree {
         self.root.path().join("shared")
     }
 
-    /// Where a server mounts it, or puts its socket.
+    /// Returns the path of a mount point or socket next to the tree.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.root.path().join("mounts").join(name)
     }
 
-    /// How many small files there are.
+    /// Returns the number of small files.
     pub fn files(&self) -> usize {
         self.files
     }
 
-    /// A small file, relative to the root.
+    /// Returns a small file, relative to the root.
     pub fn small(number: usize) -> PathBuf {
         format!("d{}/f{number}", number / PER_FOLDER).into()
     }
 
-    /// The large file, relative to the root.
+    /// Returns the large file, relative to the root.
     pub fn large() -> &'static Path {
         Path::new("large")
     }
 
-    /// A folder for what is made and removed again, relative to the root.
+    /// Returns the folder for temporary files, relative to the root.
     pub fn new_folder() -> &'static Path {
         Path::new("new")
     }

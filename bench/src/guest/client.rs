@@ -1,4 +1,4 @@
-//! Requests and replies on the virtqueue.
+//! FUSE requests and replies on a virtqueue.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::{Doing, Error, Result};
 
-/// The version that Linux 6.1 speaks.
+/// Minor version of Linux 6.1.
 const MINOR: u32 = 36;
-/// Bytes of a header and arguments.
+/// Maximum size of a header and arguments.
 const REQUEST_BYTES: u32 = 512;
-/// Bytes of a reply without file data.
+/// Maximum size of a reply without file data.
 const REPLY_BYTES: u32 = 512;
 const HEADER_BYTES: usize = size_of::<InHeader>();
-/// Longer, and the server is taken for dead.
+/// Time limit of a reply, after which the server counts as dead.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a queue's memory beside the data of requests: rings, indirect tables, headers.
+/// Memory of a queue besides request data: rings, indirect tables, headers.
 const OVERHEAD_BYTES: usize = 1 << 20;
 /// `O_LARGEFILE`, which 64-bit kernels always set.
 const O_LARGEFILE: u32 = 0o100_000;
@@ -36,16 +36,16 @@ pub struct Request<'a> {
     pub opcode: Opcode,
     pub node: u64,
     pub args: &'a [u8],
-    /// Bytes of file data that go along, from the slot's data.
+    /// Number of file data bytes to send from the slot.
     pub sends: u32,
-    /// Bytes of the reply's structure.
+    /// Size of the reply's structure.
     pub reply_bytes: usize,
-    /// Bytes of file data that come back, into the slot's data.
+    /// Maximum number of file data bytes to receive into the slot.
     pub receives: u32,
 }
 
 impl<'a> Request<'a> {
-    /// A request whose reply is a `T`, without file data.
+    /// Returns a request with a reply of type `T` and no file data.
     pub fn answered_by<T>(opcode: Opcode, node: u64, args: &'a [u8]) -> Self {
         Self { opcode, node, args, sends: 0, reply_bytes: size_of::<T>(), receives: 0 }
     }
@@ -53,13 +53,13 @@ impl<'a> Request<'a> {
 
 /// A connected guest with one request queue.
 pub struct Guest {
-    // The connection ends with it.
+    // Dropping it closes the connection.
     _driver: Driver,
     priority: DriverQueue,
     forget: GuestBuffer,
     queue: DriverQueue,
     slots: Vec<Slot>,
-    /// Which slot a chain belongs to.
+    /// Slot of each chain.
     slot_of: Vec<usize>,
     unique: u64,
 }
@@ -72,8 +72,7 @@ struct Slot {
 }
 
 impl Guest {
-    /// Connects to a server, with room for `slots` requests at a time of `data_bytes` each, and begins a
-    /// session.
+    /// Connects to a server, with `slots` concurrent requests of `data_bytes` each, and starts a session.
     pub fn connect(socket: &Path, wait: Wait, slots: usize, data_bytes: u32) -> Result<Self> {
         let data = slots * (data_bytes as usize).next_multiple_of(4096);
         let settings = DriverSettings {
@@ -96,12 +95,12 @@ impl Guest {
         Ok(guest)
     }
 
-    /// How many requests can be under way.
+    /// Returns the maximum number of requests in flight.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Sends a request and waits for its answer. The reply's structure, and bytes of file data.
+    /// Sends a request and waits. Returns the reply's structure and the number of file data bytes.
     pub fn call<T: FromBytes + KnownLayout + Immutable>(
         &mut self,
         request: &Request<'_>,
@@ -116,7 +115,7 @@ impl Guest {
         Ok((reply, bytes.saturating_sub(size_of::<OutHeader>() + size_of::<T>())))
     }
 
-    /// Hands a request over without ringing.
+    /// Submits a request without notifying the server.
     pub fn submit(&mut self, slot: usize, request: &Request<'_>) -> Result<()> {
         let Slot { request: at, reply, data } =
             *self.slots.get(slot).ok_or_else(|| no_room("the request"))?;
@@ -136,7 +135,7 @@ impl Guest {
             .ok_or_else(|| no_room("the arguments"))?
             .copy_from_slice(request.args);
         self.queue.write(at, &text[..bytes]);
-        // As Linux lays a request out: header, arguments, data; header of the reply, its structure, data.
+        // Linux's layout of a request: header, arguments, data; reply header, its structure, data.
         let mut parts = Chain::default();
         parts.push(at.first(HEADER_BYTES as u32).readable());
         parts.push(Part {
@@ -160,12 +159,12 @@ impl Guest {
         Ok(())
     }
 
-    /// Rings, when the server wants it, for what was submitted.
+    /// Signals submitted requests to the server, if it wants to be notified.
     pub fn ring(&mut self) {
         self.queue.kick();
     }
 
-    /// Waits for an answer: its slot, and the bytes of it.
+    /// Waits for a reply; returns its slot and length.
     pub fn finish(&mut self) -> Result<(usize, usize)> {
         let used = self.queue.wait_used(PATIENCE).doing(|| "wait for an answer".to_owned())?;
         let slot = self.slot_of.get(usize::from(used.head)).copied().unwrap_or_default();
@@ -178,14 +177,14 @@ impl Guest {
             let wanted = size_of::<OutHeader>() + size_of::<T>();
             self.queue.read(slot.reply, bytes.get_mut(..wanted).unwrap_or_default());
         }
-        // Any bytes are a header and a reply, and there are enough of them for all replies of the protocol.
+        // Any bytes are a valid header and reply, and the buffer holds every reply of the protocol.
         let (header, rest) = bytes.split_at(size_of::<OutHeader>());
         let read = |bytes| T::read_from_prefix(bytes).map(|(reply, _)| reply);
         let header = OutHeader::read_from_prefix(header).map(|(header, _)| header).unwrap_or_default();
         (header, read(rest).unwrap_or_else(|_| T::new_zeroed()))
     }
 
-    /// Looks a path up, name by name: the node.
+    /// Looks up a path name by name; returns the node.
     pub fn walk(&mut self, path: &Path) -> Result<u64> {
         let mut node = ROOT;
         for name in path {
@@ -194,12 +193,12 @@ impl Guest {
         Ok(node)
     }
 
-    /// Looks a name up, which ends with a NUL byte.
+    /// Looks up a name, which ends with a NUL byte.
     pub fn lookup(&mut self, parent: u64, name: &[u8]) -> Result<EntryOut> {
         Ok(self.call::<EntryOut>(&Request::answered_by::<EntryOut>(Opcode::Lookup, parent, name))?.0)
     }
 
-    /// Opens a file: the handle.
+    /// Opens a file; returns its handle.
     pub fn open(&mut self, node: u64, flags: u32) -> Result<u64> {
         let args = OpenIn { flags: flags | O_LARGEFILE, open_flags: 0 };
         let request = Request::answered_by::<OpenOut>(Opcode::Open, node, args.as_bytes());
@@ -212,7 +211,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Gives look-ups back, on the queue for that.
+    /// Forgets nodes, through the priority queue.
     pub fn forget(&mut self, nodes: &[(u64, u64)]) -> Result<()> {
         const AT_ONCE: usize = 16;
         for some in nodes.chunks(AT_ONCE) {
@@ -285,7 +284,7 @@ impl Slot {
     }
 }
 
-/// The parts of one chain; empty ones are left out.
+/// Parts of one chain, without empty ones.
 struct Chain {
     parts: [Part; 6],
     len: usize,

@@ -1,4 +1,4 @@
-//! A guest's disk driver in this process: virtio-blk requests straight on a queue.
+//! Disk driver of a guest in this process: virtio-blk requests directly on a queue.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -10,23 +10,23 @@ use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Wai
 use crate::error::{Doing, Error, Result};
 use crate::measure::Work;
 
-/// Longer, and the server is taken for dead.
+/// Time limit of a reply, after which the server counts as dead.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes of a queue's memory beside the data of requests: rings, indirect tables, headers.
+/// Memory of a queue besides request data: rings, indirect tables, headers.
 const OVERHEAD_BYTES: usize = 1 << 20;
 const SECTOR_BYTES: u64 = 512;
 const HEADER_BYTES: u32 = 16;
-/// A feature that every driver wants: without, each write is durable when it is answered.
+/// Feature that every driver negotiates; without it, each write is durable when answered.
 const FEATURE_FLUSH: u64 = 1 << 9;
 
-/// Which way the data go (virtio 1.2, §5.2.6).
+/// Direction of the data (virtio 1.2, §5.2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Read = 0,
     Write = 1,
 }
 
-/// One row: requests of so many bytes, anywhere on the disk, so many under way.
+/// Parameters of a row: size and depth of random requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Requests {
     pub way: Way,
@@ -36,11 +36,11 @@ pub struct Requests {
 
 /// A connected guest with one queue.
 pub struct DiskGuest {
-    // The connection ends with it.
+    // Dropping it closes the connection.
     _driver: Driver,
     queue: DriverQueue,
     slots: Vec<Slot>,
-    /// Which slot a chain belongs to.
+    /// Slot of each chain.
     slot_of: Vec<usize>,
     disk_bytes: u64,
     random: fastrand::Rng,
@@ -54,8 +54,7 @@ struct Slot {
 }
 
 impl DiskGuest {
-    /// Connects to a server of a disk of `disk_bytes`, with room for `slots` requests at a time of
-    /// `data_bytes` each.
+    /// Connects to a server of a disk of `disk_bytes`, with `slots` concurrent requests of `data_bytes` each.
     pub fn connect(
         socket: &Path,
         wait: Wait,
@@ -76,12 +75,13 @@ impl DiskGuest {
             || Ok(Slot { header: alloc(HEADER_BYTES)?, status: alloc(8)?, data: alloc(data_bytes)? });
         let slots = (0..slots).map(|_| slot()).collect::<Result<_>>()?;
         let slot_of = vec![0; usize::from(queue.size())];
-        // All sides ask for the same places.
+        // All contestants use the same offsets.
         let random = fastrand::Rng::with_seed(1);
         Ok(Rc::new(RefCell::new(Self { _driver: driver, queue, slots, slot_of, disk_bytes, random })))
     }
 
-    /// The operation of a row. The time of one that has others beside it is that of one in the stream.
+    /// Returns the operation of a row. With several requests in flight, the time is that of one in the
+    /// stream.
     pub fn work(this: &Rc<RefCell<Self>>, requests: Requests) -> Work<'static> {
         let guest = Rc::clone(this);
         let large = (requests.bytes > 4096).then_some(u64::from(requests.bytes));
@@ -138,7 +138,7 @@ impl DiskGuest {
         Ok(())
     }
 
-    /// Waits for an answer: its slot.
+    /// Waits for a reply; returns its slot.
     fn finish(&mut self) -> Result<usize> {
         let used = self.queue.wait_used(PATIENCE).doing(|| "wait for an answer".to_owned())?;
         let index = self.slot_of.get(usize::from(used.head)).copied().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A guest's FUSE client, and its disk driver, in this process: they speak to a virtio-fs or virtio-blk
-//! server straight on the queues, as a guest's kernel would, with no virtual machine in between.
+//! FUSE client and disk driver of a guest in this process: they use the queues of a virtio-fs or virtio-blk
+//! server directly, like a guest's kernel but without a virtual machine.
 
 mod client;
 mod disk;

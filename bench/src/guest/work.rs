@@ -1,4 +1,4 @@
-//! What the guest does, each an operation to be timed.
+//! Timed operations of the guest.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,11 +17,11 @@ use crate::error::Result;
 use crate::files::Tree;
 use crate::measure::Work;
 
-/// Nodes that are used over and over.
+/// Number of nodes used repeatedly.
 const HOT: usize = 64;
 const SMALL_BYTES: u32 = 4096;
 
-/// A guest that several operations use in turn.
+/// A guest shared by several operations.
 pub type SharedGuest = Rc<RefCell<Guest>>;
 
 pub fn getattr(guest: &SharedGuest) -> Result<Work<'static>> {
@@ -43,7 +43,7 @@ pub fn open_release(guest: &SharedGuest) -> Result<Work<'static>> {
     }))
 }
 
-/// READ of so many bytes, round and round in the large file.
+/// Reads sequentially and repeatedly from the large file, `bytes` at a time.
 pub fn read(guest: &SharedGuest, bytes: u32) -> Result<Work<'static>> {
     let (guest, mut file) = (Rc::clone(guest), OpenFile::new(guest, Tree::large(), O_RDONLY)?);
     let once = move || {
@@ -54,7 +54,7 @@ pub fn read(guest: &SharedGuest, bytes: u32) -> Result<Work<'static>> {
     Ok(Work::repeat(1, once).bytes(rate(bytes)))
 }
 
-/// WRITE of so many bytes, round and round over the large file.
+/// Writes sequentially and repeatedly to the large file, `bytes` at a time.
 pub fn write(guest: &SharedGuest, bytes: u32) -> Result<Work<'static>> {
     let (guest, mut file) = (Rc::clone(guest), OpenFile::new(guest, Tree::large(), O_RDWR)?);
     let once = move || {
@@ -70,7 +70,7 @@ pub fn write(guest: &SharedGuest, bytes: u32) -> Result<Work<'static>> {
     Ok(Work::repeat(1, once).bytes(rate(bytes)))
 }
 
-/// LOOKUP of known names in the first folder of the tree.
+/// Looks up known names in the first folder of the tree.
 pub fn lookup(guest: &SharedGuest) -> Result<Work<'static>> {
     let first = Tree::small(0);
     let folder = guest.borrow_mut().walk(first.parent().unwrap_or(&first))?;
@@ -83,9 +83,9 @@ pub fn lookup(guest: &SharedGuest) -> Result<Work<'static>> {
     Ok(finding(guest, once))
 }
 
-/// CREATE, RELEASE and UNLINK; `name` tells contestants apart.
+/// Creates, releases and unlinks a file; `name` distinguishes contestants.
 pub fn create_unlink(guest: &SharedGuest, name: &str) -> Result<Work<'static>> {
-    /// `struct fuse_entry_out` and `struct fuse_open_out`, which answer CREATE.
+    /// Reply of CREATE: `struct fuse_entry_out` and `struct fuse_open_out`.
     #[derive(FromBytes, Immutable, KnownLayout)]
     #[repr(C)]
     struct CreateOut {
@@ -107,8 +107,8 @@ pub fn create_unlink(guest: &SharedGuest, name: &str) -> Result<Work<'static>> {
     Ok(finding(guest, once))
 }
 
-/// What finds a node each time. The look-ups are given back after each turn, untimed, as a guest's kernel
-/// does much later.
+/// Returns an operation that finds a node. The look-ups are forgotten after each turn, untimed, as a guest's
+/// kernel does much later.
 fn finding(guest: &SharedGuest, mut once: impl FnMut(&mut Guest) -> Result<u64> + 'static) -> Work<'static> {
     let guest = Rc::clone(guest);
     Work::new(move |count, clock| {
@@ -123,7 +123,7 @@ fn finding(guest: &SharedGuest, mut once: impl FnMut(&mut Guest) -> Result<u64> 
     })
 }
 
-/// READ of 4 KiB with as many requests under way as the guest has slots: the time is that of one in the
+/// Reads 4 KiB at a time with all slots of the guest in flight: the time is that of one request in the
 /// stream.
 pub fn outstanding(guest: &SharedGuest) -> Result<Work<'static>> {
     let (guest, mut file) = (Rc::clone(guest), OpenFile::new(guest, Tree::large(), O_RDONLY)?);
@@ -157,7 +157,7 @@ pub fn outstanding(guest: &SharedGuest) -> Result<Work<'static>> {
     }))
 }
 
-/// An open file and a place in it.
+/// An open file with a position.
 struct OpenFile {
     node: u64,
     handle: u64,
@@ -172,7 +172,7 @@ impl OpenFile {
         Ok(Self { node, handle, next: 0 })
     }
 
-    /// The next place for so many bytes.
+    /// Advances the position by `bytes`; returns the previous one.
     fn advance(&mut self, bytes: u32) -> u64 {
         let offset = self.next;
         self.next += u64::from(bytes);
@@ -205,7 +205,7 @@ fn whole(opcode: Opcode, got: u64, wanted: u32) -> Result<()> {
     if got == u64::from(wanted) { Ok(()) } else { Err(wrong(opcode, format!("{got} bytes"))) }
 }
 
-/// Large transfers are told as rates, small ones as times.
+/// Returns the bytes for a rate if the transfer is large; small ones are reported as times.
 fn rate(bytes: u32) -> Option<u64> {
     (bytes > SMALL_BYTES).then_some(u64::from(bytes))
 }

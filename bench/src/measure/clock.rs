@@ -1,4 +1,4 @@
-//! One contestant's doing, and the clock that runs beside it.
+//! Operation of a contestant, and its clock.
 
 use std::time::{Duration, Instant};
 
@@ -8,27 +8,28 @@ use crate::error::Result;
 
 type Run<'a> = dyn FnMut(u64, &mut Clock) -> Result<()> + 'a;
 
-/// An operation that can be repeated.
+/// A repeatable operation.
 pub struct Work<'a> {
     run: Box<Run<'a>>,
-    /// The largest count that one run can do; a file can be removed only once.
+    /// Maximum count of one run; for instance, a file can be removed only once.
     pub count_max: u64,
-    /// Bytes that one operation moves, where the figure is a rate.
+    /// Number of bytes per operation, if the figure is a rate.
     pub bytes: Option<u64>,
-    /// The process that does it, where it is not this one.
+    /// Process that performs the operation, if not this one.
     pub caller: Option<u32>,
-    /// Whether the figure is how many are done in a second, and not how long one takes.
+    /// `true` if the figure is operations per second instead of time per operation.
     pub per_second: bool,
 }
 
 impl<'a> Work<'a> {
-    /// `run` does it as often as it is told: [`Clock::start`] before the first, [`Clock::lap`] after each.
-    /// What needs no timing (removing what was created) goes between a lap and the next start.
+    /// Creates an operation: `run` performs it the given number of times, with [`Clock::start`] before the
+    /// first and [`Clock::lap`] after each. Untimed work (such as clean-up) goes between a lap and the next
+    /// start.
     pub fn new(run: impl FnMut(u64, &mut Clock) -> Result<()> + 'a) -> Self {
         Self { run: Box::new(run), count_max: u64::MAX, bytes: None, caller: None, per_second: false }
     }
 
-    /// Done over and over; one turn of `once` does it `each` times.
+    /// Creates an operation from a closure; one call of `once` performs it `each` times.
     pub fn repeat(each: u64, mut once: impl FnMut() -> Result<()> + 'a) -> Self {
         Self::new(move |count, clock| {
             clock.start();
@@ -61,8 +62,8 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Times operations. Each lap costs one look at the clock (about 25 ns), which is part of the figure; what
-/// takes less than a microsecond is timed many at a time.
+/// Timer of operations. Each lap reads the clock (about 25 ns), which is included in the figure; operations
+/// below a microsecond are timed in batches.
 pub struct Clock {
     last: Instant,
     laps: Histogram<u64>,
@@ -75,13 +76,13 @@ impl Clock {
         Self { last: Instant::now(), laps: histogram(), total: Duration::ZERO, count: 0 }
     }
 
-    /// The next lap begins now.
+    /// Starts the next lap.
     #[inline]
     pub fn start(&mut self) {
         self.last = Instant::now();
     }
 
-    /// One operation ended, and the next begins.
+    /// Ends a lap of one operation and starts the next.
     #[inline]
     pub fn lap(&mut self) {
         self.lap_of(1);
@@ -95,7 +96,7 @@ impl Clock {
         outcome
     }
 
-    /// `count` operations ended, which were not timed one by one.
+    /// Ends a lap of `count` operations that were not timed individually.
     #[inline]
     pub fn lap_of(&mut self, count: u64) {
         let now = Instant::now();
@@ -104,7 +105,7 @@ impl Clock {
         self.last = now;
     }
 
-    /// `count` operations took `took` together.
+    /// Records `count` operations that took `took` in total.
     pub fn record(&mut self, took: Duration, count: u64) {
         let picoseconds = took.as_nanos().saturating_mul(1000) / u128::from(count.max(1));
         let picoseconds = u64::try_from(picoseconds).unwrap_or(u64::MAX);
@@ -121,12 +122,12 @@ impl Clock {
         self.total
     }
 
-    /// The time that `quantile` of the operations did not exceed, in nanoseconds.
+    /// Returns the `quantile` of the times, in nanoseconds.
     pub fn quantile_ns(&self, quantile: f64) -> f64 {
         quantile_ns(&self.laps, quantile)
     }
 
-    /// The times of all laps, in picoseconds.
+    /// Returns the times of all laps, in picoseconds.
     pub fn into_laps(self) -> Histogram<u64> {
         self.laps
     }
@@ -138,16 +139,16 @@ impl Default for Clock {
     }
 }
 
-/// The longest lap that is told from longer ones: an hour.
+/// Maximum distinguishable lap: an hour.
 const LAP_MAX_PS: u64 = 3_600_000_000_000_000;
 
-/// An empty histogram of picoseconds, exact to three digits.
+/// Creates an empty histogram of picoseconds, exact to three digits.
 pub(super) fn histogram() -> Histogram<u64> {
-    // The bounds are constants that the library accepts, so there is no other case.
+    // The library accepts these constant bounds.
     Histogram::new_with_bounds(1, LAP_MAX_PS, 3).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-/// Picoseconds in a histogram, as nanoseconds.
+/// Returns a quantile of a histogram of picoseconds, in nanoseconds.
 pub(super) fn quantile_ns(laps: &Histogram<u64>, quantile: f64) -> f64 {
     laps.value_at_quantile(quantile) as f64 / 1000.0
 }

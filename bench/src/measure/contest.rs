@@ -1,4 +1,4 @@
-//! Contestants that take turns.
+//! Contests, in which contestants take turns.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use super::clock::{histogram, quantile_ns};
 use super::{Clock, Cost, CostMeter, Placement, SyscallCounter, Work, go_on};
 use crate::error::{Error, Result};
 
-/// One contestant: what it does, what serves it, and where both run.
+/// A contestant: its operation, servers and placement.
 pub struct Entrant<'a> {
-    /// Its column, and the variant of it that this is (placement, how the caller waits).
+    /// Column and variant (placement, waiting mode).
     pub name: (String, String),
     pub work: Work<'a>,
-    /// The processes whose costs are its costs.
+    /// Processes whose costs count.
     pub servers: Vec<u32>,
-    /// Where it runs; `None` leaves all threads where they are.
+    /// Placement; `None` pins no threads.
     pub place: Option<Placement>,
 }
 
@@ -33,40 +33,40 @@ impl<'a> Entrant<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// Half of the operations took no longer, in nanoseconds.
+    /// Median of the operations, in nanoseconds.
     pub median_ns: f64,
-    /// 99 of 100 operations took no longer, in nanoseconds.
+    /// 99th percentile of the operations, in nanoseconds.
     pub p99_ns: f64,
     /// Time per operation over the whole round, in nanoseconds.
     pub mean_ns: f64,
-    /// What an operation cost beside time.
+    /// Costs per operation other than time.
     pub cost: Cost,
 }
 
 pub struct Series {
     pub name: (String, String),
-    /// Round by round; all series of a contest have as many.
+    /// Turns by round; all series of a contest have the same number.
     pub turns: Vec<Turn>,
-    /// All operations of all rounds.
+    /// Times of all operations of all rounds.
     laps: Histogram<u64>,
-    /// What an operation cost beside time, where that is to be printed.
+    /// Costs per operation other than time, if they are to be printed.
     pub cost: Option<Cost>,
-    /// System calls of the servers per operation, where they could be counted.
+    /// System calls of the servers per operation, if they could be counted.
     pub server_syscalls: Option<f64>,
-    /// Bytes that an operation moves, where the figure is a rate.
+    /// Number of bytes per operation, if the figure is a rate.
     pub bytes: Option<u64>,
-    /// Whether the figure is operations per second.
+    /// `true` if the figure is operations per second.
     pub per_second: bool,
 }
 
 impl Series {
-    /// The time that `quantile` of all operations did not exceed, in nanoseconds.
+    /// Returns the `quantile` of the times of all operations, in nanoseconds.
     pub fn quantile_ns(&self, quantile: f64) -> f64 {
         quantile_ns(&self.laps, quantile)
     }
 }
 
-/// A contestant that failed, and why.
+/// A failed contestant with the reason.
 #[derive(Clone, Debug)]
 pub struct Dropped {
     pub name: (String, String),
@@ -75,29 +75,29 @@ pub struct Dropped {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Contest {
-    /// How many turns each contestant has.
+    /// Number of turns per contestant.
     pub rounds: usize,
     pub turn: Duration,
     pub count_max: u64,
-    /// Whether to print what operations cost: not where that of beginning a turn is in it.
+    /// `true` if costs are printed, which is not useful if they include the start of a turn.
     pub costs: bool,
-    /// Whether to count system calls in a turn of its own.
+    /// `true` if system calls are counted in a separate turn.
     pub count_syscalls: bool,
 }
 
-/// A turn has at least so many operations, or its median says little.
+/// Minimum number of operations per turn, for a meaningful median.
 const COUNT_MIN: u64 = 3;
-/// Operations with which the length of a turn is estimated.
+/// Number of operations for the estimate of the turn's length.
 const COUNT_PROBE: u64 = 8;
 
 impl Contest {
-    /// Lets all contestants take their turns. One that fails is left out from there on, and reported.
+    /// Runs all turns. A contestant that fails is dropped from then on, and reported.
     pub fn run(&self, entrants: Vec<Entrant<'_>>) -> (Vec<Series>, Vec<Dropped>) {
         let mut runners: Vec<Runner<'_>> = entrants.into_iter().map(Runner::new).collect();
         let mut dropped = Vec::new();
         keep(&mut runners, &mut dropped, |runner| runner.warm_up(self));
         for round in 0..self.rounds {
-            // Otherwise the same one would always go first after a pause.
+            // Otherwise the same contestant would always be first after a pause.
             let first = if runners.is_empty() { 0 } else { round % runners.len() };
             runners.rotate_left(first);
             keep(&mut runners, &mut dropped, Runner::turn);
@@ -151,7 +151,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Warms what is to be warm, and finds how many operations fill a turn.
+    /// Prepares the caches, and finds the number of operations per turn.
     fn warm_up(&mut self, contest: &Contest) -> Result<()> {
         let count_max = self.entrant.work.count_max.min(contest.count_max).max(1);
         let mut count = COUNT_PROBE.min(count_max);
@@ -160,7 +160,7 @@ impl<'a> Runner<'a> {
             let each_ns = clock.total().as_nanos().max(1) / u128::from(clock.count().max(1));
             let fitting = contest.turn.as_nanos() / each_ns.max(1);
             count = u64::try_from(fitting).unwrap_or(u64::MAX).clamp(COUNT_MIN.min(count_max), count_max);
-            // A long operation tells enough at once.
+            // A single long operation suffices.
             if clock.total() > contest.turn {
                 break;
             }
@@ -184,7 +184,7 @@ impl<'a> Runner<'a> {
             mean_ns: clock.total().as_nanos() as f64 / clock.count().max(1) as f64,
             cost: cost.per(clock.count()),
         });
-        // Both are made alike, so that adding cannot fail for lack of range.
+        // Cannot fail: both histograms have the same range.
         let _in_range = self.laps.add(clock.into_laps());
         Ok(())
     }

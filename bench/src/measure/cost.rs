@@ -1,5 +1,5 @@
-//! What an operation costs beside time: processor time and context switches of the processes that serve it,
-//! and of the one that asks.
+//! Costs of an operation other than time: processor time and context switches of the servers and of the
+//! caller.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,21 +10,21 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// What some operations cost.
+/// Costs of some operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// Processor time of the servers' threads, in nanoseconds.
     pub server_cpu_ns: f64,
-    /// How often a thread of a server gave up the processor or lost it.
+    /// Context switches of the servers' threads, voluntary or not.
     pub server_switches: f64,
     /// Processor time of the caller, in nanoseconds.
     pub caller_cpu_ns: f64,
-    /// How often a thread of the caller gave up the processor or lost it.
+    /// Context switches of the caller's threads, voluntary or not.
     pub caller_switches: f64,
 }
 
 impl Cost {
-    /// The share of one in `count` operations.
+    /// Returns the cost per operation.
     pub fn per(self, count: u64) -> Self {
         let count = count.max(1) as f64;
         Self {
@@ -58,7 +58,7 @@ impl Sub for Cost {
     }
 }
 
-/// Reads the counters of the servers and of the caller.
+/// Reader of the counters of servers and caller.
 #[derive(Debug)]
 pub struct CostMeter {
     servers: Vec<Process>,
@@ -66,15 +66,15 @@ pub struct CostMeter {
 }
 
 impl CostMeter {
-    /// For these server processes, and a caller; `None` is this process.
+    /// Creates a meter for these servers and a caller; `None` is this process.
     pub fn new(servers: &[u32], caller: Option<u32>) -> Self {
         let servers = servers.iter().map(|server| Process::new(&server.to_string())).collect();
         let caller = caller.map_or_else(|| "self".to_owned(), |caller| caller.to_string());
         Self { servers, caller: Process::new(&caller) }
     }
 
-    /// The counters now. They never go back: what a thread did until the last look counts on when it has
-    /// ended.
+    /// Returns the present counters. They never decrease: the last known counters of ended threads are
+    /// included.
     pub fn now(&self) -> Cost {
         let mut cost = Cost::default();
         for server in &self.servers {
@@ -87,8 +87,8 @@ impl CostMeter {
     }
 }
 
-/// Processor time and switches of all threads that a process has or had: /proc/PID/task/TID/schedstat and
-/// status (proc(5)), which are gone with the thread.
+/// Processor time and context switches of all present and past threads of a process:
+/// /proc/PID/task/TID/schedstat and status (proc(5)), which disappear with the thread.
 #[derive(Debug)]
 struct Process {
     tasks: PathBuf,
@@ -105,7 +105,7 @@ impl Process {
         for thread in fs::read_dir(&self.tasks).into_iter().flatten().flatten() {
             let (cpu_ns, switches) = (cpu_ns(&thread.path()), switches(&thread.path()));
             let known = threads.entry(thread.file_name()).or_default();
-            // Between the listing and the reading a thread may end; then its files are empty.
+            // A thread may end between listing and reading; its files are then empty.
             *known = (known.0.max(cpu_ns), known.1.max(switches));
         }
         threads.values().fold((0.0, 0.0), |sum, thread| (sum.0 + thread.0, sum.1 + thread.1))

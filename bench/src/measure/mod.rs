@@ -1,8 +1,8 @@
-//! How a figure comes about: contestants take turns, round after round, within one run, so that whatever else
-//! the machine does falls on all of them. A figure is the median of its rounds, a ratio the median of the
-//! ratios *within* each round; both come with their spread.
+//! Measurement method: contestants take turns, round after round, within one run, so that disturbances affect
+//! all of them. A figure is the median of its rounds, a ratio the median of the ratios *within* each round;
+//! both are shown with their spread.
 //!
-//! Reading order: [`Work`] and [`Clock`] (one contestant's doing), [`Contest`] (the turns), [`Spread`],
+//! Reading order: [`Work`] and [`Clock`] (operation of one contestant), [`Contest`] (turns), [`Spread`],
 //! [`Cost`], [`Placement`].
 
 mod clock;

@@ -1,4 +1,4 @@
-//! Which of its memory a process sends and receives, seen from outside: the arguments of its system calls.
+//! Memory that a process sends from and receives into, observed by the arguments of its system calls.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,21 +12,21 @@ use tombolo_sys::trace::{DataCall, Moment, follow};
 
 use crate::error::{Doing, Error, Result};
 
-/// Bytes that a process has moved.
+/// Numbers of bytes that a process has transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Sent from the memory that is looked at.
+    /// Sent from the watched memory.
     pub sent_inside: u64,
-    /// Sent from elsewhere.
+    /// Sent from other memory.
     pub sent_outside: u64,
-    /// Received straight into it.
+    /// Received into the watched memory.
     pub received_inside: u64,
-    /// Received elsewhere.
+    /// Received into other memory.
     pub received_outside: u64,
 }
 
-/// Follows a process until it ends. It is slowed down by an order of magnitude: never time and follow in the
-/// same batch.
+/// Tracer of a process until it ends. Tracing slows it down by an order of magnitude: never time and trace in
+/// the same batch.
 pub struct MovedMeter {
     state: Arc<Mutex<State>>,
     _follower: JoinHandle<()>,
@@ -39,7 +39,7 @@ struct State {
 }
 
 impl MovedMeter {
-    /// Begins. [`Error::Absent`] where it is not allowed.
+    /// Starts tracing; fails with [`Error::Absent`] if it is not permitted.
     pub fn follow(process: u32) -> Result<Self> {
         let memory = File::open(format!("/proc/{process}/mem"));
         let memory = memory.doing(|| format!("look into the memory of process {process}"))?;
@@ -53,7 +53,7 @@ impl MovedMeter {
             };
             let followed = follow(process, tell, |moment| see(&memory, &mut calls, moment, &seen));
             if let Err(error) = followed {
-                // The other side no longer listens once it has begun.
+                // The receiver is gone once tracing has begun.
                 let _begun = ready.send(Err(error));
             }
         });
@@ -64,12 +64,12 @@ impl MovedMeter {
         }
     }
 
-    /// From now on counts anew, and tells this memory, whose parts do not overlap, from all other.
+    /// Resets the counters, and watches these disjoint ranges.
     pub fn look_at(&self, memory: &[Range<u64>]) {
         *self.lock() = State { inside: memory.to_vec(), moved: Moved::default() };
     }
 
-    /// What was moved since.
+    /// Returns the counters since then.
     pub fn moved(&self) -> Moved {
         self.lock().moved
     }
@@ -79,7 +79,7 @@ impl MovedMeter {
     }
 }
 
-/// A call that has not come back.
+/// A system call that has not returned.
 struct Begun {
     sends: bool,
     /// Addresses and lengths, in order.
@@ -109,21 +109,21 @@ fn see(memory: &File, calls: &mut HashMap<u32, Begun>, moment: Moment, state: &M
     }
 }
 
-/// The memory that a call names.
+/// Returns the memory ranges of a call.
 fn parts(memory: &File, data: DataCall, arguments: [u64; 6]) -> Vec<(u64, u64)> {
     let [_, first, second, ..] = arguments;
     match data {
         DataCall::SendBytes | DataCall::ReceiveBytes => vec![(first, second)],
         DataCall::SendVector | DataCall::ReceiveVector => vector(memory, first, second),
         DataCall::SendMessage | DataCall::ReceiveMessage => {
-            // struct msghdr of recv(2): name and its length, then the vector and how many parts it has.
+            // Layout of struct msghdr of recv(2): name and length, then the vector and its number of parts.
             let (at, count) = (word(memory, first + 16), word(memory, first + 24));
             vector(memory, at, count)
         }
     }
 }
 
-/// struct iovec of readv(2): addresses and lengths.
+/// Reads struct iovec of readv(2): addresses and lengths.
 fn vector(memory: &File, at: u64, count: u64) -> Vec<(u64, u64)> {
     /// UIO_MAXIOV.
     const COUNT_MAX: u64 = 1024;
@@ -133,12 +133,12 @@ fn vector(memory: &File, at: u64, count: u64) -> Vec<(u64, u64)> {
 
 fn word(memory: &File, at: u64) -> u64 {
     let mut bytes = [0; 8];
-    // What cannot be read would have failed the call as well.
+    // Unreadable memory would have failed the call too.
     let _unread = memory.read_exact_at(&mut bytes, at);
     u64::from_ne_bytes(bytes)
 }
 
-/// How many of the first `bytes` of some parts lie inside some ranges, and how many do not.
+/// Counts which of the first `bytes` of the parts lie inside the ranges, and which outside.
 fn split(parts: &[(u64, u64)], mut bytes: u64, inside: &[Range<u64>]) -> (u64, u64) {
     let mut sums = (0, 0);
     for &(at, len) in parts {
@@ -177,7 +177,7 @@ mod tests {
         meter.look_at(from_ref(&(0..u64::MAX)));
         child.stdin.as_mut().unwrap().write_all(&[7; 1000]).unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 1000]).unwrap();
-        // The bytes are here before the call that sent them has come back and was told.
+        // The bytes may arrive before the return of the sending call was reported.
         let begun = std::time::Instant::now();
         while meter.moved().sent_inside < 1000 && begun.elapsed().as_secs() < 10 {
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -185,7 +185,7 @@ mod tests {
         let moved = meter.moved();
         drop(child.stdin.take());
         child.wait().unwrap();
-        // Beside these it reads what it needs to begin.
+        // The program's start-up reads are included.
         assert_eq!(moved.sent_inside, 1000, "{moved:?}");
         assert!(moved.received_inside >= 1000, "{moved:?}");
     }

@@ -1,4 +1,4 @@
-//! Where threads run: a server's and the caller's.
+//! Placement of the threads of server and caller.
 
 use std::fs;
 
@@ -6,19 +6,19 @@ use serde::Serialize;
 
 use crate::error::{Doing, Result};
 
-/// What runs on which core. Where a request is served decides what a wake-up costs, so every figure says it.
+/// Assignment to cores. Wake-up costs depend on it, so every figure states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Placement {
-    /// Server and caller share one core.
+    /// Server and caller share a core.
     SameCore,
-    /// The server has another core than the caller.
+    /// Server and caller have a core each.
     TwoCores,
-    /// The caller has one core, the server may run on all.
+    /// The caller has one core, the server may use all.
     Free,
 }
 
 impl Placement {
-    /// All of them, in the order they are printed in.
+    /// All placements in printing order.
     pub const ALL: [Placement; 3] = [Placement::SameCore, Placement::TwoCores, Placement::Free];
 
     pub fn label(self) -> &'static str {
@@ -29,7 +29,7 @@ impl Placement {
         }
     }
 
-    /// Puts the calling thread and all threads of `servers` in their places.
+    /// Assigns cores to the calling thread and all threads of `servers`.
     pub fn take(self, servers: &[u32]) -> Result<()> {
         let cores = spare_cores();
         let first = cores.first().copied().unwrap_or_default();
@@ -42,20 +42,20 @@ impl Placement {
         };
         for server in servers {
             for thread in threads(*server) {
-                // A thread may end between being listed and being pinned.
+                // A thread may end between listing and pinning.
                 let _gone = tombolo_sys::affinity::pin(Some(thread), &for_server);
             }
         }
         Ok(())
     }
 
-    /// Allows the calling thread to run everywhere again.
+    /// Resets the calling thread to all cores.
     pub fn leave() -> Result<()> {
         pin(None, &spare_cores())
     }
 }
 
-/// The cores that this process was allowed when it began.
+/// Returns the cores that this process was allowed at its start.
 pub fn spare_cores() -> Vec<usize> {
     static CORES: std::sync::OnceLock<Vec<usize>> = std::sync::OnceLock::new();
     CORES.get_or_init(|| tombolo_sys::affinity::cores(None).unwrap_or_default()).clone()

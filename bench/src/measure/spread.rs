@@ -1,4 +1,4 @@
-//! The middle of some numbers and how far they lie apart.
+//! Median and spread of numbers.
 
 use serde::Serialize;
 
@@ -13,12 +13,12 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of one number.
+    /// Returns the spread of one number.
     pub fn single(value: f64) -> Self {
         Self { median: value, q1: value, q3: value, min: value, max: value }
     }
 
-    /// Of some numbers; `None` of none, or when one is no number.
+    /// Returns the spread of some numbers; `None` if there are none or one is not finite.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.iter().any(|value| !value.is_finite()) {
             return None;
@@ -35,7 +35,7 @@ impl Spread {
     }
 }
 
-/// Interpolates between neighbours.
+/// Computes a quantile by interpolation.
 fn quantile(sorted: &[f64], quantile: f64) -> Option<f64> {
     let place = quantile * sorted.len().checked_sub(1)? as f64;
     let below = *sorted.get(place.floor() as usize)?;

@@ -1,4 +1,4 @@
-//! Counts what a server makes durable, by a trace of its system calls.
+//! Counter of a server's syncs, by tracing its system calls.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 
 use crate::error::{Doing, Error, Result};
 
-/// Calls that end when data is on stable storage. A write with RWF_SYNC or RWF_DSYNC is one; a write to a
-/// file that was opened with O_SYNC would not be seen.
+/// System calls that wait for stable storage. Writes with RWF_SYNC or RWF_DSYNC count; writes to files opened
+/// with O_SYNC would be missed.
 const CALLS: &str = "trace=fsync,fdatasync,syncfs,sync,sync_file_range,msync,pwritev2";
 
-/// Traces a process from its making to [`SyncCounter::stop`], with strace. Tracing slows the process down by
-/// an order of magnitude: never time and trace in the same batch.
+/// Tracer of a process until [`SyncCounter::stop`], with strace. Tracing slows it down by an order of
+/// magnitude: never time and trace in the same batch.
 pub struct SyncCounter {
     strace: Child,
     log: PathBuf,
@@ -32,14 +32,14 @@ impl SyncCounter {
         Ok(counter)
     }
 
-    /// strace says so on standard error, in a line per thread or in one.
+    /// Waits for strace's message on standard error, one line per thread or one for all.
     fn wait_until_attached(&mut self) -> Result<()> {
         let mut said = String::new();
         if let Some(errors) = self.strace.stderr.take() {
             let mut lines = BufReader::new(errors);
             while lines.read_line(&mut said).is_ok_and(|count| count > 0) {
                 if said.contains("attached") {
-                    // What it says later is not needed, and must not block it.
+                    // Further output is discarded, so that strace does not block.
                     std::thread::spawn(move || lines.lines().for_each(drop));
                     return Ok(());
                 }
@@ -63,7 +63,7 @@ impl Drop for SyncCounter {
     }
 }
 
-/// Whether a line of the trace is the beginning of such a call: `PID name(arguments…`.
+/// Returns `true` if a line of the trace, `PID name(arguments…`, begins such a call.
 fn is_sync(line: &str) -> bool {
     let call = line.split_whitespace().nth(1).unwrap_or_default();
     match call.split_once('(') {

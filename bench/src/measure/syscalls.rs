@@ -1,19 +1,18 @@
-//! Counts a server's system calls, where `perf` may do so.
+//! Counter of a server's system calls, by `perf`.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-/// Counts the system calls of a process from its making to [`SyscallCounter::stop`]. Counting slows the
-/// process down: never time and count in the same batch.
+/// Counter of a process's system calls until [`SyscallCounter::stop`]. Counting slows the process down: never
+/// time and count in the same batch.
 pub struct SyscallCounter {
     perf: Child,
 }
 
 impl SyscallCounter {
-    /// Starts to count. `None` where there is no `perf`, or no permission.
+    /// Starts to count. Returns `None` without `perf` or permission.
     pub fn start(process: u32) -> Option<Self> {
-        // perf counts as long as the command runs that it is given, and `cat` runs as long as we keep its
-        // input open.
+        // perf counts while its command runs, and `cat` runs while its input is open.
         let mut perf = Command::new("perf")
             .args([
                 "stat",
@@ -34,11 +33,11 @@ impl SyscallCounter {
             .ok()?;
         let echoed = echo(&mut perf);
         let counter = Self { perf };
-        // The echo tells that counting has begun.
+        // The echo shows that counting has begun.
         echoed.map(|()| counter)
     }
 
-    /// The number of calls, where `perf` could tell it.
+    /// Stops; returns the number of calls, if `perf` reports it.
     pub fn stop(mut self) -> Option<u64> {
         drop(self.perf.stdin.take());
         let mut text = String::new();
@@ -50,7 +49,7 @@ impl SyscallCounter {
 impl Drop for SyscallCounter {
     fn drop(&mut self) {
         drop(self.perf.stdin.take());
-        // It may have ended already, which is what is wanted.
+        // It may have ended already.
         let _ended = self.perf.wait();
     }
 }

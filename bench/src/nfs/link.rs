@@ -1,6 +1,5 @@
-//! Links of a stated speed between two networks of the run's own: the callers are in this one, the servers in
-//! the other. It has to be run inside [`run_inside`](super::run_inside), so that all of it is gone with the
-//! run.
+//! Links of a given speed between two network namespaces of the run: callers are in this one, servers in the
+//! other. Use inside [`run_inside`](super::run_inside), so that all disappears with the run.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -8,14 +7,14 @@ use std::process::{Command, Stdio};
 
 use crate::error::{Doing, Error, Result};
 
-/// Between a caller and a server.
+/// Link between a caller and a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// The loopback of this network.
+    /// Loopback of this network.
     Loopback,
-    /// A pair of virtual Ethernet devices, each with a shaper of 10 Gbit/s.
+    /// Pair of virtual Ethernet devices, each shaped to 10 Gbit/s.
     TenGigabit,
-    /// The same with 1 Gbit/s.
+    /// Pair of virtual Ethernet devices, each shaped to 1 Gbit/s.
     Gigabit,
 }
 
@@ -30,7 +29,7 @@ impl Link {
         }
     }
 
-    /// Where servers of this link listen.
+    /// Returns the address of servers of this link.
     pub fn server(self) -> IpAddr {
         self.shaper().map_or(Ipv4Addr::LOCALHOST, |shaper| Ipv4Addr::new(10, 77, shaper.net, 2)).into()
     }
@@ -46,7 +45,7 @@ impl Link {
     }
 }
 
-/// A token bucket (tc-tbf(8)). A bucket of less than 64 KiB would cut the kernel's large segments.
+/// A token bucket (tc-tbf(8)). A bucket below 64 KiB would cut the kernel's large segments.
 struct Shaper {
     name: &'static str,
     net: u8,
@@ -54,23 +53,23 @@ struct Shaper {
     burst_kilobytes: u32,
 }
 
-/// How long a packet may wait in a shaper before it is dropped.
+/// Maximum delay of a packet in a shaper before it is dropped.
 const LATENCY_MS: u32 = 5;
 const FAR: &str = "far";
-/// What senders do about congestion: the one that each network may choose. The default of hosts differs.
+/// Congestion control, which each network may choose, because the default of hosts differs.
 const CONGESTION: &str = "reno";
-/// Sets it in the network that the shell is in.
+/// Shell command that sets it in the present network.
 const SET_CONGESTION: &str = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control";
 
-/// The other network and the ways to it.
+/// The second network and its links.
 #[derive(Debug)]
 pub struct Network {
-    /// Why there is no other network.
+    /// Reason why there is no second network.
     absent: Option<String>,
 }
 
 impl Network {
-    /// Makes it. Without it, only the loopback is there, and [`Network::check`] says why.
+    /// Creates the network. On failure only the loopback exists, and [`Network::check`] returns the reason.
     pub fn make() -> Self {
         Self { absent: build().err().map(|error| error.to_string()) }
     }
@@ -84,7 +83,7 @@ impl Network {
         }
     }
 
-    /// A command that begins in the network where a link's servers are.
+    /// Returns a command that runs in the network of a link's servers.
     pub fn command(link: Link, program: PathBuf) -> Command {
         if link == Link::Loopback {
             return Command::new(program);
@@ -94,7 +93,7 @@ impl Network {
         command
     }
 
-    /// How the links were made, for the report.
+    /// Describes the links for the report.
     pub fn condition() -> String {
         let shaped = Link::ALL.into_iter().filter_map(Link::shaper);
         let buckets: Vec<_> = shaped

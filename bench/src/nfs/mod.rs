@@ -1,8 +1,7 @@
-//! NFS version 3 over TCP: a client that costs little, servers that do nothing, and what is asked of the real
-//! ones.
+//! NFS version 3 over TCP: a cheap client, null servers, and the operations for real ones.
 //!
-//! Reading order: [`Stream`] and [`Wait`], [`client`], [`work`] (what is done), [`limit`] (the limits),
-//! [`namespace`](run_inside) (where it all runs), [`Link`].
+//! Reading order: [`Stream`] and [`Wait`], [`client`], [`work`] (operations), [`limit`] (null servers),
+//! [`namespace`](run_inside) (isolation), [`Link`].
 
 pub mod client;
 mod limit;

@@ -1,5 +1,6 @@
-//! A network of the run's own. nfs-ganesha registers with rpcbind, which is one for each network: in a
-//! namespace of its own it meets no other, and ends with the run. What is compared with it runs in there too.
+//! Network namespace of the run. nfs-ganesha registers with rpcbind, of which there is one per network: in
+//! its own namespace it conflicts with no other, and ends with the run. The programs compared with it run
+//! there too.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -12,15 +13,13 @@ use super::super::measure::go_on;
 use crate::error::{Doing, Error, Result};
 use crate::peer::this_program;
 
-/// What prepares the new namespaces: rpcbind wants to write below /run, and nothing that it does there shall
-/// stay.
+/// Shell commands that prepare the namespaces: rpcbind writes below /run, and its files must not remain.
 const PREPARE: &str =
     "ip link set lo up && mount -t tmpfs -o mode=755 tombolo-bench /run && exec \"$0\" \"$@\"";
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Runs this program again with `arguments` in network and mount namespaces of its own, and passes on what it
-/// prints as it comes. What it says on standard error goes where ours goes. [`Error::Absent`] where that is
-/// not allowed.
+/// Runs this program again with `arguments` in new network and mount namespaces, and forwards its output.
+/// Standard error is inherited. Fails with [`Error::Absent`] if that is not permitted.
 pub fn run_inside(arguments: &[impl AsRef<OsStr>], out: &mut dyn Write) -> Result<()> {
     allowed()?;
     let mut command = isolated(&this_program()?);
@@ -37,7 +36,7 @@ pub fn run_inside(arguments: &[impl AsRef<OsStr>], out: &mut dyn Write) -> Resul
     good(status)
 }
 
-/// What it prints, piece by piece, read by a thread of its own.
+/// Returns the output piece by piece, read by a thread.
 fn printed_by(child: &mut Child) -> Receiver<Vec<u8>> {
     let (to, printed) = channel();
     let output = child.stdout.take();
@@ -53,7 +52,7 @@ fn printed_by(child: &mut Child) -> Receiver<Vec<u8>> {
     printed
 }
 
-/// Until there is no more, or this run is asked to end.
+/// Passes on the output until it ends or this run is interrupted.
 fn pass_on(printed: &Receiver<Vec<u8>>, out: &mut dyn Write) -> Result<()> {
     loop {
         match printed.recv_timeout(LOOK) {
@@ -85,7 +84,7 @@ fn allowed() -> Result<()> {
     Err(Error::Absent(format!("a network of its own needs root, unshare and ip: {refused}")))
 }
 
-/// `program` with what is added to the command, in new namespaces, as the same process.
+/// Returns a command that runs `program` in new namespaces, as the same process.
 fn isolated(program: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--", "sh", "-c", PREPARE]).arg(program).stdin(Stdio::null());

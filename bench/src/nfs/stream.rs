@@ -1,4 +1,4 @@
-//! A TCP connection, and how its reader waits.
+//! TCP connection with a choice of waiting.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 
 use tombolo_host_runtime::polling::PollWindow;
 
-/// How a reader waits when nothing has come. It decides more than what is done with the bytes: a sleeper has
-/// to be woken.
+/// Way in which a reader waits. It matters more than the processing of the bytes: a sleeping reader must be
+/// woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     Sleep,
-    /// Looks for a while and then sleeps, as Tombolo's own server does ([`tombolo_host_runtime::polling`]).
+    /// Poll for a while, then sleep, like Tombolo's server ([`tombolo_host_runtime::polling`]).
     SpinBriefly,
-    /// Looks until something comes.
+    /// Poll until data arrive.
     Spin,
 }
 
-/// A peer that says nothing for so long is taken for dead.
+/// Time without data after which a peer counts as dead.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A connection that is read in one of three ways, and written whole.
+/// A connection with one of three ways to read, and complete writes.
 #[derive(Debug)]
 pub struct Stream {
     inner: TcpStream,
@@ -43,14 +43,14 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Of an accepted connection, which may be silent for as long as it likes.
+    /// Wraps an accepted connection, without a time limit for its peer.
     pub fn new(inner: TcpStream, wait: Wait) -> io::Result<Self> {
         inner.set_nodelay(true)?;
         inner.set_nonblocking(wait != Wait::Sleep)?;
         Ok(Self { inner, wait, window: PollWindow::default() })
     }
 
-    /// Reads what is there, or waits; 0 at the end.
+    /// Reads available data or waits; returns 0 at the end.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.wait == Wait::Sleep {
             return self.inner.read(into);
@@ -76,7 +76,7 @@ impl Stream {
         done
     }
 
-    /// Reads what is there; `None` when nothing is.
+    /// Reads available data; `None` if there are none.
     pub fn try_read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match self.inner.read(into) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
@@ -88,8 +88,8 @@ impl Stream {
         self.write_parts(&mut [IoSlice::new(bytes)])
     }
 
-    /// Writes all parts, with as few calls as the socket's buffer allows. It sleeps when that is full,
-    /// however its reader waits.
+    /// Writes all parts with as few calls as the socket's buffer allows. Sleeps when it is full, regardless
+    /// of the reader's mode.
     pub fn write_parts(&mut self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {
@@ -107,7 +107,7 @@ impl Stream {
         Ok(())
     }
 
-    /// One operation that may sleep, on a socket that otherwise does not.
+    /// Runs one operation that may sleep, on a non-blocking socket.
     fn asleep<T>(&mut self, operation: impl FnOnce(&mut TcpStream) -> io::Result<T>) -> io::Result<T> {
         self.inner.set_nonblocking(false)?;
         let done = operation(&mut self.inner);
@@ -130,7 +130,7 @@ mod tests {
             let writer = std::thread::spawn(move || {
                 let (stream, _) = listener.accept().unwrap();
                 let mut stream = Stream::new(stream, wait).unwrap();
-                // Longer than the brief look.
+                // Longer than the brief polling.
                 std::thread::sleep(Duration::from_millis(5));
                 stream
                     .write_parts(&mut [IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cd")])

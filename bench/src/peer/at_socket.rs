@@ -1,4 +1,4 @@
-//! A server that has one unix socket: for a guest by vhost-user, or for clients of NBD.
+//! Server with one UNIX socket, for vhost-user guests or NBD clients.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::server::accepts_at;
 use super::{Program, Server};
 use crate::error::Result;
 
-/// A server and its socket.
+/// A server with its socket.
 #[derive(Debug)]
 pub struct AtSocket {
     server: Server,
@@ -15,7 +15,7 @@ pub struct AtSocket {
 }
 
 impl AtSocket {
-    /// Starts it, and waits until it accepts connections.
+    /// Starts the server, and waits until it accepts connections.
     pub(super) fn start(program: Program, socket: &Path, command: &mut Command) -> Result<Self> {
         let mut server = Server::start(program.name(), command)?;
         server.wait_until("socket", || accepts_at(socket))?;

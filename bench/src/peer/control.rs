@@ -1,4 +1,4 @@
-//! What a server of ours says of itself: how many requests it has answered.
+//! Request counters of our servers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,12 +8,12 @@ use tombolo_host_service::control::Client;
 
 use crate::error::{Doing, Result, wrong};
 
-/// How many requests a server has answered since it started, by operation of the waist.
+/// Number of requests that a server has answered since its start, by operation of the waist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests(BTreeMap<String, u64>);
 
 impl Requests {
-    /// Asks the server at its control socket (docs/protocols/control.md, `stats`).
+    /// Queries the server at its control socket (docs/protocols/control.md, `stats`).
     pub fn ask(control: &Path) -> Result<Self> {
         let mut client = Client::connect(control).doing_to("connect to", control)?;
         let stats = client.ask("stats").map_err(|error| wrong("ask for requests", &error))?;
@@ -31,7 +31,7 @@ impl Requests {
         Self(counts)
     }
 
-    /// Those that came after `earlier`.
+    /// Returns the requests since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let more = |(name, count): (&String, &u64)| {
             let before = earlier.0.get(name).copied().unwrap_or_default();
@@ -40,7 +40,7 @@ impl Requests {
         Self(self.0.iter().filter_map(more).collect())
     }
 
-    /// `none`, or how many there are of all, and of which.
+    /// Returns `none`, or the total and the number of each.
     pub fn text(&self) -> String {
         if self.0.is_empty() {
             return "none".to_owned();

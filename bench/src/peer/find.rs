@@ -1,35 +1,35 @@
-//! Where the programs are, and how to get those that are not there.
+//! Location of programs, and hints for missing ones.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::{Doing, Error, Result};
 
-/// A program that is measured.
+/// A measured program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The program under test: it lies beside this one.
+    /// The program under test, in the same directory as this one.
     Tombolo,
-    /// The virtio-fs server of the virtio-fs project.
+    /// virtio-fs server of the virtio-fs project.
     Virtiofsd,
-    /// The fastest example of libfuse.
+    /// Fastest example of libfuse.
     PassthroughLl,
-    /// The NFS server of that project, with its back end for local directories.
+    /// nfs-ganesha, with its back end for local directories.
     Ganesha,
-    /// What nfs-ganesha registers with.
+    /// Registry that nfs-ganesha requires.
     Rpcbind,
-    /// A client: libnfs's raw calls, see `bench/peers/libnfs-driver.c`.
+    /// Driver of libnfs's raw calls, see `bench/peers/libnfs-driver.c`.
     LibnfsDriver,
-    /// A client: libnfs's program that copies a file.
+    /// libnfs's program that copies a file.
     NfsCp,
-    /// What copies trees over networks elsewhere.
+    /// Common program for copying trees over networks.
     Rsync,
-    /// What mounts trees of other hosts elsewhere, over SSH's file transfer protocol.
+    /// Common program for mounting remote trees, over SSH's file transfer protocol.
     Sshfs,
-    /// The same over many protocols, with a cache of whole files.
+    /// Mount program with many protocols and a cache of whole files.
     Rclone,
-    /// What serves disks to guests of QEMU from a process of its own.
+    /// QEMU's server of disks in its own process.
     StorageDaemon,
-    /// What serves disks over NBD.
+    /// Common NBD server.
     Nbdkit,
 }
 
@@ -88,11 +88,11 @@ impl Program {
     }
 }
 
-/// The variable of the environment that names another build of Tombolo to be measured.
+/// Environment variable that names another build of Tombolo to measure.
 pub const TOMBOLO: &str = "TOMBOLO";
 
-/// Where a program is: for Tombolo what [`TOMBOLO`] names or what lies beside this program; for a peer what
-/// `bench/peers/setup` built below this directory or one above it, or what the PATH has.
+/// Finds a program: for Tombolo the one in [`TOMBOLO`] or next to this program; for a peer the one built by
+/// `bench/peers/setup` in this directory or a parent, or in the PATH.
 pub fn find(program: Program) -> Result<PathBuf> {
     let found = match program {
         Program::Tombolo => std::env::var_os(TOMBOLO).map(PathBuf::from).or_else(beside_this_program),
@@ -103,7 +103,7 @@ pub fn find(program: Program) -> Result<PathBuf> {
     found.ok_or_else(absent)
 }
 
-/// This program, which runs itself as servers and clients of several kinds.
+/// Returns this program, which reruns itself as servers and clients.
 pub fn this_program() -> Result<PathBuf> {
     std::env::current_exe().doing(|| "find this program".to_owned())
 }
@@ -117,7 +117,7 @@ fn built(name: &str) -> Option<PathBuf> {
     in_checkout(&Path::new(".cache/peers/bin").join(name)).ok()
 }
 
-/// A file of the source tree that this directory belongs to.
+/// Returns a file of the source tree that contains this directory.
 pub fn in_checkout(file: &Path) -> Result<PathBuf> {
     let here = std::env::current_dir().unwrap_or_default();
     let found = here.ancestors().map(|folder| folder.join(file)).find(|path| path.exists());
@@ -135,7 +135,7 @@ fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// Where daemons are, which not every PATH has.
+/// Returns a daemon outside the PATH.
 fn for_root(name: &str) -> Option<PathBuf> {
     Some(Path::new("/usr/sbin").join(name)).filter(|path| path.is_file())
 }

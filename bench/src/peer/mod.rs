@@ -1,5 +1,5 @@
-//! The programs that are measured: Tombolo itself and those it is compared with. Each runs as a process of
-//! its own, and ends when its [`Server`] is dropped.
+//! Measured programs: Tombolo and its peers. Each runs in its own process, and ends when its [`Server`] is
+//! dropped.
 
 mod at_socket;
 mod control;

@@ -1,4 +1,4 @@
-//! A directory that a FUSE server mounts elsewhere.
+//! Directory mounted by a FUSE server.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,20 +10,19 @@ use super::server::beside;
 use super::{Program, Requests, Server, find};
 use crate::error::{Doing, Result};
 
-/// A FUSE mount and its server. Unmounted when dropped.
+/// A FUSE mount with its server, unmounted on drop.
 #[derive(Debug)]
 pub struct Mount {
     server: Server,
     point: PathBuf,
-    /// Where it says how it does, if it was told to.
+    /// Control socket, if there is one.
     control: Option<PathBuf>,
-    /// Whether its server ends with it.
+    /// `true` if the server ends with the mount.
     is_all: bool,
 }
 
 impl Mount {
-    /// Mounts `source` at `point` with what the program does by default: close-to-open, names and attributes
-    /// for 1 s.
+    /// Mounts `source` at `point` with the program's defaults: close-to-open, names and attributes for 1 s.
     pub fn new(program: Program, source: &Path, point: &Path) -> Result<Self> {
         let mut command = Command::new(find(program)?);
         match program {
@@ -41,21 +40,21 @@ impl Mount {
         Self::by(program, command, point)
     }
 
-    /// Tombolo's mount of a URL, by one client of ours.
+    /// Mounts a URL with Tombolo.
     pub fn of_url(url: &str, point: &Path) -> Result<Self> {
         let mut command = Command::new(find(Program::Tombolo)?);
         command.args(["mount", "-f", url]).arg(point);
         Self::by(Program::Tombolo, command, point)
     }
 
-    /// The same with options as after `-o`, and with a control socket beside the mount point.
+    /// Mounts a URL with options as after `-o`, and with a control socket next to the mount point.
     pub fn with(url: &str, options: &str, point: &Path) -> Result<Self> {
         let mut command = Command::new(find(Program::Tombolo)?);
         command.args(["mount", "-f", url]).arg(point).args(["-o", options]);
         Self::by_command(command, point)
     }
 
-    /// What a command of ours mounts, which is given a control socket too. It may run in another network.
+    /// Mounts with a command of ours, adding a control socket. It may run in another network.
     pub fn by_command(mut command: Command, point: &Path) -> Result<Self> {
         let control = beside(point, ".control");
         command.arg("--control").arg(&control);
@@ -64,14 +63,14 @@ impl Mount {
         Ok(mount)
     }
 
-    /// The same of a server that goes on when it is unmounted, as it may have other front ends.
+    /// Mounts with a server that continues after the unmount, as it may have other front ends.
     pub fn of_server(command: Command, point: &Path) -> Result<Self> {
         let mut mount = Self::by_command(command, point)?;
         mount.is_all = false;
         Ok(mount)
     }
 
-    /// What a command of any of them mounts.
+    /// Mounts with a command of any program.
     pub fn by(program: Program, mut command: Command, point: &Path) -> Result<Self> {
         fs::create_dir_all(point).doing_to("make", point)?;
         let before = fs::metadata(point).doing_to("look at", point)?.dev();
@@ -90,7 +89,7 @@ impl Mount {
         self.server.id()
     }
 
-    /// The requests that its server has answered; none where it has no control socket.
+    /// Returns the requests that its server has answered; none without a control socket.
     pub fn requests(&self) -> Result<Requests> {
         self.control.as_deref().map_or_else(|| Ok(Requests::default()), Requests::ask)
     }
@@ -98,8 +97,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // The server ends when it is unmounted; what remains is done by its own drop, and then a dead mount
-        // point is all that could be left.
+        // The server ends with the unmount; if not, its drop kills it, and at worst a dead mount point
+        // remains.
         for _ in 0..3 {
             let unmount =
                 Command::new("fusermount3").arg("-uq").arg(&self.point).stdin(Stdio::null()).status();

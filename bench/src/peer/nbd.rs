@@ -1,4 +1,4 @@
-//! A server that has a disk for clients of NBD at a unix socket.
+//! NBD servers of a disk at a UNIX socket.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,10 +7,10 @@ use super::server::beside;
 use super::{AtSocket, Program, find};
 use crate::error::Result;
 
-/// What the disk is called.
+/// Export name of the disk.
 pub const EXPORT: &str = "disk.img";
 
-/// Our own server.
+/// Starts our server.
 pub fn tombolo(image: &Path, socket: &Path) -> Result<AtSocket> {
     let mut command = Command::new(find(Program::Tombolo)?);
     command.arg("disk").arg(image).arg("--nbd").arg(socket);
@@ -18,7 +18,7 @@ pub fn tombolo(image: &Path, socket: &Path) -> Result<AtSocket> {
     AtSocket::start(Program::Tombolo, socket, &mut command)
 }
 
-/// nbdkit with its plug-in for files, which has 16 threads for a connection.
+/// Starts nbdkit with its file plug-in, which uses 16 threads per connection.
 pub fn nbdkit(image: &Path, socket: &Path) -> Result<AtSocket> {
     let mut command = Command::new(find(Program::Nbdkit)?);
     command.arg("--foreground").arg("--unix").arg(socket).args(["--exportname", EXPORT, "file"]).arg(image);

@@ -1,4 +1,4 @@
-//! A server that offers a directory by NFS version 3 over TCP on this host.
+//! NFS version 3 servers of a directory over TCP on this host.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -13,14 +13,14 @@ use crate::error::{Doing, Result};
 use crate::nfs::client::Mounted;
 use crate::nfs::{Limit, Link, Network, Wait};
 
-/// How long a server that listens has until it can be mounted.
+/// Time limit between listening and mounting.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// An NFS server, and where it answers.
+/// An NFS server with its addresses.
 #[derive(Debug)]
 pub struct Nfs {
-    // The server ends before what it registered with: fields are dropped in order.
+    // Fields drop in order: the server before its registry.
     server: Server,
     _registry: Option<Server>,
     state: Option<TempDir>,
@@ -34,15 +34,15 @@ impl Nfs {
         Self::tombolo_at(Link::Loopback, shared, beside)
     }
 
-    /// Our own server at the other end of a link.
+    /// Starts our server at the other end of a link.
     pub fn tombolo_at(link: Link, shared: &Path, beside: &Path) -> Result<Self> {
         let mut command = Network::command(link, find(Program::Tombolo)?);
         command.arg("serve").arg(shared);
         Self::by_command(command, free_port_at(link)?, shared, beside)?.ready()
     }
 
-    /// What a command of ours serves, which ends in the name of `shared`. It may run in another network, and
-    /// listens when this returns.
+    /// Starts a command of ours that serves `shared`, which is its last argument. It may run in another
+    /// network, and listens on return.
     pub fn by_command(
         mut command: Command,
         address: SocketAddr,
@@ -59,8 +59,8 @@ impl Nfs {
         Self { server, _registry: None, state: Some(state), nfs: address, mount: address, export }.listening()
     }
 
-    /// nfs-ganesha, with transfers of up to 1 MiB and nothing but version 3 over TCP. It needs rpcbind, and
-    /// so a network that has none yet.
+    /// Starts nfs-ganesha, with transfers of up to 1 MiB and version 3 over TCP only. It requires rpcbind,
+    /// hence a network without one.
     pub fn ganesha(shared: &Path, beside: &Path) -> Result<Self> {
         let program = find(Program::Ganesha)?;
         let registry = rpcbind()?;
@@ -77,12 +77,12 @@ impl Nfs {
         Self { server, _registry: Some(registry), state: Some(state), nfs, mount, export }.ready()
     }
 
-    /// A server that does nothing: `limit` of this very program.
+    /// Starts a null server: `limit` of this program.
     pub fn limit(limit: Limit) -> Result<Self> {
         Self::limit_at(Link::Loopback, limit, &std::env::temp_dir())
     }
 
-    /// The same at the other end of a link; what it keeps it keeps in `folder`.
+    /// Starts a null server at the other end of a link; stored files go to `folder`.
     pub fn limit_at(link: Link, limit: Limit, folder: &Path) -> Result<Self> {
         let address = free_port_at(link)?;
         let mut command = Network::command(link, this_program()?);
@@ -99,7 +99,7 @@ impl Nfs {
         Ok(self)
     }
 
-    /// When it can be mounted. A server may listen before it knows what it serves.
+    /// Waits until it can be mounted. A server may listen before it has its exports.
     pub fn ready(self) -> Result<Self> {
         let server = self.listening()?;
         let begun = Instant::now();
@@ -132,16 +132,16 @@ impl Nfs {
         format!("nfs://{}{}", self.nfs, self.export)
     }
 
-    /// The requests that a server of ours has answered; none of a peer.
+    /// Returns the requests that our server has answered; none for a peer.
     pub fn requests(&self) -> Result<Requests> {
         let control = |state: &TempDir| Requests::ask(&state.path().join("control"));
         self.state.as_ref().map_or_else(|| Ok(Requests::default()), control)
     }
 }
 
-/// rpcbind, in a network that has none.
+/// Starts rpcbind, in a network without one.
 fn rpcbind() -> Result<Server> {
-    /// RFC 1833 §1: where rpcbind listens.
+    /// Port of rpcbind (RFC 1833 §1).
     const PORT: u16 = 111;
     for folder in ["/run/rpcbind", "/run/ganesha", "/run/sendsigs.omit.d"] {
         fs::create_dir_all(folder).doing_to("make", Path::new(folder))?;
@@ -172,7 +172,7 @@ fn configured(shared: &Path, state: &Path, nfs: SocketAddr, mount: SocketAddr) -
     )
 }
 
-/// A free port on this host's loopback.
+/// Returns a free port on this host's loopback.
 pub fn free_port() -> Result<SocketAddr> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     TcpListener::bind(address)
@@ -180,20 +180,21 @@ pub fn free_port() -> Result<SocketAddr> {
         .doing(|| "find a free port".to_owned())
 }
 
-/// A free port where a link's servers are. Each network has ports of its own; one that is free here is not
-/// asked for twice by the same run.
+/// Returns a free port in the network of a link's servers. Each network has its own ports; no port is
+/// returned twice in one run.
 fn free_port_at(link: Link) -> Result<SocketAddr> {
     Ok(SocketAddr::new(link.server(), free_port()?.port()))
 }
 
-/// Whether a process listens at a TCP port, of whichever address; to connect would be to be a client.
+/// Returns `true` if a process listens at a TCP port of any address; a test connection would count as a
+/// client.
 pub fn is_listening(port: u16) -> bool {
     is_listening_in("self", port)
 }
 
-/// The same in the network that a process is in.
+/// Returns `true` if a process listens at a TCP port in the network of `process`.
 pub fn is_listening_in(process: &str, port: u16) -> bool {
-    /// TCP_LISTEN in /proc/net/tcp.
+    /// State TCP_LISTEN in /proc/net/tcp.
     const LISTENS: &str = "0A";
     let suffix = format!(":{port:04X}");
     let listens = |line: &str| {

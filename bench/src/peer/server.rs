@@ -1,4 +1,4 @@
-//! A server process that ends with its owner.
+//! Server process that ends with its owner.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Doing, Error, Result};
 
-/// How long a server has to begin or to end.
+/// Time limit for start and end.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -18,7 +18,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it. What it says on standard error is kept for [`Server::wait_until`].
+    /// Starts the process. Its standard error is stored for [`Server::wait_until`].
     pub fn start(name: &str, command: &mut Command) -> Result<Self> {
         let child = command
             .stdin(Stdio::null())
@@ -33,7 +33,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits until the server is ready; an error when it ends first, with what it said, or takes too long.
+    /// Waits until the server is ready; fails with its output if it ends first, or on time-out.
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut() -> bool) -> Result<()> {
         let begun = Instant::now();
         while !ready() {
@@ -49,7 +49,7 @@ impl Server {
         Ok(())
     }
 
-    /// Asks it to end, waits, and kills it when it does not. Nothing happens when it has ended already.
+    /// Terminates the process, waits, and kills it on time-out. Does nothing if it has ended.
     pub fn stop(&mut self) {
         if self.ended_within(Duration::ZERO) {
             return;
@@ -77,7 +77,7 @@ impl Server {
     fn said(&mut self) -> String {
         let mut text = String::new();
         if let Some(errors) = &mut self.child.stderr {
-            // What cannot be read was not said.
+            // Unreadable output is ignored.
             let _partial = errors.take(4096).read_to_string(&mut text);
         }
         text.trim().to_owned()
@@ -94,15 +94,16 @@ impl Drop for Server {
     }
 }
 
-/// Whether a process accepts connections at a socket. To be there is not enough, and to connect would be to
-/// be the one client that some servers have.
+/// Returns `true` if a process accepts connections at a socket. An existing file is not enough, and a test
+/// connection would occupy servers with a single client.
 pub(super) fn accepts_at(socket: &Path) -> bool {
     accepts_in("self", socket)
 }
 
-/// The same in the network that a process is in: the table has only the sockets of one.
+/// Returns `true` if a process accepts connections in the network of `process`, whose table lists only its
+/// own sockets.
 pub(super) fn accepts_in(process: &str, socket: &Path) -> bool {
-    /// `__SO_ACCEPTCON` in the flags of /proc/net/unix.
+    /// Flag `__SO_ACCEPTCON` in /proc/net/unix.
     const ACCEPTS: &str = "00010000";
     let table = Path::new("/proc").join(process).join("net/unix");
     let table = std::fs::read_to_string(table).unwrap_or_default();
@@ -110,7 +111,7 @@ pub(super) fn accepts_in(process: &str, socket: &Path) -> bool {
     table.lines().any(|line| line.split_whitespace().nth(3) == Some(ACCEPTS) && line.ends_with(path.as_ref()))
 }
 
-/// A path with something more at the end of its name.
+/// Appends text to the file name of a path.
 pub(super) fn beside(path: &Path, more: &str) -> PathBuf {
     let mut longer = path.as_os_str().to_owned();
     longer.push(more);

@@ -1,4 +1,4 @@
-//! A server that offers a directory over links in shared memory, at a socket.
+//! Server of a directory over shared-memory links at a socket.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::server::{accepts_in, beside};
 use super::{Program, Server, find};
 use crate::error::Result;
 
-/// A server of links, and where it is met.
+/// A server of links with its socket.
 #[derive(Debug)]
 pub struct Shm {
     server: Server,
@@ -22,7 +22,8 @@ impl Shm {
         Self::by_command(command, shared, socket)
     }
 
-    /// What a command of ours serves, which ends in the name of `shared`. It may run in another network.
+    /// Starts a command of ours that serves `shared`, which is its last argument. It may run in another
+    /// network.
     pub fn by_command(mut command: Command, shared: &Path, socket: &Path) -> Result<Self> {
         let control = beside(socket, ".control");
         command.arg("--shm").arg(socket).arg("--control").arg(&control);

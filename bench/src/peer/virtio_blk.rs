@@ -1,4 +1,4 @@
-//! A server that gives one guest a disk, by virtio-blk over a vhost-user socket.
+//! virtio-blk servers of a disk for one guest, over a vhost-user socket.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use super::server::beside;
 use super::{AtSocket, Program, find};
 use crate::error::{Doing, Error, Result};
 
-/// Our own server, with the image through the page cache or past it.
+/// Starts our server, with the image through the page cache or direct I/O.
 pub fn tombolo(image: &Path, socket: &Path, is_direct: bool) -> Result<AtSocket> {
     let mut command = Command::new(find(Program::Tombolo)?);
     command.arg("disk").arg(image).arg("--vhost-user").arg(socket);
@@ -18,7 +18,7 @@ pub fn tombolo(image: &Path, socket: &Path, is_direct: bool) -> Result<AtSocket>
     AtSocket::start(Program::Tombolo, socket, &mut command)
 }
 
-/// Our own server, of a new overlay over the image.
+/// Starts our server with a new overlay over the image.
 pub fn redo_log(image: &Path, overlay: &Path, socket: &Path) -> Result<AtSocket> {
     let mut create = Command::new(find(Program::Tombolo)?);
     create.args(["disk", "create"]).arg(overlay).arg("--base").arg(image).stdout(Stdio::null());
@@ -30,7 +30,7 @@ pub fn redo_log(image: &Path, overlay: &Path, socket: &Path) -> Result<AtSocket>
     tombolo(overlay, socket, false)
 }
 
-/// QEMU's, with the same and io_uring.
+/// Starts QEMU's storage daemon, with the same caching and io_uring.
 pub fn storage_daemon(image: &Path, socket: &Path, is_direct: bool) -> Result<AtSocket> {
     let (image, at, direct) = (image.display(), socket.display(), if is_direct { "on" } else { "off" });
     let mut command = Command::new(find(Program::StorageDaemon)?);

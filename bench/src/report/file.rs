@@ -8,8 +8,8 @@ use std::path::Path;
 use super::Report;
 use crate::error::{Doing, Result};
 
-/// Writes a report into a folder, which is made. With the usual mode, whatever the umask is: a back end in
-/// this process may have cleared it.
+/// Writes a report into a folder, which is created. The mode does not depend on the umask, which a back end
+/// in this process may have cleared.
 pub fn write(report: &Report, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).doing_to("make", folder)?;
     let path = folder.join(format!("{}.json", report.name));

@@ -1,4 +1,4 @@
-//! Where and when something was measured.
+//! Machine and time of a measurement.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,16 +10,16 @@ use crate::measure::spare_cores;
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub processor: String,
-    /// Cores that the run was allowed.
+    /// Number of cores that the run was allowed.
     pub cores: usize,
     pub kernel: String,
     pub time_secs: u64,
-    /// Processes that wanted to run in the last minute before the run, other work included.
+    /// Load average of the minute before the run, including other work.
     pub load: f64,
-    /// For how long an idle core polls before it halts, where this machine is a guest itself and its kernel
-    /// can (haltpoll): what wakes a core meanwhile is cheap.
+    /// Time for which an idle core polls before it halts, if this machine is a guest whose kernel does so
+    /// (haltpoll): wake-ups during it are cheap.
     pub halt_poll_us: Option<u64>,
-    /// How much the run was preferred to that other work (nice(2)): −20 is the most.
+    /// Priority of the run over other work (nice(2)): −20 is the highest.
     pub niceness: i32,
     pub version: String,
 }
@@ -68,13 +68,13 @@ fn halt_poll_us(parameter: &str) -> Option<u64> {
     parameter.trim().parse::<u64>().ok().map(|ns| ns / 1000)
 }
 
-/// Field 19 of /proc/PID/stat; the second, the program's name in brackets, may hold anything.
+/// Returns field 19 of /proc/PID/stat; the second, the program's name in brackets, may contain anything.
 fn niceness(stat: &str) -> i32 {
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     after_name.split_whitespace().nth(16).and_then(|field| field.parse().ok()).unwrap_or_default()
 }
 
-/// The day of a time, in UTC (Hinnant's days-to-civil).
+/// Returns the date of a time, in UTC (Hinnant's days-to-civil).
 fn date(time_secs: u64) -> String {
     let days = time_secs / 86_400 + 719_468;
     let era = days / 146_097;

@@ -1,4 +1,4 @@
-//! What a run found: figures, how they compare, and under which conditions they hold.
+//! Results of a run: figures, comparisons and conditions.
 //!
 //! A [`Report`] is printed as tables, and stored as JSON.
 
@@ -20,47 +20,47 @@ use crate::measure::{Contest, Cost, Dropped, Entrant, Placement, Series, Spread,
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Short name, which is also that of its files.
+    /// Short name, also of its files.
     pub name: String,
-    /// What the table shows, in a line.
+    /// Title of the table.
     pub title: String,
-    /// The command line that makes it again.
+    /// Command line that reproduces it.
     pub command: String,
-    /// True when it was only run to see that it runs: the figures mean nothing.
+    /// `true` for a smoke test, whose figures mean nothing.
     pub quick: bool,
     pub machine: Machine,
-    /// What was warm, what was cold, what was counted.
+    /// Conditions: warm or cold caches, counters.
     pub conditions: Vec<String>,
-    /// The figures, in the order of the table.
+    /// Figures in the order of the table.
     pub figures: Vec<Figure>,
     pub ratios: Vec<Ratio>,
-    /// Targets that are no ratios, and what was found.
+    /// Targets that are not ratios, with the results.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
-    /// Columns or rows that are not there, and why.
+    /// Missing columns or rows, with reasons.
     pub absent: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     pub row: String,
-    /// Under which variant: a placement, a way to wait.
+    /// Variant: placement or waiting mode.
     pub variant: String,
     pub column: String,
     pub unit: Unit,
-    /// Over the rounds; each round counts with its own median.
+    /// Spread over the rounds, each by its median.
     pub spread: Spread,
-    /// Round by round. Figures with as many rounds were measured interleaved.
+    /// Values by round. Figures with equally many rounds were measured interleaved.
     pub rounds: Vec<f64>,
-    /// 99 of 100 operations took no longer, where that was measured, in nanoseconds.
+    /// 99th percentile in nanoseconds, if measured.
     pub p99_ns: Option<f64>,
-    /// What an operation cost beside time.
+    /// Costs per operation other than time.
     pub cost: Option<Cost>,
     /// System calls of the server per operation.
     pub server_syscalls: Option<f64>,
 }
 
-/// How one of ours compares with another: over 1, ours is better.
+/// Comparison of one of our figures with another: above 1, ours is better.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ratio {
     pub row: String,
@@ -71,7 +71,7 @@ pub struct Ratio {
 }
 
 impl Figure {
-    /// A figure that was printed elsewhere, or measured once.
+    /// Returns a figure that was published elsewhere, or measured once.
     pub fn single(row: &str, variant: &str, column: &str, unit: Unit, value: f64) -> Self {
         Self {
             row: row.to_owned(),
@@ -86,7 +86,8 @@ impl Figure {
         }
     }
 
-    /// A series of a contest: a rate where its operations move bytes, a time otherwise. `None` of no rounds.
+    /// Returns the figure of a series: a rate if its operations move bytes, otherwise a time. `None` without
+    /// rounds.
     pub fn of(row: &str, series: &Series) -> Option<Self> {
         let rates = |amount: f64| series.turns.iter().map(|turn| amount / turn.mean_ns * 1e9).collect();
         let (unit, rounds): (_, Vec<f64>) = match series.bytes {
@@ -103,22 +104,22 @@ impl Figure {
         })
     }
 
-    /// The time that 99 of 100 operations of a series did not exceed, round by round. `None` of no rounds.
+    /// Returns the 99th percentile of a series, by round. `None` without rounds.
     pub fn p99(row: &str, series: &Series) -> Option<Self> {
         let rounds = series.turns.iter().map(|turn| turn.p99_ns).collect();
         Self::of_series(row, series, Unit::Nanoseconds, rounds)
     }
 
-    /// What an operation of a contest cost its servers in processor time, as a figure of its own that can be
-    /// compared. `None` of no rounds, and of those that have no servers.
+    /// Returns the servers' processor time per operation as a separate figure, for comparisons. `None`
+    /// without rounds or servers.
     pub fn server_cpu(row: &str, series: &Series) -> Option<Self> {
         let rounds: Vec<f64> = series.turns.iter().map(|turn| turn.cost.server_cpu_ns).collect();
         let figure = Self::of_series(row, series, Unit::Nanoseconds, rounds)?;
         (figure.spread.median > 0.0).then_some(figure)
     }
 
-    /// What an operation of a contest cost the caller, round by round, as a figure of its own: `what` of its
-    /// cost, for each million bytes that it moves. `None` of no rounds, and of what moves no bytes.
+    /// Returns a cost of the caller per million bytes, by round, as a separate figure. `None` without rounds
+    /// or bytes.
     pub fn per_megabyte(row: &str, series: &Series, unit: Unit, what: fn(&Cost) -> f64) -> Option<Self> {
         let megabytes = series.bytes? as f64 / 1e6;
         let rounds = series.turns.iter().map(|turn| what(&turn.cost) / megabytes).collect();
@@ -129,14 +130,14 @@ impl Figure {
         Self::of_rounds(row, &series.name.1, &series.name.0, unit, rounds)
     }
 
-    /// A figure of several rounds; `None` of none.
+    /// Returns a figure of several rounds; `None` without rounds.
     pub fn of_rounds(row: &str, variant: &str, column: &str, unit: Unit, rounds: Vec<f64>) -> Option<Self> {
         let spread = Spread::of(&rounds)?;
         Some(Self { spread, rounds, ..Self::single(row, variant, column, unit, 0.0) })
     }
 
-    /// The lesser of two figures times what each is multiplied with, round by round where they were measured
-    /// interleaved: an target that is one or the other.
+    /// Returns the lesser of two figures with a factor each, by round if they were measured interleaved: a
+    /// target that is one or the other.
     pub fn lesser(one: &Self, one_times: f64, other: &Self, other_times: f64) -> Option<Self> {
         let rounds: Vec<f64> = if one.rounds.len() == other.rounds.len() {
             let pairs = one.rounds.iter().zip(&other.rounds);
@@ -149,7 +150,7 @@ impl Figure {
         Self::of_rounds(&one.row, "", &label, one.unit, rounds)
     }
 
-    /// Column and variant, for people.
+    /// Returns column and variant as text.
     pub fn label(&self) -> String {
         if self.variant.is_empty() {
             self.column.clone()
@@ -175,7 +176,7 @@ impl Report {
         }
     }
 
-    /// Says under which condition the figures hold.
+    /// Adds a condition of the figures.
     pub fn condition(&mut self, text: impl Into<String>) {
         self.conditions.push(text.into());
     }
@@ -189,7 +190,7 @@ impl Report {
         ));
     }
 
-    /// Says what is not there, and why; once.
+    /// Adds a missing item with its reason, once.
     pub fn absent(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.absent.contains(&text) {
@@ -197,7 +198,7 @@ impl Report {
         }
     }
 
-    /// Puts one that can take part in the list, and says why another cannot.
+    /// Adds a contestant to the list, or reports why it cannot take part.
     pub fn enter<'a>(
         &mut self,
         entrants: &mut Vec<Entrant<'a>>,
@@ -213,14 +214,14 @@ impl Report {
         }
     }
 
-    /// Lets the contestants of a row take their turns, and takes in what they did.
+    /// Runs the contest of a row, and records the results.
     pub fn contest(&mut self, row: &str, contest: &Contest, entrants: Vec<Entrant<'_>>) -> Vec<Series> {
         let (series, dropped) = contest.run(entrants);
         self.take(row, &series, &dropped);
         series
     }
 
-    /// The same of contestants whose names are row and column, so that all rows take their turns together.
+    /// Runs a contest whose names are row and column, so that all rows are interleaved.
     pub fn contest_of_rows(&mut self, contest: &Contest, entrants: Vec<Entrant<'_>>) -> Vec<Series> {
         let (series, dropped) = contest.run(entrants);
         for series in &series {
@@ -238,7 +239,7 @@ impl Report {
         series
     }
 
-    /// Takes in the outcome of one row's contest.
+    /// Records the results of one row's contest.
     pub fn take(&mut self, row: &str, series: &[Series], dropped: &[Dropped]) {
         self.figures.extend(series.iter().filter_map(|series| Figure::of(row, series)));
         for dropped in dropped {
@@ -247,7 +248,7 @@ impl Report {
         }
     }
 
-    /// The figure of a row, column and variant; of a column without variants, its only one.
+    /// Returns the figure of a row, column and variant; of a column without variants, its only one.
     pub fn figure(&self, row: &str, column: &str, variant: &str) -> Option<&Figure> {
         let in_cell = |figure: &&Figure| figure.row == row && figure.column == column;
         let of_variant =
@@ -255,7 +256,7 @@ impl Report {
         of_variant(variant).or_else(|| of_variant(""))
     }
 
-    /// The variant in which a column does best in a row.
+    /// Returns the best variant of a column in a row.
     pub fn best(&self, row: &str, column: &str) -> Option<&Figure> {
         let of_column = self.figures.iter().filter(|figure| figure.row == row && figure.column == column);
         of_column.reduce(|best, figure| if figure.better_than(best) { figure } else { best })
@@ -267,13 +268,13 @@ impl Report {
         self.compare(ours.as_ref(), other.as_ref(), target);
     }
 
-    /// Compares two columns of a row, each in the variant in which it does best.
+    /// Compares two columns of a row, each in its best variant.
     pub fn compare_best(&mut self, row: &str, ours: &str, other: &str, target: Option<f64>) {
         let [ours, other] = [ours, other].map(|column| self.best(row, column).cloned());
         self.compare(ours.as_ref(), other.as_ref(), target);
     }
 
-    /// Compares two figures round by round, and remembers it. Nothing when one of them is not there.
+    /// Compares two figures by round, and records the ratio. Does nothing if one is missing.
     pub fn compare(&mut self, ours: Option<&Figure>, other: Option<&Figure>, target: Option<f64>) {
         let (Some(ours), Some(other)) = (ours, other) else { return };
         self.ratios.extend(ratio(ours, other, target));

@@ -1,4 +1,4 @@
-//! A report as tables of text.
+//! Text tables of a report.
 
 use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
@@ -7,7 +7,7 @@ use super::unit::digits;
 use super::{Figure, Report, Target};
 
 impl Report {
-    /// All tables, with the conditions they hold under.
+    /// Returns all tables with their conditions.
     pub fn text(&self) -> String {
         let mut parts = vec![self.title.clone()];
         if self.quick {
@@ -23,7 +23,8 @@ impl Report {
         parts.join("\n\n") + "\n"
     }
 
-    /// Rows of the table: what is done under which variant. What has no variants stands beside those that do.
+    /// Returns the rows of the table: operation and variant. Items without variants are shown in the rows of
+    /// the variants.
     fn rows(&self) -> Vec<(&str, &str)> {
         let rows = unique(self.figures.iter().map(|figure| (figure.row.as_str(), figure.variant.as_str())));
         let varies = |row: &str| rows.iter().any(|(other, variant)| *other == row && !variant.is_empty());
@@ -111,7 +112,7 @@ impl Report {
     }
 }
 
-/// What was targeted, beside what was found.
+/// Returns the table of targets and results.
 fn targets_table(targets: &[Target]) -> String {
     let mut table = table();
     table.set_header(["", "target", "found", ""]);
@@ -134,7 +135,7 @@ fn cell(figure: &Figure) -> String {
         return median;
     }
     let number = |value| figure.unit.text(value).split(' ').next().unwrap_or_default().to_owned();
-    // Quartiles are printed without a unit where they have that of the median.
+    // Quartiles are printed without a unit if it is the median's.
     let same_unit = |value| figure.unit.text(value).split(' ').nth(1) == median.split(' ').nth(1);
     if same_unit(spread.q1) && same_unit(spread.q3) {
         format!("{median} ({}–{})", number(spread.q1), number(spread.q3))

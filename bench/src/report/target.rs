@@ -1,4 +1,4 @@
-//! What was targeted where it is no ratio, beside what was found.
+//! Targets that are not ratios, with results.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ pub struct Target {
     pub what: String,
     pub target: String,
     pub found: String,
-    /// Whether that is enough; none where nothing was targeted.
+    /// `true` if the target is met; `None` without a target.
     pub is_met: Option<bool>,
 }
 
@@ -24,7 +24,7 @@ impl Target {
 }
 
 impl Report {
-    /// States a target and what was found.
+    /// Records a target and its result.
     pub fn target(&mut self, what: &str, target: &str, found: impl Into<String>, is_met: Option<bool>) {
         let (what, target, found) = (what.to_owned(), target.to_owned(), found.into());
         self.targets.push(Target { what, target, found, is_met });

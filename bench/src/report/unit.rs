@@ -1,4 +1,4 @@
-//! Units, and how a person reads them.
+//! Units and their text form.
 
 use serde::Serialize;
 
@@ -10,12 +10,12 @@ pub enum Unit {
     PerSecond,
     Bytes,
     Count,
-    /// How many times one thing is another.
+    /// Multiple of another value.
     Times,
     Percent,
-    /// A number of things for each million bytes.
+    /// Count per million bytes.
     PerMegabyte,
-    /// Time for each million bytes.
+    /// Time per million bytes.
     NanosecondsPerMegabyte,
 }
 
@@ -24,7 +24,7 @@ impl Unit {
         matches!(self, Unit::BytesPerSecond | Unit::PerSecond)
     }
 
-    /// A value with its unit, to three digits.
+    /// Formats a value with its unit, to three digits.
     pub fn text(self, value: f64) -> String {
         match self {
             Unit::Nanoseconds if value < 1e3 => format!("{} ns", digits(value)),
@@ -43,7 +43,7 @@ impl Unit {
     }
 }
 
-/// Three digits, and no more after the point than are worth reading.
+/// Formats three significant digits.
 pub(super) fn digits(value: f64) -> String {
     let size = value.abs();
     let places = if size >= 99.95 {

@@ -1,5 +1,5 @@
-//! `disk`: virtio-blk straight on the queue, Tombolo's server against QEMU's storage daemon, with no guest in
-//! between; and its redo log against a raw image.
+//! `disk`: virtio-blk directly on the queue, Tombolo's server compared with QEMU's storage daemon, without a
+//! guest; and its redo log compared with a raw image.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -20,7 +20,7 @@ pub const SMALL: u32 = 4096;
 pub const LARGE: u32 = 1 << 20;
 const DEPTH: usize = 32;
 
-/// What is done, and how much better than the peer ours shall be.
+/// Rows with the target ratio to the peer.
 const ROWS: [(&str, Requests, f64); 6] = [
     ("read 4 KiB", Requests { way: Way::Read, bytes: SMALL, depth: 1 }, 1.3),
     ("write 4 KiB", Requests { way: Way::Write, bytes: SMALL, depth: 1 }, 1.3),
@@ -30,11 +30,11 @@ const ROWS: [(&str, Requests, f64); 6] = [
     ("write 1 MiB", Requests { way: Way::Write, bytes: LARGE, depth: 1 }, 1.0),
 ];
 
-/// Who serves, and from what.
+/// Kind of server and disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Tombolo,
-    /// An overlay over a raw image, in which nothing is yet.
+    /// An empty overlay over a raw image.
     RedoLog,
     StorageDaemon,
 }
@@ -51,10 +51,10 @@ impl Column {
     }
 }
 
-/// What a redo log shall reach of a raw image when small pieces are written.
+/// Minimum speed of small writes to a redo log, relative to a raw image.
 const REDO_TARGET: f64 = 0.7;
 
-/// `disk` is a directory on a disk.
+/// Measures the table. `disk` is a directory on a disk.
 pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
     let mut report = plan.report("disk", "virtio-blk straight on the queue");
     let disk_bytes = if plan.quick { 8 << 20 } else { 256 << 20 };
@@ -82,7 +82,7 @@ pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
         report.contest(row, &contest, entrants);
         let [ours, redo, other] = Column::ALL.map(Column::name);
         for Variant { name, is_direct, .. } in &variants {
-            // What the disk itself takes is the same for both.
+            // With direct I/O, the disk dominates on both sides.
             let target = if *is_direct { 1.0 } else { target };
             report.compare_cells(row, (ours, name), (other, name), Some(target));
             let is_small_write = requests.way == Way::Write && requests.bytes == SMALL;
@@ -104,19 +104,19 @@ pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
     Ok(report)
 }
 
-/// Where the images lie, and how they are used.
+/// Location of the images, and their caching.
 struct Variant {
     name: &'static str,
     place: TempDir,
-    /// Past the page cache.
+    /// `true` for direct I/O.
     is_direct: bool,
 }
 
-/// One contestant of the table: a server of its own, with an image of its own, and a guest.
+/// A contestant: a server with its own image, and a guest.
 struct Side<'a> {
     column: Column,
     variant: &'a str,
-    // The guest leaves before its server ends: fields are dropped in order.
+    // Fields drop in order: the guest before its server.
     guest: Rc<RefCell<DiskGuest>>,
     server: AtSocket,
 }
@@ -136,7 +136,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// A file of this length, in memory and on the disk.
+/// Creates an image of this length and syncs it.
 pub fn fill(image: &Path, bytes: u64) -> Result<()> {
     let piece = vec![0x5a; LARGE as usize];
     let mut file = File::create(image).doing_to("make", image)?;

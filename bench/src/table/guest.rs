@@ -1,5 +1,5 @@
-//! `guest`: a developer's job in a User Mode Linux guest, on our virtio-fs, on virtiofsd's, and on the
-//! guest's own disk and memory.
+//! `guest`: a developer's job in a User Mode Linux guest, on our virtio-fs, on virtiofsd, and on the guest's
+//! own disk and memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,28 +15,28 @@ use crate::measure::{Placement, go_on};
 use crate::peer::{AtSocket, Program, in_checkout, virtio_fs};
 use crate::report::{Figure, Report, Unit};
 
-/// No phase may be slower than with the peer, and all of them together shall be faster.
+/// Targets: no phase slower than with the peer, and all of them together faster.
 const TARGET: f64 = 1.0;
 const MEAN: &str = "geometric mean";
 const MEAN_TARGET: f64 = 1.3;
 
-/// The guest tells time to 10 ms: a phase that takes none took half of them.
+/// Half of the guest's timer resolution of 10 ms, for phases below it.
 const LEAST_SECS: f64 = 0.005;
 
-/// Extended attributes, the same on both sides.
+/// Extended attributes, equal on both sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Xattrs {
-    /// None, as the peer comes.
+    /// None, as by the peer's default.
     #[default]
     Off,
-    /// With them; ours has access lists then too.
+    /// Extended attributes; ours then includes access lists.
     On,
-    /// With POSIX access lists.
+    /// POSIX access lists.
     Acl,
 }
 
 impl Xattrs {
-    /// Options of our server, and of the peer's.
+    /// Returns the options of our server and of the peer's.
     fn options(self) -> [&'static [&'static str]; 2] {
         match self {
             Self::Off => [&["--xattrs", "off"], &[]],
@@ -54,14 +54,14 @@ impl Xattrs {
     }
 }
 
-/// Where guest and server run.
+/// Placement of guest and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Place {
-    /// Where the kernel puts them.
+    /// Placement by the kernel.
     Unpinned,
     /// Both on one core.
     OneCore,
-    /// The guest on one core, the server on another.
+    /// Guest and server on a core each.
     TwoCores,
 }
 
@@ -76,7 +76,7 @@ impl Place {
         }
     }
 
-    /// Puts the server there, and what this thread starts from now on.
+    /// Assigns cores to the server and to the processes that this thread starts from now on.
     fn take(self, server: Option<u32>) -> Result<()> {
         match self {
             Self::Unpinned => Placement::leave(),
@@ -86,26 +86,26 @@ impl Place {
     }
 }
 
-/// What is measured.
+/// Selection of measurements.
 #[derive(Clone, Debug)]
 pub struct Wanted<'a> {
-    /// A C project: `lua`, `zstd` or `httpd`.
+    /// C project: `lua`, `zstd` or `httpd`.
     pub source: &'a str,
-    /// These columns; all of them when none is named.
+    /// Columns; empty for all.
     pub columns: &'a [String],
-    /// At these places; all of them when none is named.
+    /// Placements; empty for all.
     pub places: &'a [Place],
     pub xattrs: Xattrs,
 }
 
 impl<'a> Wanted<'a> {
-    /// All there is on one project, without extended attributes.
+    /// Returns a selection of everything for one project, without extended attributes.
     pub fn new(source: &'a str) -> Self {
         Self { source, columns: &[], places: &[], xattrs: Xattrs::Off }
     }
 }
 
-/// Each of ours is compared with the peer's equal promise, and with what the peer does by default.
+/// Comparisons of ours with the peer's equivalent policy, and with the peer's default.
 const PAIRS: [(&str, &str); 3] = [
     ("tombolo auto", "virtiofsd auto"),
     ("tombolo strict", "virtiofsd never"),
@@ -123,10 +123,10 @@ const COLUMNS: [&str; 8] = [
     OWN_DISK,
     OWN_MEMORY,
 ];
-/// Rounds of a run that is to be believed: each boots a guest for each column.
+/// Rounds of a full run: each boots a guest for each column.
 const ROUNDS: usize = 3;
 
-/// Seconds of a phase, round by round.
+/// Seconds of a phase, by round.
 type Times = BTreeMap<(String, (&'static str, Place)), Vec<f64>>;
 
 pub fn run(plan: &Plan, wanted: &Wanted<'_>) -> Result<Report> {
@@ -187,7 +187,7 @@ pub fn run(plan: &Plan, wanted: &Wanted<'_>) -> Result<Report> {
     Ok(report)
 }
 
-/// Columns at their places.
+/// Returns the columns at their placements.
 fn contestants(wanted: &Wanted<'_>) -> Vec<(&'static str, Place)> {
     let places = if wanted.places.is_empty() { &Place::ALL } else { wanted.places };
     let is_wanted =
@@ -196,7 +196,7 @@ fn contestants(wanted: &Wanted<'_>) -> Vec<(&'static str, Place)> {
     places.iter().flat_map(|&place| columns().map(move |column| (column, place))).collect()
 }
 
-/// The geometric mean of the phases, for each round in which a contestant finished all of them.
+/// Returns the geometric mean of the phases, for each round that a contestant has completed.
 fn means(phases: &[String], times: &Times) -> Times {
     let contestants: BTreeSet<_> = times.keys().map(|(_, contestant)| *contestant).collect();
     let mean = |contestant| {
@@ -210,9 +210,9 @@ fn means(phases: &[String], times: &Times) -> Times {
     contestants.into_iter().filter_map(mean).collect()
 }
 
-/// A round takes minutes: says on standard error how far it is.
+/// Prints the progress to standard error, since a round takes minutes.
 fn progress(round: usize, rounds: usize, column: &str, place: Place) {
-    // A closed standard error is no reason to stop.
+    // A closed standard error is ignored.
     let _unread = writeln!(std::io::stderr(), "round {} of {rounds}: {column}, {}", round + 1, place.label());
 }
 
@@ -226,7 +226,7 @@ fn compare(report: &mut Report, phase: &str) {
     }
 }
 
-/// What every run of the job needs.
+/// Parameters common to all runs of the job.
 struct Job {
     run: PathBuf,
     workload: PathBuf,
@@ -252,7 +252,7 @@ impl Job {
         Ok(Self { run, workload, source, within: plan.within.clone(), xattrs })
     }
 
-    /// One run in a fresh guest: phases and seconds.
+    /// Runs the job in a fresh guest; returns phases and seconds.
     fn run(&self, column: &str, place: Place) -> Result<Vec<(String, f64)>> {
         go_on()?;
         let folder = super::folder(&self.within)?;
@@ -301,7 +301,7 @@ impl Job {
     }
 }
 
-/// An image of 1 GiB with an empty ext4.
+/// Creates an image of 1 GiB with an empty ext4.
 pub(super) fn make_disk(path: &Path) -> Result<()> {
     let file = fs::File::create_new(path).doing_to("make", path)?;
     file.set_len(1 << 30).doing_to("size", path)?;
@@ -312,7 +312,7 @@ pub(super) fn make_disk(path: &Path) -> Result<()> {
     }
 }
 
-/// Lines like `unpack 1.23 s`; a phase that comes twice counts once.
+/// Parses lines such as `unpack 1.23 s`; a repeated phase counts once.
 pub(super) fn phases(text: &str) -> Vec<(String, f64)> {
     let mut found: Vec<(String, f64)> = Vec::new();
     for line in text.lines() {
@@ -346,7 +346,7 @@ mod tests {
         let times = Times::from([
             ((phases[0].clone(), whole), vec![1.0, 4.0]),
             ((phases[1].clone(), whole), vec![4.0, 9.0]),
-            // It ended in its second round.
+            // Failed in its second round.
             ((phases[0].clone(), part), vec![1.0, 2.0]),
             ((phases[1].clone(), part), vec![9.0]),
         ]);

@@ -1,5 +1,5 @@
 //! `guest-disk`: fio and PostgreSQL on the disks of a User Mode Linux guest: ours and QEMU's storage daemon's
-//! by virtio-blk, and that of the guest's own driver for images.
+//! by virtio-blk, and the guest's own driver for images.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use crate::measure::{CostMeter, Placement, go_on};
 use crate::peer::{AtSocket, in_checkout, virtio_blk};
 use crate::report::{Figure, Report, Unit};
 
-/// What the guest's job calls its phases, and how much better than the peer ours shall be.
+/// Phases of the guest's job, with the target ratio to the peer.
 const ROWS: [(&str, f64); 8] = [
     ("random-read", 1.2),
     ("random-write", 1.2),
@@ -28,19 +28,18 @@ const ROWS: [(&str, f64); 8] = [
     ("fsync", 1.2),
     ("pgbench", 1.0),
 ];
-/// The disks, by the names that the guest has for them.
+/// Names of the disks in the guest.
 const OURS: &str = "tombolo";
 const PEER: &str = "qemu-storage-daemon";
 const OWN: &str = "own";
-/// Of the servers' figures: the share of the time in which they had a processor.
+/// Row of the servers' processor shares.
 const SHARE: &str = "server's processor";
-/// Rounds of a run that is to be believed.
+/// Rounds of a full run.
 const ROUNDS: usize = 9;
-/// How long a phase is on each disk, in seconds; pgbench's is twice that.
+/// Length of a phase on each disk, in seconds; pgbench runs twice as long.
 const PHASE_SECS: usize = 2;
 
-/// A phase as it was measured: operations or bytes in each second, and the share of a processor that the
-/// server had.
+/// Result of a phase: operations or bytes per second, and the server's processor share.
 struct Phase {
     disk: String,
     row: String,
@@ -49,7 +48,7 @@ struct Phase {
     share: f64,
 }
 
-/// `disk` is a directory on a disk.
+/// Measures the table. `disk` is a directory on a disk.
 pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
     let mut report = plan.report("guest-disk", "fio and pgbench on a UML guest's disks");
     let rounds = if plan.rounds_given { plan.rounds } else { plan.scaled(ROUNDS, 1) };
@@ -94,7 +93,7 @@ pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
 
 type Start = fn(&Path, &Path, bool) -> Result<AtSocket>;
 
-/// The disks' images, and what fills and uses them.
+/// Images of the disks, and the scripts that fill and use them.
 struct Images {
     run: PathBuf,
     workload: PathBuf,
@@ -102,7 +101,7 @@ struct Images {
 }
 
 impl Images {
-    /// Has a guest fill the first one.
+    /// Creates the first image with a guest.
     fn make(disk: &Path) -> Result<Self> {
         let guests = in_checkout(Path::new("tests/guests"))?;
         let (run, workload) = (guests.join("run"), guests.join("disk-workload.sh"));
@@ -116,7 +115,7 @@ impl Images {
         self.place.path().join(OWN)
     }
 
-    /// A copy of it.
+    /// Copies the first image.
     fn image(&self, name: &str) -> Result<PathBuf> {
         let image = self.place.path().join(name);
         let copied = Command::new("cp").arg("--sparse=always").arg(self.own()).arg(&image).status();
@@ -128,7 +127,7 @@ impl Images {
 
     fn measure(&self, rounds: usize, seconds: usize, servers: &[(&str, AtSocket)]) -> Result<Vec<Phase>> {
         let mut words = vec!["run".to_owned(), rounds.to_string(), seconds.to_string()];
-        // The guest finds them in the order in which it is told of them.
+        // The guest numbers the disks in the order of the options.
         words.extend(servers.iter().zip('a'..).map(|((name, _), letter)| format!("{name}=/dev/vd{letter}")));
         let options: Vec<_> = servers
             .iter()
@@ -137,8 +136,8 @@ impl Images {
         self.guest(&options, &words, servers)
     }
 
-    /// Does a part of the job in a fresh guest. What a server takes is counted from line to line of what the
-    /// guest says.
+    /// Runs a part of the job in a fresh guest. The server's processor time is measured between lines of the
+    /// guest's output.
     fn guest(
         &self,
         options: &[&OsStr],
@@ -174,7 +173,7 @@ impl Images {
     }
 }
 
-/// A line like `own fsync 123.4 /s`.
+/// Parses a line such as `own fsync 123.4 /s`.
 fn phase(line: &str) -> Option<Phase> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let &[disk, row, number, unit] = words.as_slice() else { return None };

@@ -1,4 +1,4 @@
-//! `memory`: what a server holds on to when a client has touched many files.
+//! `memory`: memory and descriptors of a server after access to many files.
 
 use std::fs;
 use std::io::Read as _;
@@ -21,7 +21,7 @@ use crate::report::{Figure, Ratio, Report, Unit};
 const FILES: usize = 100_000;
 const MEMORY: &str = "resident memory";
 const DESCRIPTORS: &str = "open descriptors";
-/// The targets: 64 MB, and 1,024 descriptors.
+/// Targets: 64 MB, and 1,024 descriptors.
 const MEMORY_MAX: f64 = 64e6;
 const DESCRIPTORS_MAX: f64 = 1024.0;
 const WAIST: &str = "tombolo, waist in process";
@@ -83,7 +83,7 @@ impl Held {
     }
 }
 
-/// How many times better than its limit a value is.
+/// Returns the ratio of a limit to the value.
 pub(super) fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Ratio {
     let value = most / value.max(1.0);
     Ratio {
@@ -95,7 +95,7 @@ pub(super) fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Rat
     }
 }
 
-/// In a process of its own, whose memory is all due to the waist; see [`touch`].
+/// Measures in a separate process, whose memory is due to the waist alone; see [`touch`].
 fn through_waist(tree: &Tree) -> Result<Held> {
     let mut command = Command::new(this_program()?);
     command.arg("touch").arg(tree.shared()).arg(tree.files().to_string());
@@ -109,8 +109,7 @@ fn through_waist(tree: &Tree) -> Result<Held> {
     }
 }
 
-/// Touches the small files of a tree through the waist, and says what this process holds: bytes and
-/// descriptors.
+/// Reads the small files of a tree through the waist, and returns the bytes and descriptors of this process.
 pub fn touch(shared: &Path, files: usize) -> Result<(f64, f64)> {
     let failed = |error: FsError| Error::Wrong { what: "local-dir".to_owned(), answer: error.to_string() };
     let export = LocalDir::open(shared, Options::default())

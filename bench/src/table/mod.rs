@@ -1,4 +1,4 @@
-//! One module per table. Each makes a [`Report`](crate::report::Report), and knows its targets.
+//! One module per table. Each creates a [`Report`](crate::report::Report) and defines its targets.
 
 pub mod atomic;
 pub mod disk;
@@ -23,18 +23,18 @@ use crate::error::{Doing, Error, Result};
 use crate::measure::Contest;
 use crate::report::Report;
 
-/// How thoroughly to measure, and where.
+/// Thoroughness and location of measurements.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Only see that it runs: two short rounds.
+    /// `true` for a smoke test of two short rounds.
     pub quick: bool,
     pub rounds: usize,
-    /// Whether that number was asked for: tables whose rounds take long have fewer by themselves.
+    /// `true` if the number was given: slow tables have fewer by default.
     pub rounds_given: bool,
     pub turn: Duration,
-    /// Below which directory the served tree is made.
+    /// Parent of the served tree.
     pub within: PathBuf,
-    /// The command line, for the report.
+    /// Command line for the report.
     pub command: String,
 }
 
@@ -44,39 +44,39 @@ impl Plan {
         Contest { rounds, turn, count_max: 200_000, costs: true, count_syscalls: !self.quick }
     }
 
-    /// The same where only time counts.
+    /// Returns a contest that measures time alone.
     pub fn timed(&self) -> Contest {
         Contest { costs: false, count_syscalls: false, ..self.contest() }
     }
 
-    /// A report that names the command line.
+    /// Creates a report with the command line.
     pub fn report(&self, name: &str, title: &str) -> Report {
         Report::new(name, title, self.command.clone(), self.quick)
     }
 
-    /// A folder of the run's own, which is removed when dropped.
+    /// Creates a temporary folder, removed on drop.
     pub fn folder(&self) -> Result<TempDir> {
         folder(&self.within)
     }
 
-    /// How many rounds a table makes whose rounds take long, unless another number was asked for.
+    /// Returns the number of rounds of a slow table, unless another was given.
     pub fn rounds_of(&self, few: usize) -> usize {
         if self.quick || self.rounds_given { self.rounds } else { few }
     }
 
-    /// A smaller number when it is only to see that it runs.
+    /// Returns the smaller number in a smoke test.
     pub fn scaled(&self, full: usize, quick: usize) -> usize {
         if self.quick { quick } else { full }
     }
 }
 
-/// A folder of the run's own below another.
+/// Creates a temporary folder below another.
 pub fn folder(within: &Path) -> Result<TempDir> {
     let made = tempfile::Builder::new().prefix("tombolo-bench.").tempdir_in(within);
     made.doing_to("make a directory in", within)
 }
 
-/// Hands each part of a table that is wanted (all, if none is named) to `make`, with its name.
+/// Calls `make` with the name of each selected part of a table (all, if none is named).
 fn each_part<P>(
     parts: &[(&str, P)],
     only: &[String],

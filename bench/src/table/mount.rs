@@ -1,5 +1,5 @@
-//! `fuse --mount`: a FUSE mount of a local directory, Tombolo's against libfuse's `passthrough_ll`, and the
-//! distance to the directory itself.
+//! `fuse --mount`: a FUSE mount of a local directory, Tombolo compared with libfuse's `passthrough_ll`, and
+//! with the directory itself.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -13,18 +13,18 @@ use crate::measure::{Entrant, Placement, Work};
 use crate::peer::{Mount, Program};
 use crate::report::Report;
 
-/// Small files in the tree.
+/// Number of small files in the tree.
 const FILES: usize = 1_000;
 const LOCAL: &str = "local";
 
-/// What is done, and how much better than the peer at its best ours shall be.
+/// Rows with the target ratio to the peer's best.
 const ROWS: [(&str, Option<f64>); 6] = [
     ("open+read 4 KiB+close", Some(1.8)),
     ("create+write 4 KiB+unlink", Some(1.8)),
     ("mkdir+rmdir", Some(1.8)),
     ("stream read, 1 MiB each", Some(1.0)),
     ("stream write, 1 MiB each", Some(1.0)),
-    // Last, because of the peer: it searches its nodes one by one, and this row makes it know many.
+    // Last, because the peer searches its nodes linearly, and this row adds many.
     ("stat, name not cached", None),
 ];
 
@@ -59,8 +59,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// Ours as it comes, ours at its best, each against the peer at its best; and what is lost to the local
-/// directory.
+/// Compares our default and our best with the peer's best, and with the local directory.
 fn compare(report: &mut Report, row: &str, target: Option<f64>) {
     let (ours, theirs) = (Program::Tombolo.name(), Program::PassthroughLl.name());
     report.compare_best(row, ours, theirs, target);

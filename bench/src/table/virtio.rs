@@ -1,5 +1,5 @@
-//! `fuse --virtio`: virtio-fs straight on the queues, Tombolo's server against virtiofsd, with no guest in
-//! between.
+//! `fuse --virtio`: virtio-fs directly on the queues, Tombolo's server compared with virtiofsd, without a
+//! guest.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,14 +14,14 @@ use crate::measure::{Placement, Work};
 use crate::peer::{AtSocket, Program, virtio_fs};
 use crate::report::Report;
 
-/// Small files in the tree.
+/// Number of small files in the tree.
 const FILES: usize = 1_000;
 const LARGE: u32 = 1 << 20;
 const SMALL: u32 = 4096;
-/// Requests under way in the rows that have several.
+/// Requests in flight in the rows that pipeline.
 const WINDOW: usize = 16;
 
-/// What is done, and how much better than the peer ours shall be.
+/// Rows with the target ratio to the peer.
 const ROWS: [(&str, Option<f64>); 8] = [
     ("getattr", Some(2.0)),
     ("lookup", Some(2.0)),
@@ -33,10 +33,10 @@ const ROWS: [(&str, Option<f64>); 8] = [
     ("write 1 MiB", Some(1.2)),
 ];
 
-/// Each of ours has a counterpart.
+/// Comparisons of ours with counterparts.
 const PAIRS: [(&str, &str); 2] = [("tombolo strict", "virtiofsd never"), ("tombolo auto", "virtiofsd auto")];
 
-/// How the guest waits, and where both sides run. One that polls cannot share its core.
+/// Waiting mode of the guest, and placement. A polling guest cannot share its core.
 const VARIANTS: [(&str, Wait, Placement); 3] = [
     ("guest polls, two cores", Wait::Poll, Placement::TwoCores),
     ("guest sleeps, two cores", Wait::Event, Placement::TwoCores),
@@ -84,12 +84,12 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// One contestant of the table: a server of its own, and a guest.
+/// A contestant: a server and a guest.
 struct Side {
     column: &'static str,
     variant: &'static str,
     place: Placement,
-    // The guest leaves before its server ends: fields are dropped in order.
+    // Fields drop in order: the guest before its server.
     guest: SharedGuest,
     server: AtSocket,
 }

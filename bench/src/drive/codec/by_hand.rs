@@ -1,5 +1,4 @@
-//! Network byte order and nothing else, as the paper's "simpler" programs: each number is put where it
-//! belongs.
+//! Manual encoding in network byte order, like the paper's "simpler" programs.
 
 use tombolo_wire_nfs3::{Fattr3, FileType3, NfsTime3, SpecData3};
 use tombolo_wire_xdr::padded;
@@ -12,7 +11,7 @@ const CREDENTIAL_BYTES: u32 = 28;
 const CALL_WORDS: [u32; 6] = [0, 2, 100_003, 3, 0, 1];
 const WRITE: u32 = 7;
 const READ: u32 = 6;
-/// Which of [`CALL_WORDS`] is the procedure.
+/// Index of the procedure in [`CALL_WORDS`].
 const PROCEDURE: usize = 4;
 const LAST: u32 = 1 << 31;
 const ATTRIBUTES_BYTES: usize = 84;
@@ -44,7 +43,7 @@ fn call(out: &mut Vec<u8>, xid: u32, procedure: u32, file: &Handle, offset: u64)
     word(out, 0);
     word(out, 5);
     out.extend_from_slice(b"bench\0\0\0");
-    // uid, gid and groups; then the verifier, which is none.
+    // User, group and groups; then the empty verifier.
     for _ in 0..5 {
         word(out, 0);
     }
@@ -85,7 +84,7 @@ pub fn read_reply(record: &[u8], xid: u32) -> Option<Moved> {
     (start + len <= record.len()).then_some(Moved { count, data: start..start + len, attributes })
 }
 
-/// `post_op_attr`, and what is behind it.
+/// Decodes `post_op_attr`; returns the offset after it too.
 #[inline]
 fn attributes(record: &[u8], at: usize) -> Option<(Option<Fattr3>, usize)> {
     if number(record, at)? == 0 {
@@ -119,7 +118,7 @@ fn attributes(record: &[u8], at: usize) -> Option<(Option<Fattr3>, usize)> {
     Some((Some(attributes), at + 4 + ATTRIBUTES_BYTES))
 }
 
-/// Behind mark, header and status.
+/// Returns the offset after mark, header and status of a successful reply.
 #[inline]
 fn open(record: &[u8], xid: u32) -> Option<usize> {
     const GOOD: [u8; 24] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! A generic XDR library: one function call for each item, through `Write` and `Read`, file data included.
+//! Generic XDR library: a function call for each item through `Write` and `Read`, file data included.
 
 use std::borrow::Cow;
 use std::hint::black_box;
@@ -25,7 +25,7 @@ pub fn write_call(out: &mut Vec<u8>, xid: u32, file: &Handle, offset: u64, data:
     call(out, xid, WRITE, &write_args(file, offset, data));
 }
 
-/// The arguments of a WRITE, UNSTABLE.
+/// Returns the arguments of an unstable WRITE.
 pub fn write_args<'a>(file: &Handle, offset: u64, data: &'a [u8]) -> WRITE3args<'a> {
     WRITE3args {
         file: handle(file),
@@ -65,7 +65,7 @@ pub fn write_reply(record: &[u8], xid: u32) -> Option<Moved> {
     let mut input = open(record, xid)?;
     match Nfs3Result::<WRITE3resok, WRITE3resfail>::unpack(&mut input).ok()?.0 {
         Nfs3Result::Ok(ok) => {
-            // What was decoded beside is the library's own structure, and dropped.
+            // The rest of the reply is decoded into the library's types and dropped.
             black_box(&ok.file_wcc);
             Some(Moved { count: ok.count, data: 0..0, attributes: None })
         }
@@ -73,7 +73,7 @@ pub fn write_reply(record: &[u8], xid: u32) -> Option<Moved> {
     }
 }
 
-/// It copies the data, which is then left alone: where it lay is what is asked for.
+/// Decodes a READ reply. The library's copy of the data is ignored: only their range is returned.
 pub fn read_reply(record: &[u8], xid: u32) -> Option<Moved> {
     let mut input = open(record, xid)?;
     match Nfs3Result::<READ3resok<'_>, READ3resfail>::unpack(&mut input).ok()?.0 {

@@ -1,4 +1,4 @@
-//! Ours, as the client uses it: a head is encoded into one buffer, data goes apart.
+//! Product codec as the client uses it: a buffer for the head, data separate.
 
 use tombolo_wire_nfs3::args::{ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::{ReadReply, WriteReply};

@@ -1,4 +1,4 @@
-//! Calls that are encoded once and sent many times, and their replies.
+//! Calls that are encoded once and sent repeatedly, and their replies.
 
 use std::io::IoSlice;
 
@@ -9,10 +9,9 @@ use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, padding};
 
 use crate::error::{Error, Result};
 
-/// Where the xid stands: behind the mark.
+/// Offset of the xid, after the mark.
 const XID_AT: usize = Mark::BYTES;
-/// A good reply from behind its xid on: an accepted call without verifier that was carried out, and the
-/// procedure's status, 0.
+/// Successful reply after its xid: accepted, without verifier, executed, with status 0.
 const GOOD: [u8; SUCCESS_BYTES] = {
     let mut good = [0; SUCCESS_BYTES];
     // REPLY (RFC 5531 §9); all that follows is 0.
@@ -32,13 +31,13 @@ pub struct Procedure {
 #[derive(Clone, Debug)]
 pub struct Call {
     name: String,
-    /// Mark, header and arguments.
+    /// Encoded mark, header and arguments.
     head: Vec<u8>,
-    /// File data that follows, with its padding.
+    /// File data with padding.
     data: Vec<u8>,
-    /// Where the arguments begin.
+    /// Offset of the arguments.
     args_at: usize,
-    /// How long a reply has to be, where that tells that its data is there.
+    /// Expected length of a reply, if that shows that its data are complete.
     reply_bytes: Option<usize>,
 }
 
@@ -57,7 +56,7 @@ impl Call {
         call
     }
 
-    /// With file data behind its arguments.
+    /// Creates a call with file data after its arguments.
     pub fn with_data(procedure: Procedure, args: &impl Encode, data: &[u8]) -> Self {
         let mut call = Self::new(procedure, args);
         call.data = data.to_vec();
@@ -66,7 +65,7 @@ impl Call {
         call
     }
 
-    /// Demands that replies are so long, without their mark.
+    /// Sets the expected length of replies, without their mark.
     pub fn expect_reply_bytes(mut self, bytes: usize) -> Self {
         self.reply_bytes = Some(bytes);
         self
@@ -80,7 +79,7 @@ impl Call {
         self.head.len() + self.data.len()
     }
 
-    /// Writes a number over eight bytes of the arguments.
+    /// Overwrites eight bytes of the arguments with a number.
     pub fn patch_u64(&mut self, at: usize, value: u64) {
         let place = self.head.get_mut(self.args_at + at..).and_then(|bytes| bytes.first_chunk_mut());
         if let Some(place) = place {
@@ -106,7 +105,7 @@ impl Call {
         [IoSlice::new(&self.head), IoSlice::new(&self.data)]
     }
 
-    /// Whether a reply is a good one, told from its first bytes and its length.
+    /// Checks a reply by its first bytes and its length.
     pub(super) fn check(&self, head: &[u8], len: usize) -> Result<()> {
         let good = head.get(XID_BYTES..XID_BYTES + GOOD.len()).is_some_and(|found| found == GOOD);
         if good && self.reply_bytes.is_none_or(|expected| expected == len) {
@@ -133,12 +132,12 @@ impl Call {
 
 const XID_BYTES: usize = 4;
 
-/// The results of one call.
+/// Results of a call.
 #[derive(Debug, Default)]
 pub struct Reply {
     name: String,
     results: Vec<u8>,
-    /// How long the whole reply was, without its mark.
+    /// Length of the reply without its mark.
     pub bytes: usize,
 }
 
@@ -147,7 +146,7 @@ impl Reply {
         &self.name
     }
 
-    /// What the procedure returned, which has to be a `T`.
+    /// Decodes the results.
     pub(super) fn read<'a, T: Decode<'a>>(&'a self) -> Result<T> {
         let read = Decoder::new(&self.results).value();
         read.map_err(|error| Error::Wrong { what: self.name.clone(), answer: error.to_string() })
@@ -167,7 +166,7 @@ impl Reply {
         Ok(())
     }
 
-    /// The results in a reply to a call that was carried out.
+    /// Opens the results of a successful reply.
     fn open<'a>(name: &str, record: &'a [u8]) -> Result<Decoder<'a>> {
         let wrong = |answer: String| Error::Wrong { what: name.to_owned(), answer };
         let mut xdr = Decoder::new(record);

@@ -1,4 +1,4 @@
-//! Calls out, replies in, many at a time.
+//! Pipelined calls on a connection.
 
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
@@ -11,11 +11,11 @@ use super::records::{Record, Records};
 use crate::error::{Doing, Error, Result};
 
 const READ_BYTES: usize = 256 << 10;
-/// Bytes of a reply that are looked at while many are outstanding.
+/// Bytes of a reply that are examined when many are outstanding.
 const HEAD_BYTES: usize = 128;
-/// Calls without data that are ready at one time go out together, up to so many bytes.
+/// Maximum size of a batch of calls without data that are sent together.
 const BATCH_BYTES: usize = 64 << 10;
-/// Calls that can be outstanding: their place is the low part of their xid, so that a reply finds it without
+/// Maximum number of outstanding calls: the slot is the low part of the xid, so that a reply finds it without
 /// a search.
 const OUTSTANDING_MAX: u32 = 64;
 
@@ -24,10 +24,10 @@ pub struct Connection {
     stream: Stream,
     buffer: Vec<u8>,
     out: Vec<u8>,
-    /// The high part of xids. It begins anywhere: a server may take equal calls with equal xids of one client
-    /// for one.
+    /// High part of xids. It starts randomly: a server may take equal calls with equal xids of one client for
+    /// repetitions.
     turn: u32,
-    /// The xid that is awaited in each place.
+    /// Expected xid of each slot.
     awaited: [Option<u32>; OUTSTANDING_MAX as usize],
 }
 
@@ -50,7 +50,7 @@ impl Connection {
         })
     }
 
-    /// Sends one call and waits for its whole reply.
+    /// Sends one call and waits for its complete reply.
     pub fn call(&mut self, call: &mut Call, reply: &mut Reply) -> Result<()> {
         let xid = self.give_xid(0);
         call.set_xid(xid);
@@ -68,9 +68,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Does one call `count` times with so many of them outstanding, and calls `lap` after each reply.
-    /// `before` is told the number of each before it is sent. Replies may come in any order; all have to be
-    /// good, and of one length where they carry data.
+    /// Makes a call `count` times with `outstanding` in flight, and calls `lap` after each reply. `before`
+    /// receives the number of each before it is sent. Replies may arrive in any order; all must be
+    /// successful, and of equal length if they contain data.
     pub fn repeat(
         &mut self,
         call: &mut Call,
@@ -106,7 +106,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has come, without waiting: the places that are free again. For calls that were sent with
+    /// Receives available replies without waiting; returns the slots that are free again. Used with
     /// [`Connection::send`].
     pub fn receive(&mut self, call: &Call, records: &mut Records) -> Result<Vec<u32>> {
         let mut places = Vec::new();
@@ -125,7 +125,7 @@ impl Connection {
         Ok(places)
     }
 
-    /// Sends one call without waiting, in a place that has no other.
+    /// Sends one call without waiting, in a free slot.
     pub fn send(&mut self, call: &mut Call, place: u32) -> Result<()> {
         self.queue(call, place)?;
         self.flush(call.name())
@@ -166,7 +166,7 @@ impl Connection {
     }
 }
 
-/// Checks a reply as far as it costs next to nothing, and finds its place.
+/// Checks a reply cheaply; returns its slot.
 fn finish(awaited: &mut [Option<u32>], call: &Call, record: Record<'_>) -> Result<u32> {
     let xid = record.head.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
     let place = xid.unwrap_or_default() % OUTSTANDING_MAX;
@@ -195,8 +195,8 @@ mod tests {
     use super::super::procedures::getattr;
     use super::*;
 
-    /// A server that waits for `batch` calls and answers them with the last one first; each xid is changed by
-    /// `change`.
+    /// Starts a server that waits for `batch` calls and answers them in reverse order, with each xid changed
+    /// by `change`.
     fn answers_backwards(call_bytes: usize, batch: usize, change: fn(u32) -> u32) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

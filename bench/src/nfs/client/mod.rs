@@ -1,5 +1,5 @@
-//! A thin client, so that the server is the bottleneck: calls are encoded once, sent in batches, and replies
-//! are found by their xid and dropped. What it costs by itself is a row's `null` column.
+//! Thin client that leaves the server as the bottleneck: calls are encoded once and sent in batches, and
+//! replies are matched by xid and dropped. Its own cost is shown in the `null` column.
 
 mod call;
 mod connection;

@@ -1,4 +1,4 @@
-//! An export, mounted.
+//! Mounted export.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use super::procedures::{Handle, found, lookup, mnt, mounted};
 use crate::error::Result;
 use crate::peer::Nfs;
 
-/// A connection to a server, and the root of what it exports.
+/// A connection to a server, with the root of its export.
 pub struct Mounted {
     connection: Connection,
     root: Handle,
@@ -17,12 +17,12 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts what the server exports.
+    /// Mounts the server's export.
     pub fn new(server: &Nfs, wait: Wait) -> Result<Self> {
         Self::at((server.nfs(), server.mount()), server.export(), wait)
     }
 
-    /// Mounts what the server with these addresses, of NFS and of MOUNT, exports under this name.
+    /// Mounts an export of the server at these addresses of NFS and MOUNT.
     pub fn at((nfs, mount): (SocketAddr, SocketAddr), export: &str, wait: Wait) -> Result<Self> {
         let mut reply = Reply::default();
         Connection::connect(mount, Wait::Sleep)?.call(&mut mnt(export)?, &mut reply)?;
@@ -40,7 +40,7 @@ impl Mounted {
         found(&self.reply)
     }
 
-    /// The file at the end of a path, relative to the root.
+    /// Looks up a path relative to the root.
     pub fn walk(&mut self, path: &str) -> Result<Handle> {
         let mut file = self.root;
         for name in path.split('/') {

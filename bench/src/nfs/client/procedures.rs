@@ -1,4 +1,4 @@
-//! The procedures of RFC 1813 that are asked for, and what is read out of their replies.
+//! Procedures of RFC 1813 in use, and decoding of their replies.
 
 use tombolo_wire_nfs3::args::{
     CommitArgs, CreateArgs, CreateHow, DirOpArgs, ReadArgs, ReaddirplusArgs, StableHow, WriteArgs,
@@ -63,7 +63,7 @@ pub fn write(file: &Handle, content: &[u8], stable: StableHow) -> Call {
     Call::with_data(procedure(&args), &args, content)
 }
 
-/// Where the offset of [`read`] and [`write`] stands among the arguments: behind the handle.
+/// Returns the position of the offset in the arguments of [`read`] and [`write`], after the handle.
 pub fn offset_at(file: &Handle) -> usize {
     size_of::<u32>() + padded(file.as_handle().as_bytes().len())
 }
@@ -81,7 +81,8 @@ pub fn remove(folder: &Handle, name: &[u8]) -> Call {
     call(&Args::Remove(DirOpArgs { dir: folder.as_handle(), name }))
 }
 
-/// Entries of a directory from a page on, with attributes and handles, in a reply of up to so many bytes.
+/// Returns a call for directory entries after a page, with attributes and handles, in a reply of at most
+/// `reply_bytes`.
 pub fn readdirplus(folder: &Handle, from: &Page, reply_bytes: u32) -> Call {
     call(&Args::Readdirplus(ReaddirplusArgs {
         dir: folder.as_handle(),
@@ -106,7 +107,7 @@ pub fn found(reply: &Reply) -> Result<Handle> {
     }
 }
 
-/// The handle of what CREATE made; both servers send it.
+/// Returns the handle in a CREATE reply; both servers send it.
 pub fn created(reply: &Reply) -> Result<Handle> {
     match reply.read::<CreateReply<'_>>()? {
         nfs3::Reply::Ok(made) => {
@@ -120,7 +121,7 @@ pub fn removed(reply: &Reply) -> Result<()> {
     done(reply, &reply.read::<RemoveReply>()?)
 }
 
-/// That WRITE wrote all and made it as stable as this.
+/// Checks that WRITE has written all bytes with at least this stability.
 pub fn written(reply: &Reply, count: usize, stable: StableHow) -> Result<()> {
     match reply.read::<WriteReply>()? {
         nfs3::Reply::Ok(ok) if ok.count as usize == count && ok.committed >= stable => Ok(()),
@@ -145,9 +146,9 @@ pub struct Page {
     pub cookie: Cookie3,
     pub verifier: CookieVerifier,
     pub entries: usize,
-    /// The same without `.` and `..`.
+    /// Number of entries without `.` and `..`.
     pub named: usize,
-    /// Whether the directory ends here.
+    /// `true` at the end of the directory.
     pub end: bool,
 }
 

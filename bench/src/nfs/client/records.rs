@@ -1,23 +1,23 @@
-//! Record marking (RFC 5531 §11) for a client that looks at the beginnings of replies and drops the rest as
-//! it comes: `wire/rpc`'s own assembler keeps whole records, which here would be a copy of all file data.
+//! Record marking (RFC 5531 §11) for a client that examines the start of replies and drops the remainder:
+//! `wire/rpc`'s assembler stores complete records, which would copy all file data.
 
 use tombolo_wire_rpc::Mark;
 
-/// Splits a stream into records, and keeps so much of the beginning of each as is looked at.
+/// Splitter of a stream into records, of which it stores the beginning.
 #[derive(Debug)]
 pub struct Records {
-    /// Bytes of a record that are kept.
+    /// Number of bytes stored per record.
     keep_bytes: usize,
-    /// A mark that came in pieces.
+    /// Incomplete mark.
     mark: Vec<u8>,
-    /// What is still to come of the fragment.
+    /// Remaining bytes of the fragment.
     left_bytes: usize,
     last: bool,
     head: Vec<u8>,
     len: usize,
 }
 
-/// A record that has come.
+/// A complete record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     pub head: &'a [u8],
@@ -25,12 +25,12 @@ pub struct Record<'a> {
 }
 
 impl Records {
-    /// Keeps the first `keep_bytes` of each record.
+    /// Creates a splitter that stores the first `keep_bytes` of each record.
     pub fn new(keep_bytes: usize) -> Self {
         Self { keep_bytes, mark: Vec::new(), left_bytes: 0, last: false, head: Vec::new(), len: 0 }
     }
 
-    /// Takes in what was read, and calls `each` for every record that ends in it.
+    /// Processes received bytes, and calls `each` for every record that ends in them.
     pub fn feed<E>(
         &mut self,
         mut bytes: &[u8],
@@ -58,7 +58,7 @@ impl Records {
         Ok(())
     }
 
-    /// Records of one fragment that lie here whole are looked at where they lie. Returns the rest.
+    /// Handles complete single-fragment records in place. Returns the remaining bytes.
     fn whole<'b, E>(
         &self,
         mut bytes: &'b [u8],
@@ -105,7 +105,7 @@ mod tests {
             stream.extend(mark(record.len()));
             stream.extend(record);
         }
-        // One in two fragments.
+        // A record of two fragments.
         stream.extend([0, 0, 0, 3]);
         stream.extend(b"xyz");
         stream.extend(mark(2));

@@ -1,5 +1,5 @@
-//! Files by bare TCP: so many bytes one way, and one byte back that says that all are there. What no protocol
-//! can outdo.
+//! File transfer over bare TCP: data one way, and one byte back to confirm them. An upper bound for any
+//! protocol.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -9,27 +9,27 @@ use std::path::Path;
 
 use super::super::{Stream, Wait};
 
-/// Bytes of one read or write.
+/// Size of a read or write.
 const PIECE_BYTES: usize = 256 << 10;
-/// Bytes of a request: what is done, and to how many bytes.
+/// Size of a request: kind and length.
 const REQUEST_BYTES: usize = 9;
 
-/// What is done with a file.
+/// Kind of transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bulk {
-    /// Its bytes are sent and dropped.
+    /// Data are sent and dropped.
     Away = 0,
-    /// Its bytes are asked for, and come from nowhere.
+    /// Data are received from memory.
     FromMemory = 1,
-    /// Its bytes are sent and written to a file.
+    /// Data are sent and written to a file.
     ToFile = 2,
 }
 
-/// The file that is written, in the server's folder.
+/// Name of the written file in the server's folder.
 const FILE: &str = "bulk";
 
-/// Does what is asked until the client leaves.
+/// Serves requests until the client disconnects.
 pub fn converse(mut stream: Stream, folder: &Path) -> io::Result<()> {
     let mut buffer = vec![0; PIECE_BYTES];
     let mut file = None;
@@ -76,7 +76,7 @@ fn opened<'f>(file: &'f mut Option<File>, folder: &Path) -> io::Result<&'f mut F
     }
 }
 
-/// False at the end of the stream, if that is before the first byte.
+/// Reads a complete buffer; returns `false` at the end of the stream.
 fn read_all(stream: &mut Stream, into: &mut [u8]) -> io::Result<bool> {
     let mut have = 0;
     while have < into.len() {
@@ -99,7 +99,7 @@ impl BulkClient {
         Ok(Self { stream: Stream::connect(address, Wait::Sleep)?, buffer: vec![0; PIECE_BYTES] })
     }
 
-    /// Transfers a file of so many bytes, which are sent from where they lie.
+    /// Transfers a file of `bytes`, sent without a copy.
     pub fn transfer(&mut self, bulk: Bulk, file: &[u8], bytes: u64) -> io::Result<()> {
         let mut request = vec![bulk as u8];
         request.extend(bytes.to_be_bytes());

@@ -1,6 +1,5 @@
-//! Servers that do nothing, for what the network and the callers cost by themselves. Each runs as a process
-//! of its own, `tombolo-bench limit KIND ADDRESS`, so that it is placed and its cost is read like that of any
-//! server.
+//! Null servers, which show the cost of network and callers alone. Each runs in its own process,
+//! `tombolo-bench limit KIND ADDRESS`, so that it is placed and measured like any server.
 
 mod bulk;
 mod null;
@@ -19,20 +18,19 @@ pub use swap::swap;
 use super::{Stream, Wait};
 use crate::error::{Doing, Result};
 
-/// What such a server does.
+/// Kind of null server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Limit {
-    /// Answers so many bytes with so many others, as the client says at first: a bare echo, a bare stream.
+    /// Answers a number of bytes with another number, as the client chooses: a bare echo or stream.
     Swap,
-    /// Answers NFS calls with the same replies always, drops what is written, and has nothing but zeros to be
-    /// read.
+    /// Answers NFS calls with constant replies, drops written data, and returns zeros.
     Null,
-    /// Takes files by bare TCP and drops them or writes them to one file of a folder, or sends as many bytes.
+    /// Receives files over bare TCP and drops them or writes them to a file, or sends as many bytes.
     Bulk,
 }
 
 impl Limit {
-    /// As the command line has it, and the table.
+    /// Returns the name on the command line and in the table.
     pub fn name(self) -> &'static str {
         match self {
             Limit::Swap => "swap",
@@ -42,14 +40,14 @@ impl Limit {
     }
 }
 
-/// Serves connections, each on a thread of its own, for as long as the process lives. Readers spin briefly
-/// and then sleep, as Tombolo's NFS server does. A file that is kept goes to `folder`.
+/// Serves connections, each on its own thread, for ever. Readers spin briefly and then sleep, like Tombolo's
+/// NFS server. Stored files go to `folder`.
 pub fn serve(limit: Limit, address: SocketAddr, folder: &Path) -> Result<()> {
     let listener = TcpListener::bind(address).doing(|| format!("listen at {address}"))?;
     for stream in listener.incoming() {
         let stream = stream.doing(|| "accept a connection".to_owned())?;
         let folder = folder.to_owned();
-        // A client that leaves in the middle is how each run ends.
+        // Every run ends with clients that disconnect.
         std::thread::spawn(move || drop(converse(limit, stream, &folder)));
     }
     Ok(())

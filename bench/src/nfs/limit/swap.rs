@@ -1,4 +1,4 @@
-//! So many bytes for so many others.
+//! Exchange of requests and replies of fixed sizes.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -8,10 +8,11 @@ use crate::error::{Doing, Result};
 use crate::measure::{Clock, Work};
 
 const READ_BYTES: usize = 256 << 10;
-/// Small replies that are ready at one time go out together, up to so many bytes.
+/// Maximum size of a batch of small replies that are sent together.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Answers until the client leaves. Its first eight bytes say how long a request is and how long a reply.
+/// Answers requests until the client disconnects. Its first eight bytes are the sizes of requests and
+/// replies.
 pub fn converse(mut stream: Stream) -> io::Result<()> {
     let mut sizes = [0; 8];
     let mut have = 0;
@@ -43,8 +44,8 @@ pub fn converse(mut stream: Stream) -> io::Result<()> {
     }
 }
 
-/// The bare form of what a row does: calls and replies of so many bytes, with so many calls outstanding.
-/// `data_bytes` are those of file data in each, where the figure is a rate of those.
+/// Returns the bare form of a row: calls and replies of these sizes, with this many outstanding. `data_bytes`
+/// is the file data in each, if the figure is a rate.
 pub fn swap(
     address: SocketAddr,
     wait: Wait,
@@ -70,7 +71,7 @@ pub fn swap(
     Ok(Work::new(run).bytes(data_bytes).per_second(!one_by_one))
 }
 
-/// The client of such a server.
+/// Client of such a server.
 struct Swap {
     stream: Stream,
     requests: Vec<u8>,

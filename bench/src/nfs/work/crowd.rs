@@ -1,4 +1,4 @@
-//! Many clients at once.
+//! Many concurrent clients.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,13 @@ use super::super::client::{Call, Connection, Mounted, Records, getattr};
 use crate::error::{Doing, Error, Result};
 use crate::peer::Nfs;
 
-/// Calls that each client has outstanding.
+/// Number of outstanding calls per client.
 const OUTSTANDING: u32 = 4;
 const LOOK: Duration = Duration::from_millis(100);
-/// Bytes of a reply that are kept: enough to see that it is good.
+/// Number of bytes stored of a reply, enough to check it.
 const HEAD_BYTES: usize = 64;
 
-/// Clients with a connection each, all served by one thread here in the order in which replies come.
+/// Clients with a connection each, all driven by one thread in the order of replies.
 pub struct Crowd {
     clients: Vec<(Connection, Records)>,
     call: Call,
@@ -37,7 +37,7 @@ impl Crowd {
         Ok(Self { clients: connections, call, epoll })
     }
 
-    /// Lets all ask for so long, and says how many answers each got.
+    /// Runs all clients for this time; returns the number of replies of each.
     pub fn run(&mut self, time: Duration) -> Result<Vec<u64>> {
         for (connection, _) in &mut self.clients {
             for place in 0..OUTSTANDING {

@@ -1,5 +1,5 @@
-//! Clients that are programs of their own and do as told in each turn: libnfs
-//! (`bench/peers/libnfs-driver.c`), and those of [`drive`](crate::drive).
+//! Clients in their own processes, controlled turn by turn: libnfs (`bench/peers/libnfs-driver.c`), and those
+//! of [`drive`](crate::drive).
 
 use std::cell::RefCell;
 use std::io::{BufReader, Read, Write};
@@ -14,7 +14,7 @@ use crate::error::{Doing, Result};
 use crate::measure::spare_cores;
 use crate::peer::{Nfs, Program, find, this_program};
 
-/// A running client, connected to one server. It runs on the caller's core.
+/// A running client, connected to one server, on the caller's core.
 pub struct Driver {
     name: String,
     child: Child,
@@ -23,7 +23,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Starts libnfs for several to use; its file is `name` in the export's root.
+    /// Starts libnfs for shared use; its file is `name` in the export's root.
     pub fn start(server: &Nfs, name: &str) -> Result<Rc<RefCell<Self>>> {
         Ok(Rc::new(RefCell::new(Self::libnfs(server, name)?)))
     }
@@ -37,7 +37,7 @@ impl Driver {
         Self::run_as("libnfs-driver", command)
     }
 
-    /// Starts a client of ours, as [`drive`](crate::drive::drive); the file that it writes is `name` in the
+    /// Starts one of our clients, as [`drive`](crate::drive::drive); the file that it writes is `name` in the
     /// export's root.
     pub fn of_kind(kind: Kind, server: &Nfs, name: &str) -> Result<Self> {
         let kind = kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
@@ -62,7 +62,7 @@ impl Driver {
         self.child.id()
     }
 
-    /// Has it do as `command` says: how long that took in all, and each of its parts where it timed them.
+    /// Executes `command`; returns the total time and those of its parts, if measured.
     pub fn run(&mut self, command: &str) -> Result<(Duration, Vec<Duration>)> {
         self.exchange(command).doing(|| format!("{}: {command}", self.name))
     }

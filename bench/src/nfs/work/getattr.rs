@@ -1,4 +1,4 @@
-//! GETATTR: nearly all of it is the way there and back.
+//! GETATTR, dominated by the round trip.
 
 use super::super::Wait;
 use super::super::client::{Mounted, getattr as getattr_of};
@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::measure::{Clock, Work};
 use crate::peer::Nfs;
 
-/// GETATTR of the file `path`, relative to the export, with so many outstanding on one connection; and how
-/// many bytes a call has.
+/// Calls GETATTR for the file `path`, relative to the export, with this many outstanding on one connection;
+/// returns the size of a call too.
 pub fn getattr(server: &Nfs, path: &str, wait: Wait, outstanding: u32) -> Result<(Work<'static>, usize)> {
     let mut mounted = Mounted::new(server, wait)?;
     let mut call = getattr_of(&mounted.walk(path)?);

@@ -1,5 +1,4 @@
-//! The same asked by libnfs: a program of its own drives it (`bench/peers/libnfs-driver.c`), as told in each
-//! turn.
+//! The same operations by libnfs, driven by a separate program (`bench/peers/libnfs-driver.c`) turn by turn.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,13 +10,13 @@ use crate::measure::{Clock, Work};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drives {
     Getattr,
-    /// READ of pieces of so many bytes.
+    /// READ in pieces of this size.
     Read(u32),
-    /// WRITE, UNSTABLE, and one COMMIT.
+    /// Unstable WRITE in pieces of this size, and one COMMIT.
     Write(u32),
 }
 
-/// With so many calls outstanding.
+/// Returns the operation with this many calls outstanding.
 pub fn driven(driver: &Rc<RefCell<Driver>>, drives: Drives, outstanding: u32) -> Work<'static> {
     let (driver, caller) = (Rc::clone(driver), driver.borrow().process());
     let file = Tree::LARGE_BYTES;

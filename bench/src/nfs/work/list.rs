@@ -1,4 +1,4 @@
-//! READDIRPLUS of a whole directory.
+//! READDIRPLUS of a complete directory.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,11 +9,11 @@ use crate::error::{Doing, Error, Result};
 use crate::measure::{Clock, Work};
 use crate::peer::Nfs;
 
-/// What a client asks for at a time (`maxcount`), in bytes.
+/// Size of a listing page (`maxcount`), in bytes.
 pub(super) const PAGE_BYTES: u32 = 64 << 10;
 
-/// Reads a directory from end to end; `before` is told where each call begins. Returns how many entries there
-/// are, `.` and `..` left out.
+/// Reads a complete directory; `before` receives the start of each call. Returns the number of entries
+/// without `.` and `..`.
 pub fn list_all(
     connection: &mut Connection,
     directory: &Handle,
@@ -38,7 +38,7 @@ pub fn list_all(
     Ok(entries)
 }
 
-/// Whether a listing was whole.
+/// Checks that a listing was complete.
 pub(super) fn check(found: usize, expected: usize) -> Result<()> {
     if found == expected {
         return Ok(());
@@ -47,7 +47,7 @@ pub(super) fn check(found: usize, expected: usize) -> Result<()> {
     Err(Error::Wrong { what: "READDIRPLUS".to_owned(), answer })
 }
 
-/// The directory `path`, which has so many entries, again and again.
+/// Lists the directory `path`, with this many entries, repeatedly.
 pub fn warm_list(server: &Nfs, path: &str, wait: Wait, entries: usize) -> Result<Work<'static>> {
     let mut mounted = Mounted::new(server, wait)?;
     let directory = mounted.walk(path)?;
@@ -61,8 +61,9 @@ pub fn warm_list(server: &Nfs, path: &str, wait: Wait, entries: usize) -> Result
     }))
 }
 
-/// A directory that the server has never seen, nor any file in it. The host has just made them, so that its
-/// kernel knows all. It is made in the folder `path`, with so many entries; `name` tells contestants apart.
+/// Lists directories unknown to the server, as are their files. The host has just created them, so that its
+/// kernel caches everything. They are created in the folder `path`, with this many entries; `name`
+/// distinguishes contestants.
 pub fn cold_list(
     server: &Nfs,
     shared: &Path,
@@ -91,7 +92,7 @@ pub fn cold_list(
     Ok(Work::new(run).count_max(1))
 }
 
-/// Makes a directory with so many empty files.
+/// Creates a directory with this many empty files.
 pub fn fill(folder: &Path, entries: usize) -> Result<()> {
     fs::create_dir(folder).doing_to("make", folder)?;
     for number in 0..entries {

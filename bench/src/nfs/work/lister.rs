@@ -1,4 +1,4 @@
-//! One directory listed over and over by another client, while a caller measures something.
+//! Background listing of a directory by another client during a measurement.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -10,9 +10,8 @@ use crate::error::{Error, Result};
 use crate::measure::Work;
 use crate::peer::Nfs;
 
-/// Lists a directory from end to end, and from the beginning again. The calls are those of a listing that was
-/// recorded, so that what comes back need not be looked at: the lister has the caller's core, and shall not
-/// keep it busy.
+/// Client that lists a directory repeatedly. Its calls replay a recorded listing, so that replies need no
+/// parsing: the lister shares the caller's core, and must not occupy it.
 pub struct Lister {
     connection: Connection,
     pages: Vec<Call>,
@@ -20,7 +19,7 @@ pub struct Lister {
 }
 
 impl Lister {
-    /// Of the directory `path`, which has so many entries: lists it once.
+    /// Creates a lister of the directory `path` with this many entries, by listing it once.
     pub fn new(server: &Nfs, path: &str, entries: usize) -> Result<Self> {
         let mut mounted = Mounted::new(server, Wait::Sleep)?;
         let directory = mounted.walk(path)?;
@@ -42,7 +41,7 @@ impl Lister {
         }
     }
 
-    /// Lists until `other` is done, which begins after the first page.
+    /// Lists while `other` runs, which starts after the first page.
     fn during<T>(&mut self, other: impl FnOnce() -> T) -> Result<T> {
         let (stop, pages) = (AtomicBool::new(false), AtomicU64::new(0));
         let (stop, pages) = (&stop, &pages);
@@ -66,7 +65,7 @@ impl Lister {
     }
 }
 
-/// An operation while a directory is listed on another connection.
+/// Runs an operation while a directory is listed on another connection.
 pub fn beside(mut other: Work<'static>, mut lister: Lister) -> Work<'static> {
     Work::new(move |count, clock| lister.during(|| other.run(count, clock))?)
 }

@@ -1,4 +1,4 @@
-//! What is asked of a server, each an operation to be timed.
+//! Timed operations on a server.
 
 mod crowd;
 mod driver;
@@ -20,10 +20,9 @@ pub use moves::{moves, moves_by_libnfs};
 pub use small_files::small_files;
 pub use transfer::{Direction, transfer};
 
-/// Bytes of a GETATTR reply with its mark (RFC 1813 §3.3.1): what a bare exchange of the same sizes has to
-/// send.
+/// Size of a GETATTR reply with its mark (RFC 1813 §3.3.1), for bare exchanges of the same size.
 pub const GETATTR_REPLY_BYTES: usize = 4 + 24 + 4 + 84;
-/// Bytes of a READ reply with its mark, but for the data and with attributes (§3.3.6).
+/// Size of a READ reply with its mark and attributes, without the data (§3.3.6).
 pub const READ_REPLY_BYTES: usize = 4 + 24 + 4 + 88 + 12;
-/// Bytes of a WRITE reply with its mark and all attributes (§3.3.7).
+/// Size of a WRITE reply with its mark and all attributes (§3.3.7).
 pub const WRITE_REPLY_BYTES: usize = 4 + 24 + 4 + 28 + 88 + 16;

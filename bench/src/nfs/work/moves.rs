@@ -1,15 +1,15 @@
-//! Files moved by a client that is a process of its own.
+//! File transfers by a client in its own process.
 
 use super::Driver;
 use crate::drive::{Direction, Job};
 use crate::measure::{Clock, Work};
 
-/// By a client of ours, at most `count_max` of them in a turn.
+/// Transfers by one of our clients, at most `count_max` in a turn.
 pub fn moves(driver: Driver, job: Job, count_max: u64) -> Work<'static> {
     told(driver, job.to_string(), job, count_max)
 }
 
-/// The same by libnfs, which has other words for what lies in memory of the file's size.
+/// Transfers by libnfs, which has other commands for data in memory.
 pub fn moves_by_libnfs(driver: Driver, job: Job, count_max: u64) -> Work<'static> {
     let Job { direction, limit, piece_bytes, file_bytes } = job;
     let word = if direction == Direction::Read { "fetch" } else { "store" };

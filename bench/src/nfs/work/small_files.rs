@@ -1,4 +1,4 @@
-//! Small files made, written and removed, each step stable.
+//! Small files, created, written and removed, each step stable.
 
 use tombolo_wire_nfs3::args::StableHow;
 
@@ -9,8 +9,8 @@ use crate::files::Tree;
 use crate::measure::{Clock, Work};
 use crate::peer::Nfs;
 
-/// CREATE, WRITE of 4 KiB with FILE_SYNC, REMOVE in the folder `path`, one call outstanding; `name` tells
-/// contestants apart.
+/// Creates, writes (4 KiB with FILE_SYNC) and removes files in the folder `path`, one call outstanding;
+/// `name` distinguishes contestants.
 pub fn small_files(server: &Nfs, path: &str, wait: Wait, name: &str) -> Result<Work<'static>> {
     let mut mounted = Mounted::new(server, wait)?;
     let folder = mounted.walk(path)?;

@@ -1,4 +1,4 @@
-//! READ and WRITE, several outstanding.
+//! Pipelined READ and WRITE.
 
 use tombolo_wire_nfs3::args::StableHow;
 
@@ -10,17 +10,17 @@ use crate::files::Tree;
 use crate::measure::{Clock, Work};
 use crate::peer::Nfs;
 
-/// Which way the data goes.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// READ, from the servers' page cache.
+    /// READ from the server's page cache.
     Read,
-    /// WRITE, UNSTABLE, and one COMMIT at the end of each turn.
+    /// Unstable WRITE, and one COMMIT at the end of each turn.
     Write,
 }
 
-/// Goes over the file `path`, which has [`Tree::LARGE_BYTES`] bytes, in pieces, again and again; and how many
-/// bytes a call has.
+/// Transfers the file `path` of [`Tree::LARGE_BYTES`] bytes in pieces, repeatedly; returns the size of a call
+/// too.
 pub fn transfer(
     server: &Nfs,
     path: &str,
@@ -32,7 +32,7 @@ pub fn transfer(
     let mut mounted = Mounted::new(server, wait)?;
     let file = mounted.walk(path)?;
     let (mut call, mut commit) = match direction {
-        // A reply without attributes would be shorter; neither server leaves them out.
+        // Neither server omits the attributes, without which a reply would be shorter.
         Direction::Read => {
             let reply_bytes = READ_REPLY_BYTES - MARK_BYTES + piece_bytes as usize;
             (read(&file, piece_bytes).expect_reply_bytes(reply_bytes), None)

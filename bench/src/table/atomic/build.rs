@@ -1,4 +1,4 @@
-//! A C project unpacked, built and removed over an NFS mount: how far from a local directory.
+//! Build of a C project over an NFS mount, compared with a local directory.
 
 use std::path::Path;
 
@@ -13,13 +13,13 @@ use crate::report::{Figure, Report, Unit};
 const LOCAL: &str = "local directory";
 const ROUNDS: usize = 3;
 const SOURCE: &str = ".cache/sources/lua.tar.gz";
-/// The steps: what each is called, and what a shell does in an empty directory.
+/// Steps: names and shell commands, run in an empty directory.
 const STEPS: [(&str, &str); 3] = [
     ("unpack", "tar xzf \"$1\""),
     ("build", "make -s -C */src \"$2\" >/dev/null"),
     ("remove", "rm -rf -- *"),
 ];
-/// Everything that runs without libraries of the system's own.
+/// Targets without external libraries.
 const TARGET: &str = "posix";
 const QUICK_TARGET: &str = "lapi.o";
 
@@ -39,7 +39,7 @@ pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
         for round in 0..rounds {
             let places = [host.own("local")?, mount.point().join("built")];
             for number in 0..places.len() {
-                // The first has a colder compiler.
+                // The first place has a colder compiler.
                 let place = (number + round) % places.len();
                 for (step, took) in job.timed(&places[place])?.into_iter().enumerate() {
                     times[place][step].push(took.as_secs_f64());

@@ -1,4 +1,4 @@
-//! How often a byte of a file is copied in user space, read from the arguments of the client's system calls.
+//! Number of copies of each byte in user space, from the arguments of the client's system calls.
 
 use std::ops::Range;
 
@@ -90,7 +90,7 @@ fn count(
     Ok(())
 }
 
-/// Where the program's own memory is.
+/// Returns the range of the program's own memory.
 fn memory(driver: &mut Driver, file_bytes: usize) -> Result<Range<u64>> {
     let (at, _) = driver.run(&format!("memory {file_bytes}"))?;
     let at = u64::try_from(at.as_nanos()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Figure 1: what holds a network file system back, taken away one after the other.
+//! Figure 1: bottlenecks of a network file system, removed one by one.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ const BIODS_LIMIT: u32 = 8;
 const LOCAL: &str = "local";
 const TCP: &str = "bare TCP";
 
-/// The rungs: what each is called, and what is still in the way.
+/// Rungs: names and remaining bottlenecks.
 const RUNGS: [(&str, Link, Serves, Direction); 6] = [
     ("stable writes, disk, 1 Gbit/s", Link::Gigabit, Serves::Disk, Direction::WriteStable),
     ("unstable writes, disk, 1 Gbit/s", Link::Gigabit, Serves::Disk, Direction::Write),
@@ -29,7 +29,7 @@ const RUNGS: [(&str, Link, Serves, Direction); 6] = [
     ("nothing kept, loopback", Link::Loopback, Serves::Nothing, Direction::Write),
 ];
 
-/// Mb/s: what the text and Table 2 say of the paper's bars.
+/// Values of the paper's bars in Mb/s, from the text and Table 2.
 const PAPERS: [(&str, &str, f64); 4] = [
     ("unstable writes, disk, 640 Mbit/s", "SunOS's client", 20.0),
     ("nothing kept, 640 Mbit/s", "SunOS's client", 45.3),
@@ -82,7 +82,7 @@ fn measure(
     ];
     let mut entrants = Vec::new();
     for (column, kind, (server, serves), limit) in contestants {
-        // A client with a thread for each request writes unstable only.
+        // A client with a thread per request supports unstable writes only.
         if direction == Direction::WriteStable && column != OURS {
             continue;
         }
@@ -98,7 +98,7 @@ fn timed(host: &TestHost<'_>) -> Contest {
     Contest { costs: false, ..host.contest(ROUNDS) }
 }
 
-/// What the file systems do without a network.
+/// Measures the file systems without a network.
 fn local(host: &TestHost<'_>, report: &mut Report) {
     for (row, serves) in [("local, disk", Serves::Disk), ("local, memory", Serves::Memory)] {
         let file_bytes = host.plan.scaled(FILE_BYTES, 256 << 10);
@@ -111,7 +111,7 @@ fn local(host: &TestHost<'_>, report: &mut Report) {
     }
 }
 
-/// The file written here.
+/// Writes the file locally.
 fn local_writes(folder: &Path, job: Job) -> Result<Work<'static>> {
     let path = folder.join(WRITTEN);
     let file = OpenOptions::new().write(true).open(&path).doing_to("open", &path)?;

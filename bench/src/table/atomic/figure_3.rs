@@ -1,4 +1,4 @@
-//! Figure 3: what turning calls into bytes costs, by itself and in a transfer.
+//! Figure 3: cost of encoding and decoding, alone and in a transfer.
 
 use std::hint::black_box;
 
@@ -30,7 +30,7 @@ const HEAD: &str = "WRITE call, head";
 const WRITTEN: &str = "WRITE reply";
 const READ: &str = "READ reply";
 const TRANSFER: &str = "64 MiB written by 8 threads";
-/// At most 1.1 times the time.
+/// Time at most 1.1 times as long.
 const TARGET: f64 = 0.909;
 const ROUNDS: usize = 15;
 const FILE_BYTES: usize = 64 << 20;
@@ -108,7 +108,7 @@ fn transfer(host: &TestHost<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// One direction of a codec, nothing else.
+/// Returns contestants that only encode or only decode.
 fn alone(row: &str) -> Result<Vec<Entrant<'static>>> {
     let absent = || Error::Absent("no handle of this length".to_owned());
     let file = FileHandle::new(&HANDLE).ok_or_else(absent)?.to_owned();
@@ -158,7 +158,7 @@ fn write_record() -> Vec<u8> {
     }))
 }
 
-/// Without data: what is done with those is no work of the codec.
+/// Returns a reply without data, which the codec does not process.
 fn read_record() -> Vec<u8> {
     record(&ReadReply::Ok(ReadOk::to_send(Some(ATTRIBUTES), 0, true)))
 }

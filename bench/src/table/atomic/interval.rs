@@ -1,9 +1,9 @@
-//! How sure a median is.
+//! Confidence bound of a median.
 
-/// A bound that the median of what the values come from is above, with a confidence of at least 95 %; no
-/// shape of the distribution is assumed. The k-th smallest of n values is below the median unless fewer than
-/// k of them fall below it, which has the probability of fewer than k heads in n throws. `None` of fewer
-/// values than it takes (five).
+/// Returns a lower bound of the median of the values' distribution, with a confidence of at least 95 % and
+/// without assumptions about its shape. The k-th smallest of n values is below the median unless fewer than k
+/// of them fall below it, which has the probability of fewer than k heads in n throws. `None` for fewer than
+/// five values.
 pub(super) fn median_at_least(values: &[f64]) -> Option<f64> {
     const DOUBT: f64 = 0.05;
     let mut sorted = values.to_vec();

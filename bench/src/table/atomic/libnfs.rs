@@ -1,4 +1,4 @@
-//! Beside libnfs's raw calls, with as many requests in flight.
+//! Comparison with libnfs's raw calls, with as many requests in flight.
 
 use super::OURS;
 use super::test_host::{Mover, Serves, TestHost, WRITTEN};
@@ -21,9 +21,9 @@ const ROWS: [(&str, Direction, usize); 4] = [
 ];
 
 const THROUGHPUT_TARGET: f64 = 1.3;
-/// At most 0.6 times the context switches.
+/// Context switches at most 0.6 times as many.
 const SWITCHES_TARGET: f64 = 1.67;
-/// At most 0.7 times the processor time for a byte.
+/// Processor time per byte at most 0.7 times as much.
 const CPU_TARGET: f64 = 1.43;
 
 pub(super) fn run(host: &TestHost<'_>) -> Report {

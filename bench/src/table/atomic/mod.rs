@@ -1,5 +1,5 @@
-//! `atomic`: Faber's paper's tables and figures, with our client in the place of the one that it describes,
-//! beside a client with a thread for each request, bare TCP and libnfs, over links of several speeds.
+//! `atomic`: tables and figures of Faber's paper for our client, compared with a client with a thread per
+//! request, bare TCP and libnfs, over links of several speeds.
 
 mod build;
 mod copies;
@@ -24,10 +24,10 @@ use crate::report::Report;
 
 const OURS: &str = "tombolo";
 const BIODS: &str = "thread per request";
-/// What the paper found, on machines of its time.
+/// Column of the paper's results, on machines of its time.
 const PAPER: &str = "paper";
 
-/// A part of it: the names of what it makes, and how its reports come about.
+/// A part of the table: names and function.
 type Part = (&'static [&'static str], fn(&TestHost<'_>) -> Result<Vec<Report>>);
 
 const PARTS: [Part; 9] = [
@@ -42,8 +42,7 @@ const PARTS: [Part; 9] = [
     (&["build"], |host| Ok(vec![build::run(host)?])),
 ];
 
-/// Measures, in networks of the run's own, which this process is in already. Each report is published when it
-/// is there.
+/// Measures inside the run's network namespaces. Each report is published when it is complete.
 pub fn run(
     plan: &Plan,
     args: &AtomicArgs,
@@ -54,12 +53,12 @@ pub fn run(
         |names: &[&str]| args.only.is_empty() || args.only.iter().any(|only| names.contains(&only.as_str()));
     let host = TestHost::make(plan, &args.disk)?;
     for (_, part) in PARTS.into_iter().filter(|(names, _)| wanted(names)) {
-        // Whatever was pinned before: what is started now may run anywhere.
+        // Clears earlier pinning: programs started now may run anywhere.
         Placement::leave()?;
         match part(&host) {
             Ok(reports) => reports.iter().try_for_each(|report| publish(report, out))?,
             Err(error @ Error::Interrupted) => return Err(error),
-            // One that cannot be made does not keep the others from being made.
+            // A part that fails does not prevent the others.
             Err(error) => host.say(out, &error)?,
         }
     }

@@ -1,5 +1,5 @@
-//! Figures 2, 4 and 5: throughput over the size of a file, written and read, with nothing kept, kept in
-//! memory, and by bare TCP.
+//! Figures 2, 4 and 5: throughput over file size, written and read, with data dropped, stored in memory, and
+//! over bare TCP.
 
 use super::test_host::{Mover, Serves, TestHost};
 use super::{BIODS, OURS};
@@ -14,12 +14,12 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const SIZES: [usize; 8] = [4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB];
 const QUICK_SIZES: [usize; 2] = [4 * KIB, MIB];
-/// Over the slowest link nothing longer is sent: it would take long and tell no more.
+/// Maximum size over the slowest link, where longer files take time without further insight.
 const SLOW_MAX: usize = 16 * MIB;
 const ROUNDS: usize = 10;
-/// Bytes of a request, but for shorter files.
+/// Size of a request, at most the file's.
 const PIECE_BYTES: usize = 256 * KIB;
-/// Of the clients with a thread per request; ours finds its own.
+/// Limit of clients with a thread per request; ours finds its own.
 const BIODS_LIMIT: u32 = 8;
 
 const OURS_NULL: &str = "tombolo, nothing kept";
@@ -27,11 +27,11 @@ const BIODS_NULL: &str = "thread per request, nothing kept";
 const TCP: &str = "bare TCP";
 const TCP_FILE: &str = "TCP to a file";
 
-/// Of bare TCP, from 1 MiB on and below.
+/// Targets relative to bare TCP, from 1 MiB on and below.
 const LARGE_TARGET: f64 = 0.9;
 const SMALL_TARGET: f64 = 0.7;
 
-/// What a figure of the paper shows: its columns of ours, and what the paper says of its own.
+/// Contents of a figure of the paper: our columns, and the paper's statement.
 struct Shown {
     name: &'static str,
     title: &'static str,
@@ -97,7 +97,7 @@ fn sizes(host: &TestHost<'_>, link: Link) -> Vec<usize> {
     all.iter().copied().filter(|&size| link != Link::Gigabit || size <= SLOW_MAX).collect()
 }
 
-/// The servers at the end of a link.
+/// Servers at the end of a link.
 struct Servers {
     link: Link,
     memory: Nfs,
@@ -138,7 +138,7 @@ fn measure(
         (TCP_FILE, Kind::TcpToFile, bare, 0),
     ];
     let mut entrants = Vec::new();
-    // What is read by bare TCP comes from nowhere.
+    // Reading over bare TCP returns data from memory.
     for (column, kind, (server, serves), limit) in
         contestants.into_iter().filter(|(column, ..)| direction != Direction::Read || *column != TCP_FILE)
     {
@@ -154,7 +154,7 @@ fn measure(
     report.contest(&row, &Contest { costs: false, ..host.contest(ROUNDS) }, entrants);
 }
 
-/// Long files tell enough one at a time.
+/// Returns the maximum count of a turn; few long files suffice.
 fn count_max(file_bytes: usize) -> u64 {
     (64 * MIB / file_bytes).clamp(1, 10_000) as u64
 }
@@ -168,7 +168,7 @@ fn label(file_bytes: usize) -> String {
     if file_bytes >= MIB { format!("{} MiB", file_bytes / MIB) } else { format!("{} KiB", file_bytes / KIB) }
 }
 
-/// What one of the paper's figures shows of all that was measured.
+/// Returns the part of all results that one of the paper's figures shows.
 fn part(all: &Report, shown: &Shown) -> Report {
     let mut report = Report { name: shown.name.to_owned(), title: shown.title.to_owned(), ..all.clone() };
     report.condition(shown.paper);
@@ -185,7 +185,7 @@ fn part(all: &Report, shown: &Shown) -> Report {
             _ => vec![
                 (OURS_NULL, TCP, Some(target)),
                 (OURS, TCP_FILE, Some(target)),
-                // On the loopback the processor is the limit, and bare TCP keeps nothing.
+                // On the loopback the processor is the bottleneck, and bare TCP stores nothing.
                 (OURS, TCP, (!row.ends_with(Link::Loopback.label())).then_some(target)),
             ],
         };

@@ -1,4 +1,4 @@
-//! Table 1: throughput and context switches over the in-flight limit; and what the adaptive limit finds.
+//! Table 1: throughput and context switches over the in-flight limit; and the result of the adaptive limit.
 
 use super::interval::median_at_least;
 use super::test_host::{Mover, Serves, TestHost};
@@ -11,19 +11,19 @@ use crate::report::{Figure, Ratio, Report, Unit};
 
 const LIMITS: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64];
 const QUICK_LIMITS: [u32; 2] = [2, 8];
-/// The variant without a fixed limit.
+/// Variant without a fixed limit.
 const ADAPTIVE: &str = "adaptive";
-/// Rounds: each contestant's runs.
+/// Number of runs of each contestant.
 const ROUNDS: usize = 12;
 const PIECE_BYTES: usize = 32 << 10;
 
-/// At least so many times the best throughput of a thread per request.
+/// Minimum multiple of the best throughput of a thread per request.
 const THROUGHPUT_TARGET: f64 = 1.3;
-/// At most 0.4 times its context switches.
+/// Context switches at most 0.4 times as many.
 const SWITCHES_TARGET: f64 = 2.5;
 const ADAPTIVE_TARGET: f64 = 0.9;
 
-/// What each is called; a link, a server, how long the file is, and files in a turn at most.
+/// Settings: name, link, server, file size, and maximum number of files per turn.
 const SETTINGS: [(&str, Link, Serves, usize, u64); 4] = [
     ("loopback, nothing written", Link::Loopback, Serves::Nothing, 32 << 20, 4),
     ("loopback", Link::Loopback, Serves::Memory, 32 << 20, 4),
@@ -74,7 +74,7 @@ fn measure(
         let mover = Mover { name: (column, &variant), kind, server, serves, job, count_max };
         host.enter(&mut entrants, report, &throughput, mover);
     }
-    // Of the costs only the switches are asked for, and those by the megabyte.
+    // Of the costs only the switches are shown, per megabyte.
     let contest = Contest { costs: false, ..host.contest(ROUNDS) };
     let series = report.contest(&throughput, &contest, entrants);
     let count =
@@ -93,7 +93,7 @@ fn variant(limit: u32) -> String {
     if limit == 0 { ADAPTIVE.to_owned() } else { format!("limit {limit}") }
 }
 
-/// The best of ours against the best of theirs, and the context switches of these two.
+/// Compares the best of both, and the context switches of these.
 fn compare(report: &mut Report, throughput: &str, switches: &str) {
     let (ours, theirs) = (report.best(throughput, OURS).cloned(), report.best(throughput, BIODS).cloned());
     report.compare(ours.as_ref(), theirs.as_ref(), Some(THROUGHPUT_TARGET));
@@ -102,7 +102,7 @@ fn compare(report: &mut Report, throughput: &str, switches: &str) {
     report.compare_cells(switches, ours, theirs, Some(SWITCHES_TARGET));
 }
 
-/// What the adaptive limit reaches of the best fixed one.
+/// Compares the adaptive limit with the best fixed one.
 fn adaptive(report: &mut Report, throughput: &str) {
     let fixed =
         |figure: &&Figure| figure.row == throughput && figure.column == OURS && figure.variant != ADAPTIVE;

@@ -1,4 +1,4 @@
-//! Table 2: what each step from the paper's client to its successor gains.
+//! Table 2: gain of each step from the paper's client to its successor.
 
 use super::PAPER;
 use super::test_host::{Mover, Serves, TestHost};
@@ -18,7 +18,7 @@ const SWITCHES: &str = "context switches";
 const CPU: &str = "processor time";
 const GAIN: &str = "times the step before";
 
-/// A step, the client that does it here, and what the paper found, in Mb/s.
+/// Steps: name, client, and the paper's result in Mb/s.
 const STEPS: [(&str, Kind, Option<f64>); 5] = [
     ("thread per request", Kind::BiodsGeneric, Some(45.3)),
     ("one thread", Kind::StepCopies, Some(47.5)),
@@ -84,7 +84,7 @@ fn measure(host: &TestHost<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A step's throughput over that of the step before, round by round.
+/// Returns a step's throughput relative to that of the previous step, by round.
 fn gain(report: &Report, column: &str, before: &str, step: &str) -> Option<Figure> {
     let of = |step: &str| {
         let of_step =

@@ -1,4 +1,4 @@
-//! Where it is measured: the networks, the files, and the servers.
+//! Test environment: networks, files and servers.
 
 use std::fs;
 use std::io::Write;
@@ -15,22 +15,22 @@ use crate::nfs::{Limit, Link, Network};
 use crate::peer::Nfs;
 use crate::report::Report;
 
-/// The file that all clients write, one after the other.
+/// File that all clients write in turn.
 pub(super) const WRITTEN: &str = "written";
 
-/// What a server does with the data.
+/// Treatment of the data by a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Serves {
     /// Tombolo's server, on a file system in memory.
     Memory,
     /// Tombolo's server, on a disk.
     Disk,
-    /// A server that drops it.
+    /// Null server, which drops the data.
     Nothing,
     Bare,
 }
 
-/// Everything that is measured on.
+/// Test environment.
 pub(super) struct TestHost<'a> {
     pub plan: &'a Plan,
     network: Network,
@@ -38,7 +38,7 @@ pub(super) struct TestHost<'a> {
     disk: Folder,
 }
 
-/// A folder that is served, and one beside it for the server's own.
+/// A served folder, and one next to it for the server's files.
 struct Folder {
     root: TempDir,
 }
@@ -63,13 +63,13 @@ impl Folder {
 }
 
 impl<'a> TestHost<'a> {
-    /// In networks of the run's own, which it is in already.
+    /// Creates the environment inside the run's network namespaces.
     pub fn make(plan: &'a Plan, disk: &Path) -> Result<Self> {
         let (memory, disk) = (Folder::within(&plan.within)?, Folder::within(disk)?);
         Ok(Self { plan, network: Network::make(), memory, disk })
     }
 
-    /// A report, with the conditions that hold for all.
+    /// Creates a report with the conditions that apply to all.
     pub fn report(&self, name: &str, title: &str) -> Report {
         let mut report = self.plan.report(name, title);
         report.condition(Network::condition());
@@ -84,7 +84,7 @@ impl<'a> TestHost<'a> {
         writeln!(out, "left out: {error}").doing(|| "print".to_owned())
     }
 
-    /// A server at the other end of a link.
+    /// Starts a server at the other end of a link.
     pub fn server(&self, link: Link, serves: Serves) -> Result<Nfs> {
         self.network.check(link)?;
         match serves {
@@ -99,14 +99,14 @@ impl<'a> TestHost<'a> {
         if serves == Serves::Disk { self.disk.shared() } else { self.memory.shared() }
     }
 
-    /// A folder in memory that is not served.
+    /// Returns a folder in memory that is not served.
     pub fn own(&self, name: &str) -> Result<PathBuf> {
         let folder = self.memory.beside().join(name);
         fs::create_dir_all(&folder).doing_to("make", &folder)?;
         Ok(folder)
     }
 
-    /// Makes sure that the file of a job is there, where a server has files.
+    /// Ensures that the file of a job exists, if the server has files.
     pub fn lay_out(&self, serves: Serves, job: &Job) -> Result<()> {
         if matches!(serves, Serves::Nothing | Serves::Bare) {
             return Ok(());
@@ -123,7 +123,7 @@ impl<'a> TestHost<'a> {
         fs::write(&path, vec![b'b'; job.file_bytes]).doing_to("write", &path)
     }
 
-    /// Puts one in the list that moves files by a client of ours.
+    /// Adds a contestant that transfers files with one of our clients.
     pub fn enter<'e>(
         &self,
         entrants: &mut Vec<Entrant<'e>>,
@@ -136,19 +136,19 @@ impl<'a> TestHost<'a> {
         report.enter(entrants, row, name, work, &[server.server()], Placement::TwoCores);
     }
 
-    /// Turns of the usual kind, but for so many rounds.
+    /// Returns the usual contest with this number of rounds.
     pub fn contest(&self, rounds: usize) -> Contest {
         Contest { rounds: self.plan.rounds_of(rounds), count_syscalls: false, ..self.plan.contest() }
     }
 }
 
-/// A client of ours that moves files: its column and variant, what it is, and what it does where.
+/// A file transfer by one of our clients: column and variant, kind, server and job.
 pub(super) struct Mover<'a> {
     pub name: (&'a str, &'a str),
     pub kind: Kind,
     pub server: &'a Nfs,
     pub serves: Serves,
     pub job: Job,
-    /// Files in a turn at most.
+    /// Maximum number of files per turn.
     pub count_max: u64,
 }

@@ -1,4 +1,4 @@
-//! A tree of many small files, copied to the server by programs.
+//! Tree of many small files, copied to the server by programs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const RSYNC: &str = "rsync";
 const FILES: usize = 20_000;
 const QUICK_FILES: usize = 200;
 const PER_FOLDER: usize = 100;
-/// A process for each file takes long: it copies so many, and its rate is what counts.
+/// Number of files copied by a program that needs a process for each; its rate counts.
 const SAMPLE: usize = 500;
 const QUICK_SAMPLE: usize = 10;
 const SIZES_KIB: usize = 8;
@@ -75,7 +75,7 @@ fn name(number: usize) -> String {
     format!("d{}/f{number}", number / PER_FOLDER)
 }
 
-/// Makes a command that copies the tree to a directory of this name in what is served.
+/// Returns a command that copies the tree to a directory of this name in the served tree.
 type How = Box<dyn Fn(&Path, &str, usize) -> Command>;
 
 fn ours(server: &Nfs, shared: &Path) -> Result<How> {
@@ -88,9 +88,10 @@ fn ours(server: &Nfs, shared: &Path) -> Result<How> {
     }))
 }
 
-/// For each file a process, as a shell has it.
+/// Starts a process for each file, as a shell does.
 fn nfs_cp(server: &Nfs, shared: &Path) -> Result<How> {
-    /// Directory, address, path and ports are arguments, the names of files come from the directory.
+    /// Script with directory, address, path and ports as arguments; the names of files come from the
+    /// directory.
     const LOOP: &str = "cd \"$1\" && find . -type f | head -n \"$2\" | while read -r file; do \
                         nfs-cp \"$file\" \"$3/$file?version=3&nfsport=$4&mountport=$5\" || exit; done";
     let program = find(Program::NfsCp)?;
@@ -140,7 +141,7 @@ impl Daemon {
     }
 }
 
-/// The tree copied to a new directory, which is then removed.
+/// Copy of the tree to a new directory, which is then removed.
 struct Copy {
     how: How,
     tree: PathBuf,
@@ -165,7 +166,7 @@ impl Copy {
         let target = self.shared.join(&to);
         let mut command = (self.how)(&self.tree, &to, self.files);
         if command.get_program() == "sh" {
-            // nfs-cp makes no directories.
+            // nfs-cp creates no directories.
             for number in (0..FILES).step_by(PER_FOLDER) {
                 let folder = target.join(name(number));
                 let folder = folder.parent().unwrap_or(&target);
@@ -196,11 +197,11 @@ fn count(folder: &Path) -> Result<usize> {
     Ok(files)
 }
 
-/// The end of what a program has said.
+/// Returns the last line of a program's output.
 fn text(mut said: File) -> String {
     use std::io::{Read, Seek, SeekFrom};
     let mut text = String::new();
-    // What cannot be read was not said.
+    // Unreadable output is ignored.
     let _partial = said.seek(SeekFrom::Start(0)).and_then(|_| said.read_to_string(&mut text));
     text.lines().last().unwrap_or_default().to_owned()
 }

@@ -1,4 +1,4 @@
-//! `build`: a C project whose sources are far and whose objects are local.
+//! `build`: a C project with remote sources and local objects.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,13 +15,13 @@ use crate::files::Steps;
 use crate::peer::in_checkout;
 use crate::report::Report;
 
-/// What is built.
+/// Project to build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Source {
-    /// Apache httpd, configured and made
+    /// Apache httpd, configured and built
     #[default]
     Httpd,
-    /// All of Lua's 33 files compiled, without make
+    /// All 33 files of Lua, compiled without make
     Lua,
     /// Two files of Lua, as with --quick
     #[value(skip)]
@@ -46,7 +46,7 @@ impl Source {
         }
     }
 
-    /// The archive's name without its end.
+    /// Returns the archive's name without its extension.
     pub fn name(self) -> &'static str {
         if self == Self::Httpd { "httpd" } else { "lua" }
     }
@@ -72,9 +72,10 @@ impl Source {
 
 const ALL: &str = "in all";
 const ROUNDS: usize = 3;
-/// Warm it may take 1.03 × the bare mount.
+/// Warm, at most 1.03 × the bare mount.
 const WARM_TARGET: f64 = 0.971;
-/// Cold it may add a fifth of what NFS adds to local; by the proxy on the LAN 0.3 × of what the line adds.
+/// Cold, at most a fifth of the time that NFS adds to local; through the proxy on the LAN 0.3 × of what the
+/// WAN link adds.
 const COLD_TARGET: f64 = 0.2;
 const LAN_TARGET: f64 = 0.3;
 
@@ -144,7 +145,7 @@ fn unpack(source: &Path, shared: &Path) -> Result<()> {
     Err(Error::Wrong { what: format!("tar -xzf {}", source.display()), answer: status.to_string() })
 }
 
-/// How long each step took but the last, which removes everything, and all of these.
+/// Returns the time of each step except the last, which removes everything, and their sum.
 fn build(root: &Path, objects: &Path, steps: &[(&str, &str)]) -> Result<Vec<Duration>> {
     let mut took = Steps { steps, arguments: vec![root.into()] }.timed(objects)?;
     took.pop();

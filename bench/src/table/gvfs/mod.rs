@@ -1,15 +1,14 @@
-//! `gvfs`: a far tree through a caching proxy, in parts, each of which is a report of its own.
+//! `gvfs`: a remote tree through a caching proxy, in parts, each with its own report.
 //!
-//! The name is that of the paper whose way to measure this is: each job runs twice in a row, first with every
-//! cache cold, then with all warm, beside the same job on a local tree and on one that is mounted over the
-//! line without a cache.
+//! Named after the paper whose method it uses: each job runs twice in a row, first with all caches cold, then
+//! warm, compared with the same job on a local tree and on one mounted over the WAN link without a cache.
 //!
 //! To add a part: a module with `pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report>`, whose report
-//! is called `gvfs-PART`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. What the machine lacks is an
-//! [`Error::Absent`](crate::error::Error::Absent), or a column that is not there and why.
+//! is named `gvfs-PART`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing prerequisites are
+//! reported as [`Error::Absent`](crate::error::Error::Absent), or as missing columns with the reason.
 //!
-//! Reading order: [`site`] (the tree, the line and the columns), [`twice`] (a job's two runs), the parts in
-//! any order; [`vm`] has the paper's own, in virtual machines, and [`clone`](mod@clone) makes such.
+//! Reading order: [`site`] (tree, WAN link and columns), [`twice`] (the two runs of a job), the parts in any
+//! order; [`vm`] has the paper's own jobs in virtual machines, and [`clone`](mod@clone) clones machines.
 
 mod build;
 mod clone;
@@ -35,7 +34,7 @@ pub use site::Column;
 
 type Part = fn(&Plan, &GvfsArgs) -> Result<Report>;
 
-/// All parts by name, in the order in which they are made.
+/// All parts in order, by name.
 const PARTS: &[(&str, Part)] = &[
     ("walk", walk::run),
     ("stream", stream::run),
@@ -53,7 +52,7 @@ const PARTS: &[(&str, Part)] = &[
     ("clone-p", clone::p),
 ];
 
-/// Hands each part that is wanted to `done`; what this machine cannot do too.
+/// Passes the report of each selected part to `done`, or the reason why this machine cannot measure it.
 pub fn run(
     plan: &Plan,
     wanted: &GvfsArgs,

@@ -1,5 +1,4 @@
-//! What else mounts a far tree: sshfs, and rclone with its full cache. Neither is encrypted here, as ours is
-//! not.
+//! Other mounts of remote trees: sshfs, and rclone with its full cache. All are measured without encryption.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,11 +9,11 @@ use tombolo_wan::Side as End;
 use crate::error::Result;
 use crate::peer::{Mount, Program, Server, find, is_listening_in};
 
-/// A mount, what it is a client of, and what it keeps.
+/// A mount with its server and cache.
 pub type Mounted = (Mount, Server, TempDir);
 
 const PORT: u16 = 2048;
-/// sftp-server(8) speaks to one client, on its standard input and output.
+/// Adapter that connects sftp-server(8) to one client, by its standard input and output.
 const SFTP_SERVER: &str = "
 import os, socket, sys
 s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('0.0.0.0', int(sys.argv[1]))); s.listen(1)

@@ -1,4 +1,4 @@
-//! A tree at the far end of an emulated line, and what it is read through at the near end.
+//! Tree at the far end of an emulated WAN link, and access to it at the near end.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,35 +17,34 @@ use crate::error::{Doing, Error, Result};
 use crate::peer::{Mount, Nfs, Program, Requests, Server, Shm, find};
 use crate::report::Report;
 
-/// What a job is done on. To add one: a variant, its name, what [`Site::fresh`] makes for it, and the parts
-/// that have it.
+/// Columns. To add one: a variant, its name, its construction in [`Site::fresh`], and the parts that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Column {
     /// The tree itself
     Local,
-    /// A mount of it on the same host
+    /// A mount of the tree on the same host
     Dir,
-    /// No files: as many bytes in a bare TCP stream over the line
+    /// No files: the same number of bytes in a bare TCP stream over the WAN link
     Bare,
     /// A mount over a LAN, without a cache on disk
     Lan,
-    /// A mount over the line, without a cache on disk
+    /// A mount over the WAN link, without a cache on disk
     Nfs,
     /// A mount of an exclusive proxy
     Exclusive,
-    /// The same, which brings the names of the whole tree as soon as one looks into it
+    /// A mount of an exclusive proxy that fetches the names of the whole tree at the first look-up
     ExclusiveTree,
-    /// As exclusive, and nothing can be changed: what is wholly in the cache the kernel reads by itself
+    /// A mount of an exclusive read-only proxy: the kernel reads completely cached files by itself
     ReadOnly,
-    /// The same, which keeps changes on its disk and brings them to the origin in the background
+    /// A mount of an exclusive proxy that stores changes on its disk and sends them in the background
     WriteBack,
     /// A mount of a close-to-open proxy
     CloseToOpen,
-    /// A proxy whose origin is a proxy on the same LAN, which has done the job before
+    /// A proxy whose origin is a proxy on the same LAN, which has run the job before
     SecondLevel,
-    /// As nfs; what a VM writes to its disk stays here, in a redo log
+    /// Like nfs, with a VM's disk writes in a local redo log
     NfsRedo,
-    /// As exclusive; what a VM writes to its disk stays here, in a redo log
+    /// Like exclusive, with a VM's disk writes in a local redo log
     ExclusiveRedo,
     /// sshfs
     Sshfs,
@@ -74,7 +73,7 @@ impl Column {
         }
     }
 
-    /// Whether what is asked of the origin is worth counting.
+    /// Returns `true` if requests to the origin are counted.
     pub fn is_far(self) -> bool {
         matches!(
             self,
@@ -89,23 +88,23 @@ impl Column {
         )
     }
 
-    /// Whether what a VM writes to its disk stays at the near end.
+    /// Returns `true` if a VM's disk writes stay at the near end.
     pub fn has_redo_log(self) -> bool {
         matches!(self, Self::NfsRedo | Self::ExclusiveRedo)
     }
 }
 
-/// Where an origin and proxies listen. Each network has ports of its own.
+/// Port of origins and proxies. Each network has its own ports.
 const PORT: u16 = 2049;
-/// What is later than this part of all packets makes a run void.
+/// Maximum fraction of delayed packets; above it a run is void.
 const LATE_MAX: f64 = 0.02;
 
-/// What makes a proxy refuse changes.
+/// Options of a proxy that refuses changes.
 pub const READ_ONLY: [&str; 2] = ["--mode", "read-only"];
 
-/// The tree that is served, its server, and the lines. Ends them when dropped.
+/// The served tree with its server and WAN links, which end on drop.
 pub struct Site {
-    // What asks ends before what answers, and that before its line: fields are dropped in order.
+    // Fields drop in order: clients before servers before their links.
     second: Option<SecondLevel>,
     lan: Option<(Nfs, Wan)>,
     origin: Nfs,
@@ -115,8 +114,8 @@ pub struct Site {
     beside: PathBuf,
 }
 
-/// A proxy at the near end of the line, which serves a LAN. A process has one network, so the proxy is met by
-/// shared memory by a second server, which is in the LAN.
+/// A proxy at the near end of the WAN link for a LAN. A process has one network, so a second server in the
+/// LAN accesses the proxy over shared memory.
 struct SecondLevel {
     server: Nfs,
     _proxy: Shm,
@@ -124,8 +123,7 @@ struct SecondLevel {
     _cache: TempDir,
 }
 
-/// What a job is done on, for the time of both runs. Ends its mount, and then removes its cache, when
-/// dropped.
+/// Location of a job during both runs. Dropping it unmounts, and then removes the cache.
 pub struct Side {
     pub root: PathBuf,
     mount: Option<Mount>,
@@ -134,14 +132,14 @@ pub struct Side {
 }
 
 impl Side {
-    /// A mount by a command of ours, of which only the program is there.
+    /// Mounts with a command that has only the program.
     pub fn mounted(mut command: Command, url: &str, point: &Path) -> Result<Self> {
         command.args(["mount", "-f", url]).arg(point);
         let mount = Some(Mount::by_command(command, point)?);
         Ok(Self { root: point.to_owned(), mount, _server: None, _cache: None })
     }
 
-    /// A proxy, and its mount, with a cache beside it.
+    /// Starts a proxy with a mount, and a cache next to it.
     pub fn cached(
         command: Command,
         url: &str,
@@ -152,7 +150,7 @@ impl Side {
         let cache = crate::table::folder(point.parent().unwrap_or(point))?;
         let mut command = proxy_of(command, url, cache.path(), contract);
         command.args(options).arg("--fuse").arg(point);
-        // All changes come by it, so that its mount can be told of them.
+        // All changes pass through the proxy, so that its mount can be notified of them.
         if contract == "exclusive" {
             command.args(["--coherence", "push"]);
         }
@@ -168,14 +166,14 @@ impl Side {
         self.mount.iter().map(Mount::server).collect()
     }
 
-    /// The requests that reached the mount's own server.
+    /// Returns the requests that reached the mount's own server.
     pub fn requests(&self) -> Result<Requests> {
         self.mount.as_ref().map_or_else(|| Ok(Requests::default()), Mount::requests)
     }
 }
 
 impl Site {
-    /// Serves `shared` at the far end. Everything else goes into `beside`.
+    /// Serves `shared` at the far end. All other files go into `beside`.
     pub fn new(plan: &Plan, wanted: &GvfsArgs, shared: &Path, beside: &Path) -> Result<Self> {
         let profile = wanted.profile.unwrap_or(if plan.quick { Profile::LAN } else { Profile::WAN });
         let line = line(&profile)?;
@@ -184,14 +182,14 @@ impl Site {
         Ok(Self { second: None, lan: None, origin, line, profile, shared, beside })
     }
 
-    /// Makes [`Column::Lan`].
+    /// Adds [`Column::Lan`].
     pub fn add_plain_lan(&mut self) -> Result<()> {
         let lan = line(&Profile::LAN)?;
         self.lan = Some((served(lan.far(), &self.shared, &self.beside)?, lan));
         Ok(())
     }
 
-    /// Makes [`Column::SecondLevel`]; why it cannot be had goes to the report.
+    /// Adds [`Column::SecondLevel`], or reports why it is missing.
     pub fn add_lan(&mut self, report: &mut Report) {
         match self.second_level() {
             Ok(second) => self.second = Some(second),
@@ -208,7 +206,7 @@ impl Site {
         Ok(SecondLevel { server, _proxy: proxy, line: lan, _cache: cache })
     }
 
-    /// The columns of `wanted` that there are.
+    /// Returns the available columns among `wanted`.
     pub fn columns(&self, wanted: &[Column]) -> Vec<Column> {
         let is_there = |column: &Column| match column {
             Column::SecondLevel => self.second.is_some(),
@@ -218,7 +216,7 @@ impl Site {
         wanted.iter().copied().filter(is_there).collect()
     }
 
-    /// One with a mount and a cache of its own, in which nothing is yet.
+    /// Creates a side with its own mount and an empty cache.
     pub fn fresh(&self, column: Column) -> Result<Side> {
         let point = self.beside.join(format!("{column:?}"));
         let (program, near, url) = (find(Program::Tombolo)?, self.line.near(), self.origin.url());
@@ -265,7 +263,7 @@ impl Site {
         }
     }
 
-    /// How long a bare stream of so many bytes takes over the line.
+    /// Returns the time of a bare stream of `bytes` over the WAN link.
     pub fn bare(&self, bytes: u64) -> Result<Duration> {
         let check = self.line.check(bytes).doing(|| "measure the line with python3".to_owned())?;
         Ok(Duration::from_secs_f64(bytes as f64 * 8.0 / check.rate_bits_per_s))
@@ -283,12 +281,12 @@ impl Site {
         self.line.far()
     }
 
-    /// A host of the LAN, and where its cache has the tree for it, if there is one.
+    /// Returns a host of the LAN, and the URL of its cache, if there is one.
     pub fn second(&self) -> Option<(&End, String)> {
         self.second.as_ref().map(|second| (second.line.near(), second.server.url()))
     }
 
-    /// Says what the lines were, and whether they held.
+    /// Reports the parameters of the links, and whether they were met.
     pub fn describe(&self, report: &mut Report) {
         let Profile { name, rate_bits_per_s, round_trip_us, congestion, .. } = self.profile;
         report.condition(format!(
@@ -329,7 +327,7 @@ impl Site {
     }
 }
 
-/// Has the kernel forget what it read of disks and mounts. What is not written yet stays.
+/// Drops the kernel's caches of disks and mounts, except dirty pages.
 pub fn drop_caches() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3")
         .map_err(|error| Error::Absent(format!("the kernel's caches cannot be dropped: {error}")))
@@ -346,17 +344,17 @@ fn served(end: &End, shared: &Path, beside: &Path) -> Result<Nfs> {
     Nfs::by_command(command, SocketAddr::from((end.address(), PORT)), shared, beside)
 }
 
-/// A proxy without a front end, by a command of which only the program is there.
+/// Returns a proxy without a front end, by a command that has only the program.
 pub fn proxy_of(mut command: Command, url: &str, cache: &Path, contract: &str) -> Command {
     command.args(["proxy", url, "--contract", contract, "--cache"]).arg(cache);
-    // Several columns are proxies of one tree that does not change beside them.
+    // Several columns are proxies of one tree, which does not change meanwhile.
     if contract == "exclusive" {
         command.arg("--no-lease");
     }
     command
 }
 
-/// A folder with an empty tree in it, and that tree.
+/// Creates a folder with an empty tree; returns both.
 pub fn folder(wanted: &GvfsArgs) -> Result<(TempDir, PathBuf)> {
     let folder = crate::table::folder(&wanted.disk)?;
     let shared = folder.path().join("shared");

@@ -1,5 +1,4 @@
-//! `store`: what a proxy holds in memory, and how long it takes to begin, when its cache has very many
-//! blocks.
+//! `store`: memory and start-up time of a proxy whose cache has very many blocks.
 
 use std::fs::File;
 use std::path::Path;
@@ -18,7 +17,7 @@ use crate::report::{Figure, Report, Unit};
 use crate::table::memory::Held;
 
 const BLOCK_BYTES: usize = 4096;
-/// Files that are one hole each, which the store keeps as blocks of zeros all the same.
+/// Sparse files, which the store nevertheless keeps as blocks of zeroes.
 const FILES: usize = 1_000;
 const BLOCKS: usize = 10_000;
 const QUICK_FILES: usize = 10;

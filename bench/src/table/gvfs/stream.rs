@@ -1,4 +1,4 @@
-//! `stream`: one large far file, read from end to end.
+//! `stream`: sequential read of one large remote file.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -21,7 +21,7 @@ const PIECES: usize = 1024;
 const QUICK_PIECES: usize = 8;
 const ROUNDS: usize = 3;
 const COLD_TARGET: f64 = 0.97;
-/// How much faster than over the line.
+/// Minimum speed relative to the WAN link.
 const LAN_TARGET: f64 = 8.0;
 
 const COLUMNS: [Column; 9] = [
@@ -70,7 +70,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// So many pieces that no two of are alike, on the disk when it returns.
+/// Writes a file of pieces that all differ, and syncs it.
 pub fn fill(path: &Path, pieces: usize) -> Result<()> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut piece = vec![0; PIECE_BYTES];
@@ -83,7 +83,7 @@ pub fn fill(path: &Path, pieces: usize) -> Result<()> {
     file.flush().and_then(|()| file.get_ref().sync_all()).doing_to("write", path)
 }
 
-/// Reads a file that has so many bytes.
+/// Reads a file of this size.
 pub fn read_all(path: &Path, bytes: u64) -> Result<()> {
     let (mut file, mut buffer, mut got) = (File::open(path).doing_to("open", path)?, vec![0; PIECE_BYTES], 0);
     loop {

@@ -1,4 +1,4 @@
-//! `tls`: one mount over TLS beside the same without, over the line, a LAN and this host's own network.
+//! `tls`: a mount with and without TLS, over the WAN link, a LAN and the loopback.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -22,10 +22,10 @@ use crate::report::{Figure, Report, Unit};
 
 const FILE: &str = "large";
 const PIECE_BYTES: u64 = 1 << 20;
-/// Of the file that is read: 64 MiB over the line, and four times as much where that is faster.
+/// Size of the file: 64 MiB over the WAN link, four times as much on faster ones.
 const PIECES: usize = 64;
 const QUICK_PIECES: usize = 4;
-/// Times that a file's attributes are asked for.
+/// Number of attribute requests.
 const LOOKS: usize = 400;
 const QUICK_LOOKS: usize = 20;
 const ROUNDS: usize = 5;
@@ -34,13 +34,14 @@ const BULK: &str = "READ, in order";
 const CPU: &str = "READ, in order: processor time of client and server";
 const PLAIN: &str = "plain";
 const TLS: &str = "TLS 1.3, both sides with certificates";
-/// Without TLS and with it, in a network of the server's own.
+/// Ports without and with TLS, in the server's own network.
 const PORTS: [u16; 2] = [2049, 2050];
-/// At most 1.1 times the time over the line (as times better), and at least 0.9 of the rate on the LAN.
+/// Targets: at most 1.1 times the time over the WAN link (as times better), and at least 0.9 of the rate on
+/// the LAN.
 const LATENCY_TARGET: f64 = 0.91;
 const BULK_TARGET: f64 = 0.9;
 
-/// Where it is measured.
+/// Network of a measurement.
 struct Place {
     name: &'static str,
     line: Option<Wan>,
@@ -111,12 +112,12 @@ fn measured(
     Ok(())
 }
 
-/// A server at the far end with both ports, and the certificates.
+/// A server at the far end with both ports, and its certificates.
 struct TlsSite<'a> {
     server: Server,
     near: Option<&'a End>,
     address: Ipv4Addr,
-    /// Without TLS, and with it.
+    /// Ports without and with TLS.
     ports: [u16; 2],
     folder: TempDir,
     name: String,
@@ -154,8 +155,8 @@ impl<'a> TlsSite<'a> {
         Ok(Self { server, near: place.line.as_ref().map(Wan::near), address, ports, folder, name })
     }
 
-    /// A look in nanoseconds, the rate in bytes a second, and the processor time in nanoseconds for each
-    /// million bytes.
+    /// Returns the time of a request in nanoseconds, the rate in bytes per second, and the processor time in
+    /// nanoseconds per million bytes.
     fn turn(&self, is_tls: bool, place: &Place, looks: usize) -> Result<[f64; 3]> {
         let point = self.folder.path().join(if is_tls { "secure" } else { "open" });
         let client = self.folder.path().join("client");
@@ -185,7 +186,7 @@ impl<'a> TlsSite<'a> {
     }
 }
 
-/// Reads so many bytes of a file, which may have more.
+/// Reads `bytes` of a file, which may be longer.
 fn read(path: &Path, bytes: u64) -> Result<()> {
     let (mut file, mut buffer) = (File::open(path).doing_to("open", path)?, vec![0; PIECE_BYTES as usize]);
     for _ in 0..bytes / PIECE_BYTES {

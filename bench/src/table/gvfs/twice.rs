@@ -1,4 +1,4 @@
-//! A job that runs twice in a row on each column: first with every cache cold, then with all warm.
+//! Job that runs twice in a row on each column: first with all caches cold, then warm.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,28 +13,28 @@ use crate::report::{Figure, Report, Unit};
 pub const COLD: &str = "cold";
 pub const WARM: &str = "warm";
 
-/// Does a job in the tree at this place, and says how long each row of it took.
+/// Function that runs a job in the tree at this path, and returns the time of each row.
 pub type Run<'a> = dyn Fn(&Path) -> Result<Vec<Duration>> + 'a;
 
-/// What is done on each column.
+/// Job for each column.
 pub struct Job<'a> {
-    /// What is timed of it.
+    /// Timed rows.
     pub rows: &'a [&'a str],
     pub run: &'a Run<'a>,
-    /// Bytes that it reads, where the figure is a rate.
+    /// Bytes read, if the figure is a rate.
     pub bytes: Option<u64>,
-    /// Bytes that [`Column::Bare`] carries.
+    /// Bytes transferred by [`Column::Bare`].
     pub bare_bytes: u64,
 }
 
-/// Seconds of one column, by run, row and round, and what the origin was asked in the last round, by run.
+/// Seconds of one column by run, row and round, and requests to the origin in the last round by run.
 #[derive(Clone, Default)]
 struct Times {
     seconds: [Vec<Vec<f64>>; 2],
     asked: [Option<Requests>; 2],
 }
 
-/// Lets every column have one turn in each round, with a mount and a cache of its own.
+/// Runs one turn of each column per round, with its own mount and cache.
 pub fn measure(
     report: &mut Report,
     site: &Site,
@@ -112,12 +112,12 @@ fn enter(report: &mut Report, column: Column, job: &Job<'_>, times: &Times) {
     }
 }
 
-/// How many rounds such a table has: each takes long.
+/// Returns the number of rounds of a slow table.
 pub fn rounds(plan: &Plan, few: usize) -> usize {
     if plan.quick && !plan.rounds_given { 1 } else { plan.rounds_of(few) }
 }
 
-/// What goes for all such tables.
+/// Adds the conditions of all such tables.
 pub fn conditions(report: &mut Report, rounds: usize, disk: &Path) {
     report.condition(format!(
         "{rounds} rounds, in each of which every column has one turn, with a mount and a cache of its own below {}, in rotating order; nothing is pinned. \
@@ -127,8 +127,7 @@ pub fn conditions(report: &mut Report, rounds: usize, disk: &Path) {
     ));
 }
 
-/// States what part of the time that `other` took longer than the local tree `ours` took longer, cold, round
-/// by round.
+/// Reports the cold time that `ours` adds to the local tree as a share of what `other` adds, by round.
 pub fn added(report: &mut Report, row: &str, ours: Column, other: Column, most: f64) {
     let rounds = |column: Column| report.figure(row, column.name(), COLD).map(|figure| figure.rounds.clone());
     let (Some(local), Some(ours_s), Some(other_s)) = (rounds(Column::Local), rounds(ours), rounds(other))

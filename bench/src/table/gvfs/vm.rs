@@ -1,5 +1,5 @@
-//! `vm-build`, `vm-latex`, `vm-seismic`: the paper's jobs the paper's way, in a virtual machine whose disk is
-//! a file on the far store.
+//! `vm-build`, `vm-latex`, `vm-seismic`: the paper's jobs by its method, in a virtual machine whose disk is a
+//! file on the remote store.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,15 +22,15 @@ const ROUNDS: usize = 1;
 const COLUMNS: [Column; 5] =
     [Column::Local, Column::Lan, Column::Nfs, Column::ExclusiveRedo, Column::WriteBack];
 const QUICK_COLUMNS: [Column; 1] = [Column::Local];
-/// When a guest is given up, in seconds.
+/// Time limit of a guest, in seconds.
 const LIFE_SECS: &str = "1500";
 const MEMORY: &str = "512M";
 
-/// One of the jobs; see `bench/peers/vm/job`.
+/// A job; see `bench/peers/vm/job`.
 struct Job {
     name: &'static str,
     title: &'static str,
-    /// What it is told: iterations, MiB; in a quick run.
+    /// Parameters: iterations, MiB; in a quick run.
     size: &'static str,
     quick_size: &'static str,
     about: &'static str,
@@ -82,7 +82,7 @@ fn run(plan: &Plan, wanted: &GvfsArgs, job: &Job) -> Result<Report> {
     let (folder, shared) = folder(wanted)?;
     let mut site = Site::new(plan, wanted, &shared, folder.path())?;
     let columns = wanted.columns(if plan.quick { &QUICK_COLUMNS } else { &VM_COLUMNS });
-    // Those that take longest are made when they are asked for.
+    // The slowest columns are measured only on request.
     let columns: Vec<Column> = columns
         .into_iter()
         .filter(|column| !wanted.column.is_empty() || plan.quick || COLUMNS.contains(column))
@@ -131,7 +131,7 @@ fn run(plan: &Plan, wanted: &GvfsArgs, job: &Job) -> Result<Report> {
     Ok(report)
 }
 
-/// All that there can be.
+/// All possible columns.
 const VM_COLUMNS: [Column; 7] = [
     Column::Local,
     Column::Lan,
@@ -151,9 +151,9 @@ struct Vm<'a> {
 }
 
 impl Vm<'_> {
-    /// Seconds of each phase, which is called `RUN.PHASE`.
+    /// Returns the seconds of each phase, named `RUN.PHASE`.
     fn turn(&self, site: &Site, column: Column, report: &mut Report) -> Result<Vec<(String, f64)>> {
-        // A new name each time: nothing is known of it anywhere.
+        // A new name each time, unknown to all caches.
         let disk = crate::table::folder(self.shared)?;
         let name = disk.path().join("disk");
         copy(self.image, &name)?;
@@ -192,7 +192,7 @@ impl Vm<'_> {
     }
 }
 
-/// Holes stay holes, and all is on the disk when it returns.
+/// Copies a file with its holes, and syncs it.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let mut command = Command::new("sh");
     command.args(["-c", "cp --sparse=always -- \"$1\" \"$2\" && sync -- \"$2\"", "sh"]).arg(from).arg(to);
@@ -221,14 +221,14 @@ fn add(report: &mut Report, phase: &str, column: Column, secs: f64) {
 
 const ALL: &str = "in all";
 
-/// Sums the phases of each column and run, and compares those.
+/// Computes the sums of the phases of each column and run, and compares them.
 fn compare(report: &mut Report) {
     for variant in [COLD, WARM] {
         for column in VM_COLUMNS.map(Column::name) {
             let of_it = report.figures.iter().filter(|it| it.column == column && it.variant == variant);
             let rows: Vec<&Vec<f64>> = of_it.map(|figure| &figure.rounds).collect();
             let rounds = rows.iter().map(|rounds| rounds.len()).min().unwrap_or_default();
-            // A mean is no phase, and one phase is all.
+            // A mean is not a phase, and a single phase needs no sum.
             if rows.len() < 2 || report.figure("later", column, variant).is_some() {
                 continue;
             }

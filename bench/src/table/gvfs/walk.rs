@@ -1,4 +1,4 @@
-//! `walk`: programs that look at every file of a far tree and read none.
+//! `walk`: programs that stat every file of a remote tree and read none.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -24,10 +24,10 @@ const FILES: usize = 20_000;
 const QUICK_FILES: usize = 200;
 const ROUNDS: usize = 5;
 const DAY: Duration = Duration::from_secs(86_400);
-/// Cold it may take 1.5 × the transfer of one listing of everything; warm 1.3 × local.
+/// Cold, at most 1.5 × the transfer of one complete listing; warm, 1.3 × local.
 const COLD_TARGET: f64 = 0.667;
 const WARM_TARGET: f64 = 0.769;
-/// What is asked for at a time, in bytes.
+/// Size of a listing page, in bytes.
 const PAGE_BYTES: u32 = 1 << 20;
 
 const COLUMNS: [Column; 8] = [
@@ -81,7 +81,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// A file that is newer than all that a mount may say: some date what has no date in the other protocol.
+/// Returns a file newer than all files of the tree, including nodes without a date in the other protocol.
 fn dated(tree: &SmallTree) -> Result<PathBuf> {
     tree.date()?;
     let path = tree.newest();
@@ -90,14 +90,14 @@ fn dated(tree: &SmallTree) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// How long one run of a program took.
+/// Returns the time of one run of a program.
 fn timed(mut work: Work<'_>) -> Result<Vec<Duration>> {
     let mut clock = Clock::new();
     work.run(1, &mut clock)?;
     Ok(vec![clock.total()])
 }
 
-/// A repository of the tree that is the same one by whichever mount it is seen.
+/// Creates a repository of the tree that is valid through any mount.
 fn repository(root: &Path) -> Result<()> {
     make_repository(root)?;
     let path = root.join(".git/config");
@@ -107,7 +107,7 @@ fn repository(root: &Path) -> Result<()> {
         .doing_to("write", &path)
 }
 
-/// How many bytes the replies have by which a client learns all names and attributes.
+/// Returns the size of all replies that list names and attributes.
 fn listing_bytes(shared: &Path, beside: &Path) -> Result<u64> {
     let server = Nfs::tombolo(shared, beside)?;
     let mut mounted = Mounted::new(&server, Wait::Sleep)?;

@@ -1,5 +1,5 @@
-//! `warm`: a file that is wholly in the cache, through the proxy's front ends, beside the same front ends on
-//! the directory itself.
+//! `warm`: a completely cached file through the proxy's front ends, compared with the same front ends on the
+//! directory itself.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use crate::nfs::work::{Direction, transfer};
 use crate::peer::{Nfs, Program, find, free_port};
 use crate::report::Report;
 
-/// Two alike, as what is dropped of one is to be kept of the other.
+/// Two equal files, since one is dropped from the page cache and the other is not.
 const FILE: &str = "large";
 const DROPPED_FILE: &str = "large.dropped";
 const SEQUENTIAL: (&str, u32) = ("FUSE: 1 MiB, in order", 1 << 20);
@@ -31,16 +31,16 @@ const RANDOM: (&str, u32) = ("FUSE: 4 KiB, at random", 4096);
 const NFS_ROWS: [(&str, u32); 2] =
     [("NFS: 1 MiB, 8 outstanding", 1 << 20), ("NFS: 4 KiB, 8 outstanding", 4096)];
 const OUTSTANDING: u32 = 8;
-/// Whether the mount's kernel has the pages of the file.
+/// State of the file's pages in the mount's kernel.
 const KEPT: &str = "pages kept";
 const DROPPED: &str = "pages dropped";
 const COLUMNS: [Column; 3] = [Column::Dir, Column::Exclusive, Column::ReadOnly];
 const BARE: &str = "the directory";
 const PROXY: &str = "proxy, exclusive";
-/// Its kernel reads the file by itself.
+/// The mount's kernel reads the file by itself.
 const PASSED: &str = "proxy, exclusive, read-only";
-/// A close reaches the server after it has returned; the kernel reads by itself what no opening from before
-/// is read of otherwise.
+/// Delay after a close, which reaches the server asynchronously; the kernel reads a file by itself only if no
+/// earlier opening reads it otherwise.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
 const FUSE_TARGET: f64 = 0.95;
 const NFS_TARGET: f64 = 0.9;
@@ -54,7 +54,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
         let path = shared.join(name);
         fs::write(&path, &content).doing_to("write", &path)?;
     }
-    // Nothing is asked of the origin any more, so there is no line before it.
+    // The origin receives no more requests, so no WAN link is needed.
     let origin = Nfs::tombolo(&shared, folder.path())?;
     let contest = plan.timed();
     let columns = wanted.columns(&COLUMNS);
@@ -110,7 +110,7 @@ fn by_mounts(
     Ok(())
 }
 
-/// Reads the pieces of a file again and again, each once in a pass.
+/// Reads the pieces of a file repeatedly, each once per pass.
 fn reads(path: &Path, piece_bytes: u32, at_random: bool, drops: bool) -> Result<Work<'static>> {
     // Fetches all of it.
     File::open(path).and_then(|mut file| io::copy(&mut file, &mut io::sink())).doing_to("read", path)?;
@@ -144,7 +144,7 @@ fn reads(path: &Path, piece_bytes: u32, at_random: bool, drops: bool) -> Result<
     Ok(Work::new(run).bytes(u64::from(piece_bytes)))
 }
 
-/// Has the kernel drop the pages of a file.
+/// Drops the pages of a file from the page cache.
 fn forget(path: &Path) -> Result<()> {
     let mut from = std::ffi::OsString::from("if=");
     from.push(path);

@@ -1,5 +1,4 @@
-//! `write`: work that changes a far tree: a source tree is unpacked, a large file is written, and all is
-//! removed.
+//! `write`: changes of a remote tree: unpacking of sources, a large file, and removal of everything.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,19 +15,19 @@ use crate::report::Report;
 
 type Step = (&'static str, &'static str);
 
-/// What is unpacked and removed is not said to be on the disk, and the large file is.
+/// Steps: only the large file is synced.
 const STEPS: [Step; 3] = [
     ("unpack", "tar -xzf \"$1\""),
     ("write a large file", "cp \"$2\" large && sync large"),
     ("remove", "rm -rf -- *"),
 ];
-/// Of the large file, in MiB.
+/// Size of the large file, in MiB.
 const PIECES: usize = 64;
 const QUICK_PIECES: usize = 4;
 const ROUNDS: usize = 3;
 /// 1.3 × the bare mount.
 const DIR_TARGET: f64 = 0.769;
-/// The large file: 1.1 × the local tree, and ten times as fast as without a cache.
+/// Large file: 1.1 × the local tree, and ten times as fast as without a cache.
 const LOCAL_TARGET: f64 = 0.909;
 const NFS_TARGET: f64 = 10.0;
 
@@ -70,7 +69,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// How long each step took, in a directory of its own in the tree.
+/// Returns the time of each step, in a separate directory of the tree.
 fn work(root: &Path, given: &[PathBuf]) -> Result<Vec<Duration>> {
     Steps { steps: &STEPS, arguments: given.iter().map(Into::into).collect() }.timed(&root.join("work"))
 }

@@ -1,4 +1,4 @@
-//! A client of NBD that does next to nothing itself, so that the server is what takes the time.
+//! Cheap NBD client that leaves the server as the bottleneck.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
@@ -17,25 +17,25 @@ use crate::error::{Doing, Error, Result};
 use crate::guest::{DiskRequests, Way};
 use crate::measure::Work;
 
-/// Longer, and the server is taken for dead.
+/// Time limit of a reply, after which the server counts as dead.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// As much is received at a time.
+/// Size of the receive buffer.
 const RECEIVE_BYTES: usize = 1 << 20;
 const GREETING_BYTES: usize = 18;
-/// Of a simple reply.
+/// Size of the head of a simple reply.
 const HEAD_BYTES: usize = 16;
-/// What the server says of the export: size and flags.
+/// Size of the export's description: size and flags.
 const EXPORT_BYTES: usize = 10;
 
 /// A connection to an export.
 pub struct NbdClient {
     stream: UnixStream,
     disk_bytes: u64,
-    /// Where the next request goes: they follow each other.
+    /// Offset of the next, sequential request.
     next_offset: u64,
     data: Vec<u8>,
     received: Vec<u8>,
-    /// What of `received` is there and not looked at.
+    /// Unprocessed part of `received`.
     start: usize,
     end: usize,
 }
@@ -68,7 +68,7 @@ impl NbdClient {
         })))
     }
 
-    /// The operation of a row. Its time is that of one in the stream.
+    /// Returns the operation of a row. Its time is that of one request in the stream.
     pub fn work(this: &Rc<RefCell<Self>>, requests: DiskRequests) -> Work<'static> {
         let client = Rc::clone(this);
         Work::new(move |count, clock| {
@@ -86,7 +86,7 @@ impl NbdClient {
             let more = (count - sent).min(requests.depth as u64 - (sent - answered));
             self.send(more, requests)?;
             sent += more;
-            // What has come at once is looked at together, and made up for by one call.
+            // All replies received together are processed, and replaced by one call.
             match self.hear(requests)? {
                 Ok(heard) => answered += heard,
                 Err(error) => return Ok(Err(error)),
@@ -124,7 +124,7 @@ impl NbdClient {
         Ok(())
     }
 
-    /// Waits for an answer, and takes all that have come with it: how many.
+    /// Waits for a reply; returns the number of complete replies received with it.
     fn hear(&mut self, DiskRequests { way, bytes, .. }: DiskRequests) -> io::Result<Result<u64>> {
         let data_bytes = if way == Way::Read { bytes as usize } else { 0 };
         let mut heard = 0;
@@ -142,7 +142,7 @@ impl NbdClient {
         Ok(Ok(heard))
     }
 
-    /// Receives until so many bytes are there.
+    /// Receives until `wanted` bytes are available.
     fn fill(&mut self, wanted: usize) -> io::Result<()> {
         if self.start + wanted > self.received.len() {
             self.received.copy_within(self.start..self.end, 0);
@@ -157,7 +157,7 @@ impl NbdClient {
         Ok(())
     }
 
-    /// Takes so many bytes, and forgets them.
+    /// Discards `count` bytes.
     fn skip(&mut self, mut count: usize) -> io::Result<()> {
         loop {
             let here = count.min(self.end - self.start);

@@ -1,4 +1,4 @@
-//! `nbd`: a disk over NBD, Tombolo's server against nbdkit, over a unix socket.
+//! `nbd`: a disk over NBD, Tombolo compared with nbdkit, over a UNIX socket.
 
 mod client;
 
@@ -18,7 +18,7 @@ use crate::measure::Placement;
 use crate::peer::{AtSocket, Program, nbd};
 use crate::report::Report;
 
-/// What is done, and how much better than the peer ours shall be.
+/// Rows with the target ratio to the peer.
 const ROWS: [(&str, Requests, f64); 4] = [
     ("read 4 KiB, 32 under way", Requests { way: Way::Read, bytes: SMALL, depth: 32 }, 1.5),
     ("write 4 KiB, 32 under way", Requests { way: Way::Write, bytes: SMALL, depth: 32 }, 1.5),
@@ -28,7 +28,7 @@ const ROWS: [(&str, Requests, f64); 4] = [
 
 const COLUMNS: [Program; 2] = [Program::Tombolo, Program::Nbdkit];
 
-/// `disk` is a directory on a disk.
+/// Measures the table. `disk` is a directory on a disk.
 pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
     let mut report = plan.report("nbd", "a disk over NBD and a unix socket");
     let disk_bytes = if plan.quick { 8 << 20 } else { 256 << 20 };
@@ -68,10 +68,10 @@ pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
     Ok(report)
 }
 
-/// One contestant of the table: a server of its own, with an image of its own, and a client.
+/// A contestant: a server with its own image, and a client.
 struct Side {
     column: Program,
-    // The client leaves before its server ends: fields are dropped in order.
+    // Fields drop in order: the client before its server.
     client: Rc<RefCell<NbdClient>>,
     server: AtSocket,
     _place: TempDir,

@@ -1,4 +1,4 @@
-//! One client lists a directory that takes long, and others go on.
+//! Latency of other clients while one lists a large directory.
 
 use super::{OURS, Table};
 use crate::error::Result;
@@ -14,9 +14,9 @@ const DIRECTORY: &str = "huge";
 const FILE: &str = "d0/f0";
 const IDLE: &str = "idle";
 const BESIDE: &str = "a long directory being listed";
-/// Twice the time of an idle server at most.
+/// Target: at most twice the time of an idle server.
 const TARGET: f64 = 0.5;
-/// A turn is so many times longer than others: of few operations there is no 99th of 100.
+/// Factor of the turn's length, since a 99th percentile needs many operations.
 const LONGER: u32 = 5;
 
 pub(super) fn a_long_listing(table: &mut Table<'_>) -> Result<()> {

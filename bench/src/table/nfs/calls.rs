@@ -1,4 +1,4 @@
-//! GETATTR: what a call costs.
+//! GETATTR: cost of a call.
 
 use super::{BARE, NULL, OURS, PEER, Table};
 use crate::files::Tree;
@@ -7,7 +7,7 @@ use crate::nfs::work::{Driver, Drives, GETATTR_REPLY_BYTES, driven, getattr};
 use crate::nfs::{Wait, swap};
 use crate::report::Figure;
 
-/// How the caller waits, and where both sides run.
+/// Waiting mode of the caller, and placement.
 type Variant = (&'static str, Wait, Placement);
 
 const ONE: &str = "GETATTR, 1 outstanding";
@@ -16,7 +16,7 @@ const ONE_VARIANTS: [Variant; 3] = [
     ("caller spins, two cores", Wait::Spin, Placement::TwoCores),
     ("caller sleeps, server unpinned", Wait::Sleep, Placement::Free),
 ];
-/// At most 1.15 times the bare exchange.
+/// Target: at most 1.15 times the bare exchange.
 const ONE_TARGET: f64 = 0.87;
 
 const MANY: &str = "GETATTR, 32 outstanding";
@@ -25,19 +25,19 @@ const OUTSTANDING: u32 = 32;
 const MANY_VARIANTS: [Variant; 2] =
     [("two cores", Wait::Sleep, Placement::TwoCores), ("server unpinned", Wait::Sleep, Placement::Free)];
 const MANY_TARGET: f64 = 1.8;
-/// At most 0.35 times the peer's processor time.
+/// Target: at most 0.35 times the peer's processor time.
 const CPU_TARGET: f64 = 2.86;
 
 const LIBNFS_ONE: &str = "libnfs: GETATTR, 1 outstanding";
 const LIBNFS_MANY: &str = "libnfs: GETATTR, 32 outstanding";
-/// Of what libnfs reaches against a server that does nothing.
+/// Share of libnfs's throughput against a null server.
 const OF_LIBNFS: f64 = 0.9;
 
 const FILE: &str = "d0/f0";
-/// A call when no server tells how long its handles are.
+/// Size of a call if no server reports the length of its handles.
 const CALL_BYTES: usize = 128;
 
-/// The way there and back.
+/// Measures the round trip.
 pub(super) fn one_outstanding(table: &mut Table<'_>) {
     if !table.wants(ONE) {
         return;
@@ -51,7 +51,7 @@ pub(super) fn one_outstanding(table: &mut Table<'_>) {
     }
 }
 
-/// What a server can do in a second.
+/// Measures a server's throughput.
 pub(super) fn many_outstanding(table: &mut Table<'_>) {
     if !table.wants(MANY) {
         return;
@@ -66,7 +66,7 @@ pub(super) fn many_outstanding(table: &mut Table<'_>) {
     }
 }
 
-/// Returns the servers' processor time, as figures.
+/// Returns the servers' processor time as figures.
 fn getattrs(table: &mut Table<'_>, row: &str, variants: &[Variant], outstanding: u32) -> Vec<Figure> {
     let (report, sides) = (&mut table.report, &table.sides);
     let null = sides.null.as_ref().filter(|_| outstanding > 1).map(|null| (NULL, null));
@@ -92,7 +92,7 @@ fn getattrs(table: &mut Table<'_>, row: &str, variants: &[Variant], outstanding:
     real.filter_map(|series| Figure::server_cpu(MANY_CPU, series)).collect()
 }
 
-/// The same as a client sees it that costs more than our generator.
+/// Measures with a client that costs more than our generator.
 pub(super) fn by_libnfs(table: &mut Table<'_>) {
     for (row, outstanding) in [(LIBNFS_ONE, 1), (LIBNFS_MANY, OUTSTANDING)] {
         if !table.wants(row) {

@@ -1,4 +1,4 @@
-//! READ and WRITE: what a byte costs.
+//! READ and WRITE: cost of a byte.
 
 use std::fs;
 
@@ -20,11 +20,11 @@ const ROWS: [(&str, Direction, u32); 4] = [
     ("READ 32 KiB, 8 outstanding", Direction::Read, MEDIUM),
 ];
 const PLACES: [Placement; 2] = [Placement::TwoCores, Placement::Free];
-/// How much better than the peer.
+/// Minimum ratio to the peer.
 const TARGET: f64 = 1.5;
-/// READ need not be better than this part of a bare stream.
+/// Share of a bare stream above which READ need not be better.
 const OF_BARE: f64 = 0.75;
-/// At most 0.7 times the peer's processor time per byte written.
+/// Target: at most 0.7 times the peer's processor time per byte written.
 const CPU_TARGET: f64 = 1.43;
 
 pub(super) fn transfers(table: &mut Table<'_>) {
@@ -89,7 +89,7 @@ fn compare_with_lesser(table: &mut Table<'_>, row: &str) {
     }
 }
 
-/// All read one file, and each writes one of its own.
+/// Returns the file to use: shared for reading, one per column for writing.
 fn file_of(tree: &Tree, direction: Direction, column: &str) -> Result<String> {
     if direction == Direction::Read {
         return Ok(Tree::large().to_string_lossy().into_owned());
@@ -102,7 +102,7 @@ fn file_of(tree: &Tree, direction: Direction, column: &str) -> Result<String> {
     Ok(name)
 }
 
-/// By libnfs, which copies what it reads.
+/// Measures with libnfs, which copies the data read.
 pub(super) fn by_libnfs(table: &mut Table<'_>) {
     for (row, direction, bytes) in ROWS {
         let row = format!("libnfs: {row}");

@@ -1,4 +1,4 @@
-//! What a server holds on to, and whether it is fair.
+//! Memory and fairness of a server.
 
 use std::mem;
 use std::time::Duration;
@@ -27,16 +27,16 @@ const CROWDED: &str = "500 clients: memory";
 const CLIENTS: usize = 500;
 const TIME: Duration = Duration::from_secs(3);
 const QUICK_TIME: Duration = Duration::from_millis(300);
-/// No client gets more than twice what another gets.
+/// Maximum ratio between the throughputs of two clients.
 const FAIR_MAX: f64 = 2.0;
 
-/// Of servers that have just begun.
+/// Measures newly started servers.
 pub(super) fn after_many_files(table: &mut Table<'_>, no_peer: Option<&str>) -> Result<()> {
     if !table.wants(MEMORY) {
         return Ok(());
     }
     let tree = Tree::new(&table.plan.within, table.plan.scaled(FILES, QUICK_FILES))?;
-    // The old ones end first: two of the peer would meet at rpcbind.
+    // Old servers end first: two peers would conflict at rpcbind.
     drop(mem::take(&mut table.sides));
     let sides = Sides::start(&tree, no_peer, &mut table.report);
     for (column, server) in sides.each() {
@@ -62,7 +62,7 @@ pub(super) fn after_many_files(table: &mut Table<'_>, no_peer: Option<&str>) -> 
     Ok(())
 }
 
-/// Looks every small file up and reads it.
+/// Looks up and reads every small file.
 fn touch(server: &Nfs, tree: &Tree) -> Result<Held> {
     let mut mounted = Mounted::new(server, Wait::Sleep)?;
     let mut folder = (String::new(), *mounted.root());
@@ -79,7 +79,7 @@ fn touch(server: &Nfs, tree: &Tree) -> Result<Held> {
     Held::by(&server.server().to_string())
 }
 
-/// All clients call at once.
+/// Measures with all clients calling concurrently.
 pub(super) fn with_many_clients(table: &mut Table<'_>) -> Result<()> {
     if !table.wants(FAIR) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! `nfs`: the NFS server beside nfs-ganesha over loopback TCP, driven by a load generator of our own and by
-//! libnfs, and beside what the network and the callers cost by themselves.
+//! `nfs`: the NFS server compared with nfs-ganesha over loopback TCP, by a load generator of our own and by
+//! libnfs, and with the costs of network and callers alone.
 
 mod beside;
 mod calls;
@@ -19,15 +19,15 @@ use crate::report::Report;
 
 const OURS: &str = "tombolo";
 const PEER: &str = "nfs-ganesha";
-/// Bytes for bytes, of the same sizes as calls and replies.
+/// Exchange of bytes of the same sizes as calls and replies.
 const BARE: &str = "bare TCP";
-/// A server that always answers the same.
+/// Server with constant replies.
 const NULL: &str = "null responder";
-/// Small files in the tree.
+/// Number of small files in the tree.
 const FILES: usize = 1_000;
 
-/// Measures. `only` are beginnings of the rows that are wanted; none of them means all. Without the peer, for
-/// a reason, where it would meet the host's own rpcbind.
+/// Measures the table. `only` are prefixes of the selected rows; empty for all. `no_peer` is the reason to
+/// omit the peer, where it would conflict with the host's rpcbind.
 pub fn run(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report> {
     let title = "NFS version 3 over loopback TCP";
     let mut report = plan.report("nfs", title);
@@ -50,7 +50,7 @@ pub fn run(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report
     Ok(table.report)
 }
 
-/// Fails if some beginning is that of none of the `rows`.
+/// Fails if a prefix matches none of the `rows`.
 fn unknown_row(only: &[String], rows: &[String]) -> Result<()> {
     let is_unknown = |beginning: &&String| rows.iter().all(|row| !row.starts_with(beginning.as_str()));
     match only.iter().find(is_unknown) {
@@ -82,7 +82,7 @@ fn conditions(table: &mut Table<'_>) {
 struct Table<'a> {
     plan: &'a Plan,
     only: &'a [String],
-    /// All rows that there are, as far as it got.
+    /// All rows considered so far.
     asked: RefCell<Vec<String>>,
     tree: &'a Tree,
     sides: Sides,
@@ -98,12 +98,12 @@ impl Table<'_> {
         self.only.is_empty() || self.only.iter().any(|beginning| row.starts_with(beginning.as_str()))
     }
 
-    /// Ours at its best against another at its best.
+    /// Compares our best with another's best.
     fn compare_best(&mut self, row: &str, other: &str, target: Option<f64>) {
         self.report.compare_best(row, OURS, other, target);
     }
 
-    /// Ours against another, like with like.
+    /// Compares ours with another in the same variant.
     fn compare_alike(&mut self, row: &str, other: &str, variant: &str, target: Option<f64>) {
         self.report.compare_cells(row, (OURS, variant), (other, variant), target);
     }

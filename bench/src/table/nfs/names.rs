@@ -13,7 +13,7 @@ const SMALL: &str = "create + write 4 KiB stable + remove";
 const SYNCS: &str = "the same: fsyncs per file";
 const SMALL_TARGET: f64 = 2.0;
 const PLACES: [Placement; 2] = [Placement::TwoCores, Placement::Free];
-/// Files that are made while the server is traced.
+/// Number of files created while the server is traced.
 const TRACED: u64 = 50;
 
 const COLD: &str = "READDIRPLUS of 10,000 entries, cold";
@@ -24,7 +24,7 @@ const ENTRIES: usize = 10_000;
 const QUICK_ENTRIES: usize = 500;
 const DIRECTORY: &str = "listed";
 
-/// Files made, written and removed.
+/// Measures creation, writing and removal of files.
 pub(super) fn files_made(table: &mut Table<'_>) {
     if !table.wants(SMALL) {
         return;
@@ -52,7 +52,7 @@ pub(super) fn files_made(table: &mut Table<'_>) {
     ));
 }
 
-/// How often each server makes something durable for one file.
+/// Returns the number of syncs of each server per file.
 fn syncs(table: &Table<'_>, folder: &str) -> Vec<(&'static str, Result<f64>)> {
     let count = |column: &str, server: &Nfs| {
         let mut work = small_files(server, folder, Wait::Sleep, &format!("{column}-traced"))?;
@@ -63,7 +63,7 @@ fn syncs(table: &Table<'_>, folder: &str) -> Vec<(&'static str, Result<f64>)> {
     table.sides.each().map(|(column, server)| (column, count(column, server))).collect()
 }
 
-/// A directory listed for the first time, and again.
+/// Measures first and repeated listings of a directory.
 pub(super) fn listings(table: &mut Table<'_>) -> Result<()> {
     let entries = table.plan.scaled(ENTRIES, QUICK_ENTRIES);
     if table.wants(COLD) {

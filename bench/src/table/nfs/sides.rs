@@ -1,4 +1,4 @@
-//! The servers that are measured.
+//! Measured servers.
 
 use crate::error::{Error, Result};
 use crate::files::Tree;
@@ -8,24 +8,24 @@ use crate::report::Report;
 
 use super::{BARE, NULL, OURS, PEER};
 
-/// A server and its column.
+/// A server with its column.
 pub(super) struct Side {
     pub column: &'static str,
     pub server: Nfs,
 }
 
-/// All servers of the table, those that could be started.
+/// All servers of the table that could be started.
 #[derive(Default)]
 pub(super) struct Sides {
     pub servers: Vec<Side>,
-    /// [`Limit::Swap`].
+    /// Server of [`Limit::Swap`].
     pub bare: Option<Nfs>,
-    /// [`Limit::Null`].
+    /// Server of [`Limit::Null`].
     pub null: Option<Nfs>,
 }
 
 impl Sides {
-    /// Starts all, and says which could not be.
+    /// Starts all servers, and reports those that failed.
     pub fn start(tree: &Tree, no_peer: Option<&str>, report: &mut Report) -> Self {
         let mut here = |column: &str, server: Result<Nfs>| {
             server.map_err(|error| report.absent(format!("{column}: {error}"))).ok()
@@ -44,7 +44,7 @@ impl Sides {
         Self { servers, bare, null }
     }
 
-    /// What is needed of each server to make its contestants, without holding on to the table.
+    /// Returns columns and servers, without borrowing the table.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, &Nfs)> {
         self.servers.iter().map(|side| (side.column, &side.server))
     }

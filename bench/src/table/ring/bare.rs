@@ -1,4 +1,4 @@
-//! What two threads can do with nothing in between: hand each other a number.
+//! Exchange of a number between two threads: the limit of the machine.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::{AT_ONCE, timed_by};
 use crate::error::{Doing, Result};
 use crate::measure::{Work, spare_cores};
 
-/// Of the memory that both have: each word on a cache line of its own, and not on neighbouring ones.
+/// Size of the shared memory: each word has its own, non-adjacent cache line.
 const BYTES: u64 = 4096;
 const ANSWER: usize = 256;
-/// After so long a sleeper looks whether the other is still there.
+/// Interval at which a sleeper checks whether the other thread is alive.
 const NAP: Duration = Duration::from_millis(100);
 
-/// How they wait for each other.
+/// Way in which the threads wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bare {
     CacheLine,
@@ -39,7 +39,7 @@ impl Bare {
     }
 }
 
-/// Both sides; the other one is a thread that lives for a turn.
+/// Both sides; the peer is a thread that lives for a turn.
 struct Table {
     side: Side,
     last: u32,
@@ -54,7 +54,7 @@ struct Side {
 }
 
 impl Table {
-    /// The other thread is put on that core.
+    /// Starts the peer thread on that core.
     fn new(how: Bare, core: Option<usize>) -> Result<Self> {
         let memory = Sealed::create("bench", BYTES).map_err(std::io::Error::other);
         let memory = memory.doing(|| "get memory to share".to_owned())?;
@@ -67,7 +67,7 @@ impl Table {
         let over = Arc::new(AtomicBool::new(false));
         let over_there = Arc::clone(&over);
         let other = thread::Builder::new().name("bare".into()).spawn(move || {
-            // A machine with one core has no other place.
+            // A machine with one core has no alternative.
             let _alone = core.map(|core| affinity::pin(None, &[core]));
             let mut number: u32 = 1;
             while there.hear(number, &over_there) {
@@ -91,7 +91,7 @@ impl Drop for Table {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(other) = self.other.take() {
-            // It cannot panic.
+            // The thread cannot panic.
             let _ended = other.join();
         }
     }
@@ -102,12 +102,12 @@ impl Side {
     fn say(&self, number: u32) {
         self.outgoing.store(number, Ordering::Release);
         if self.how == Bare::Futex {
-            // It fails for no word that is mapped.
+            // Cannot fail for mapped words.
             let _woken = futex::wake(&self.outgoing);
         }
     }
 
-    /// Waits until that number is said. False when the other side ends.
+    /// Waits for that number. Returns `false` when the other side ends.
     #[inline]
     fn hear(&self, number: u32, over: &AtomicBool) -> bool {
         loop {

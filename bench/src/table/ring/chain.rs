@@ -1,4 +1,4 @@
-//! Three domains in a row: what the one in the middle costs.
+//! Chain of three domains: cost of the intermediate one.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -21,13 +21,13 @@ const TWO: &str = "two domains";
 const THREE: &str = "three domains";
 const CPU: &str = "processor time of all";
 
-/// Requests under way at a time.
+/// Requests in flight.
 const OUTSTANDING: usize = 4;
 const ROUNDS: usize = 9;
-/// Requests of a round; those before it, in which the program's memory becomes known.
+/// Requests of a round, and of the warm-up, in which the program's memory is registered.
 const REQUESTS: usize = 400;
 const WARM: usize = 40;
-/// What three domains may cost more than two.
+/// Maximum cost of three domains relative to two.
 const MORE: f64 = 1.1;
 
 pub fn run(plan: &Plan) -> Result<Report> {
@@ -74,10 +74,10 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// Begins the request of that number; what comes of it is how many bytes were moved.
+/// Function that starts request number N and returns the bytes transferred.
 type Operation = fn(&Session, usize) -> Answer<usize>;
 
-/// A link to the first of the servers, and so many requests over it.
+/// Measures the processor time of requests over a link to the first server.
 fn cpu_ns_per_megabyte(servers: &[&LinkServer], operation: Operation, plan: &Plan) -> Result<f64> {
     let first = servers.first().ok_or_else(|| Error::Absent("a server".to_owned()))?;
     let session = Session::begin(&first.endpoint(Mode::Event), 0)?;
@@ -126,7 +126,7 @@ fn ask(session: &Session, requests: usize, operation: Operation) -> Result<()> {
     Ok(())
 }
 
-/// Whether what is to be served is what another server offers, at its socket.
+/// Returns `true` if the served item is another server's socket.
 pub fn is_socket(shared: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     fs::metadata(shared).is_ok_and(|metadata| metadata.file_type().is_socket())

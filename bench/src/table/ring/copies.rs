@@ -1,6 +1,5 @@
-//! How often a byte is copied between the file and the program, seen from outside: the server's system calls
-//! say where the kernel puts the data, and the caller's page tables say which of the link's memory it has
-//! touched.
+//! Number of copies of each byte between file and program, observed from outside: the server's system calls
+//! show the kernel's destination, and the caller's page tables show which pages of the link it has accessed.
 
 use std::fs;
 use std::ops::Range;
@@ -20,14 +19,14 @@ const KERNEL: &str = "the server's kernel, between the file and the link's memor
 const ELSEWHERE: &str = "the server's kernel, between the file and other memory";
 const TOUCHED: &str = "the link's memory that the caller touched";
 
-/// What is done once, and whether the data end in the program's own memory or stay in the link's.
+/// Rows: the operation, and whether the data end in the program's own memory or stay in the link's.
 const ROWS: [(&str, &str, Operation); 4] = [
     ("read, 1 MiB", speed::IN_PLACE, Operation::ReadInPlace(FILE_BYTES)),
     ("read, 1 MiB", speed::COPIED, Operation::Read(FILE_BYTES)),
     ("write, 1 MiB", speed::IN_PLACE, Operation::WriteInPlace(FILE_BYTES)),
     ("write, 1 MiB", speed::COPIED, Operation::Write(FILE_BYTES)),
 ];
-/// The link's own pages beside the data's are no copy.
+/// Tolerance for the link's own pages besides data.
 const ONE: f64 = 1.1;
 
 pub fn run(plan: &Plan) -> Result<Report> {
@@ -44,7 +43,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
         let inside = share(moved.received_inside + moved.sent_inside);
         let outside = share(moved.received_outside + moved.sent_outside);
         let touched = share(touched_bytes);
-        // What did not go straight between the file and the link went through memory in between.
+        // Data that bypassed the link's memory were copied through other memory.
         let copies = inside + 2.0 * outside + touched;
         for (part, value) in [(COPIES, copies), (KERNEL, inside), (ELSEWHERE, outside), (TOUCHED, touched)] {
             report.figures.push(Figure::single(row, part, column, Unit::Times, value));
@@ -87,19 +86,19 @@ struct Part {
     touched_bytes: u64,
 }
 
-/// How much of links' memory a process has touched, in bytes.
+/// Returns how many bytes of link memory a process has accessed.
 fn touched_bytes(process: u32) -> Result<u64> {
     Ok(link_memory(process)?.into_iter().map(|part| part.touched_bytes).sum())
 }
 
-/// Where links' memory is in a process, and how much of it has been touched there.
+/// Returns the link memory of a process, and how much of it was accessed.
 fn link_memory(process: u32) -> Result<Vec<Part>> {
     let path = format!("/proc/{process}/smaps");
     let text = fs::read_to_string(&path).doing(|| format!("read {path}"))?;
     Ok(parts(&text))
 }
 
-/// The memory files of links, out of /proc/PID/smaps (proc(5)).
+/// Finds the memory files of links in /proc/PID/smaps (proc(5)).
 fn parts(smaps: &str) -> Vec<Part> {
     const NAMES: [&str; 2] = ["/memfd:tombolo-client", "/memfd:tombolo-server"];
     let mut parts = Vec::new();

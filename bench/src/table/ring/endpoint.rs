@@ -1,4 +1,4 @@
-//! Where links are made.
+//! Endpoints of links.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -24,14 +24,14 @@ pub struct Endpoint {
 
 #[derive(Clone)]
 pub enum At {
-    /// At a socket: each side has memory of its own, and a doorbell.
+    /// A socket: each side has its own memory and a doorbell.
     Socket(PathBuf),
-    /// In memory that both can write, without a doorbell.
+    /// Memory that both sides can write, without a doorbell.
     Memory(MemoryLocation),
 }
 
 impl Endpoint {
-    /// A link, over which nothing was sent yet; it lasts as long as what comes with it.
+    /// Creates a link, which lasts as long as the second value.
     pub fn link(&self) -> Result<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
         self.link_as(Incarnation([1; 16]))
     }

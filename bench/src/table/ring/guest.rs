@@ -1,5 +1,5 @@
-//! A null request from a User Mode Linux guest to its host, beside one between two processes of the host,
-//! over the same memory: a file that is the guest's `/dev/mmapper`.
+//! Null request from a User Mode Linux guest to its host, compared with one between two processes of the host
+//! over the same memory: the file of the guest's `/dev/mmapper`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -27,16 +27,16 @@ const HOST: &str = "two processes of the host";
 const GUEST: &str = "a UML guest and its host";
 const VARIANTS: [&str; 3] = ["p1", "p50", "p99"];
 
-/// A round trip from the guest may take 1.25 × one between processes.
+/// Maximum round trip from the guest, 1.25 × one between processes, as a ratio.
 const TARGET: f64 = 0.8;
-/// The link's part of the memory; and operations of a turn.
+/// Size of the link's part of the memory, and operations per turn.
 const LINK_BYTES: u64 = 16 << 20;
 const NULLS: usize = 40_000;
-/// How long a guest has to boot, a turn to end, and a client to leave.
+/// Time limits for a guest to boot, a turn, and a client to exit.
 const BOOT: Duration = Duration::from_secs(60);
 const TURN: Duration = Duration::from_secs(30);
 const LEAVE: Duration = Duration::from_secs(10);
-/// The guest's, in seconds.
+/// Time limit of the guest, in seconds.
 const LIFE_S: &str = "600";
 
 pub fn run(plan: &Plan) -> Result<Report> {
@@ -52,7 +52,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let bytes = LINK_BYTES + PAGE * CLIENTS;
     File::create_new(&path).and_then(|file| file.set_len(bytes)).doing_to("make", &path)?;
     let memory = mmapper::open(&path, bytes).map_err(|error| wrong("memory", &error))?;
-    // Threads and processes inherit their core: clients on one core, what answers on the other.
+    // Threads and processes inherit their core: clients on one, servers on the other.
     affinity::pin(None, &[*first]).doing(|| "pin".to_owned())?;
     let mut clients =
         [Client::host(&path, &memory, plan)?, Client::guest(&path, &memory, folder.path(), plan)?];
@@ -88,13 +88,13 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// A client, and what it has told.
+/// A client with its output.
 struct Client {
     name: &'static str,
     child: Child,
     answers: Receiver<String>,
     mailbox: Mailbox,
-    /// By quantile, round by round.
+    /// Times by quantile and round.
     rounds: [Vec<f64>; 3],
 }
 
@@ -137,7 +137,7 @@ impl Client {
         Ok(Self { name, child, answers, mailbox, rounds })
     }
 
-    /// A guest that does not get so far is one that this machine has not, and said why.
+    /// Waits until the client is ready. A failing guest is reported as unavailable, with its reason.
     fn wait_until_ready(&mut self) -> Result<()> {
         match self.answers.recv_timeout(BOOT) {
             Ok(line) if line == READY => Ok(()),
@@ -148,7 +148,7 @@ impl Client {
             Err(RecvTimeoutError::Disconnected) => {
                 let mut said = String::new();
                 if let Some(errors) = &mut self.child.stderr {
-                    // What cannot be read was not said.
+                    // Unreadable output is ignored.
                     let _partial = errors.take(4096).read_to_string(&mut said);
                 }
                 Err(Error::Absent(format!("{}: {}", self.name, said.trim())))

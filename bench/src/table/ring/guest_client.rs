@@ -1,5 +1,5 @@
-//! A client that is given its orders in shared memory, since a guest has no other way to hear them; and its
-//! clock, since that of a guest's kernel is too slow.
+//! Client with commands in shared memory, the only channel into a guest; and a clock for it, because that of
+//! a guest's kernel is too slow.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,19 +19,18 @@ use super::{WARM, wrong};
 use crate::error::{Doing, Error, Result};
 use crate::measure::Clock;
 
-/// Behind the memory of the link each client has a page.
+/// Size of a client's page after the link's memory.
 pub const PAGE: u64 = 4096;
 pub const CLIENTS: u64 = 2;
 
-/// A client's page: how many requests it shall make, and how often it was told. Each word has cache lines of
-/// its own.
+/// Page of a client: number of requests to make, and number of commands. Each word has its own cache lines.
 pub struct Mailbox {
     told: WordMut,
     count: WordMut,
 }
 
 impl Mailbox {
-    /// That of client number `client`, behind the first `link_bytes` of memory.
+    /// Returns the mailbox of client number `client`, after the first `link_bytes` of memory.
     pub fn new(memory: &Region, link_bytes: u64, client: u64) -> Result<Self> {
         let start = usize::try_from(link_bytes + PAGE * client).unwrap_or(usize::MAX);
         let word = |at: usize| {
@@ -40,23 +39,23 @@ impl Mailbox {
         Ok(Self { told: word(0)?, count: word(512)? })
     }
 
-    /// Tells the client to make so many null requests; none: to leave.
+    /// Sends the command to make `count` null requests; 0 to exit.
     pub fn tell(&self, count: u32) {
         self.count.store(count, Ordering::Relaxed);
         self.told.store(self.told.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
 
-/// Between two looks for an order, and how long it looks for one.
+/// Interval between polls for a command, and their time limit.
 const NAP: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(300);
-/// On a machine that is busy with other things a turn has fewer operations.
+/// Maximum length of a turn; on a busy machine it has fewer operations.
 const TURN_MAX: Duration = Duration::from_secs(1);
-/// How long the processor's clock is held against the kernel's.
+/// Duration of the calibration of the processor's clock against the kernel's.
 const CALIBRATION: Duration = Duration::from_millis(100);
 
-/// What a client does until it is told to leave, or nothing any more. `path` is the memory, the link's
-/// `link_bytes` first.
+/// Executes commands until told to exit or until the time limit. `path` is the memory, which begins with the
+/// link's `link_bytes`.
 pub fn serve_orders(path: &Path, link_bytes: u64, client: u64, out: &mut dyn Write) -> Result<()> {
     let memory = mmapper::open(path, link_bytes + PAGE * CLIENTS).map_err(|error| wrong("memory", &error))?;
     let mailbox = Mailbox::new(&memory, link_bytes, client)?;
@@ -89,12 +88,12 @@ pub fn serve_orders(path: &Path, link_bytes: u64, client: u64, out: &mut dyn Wri
     Ok(())
 }
 
-/// What a client says when it listens, and before the times of a turn.
+/// Output of a client that is ready, and prefix of the times of a turn.
 pub const READY: &str = "ready";
 const TOOK: &str = "took";
 pub const QUANTILES: [f64; 3] = [0.01, 0.5, 0.99];
 
-/// The times of a turn in nanoseconds, as a client told them.
+/// Parses the times of a turn in nanoseconds.
 pub fn times(line: &str) -> Option<[f64; 3]> {
     let mut words = line.strip_prefix(TOOK)?.split_whitespace().map(str::parse);
     let mut next = || words.next()?.ok();
@@ -120,7 +119,7 @@ impl Ticks {
         Ok(Self { each: took.as_nanos() as f64 / last.saturating_sub(first).max(1) as f64 })
     }
 
-    /// Does it so many times at most, after some that do not count.
+    /// Measures at most `count` operations, after a warm-up.
     #[inline]
     fn time(&self, count: u64, mut once: impl FnMut() -> Result<()>) -> Result<Clock> {
         for _ in 0..count.min(WARM) {
@@ -136,7 +135,7 @@ impl Ticks {
             let now = cycles::now().unwrap_or_default();
             let nanos = now.saturating_sub(last) as f64 * self.each;
             clock.record(Duration::from_nanos(nanos as u64), 1);
-            // What it takes to write it down is no part of the next.
+            // Excludes the time for recording.
             last = cycles::now().unwrap_or_default();
         }
         Ok(clock)
@@ -173,7 +172,7 @@ mod tests {
         client.join().unwrap().unwrap();
     }
 
-    /// Sends each line that is written.
+    /// Writer that sends each line.
     struct Lines(std::sync::mpsc::Sender<String>);
 
     impl Write for Lines {

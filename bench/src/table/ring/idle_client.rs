@@ -1,5 +1,5 @@
-//! A client in a process of its own that keeps its link and uses it only when it is told to, to be looked at
-//! from outside.
+//! Client in a separate process that keeps its link and uses it only on command, for observation from
+//! outside.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -16,14 +16,14 @@ use super::{FILE_BYTES, wrong};
 use crate::error::{Doing, Error, Result};
 use crate::peer::this_program;
 
-/// The process. It ends with its standard input.
+/// The client's process, which ends with its standard input.
 pub struct IdleClient {
     child: Child,
     answers: BufReader<ChildStdout>,
 }
 
 impl IdleClient {
-    /// This program once more, with a link through that endpoint.
+    /// Starts this program with a link through that endpoint.
     pub fn start(endpoint: &Endpoint) -> Result<Self> {
         let (kind, path) = match &endpoint.at {
             At::Socket(path) => (EndpointKind::Sockets, path),
@@ -40,7 +40,7 @@ impl IdleClient {
         Ok(client)
     }
 
-    /// Has it ask once for one of [`OPERATIONS`].
+    /// Requests one of [`OPERATIONS`].
     pub fn ask(&mut self, operation: Operation) -> Result<()> {
         let word = OPERATIONS.iter().find(|(_, known)| *known == operation).map(|(word, _)| word);
         if let (Some(word), Some(orders)) = (word, &mut self.child.stdin) {
@@ -72,7 +72,7 @@ impl Drop for IdleClient {
 
 const DONE: &str = "done";
 
-/// What it can be told to ask for.
+/// Operations by command.
 const OPERATIONS: [(&str, Operation); 5] = [
     ("null", Operation::Null),
     ("read", Operation::Read(FILE_BYTES)),

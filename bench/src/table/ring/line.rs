@@ -1,5 +1,4 @@
-//! Requests straight on the line, with no library above it: one that asks for nothing, and many for
-//! attributes under way at a time.
+//! Requests directly on a link, without the library: a null request, and many pipelined attribute requests.
 
 use std::collections::VecDeque;
 
@@ -19,7 +18,7 @@ pub fn alone(endpoint: Endpoint) -> Work<'static> {
     })
 }
 
-/// Keeps `depth` requests under way, over links that the endpoint makes.
+/// Keeps `depth` requests in flight, over links of the endpoint.
 pub fn outstanding(endpoint: Endpoint, depth: usize) -> Work<'static> {
     let run = move |count: u64, clock: &mut Clock| {
         let (line, _keep) = endpoint.link().map_err(|error| wrong("a link", error.as_ref()))?;
@@ -48,13 +47,13 @@ pub fn outstanding(endpoint: Endpoint, depth: usize) -> Work<'static> {
 fn send(line: &Line, request: &Request<'_>) -> Result<Call> {
     let header = Header { caller: CallerId(0), ..Header::default() };
     let mut body = [0; BODY_BYTES];
-    // What is asked here fits the body.
+    // These requests fit in the body.
     let mut none = FrameBuf::new(&mut []);
     let kind = request.encode(&header, &mut body, &mut none).map_err(|error| wrong("encode", &error))?;
     Ok(line.call(kind.number(), body, |_| {}))
 }
 
-/// Waits for the answer, and sees that it is one.
+/// Waits for the reply, and checks it.
 #[inline]
 fn check(kind: Kind, call: Call) -> Result<()> {
     let reply = call.wait().map_err(|error| wrong("a call", &error))?;

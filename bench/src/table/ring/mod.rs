@@ -1,12 +1,11 @@
-//! `ring`: links in shared memory, in parts, each of which is a report of its own.
+//! `ring`: shared-memory links, in parts, each with its own report.
 //!
-//! The server is this program once more, on a core of its own: local-dir behind `front/vrpc-server`. The
-//! caller is `back/vrpc-client`, as a program has it that calls the library. All contestants of a part take
-//! turns in one contest.
+//! The server is this program again, on its own core: local-dir behind `front/vrpc-server`. The caller is
+//! `back/vrpc-client`, as in a program that uses the library. All contestants of a part are interleaved.
 //!
-//! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report is called
-//! `ring-PART` and states what it was to reach with [`Report::target`]; a line in [`PARTS`]; its rows in
-//! `docs/benchmarks.md`. What the machine lacks is an [`Error::Absent`]: the part is left out then, in words.
+//! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report is named
+//! `ring-PART` and states its targets with [`Report::target`]; a line in [`PARTS`]; its rows in
+//! `docs/benchmarks.md`. Missing prerequisites are reported as [`Error::Absent`], and the part is skipped.
 //! With [`Plan::quick`] a part takes a second or two.
 //!
 //! Reading order: [`server`], [`endpoint`], [`session`], [`bare`]; `speed` and `targets`; the other parts in
@@ -41,7 +40,7 @@ use crate::report::Report;
 
 pub type Part = fn(&Plan) -> Result<Report>;
 
-/// All parts by name, in the order in which they are made.
+/// All parts in order, by name.
 pub const PARTS: &[(&str, Part)] = &[
     ("speed", speed::run),
     ("rest", rest::run),
@@ -53,18 +52,19 @@ pub const PARTS: &[(&str, Part)] = &[
     ("nfs", nfs::run),
 ];
 
-/// The only export, and the file that is read and written.
+/// Name of the only export, and of the file that is read and written.
 const EXPORT: &str = "bench";
 const FILE: &str = "data";
 const FILE_BYTES: usize = 1 << 20;
 
-/// Operations between two looks at the clock, where they are short; and those of a turn that are not timed.
+/// Number of short operations per reading of the clock, and of untimed ones per turn.
 const AT_ONCE: u64 = 8;
 const WARM: u64 = 100;
-/// From so many bytes on an operation is timed alone, and its figure is a rate.
+/// Size from which an operation is timed individually and reported as a rate.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// Hands each part that is wanted (all, if none is named) to `done`; what this machine cannot do too.
+/// Passes the report of each selected part (all, if none is named) to `done`, or the reason why this machine
+/// cannot measure it.
 pub fn run(
     plan: &Plan,
     only: &[String],
@@ -73,17 +73,17 @@ pub fn run(
     super::each_part(PARTS, only, |name, part| done(name, part(plan)))
 }
 
-/// How many operations of so many bytes are timed together.
+/// Returns how many operations of this size are timed together.
 fn at_once(bytes: usize) -> u64 {
     if bytes < LARGE_BYTES { AT_ONCE } else { 1 }
 }
 
-/// Bytes that an operation moves, where its figure is a rate.
+/// Returns the bytes per operation, if its figure is a rate.
 fn rated(bytes: usize) -> Option<u64> {
     (bytes >= LARGE_BYTES).then_some(bytes as u64)
 }
 
-/// Does it at least `count` times, `at_once` between two looks at the clock, after some that are not timed.
+/// Runs an operation at least `count` times, `at_once` per reading of the clock, after a warm-up.
 #[inline]
 fn timed_by(at_once: u64, count: u64, clock: &mut Clock, mut once: impl FnMut() -> Result<()>) -> Result<()> {
     for _ in 0..count.min(WARM) {

@@ -1,5 +1,4 @@
-//! The same export through FUSE mounts: over a link, and over NFS by TCP, both ours; and the directory
-//! itself.
+//! FUSE mounts of one export: over a link and over NFS by TCP, both ours; and the directory itself.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -22,9 +21,9 @@ const FOLDERS: &str = "mkdir+rmdir";
 const STAT: &str = "stat, name not cached";
 const ROWS: [&str; 5] = [SMALL_FILES, OPEN, CREATE, FOLDERS, STAT];
 
-/// How much better the workload of small files shall be than over NFS.
+/// Minimum ratio of the workload of small files to NFS.
 const TARGET: f64 = 1.5;
-/// Small files in the tree.
+/// Number of small files in the tree.
 const FILES: usize = 1_000;
 
 pub fn run(plan: &Plan) -> Result<Report> {
@@ -44,7 +43,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     for row in ROWS {
         let mut entrants = Vec::new();
         for side in &sides {
-            // Without a server there is only the place of the caller.
+            // Without a server only the caller is placed.
             let places = if side.servers.is_empty() { &[Placement::SameCore][..] } else { &Placement::ALL };
             entrants.extend(places.iter().map(|place| side.entrant(row, *place)));
         }
@@ -67,7 +66,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// Each at its best, and as it comes.
+/// Compares the best variants, and the defaults.
 fn judge(report: &mut Report, row: &str) {
     let target = (row == SMALL_FILES).then_some(TARGET);
     let free = Placement::Free.label();

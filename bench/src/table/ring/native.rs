@@ -1,4 +1,4 @@
-//! The same by system calls on the file itself.
+//! The same operations by system calls on the file itself.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -10,11 +10,11 @@ use super::{at_once, rated, timed_by};
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Clock, Work};
 
-/// What comes closest to the operation: `statx`, `pread` or `pwrite`.
+/// Returns the closest system call: `statx`, `pread` or `pwrite`.
 pub fn native(path: &Path, operation: Operation) -> Result<Work<'static>> {
     let file = File::options().read(true).write(true).open(path).doing_to("open", path)?;
     let whole = operation.bytes();
-    // Not zeroes: memory that was never written is one page of the kernel's, whatever its length.
+    // Not zeroes: unwritten memory is a single page of the kernel, whatever its length.
     let mut memory = vec![b'x'; whole];
     let mut call = move || {
         let count = match operation {

@@ -1,7 +1,7 @@
-//! What XDR costs when the network is gone: the native layout beside NFS version 3's messages, over the same
-//! kind of link to the same directory.
+//! Cost of XDR without a network: the native layout compared with NFS version 3 messages, over the same kind
+//! of link to the same directory.
 //!
-//! Both clients make one request at a time and decode the answer, without a cache. NFS's handle is found
+//! Both clients make one request at a time and decode the reply, without a cache. NFS's handle is looked up
 //! once.
 
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let (shared, _) = speed::lay_out(folder.path())?;
     let serving = LinkServer::start(&shared, folder.path(), EndpointKind::Sockets)?;
     let endpoint = serving.endpoint(Mode::Poll);
-    // What the machine lacks is said before anything is measured.
+    // Missing prerequisites are reported before the measurement.
     Caller::begin(&endpoint, 0).map_err(|error| Error::Absent(format!("NFS over a link: {error}")))?;
     let contest = plan.timed();
     for (row, operation) in ROWS {
@@ -75,7 +75,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// NFS of the directory, for links; an error where its files have no handles.
+/// Creates an NFS service of the directory for links; fails if its files have no handles.
 pub fn service(shared: &std::path::Path) -> Result<Arc<dyn Service>> {
     let export = LocalDir::open(shared, DirOptions::default()).map_err(|error| wrong("local-dir", &error))?;
     let options = ExportOptions {
@@ -96,7 +96,7 @@ pub fn service(shared: &std::path::Path) -> Result<Arc<dyn Service>> {
     Ok(Arc::new(RpcLinks::new(service, vec![EXPORT.to_owned()], BufferLimits::default())))
 }
 
-/// Does one thing over and over, over a link that lives for a turn.
+/// Repeats one operation over a link that lives for a turn.
 fn messages(endpoint: Endpoint, operation: Operation) -> Work<'static> {
     Work::new(move |count, clock| {
         let caller = Caller::begin(&endpoint, operation.bytes())?;
@@ -115,7 +115,7 @@ impl Dial for Endpoint {
     }
 }
 
-/// A client that knows the file's handle.
+/// A client with the file's handle.
 struct Caller {
     rpc: RpcClient,
     file: FileHandleBuf,
@@ -154,7 +154,7 @@ impl Caller {
         Ok(Self { file: found.object.to_owned(), rpc, buffer: Buffer::new(bytes) })
     }
 
-    /// Asks once, and looks whether all was done.
+    /// Makes one request, and checks that it is complete.
     #[inline]
     fn ask(&self, operation: Operation) -> Result<()> {
         let Self { rpc, file, buffer } = self;

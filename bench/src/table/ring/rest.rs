@@ -1,5 +1,5 @@
-//! What a link costs over which nothing is sent, and what the first request after a rest costs: with a
-//! doorbell that wakes a sleeper, and without one, where a sleeper looks at doubling intervals.
+//! Cost of an idle link, and of the first request after an idle time: with a doorbell that wakes a sleeper,
+//! and without one, where a sleeper polls at doubling intervals.
 
 use std::thread;
 use std::time::Duration;
@@ -19,25 +19,25 @@ const SERVER: &str = "at rest: the server's share of a processor";
 const CALLER: &str = "at rest: the caller's share of a processor";
 const FIRST: &str = "null request after a rest of";
 const BUSY: &str = "null request after another";
-/// The column of a server without links.
+/// Column of a server without links.
 const NO_LINK: &str = "no link";
 
-/// Both meetings, as columns say it.
+/// Both kinds of endpoints, by column.
 const KINDS: [(EndpointKind, &str); 2] =
     [(EndpointKind::Sockets, "doorbell"), (EndpointKind::Memory, "no doorbell")];
 
 const ROUNDS: usize = 3;
-/// How long nothing is sent; and until a link is at rest that was used just now.
+/// Duration of the idle measurement; and time until a recently used link is idle.
 const SPAN: Duration = Duration::from_secs(5);
 const SETTLE: Duration = Duration::from_millis(200);
-/// Before one request: before the intervals are at their longest, and long after.
+/// Idle times before one request: shorter and much longer than the maximum interval.
 const RESTS: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
-/// Between two looks, so that rests are never in step with a sleeper's.
+/// Step between idle times, so that they never match a sleeper's interval.
 const STEP: Duration = Duration::from_micros(137);
 
-/// What is called nothing, of a processor, and what a sleeper without a doorbell may take: in percent, of
-/// both sides together.
+/// Processor shares in percent of both sides together: the limit that counts as nothing, and the maximum of a
+/// sleeper without a doorbell.
 const NOTHING: f64 = 0.05;
 const SILENT_MAX: f64 = 1.0;
 
@@ -79,7 +79,7 @@ fn column(mode: Mode, kind: &str) -> String {
     format!("{mode}, {kind}")
 }
 
-/// Shares of a processor while nothing is sent.
+/// Measures processor shares without requests.
 fn idle(report: &mut Report, servers: &[(&str, LinkServer)], plan: &Plan) -> Result<()> {
     let mut columns: Vec<(String, &LinkServer, Option<Mode>)> = Vec::new();
     for (kind, serving) in servers {
@@ -103,7 +103,7 @@ fn idle(report: &mut Report, servers: &[(&str, LinkServer)], plan: &Plan) -> Res
     Ok(())
 }
 
-/// What the server and the caller take of a processor, in percent.
+/// Returns the processor shares of server and caller, in percent.
 fn shares(serving: &LinkServer, mode: Option<Mode>, plan: &Plan) -> Result<(f64, Option<f64>)> {
     let client = mode.map(|mode| IdleClient::start(&serving.endpoint(mode))).transpose()?;
     let meter = CostMeter::new(&[serving.id()], client.as_ref().map(IdleClient::id));
@@ -137,7 +137,8 @@ fn first(report: &mut Report, servers: &[(&str, LinkServer)], plan: &Plan) -> Co
     contest
 }
 
-/// Asks for nothing after rests, over a link of its own that lasts: it costs the others next to nothing.
+/// Sends null requests after idle times, over a permanent link, which costs the other contestants almost
+/// nothing.
 fn rested(endpoint: Endpoint, rest: Duration) -> Work<'static> {
     let (mut kept, mut rests) = (None, 0);
     Work::new(move |count, clock| {

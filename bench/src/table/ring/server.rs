@@ -1,4 +1,4 @@
-//! The other side: local-dir over links, in a process of its own.
+//! Peer: local-dir over links, in a separate process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,19 +21,19 @@ use super::{chain, nfs, wrong};
 use crate::error::{Doing, Result};
 use crate::peer::{Server, this_program};
 
-/// The ways to wait that are measured; the server waits as its client does, so each has a socket.
+/// Measured waiting modes; the server uses its client's mode, so each has a socket.
 pub const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Adaptive];
-/// Those of them that sleep.
+/// Modes that sleep.
 pub const SLEEPERS: [Mode; 2] = [Mode::Event, Mode::Adaptive];
-/// Of each file that is shared memory.
+/// Size of each shared-memory file.
 const MEMORY_BYTES: u64 = 16 << 20;
 
-/// Where clients meet the server.
+/// Kind of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EndpointKind {
-    /// At sockets, one for each way to wait.
+    /// Sockets, one per mode.
     Sockets,
-    /// In files that both sides can write, one for each way to sleep: there are no doorbells.
+    /// Files that both sides can write, one per sleeping mode, without doorbells.
     Memory,
 }
 
@@ -46,7 +46,7 @@ impl EndpointKind {
     }
 }
 
-/// The server's process.
+/// Process of the server.
 pub struct LinkServer {
     server: Server,
     folder: PathBuf,
@@ -54,7 +54,7 @@ pub struct LinkServer {
 }
 
 impl LinkServer {
-    /// This program once more, which serves `shared`, and is met in `folder`.
+    /// Starts this program as a server of `shared`, with endpoints in `folder`.
     pub fn start(shared: &Path, folder: &Path, kind: EndpointKind) -> Result<Self> {
         let mut command = Command::new(this_program()?);
         command.arg("ring-server").arg(shared).arg(folder);
@@ -65,29 +65,29 @@ impl LinkServer {
         Ok(Self { server, folder: folder.to_owned(), kind })
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.server.id()
     }
 
-    /// Where clients that wait in that mode connect.
+    /// Returns the endpoint for clients in that mode.
     pub fn endpoint(&self, mode: Mode) -> Endpoint {
         endpoint(&self.folder, self.kind, mode)
     }
 }
 
-/// The file that says that all endpoints are open.
+/// Name of the file that shows that all endpoints are open.
 const READY: &str = "ready";
 
-/// In the folder of a server, where clients that wait in that mode connect.
+/// Returns the endpoint in a server's folder for clients in that mode.
 pub fn endpoint(folder: &Path, kind: EndpointKind, mode: Mode) -> Endpoint {
     Endpoint { at: kind.at(folder.join(mode.name())), mode }
 }
 
-/// What accepts links; dropping it ends that.
+/// Listeners, which end on drop.
 pub type Listeners = (Vec<LinkListener>, Vec<MemoryListener>);
 
-/// Listens for links to `shared`, for each way to wait. Dropping what it gives ends that.
+/// Listens for links to `shared`, for each mode, until the result is dropped.
 pub fn listen(shared: &Path, folder: &Path, kind: EndpointKind) -> Result<Listeners> {
     let links = links(shared)?;
     let mut listeners = Listeners::default();
@@ -110,7 +110,7 @@ pub fn listen(shared: &Path, folder: &Path, kind: EndpointKind) -> Result<Listen
     Ok(listeners)
 }
 
-/// Local-dir, or what another server offers at its socket, to be had over links.
+/// Creates a link service for a local directory, or for another server's export at its socket.
 pub fn links(shared: &Path) -> Result<Arc<Links>> {
     let export: Arc<dyn Export> = match chain::is_socket(shared) {
         true => Arc::new(VrpcExport::new(Endpoint { at: At::Socket(shared.to_owned()), mode: Mode::Event })),
@@ -123,19 +123,19 @@ pub fn links(shared: &Path) -> Result<Arc<Links>> {
     let links = Links::new(Arc::new(service));
     Ok(Arc::new(match nfs::service(shared) {
         Ok(nfs) => links.speaking(Protocol::OncRpc, nfs),
-        // Its part says so.
+        // Reported by its part.
         Err(_) => links,
     }))
 }
 
-/// Makes links over so many bytes of memory, which both sides can write.
+/// Serves links over `bytes` of memory that both sides can write.
 pub fn sit(place: &MemoryLocation, bytes: u64, links: &Arc<Links>, mode: Mode) -> Result<MemoryListener> {
     let memory = SharedMemory::to_serve(place, Some(bytes)).map_err(|error| wrong("memory", &error))?;
     let listener = MemoryListener::start(memory, Arc::clone(links), Limits::default(), mode, "bench");
     listener.map_err(|error| wrong("links over memory", &error))
 }
 
-/// As [`listen`], until a signal ends the process.
+/// Serves like [`listen`], until a signal ends the process.
 pub fn serve(shared: &Path, folder: &Path, kind: EndpointKind) -> Result<()> {
     let _listeners = listen(shared, folder, kind)?;
     let ready = folder.join(READY);

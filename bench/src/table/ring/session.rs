@@ -1,4 +1,4 @@
-//! A session over a link, as a program has one that calls the library.
+//! Session over a link, as in a program that uses the library.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use super::{FILE, timed_by, wrong};
 use crate::error::{Error, Result};
 use crate::measure::{Clock, Work};
 
-/// What is asked over the link.
+/// Operation over the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Null,
-    /// The attributes of an open file.
+    /// Attributes of an open file.
     Getattr,
-    /// So many bytes into the program's memory.
+    /// Read of N bytes into the program's memory.
     Read(usize),
-    /// So many bytes, which stay where the server put them.
+    /// Read of N bytes that stay in the link's memory.
     ReadInPlace(usize),
-    /// So many bytes out of the program's memory.
+    /// Write of N bytes from the program's memory.
     Write(usize),
-    /// So many bytes that were put together where the server reads them.
+    /// Write of N bytes assembled in the link's memory.
     WriteInPlace(usize),
 }
 
@@ -38,8 +38,8 @@ impl Operation {
     }
 }
 
-/// Does one thing over and over, over a link that lives for a turn: a server that polls would have a core all
-/// the time.
+/// Repeats one operation over a link that lives for a turn, because a polling server would occupy a core
+/// permanently.
 pub fn linked(endpoint: Endpoint, operation: Operation) -> Work<'static> {
     let bytes = operation.bytes();
     let run = move |count, clock: &mut Clock| {
@@ -57,7 +57,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Over a link of its own, with so much memory for data.
+    /// Starts a session over its own link, with `bytes` of memory for data.
     pub fn begin(endpoint: &Endpoint, bytes: usize) -> Result<Self> {
         let (files, cx) = attach(endpoint.clone())?;
         let name = Name::new(FILE.as_bytes()).map_err(|error| wrong("a name", &error))?;
@@ -66,7 +66,7 @@ impl Session {
         Ok(Self { files, cx, file: File { node, open: opened.open }, buffer: Buffer::new(bytes) })
     }
 
-    /// Asks once, and looks whether all was done.
+    /// Makes one request, and checks that it is complete.
     #[inline]
     pub fn ask(&self, operation: Operation) -> Result<()> {
         let Self { files, cx, file, buffer } = self;
@@ -95,7 +95,7 @@ impl Session {
     }
 }
 
-/// A session over a link of its own, and its caller.
+/// Attaches a session over its own link; returns its context too.
 fn attach(connect: Endpoint) -> Result<(Arc<VrpcFileSystem>, Ctx)> {
     let id = SessionId(1);
     let client = Client { session: id, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };

@@ -1,5 +1,5 @@
-//! What an operation costs, beside what the machine itself can do: a bare cache line or futex between two
-//! cores, and the system call on the file that is served.
+//! Cost of an operation, compared with the limits of the machine: a bare cache line or futex between two
+//! cores, and the system call on the served file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use crate::error::{Doing, Result};
 use crate::measure::{Entrant, Placement, Series, Work};
 use crate::report::{Report, Unit};
 
-/// Requests under way at a time in the last row.
+/// Requests in flight in the last row.
 const DEPTH: usize = 64;
 
 pub const NULL: &str = "null request";
 pub const ALONE: &str = "null request, link alone";
-/// The attributes of an open file.
+/// Attributes of an open file.
 pub const GETATTR: &str = "getattr";
-/// Two threads that look all the time.
+/// Two threads that poll continuously.
 pub const CACHE_LINE: &str = "bare cache line";
 pub const FUTEX: &str = "bare futex";
 /// The same by a system call on the file.
@@ -33,8 +33,7 @@ pub const COPIED: &str = "into or out of own memory";
 pub const IN_PLACE: &str = "in place";
 pub const MANY: &str = "64 outstanding getattr";
 
-/// Sizes of reads and writes, with what they are called. Few data travel in the message when they are copied:
-/// see `border`.
+/// Sizes of reads and writes with their names. Small copied data travel in the message: see `border`.
 pub const SIZES: [(&str, usize); 5] =
     [("256 B", 256), ("512 B", 512), ("1 KiB", 1024), ("4 KiB", 4096), ("1 MiB", 1 << 20)];
 
@@ -52,7 +51,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
 }
 
 struct TestHost {
-    // Ended before its folder goes.
+    // Ended before its folder is removed.
     serving: LinkServer,
     file: PathBuf,
     _folder: tempfile::TempDir,
@@ -110,7 +109,7 @@ impl TestHost {
     }
 }
 
-/// The directory that is served, and the file in it.
+/// Creates the served directory with the file; returns both.
 pub fn lay_out(folder: &Path) -> Result<(PathBuf, PathBuf)> {
     let shared = folder.join("shared");
     fs::create_dir(&shared).doing_to("make", &shared)?;
@@ -169,7 +168,7 @@ mod tests {
             outstanding(endpoint, DEPTH).run(200, &mut clock).unwrap();
             assert_eq!(clock.count(), 256, "{mode}: whole windows");
         }
-        // Writes were to the file and within it.
+        // Writes went to the file and within its size.
         assert_eq!(fs::metadata(&file).unwrap().len(), FILE_BYTES as u64);
     }
 

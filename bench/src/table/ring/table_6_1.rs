@@ -1,4 +1,4 @@
-//! The null requests of the FSVA paper's Table 6.1, by each way to wait, beside the paper's figures.
+//! Null requests of the FSVA paper's Table 6.1, by waiting mode, compared with the paper's figures.
 
 use tombolo_shm::doorbell::Mode;
 
@@ -12,7 +12,7 @@ use crate::report::{Figure, Report, Unit};
 const HERE: &str = "here";
 const PAPER: &str = "paper";
 
-/// The row, where both sides run and how they wait, and the paper's figure in microseconds.
+/// Row, placement, mode, and the paper's figure in microseconds.
 const ROWS: [(&str, Placement, Mode, f64); 4] = [
     ("null request, same core, event", Placement::SameCore, Mode::Event, 16.70),
     ("null request, two cores, event", Placement::TwoCores, Mode::Event, 21.21),

@@ -1,4 +1,4 @@
-//! What the figures should be, beside what they are.
+//! Targets of the figures.
 
 use tombolo_shm::doorbell::Mode;
 
@@ -6,20 +6,20 @@ use super::LARGE_BYTES;
 use super::speed::{ALONE, CACHE_LINE, COPIED, FUTEX, GETATTR, IN_PLACE, MANY, NATIVE, NULL, SIZES};
 use crate::report::{Figure, Report, Unit};
 
-/// 1.5 × a bare cache line, 1.25 × a bare futex, and 10 % over polling, at most.
+/// Targets: at most 1.5 × a bare cache line, 1.25 × a bare futex, and 10 % over polling.
 const POLL_TARGET: f64 = 0.667;
 const EVENT_TARGET: f64 = 0.8;
 const ADAPTIVE_TARGET: f64 = 0.909;
-/// How many null requests an operation may cost over its system call.
+/// Maximum number of null requests that an operation may cost over its system call.
 const GETATTR_NULLS: f64 = 1.5;
 const DATA_NULLS: f64 = 2.0;
-/// Bytes per second over those of the system call.
+/// Bytes per second relative to the system call.
 const RATE_TARGET: f64 = 0.9;
-/// The size of reads and writes that the target for data is about.
+/// Size of reads and writes with a target.
 const DATA_BYTES: usize = 4096;
-/// Operations in a second with many under way.
+/// Operations per second with many in flight.
 const MANY_TARGET: f64 = 2e6;
-/// Compares what has a target, and what is of interest beside.
+/// Compares figures that have targets, and some others.
 pub fn judge(report: &mut Report) {
     let [poll, event, adaptive] = [Mode::Poll, Mode::Event, Mode::Adaptive].map(Mode::name);
     let [line, futex] = [CACHE_LINE, FUTEX].map(|column| report.figure(NULL, column, "").cloned());
@@ -52,14 +52,14 @@ pub fn judge(report: &mut Report) {
     }
 }
 
-/// Compares with the row's system call and so many null requests.
+/// Compares with the row's system call plus a number of null requests.
 fn over(report: &mut Report, row: &str, ours: &str, null: &Figure, times: f64, is_target: bool) {
     let native = report.figure(row, NATIVE, "").and_then(|native| sum(native, null, times));
     let ours = report.figure(row, ours, "").cloned();
     report.compare(ours.as_ref(), native.as_ref(), is_target.then_some(1.0));
 }
 
-/// A figure and some times another, round by round.
+/// Adds a multiple of a figure to another, by round.
 fn sum(one: &Figure, other: &Figure, times: f64) -> Option<Figure> {
     let rounds: Vec<f64> = if one.rounds.len() == other.rounds.len() {
         one.rounds.iter().zip(&other.rounds).map(|(one, other)| one + other * times).collect()

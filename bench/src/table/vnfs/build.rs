@@ -24,7 +24,7 @@ pub const STEPS: [(&str, &str); 4] = [
 const QUICK_STEPS: [(&str, &str); 2] = [STEPS[0], STEPS[3]];
 const ALL: &str = "in all";
 const ROUNDS: usize = 3;
-/// All of it may take 1.06 × local.
+/// Target: at most 1.06 × local in total.
 const TARGET: f64 = 0.943;
 
 pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
@@ -49,7 +49,7 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// Where the source is that is built; an error where that, or what it takes to build it, is not here.
+/// Returns the source archive; fails if it or a build dependency is missing.
 pub fn httpd() -> Result<PathBuf> {
     let source = in_checkout(Path::new(SOURCE))
         .map_err(|error| Error::Absent(format!("{error} (tests/guests/fetch-source httpd fetches it)")))?;
@@ -64,7 +64,7 @@ fn job<'a>(source: PathBuf, steps: &'a [(&'a str, &'a str)]) -> Steps<'a> {
     Steps { steps, arguments: vec![source.into()] }
 }
 
-/// Seconds by column, step and round.
+/// Returns the seconds by column, step and round.
 fn timed(place: &Place, columns: &[Column], job: &Steps<'_>, rounds: usize) -> Result<Vec<Vec<Vec<f64>>>> {
     let mut times = vec![vec![Vec::new(); job.steps.len()]; columns.len()];
     for round in 0..rounds {

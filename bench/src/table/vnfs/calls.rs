@@ -1,4 +1,4 @@
-//! `calls`: how long single system calls take on a mount while a project is built on it.
+//! `calls`: latency of single system calls on a mount during the build of a project on it.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -29,8 +29,7 @@ const UNLINK: usize = 8;
 const CALLS: [&str; 9] =
     ["stat", "fstat", "utime", "open", "read", "write", "close", "close, written", "unlink"];
 
-/// What the paper's Table 2 has for ext3, VNFS and NFS. It does not tell the closes of files that were
-/// written from others.
+/// Values of the paper's Table 2 for ext3, VNFS and NFS. It does not separate the closes of written files.
 const PAPER: [(usize, [f64; 3]); 8] = [
     (STAT, [3.47, 9.32, 20.15]),
     (FSTAT, [0.82, 1.89, 3.89]),
@@ -49,22 +48,22 @@ const MEAN: &str = "mean";
 const VARIANTS: [&str; 3] = [MEDIAN, P90, MEAN];
 
 const ROUNDS: usize = 3;
-/// For how long the build goes on; then it is ended.
+/// Duration of the build, after which it is terminated.
 const BUILD_SECS: &str = "15";
 const QUICK_BUILD_SECS: &str = "0.5";
-/// Between two passes over all calls, so that these are not the load.
+/// Interval between passes over all calls, so that they are not the load.
 const REST: Duration = Duration::from_millis(1);
-/// Files of the project that are looked at and read in turn.
+/// Number of project files that are examined and read in turn.
 const FILES: usize = 256;
 const BYTES: usize = 4096;
 
-/// What goes on meanwhile.
+/// Concurrent job.
 struct Job {
     source: PathBuf,
     about: &'static str,
-    /// Not timed, and done before.
+    /// Untimed preparation.
     steps: &'static [(&'static str, &'static str)],
-    /// Does not end before it is ended.
+    /// Command that runs until it is terminated.
     build: &'static str,
 }
 
@@ -87,7 +86,7 @@ impl Job {
         Ok(Self { source, about: "Lua is compiled again and again", steps: &STEPS[..1], build: LUA })
     }
 
-    /// Begins it where its steps were done.
+    /// Starts the build after its preparation.
     fn begin(&self, folder: &Path, secs: &str) -> Result<Server> {
         let mut command = Command::new("sh");
         command.args(["-c", self.build, "sh", secs]).current_dir(folder);
@@ -111,7 +110,7 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
             let at = (turn + round) % columns.len();
             let (Some(column), Some(times)) = (columns.get(at), times.get_mut(at)) else { continue };
             times.add(&during(&place, *column, &job, secs)?);
-            // What is left of the build, by the shortest way.
+            // Removes the remainder of the build directly.
             let left = place.shared.join(FOLDER);
             fs::remove_dir_all(&left).doing_to("remove", &left)?;
         }
@@ -140,7 +139,7 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
 
 const FOLDER: &str = "job";
 
-/// The calls during one build.
+/// Measures the calls during one build.
 fn during(place: &Place, column: Column, job: &Job, secs: &str) -> Result<Vec<Clock>> {
     let side: Side = place.fresh(column)?;
     let folder = side.path(Path::new(FOLDER));
@@ -155,7 +154,7 @@ fn during(place: &Place, column: Column, job: &Job, secs: &str) -> Result<Vec<Cl
     Ok(caller.clocks)
 }
 
-/// Makes the calls.
+/// Maker of the calls.
 struct Caller {
     headers: Vec<PathBuf>,
     next: usize,
@@ -183,7 +182,7 @@ impl Caller {
         })
     }
 
-    /// Each call once.
+    /// Makes each call once.
     fn pass(&mut self) -> Result<()> {
         let Self { headers, next, own, buffer, then, clocks } = self;
         *next = (*next + 1) % headers.len();
@@ -202,7 +201,7 @@ impl Caller {
     }
 }
 
-/// Some of the headers below a folder, whichever come first.
+/// Finds some of the headers below a folder.
 fn find_headers(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder).doing_to("list", folder)?.flatten() {
         if found.len() >= FILES {

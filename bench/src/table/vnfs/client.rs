@@ -1,4 +1,4 @@
-//! A session of the waist with a user, who changes things, or wants to be told of changes.
+//! Session of the waist with a user that makes changes or is notified of them.
 
 use std::path::{Component, Path};
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use tombolo_shm::link::Incarnation;
 use crate::error::{Doing, Error, Result, wrong};
 use crate::peer::Shm;
 
-/// What is asked for at a time of what has changed.
+/// Size of a request for notices.
 const NOTICES_BYTES: usize = 64 << 10;
 
-/// Why nothing may be believed.
+/// Reason why nothing may be cached.
 const UNSEEN: &str =
     "what the host changes is not seen: that takes root, and a file system that can be watched";
 
 pub struct Client {
     pub fs: Arc<dyn FileSystem>,
     pub cx: Ctx,
-    /// The last notice that was taken.
+    /// Last notice received.
     taken: AtomicU64,
 }
 
 impl Client {
-    /// Over a link of its own.
+    /// Connects over its own link.
     pub fn linked(server: &Shm) -> Result<Self> {
         Self::attached(&export(server)?)
     }
@@ -48,7 +48,7 @@ impl Client {
         Ok(Self { fs, cx: Ctx::root(session), taken: AtomicU64::new(0) })
     }
 
-    /// What a path from the root leads to, without links in it.
+    /// Looks up a path from the root, without links.
     pub fn find(&self, path: &Path) -> Result<NodeId> {
         let mut node = NodeId::ROOT;
         for component in path.components() {
@@ -65,22 +65,22 @@ impl Client {
         told("setattr", self.fs.setattr(&self.cx, node, None, &set).wait()).map(drop)
     }
 
-    /// To write to, and kept open.
+    /// Opens a file for writing.
     pub fn writer(&self, path: &Path) -> Result<Writer<'_>> {
         let node = self.find(path)?;
         let open = told("open", self.fs.open(&self.cx, node, OpenFlags::WRITE).wait())?.open;
         Ok(Writer { client: self, file: File { node, open }, byte: Buffer::new(1) })
     }
 
-    /// From when this returns it is told of what others change. It is not told of what happens beside the
-    /// server unless [`Self::sees_all`].
+    /// Subscribes to changes by others from its return on. Changes outside the server are included only with
+    /// [`Self::sees_all`].
     pub fn watch(&self) -> Result<()> {
         let notices = told("changes", self.next()?.wait())?;
         self.taken.store(notices.last, Ordering::Relaxed);
         Ok(())
     }
 
-    /// An error, with the reason, where changes by other processes of the server's host are not seen.
+    /// Fails, with the reason, if changes by other processes of the server's host are not reported.
     pub fn sees_all(&self) -> Result<()> {
         match self.fs.changes().is_some_and(|changes| changes.is_complete()) {
             true => Ok(()),
@@ -88,13 +88,13 @@ impl Client {
         }
     }
 
-    /// Looks at a node so that its changes are counted.
+    /// Looks at a node, so that its changes are counted.
     pub fn look(&self, node: NodeId) -> Result<()> {
         let versions = self.fs.versions().ok_or_else(|| absent("changes are not counted here"))?;
         told("look", versions.look(&self.cx, node).wait()).map(drop)
     }
 
-    /// Takes what it was told, and waits for more, without a thread.
+    /// Receives pending notices and subscribes again, without a thread.
     pub fn take_notices(&self) -> Result<()> {
         loop {
             let answer = match self.next()? {
@@ -116,7 +116,7 @@ impl Client {
     }
 }
 
-/// An opening to write through. It is given back with the session.
+/// An opening for writes, which is closed with the session.
 pub struct Writer<'a> {
     client: &'a Client,
     file: File,
@@ -124,7 +124,7 @@ pub struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes a byte there.
+    /// Writes a byte at this offset.
     #[inline]
     pub fn write(&self, offset: u64) -> Result<()> {
         let Self { client, file, byte } = self;
@@ -137,22 +137,22 @@ impl Writer<'_> {
     }
 }
 
-/// What a server offers at its socket.
+/// Returns the export of a server at its socket.
 fn export(server: &Shm) -> Result<VrpcExport> {
-    // Each session is given another incarnation.
+    // Each session gets another incarnation.
     let options = ConnectOptions::new(server.export(), "bench", Incarnation([1; 16]));
     let options = options.map_err(|error| wrong("a link", &error))?;
     let socket = Socket::new(server.socket(), options, Mode::default());
     Ok(VrpcExport::new(socket.doing(|| "watch links".to_owned())?))
 }
 
-/// The same as the library has it.
+/// Returns the export as a tree of the library.
 pub fn tree(server: &Shm) -> Result<Tree> {
     let user = User { identity: Identity::ROOT, umask: FileMode::new(0o022), realm: "bench".to_owned() };
     Tree::attach(&export(server)?, user).map_err(|error| wrong("attach", &error))
 }
 
-/// A tree that remembers; an error, with the reason, where it could remember nothing.
+/// Returns a caching tree; fails, with the reason, if it could cache nothing.
 pub fn cached(server: &Shm) -> Result<CachedTree> {
     let cached = CachedTree::new(tree(server)?, CacheOptions::default());
     cached.stat(b"/").wait().map_err(|error| wrong("stat", &error))?;

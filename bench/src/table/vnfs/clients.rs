@@ -1,5 +1,4 @@
-//! `clients`: what a server takes, and what a change costs, as the clients become more that are told of
-//! changes.
+//! `clients`: memory of a server, and cost of a change, by the number of notified clients.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,17 +17,17 @@ use crate::measure::{Clock, Placement, go_on};
 use crate::peer::Shm;
 use crate::report::{Figure, Report, Unit};
 
-// One user may have 64 links, and one of them is the one that makes the changes.
+// One user may have 64 links, of which one makes the changes.
 const CLIENTS: [usize; 4] = [1, 4, 16, 63];
-/// Files that each client knows, in a directory.
+/// Number of files that each client has cached, in a directory.
 const FILES: usize = 1_000;
 const QUICK_FILES: usize = 50;
 const CHANGES: usize = 2_000;
 const QUICK_CHANGES: usize = 100;
 const ROUNDS: usize = 3;
-/// Between two changes, so that all are told of one before the next.
+/// Interval between changes, so that all clients are notified of one before the next.
 const REST: Duration = Duration::from_micros(200);
-/// How long clients may take to hear that they are to end.
+/// Time limit for clients to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const SERVER: &str = "the server's resident memory";
@@ -116,7 +115,7 @@ impl Tree {
         (0..self.files).map(|number| format!("f{number}").into())
     }
 
-    /// Has a client know them all.
+    /// Makes a client cache all of them.
     fn known_to(&self, client: &Client) -> Result<Vec<NodeId>> {
         client.watch()?;
         client.sees_all()?;
@@ -130,7 +129,7 @@ impl Tree {
     }
 }
 
-/// The rows' values with so many clients.
+/// Returns the rows' values with this number of clients.
 fn measure(tree: &Tree, clients: usize, changes: usize) -> Result<[f64; ROWS.len()]> {
     let server = Shm::tombolo(&tree.shared(), &tree.folder.path().join("link"), &["--host-watch"])?;
     let process = server.server().to_string();
@@ -153,13 +152,13 @@ fn measure(tree: &Tree, clients: usize, changes: usize) -> Result<[f64; ROWS.len
             Ok((Resident::of(&process)?, Resident::of("self")?, price))
         })();
         over.store(true, Ordering::Relaxed);
-        // Each hears of one more change, and then looks whether it is over.
+        // Each client receives one more notice, and then checks for the end.
         let begun = Instant::now();
         while waiting.iter().any(|thread| !thread.is_finished()) && begun.elapsed() < PATIENCE {
             changer.chmod(nodes[0], 0o600 + (begun.elapsed().as_micros() as u32 & 7))?;
             thread::sleep(Duration::from_millis(5));
         }
-        // A server that has ended tells them too.
+        // The end of the server wakes them too.
         if waiting.iter().any(|thread| !thread.is_finished()) {
             drop(server);
         }
@@ -184,7 +183,7 @@ fn lost(what: &str) -> Error {
     Error::Wrong { what: what.to_owned(), answer: "it is lost".to_owned() }
 }
 
-/// Takes what a client is told as soon as it is, until it is over.
+/// Receives notices as they arrive, until the end.
 fn wait(client: &Client, over: &AtomicBool) -> Result<()> {
     while !over.load(Ordering::Relaxed) {
         client.watch()?;
@@ -192,11 +191,11 @@ fn wait(client: &Client, over: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// How long a change takes until it is answered, in nanoseconds.
+/// Returns the latency of a change, in nanoseconds.
 fn price(changer: &Client, nodes: &[NodeId], changes: usize) -> Result<f64> {
     let mut clock = Clock::new();
     for (number, node) in nodes.iter().cycle().take(changes).enumerate() {
-        // Another mode each time: to set the same is no change.
+        // A new mode each time: setting the same mode is no change.
         let mode = 0o600 + (number / nodes.len().max(1)) as u32 % 8;
         clock.time(|| changer.chmod(*node, mode))?;
         thread::sleep(REST);
@@ -204,7 +203,7 @@ fn price(changer: &Client, nodes: &[NodeId], changes: usize) -> Result<f64> {
     Ok(clock.quantile_ns(0.5))
 }
 
-/// What of a process is in memory.
+/// Resident memory of a process.
 #[derive(Clone, Copy, Debug)]
 struct Resident {
     bytes: f64,
@@ -212,7 +211,7 @@ struct Resident {
     window_bytes: f64,
 }
 
-/// What its memory file is called.
+/// Name of the window's memory file.
 const WINDOW_FILE: &str = "tombolo-window";
 
 impl Resident {
@@ -230,14 +229,14 @@ impl Resident {
     }
 }
 
-/// The sum of the fields of this name, which are in KiB, in bytes.
+/// Returns the sum in bytes of the fields of this name, which are in KiB.
 fn field(text: &str, name: &str) -> f64 {
     let lines = text.lines().filter_map(|line| line.strip_prefix(name));
     let kib = lines.filter_map(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
     kib.sum::<f64>() * 1024.0
 }
 
-/// What is resident of the mappings of a file, of all in /proc/PID/smaps.
+/// Returns the resident size of a file's mappings in /proc/PID/smaps.
 fn of_file(smaps: &str, file: &str) -> f64 {
     let mut inside = false;
     let of_it = smaps.lines().filter(|line| {

@@ -1,5 +1,5 @@
-//! `freshness`: how long after a change is done those see the old state that were told the change is done: a
-//! mount that is told of changes, and the library.
+//! `freshness`: time from the completion of a change until notified viewers see it: a mount with change
+//! notifications, and the library.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -23,17 +23,17 @@ const LIBRARY: &str = "CachedTree";
 
 const CHANGES: usize = 2_000;
 const QUICK_CHANGES: usize = 20;
-/// Between two changes, so that they do not follow a rhythm.
+/// Interval between changes, varied to avoid a rhythm.
 const REST: Duration = Duration::from_micros(200);
 const STEP: Duration = Duration::from_micros(37);
-/// What is not seen after so long is not going to be.
+/// Time limit for a change to become visible.
 const PATIENCE: Duration = Duration::from_secs(5);
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
 
 const FOLDER: &str = "d";
 const FILE: &str = "d/file";
 
-/// Who changes something; within which time 99 of 100 changes are to be seen.
+/// Author of a change, with a target for the 99th percentile until it is visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Client,
@@ -58,12 +58,12 @@ impl By {
     }
 }
 
-/// What is changed.
+/// Kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
-    /// The permission bits.
+    /// Change of the permission bits.
     Chmod,
-    /// One byte more, at the end.
+    /// Append of one byte.
     Append,
 }
 
@@ -112,14 +112,14 @@ pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// What a change leads to.
+/// State of the file after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     mode: u32,
     bytes: u64,
 }
 
-/// Looks once.
+/// Function that reads the state once.
 type Viewer<'a> = Box<dyn Fn() -> Result<State> + 'a>;
 
 fn by_stat(path: PathBuf) -> Viewer<'static> {
@@ -136,7 +136,7 @@ fn by_library(cached: &CachedTree) -> Viewer<'_> {
     })
 }
 
-/// Changes one file, in both ways and as both.
+/// Author of both kinds of changes to one file, as client and as host process.
 struct Changer<'a> {
     client: &'a Client,
     node: NodeId,
@@ -156,7 +156,7 @@ impl<'a> Changer<'a> {
         Ok(Self { client, node, writer, path, file, state })
     }
 
-    /// What it is now like; it was otherwise before.
+    /// Changes the file; returns the new state.
     fn change(&mut self, by: By, deed: Deed) -> Result<State> {
         match deed {
             Deed::Chmod => self.state.mode ^= 0o044,
@@ -178,7 +178,7 @@ impl<'a> Changer<'a> {
     }
 }
 
-/// By whom, what, seen by which viewer.
+/// Times by author, change and viewer.
 type Taken = Vec<((By, Deed, &'static str), Clock)>;
 
 fn measure(
@@ -195,7 +195,7 @@ fn measure(
         for ((by, deed, viewer), clock) in &mut taken {
             go_on()?;
             let Some((_, look)) = viewers.iter().find(|(name, _)| name == viewer) else { continue };
-            // It knows the state before.
+            // It has the state before.
             see(look, changer.state)?;
             thread::sleep(REST + STEP * (number % 5) as u32);
             let wanted = changer.change(*by, *deed)?;
@@ -205,7 +205,7 @@ fn measure(
     Ok(taken)
 }
 
-/// How long it takes until that is seen.
+/// Returns the time until that state is visible.
 fn see(look: &Viewer<'_>, wanted: State) -> Result<Duration> {
     let begun = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! `guest-nfs`: a guest's kernel NFS client and a mount over shared memory that is told of changes, in the
-//! same guest, of the same server.
+//! `guest-nfs`: a guest's kernel NFS client compared with a mount over shared memory with change
+//! notifications, in the same guest and of the same server.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,7 +17,7 @@ use crate::table::guest::phases;
 
 const NFS: &str = "the kernel's NFS client";
 const PUSH: &str = "shm+mmapper:, push";
-/// What the guest calls them.
+/// Names of the mounts in the guest.
 const SIDES: [(&str, &str); 2] = [("nfs", NFS), ("push", PUSH)];
 const ROWS: [&str; 3] = ["postmark", "unpack", "remove"];
 const FILES: usize = 2_000;
@@ -27,7 +27,7 @@ const SOURCE: &str = ".cache/sources/httpd.tar.gz";
 const PORT: u16 = 2049;
 const MEMORY: &str = "64M";
 const LIFE_SECS: &str = "600";
-/// The rest of the command line, in a network in which nothing else is.
+/// Shell command that runs the remaining command line in an empty network.
 const ALONE: &str = "ip link set lo up && exec \"$@\"";
 
 pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
@@ -45,7 +45,7 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     for _ in 0..rounds {
         go_on()?;
         let took = turn(&shared, &memory, folder.path(), &source, files);
-        // What a guest lacks, this machine lacks.
+        // Prerequisites missing in a guest are missing on this machine.
         let took = took.map_err(|error| match error {
             Error::Interrupted => error,
             other => Error::Absent(other.to_string()),
@@ -79,7 +79,7 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// Seconds of each row, which is called `SIDE.ROW`.
+/// Returns the seconds of each row, named `SIDE.ROW`.
 fn turn(
     shared: &Path,
     memory: &Path,

@@ -1,5 +1,5 @@
-//! `library`: what a program is told by the library that remembers, beside system calls on the same files and
-//! the library that remembers nothing; and what a busy neighbour costs.
+//! `library`: the caching library compared with system calls on the same files and with the library without a
+//! cache; and the cost of a busy neighbour.
 
 use std::fs::{self, File};
 use std::hint::black_box;
@@ -29,7 +29,7 @@ const STAT: &str = "stat, 5 names deep";
 const ABSENT: &str = "stat of what is not there";
 const READ: &str = "open+read 4 KiB+close";
 const LIST: &str = "list 100 names";
-/// Rows, and how many times better than system calls: at most 0.25 × and 2 × their time.
+/// Rows with target ratios to system calls: at most 0.25 × and 2 × their time.
 const ROWS: [(&str, Option<f64>); 4] = [(STAT, Some(4.0)), (ABSENT, None), (READ, Some(0.5)), (LIST, None)];
 
 const FOLDER: &str = "a/b/c/d";
@@ -38,14 +38,14 @@ const NOTHING: &str = "a/b/c/d/nothing";
 const LISTED: &str = "listed";
 const NAMES: usize = 100;
 const FILE_BYTES: usize = 4096;
-/// Operations between two looks at the clock.
+/// Operations per reading of the clock.
 const AT_ONCE: u64 = 64;
 
 const NEIGHBOURS: &str = "looks at other files that must ask, beside a busy writer";
 const NEIGHBOUR_FILES: usize = 1_000;
 const LOOKS: usize = 2_000_000;
 const QUICK_LOOKS: usize = 20_000;
-/// In percent.
+/// Maximum share of look-ups that need a request, in percent.
 const ASK_MAX: f64 = 0.1;
 const BUSY: &str = "busy/file";
 
@@ -95,7 +95,7 @@ fn warm(
 ) -> Result<()> {
     let plain = tree(server)?;
     for (row, target) in ROWS {
-        // The first reading sets the access time, which is a change.
+        // The first read sets the access time, which is a change.
         let first = by_cache(cached, row);
         (0..3).try_for_each(|_| first())?;
         let before = cached.counts();
@@ -119,7 +119,7 @@ fn warm(
     Ok(())
 }
 
-/// One operation, which fails where the answer is not what it should be.
+/// Function that runs one operation, and fails on a wrong answer.
 type Once<'a> = Box<dyn Fn() -> Result<()> + 'a>;
 
 fn many(once: Once<'_>) -> Work<'_> {
@@ -219,7 +219,7 @@ fn nothing<T>(answer: std::result::Result<T, FsError>) -> Result<()> {
     }
 }
 
-/// How many looks at files must ask while another file is written to all the time.
+/// Measures how many look-ups need a request while another file is written continuously.
 fn neighbours(report: &mut Report, server: &Shm, cached: &CachedTree, looks: usize) -> Result<()> {
     let paths: Vec<String> = (0..NEIGHBOUR_FILES).map(neighbour).collect();
     let look = |path: &String| match cached.stat(path.as_bytes()).wait() {

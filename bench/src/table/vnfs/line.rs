@@ -1,4 +1,4 @@
-//! `line`: what a look at a file costs, from the system call to the library, in one line.
+//! `line`: cost of a stat, from the system call to the library, in one row.
 
 use libtombolo::{CacheOptions, CachedTree};
 

@@ -1,12 +1,12 @@
-//! `vnfs`: caches that are told of changes, in parts, each of which is a report of its own.
+//! `vnfs`: caches with change notifications, in parts, each with its own report.
 //!
-//! The name is that of the paper whose figures [`postmark`] is printed beside: VNFS keeps the pages of a
-//! host's files visible to guests, and what is cached current. Here a mount with `coherence=push` and the
-//! library's `CachedTree` do without asking.
+//! Named after the paper whose figures are shown in [`postmark`]: VNFS makes the pages of a host's files
+//! visible to guests, and keeps caches current. The equivalents are a mount with `coherence=push` and the
+//! library's `CachedTree`, which need no requests.
 //!
 //! To add a part: a module with `pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report>`, whose report
-//! is called `vnfs-PART`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. What the machine lacks is an
-//! [`Error::Absent`](crate::error::Error::Absent), or a column that is not there and why.
+//! is named `vnfs-PART`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing prerequisites are
+//! reported as [`Error::Absent`](crate::error::Error::Absent), or as missing columns with the reason.
 //!
 //! Reading order: [`sides`], [`small_tree`], [`mounts`]; [`client`], [`freshness`], [`price`]; the other
 //! parts in any order.
@@ -35,7 +35,7 @@ pub use sides::Column;
 
 type Part = fn(&Plan, &VnfsArgs) -> Result<Report>;
 
-/// All parts by name, in the order in which they are made.
+/// All parts in order, by name.
 const PARTS: &[(&str, Part)] = &[
     ("mounts", mounts::run),
     ("freshness", freshness::run),
@@ -49,7 +49,7 @@ const PARTS: &[(&str, Part)] = &[
     ("guest-nfs", guest_nfs::run),
 ];
 
-/// Hands each part that is wanted to `done`; what this machine cannot do too.
+/// Passes the report of each selected part to `done`, or the reason why this machine cannot measure it.
 pub fn run(
     plan: &Plan,
     wanted: &VnfsArgs,

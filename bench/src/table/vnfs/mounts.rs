@@ -1,4 +1,4 @@
-//! `mounts`: what is looked at again and again through mounts with each policy, beside the directory itself.
+//! `mounts`: repeated reads of metadata through mounts with each policy, compared with the directory itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,18 +24,18 @@ const STAT: &str = "stat";
 const FIND: &str = "find -newer";
 const STATUS: &str = "git status";
 const LIST: &str = "ls -lR";
-/// What a row may take through push: 1.15 × local, and 1.3 × local.
+/// Rows with targets for push: 1.15 × local, and 1.3 × local.
 const ROWS: [(&str, f64); 4] = [(STAT, 0.87), (FIND, 0.769), (LIST, 0.769), (STATUS, 0.769)];
-/// How much faster than over NFS.
+/// Minimum speed relative to NFS.
 const NFS_TARGET: f64 = 5.0;
 
 const FILES: usize = 50_000;
 const QUICK_FILES: usize = 1_000;
-/// Files that are looked at over and over.
+/// Number of files examined repeatedly.
 const HOT: usize = 1_000;
-/// Files that are listed with all that is known of them.
+/// Number of files listed with all attributes.
 const LISTED: usize = 20_000;
-/// A round goes through the tree with each policy.
+/// A round walks the tree with each policy.
 const ROUNDS: usize = 7;
 
 pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
@@ -51,7 +51,7 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     let sides = sides(&tree, &mut report);
     let contest = Contest { rounds: plan.rounds_of(ROUNDS), ..plan.timed() };
     for (row, target) in ROWS.into_iter().filter(|(row, _)| *row != STATUS || repository.is_ok()) {
-        // Programs run where they like; a loop of ours has one core.
+        // Programs run unpinned; our own loop has one core.
         Placement::leave()?;
         measure(&mut report, row, &contest, &sides, &tree)?;
         for push in [PUSH, LINK] {
@@ -66,8 +66,7 @@ pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// One row, after it was done once on every side; with the requests that reached the servers of those mounts
-/// that are told of changes.
+/// Measures one row, after a warm-up of every side; reports the requests to the servers of notified mounts.
 fn measure(
     report: &mut Report,
     row: &str,
@@ -78,7 +77,7 @@ fn measure(
     for side in sides {
         go_on()?;
         let mut clock = Clock::new();
-        // One that fails here fails again in its turn, and is reported then.
+        // A failure is repeated and reported in its turn.
         let _reported = work(side, row, tree).run(1, &mut clock);
     }
     let told: Vec<(&str, &Mount)> = sides
@@ -116,7 +115,7 @@ fn conditions(report: &mut Report, contest: &Contest, files: usize, disk: &Path)
     ));
 }
 
-/// The sides that can be had here; why another cannot goes to the report.
+/// Returns the available sides; missing ones are reported.
 fn sides(tree: &SmallTree, report: &mut Report) -> Vec<Side> {
     let place = Place { shared: tree.shared(), beside: tree.beside("") };
     let mut sides = vec![place.local(LOCAL)];
@@ -149,7 +148,7 @@ fn work(side: &Side, row: &str, tree: &SmallTree) -> Work<'static> {
     }
 }
 
-/// stat(2) of files that were looked at before, all of them between two looks at the clock.
+/// Calls stat(2) for all hot files per reading of the clock.
 fn stat(side: &Side, tree: &SmallTree) -> Work<'static> {
     let paths: Vec<PathBuf> = tree.some(HOT).iter().map(|path| side.path(path)).collect();
     Work::repeat(paths.len() as u64, move || {

@@ -1,5 +1,5 @@
-//! `postmark`: Postmark's job on the directory itself, over NFS, over a link alone, and over a link with a
-//! mount that is told of changes.
+//! `postmark`: Postmark's job on the directory itself, over NFS, over a link alone, and over a link with
+//! change notifications.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::files::Postmark;
 use crate::measure::{Clock, Contest, Entrant, Placement, Work};
 use crate::report::Report;
 
-/// Sizes of files, and how many are read for each that is added to.
+/// Rows: maximum file size, and number of reads per append.
 const ROWS: [(&str, usize, u32); 4] = [
     ("512 B to 9.7 KB, read and append 1:1", 9_700, 1),
     ("512 B to 9.7 KB, read and append 4:1", 9_700, 4),
@@ -22,7 +22,7 @@ const ROWS: [(&str, usize, u32); 4] = [
 const FILES: usize = 10_000;
 const QUICK_FILES: usize = 50;
 const ROUNDS: usize = 3;
-/// What VNFS takes less than NFS, in its paper's two runs.
+/// Time that VNFS saves compared with NFS, in its paper's two runs.
 const PAPER: &str = "the paper's VNFS: −46 % and −37 %";
 
 pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {

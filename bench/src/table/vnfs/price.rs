@@ -1,5 +1,5 @@
-//! `price`: what it costs those who change something that others are told: a session of the same export, in
-//! this process, and another process of the host, by its own system calls.
+//! `price`: cost of change notifications for the author of a change: a session of the same export in this
+//! process, and another process of the host by its own system calls.
 
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
@@ -19,31 +19,31 @@ use crate::measure::{Contest, Entrant, Placement, Spread, Work};
 use crate::peer::Shm;
 use crate::report::{Figure, Report, Unit};
 
-/// Files that are changed in turn: more than one, so that no notice is like one that was not taken yet.
+/// Number of files changed in turn, so that no notice equals a pending one.
 const FILES: u64 = 64;
 const CHMOD: &str = "chmod through the waist";
 const BESIDE: &str = "host not watched";
 const WATCHED: &str = "host watched";
-/// Sessions that watch.
+/// Numbers of watching sessions.
 const WATCHING: [(usize, &str); 3] =
     [(0, "0 sessions watch"), (1, "1 session watches"), (16, "16 sessions watch")];
-/// What a change may cost more when no session is to be told, when one is, and when the host is watched.
+/// Maximum additional cost of a change without watching sessions, with one, and with a watched host.
 const NOBODY_NS: f64 = 20.0;
 const TOLD_NS: f64 = 1_000.0;
 const HOST_NS: f64 = 3_000.0;
 
-/// A change looks so often whether a session watches: before it, to tell, and after it.
+/// Number of checks for watching sessions per change: before it, for the notice, and after it.
 const LOOKS: u64 = 3;
 const LOOK: &str = "the looks for sessions that watch";
 
 const WRITE: &str = "a process of the host: 1 byte written";
 const CREATE: &str = "a process of the host: a file created";
 const AT_ONCE: u64 = 16;
-/// What it costs a process of the host, as `serve --help` says.
+/// Cost for a process of the host, as stated by `serve --help`.
 const WRITE_NS: f64 = 2_000.0;
 const CREATE_NS: f64 = 7_000.0;
 
-/// How long the kernel may take to begin or to end a watch.
+/// Time limit of the kernel for starting or ending a watch.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
@@ -98,14 +98,14 @@ fn in_process(report: &mut Report, contest: &Contest, shared: &Path) -> Result<(
     Ok(())
 }
 
-/// Changes the files while so many other sessions watch.
+/// Changes the files while `watching` other sessions watch.
 fn chmods(export: LocalDir, watching: usize, watch_host: bool) -> Work<'static> {
     let (own, mut mode) = ("self", 0o600);
     Work::new(move |count, clock| {
         await_watch(own, false)?;
         let changer = Client::attached(&export)?;
         let nodes = (0..FILES).map(|number| changer.find(&name(number))).collect::<Result<Vec<_>>>()?;
-        // Threads that begin here may run everywhere, as a server's do.
+        // Threads started from here on may run anywhere, as a server's do.
         Placement::leave()?;
         let watching = (0..watching).map(|_| watcher(&export)).collect::<Result<Vec<_>>>()?;
         Placement::Free.take(&[])?;
@@ -125,7 +125,7 @@ fn chmods(export: LocalDir, watching: usize, watch_host: bool) -> Work<'static> 
     })
 }
 
-/// A session that knows all the files, and is told of changes.
+/// Creates a session that has cached all files and is notified of changes.
 fn watcher(export: &LocalDir) -> Result<Client> {
     let watcher = Client::attached(export)?;
     watcher.watch()?;
@@ -191,8 +191,8 @@ fn creates<'a>(server: &'a Shm, watched: bool, shared: &Path) -> Work<'a> {
     })
 }
 
-/// A session of the server that is told of what the host does, if there is to be one; otherwise the server
-/// watches nothing.
+/// Creates a session that is notified of changes by the host, if requested; otherwise the server watches
+/// nothing.
 fn remote_watcher(server: &Shm, watched: bool) -> Result<Option<Client>> {
     let process = server.server().to_string();
     if !watched {
@@ -207,7 +207,7 @@ fn remote_watcher(server: &Shm, watched: bool) -> Result<Option<Client>> {
     Ok(Some(watcher))
 }
 
-/// Until a process watches a file system, or none.
+/// Waits until a process watches a file system, or none.
 fn await_watch(process: &str, wanted: bool) -> Result<()> {
     let begun = Instant::now();
     while watches(process)? != wanted {
@@ -223,11 +223,11 @@ fn await_watch(process: &str, wanted: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether it has a descriptor of fanotify(7).
+/// Returns `true` if the process has a descriptor of fanotify(7).
 fn watches(process: &str) -> Result<bool> {
     let folder = PathBuf::from(format!("/proc/{process}/fd"));
     let descriptors = fs::read_dir(&folder).doing_to("list", &folder)?.flatten();
-    // One that was closed meanwhile leads nowhere.
+    // Descriptors closed meanwhile are skipped.
     let targets = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
     Ok(targets.into_iter().any(|target| target.as_os_str() == "anon_inode:[fanotify]"))
 }
@@ -258,7 +258,7 @@ fn judge(report: &mut Report) {
     }
 }
 
-/// States by how much one exceeds the other, round by round.
+/// Reports by how much one figure exceeds another, by round.
 fn more(report: &mut Report, what: &str, one: Option<&Figure>, other: Option<&Figure>, target_ns: f64) {
     let (Some(one), Some(other)) = (one, other) else { return };
     let rounds: Vec<f64> = one.rounds.iter().zip(&other.rounds).map(|(one, other)| one - other).collect();

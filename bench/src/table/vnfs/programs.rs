@@ -1,4 +1,4 @@
-//! Programs that go through a whole tree and change nothing.
+//! Read-only programs that walk a whole tree.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::error::{Doing, Error, Result};
 use crate::measure::Work;
 
-/// `find -newer` over all of a tree, where nothing is.
+/// Runs `find -newer` over all of a tree, without matches.
 pub fn find_newer(root: &Path, than: &Path) -> Work<'static> {
     let (root, than) = (root.to_owned(), than.to_owned());
     once(move || {
@@ -16,7 +16,7 @@ pub fn find_newer(root: &Path, than: &Path) -> Work<'static> {
     })
 }
 
-/// `ls -lR` of some directories of a tree.
+/// Runs `ls -lR` for some directories of a tree.
 pub fn list_long(root: &Path, folders: &[PathBuf]) -> Work<'static> {
     let folders: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();
     once(move || {
@@ -26,13 +26,13 @@ pub fn list_long(root: &Path, folders: &[PathBuf]) -> Work<'static> {
     })
 }
 
-/// `git status` in a repository where nothing has changed. It writes nothing, not even what it has found out.
+/// Runs `git status` in an unchanged repository. It writes nothing, not even its index.
 pub fn git_status(root: &Path) -> Work<'static> {
     let root = root.to_owned();
     once(move || git(&root, &["--no-optional-locks", "status", "--porcelain"]))
 }
 
-/// Makes a repository of all the files of a tree.
+/// Creates a repository of all files of a tree.
 pub fn make_repository(root: &Path) -> Result<()> {
     let commit = ["-c", "user.name=bench", "-c", "user.email=bench", "commit", "-q", "-m", "all"];
     for arguments in [&["init", "-q"][..], &["add", "-A"], &commit] {
@@ -41,7 +41,7 @@ pub fn make_repository(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Without what the user or the machine has set.
+/// Returns a git command without the settings of user and machine.
 fn git(root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("git");
     command.arg("-C").arg(root).args(["-c", "safe.directory=*", "-c", "gc.auto=0"]).args(arguments);
@@ -49,12 +49,12 @@ fn git(root: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// One run of the program is one operation, and all of a turn.
+/// Returns an operation that runs the program once, which is a whole turn.
 fn once(command: impl Fn() -> Command + 'static) -> Work<'static> {
     Work::repeat(1, move || silent(&mut command())).count_max(1)
 }
 
-/// Runs a program that has nothing to say.
+/// Runs a program that must produce no output.
 fn silent(command: &mut Command) -> Result<()> {
     let program = PathBuf::from(command.get_program());
     let output =

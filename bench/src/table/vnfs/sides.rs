@@ -1,4 +1,4 @@
-//! The same directory, as it is and through mounts.
+//! Directory, directly and through mounts.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use crate::error::Result;
 use crate::peer::{Mount, Nfs, Shm};
 
-/// What a row is done on. Ends its mount, and then the server behind it, when dropped.
+/// Location of a row. Dropping it unmounts, and then ends the server.
 pub struct Side {
     pub name: &'static str,
     pub root: PathBuf,
@@ -16,23 +16,23 @@ pub struct Side {
     _behind: Behind,
 }
 
-/// The server that a mount is a client of.
+/// Server of a mount's client.
 enum Behind {
     Nothing,
     Shm(#[expect(dead_code, reason = "kept")] Shm),
     Nfs(#[expect(dead_code, reason = "kept")] Nfs),
 }
 
-/// What a job that writes is done on, each time with a server and a mount of its own.
+/// Location of a job that writes, each time with a new server and mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Column {
     /// The directory itself
     Local,
     /// Our mount of our NFS server over loopback
     Nfs,
-    /// A mount over a link, which keeps nothing
+    /// A mount over a link without caching
     Strict,
-    /// The same, which is told of changes
+    /// A mount over a link with change notifications
     Push,
 }
 
@@ -49,7 +49,7 @@ impl Column {
     }
 }
 
-/// A directory, and where mounts and sockets go.
+/// A directory, and the parent of mounts and sockets.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub shared: PathBuf,
@@ -61,25 +61,25 @@ impl Place {
         Side { name, root: self.shared.clone(), mount: None, _behind: Behind::Nothing }
     }
 
-    /// A mount of the directory.
+    /// Mounts the directory.
     pub fn of_dir(&self, name: &'static str, policy: &str) -> Result<Side> {
         self.mounted(name, &format!("dir:{}", self.shared.display()), policy, Behind::Nothing)
     }
 
-    /// A mount over a link to a server of its own, with these options.
+    /// Mounts over a link to a new server with these options.
     pub fn over_link(&self, name: &'static str, policy: &str, options: &[&str]) -> Result<Side> {
         let socket = self.point(name).with_extension("link");
         let server = Shm::tombolo(&self.shared, &socket, options)?;
         self.mounted(name, &server.url(), policy, Behind::Shm(server))
     }
 
-    /// A mount over TCP on this host, of a server of its own.
+    /// Mounts over TCP on this host, from a new server.
     pub fn over_nfs(&self, name: &'static str, policy: &str) -> Result<Side> {
         let server = Nfs::tombolo(&self.shared, &self.beside)?;
         self.mounted(name, &server.url(), policy, Behind::Nfs(server))
     }
 
-    /// Only for a turn: the host that is watched by one would be slower for the others.
+    /// Creates a side for one turn, because watching the host would slow down the others.
     pub fn fresh(&self, column: Column) -> Result<Side> {
         let name = column.name();
         match column {
@@ -103,7 +103,7 @@ impl Place {
 }
 
 impl Side {
-    /// The processes behind it that a caller waits for.
+    /// Returns the server processes that a caller waits for.
     pub fn servers(&self) -> Vec<u32> {
         self.mount.iter().map(Mount::server).collect()
     }

@@ -1,4 +1,4 @@
-//! A tree of many small files under version control.
+//! Tree of many small files under version control.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use tempfile::TempDir;
 use crate::error::{Doing, Result};
 use crate::measure::go_on;
 
-/// Files in a directory.
+/// Number of files per directory.
 const PER_FOLDER: usize = 100;
 const BYTES: usize = 1024;
-/// How old the files are. git reads a file again that is not older than what it knows of it.
+/// Age of the files. git reads a file again unless it is older than the index.
 const AGE: Duration = Duration::from_secs(3600);
 
-/// The tree, and a place beside it. Removed when dropped.
+/// The tree and its parent, removed on drop.
 pub struct SmallTree {
     root: TempDir,
     files: usize,
 }
 
 impl SmallTree {
-    /// Makes so many files below `within`.
+    /// Creates `files` files below `within`.
     pub fn new(within: &Path, files: usize) -> Result<Self> {
         let tree = Self { root: crate::table::folder(within)?, files };
         let (content, then) = (vec![b'x'; BYTES], SystemTime::now() - AGE);
@@ -47,34 +47,34 @@ impl SmallTree {
         self.root.path().join("shared")
     }
 
-    /// Where a server mounts it, or puts its socket.
+    /// Returns the path of a mount point or socket next to the tree.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
 
-    /// A file beside the tree, which [`Self::date`] makes newer than all in it.
+    /// Returns a file next to the tree, which [`Self::date`] makes newer than all in it.
     pub fn newest(&self) -> PathBuf {
         self.beside("newest")
     }
 
-    /// From here on nothing is changed.
+    /// Creates the newest file; nothing may be changed afterwards.
     pub fn date(&self) -> Result<()> {
         let path = self.newest();
         File::create(&path).doing_to("make", &path).map(drop)
     }
 
-    /// A file, relative to the root.
+    /// Returns a file, relative to the root.
     pub fn file(number: usize) -> PathBuf {
         format!("d{:03}/f{:05}", number / PER_FOLDER, number).into()
     }
 
-    /// The directories with the first so many files, relative to the root.
+    /// Returns the directories of the first `files` files, relative to the root.
     pub fn folders(&self, files: usize) -> Vec<PathBuf> {
         let firsts = (0..self.files.min(files)).step_by(PER_FOLDER);
         firsts.filter_map(|number| Self::file(number).parent().map(PathBuf::from)).collect()
     }
 
-    /// So many files from all over the tree, relative to the root.
+    /// Returns `count` files from all over the tree, relative to the root.
     pub fn some(&self, count: usize) -> Vec<PathBuf> {
         let step = (self.files / count.max(1)).max(1);
         (0..self.files).step_by(step).take(count).map(Self::file).collect()

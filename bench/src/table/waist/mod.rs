@@ -1,5 +1,5 @@
-//! `waist`: what a layer costs. A file system that does nothing answers through zero to four layers, at once
-//! and later.
+//! `waist`: cost of a layer. A null file system answers through zero to four layers, immediately and
+//! asynchronously.
 
 mod null;
 
@@ -18,11 +18,11 @@ use crate::error::{Error, Result};
 use crate::measure::{Contest, Entrant, Placement, Work};
 use crate::report::{Figure, Report};
 
-/// Layers in the deepest stack.
+/// Number of layers in the deepest stack.
 const LAYERS: usize = 4;
-/// Operations between two looks at the clock, which take as long as several of them.
+/// Operations per reading of the clock, which takes as long as several of them.
 const AT_ONCE: u64 = 1000;
-/// What four layers may cost over a direct call, in nanoseconds.
+/// Maximum cost of four layers over a direct call, in nanoseconds.
 const TARGET_NS: f64 = 30.0;
 
 const ROW: &str = "getattr that does nothing";
@@ -30,7 +30,7 @@ const DIRECT: &str = "direct call";
 
 pub fn run(plan: &Plan) -> Result<Report> {
     let mut report = plan.report("waist", "What a layer costs");
-    // The compiler knows the callee, but not what comes of it.
+    // The compiler knows the callee, but not its result.
     let direct = Null(How::AtOnce);
     let mut entrants = vec![entrant(DIRECT, move |cx, node| black_box(&direct).getattr(cx, node, None))];
     for how in [How::AtOnce, How::Later] {
@@ -53,7 +53,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// What four layers cost over a direct call.
+/// Reports the cost of four layers over a direct call.
 fn judge(report: &mut Report) {
     let median = |row: &str| report.figure(row, ROW, "").map(|figure: &Figure| figure.spread.median);
     let deep = [How::AtOnce, How::Later].map(|how| median(&name(how, LAYERS)));
@@ -76,18 +76,18 @@ fn entrant(row: &str, getattr: impl Fn(&Ctx, NodeId) -> Answer<Attr> + 'static) 
     Entrant::new((row, ROW), repeat(getattr), &[], Placement::SameCore)
 }
 
-/// A layer that passes everything on.
+/// A layer that forwards everything.
 struct Through;
 
 impl Around for Through {
     #[inline]
     fn around<T: Payload>(&self, _call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        // As a layer would that looks at the result.
+        // Like a layer that examines the result.
         inner().map_result(|result| result)
     }
 }
 
-/// GETATTR through a stack of layers, as a front end sees it.
+/// Calls GETATTR through a stack of layers, as a front end does.
 fn stacked(how: How, layers: usize) -> Result<impl Fn(&Ctx, NodeId) -> Answer<Attr>> {
     let mut export: Arc<dyn Export> = Arc::new(NullExport(how));
     for _ in 0..layers {

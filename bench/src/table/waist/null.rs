@@ -1,4 +1,4 @@
-//! A file system that has one node and does nothing.
+//! Null file system with one node.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 
-/// When the attributes come.
+/// Time of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     AtOnce,
     Later,
 }
 
-/// Serves the null file system.
+/// Export of the null file system.
 #[derive(Clone, Copy, Debug)]
 pub struct NullExport(pub How);
 
@@ -77,7 +77,7 @@ impl FileSystem for Null {
 }
 
 impl Null {
-    /// Instead of the call.
+    /// Refuses the call.
     fn refuse<T>(&self, _op: Op, _call: impl FnOnce(&dyn FileSystem) -> Answer<T>) -> Answer<T> {
         Answer::err(Error::NotSupported)
     }

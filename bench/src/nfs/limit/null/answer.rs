@@ -1,4 +1,4 @@
-//! What is answered to which call.
+//! Replies of the null server.
 
 use std::io;
 
@@ -16,13 +16,13 @@ use tombolo_wire_xdr::{Decoder, Encoder, padded};
 use super::TRANSFER_BYTES;
 use super::node::Node;
 
-/// More than any client asks for.
+/// Above any client's request.
 const PLENTY: u64 = 1 << 50;
 const NAME_MAX: u32 = 255;
 const FINEST: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 1 };
 
-/// Puts the reply to a call of `call_bytes` behind others, but for file data, and says how many bytes of
-/// those have to follow, padding left out.
+/// Appends the reply to a call of `call_bytes` without file data; returns how many bytes of those must
+/// follow, without padding.
 pub fn answer(call: &[u8], call_bytes: usize, replies: &mut Vec<u8>) -> io::Result<usize> {
     let mut xdr = Decoder::new(call);
     let not_served = |error| io::Error::new(io::ErrorKind::InvalidData, error);
@@ -44,7 +44,7 @@ pub fn answer(call: &[u8], call_bytes: usize, replies: &mut Vec<u8>) -> io::Resu
     Ok(data_bytes)
 }
 
-/// Encodes what a procedure returns; `None` of one that is not served.
+/// Encodes the results of a procedure; `None` if it is not served.
 fn results(
     header: &CallHeader<'_>,
     xdr: &mut Decoder<'_>,
@@ -88,7 +88,7 @@ fn results(
     Some(0)
 }
 
-/// As many zeros as were asked for, up to the file's end.
+/// Encodes a READ reply of zeros, up to the file's end.
 fn read_reply(args: &ReadArgs<'_>, out: &mut Encoder<'_>) -> usize {
     let node = Node::of(args.file);
     let left = node.size.saturating_sub(args.offset);
@@ -123,12 +123,12 @@ fn change(call: &Call<'_>, out: &mut Encoder<'_>) -> Option<()> {
     Some(())
 }
 
-/// The attributes after a change, as most servers send them.
+/// Returns the attributes after a change, as most servers send them.
 fn wcc(file: FileHandle<'_>) -> WccData {
     WccData { before: None, after: Some(Node::of(file).attributes()) }
 }
 
-/// What the file system that is not there can do.
+/// Encodes the parameters of the fictitious file system.
 fn volume(call: &Call<'_>, out: &mut Encoder<'_>) {
     let attributes = None;
     match call {

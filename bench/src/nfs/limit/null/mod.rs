@@ -1,5 +1,5 @@
-//! NFS calls answered at once with the same replies always: what the callers and the network cost. What is
-//! written is dropped as it comes, what is read is zeros.
+//! Null NFS server with constant replies: shows the cost of callers and network. Written data are dropped on
+//! receipt; read data are zeros.
 
 mod answer;
 mod node;
@@ -15,13 +15,13 @@ use answer::answer;
 pub use node::READ_PREFIX;
 
 const READ_BYTES: usize = 256 << 10;
-/// Bytes of a call that are looked at: its header and arguments, but for file data.
+/// Bytes of a call that are examined: header and arguments without file data.
 const HEAD_BYTES: usize = 512;
-/// The largest READ and WRITE.
+/// Maximum READ and WRITE.
 const TRANSFER_BYTES: u32 = 1 << 20;
 static ZEROS: [u8; TRANSFER_BYTES as usize] = [0; TRANSFER_BYTES as usize];
 
-/// Answers until the client leaves.
+/// Answers calls until the client disconnects.
 pub fn converse(mut stream: Stream) -> io::Result<()> {
     let mut records = Records::new(HEAD_BYTES);
     let mut buffer = vec![0; READ_BYTES];

@@ -1,9 +1,8 @@
-//! Nodes that are nowhere: all that is known of one stands in its handle.
+//! Fictitious nodes, described by their handles alone.
 
 use tombolo_wire_nfs3::{Fattr3, FileHandle, FileHandleBuf, FileType3, NfsTime3, SpecData3};
 
-/// A name that begins so belongs to a file of as many bytes as the number behind it says, all of them zero.
-/// Every other file is empty.
+/// Prefix of names of files whose size is the number after it, all zeros. Every other file is empty.
 pub const READ_PREFIX: &str = "read-";
 const EPOCH: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 0 };
 
@@ -22,7 +21,7 @@ impl Node {
         Self { directory: false, size }
     }
 
-    /// The node of a handle; of a stranger's, an empty file.
+    /// Returns the node of a handle; an empty file for a foreign one.
     pub fn of(handle: FileHandle<'_>) -> Self {
         let kind = handle.as_bytes().split_last_chunk();
         match kind {

@@ -1,4 +1,4 @@
-//! The first answer of a guest's service, asked for again and again until it comes.
+//! Polling for the first answer of a guest's service.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 
-/// Between two attempts. What is asked of a guest that has no card yet is lost, and its VMM tries again much
+/// Interval between attempts. A request to a guest without a network card is lost, and its VMM retries much
 /// later.
 const EVERY: Duration = Duration::from_millis(50);
-/// For one answer: what the guest needs for it may come over a slow line.
+/// Time limit of one answer: the guest may fetch data over a slow link for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until the service of `name` answers by its own name; of any guest if that is `-`.
+/// Waits until the service answers with `name`; `-` accepts any name.
 pub fn answered(address: SocketAddr, name: &str, within: Duration) -> Result<()> {
     let (answer, answers) = channel();
     let end = Instant::now() + within;

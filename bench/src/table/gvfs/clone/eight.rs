@@ -1,4 +1,4 @@
-//! `clone-s1`, `clone-s2` and `clone-p`: the paper's scenarios.
+//! `clone-s1`, `clone-s2` and `clone-p`: scenarios of the paper.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const ALL: &str = "until all answer";
 const FIRST: &str = "the first";
 const LATER: &str = "each later one, mean";
 const BYTES: &str = "bytes over the line";
-/// The time over local that a LAN's cache adds, of what the line adds.
+/// Maximum share of the time added by the WAN link that a cache on the LAN may add over local.
 const LAN_TARGET: f64 = 0.3;
 const BYTES_TARGET: f64 = 1.05;
 const TIME_TARGET: f64 = 1.3;
@@ -31,14 +31,14 @@ const P: &str = "P, one image, at once";
 const P_LOCAL: &str = "local image, at once";
 const S_LOCAL: &str = "local images";
 
-/// How long each clone took to answer, all of them, and what came over the line.
+/// Time until each clone answered, total time, and bytes received over the WAN link.
 struct Done {
     each: Vec<Duration>,
     all: Duration,
     bytes: u64,
 }
 
-/// One image, eight clones one after the other.
+/// Measures eight clones of one image in sequence.
 pub fn s1(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let (mut report, bed, names) = begun(plan, wanted, "gvfs-clone-s1", 1)?;
     side_by_side(&bed, &names, [S_LOCAL, S1], in_turn, &mut report)?;
@@ -46,8 +46,7 @@ pub fn s1(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     ended(report, &bed, &names)
 }
 
-/// Eight images, a clone of each, one after the other; and the same on a LAN where another host has made
-/// them.
+/// Measures clones of eight images in sequence; also on a LAN where another host has cloned them before.
 pub fn s2(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let (mut report, mut bed, names) = begun(plan, wanted, "gvfs-clone-s2", CLONES)?;
     side_by_side(&bed, &names, [S_LOCAL, S2], in_turn, &mut report)?;
@@ -65,7 +64,7 @@ pub fn s2(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     ended(report, &bed, &names)
 }
 
-/// One image, eight clones at once.
+/// Measures eight concurrent clones of one image.
 pub fn p(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let (mut report, bed, names) = begun(plan, wanted, "gvfs-clone-p", 1)?;
     both(
@@ -119,7 +118,7 @@ fn ended(mut report: Report, bed: &Bed, names: &[String]) -> Result<Report> {
     Ok(report)
 }
 
-/// Clones of local images, and of the same over the line; of one image all.
+/// Compares clones of local images with clones over the WAN link; one image is used for all.
 fn side_by_side(
     bed: &Bed,
     names: &[String],
@@ -147,7 +146,7 @@ fn share(report: &mut Report, what: &str, of_other: Option<(f64, f64)>, most: f6
     );
 }
 
-/// Clones of one image that each read it where it lies: cold, as nothing is kept.
+/// Measures clones that each read the image at its origin: always cold, because nothing is cached.
 fn without_cache(bed: &Bed, names: &[String], column: &str, turn: Turn, report: &mut Report) -> Result<()> {
     let far: Vec<String> = names.iter().cycle().take(CLONES).map(|name| bed.url(name)).collect();
     one(bed, &bed.host()?, (column, COLD), &far, (turn, &NO_CACHE), report)
@@ -186,7 +185,7 @@ fn one(
     Ok(())
 }
 
-/// Each when the one before has answered. All run until the end.
+/// Makes each clone after the previous one has answered. All run until the end.
 fn in_turn(bed: &Bed, host: &Host<'_>, images: &[String], options: &[&str]) -> Result<Done> {
     let (before, begun) = (bed.line_bytes()?, Instant::now());
     let mut each = Vec::new();

@@ -1,4 +1,4 @@
-//! QEMU without us: the same command line on plain copies of an image's files, its disk from QEMU's own
+//! QEMU without Tombolo: the same command line on plain copies of an image's files, with a disk of QEMU's
 //! storage daemon.
 
 use std::cell::RefCell;
@@ -17,17 +17,17 @@ use crate::error::{Doing, Error, Result, wrong};
 use crate::peer::{AtSocket, virtio_blk};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of QEMU's own range.
+/// Address in QEMU's own range.
 const MAC: &str = "52:54:00:12:34:56";
 
-/// A copy of an image, and how QEMU is started with it.
+/// A copy of an image, and QEMU's command line for it.
 pub struct Floor {
     image: PathBuf,
     dir: PathBuf,
     words: Vec<String>,
 }
 
-/// A guest that runs there.
+/// A running guest.
 pub struct Running {
     qemu: Child,
     monitor: Monitor,
@@ -43,7 +43,7 @@ impl Drop for Running {
 }
 
 impl Floor {
-    /// The command line is that of a clone that runs.
+    /// Takes the command line of a running clone.
     pub fn new(host: &Host<'_>, clone: &str, image: &Path, beside: &Path) -> Result<Self> {
         let dir = beside.join("plain");
         let sockets = dir.join("run");
@@ -66,7 +66,7 @@ impl Floor {
         self.dir.join("memory")
     }
 
-    /// Copies all files: a guest has changed those of the turn before.
+    /// Copies all files again, because a guest has changed them in the previous turn.
     pub fn renew(&self) -> Result<()> {
         for entry in fs::read_dir(&self.image).doing_to("list", &self.image)?.flatten() {
             let copy = self.dir.join(entry.file_name());
@@ -77,7 +77,7 @@ impl Floor {
         Ok(())
     }
 
-    /// Has a guest go on until its service answers.
+    /// Resumes a guest; returns when its service answers.
     pub fn turn(&self, host: &Host<'_>) -> Result<(Running, Took)> {
         let (net, address) = host.port();
         let answer = host.answer(address, "-")?;
@@ -100,7 +100,7 @@ impl Floor {
         let (program, words) = self.words.split_first().ok_or(Error::Interrupted)?;
         let log = self.dir.join("log");
         let mut command = host.command(program);
-        // It has a second monitor there.
+        // QEMU's second monitor is on standard input.
         let (events, theirs) = UnixStream::pair().doing(|| "make a pair of sockets".to_owned())?;
         command.args(words).stdin(OwnedFd::from(theirs)).stderr(File::create(&log).doing_to("make", &log)?);
         let mut qemu = command.spawn().doing(|| format!("start {program}"))?;
@@ -117,7 +117,7 @@ impl Floor {
     }
 }
 
-/// Has a QEMU that waits for a device state go on with one, and gives it a network card.
+/// Loads a device state into a waiting QEMU, resumes it, and adds a network card.
 fn resumed(monitor: &Path, state: &Path, net: &str, runs: &mut dyn FnMut() -> bool) -> Result<Monitor> {
     let failed = |error: MonitorError| wrong("resume a guest", &error);
     let runs = RefCell::new(runs);

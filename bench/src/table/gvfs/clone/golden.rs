@@ -1,4 +1,4 @@
-//! Images of virtual machines that have run a service, as `tests/guests/golden` makes them.
+//! Images of virtual machines that have run a service, made by `tests/guests/golden`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,21 +9,21 @@ use super::host::ended_well;
 use crate::error::{Doing, Result};
 use crate::peer::{Program, find, in_checkout, this_program};
 
-/// How large a machine is.
+/// Size of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub memory: &'static str,
     pub disk: &'static str,
-    /// Of its disk, what cannot be compressed.
+    /// Incompressible part of the disk.
     pub filled: &'static str,
 }
 
 pub const QUICK: Size = Size { memory: "128M", disk: "16M", filled: "4M" };
 pub const USUAL: Size = Size { memory: "192M", disk: "64M", filled: "16M" };
-/// The paper's.
+/// The paper's size.
 pub const FULL: Size = Size { memory: "320M", disk: "1600M", filled: "400M" };
 
-/// Makes one, which is rehearsed.
+/// Creates an image, recorded for prefetching.
 pub fn make(image: &Path, size: Size) -> Result<()> {
     let mut command = Command::new(in_checkout(Path::new("tests/guests/golden"))?);
     command.arg(image).args(["--memory", size.memory, "--disk", size.disk, "--filled", size.filled]);
@@ -32,7 +32,7 @@ pub fn make(image: &Path, size: Size) -> Result<()> {
     ended_well("tests/guests/golden", command.spawn().doing(|| "start tests/guests/golden".to_owned())?)
 }
 
-/// The bytes of an image, as what copies files whole moves them.
+/// Returns the size of an image's files.
 pub fn bytes(image: &Path) -> Result<u64> {
     let entries = fs::read_dir(image).doing_to("list", image)?;
     Ok(entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|file| file.size()).sum())

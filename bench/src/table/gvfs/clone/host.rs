@@ -1,4 +1,4 @@
-//! A host on which clones are made: a network, and directories in which nothing is yet.
+//! Host for clones: a network and empty directories.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -17,23 +17,23 @@ use tombolo_wan::Side as End;
 use crate::error::{Doing, Error, Result};
 use crate::peer::{Program, find, this_program};
 
-/// For a clone to be made, and to answer.
+/// Time limit for making a clone until it answers.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// For the proxies of a host that is left.
+/// Time limit for the end of a host's proxies.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
-/// Between two uses of a service.
+/// Interval between uses of a service.
 const USE_EVERY: Duration = Duration::from_secs(1);
 const FIRST_PORT: u16 = 8080;
 
-/// Dropping it ends its clones, and all that they have started.
+/// A host; dropping it ends its clones and all their processes.
 pub struct Host<'a> {
     place: TempDir,
     network: &'a End,
     clones: Cell<u16>,
 }
 
-/// A clone that is being made.
+/// A clone in progress.
 pub struct Starting {
     pub name: String,
     begun: Instant,
@@ -41,7 +41,7 @@ pub struct Starting {
     answer: Child,
 }
 
-/// How long a clone took: until its command has ended, and until its service answered.
+/// Times until a clone's command ended and until its service answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
     pub ready: Duration,
@@ -62,7 +62,7 @@ impl<'a> Host<'a> {
         self.place.path()
     }
 
-    /// A program in the host's network, which finds its directories.
+    /// Returns a command in the host's network and with its directories.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.network.command(program);
         for (variable, name) in
@@ -74,7 +74,7 @@ impl<'a> Host<'a> {
         command
     }
 
-    /// A network for one more guest, and where its service answers then.
+    /// Returns the network option for another guest, and the address of its service.
     pub fn port(&self) -> (String, SocketAddr) {
         let port = FIRST_PORT + self.clones.get();
         self.clones.set(self.clones.get() + 1);
@@ -82,14 +82,14 @@ impl<'a> Host<'a> {
         (format!("user,hostfwd=tcp:{address}-:80"), address)
     }
 
-    /// Waits for the service of this name, in the host's network.
+    /// Waits for the service with this name, in the host's network.
     pub fn answer(&self, address: SocketAddr, name: &str) -> Result<Child> {
         let mut command = self.command(this_program()?);
         command.arg("answer").arg(address.to_string()).args([name, &PATIENCE.as_secs().to_string()]);
         command.spawn().doing(|| "start what asks a guest".to_owned())
     }
 
-    /// Begins to make one more clone.
+    /// Starts another clone.
     pub fn begin(&self, image: &str, options: &[&str]) -> Result<Starting> {
         let (net, address) = self.port();
         let name = format!("clone-{}", self.clones.get());
@@ -101,13 +101,13 @@ impl<'a> Host<'a> {
         Ok(Starting { name, begun, clone, answer })
     }
 
-    /// Makes one more clone.
+    /// Makes another clone.
     pub fn clone(&self, image: &str, options: &[&str]) -> Result<(String, Took)> {
         let starting = self.begin(image, options)?;
         Ok((starting.name.clone(), starting.done()?))
     }
 
-    /// Has the service of the clone that was made last do something each second, for so long.
+    /// Uses the service of the last clone once a second during `time`.
     pub fn use_for(&self, time: Duration) -> Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST_PORT + self.clones.get() - 1));
         let end = Instant::now() + time;
@@ -118,7 +118,7 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// What the program says of what a clone, and the cache that it reads through, have read.
+    /// Returns the counters of a clone and its cache, from `tombolo vm show`.
     pub fn shown(&self, name: &str) -> Result<String> {
         let mut command = self.command(find(Program::Tombolo)?);
         let output = command.args(["vm", "show", name]).stdout(Stdio::piped()).output();
@@ -133,18 +133,18 @@ impl<'a> Host<'a> {
         Ok(lines.collect::<Vec<_>>().join("; "))
     }
 
-    /// Removes a clone that runs.
+    /// Removes a running clone.
     pub fn remove(&self, name: &str) -> Result<()> {
         ended_well("tombolo vm rm", self.tombolo(&["vm", "rm", "--force", name])?)
     }
 
-    /// Has the program do something, and waits for its end.
+    /// Starts `tombolo` with these arguments.
     pub fn tombolo(&self, words: &[&str]) -> Result<Child> {
         let mut command = self.command(find(Program::Tombolo)?);
         command.args(words).spawn().doing(|| format!("start tombolo {}", words.join(" ")))
     }
 
-    /// The process of this host whose command line has all of these in it.
+    /// Finds the process of this host whose command line contains all words.
     pub fn process(&self, words: &[&str]) -> Option<u32> {
         self.processes().into_iter().find(|process| {
             let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
@@ -153,12 +153,12 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// Where a clone's memory is while it runs.
+    /// Returns the memory file of a running clone.
     pub fn memory(&self, name: &str) -> PathBuf {
         self.place.path().join(format!("run/tombolo/vm-{name}/memory/memory"))
     }
 
-    /// All that was started here, by whatever.
+    /// Returns all processes of this host.
     fn processes(&self) -> Vec<u32> {
         let mark =
             [b"XDG_RUNTIME_DIR=", self.place.path().join("run").as_os_str().as_bytes(), b"\0"].concat();
@@ -206,7 +206,7 @@ impl Starting {
     }
 }
 
-/// Waits for the end of a process, and quotes one that failed.
+/// Waits for a process, and reports its output if it failed.
 pub fn ended_well(program: &str, child: Child) -> Result<()> {
     let output = child.wait_with_output().doing(|| format!("wait for {program}"))?;
     if output.status.success() {

@@ -1,6 +1,6 @@
-//! `clone`: how long a virtual machine takes to be there whose image is far, beside a copy of its image, a
-//! local one, and QEMU alone. `clone-s1`, `clone-s2` and `clone-p`: the paper's scenarios, eight clones of
-//! one image or of eight, one after the other or at once.
+//! `clone`: start-up time of a virtual machine from a remote image, compared with a copy of the image, a
+//! local image, and QEMU alone. `clone-s1`, `clone-s2` and `clone-p`: scenarios of the paper, eight clones of
+//! one image or of eight, in sequence or concurrent.
 
 mod answer;
 mod eight;
@@ -32,7 +32,7 @@ use golden::{FULL, QUICK, Size, USUAL};
 use host::{Host, Took};
 use scp::Scp;
 
-/// What is made of an image, and from where. Each has the report's column of its name.
+/// Kind of clone and source. Each is a column of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Qemu,
@@ -64,26 +64,26 @@ const HELD: &str = "guest memory that the host holds then";
 const ROUNDS: usize = 3;
 const NO_CACHE: [&str; 1] = ["--no-cache"];
 const IMAGE: &str = "golden";
-/// Begins the condition that has the ledger.
+/// Prefix of the condition with the counters.
 const SHOWN: &str = "what the first clone had read by then (vm show): ";
 
-/// Of an image's bytes so many are copied, unless it is to be all.
+/// Number of image bytes that are copied, unless a full run is requested.
 const COPIED_BYTES: u64 = 32 << 20;
 const SCP_TIMES: f64 = 50.0;
 const OVER_LOCAL_S: f64 = 2.0;
 const BYTES_MAX: f64 = 12.0 * 1024.0 * 1024.0;
 const LATER_MAX: f64 = 40.0 * 1024.0 * 1024.0;
 const OVER_QEMU_S: f64 = 0.1;
-/// Then it has all that its service uses.
+/// Time after which the service has everything it uses.
 const USED: Duration = Duration::from_secs(30);
 
-/// A tree of images at the far end, and what they are compared with at the near one.
+/// Images at the far end, and the environment at the near one.
 struct Bed {
     site: Site,
     shared: PathBuf,
     size: Size,
     full: bool,
-    /// Whether it is waited for what comes after the answer.
+    /// `true` if the traffic after the answer is measured.
     rests: bool,
     folder: TempDir,
 }
@@ -116,19 +116,19 @@ impl Bed {
         format!("{}/{name}", self.site.origin().url())
     }
 
-    /// The bytes that have come over the line, as its far end counts them.
+    /// Returns the bytes received over the WAN link, as counted at its far end.
     fn line_bytes(&self) -> Result<u64> {
         let table = format!("/proc/{}/net/dev", self.site.origin().server());
         let text = fs::read_to_string(&table).doing_to("read", Path::new(&table))?;
         let lines = text.lines().filter(|line| !line.trim_start().starts_with("lo:"));
-        // Behind the name eight columns of what was received (proc_pid_net(5)).
+        // Eight receive columns follow the name (proc_pid_net(5)).
         let sent =
             lines.filter_map(|line| line.split_once(':')?.1.split_whitespace().nth(8)?.parse::<u64>().ok());
         Ok(sent.sum())
     }
 }
 
-/// What one turn found.
+/// Result of one turn.
 struct Found {
     took: Took,
     bytes: Option<u64>,
@@ -136,7 +136,7 @@ struct Found {
     held: Option<u64>,
 }
 
-/// The same of a variant.
+/// Result of a variant.
 type Variant = (&'static str, Found);
 
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
@@ -171,7 +171,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     Ok(report)
 }
 
-/// The command line of a clone that runs, and copies of its image's files.
+/// Returns the command line of a running clone, with copies of its image's files.
 fn floor_of(bed: &Bed, image: &Path) -> Result<Floor> {
     let host = bed.host()?;
     let (clone, _) = host.clone(&image.to_string_lossy(), &[])?;
@@ -206,7 +206,7 @@ fn turn_of(way: Way, bed: &Bed, floor: &Floor, here: &Path, report: &mut Report)
     }
 }
 
-/// Two clones on one host, the first with nothing known of the image.
+/// Makes two clones on one host, the first with empty caches.
 fn twice(
     bed: &Bed,
     host: &Host<'_>,
@@ -251,14 +251,14 @@ fn forget(variant: &str) -> Result<()> {
     if variant == COLD { drop_caches() } else { Ok(()) }
 }
 
-/// What the host's page cache has of a file, in bytes. `None` where fincore(1) is not here.
+/// Returns how much of a file is in the host's page cache, in bytes. `None` without fincore(1).
 fn held(file: &Path) -> Option<u64> {
     let output =
         Command::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(file).output();
     String::from_utf8(output.ok()?.stdout).ok()?.trim().parse().ok()
 }
 
-/// With holes and times.
+/// Copies files with holes and times.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let mut command = Command::new("cp");
     command.args(["--archive", "--sparse=always"]).arg(from).arg(to);
@@ -287,7 +287,7 @@ fn enter(report: &mut Report, way: Way, found: &[Variant]) {
     }
 }
 
-/// What shall be, by the report's own figures.
+/// Compares the report's figures with their targets.
 fn targets(report: &mut Report) {
     report.compare_cells(ANSWERS, (Way::Ours.name(), COLD), (Way::Scp.name(), COLD), Some(SCP_TIMES));
     report.compare_cells(ANSWERS, (Way::Ours.name(), COLD), (Way::Nfs.name(), COLD), None);
@@ -302,7 +302,7 @@ fn targets(report: &mut Report) {
     }
 }
 
-/// States by how much one answers later than another, round by round.
+/// Reports by how much one answers later than another, by round.
 fn over(report: &mut Report, (ours, variant): (Way, &str), (other, other_variant): (Way, &str), most_s: f64) {
     let rounds =
         |way: Way, variant| report.figure(ANSWERS, way.name(), variant).map(|figure| figure.rounds.clone());

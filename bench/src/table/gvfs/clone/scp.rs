@@ -1,4 +1,4 @@
-//! scp(1) over the line, from an sshd(8) at its far end.
+//! scp(1) over the WAN link, from an sshd(8) at its far end.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::peer::{Server, is_listening_in};
 const PORT: u16 = 2022;
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// A server with a key of its own.
+/// A server with its own key.
 pub struct Scp<'a> {
     _server: Server,
     near: &'a End,
@@ -56,8 +56,8 @@ impl<'a> Scp<'a> {
         Ok(Self { _server: server, near, from: format!("root@{}", far.address()), place })
     }
 
-    /// How long a copy of so many bytes takes, which cannot be compressed: of `measured` at most, and the
-    /// rest by their rate.
+    /// Returns the time to copy `bytes` incompressible bytes: at most `measured` are copied, and the
+    /// remainder is extrapolated.
     pub fn scaled(&self, bytes: u64, measured: u64) -> Result<Duration> {
         let begin = self.copy(1)?;
         let measured = measured.min(bytes);
