@@ -280,7 +280,7 @@ fn size_bytes(text: &str) -> Result<u64, String> {
 
 fn line(name: &str) -> Result<Profile, String> {
     let all = || Profile::ALL.map(|profile| profile.name).join(", ");
-    Profile::named(name).ok_or_else(|| format!("there are {}", all()))
+    Profile::named(name).ok_or_else(|| format!("available: {}", all()))
 }
 
 /// Part of the table of the NFS server to measure, and its network.

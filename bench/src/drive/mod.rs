@@ -94,7 +94,7 @@ pub fn drive(args: &DriveArgs) -> Result<()> {
         Kind::TcpToFile => Box::new(BareTcp::new(args, Bulk::ToFile)?),
     };
     for line in stdin().lock().lines() {
-        let line = line.doing(|| "read what to do".to_owned())?;
+        let line = line.doing(|| "read a job".to_owned())?;
         let number = match line.strip_prefix("memory ").and_then(|bytes| bytes.parse().ok()) {
             Some(file_bytes) => client.memory(file_bytes).as_ptr().addr() as u64,
             None => u64::try_from(client.transfer(&line.parse()?)?.as_nanos()).unwrap_or(u64::MAX),

@@ -81,7 +81,7 @@ fn allowed() -> Result<()> {
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
         Err(error) => error.to_string(),
     };
-    Err(Error::Absent(format!("a network of its own needs root, unshare and ip: {refused}")))
+    Err(Error::Absent(format!("a new network namespace requires root, unshare and ip: {refused}")))
 }
 
 /// Returns a command that runs `program` in new namespaces, as the same process.

@@ -11,7 +11,7 @@ impl Report {
     pub fn text(&self) -> String {
         let mut parts = vec![self.title.clone()];
         if self.quick {
-            parts.push("A quick run, only to see that it runs: these figures mean nothing.".to_owned());
+            parts.push("A smoke test: these figures mean nothing.".to_owned());
         }
         if !self.targets.is_empty() {
             parts.push(targets_table(&self.targets));

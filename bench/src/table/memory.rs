@@ -89,7 +89,7 @@ pub(super) fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Rat
     Ratio {
         row: row.to_owned(),
         ours: column.to_owned(),
-        other: "the most that it should be".to_owned(),
+        other: "limit".to_owned(),
         spread: Spread::single(value),
         target: Some(1.0),
     }

@@ -84,7 +84,7 @@ fn each_part<P>(
 ) -> Result<()> {
     if let Some(unknown) = only.iter().find(|name| parts.iter().all(|(part, _)| part != name)) {
         let parts: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
-        let what = format!("there is no part {unknown}, but {}", parts.join(", "));
+        let what = format!("no part {unknown}; available: {}", parts.join(", "));
         return Err(Error::Absent(what));
     }
     for (name, part) in parts {

@@ -319,7 +319,7 @@ impl DiskAnswers {
             "" => None,
             _ => Some(size.strip_prefix('=').and_then(disk::size).ok_or("write size=SIZE,disk=NAME")?),
         };
-        let resize = disk.resize().ok_or("its size cannot be changed here")?;
+        let resize = disk.resize().ok_or("disks of this kind cannot be resized")?;
         let _alone = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = disk.geometry().size_bytes;
         // The file may have grown since it was opened; a larger size than the disk's could otherwise truncate

@@ -91,7 +91,7 @@ impl Swap {
         let mut stream = Stream::connect(address, wait).doing(|| format!("connect to {address}"))?;
         let size = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes();
         let sizes = [size(request_bytes), size(reply_bytes)].concat();
-        stream.write_all(&sizes).doing(|| "say the sizes".to_owned())?;
+        stream.write_all(&sizes).doing(|| "send the sizes".to_owned())?;
         let at_once = (BATCH_BYTES / request_bytes.max(1)).max(1);
         let requests = vec![0xa5; request_bytes * at_once];
         Ok(Self { stream, requests, request_bytes, reply_bytes, outstanding, buffer: vec![0; READ_BYTES] })

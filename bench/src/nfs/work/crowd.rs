@@ -26,12 +26,12 @@ impl Crowd {
     pub fn connect(server: &Nfs, path: &str, clients: usize) -> Result<Self> {
         tombolo_sys::process::raise_open_file_limit().doing(|| "open many files".to_owned())?;
         let call = getattr(&Mounted::new(server, Wait::Sleep)?.walk(path)?);
-        let epoll = Epoll::new().doing(|| "wait for many".to_owned())?;
+        let epoll = Epoll::new().doing(|| "poll sockets".to_owned())?;
         let mut connections = Vec::with_capacity(clients);
         for token in 0..clients {
             // Never blocks; this thread sleeps for all of them.
             let connection = Connection::connect(server.nfs(), Wait::Spin)?;
-            epoll.add(&connection, token as u64, Interest::Readable).doing(|| "wait for many".to_owned())?;
+            epoll.add(&connection, token as u64, Interest::Readable).doing(|| "poll sockets".to_owned())?;
             connections.push((connection, Records::new(HEAD_BYTES)));
         }
         Ok(Self { clients: connections, call, epoll })
@@ -48,7 +48,7 @@ impl Crowd {
         let mut events = Vec::new();
         let begun = Instant::now();
         while begun.elapsed() < time {
-            self.epoll.wait(&mut events, Some(LOOK)).doing(|| "wait for many".to_owned())?;
+            self.epoll.wait(&mut events, Some(LOOK)).doing(|| "poll sockets".to_owned())?;
             for event in &events {
                 let at = event.token as usize;
                 let (Some((connection, records)), Some(answers)) =

@@ -58,7 +58,7 @@ impl Lister {
             }
             let done = other();
             stop.store(true, Ordering::Relaxed);
-            let gone = || Err(Error::Absent("the thread that lists ended".to_owned()));
+            let gone = || Err(Error::Absent("the listing thread ended".to_owned()));
             (done, lister.join().unwrap_or_else(|_| gone()))
         });
         listed.map(|()| done)

@@ -27,7 +27,7 @@ const SWITCHES_TARGET: f64 = 1.67;
 const CPU_TARGET: f64 = 1.43;
 
 pub(super) fn run(host: &TestHost<'_>) -> Report {
-    let mut report = host.report("atomic-libnfs", "Our NFS client beside libnfs");
+    let mut report = host.report("atomic-libnfs", "Our NFS client compared with libnfs");
     report.condition_of(&host.contest(ROUNDS));
     match host.server(Link::Loopback, Serves::Memory) {
         Ok(server) => {

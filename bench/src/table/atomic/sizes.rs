@@ -42,19 +42,19 @@ struct Shown {
 const SHOWN: [Shown; 3] = [
     Shown {
         name: "atomic-figure-2",
-        title: "Figure 2 of Faber's paper: what the client's improvements do where nothing is kept",
+        title: "Figure 2 of Faber's paper: gain of the client's improvements with data dropped",
         columns: &[OURS_NULL, BIODS_NULL],
         paper: "the paper's Figure 2: 56.9 Mb/s (7.1 MB/s) against 45.3 Mb/s (5.7 MB/s) for 32 MB, and more at all sizes",
     },
     Shown {
         name: "atomic-figure-4",
-        title: "Figure 4 of Faber's paper: the same with the files kept",
+        title: "Figure 4 of Faber's paper: the same with data stored",
         columns: &[OURS, BIODS, OURS_NULL],
         paper: "the paper's Figure 4: 1.18 × the throughput of SunOS's client with a RAM disk at the server, and more at all sizes",
     },
     Shown {
         name: "atomic-figure-5",
-        title: "Figure 5 of Faber's paper: beside bare TCP",
+        title: "Figure 5 of Faber's paper: compared with bare TCP",
         columns: &[TCP, TCP_FILE, OURS, BIODS, OURS_NULL],
         paper: "the paper's Figure 5: TCP between processes nearly 90 Mb/s (11 MB/s), TCP to a file and the improved client both about \
                 45 Mb/s (5.6 MB/s) for large files; for small ones the client lags, because it begins to send late",

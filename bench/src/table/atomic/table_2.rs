@@ -28,7 +28,7 @@ const STEPS: [(&str, Kind, Option<f64>); 5] = [
 ];
 
 pub(super) fn run(host: &TestHost<'_>) -> Report {
-    let mut report = host.report("atomic-table-2", "Table 2 of Faber's paper: what each optimization does");
+    let mut report = host.report("atomic-table-2", "Table 2 of Faber's paper: gain of each optimization");
     report.condition_of(&host.contest(ROUNDS));
     if let Err(error) = measure(host, &mut report) {
         report.absent(error.to_string());

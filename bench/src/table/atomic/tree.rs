@@ -173,8 +173,8 @@ impl Copy {
                 fs::create_dir_all(folder).doing_to("make", folder)?;
             }
         }
-        let said = tempfile::tempfile().doing(|| "make a file for what is said".to_owned())?;
-        let errors = said.try_clone().doing(|| "make a file for what is said".to_owned())?;
+        let said = tempfile::tempfile().doing(|| "make a file for the output".to_owned())?;
+        let errors = said.try_clone().doing(|| "make a file for the output".to_owned())?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
         clock.start();
         let status = command.status().doing(|| "copy the tree".to_owned())?;

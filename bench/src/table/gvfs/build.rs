@@ -93,7 +93,7 @@ const COLUMNS: [Column; 8] = [
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let source = if plan.quick { Source::Little } else { wanted.source };
     let (tarball, steps) = (source.tarball()?, source.steps());
-    let mut report = plan.report("gvfs-build", "A C project built out of a far tree");
+    let mut report = plan.report("gvfs-build", "A C project built from a remote tree");
     let (folder, shared) = folder(wanted)?;
     unpack(&tarball, &shared)?;
     let mut site = Site::new(plan, wanted, &shared, folder.path())?;

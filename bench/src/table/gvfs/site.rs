@@ -265,7 +265,7 @@ impl Site {
 
     /// Returns the time of a bare stream of `bytes` over the WAN link.
     pub fn bare(&self, bytes: u64) -> Result<Duration> {
-        let check = self.line.check(bytes).doing(|| "measure the line with python3".to_owned())?;
+        let check = self.line.check(bytes).doing(|| "measure the WAN link with python3".to_owned())?;
         Ok(Duration::from_secs_f64(bytes as f64 * 8.0 / check.rate_bits_per_s))
     }
 
@@ -321,7 +321,7 @@ impl Site {
             );
             if late > LATE_MAX && !report.title.starts_with("VOID") {
                 report.title =
-                    format!("VOID, as this machine was too busy to keep the line: {}", report.title);
+                    format!("VOID, as this machine was too busy for the WAN link: {}", report.title);
             }
         }
     }
@@ -335,7 +335,7 @@ pub fn drop_caches() -> Result<()> {
 
 pub fn line(profile: &Profile) -> Result<Wan> {
     Wan::new(profile)
-        .map_err(|error| Error::Absent(format!("an emulated line needs root and /dev/net/tun: {error}")))
+        .map_err(|error| Error::Absent(format!("a WAN link requires root and /dev/net/tun: {error}")))
 }
 
 fn served(end: &End, shared: &Path, beside: &Path) -> Result<Nfs> {

@@ -40,7 +40,7 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let pieces = wanted
         .bytes
         .map_or(plan.scaled(PIECES, QUICK_PIECES), |bytes| bytes.div_ceil(PIECE_BYTES as u64) as usize);
-    let mut report = plan.report("gvfs-stream", &format!("A far file of {pieces} MiB, read in order"));
+    let mut report = plan.report("gvfs-stream", &format!("A remote file of {pieces} MiB, read in order"));
     let (folder, shared) = folder(wanted)?;
     fill(&shared.join(FILE), pieces)?;
     let mut site = Site::new(plan, wanted, &shared, folder.path())?;

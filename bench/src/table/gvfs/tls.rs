@@ -51,7 +51,7 @@ struct Place {
 }
 
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
-    let mut report = plan.report("gvfs-tls", "NFS over TLS beside NFS without");
+    let mut report = plan.report("gvfs-tls", "NFS with and without TLS");
     let (folder, shared) = folder(wanted)?;
     let pieces = plan.scaled(PIECES, QUICK_PIECES);
     fill(&shared.join(FILE), 4 * pieces)?;

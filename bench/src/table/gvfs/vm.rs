@@ -39,7 +39,7 @@ struct Job {
 
 const BUILD: Job = Job {
     name: "build",
-    title: "A C project built in a virtual machine whose disk is far",
+    title: "A C project built in a virtual machine with a remote disk",
     size: "",
     quick_size: "dep",
     about: "zstd without optimisation, in four steps as the paper's kernel: dependencies, the library, programs, installation. Cold; and again in the same guest after it has forgotten what it read (the paper's guest had not)",
@@ -47,7 +47,7 @@ const BUILD: Job = Job {
 };
 const LATEX: Job = Job {
     name: "latex",
-    title: "A document of 190 pages made in a virtual machine whose disk is far",
+    title: "A document of 190 pages built in a virtual machine with a remote disk",
     size: "20",
     quick_size: "1",
     about: "latex, bibtex and dvipdfmx, each iteration with another version of one chapter; `later` is the mean of all but the first",
@@ -55,7 +55,7 @@ const LATEX: Job = Job {
 };
 const SEISMIC: Job = Job {
     name: "seismic",
-    title: "A seismic survey's phases in a virtual machine whose disk is far",
+    title: "A seismic survey's phases in a virtual machine with a remote disk",
     size: "64",
     quick_size: "1",
     about: "the first phase writes a file of so many MiB (64), the second reads it, the third filters an eighth of it, the last computes; what a phase wrote is on the disk at its end",

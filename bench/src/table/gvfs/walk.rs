@@ -43,7 +43,7 @@ const COLUMNS: [Column; 8] = [
 
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let files = plan.scaled(FILES, QUICK_FILES);
-    let mut report = plan.report("gvfs-walk", &format!("{files} far files, all of which are looked at"));
+    let mut report = plan.report("gvfs-walk", &format!("stat of all {files} remote files"));
     let tree = SmallTree::new(&wanted.disk, files)?;
     let repository = repository(&tree.shared());
     if let Err(error) = &repository {

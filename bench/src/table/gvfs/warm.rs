@@ -46,7 +46,7 @@ const FUSE_TARGET: f64 = 0.95;
 const NFS_TARGET: f64 = 0.9;
 
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
-    let mut report = plan.report("gvfs-warm", "A file of 64 MiB that is wholly in the cache, read again");
+    let mut report = plan.report("gvfs-warm", "A completely cached file of 64 MiB, read again");
     let (folder, shared) = folder(wanted)?;
     let mut content = vec![0; Tree::LARGE_BYTES];
     Rng::with_seed(1).fill(&mut content);

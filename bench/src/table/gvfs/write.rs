@@ -35,7 +35,7 @@ const COLUMNS: [Column; 5] = [Column::Local, Column::Dir, Column::Nfs, Column::E
 
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
     let source = if plan.quick { Source::Lua } else { wanted.source };
-    let mut report = plan.report("gvfs-write", "Work that changes a far tree");
+    let mut report = plan.report("gvfs-write", "Changes of a remote tree");
     let (folder, shared) = folder(wanted)?;
     let site = Site::new(plan, wanted, &shared, folder.path())?;
     let pieces = plan.scaled(PIECES, QUICK_PIECES);

@@ -55,7 +55,7 @@ fn unknown_row(only: &[String], rows: &[String]) -> Result<()> {
     let is_unknown = |beginning: &&String| rows.iter().all(|row| !row.starts_with(beginning.as_str()));
     match only.iter().find(is_unknown) {
         Some(unknown) => {
-            Err(Error::Absent(format!("no row begins with {unknown}, but there are: {}", rows.join("; "))))
+            Err(Error::Absent(format!("no row begins with {unknown}; available: {}", rows.join("; "))))
         }
         None => Ok(()),
     }

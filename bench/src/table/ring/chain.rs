@@ -70,7 +70,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
          doorbells and without looking before. Processor time is that of all threads of all of them (/proc, schedstat), the kernel's copy \
          between memory and file in it",
     );
-    report.condition("reads are copied in the middle (docs/decisions/links-forwarding.md)");
+    report.condition("reads are copied by the intermediate domain (docs/decisions/links-forwarding.md)");
     Ok(report)
 }
 

@@ -44,7 +44,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let mut report = plan.report("ring-guest", title);
     let cores = spare_cores();
     let (Some(first), Some(second)) = (cores.first(), cores.get(1)) else {
-        return Err(Error::Absent("both sides poll: two cores are needed".to_owned()));
+        return Err(Error::Absent("both sides poll, which requires two cores".to_owned()));
     };
     let folder = plan.folder()?;
     let (shared, _) = speed::lay_out(folder.path())?;

@@ -61,7 +61,7 @@ pub fn serve_orders(path: &Path, link_bytes: u64, client: u64, out: &mut dyn Wri
     let mailbox = Mailbox::new(&memory, link_bytes, client)?;
     let ticks = Ticks::calibrated()?;
     let mut say = |line: &str| {
-        writeln!(out, "{line}").and_then(|()| out.flush()).doing(|| "answer an order".to_owned())
+        writeln!(out, "{line}").and_then(|()| out.flush()).doing(|| "reply to a command".to_owned())
     };
     let mut told = mailbox.told.load(Ordering::Acquire);
     say(READY)?;

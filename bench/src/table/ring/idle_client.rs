@@ -28,7 +28,7 @@ impl IdleClient {
         let (kind, path) = match &endpoint.at {
             At::Socket(path) => (EndpointKind::Sockets, path),
             At::Memory(MemoryLocation::File(path)) => (EndpointKind::Memory, path),
-            At::Memory(_) => return Err(Error::Absent("no client but over a file".to_owned())),
+            At::Memory(_) => return Err(Error::Absent("idle clients require a memory file".to_owned())),
         };
         let mut command = Command::new(this_program()?);
         command.arg("ring-idle").args(kind.to_possible_value().map(|value| value.get_name().to_owned()));
@@ -44,14 +44,14 @@ impl IdleClient {
     pub fn ask(&mut self, operation: Operation) -> Result<()> {
         let word = OPERATIONS.iter().find(|(_, known)| *known == operation).map(|(word, _)| word);
         if let (Some(word), Some(orders)) = (word, &mut self.child.stdin) {
-            writeln!(orders, "{word}").doing(|| "tell a client".to_owned())?;
+            writeln!(orders, "{word}").doing(|| "send a command to a client".to_owned())?;
         }
         self.hear()
     }
 
     fn hear(&mut self) -> Result<()> {
         let mut line = String::new();
-        self.answers.read_line(&mut line).doing(|| "hear a client".to_owned())?;
+        self.answers.read_line(&mut line).doing(|| "receive a reply from a client".to_owned())?;
         match line.trim() {
             DONE => Ok(()),
             other => Err(Error::Wrong { what: "a client".to_owned(), answer: other.to_owned() }),
@@ -91,11 +91,11 @@ pub fn idle(
     let session = Session::begin(&Endpoint { at: kind.at(path), mode }, FILE_BYTES)?;
     session.ask(Operation::Null)?;
     let mut say = |answer: &str| {
-        writeln!(out, "{answer}").and_then(|()| out.flush()).doing(|| "answer an order".to_owned())
+        writeln!(out, "{answer}").and_then(|()| out.flush()).doing(|| "reply to a command".to_owned())
     };
     say(DONE)?;
     for order in input.lines() {
-        let order = order.doing(|| "read an order".to_owned())?;
+        let order = order.doing(|| "read a command".to_owned())?;
         match OPERATIONS.iter().find(|(word, _)| *word == order).map(|(_, operation)| session.ask(*operation))
         {
             Some(Ok(())) => say(DONE)?,

@@ -106,7 +106,7 @@ fn messages(endpoint: Endpoint, operation: Operation) -> Work<'static> {
 
 impl Dial for Endpoint {
     fn dial(&self) -> std::result::Result<Dialed, DialError> {
-        let At::Socket(socket) = &self.at else { return Err("there is no socket".into()) };
+        let At::Socket(socket) = &self.at else { return Err("no socket".into()) };
         let options = ConnectOptions::new(EXPORT, "bench", Incarnation([2; 16]))?;
         let options = ConnectOptions { protocol: Protocol::OncRpc, ..options };
         let watcher = Watcher::start()?;

@@ -42,7 +42,7 @@ const NOTHING: f64 = 0.05;
 const SILENT_MAX: f64 = 1.0;
 
 pub fn run(plan: &Plan) -> Result<Report> {
-    let title = "A link at rest, and the first request after one";
+    let title = "An idle link, and the first request after an idle time";
     let mut report = plan.report("ring-rest", title);
     let folder = plan.folder()?;
     let (shared, _) = speed::lay_out(folder.path())?;

@@ -25,7 +25,7 @@ const NOTICES_BYTES: usize = 64 << 10;
 
 /// Reason why nothing may be cached.
 const UNSEEN: &str =
-    "what the host changes is not seen: that takes root, and a file system that can be watched";
+    "changes by the host are not watched: that requires root and a file system with fanotify support";
 
 pub struct Client {
     pub fs: Arc<dyn FileSystem>,
@@ -90,7 +90,7 @@ impl Client {
 
     /// Looks at a node, so that its changes are counted.
     pub fn look(&self, node: NodeId) -> Result<()> {
-        let versions = self.fs.versions().ok_or_else(|| absent("changes are not counted here"))?;
+        let versions = self.fs.versions().ok_or_else(|| absent("the server does not count changes"))?;
         told("look", versions.look(&self.cx, node).wait()).map(drop)
     }
 
@@ -111,7 +111,7 @@ impl Client {
     }
 
     fn next(&self) -> Result<Answer<Notices>> {
-        let changes = self.fs.changes().ok_or_else(|| absent("sessions here are told of no changes"))?;
+        let changes = self.fs.changes().ok_or_else(|| absent("the server sends no change notifications"))?;
         Ok(changes.next(&self.cx, self.taken.load(Ordering::Relaxed), NOTICES_BYTES))
     }
 }

@@ -48,7 +48,7 @@ const ROWS: [(&str, Unit); 7] = [
 ];
 
 pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
-    let mut report = plan.report("vnfs-clients", "What grows with the clients that are told of changes");
+    let mut report = plan.report("vnfs-clients", "Costs by the number of notified clients");
     let files = plan.scaled(FILES, QUICK_FILES);
     let changes = plan.scaled(CHANGES, QUICK_CHANGES);
     let tree = Tree::new(plan, files)?;

@@ -51,7 +51,7 @@ const BUSY: &str = "busy/file";
 
 pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
     let mut report =
-        plan.report("vnfs-library", "The library that remembers, over a link to a server of this host");
+        plan.report("vnfs-library", "The caching library, over a link to a server on the same host");
     let folder = plan.folder()?;
     let shared = folder.path().join("shared");
     lay_out(&shared)?;

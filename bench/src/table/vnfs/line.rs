@@ -22,7 +22,7 @@ const FILES: usize = 200;
 const ROUNDS: usize = 5;
 
 pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
-    let mut report = plan.report("vnfs-line", "What a look at a file costs that was looked at before");
+    let mut report = plan.report("vnfs-line", "Cost of a repeated stat of a file");
     let files = SmallTree::new(&wanted.disk, FILES)?;
     let place = Place { shared: files.shared(), beside: files.beside("") };
     let mut sides = vec![place.local(LOCAL)];

@@ -41,7 +41,7 @@ const ROUNDS: usize = 7;
 pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
     let files = plan.scaled(FILES, QUICK_FILES);
     let mut report =
-        plan.report("vnfs-mounts", &format!("{files} small files through mounts, all of it seen before"));
+        plan.report("vnfs-mounts", &format!("{files} small files through mounts, with warm caches"));
     let tree = SmallTree::new(&wanted.disk, files)?;
     let repository = make_repository(&tree.shared());
     if let Err(error) = &repository {

@@ -47,7 +47,7 @@ const CREATE_NS: f64 = 7_000.0;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
-    let mut report = plan.report("vnfs-price", "What a change costs those who make it when others are told");
+    let mut report = plan.report("vnfs-price", "Cost of a change for its author when others are notified");
     let folder = plan.folder()?;
     let shared = folder.path().join("shared");
     fs::create_dir(&shared).doing_to("make", &shared)?;

@@ -29,7 +29,7 @@ const ROW: &str = "getattr that does nothing";
 const DIRECT: &str = "direct call";
 
 pub fn run(plan: &Plan) -> Result<Report> {
-    let mut report = plan.report("waist", "What a layer costs");
+    let mut report = plan.report("waist", "Cost of a layer");
     // The compiler knows the callee, but not its result.
     let direct = Null(How::AtOnce);
     let mut entrants = vec![entrant(DIRECT, move |cx, node| black_box(&direct).getattr(cx, node, None))];
@@ -48,7 +48,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     report.condition_of(&contest);
     report.condition(format!("{AT_ONCE} operations between two looks at the clock; one thread, pinned"));
     report.condition(
-        "a layer here passes everything on and does nothing else; later: ready when it is first polled",
+        "the layer forwards everything and does nothing else; later: ready when it is first polled",
     );
     Ok(report)
 }

@@ -64,7 +64,7 @@ pub fn try_out(doing: &str, cache: &Path, export: &dyn Export) -> Outcome {
                     Failure::cannot(doing, problem).remedy("export it writable, or omit --mode write-back")
                 );
             }
-            tracing::warn!("{problem}; refused changes are kept, and listed by tombolo session show");
+            tracing::warn!("{problem}; refused changes are retained, and listed by tombolo session show");
             return Ok(());
         }
         // The origin is unreachable or full: errors are reported when changes are sent.

@@ -126,14 +126,14 @@ const OWNER_ONLY: u32 = 0o600;
 
 /// Sets the group before the mode, which is meant for that group.
 fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
-    let giving = |what: String| format!("give the socket {} {what}", path.display());
+    let giving = |what: String| format!("set {what} of the socket {}", path.display());
     if access == SocketAccess::default() {
         return Ok(());
     }
-    let place = place_of(path).map_err(|error| Failure::cannot(giving("away".into()), &error))?;
+    let place = place_of(path).map_err(|error| Failure::cannot(giving("the access".into()), &error))?;
     if let Some(group) = access.group {
         change::owner(place.as_fd(), None, Some(group)).map_err(|errno| {
-            let failure = Failure::cannot(giving(format!("to group {group}")), &io::Error::from(errno));
+            let failure = Failure::cannot(giving(format!("group {group}")), &io::Error::from(errno));
             failure.remedy("the server's user must be a member, or root")
         })?;
     }

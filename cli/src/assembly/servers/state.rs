@@ -194,7 +194,7 @@ impl DurableState {
             let failure = Failure::cannot(&keeping, &error);
             match error {
                 StateError::InUse { .. } if self.over_stdio => failure.remedy(
-                    "the server there has other options: use the same, wait for its last connection to end, or choose another directory with --state DIR",
+                    "the running server has other options: use the same, wait for its last connection to end, or choose another directory with --state DIR",
                 ),
                 StateError::InUse { .. } => failure
                     .remedy("stop that server, or give this one its own directory with --state DIR"),

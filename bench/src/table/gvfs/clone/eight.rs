@@ -94,7 +94,7 @@ fn begun(plan: &Plan, wanted: &GvfsArgs, name: &str, images: usize) -> Result<(R
             "a minute and more, which would show no more of the bench than `clone`: left out of quick runs";
         return Err(Error::Absent(lacks.to_owned()));
     }
-    let report = plan.report(name, "Eight virtual machines cloned from images that are far");
+    let report = plan.report(name, "Eight virtual machines cloned from remote images");
     let bed = Bed::new(plan, wanted)?;
     let names: Vec<String> = (0..images).map(|number| format!("golden-{number}")).collect();
     for name in &names {
@@ -107,7 +107,7 @@ fn begun(plan: &Plan, wanted: &GvfsArgs, name: &str, images: usize) -> Result<(R
 fn ended(mut report: Report, bed: &Bed, names: &[String]) -> Result<Report> {
     super::conditions(&mut report, bed, &bed.shared.join(names.first().map_or("", String::as_str)), 1)?;
     report.condition(format!(
-        "eight clones on one host, which all run until the end. `{WARM}`: all are made once more, when the first are removed. {S2}: of machines that were booted apart. {S3}: on a host \
+        "eight clones on one host, which all run until the end. `{WARM}`: all are made again after the first are removed. {S2}: of machines booted separately. {S3}: on a host \
          of a LAN whose cache has them, as another host has made them"
     ));
     report.condition(

@@ -86,7 +86,7 @@ impl<'a> Host<'a> {
     pub fn answer(&self, address: SocketAddr, name: &str) -> Result<Child> {
         let mut command = self.command(this_program()?);
         command.arg("answer").arg(address.to_string()).args([name, &PATIENCE.as_secs().to_string()]);
-        command.spawn().doing(|| "start what asks a guest".to_owned())
+        command.spawn().doing(|| "start the poller of a guest".to_owned())
     }
 
     /// Starts another clone.

@@ -140,7 +140,7 @@ struct Found {
 type Variant = (&'static str, Found);
 
 pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
-    let mut report = plan.report("gvfs-clone", "A virtual machine cloned from an image that is far");
+    let mut report = plan.report("gvfs-clone", "A virtual machine cloned from a remote image");
     let bed = Bed::new(plan, wanted)?;
     let image = bed.make(IMAGE)?;
     let here = bed.folder.path().join("here");
