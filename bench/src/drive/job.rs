@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_is_read_as_it_was_written() {
+    fn job_text_parses_back() {
         let job = Job { direction: Direction::Write, limit: 8, piece_bytes: 100, file_bytes: 250 };
         assert_eq!(job.to_string(), "write 8 3 100 250");
         assert_eq!(job.to_string().parse::<Job>().unwrap(), job);

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_requests_are_made_and_found_by_their_offset() {
+    fn requests_finish_and_are_found_by_offset() {
         let queue = Arc::new(Queue::new(2));
         let workers: Vec<_> = (0..3)
             .map(|_| {

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn work_and_sleep_are_seen() {
+    fn cost_meter_counts_work_and_sleep() {
         let meter = CostMeter::new(&[std::process::id()], None);
         let before = meter.now();
         for _ in 0..20 {

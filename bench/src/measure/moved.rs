@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_counted_up_to_what_was_moved() {
+    fn parts_count_only_transferred_bytes() {
         let parts = [(100, 50), (1000, 100)];
         assert_eq!(split(&parts, 150, from_ref(&(1000..2000))), (100, 50));
         assert_eq!(split(&parts, 60, from_ref(&(1000..2000))), (10, 50));

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_of_odd_and_even_numbers() {
+    fn median_of_odd_and_even_counts() {
         assert_eq!(Spread::of(&[3.0, 1.0, 2.0]).unwrap().median, 2.0);
         let spread = Spread::of(&[4.0, 1.0, 2.0, 3.0, 5.0]).unwrap();
         assert_eq!((spread.q1, spread.q3, spread.min, spread.max), (2.0, 4.0, 1.0, 5.0));

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_sockets_hold_is_written_whole() {
+    fn write_exceeding_socket_buffers_is_complete() {
         const MUCH: usize = 32 << 20;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

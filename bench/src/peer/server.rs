@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_too_early_is_quoted() {
+    fn early_exit_reports_server_output() {
         let mut server =
             Server::start("sh", Command::new("sh").args(["-c", "echo no luck >&2; exit 3"])).unwrap();
         let error = server.wait_until("socket", || false).unwrap_err().to_string();

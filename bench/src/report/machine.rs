@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_niceness_is_found_behind_any_name() {
+    fn niceness_is_parsed_after_any_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 108 0 0 0 0 0 0 0 0 -20 1 0 7";
         assert_eq!(niceness(stat), -20);
     }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn days_have_names() {
+    fn dates_are_formatted() {
         assert_eq!(date(0), "1970-01-01");
         assert_eq!(date(951_782_400), "2000-02-29");
         assert_eq!(date(1_795_000_000), "2026-11-18");

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_says_so() {
+    fn quick_run_is_marked_in_report() {
         let mut report = report();
         report.quick = true;
         assert!(report.text().contains("mean nothing"));

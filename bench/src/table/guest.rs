@@ -333,14 +333,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_are_read_from_what_the_job_prints() {
+    fn job_output_is_parsed_into_phases() {
         let text = "unpack    0.17 s\nbuild     left out: no compiler here\nchecksum  0.05 s\nchecksum  9.99 s\n= 3 files\n";
         assert_eq!(phases(text), [("unpack".to_owned(), 0.17), ("checksum".to_owned(), 0.05)]);
         assert_eq!(phases("find 0.00 s"), [("find".to_owned(), LEAST_SECS)]);
     }
 
     #[test]
-    fn the_mean_is_of_each_rounds_phases() {
+    fn mean_is_computed_per_round() {
         let phases = ["unpack", "search"].map(str::to_owned);
         let [whole, part] = [("tombolo auto", Place::Unpinned), ("virtiofsd auto", Place::OneCore)];
         let times = Times::from([

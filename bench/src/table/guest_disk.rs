@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_are_read_from_what_the_job_prints() {
+    fn job_output_is_parsed_into_phases() {
         let read = |line| phase(line).map(|phase| (phase.disk, phase.row, phase.rate, phase.unit));
         let expected = |row: &str, rate, unit| Some(("own".to_owned(), row.to_owned(), rate, unit));
         assert_eq!(read("own fsync 123.5 /s"), expected("fsync", 123.5, Unit::PerSecond));

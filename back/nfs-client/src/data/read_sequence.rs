@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_ahead_where_that_is_off() {
+    fn zero_window_disables_read_ahead() {
         let off = ReadAheadLimits { window_max: 0, ..LIMITS };
         let mut sequence = ReadSequence::default();
         assert!(sequence.follows(&(0..128 * K), &off));

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_the_same_however_the_stream_is_cut() {
+    fn records_do_not_depend_on_stream_chunks() {
         let mut stream = Vec::new();
         for record in [&b"abcdefgh"[..], b"", b"0123456789"] {
             stream.extend(mark(record.len()));

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_of_links_is_found_among_all() {
+    fn link_memory_is_found_in_smaps() {
         let smaps = "7f00-7f10 rw-s 00000000 00:01 5 /memfd:tombolo-client (deleted)\nSize: 64 kB\nRss: 12 kB\n\
                      7f10-7f20 r--s 00000000 00:01 6 /memfd:tombolo-server (deleted)\nRss: 4 kB\n\
                      7f20-7f30 rw-p 00000000 00:00 0 [heap]\nRss: 64 kB\n";

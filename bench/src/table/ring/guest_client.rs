@@ -148,7 +148,7 @@ mod tests {
     use crate::table::ring::{server, speed};
 
     #[test]
-    fn orders_are_found_in_the_memory_and_answered() {
+    fn client_executes_commands_from_shared_memory() {
         const LINK_BYTES: u64 = 4 << 20;
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let (shared, _) = speed::lay_out(folder.path()).unwrap();

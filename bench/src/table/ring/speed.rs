@@ -147,7 +147,7 @@ mod tests {
     use crate::measure::Clock;
 
     #[test]
-    fn every_deed_is_done_over_every_way_to_wait() {
+    fn every_operation_works_in_every_wait_mode() {
         let folder = tempfile::tempdir().unwrap();
         let (shared, file) = lay_out(folder.path()).unwrap();
         let _listeners = server::listen(&shared, folder.path(), EndpointKind::Sockets).unwrap();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_comes_short_gives_no_figure() {
+    fn short_read_yields_no_figure() {
         let folder = tempfile::tempdir().unwrap();
         let (shared, file) = lay_out(folder.path()).unwrap();
         let _listeners = server::listen(&shared, folder.path(), EndpointKind::Sockets).unwrap();

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_client_gets_its_words() {
+    fn nfs_hints_cover_each_kind_of_client() {
         let here = text_of("127.0.0.1:2049", "/src");
         for line in [
             "Linux:      mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049,mountproto=tcp,nolock 127.0.0.1:/src /mnt",
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_from_where_callers_can_come() {
+    fn nfs_ready_line_names_reachable_interfaces() {
         let reach = |ip: &str| reach(ip.parse().expect("an address"));
         assert_eq!((reach("127.0.0.1"), reach("::1")), (" interfaces=loopback", " interfaces=loopback"));
         assert_eq!(

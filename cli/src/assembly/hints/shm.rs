@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guests_of_each_kind_get_their_words() {
+    fn shm_hints_cover_each_kind_of_guest() {
         let file = MemoryLocation::File("/dev/shm/vm,1".into());
         let from_guest = &["shm+pci:/src /mnt", "shm+mmapper:/src /mnt", "shm+file:FILE/src /mnt"][..];
         for (place, lines) in [

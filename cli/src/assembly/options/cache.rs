@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contracts_and_sizes_are_read_as_they_are_written() {
+    fn contracts_and_sizes_parse_and_format() {
         for word in ["immutable", "exclusive", "close-to-open", "lease", "refresh=30"] {
             let contract = word.parse::<ContractArg>().expect(word);
             assert_eq!(contract_word(contract.0), word);

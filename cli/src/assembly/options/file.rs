@@ -81,7 +81,7 @@ mod tests {
     use crate::assembly::options::doorbell::Doorbell;
 
     #[test]
-    fn a_file_has_the_words_of_the_command_line() {
+    fn file_keys_match_command_line_options() {
         let options = parse(
             "dir = ['/srv/src=/src', 'docs']\nvirtiofs = ['vm.sock,tag=t,export=/src']\nreadonly = true\n\
              coherence = 'strict'\nmetrics = ':9464'\nshm = ['a.sock,export=/src']\ndoorbell = 'event'\n\
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_counts_before_the_file() {
+    fn command_line_overrides_configuration_file() {
         let below = parse("dir = ['a']\nvirtiofs = ['x.sock']\nreadonly = true\nanonuid = 7").expect("good");
         let mut above = ServerOptions { readonly: Some(false), ..ServerOptions::default() };
         above.fd.push(super::super::virtiofs::VirtioFsArg::inherited("3").expect("good"));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named_with_its_line() {
+    fn configuration_errors_name_the_line() {
         let mistake = |text| parse(text).expect_err("a mistake");
         assert!(mistake("readonly = true\nsocket = 'x'").starts_with("line 2: unknown field `socket`"));
         assert_eq!(

@@ -223,7 +223,7 @@ mod tests {
     use tombolo_layer_cache::Contract;
 
     #[test]
-    fn a_file_says_the_same_as_the_command_line() {
+    fn policy_file_equals_command_line_rules() {
         let file: PolicyFile =
             "cache-size = '1G'\nread-ahead = 0\n[[rule]]\npattern = '*.iso'\nwhole-files = true\n\
             block-size = '1M'\ncontract = 'immutable'\nmode = 'read-only'\nattr-refresh = 9\nprefetch = false"
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_says_where_and_what_would_do() {
+    fn policy_errors_name_place_and_alternatives() {
         for (text, says) in [
             ("[[rule]]\nblock-size = '4K'", "rule 1: the pattern is missing"),
             ("[[rule]]\npattern = '*'\nfrob = 1", "rule 1: \"frob=1\" is none of block-size"),

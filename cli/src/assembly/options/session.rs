@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_one_component() {
+    fn session_name_is_one_component() {
         for good in ["src", "a.b-c_1", "9"] {
             assert_eq!(good.parse::<SessionName>().expect("good").as_str(), good);
         }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_count_from_where_the_command_was_given() {
+    fn session_paths_resolve_against_callers_directory() {
         let words = ["src", "nfs://far/src", "--fuse", "mnt", "--policy", "p.toml"].map(String::from);
         let options = SessionOptions::of_words(&words, Path::new("/home/me")).expect("good");
         assert_eq!(options.server.fuse[0].mountpoint, Path::new("/home/me/mnt"));

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_group_may_no_more_than_others() {
+    fn foreign_group_gets_only_access_of_others() {
         let access = Access { mode: 0o664, gid: Some(7) };
         assert_eq!((access.in_group(7).bits(), access.in_group(8).bits()), (0o664, 0o644));
         assert_eq!(Access { mode: 0o660, gid: None }.in_group(7).bits(), 0o600);

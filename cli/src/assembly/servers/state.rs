@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_files_stay_apart() {
+    fn encoded_export_names_stay_distinct() {
         let names = ["/", "/a", "/a/b", "/a%2fb", "/a-b"].map(one_component);
         assert_eq!(names, ["", "a", "a%2fb", "a%252fb", "a-b"]);
     }

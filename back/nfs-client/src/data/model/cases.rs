@@ -261,7 +261,7 @@ fn resent_writes_do_not_restore_truncated_bytes() {
 }
 
 #[test]
-fn appends_come_one_after_the_other() {
+fn concurrent_appends_do_not_overlap() {
     let mount = Mount::new(MANY, 1);
     let how = Write { retainable: true, ..Write::default() };
     let all: Vec<_> = (0..9)

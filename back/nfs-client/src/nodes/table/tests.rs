@@ -89,7 +89,7 @@ fn node_without_lookups_is_dropped_except_the_root() {
 }
 
 #[test]
-fn a_name_is_known_until_others_change_its_directory() {
+fn name_is_cached_until_others_change_its_directory() {
     let nodes = nodes(100);
     let (root, node) = (nodes.root().clone(), enter(&nodes, 2, 10));
     nodes.record(&node, &root, &name("a"), root.epoch());
@@ -180,7 +180,7 @@ fn listings_add_nodes_up_to_a_bound() {
 }
 
 #[test]
-fn directories_that_are_in_each_other_are_freed() {
+fn cyclic_directories_are_freed() {
     let nodes = nodes(100);
     let dir = |number| {
         let fattr = fattr(number, FileType3::Directory, 1);
@@ -218,7 +218,7 @@ fn an_endless_tree_retains_one_path() {
 }
 
 #[test]
-fn a_moved_node_is_not_where_it_was() {
+fn moved_node_loses_its_old_name() {
     let nodes = nodes(100);
     let (root, node) = (nodes.root().clone(), enter(&nodes, 2, 10));
     nodes.record(&node, &root, &name("a"), root.epoch());

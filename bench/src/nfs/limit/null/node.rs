@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_tells_all() {
+    fn node_is_encoded_in_its_handle() {
         for node in [Node::ROOT, Node::named(b"read-4096"), Node::named(b"other"), Node::named(b"read-x")] {
             assert_eq!(Node::of(node.handle().unwrap().as_handle()), node);
         }
