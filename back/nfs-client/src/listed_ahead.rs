@@ -25,7 +25,7 @@ pub(crate) struct ListedAhead(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    dirs: HashMap<FileHandleBuf, Came>,
+    dirs: HashMap<FileHandleBuf, PrefetchedDir>,
     /// Directories from the oldest on, including ones that were taken or replaced.
     order: VecDeque<(FileHandleBuf, Instant)>,
     bytes: usize,
@@ -39,11 +39,11 @@ pub(crate) struct Mark(u64);
 
 /// A complete directory.
 #[derive(Debug)]
-pub(crate) struct Came {
+pub(crate) struct PrefetchedDir {
     pub listed: ListedDir,
     /// Time of the call that returned it.
     pub asked: Instant,
-    came: Instant,
+    received: Instant,
     /// User that was permitted to list it.
     user: Identity,
 }
@@ -59,7 +59,7 @@ impl ListedAhead {
         &self,
         dirs: Vec<ListedDir>,
         user: &Identity,
-        (asked, came): (Instant, Instant),
+        (asked, received): (Instant, Instant),
         mark: Mark,
     ) {
         let mut state = self.state();
@@ -68,29 +68,29 @@ impl ListedAhead {
         }
         for listed in dirs {
             let (dir, bytes) = (listed.dir, listed.listing.heap_bytes());
-            let brought = Came { listed, asked, came, user: user.clone() };
+            let prefetched = PrefetchedDir { listed, asked, received, user: user.clone() };
             state.bytes += bytes;
-            if let Some(before) = state.dirs.insert(dir, brought) {
+            if let Some(before) = state.dirs.insert(dir, prefetched) {
                 state.bytes -= before.listed.listing.heap_bytes();
             }
             state.order.push_back((dir, asked));
         }
         while state.bytes > BYTES_MAX || state.order.len() > 2 * state.dirs.len() + 64 {
             let Some((dir, asked)) = state.order.pop_front() else { break };
-            if state.dirs.get(&dir).is_some_and(|came| came.asked == asked) {
+            if state.dirs.get(&dir).is_some_and(|prefetched| prefetched.asked == asked) {
                 state.take(&dir);
             }
         }
     }
 
     /// Takes a recently received directory, if this user may list it.
-    pub(crate) fn take(&self, dir: &FileHandleBuf, user: &Identity, now: Instant) -> Option<Came> {
+    pub(crate) fn take(&self, dir: &FileHandleBuf, user: &Identity, now: Instant) -> Option<PrefetchedDir> {
         let mut state = self.state();
         if state.dirs.get(dir)?.user != *user {
             return None;
         }
-        let came = state.take(dir)?;
-        (now.saturating_duration_since(came.came) < STAY_MAX).then_some(came)
+        let prefetched = state.take(dir)?;
+        (now.saturating_duration_since(prefetched.received) < STAY_MAX).then_some(prefetched)
     }
 
     /// Discards all directories before a change of names.
@@ -108,10 +108,10 @@ impl ListedAhead {
 }
 
 impl State {
-    fn take(&mut self, dir: &FileHandleBuf) -> Option<Came> {
-        let came = self.dirs.remove(dir)?;
-        self.bytes -= came.listed.listing.heap_bytes();
-        Some(came)
+    fn take(&mut self, dir: &FileHandleBuf) -> Option<PrefetchedDir> {
+        let prefetched = self.dirs.remove(dir)?;
+        self.bytes -= prefetched.listed.listing.heap_bytes();
+        Some(prefetched)
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
         let keep = |number| ahead.keep(vec![dir(number, 3)], &user(1), (now, now), ahead.mark());
         keep(1);
         assert!(ahead.take(&handle(1), &user(2), now).is_none());
-        assert_eq!(ahead.take(&handle(1), &user(1), now).expect("it came").listed.listing.entries.len(), 3);
+        assert_eq!(ahead.take(&handle(1), &user(1), now).expect("kept").listed.listing.entries.len(), 3);
         assert!(ahead.take(&handle(1), &user(1), now).is_none());
         keep(2);
         assert!(ahead.take(&handle(2), &user(1), now + STAY_MAX).is_none());

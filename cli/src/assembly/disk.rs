@@ -116,7 +116,7 @@ impl Prepared {
         if let Some(mount) = &mut mount {
             mount.mounts_outside(&mut sandbox)?;
         }
-        Ok(Self { control, metrics, mount, disk, sandbox: sandbox.close(&[])?.held })
+        Ok(Self { control, metrics, mount, disk, sandbox: sandbox.close(&[])?.status })
     }
 }
 

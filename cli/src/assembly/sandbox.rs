@@ -24,7 +24,7 @@ pub struct Sandbox<'a> {
 
 /// A closed sandbox.
 pub struct Closed {
-    pub held: SandboxStatus,
+    pub status: SandboxStatus,
     /// Opener of files by handle.
     pub broker: Option<Arc<dyn Reopen>>,
 }
@@ -96,7 +96,7 @@ impl<'a> Sandbox<'a> {
             // Without the broker the sandbox is not entered.
             namespace = namespace.leave().map_err(cannot)?;
         }
-        let held = enter(self.strictness, &self.needs, namespace).map_err(cannot)?;
-        Ok(Closed { held, broker })
+        let status = enter(self.strictness, &self.needs, namespace).map_err(cannot)?;
+        Ok(Closed { status, broker })
     }
 }

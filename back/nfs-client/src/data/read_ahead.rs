@@ -107,11 +107,11 @@ pub(super) enum Part {
 /// State of a read-ahead part.
 pub(super) enum Fetched {
     /// Received bytes, short only at the end of the file.
-    Here { bytes: Source, eof: bool, memory: Lease },
+    Ready { bytes: Source, eof: bool, memory: Lease },
     /// Not received yet.
     Pending,
     /// Discarded.
-    Gone,
+    Discarded,
 }
 
 impl Reader {
@@ -193,9 +193,9 @@ impl Reader {
     }
 
     /// Records the result of a READ: count and end of file.
-    pub(super) fn fetched(&mut self, id: AheadId, came: Option<(usize, bool)>) {
+    pub(super) fn fetched(&mut self, id: AheadId, result: Option<(usize, bool)>) {
         let Some(index) = self.pieces.iter().position(|piece| piece.id == id) else { return };
-        match came {
+        match result {
             Some((count, eof)) if count > 0 => {
                 if let Some(piece) = self.pieces.get_mut(index) {
                     // A short piece ends at its count: reads beyond go to the server.
@@ -211,15 +211,15 @@ impl Reader {
 
     /// Returns the bytes of a part.
     pub(super) fn part(&self, id: AheadId, range: &Range<u64>) -> Fetched {
-        let Some(piece) = self.pieces.iter().find(|piece| piece.id == id) else { return Fetched::Gone };
+        let Some(piece) = self.pieces.iter().find(|piece| piece.id == id) else { return Fetched::Discarded };
         let Some(arrived) = piece.arrived else { return Fetched::Pending };
         let start = range.start.saturating_sub(piece.offset) as usize;
         let end = (range.end.saturating_sub(piece.offset) as usize).min(arrived.count);
         if start >= end {
-            return Fetched::Gone;
+            return Fetched::Discarded;
         }
         let eof = piece.ends_file() && end == arrived.count;
-        Fetched::Here { bytes: piece.memory.source(start..end), eof, memory: piece.memory.clone() }
+        Fetched::Ready { bytes: piece.memory.source(start..end), eof, memory: piece.memory.clone() }
     }
 
     /// Records that the reader has consumed bytes of a piece; a consumed piece is discarded.

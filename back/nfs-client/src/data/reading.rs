@@ -145,12 +145,12 @@ struct Fetch {
     range: Range<u64>,
     /// Retained until then, so that the memory counts as used while the wire may write to it.
     memory: Lease,
-    came: Option<(usize, bool)>,
+    result: Option<(usize, bool)>,
 }
 
 impl Fetch {
-    fn done(mut self, came: Option<ReadDone>) {
-        self.came = came.map(|done| (done.count, done.eof));
+    fn done(mut self, result: Option<ReadDone>) {
+        self.result = result.map(|done| (done.count, done.eof));
     }
 }
 
@@ -158,16 +158,16 @@ impl Drop for Fetch {
     fn drop(&mut self) {
         self.file.update(|state| {
             if let Some(reader) = state.readers.reader_mut(self.reader) {
-                reader.fetched(self.id, self.came);
+                reader.fetched(self.id, self.result);
             }
         });
     }
 }
 
-type Coming = StartedCall<Result<ReadDone>>;
+type PendingRead = StartedCall<Result<ReadDone>>;
 
 /// A received read-ahead part.
-struct Here {
+struct Ready {
     id: AheadId,
     range: Range<u64>,
     bytes: Source,
@@ -176,10 +176,12 @@ struct Here {
 }
 
 impl Fetched {
-    fn here(self, id: AheadId, range: &Range<u64>) -> Option<Here> {
+    fn ready(self, id: AheadId, range: &Range<u64>) -> Option<Ready> {
         match self {
-            Self::Here { bytes, eof, memory } => Some(Here { id, range: range.clone(), bytes, eof, memory }),
-            Self::Pending | Self::Gone => None,
+            Self::Ready { bytes, eof, memory } => {
+                Some(Ready { id, range: range.clone(), bytes, eof, memory })
+            }
+            Self::Pending | Self::Discarded => None,
         }
     }
 }
@@ -254,19 +256,19 @@ impl<S: Server> Reading<S> {
             let len = (range.end - range.start) as usize;
             let Some(memory) = self.server.budget().ahead.take(len).filter(|_| len > 0) else { break };
             let id = opening.fetch(&range, memory.clone(), now, dirty.is_empty());
-            fetches.push(Fetch { file: self.file.clone(), reader, id, range, memory, came: None });
+            fetches.push(Fetch { file: self.file.clone(), reader, id, range, memory, result: None });
         }
         fetches
     }
 
     /// Returns all bytes, if none must be fetched from the server.
-    fn at_hand(&self, plan: &Plan) -> Option<Vec<Here>> {
+    fn at_hand(&self, plan: &Plan) -> Option<Vec<Ready>> {
         let here = self.file.look(|state| {
             let here = plan.parts.iter().map(|part| match part {
                 Part::Direct(_) => None,
-                Part::Ahead(id, range) => self.look_up(state, *id, range).here(*id, range),
+                Part::Ahead(id, range) => self.look_up(state, *id, range).ready(*id, range),
             });
-            here.collect::<Option<Vec<Here>>>()
+            here.collect::<Option<Vec<Ready>>>()
         })?;
         let all = here.iter().map(|part| part.bytes.len()).sum::<usize>() == self.into.len();
         let ends = here.last().is_some_and(|part| part.eof);
@@ -275,11 +277,11 @@ impl<S: Server> Reading<S> {
 
     fn look_up(&self, state: &State, id: AheadId, range: &Range<u64>) -> Fetched {
         let reader = self.reader.and_then(|reader| state.readers.reader(reader));
-        reader.map_or(Fetched::Gone, |reader| reader.part(id, range))
+        reader.map_or(Fetched::Discarded, |reader| reader.part(id, range))
     }
 
     /// Copies the available parts.
-    fn copy_all(&self, here: Vec<Here>, plan: Option<Plan>) -> ReadDone {
+    fn copy_all(&self, here: Vec<Ready>, plan: Option<Plan>) -> ReadDone {
         let mut progress = Progress::default();
         for part in here {
             let len = length(&part.range);
@@ -294,8 +296,8 @@ impl<S: Server> Reading<S> {
     }
 
     /// Copies a read-ahead part to its place.
-    fn copy(&self, part: Here) -> ReadDone {
-        let Here { id, range, bytes, eof, memory } = part;
+    fn copy(&self, part: Ready) -> ReadDone {
+        let Ready { id, range, bytes, eof, memory } = part;
         let count = bytes.copy_to_sink(&self.sink(&range));
         drop((bytes, memory));
         self.file.quietly(|state| {
@@ -329,10 +331,10 @@ impl<S: Server> Reading<S> {
             // wait.
             unless_interrupted(self.server.interruption(&self.caller), written).await?;
         };
-        let mut coming = self.begin(&plan.parts);
-        if coming.len() > 1 || plan.parts.len() > 1 {
+        let mut reads = self.begin(&plan.parts);
+        if reads.len() > 1 || plan.parts.len() > 1 {
             // Some calls are awaited after others.
-            coming = coming.into_iter().map(|(call, len)| (call.driven(), len)).collect();
+            reads = reads.into_iter().map(|(call, len)| (call.driven(), len)).collect();
         }
         for fetch in plan.fetches.drain(..) {
             self.fetch(fetch);
@@ -346,7 +348,7 @@ impl<S: Server> Reading<S> {
                 Part::Direct(range) => {
                     // All calls are awaited, regardless of earlier results: they write to the reader's
                     // memory.
-                    for (piece, len) in coming.drain(..self.pieces(range).count().min(coming.len())) {
+                    for (piece, len) in reads.drain(..self.pieces(range).count().min(reads.len())) {
                         progress.add(piece.await, len);
                     }
                 }
@@ -367,7 +369,7 @@ impl<S: Server> Reading<S> {
     }
 
     /// Sends the READs of all direct parts.
-    fn begin(&self, parts: &[Part]) -> Vec<(Coming, usize)> {
+    fn begin(&self, parts: &[Part]) -> Vec<(PendingRead, usize)> {
         let direct = parts.iter().filter_map(|part| match part {
             Part::Direct(range) => Some(range),
             Part::Ahead(..) => None,
@@ -377,7 +379,7 @@ impl<S: Server> Reading<S> {
     }
 
     /// Sends a READ.
-    fn direct(&self, range: &Range<u64>) -> Coming {
+    fn direct(&self, range: &Range<u64>) -> PendingRead {
         let (server, node, caller) = (self.server.clone(), self.node.clone(), self.caller.clone());
         let (offset, into) = (range.start, self.sink(range));
         StartedCall::new(async move { read_all(&server, &node, &caller, offset, into).await })
@@ -398,7 +400,7 @@ impl<S: Server> Reading<S> {
             Ok(())
         };
         unless_interrupted(self.server.interruption(&self.caller), arrived).await?;
-        let here = self.file.look(|state| self.look_up(state, id, range)).here(id, range);
+        let here = self.file.look(|state| self.look_up(state, id, range)).ready(id, range);
         let done = here.map_or(ReadDone { count: 0, eof: false }, |here| self.copy(here));
         if done.eof || done.count == length(range) {
             return Ok(done);

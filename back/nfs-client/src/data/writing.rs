@@ -222,8 +222,8 @@ impl<S: Server> Writing<S> {
     }
 
     fn list(&self, budget: &Budget) -> Registration {
-        let held = Held { server: Arc::downgrade(&self.server), node: self.node.clone() };
-        budget.register(Arc::new(held))
+        let retaining = RetainingFile { server: Arc::downgrade(&self.server), node: self.node.clone() };
+        budget.register(Arc::new(retaining))
     }
 
     fn file(&self) -> &Arc<FileState> {
@@ -238,12 +238,12 @@ impl<S: Server> Drop for Writing<S> {
 }
 
 /// A file with retained bytes. It keeps the node alive until they are released.
-struct Held<S: Server> {
+struct RetainingFile<S: Server> {
     server: Weak<S>,
     node: Arc<S::Node>,
 }
 
-impl<S: Server> Relieve for Held<S> {
+impl<S: Server> Relieve for RetainingFile<S> {
     fn relieve(&self) {
         if let Some(server) = self.server.upgrade() {
             start_commit(&server, &self.node);

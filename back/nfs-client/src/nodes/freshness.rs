@@ -33,7 +33,7 @@ pub(super) struct Freshness {
     asked: Instant,
     /// Time of their receipt. A call made before that may have been executed before or after the state that
     /// they describe.
-    came: Instant,
+    received: Instant,
     /// Lifetime from `asked` on.
     lifetime: Duration,
     /// `true` if they must be revalidated regardless of their age.
@@ -43,7 +43,7 @@ pub(super) struct Freshness {
 impl Freshness {
     /// Creates attributes requested at `asked`.
     pub(super) fn new(attr: Attr, asked: Instant, times: &AttributeTimes) -> Self {
-        Self { attr, asked, came: asked, lifetime: span(times, attr.file_type).0, expired: false }
+        Self { attr, asked, received: asked, lifetime: span(times, attr.file_type).0, expired: false }
     }
 
     /// Updates from attributes requested at `asked` and received `now`. Replies to calls made after the
@@ -51,7 +51,7 @@ impl Freshness {
     /// and a server executes concurrent calls in any order: then ctime decides, and if that is equal, the
     /// larger size is used until the next revalidation.
     pub(super) fn learn(&mut self, attr: Attr, asked: Instant, now: Instant, times: &AttributeTimes) {
-        if asked < self.came {
+        if asked < self.received {
             match attr.ctime.cmp(&self.attr.ctime) {
                 Ordering::Less => return,
                 Ordering::Equal => return self.reconcile(&attr, asked, now),
@@ -70,7 +70,7 @@ impl Freshness {
         };
         self.attr = attr;
         self.asked = self.asked.max(asked);
-        self.came = self.came.max(now);
+        self.received = self.received.max(now);
         self.expired = false;
     }
 
@@ -78,7 +78,7 @@ impl Freshness {
     fn reconcile(&mut self, attr: &Attr, asked: Instant, now: Instant) {
         if WeakAttr::from(attr) == WeakAttr::from(&self.attr) && attr.nlink == self.attr.nlink {
             self.asked = self.asked.max(asked);
-            self.came = self.came.max(now);
+            self.received = self.received.max(now);
         } else {
             self.attr.size = self.attr.size.max(attr.size);
             self.expired = true;
@@ -99,8 +99,8 @@ impl Freshness {
     }
 
     /// Returns the time of receipt. Replies to earlier calls may be older.
-    pub(super) fn came(&self) -> Instant {
-        self.came
+    pub(super) fn received(&self) -> Instant {
+        self.received
     }
 
     /// Returns `true` if they were requested at `time` or later.
@@ -117,7 +117,7 @@ impl Freshness {
     /// it either.
     pub(super) fn expire(&mut self, now: Instant) {
         self.expired = true;
-        self.came = self.came.max(now);
+        self.received = self.received.max(now);
     }
 }
 

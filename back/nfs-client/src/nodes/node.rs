@@ -175,7 +175,7 @@ impl Node {
     /// Returns the time of the last attributes, if the node has changed since it is cached.
     pub(super) fn changed(&self) -> Option<Instant> {
         let state = self.state();
-        (state.changes > 0).then(|| state.freshness.came())
+        (state.changes > 0).then(|| state.freshness.received())
     }
 
     /// Returns the epoch.

@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Procedure, Reply, Status, attr,
 
 use super::view::View;
 use crate::calls::{Extent, LISTING_ACCESS, Listing, Registration, Subtree};
-use crate::listed_ahead::Came;
+use crate::listed_ahead::PrefetchedDir;
 use crate::listing::{Given, Page, Progress};
 use crate::openings::Opening;
 
@@ -215,7 +215,7 @@ impl View {
         }
         let (node, identity) = (&opening.node, &self.caller.identity);
         let changes = node.changes();
-        let Came { listed, asked, .. } =
+        let PrefetchedDir { listed, asked, .. } =
             self.session.listed_ahead.take(&node.handle(), identity, self.now())?;
         let told = listed.listing.dir_attributes.as_ref().map(attr::attr)?;
         self.absorb(node, &listed.listing.dir_attributes, asked);

@@ -44,7 +44,7 @@ pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options
         // Also valid after the program's file was replaced.
         program: Mutex::new("/proc/self/exe".into()),
         servers,
-        told: Mutex::default(),
+        running: Mutex::default(),
         next: Mutex::default(),
         upgrading: Mutex::default(),
     });
@@ -78,7 +78,7 @@ struct Keeping {
     /// Program of the next server, unless `next` is set.
     program: Mutex<PathBuf>,
     servers: Arc<Servers>,
-    told: Mutex<Told>,
+    running: Mutex<RunningServer>,
     /// Successor that waits for this server's end.
     next: Mutex<Option<Launched>>,
     /// Serialises upgrades.
@@ -88,7 +88,7 @@ struct Keeping {
 /// Control of the running server, through its standard input: a line gives it its turn, end of file stops it.
 /// Signals are not used: the user may have sent one already, and a second one kills.
 #[derive(Default)]
-struct Told {
+struct RunningServer {
     input: Option<Input>,
     /// Process of the server, while it runs.
     process: Option<u32>,
@@ -101,8 +101,8 @@ impl Keeping {
         let keeping = Arc::clone(self);
         signals::on_stop(move |signal| {
             keeping.servers.end();
-            let mut told = lock(&keeping.told);
-            (told.input, told.is_stopped) = (None, true);
+            let mut running = lock(&keeping.running);
+            (running.input, running.is_stopped) = (None, true);
             let _ = sender.send(signal);
         })?;
         Ok(stop)
@@ -146,19 +146,19 @@ impl Keeping {
     }
 
     fn give_turn(&self, input: Option<Input>, process: u32) {
-        let mut told = lock(&self.told);
-        told.process = Some(process);
-        if !told.is_stopped {
-            told.input = input;
-            told.input.iter_mut().for_each(Input::give_turn);
+        let mut running = lock(&self.running);
+        running.process = Some(process);
+        if !running.is_stopped {
+            running.input = input;
+            running.input.iter_mut().for_each(Input::give_turn);
         }
     }
 
     /// Clears the state of the ended server; returns `true` if a stop was requested.
     fn turn_is_over(&self) -> bool {
-        let mut told = lock(&self.told);
-        (told.input, told.process) = (None, None);
-        told.is_stopped
+        let mut running = lock(&self.running);
+        (running.input, running.process) = (None, None);
+        running.is_stopped
     }
 }
 

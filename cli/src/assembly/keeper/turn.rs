@@ -24,7 +24,7 @@ const SERVING: &str = "ready control";
 pub struct Launched {
     pub process: Child,
     pub input: Option<Input>,
-    pub said: Receiver<Said>,
+    pub progress: Receiver<Progress>,
 }
 
 /// Standard input of a server.
@@ -32,7 +32,7 @@ pub struct Input(ChildStdin);
 
 /// Progress of a server's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum Progress {
     Waits,
     Serves,
 }
@@ -45,12 +45,12 @@ impl Launched {
         // Signals of the terminal reach the keeper alone, which passes them on.
         let mut process = command.process_group(0).spawn()?;
         let input = process.stdin.take().map(Input);
-        let (sender, said) = mpsc::channel();
+        let (sender, progress) = mpsc::channel();
         if let Some(output) = process.stdout.take() {
             let listen = move || listen(output, &sender, is_first);
-            thread::Builder::new().name("said".into()).spawn(listen)?;
+            thread::Builder::new().name("progress".into()).spawn(listen)?;
         }
-        Ok(Self { process, input, said })
+        Ok(Self { process, input, progress })
     }
 }
 
@@ -68,11 +68,11 @@ pub fn wait_for_all(process: &mut Child) -> io::Result<ExitStatus> {
 }
 
 /// Returns `true` if the server reports `what` in time.
-pub fn is_said(said: &Receiver<Said>, what: Said, timeout: Duration) -> bool {
+pub fn reaches(progress: &Receiver<Progress>, what: Progress, timeout: Duration) -> bool {
     let end = Instant::now() + timeout;
     loop {
-        match said.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(said) if said == what => return true,
+        match progress.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(progress) if progress == what => return true,
             Ok(_) => {}
             Err(_) => return false,
         }
@@ -81,19 +81,19 @@ pub fn is_said(said: &Receiver<Said>, what: Said, timeout: Duration) -> bool {
 
 /// Processes the output of a server, and passes it on if it is the first. Failed writes are ignored: the
 /// reader of our output may be gone.
-fn listen(output: ChildStdout, sender: &Sender<Said>, is_first: bool) {
+fn listen(output: ChildStdout, sender: &Sender<Progress>, is_first: bool) {
     for line in BufReader::new(output).lines().map_while(Result::ok) {
-        let said = match line.as_str() {
-            WAITING => Some(Said::Waits),
-            line if line.starts_with(SERVING) => Some(Said::Serves),
+        let progress = match line.as_str() {
+            WAITING => Some(Progress::Waits),
+            line if line.starts_with(SERVING) => Some(Progress::Serves),
             _ => None,
         };
-        if is_first && said != Some(Said::Waits) {
+        if is_first && progress != Some(Progress::Waits) {
             let mut out = io::stdout().lock();
             let _ = writeln!(out, "{line}").and_then(|()| out.flush());
         }
         // Sending fails if nothing waits for it, which is the usual case.
-        said.map(|said| sender.send(said));
+        progress.map(|progress| sender.send(progress));
     }
 }
 

@@ -13,7 +13,7 @@ use tombolo_host_service::control::{self, Answers, Server};
 use tombolo_sys::process::kill_group;
 
 use super::Keeping;
-use super::turn::{Launched, Said, is_said};
+use super::turn::{Launched, Progress, reaches};
 use crate::failure::{Failure, Reason};
 
 /// Time limit until a program waits for its turn, and then until it serves.
@@ -57,24 +57,24 @@ impl Keeping {
         let shown = program.display();
         let launched = Launched::start(program, &self.words, false);
         let mut next = launched.map_err(|error| String::from(Reason::from(&error)))?;
-        if !is_said(&next.said, Said::Waits, START_TIMEOUT) {
+        if !reaches(&next.progress, Progress::Waits, START_TIMEOUT) {
             // Both fail only if it has exited.
             let _ = next.process.kill();
             let _ = next.process.wait();
             return Err(format!("{shown} cannot serve this disk; the old server continues"));
         }
         let (_, nothing) = std::sync::mpsc::channel();
-        let said = std::mem::replace(&mut next.said, nothing);
+        let progress = std::mem::replace(&mut next.progress, nothing);
         let since = Instant::now();
-        let told = lock(&self.told);
-        let Some(process) = told.process else {
+        let running = lock(&self.running);
+        let Some(process) = running.process else {
             return Err("the server has just died; try again".into());
         };
         *lock(&self.next) = Some(next);
         // It has its own process group. Failure means that it is dead already.
         let _ = kill_group(process);
-        drop(told);
-        if !is_said(&said, Said::Serves, START_TIMEOUT) {
+        drop(running);
+        if !reaches(&progress, Progress::Serves, START_TIMEOUT) {
             return Err(format!(
                 "the server of {shown} has ended (see its log); the old program was started again"
             ));

@@ -11,28 +11,28 @@ use crate::service::Counted;
 
 /// Exports with unsent changes, and their directory.
 #[derive(Default)]
-pub struct KeptBack {
+pub struct UnsentChanges {
     exports: Vec<(String, Arc<WriteBackExport>)>,
     dir: PathBuf,
 }
 
-/// Unfinished business of an end.
-pub enum Left {
+/// Result of an end that did not send everything cleanly.
+pub enum Unfinished {
     /// The origin has all changes, some as conflicting versions.
     Conflicts(Failure),
     /// The origin lacks changes, which remain stored.
     Changes(Failure),
 }
 
-impl From<Left> for Failure {
-    fn from(left: Left) -> Self {
-        match left {
-            Left::Conflicts(failure) | Left::Changes(failure) => failure,
+impl From<Unfinished> for Failure {
+    fn from(unfinished: Unfinished) -> Self {
+        match unfinished {
+            Unfinished::Conflicts(failure) | Unfinished::Changes(failure) => failure,
         }
     }
 }
 
-impl KeptBack {
+impl UnsentChanges {
     pub fn new(plan: &Plan, counted: &Counted) -> Self {
         Self {
             exports: counted.write_backs.clone(),
@@ -41,7 +41,7 @@ impl KeptBack {
     }
 
     /// Sends all changes to the origin, or reports which remain unsent.
-    pub fn detach(&self) -> Result<(), Left> {
+    pub fn detach(&self) -> Result<(), Unfinished> {
         let mut conflicts = 0;
         for (name, export) in &self.exports {
             let before = export.status();
@@ -63,7 +63,7 @@ impl KeptBack {
                 let kept = format!(
                     "{bytes} bytes in {files} files and names are kept in {dir}; start the proxy again"
                 );
-                return Err(Left::Changes(Failure::cannot(ending, &error).remedy(kept)));
+                return Err(Unfinished::Changes(Failure::cannot(ending, &error).remedy(kept)));
             }
         }
         if conflicts == 0 {
@@ -71,6 +71,6 @@ impl KeptBack {
         }
         let problem = format!("{conflicts} files were also changed at the origin");
         let remedy = "compare the versions NAME.conflict-… at the origin";
-        Err(Left::Conflicts(Failure::cannot("end without conflicts", problem).remedy(remedy)))
+        Err(Unfinished::Conflicts(Failure::cannot("end without conflicts", problem).remedy(remedy)))
     }
 }

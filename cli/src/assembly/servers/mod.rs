@@ -61,8 +61,8 @@ use crate::assembly::sandbox::{Closed, Sandbox};
 use crate::assembly::served_disk::{DiskAnswers, PreparedDisk, ServedDisk};
 use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::assembly::servers::state::DurableState;
-use detach::{KeptBack, Left};
-use nfs::{NfsServers, STDIO, Taken};
+use detach::{Unfinished, UnsentChanges};
+use nfs::{BoundPorts, NfsServers, STDIO};
 use sessions::{SessionAnswers, Sessions};
 use shm::ShmServers;
 
@@ -156,16 +156,16 @@ impl Prepared {
         let mounts: Vec<_> = mounts.map(|mount| (&*mount.point.path, mount_options(mount, plan))).collect();
         let mounters = sandbox.mounters(&mounts)?.unwrap_or_default();
         let dirs = plan.exports.iter().filter_map(|export| export.tree.dir().map(Path::to_owned));
-        let Closed { held, broker } = sandbox.close(&dirs.collect::<Vec<_>>())?;
+        let Closed { status, broker } = sandbox.close(&dirs.collect::<Vec<_>>())?;
         let places = Places { broker, mounters, ..places };
-        Ok(Self { places, control, metrics, sandbox: held })
+        Ok(Self { places, control, metrics, sandbox: status })
     }
 }
 
 /// Endpoints of a plan, except shared memory.
 struct Places {
     sockets: Vec<GuestSocket>,
-    ports: Taken,
+    ports: BoundPorts,
     disks: Vec<PreparedDisk>,
     /// Opener of files by handle, if landlock prevents this process from doing so.
     broker: Option<Arc<dyn Reopen>>,
@@ -177,7 +177,7 @@ impl Places {
     /// Binds the sockets, inherited ones first: a wrong descriptor number could soon be a new socket's.
     fn take(plan: &Plan) -> Result<Self, Failure> {
         let sockets = guest_sockets(plan)?;
-        let ports = Taken::take(&plan.front_ends.nfs)?;
+        let ports = BoundPorts::take(&plan.front_ends.nfs)?;
         let disks = plan.disks.iter().map(|disk| PreparedDisk::open(disk, &[])).collect::<Result<_, _>>()?;
         Ok(Self { sockets, ports, disks, broker: None, mounters: Vec::new() })
     }
@@ -256,7 +256,7 @@ struct Serving {
     shm: Option<ShmServers>,
     nfs: Option<NfsServers>,
     disks: Vec<ServedDisk>,
-    kept_back: KeptBack,
+    unsent_changes: UnsentChanges,
     /// Dropped after everything that sends changes.
     _leases: Vec<LeaseEnd>,
     _state: Arc<DurableState>,
@@ -299,7 +299,7 @@ impl Serving {
             shm: Some(shm),
             nfs: Some(nfs),
             disks,
-            kept_back: KeptBack::new(plan, &counted),
+            unsent_changes: UnsentChanges::new(plan, &counted),
             _leases: opened.iter().filter_map(|opened| opened.cache.clone().map(LeaseEnd)).collect(),
             _state: state,
             sockets,
@@ -330,9 +330,9 @@ impl Serving {
     }
 
     /// Returns when the origin has all changes, or reports which it lacks.
-    fn end(&mut self) -> Result<(), Left> {
+    fn end(&mut self) -> Result<(), Unfinished> {
         self.end_front_ends();
-        self.kept_back.detach()
+        self.unsent_changes.detach()
     }
 
     /// Flushes all disks.

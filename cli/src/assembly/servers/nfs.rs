@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::service::NfsCounts;
 
 /// Sockets for NFS clients, bound early to detect a busy port. Connections are refused until they are served.
-pub struct Taken(Vec<Bound>);
+pub struct BoundPorts(Vec<Bound>);
 
 /// Minimum number of connections for serving NFS: one address may use half of them.
 const CONNECTIONS_MIN: usize = 32;
@@ -55,7 +55,7 @@ impl Port {
     }
 }
 
-impl Taken {
+impl BoundPorts {
     pub fn take(plan: &NfsPlan) -> Result<Self, Failure> {
         let take = |port: &PlannedPort| {
             let tcp = vec![port.address];
@@ -68,10 +68,10 @@ impl Taken {
 
 impl NfsServers {
     /// Starts the planned servers on the bound ports.
-    pub fn start(plan: &Plan, taken: Taken, state: &DurableState) -> Result<Self, Failure> {
+    pub fn start(plan: &Plan, bound_ports: BoundPorts, state: &DurableState) -> Result<Self, Failure> {
         let tls = tls(&plan.front_ends.nfs)?;
         let mut ports = Vec::with_capacity(plan.front_ends.nfs.ports.len());
-        for (port, bound) in plan.front_ends.nfs.ports.iter().zip(taken.0) {
+        for (port, bound) in plan.front_ends.nfs.ports.iter().zip(bound_ports.0) {
             let address = bound.tcp_addresses().next().unwrap_or(port.address);
             let service = state.service(&port.exports)?;
             let mut options = transport(plan);

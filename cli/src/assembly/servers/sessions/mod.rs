@@ -19,7 +19,7 @@ use tombolo_host_runtime::signals::{self, UserSignal};
 use tombolo_host_runtime::{lock, private};
 use tombolo_host_service::control::{Answers, Start};
 
-use super::{Left, Places, Serving};
+use super::{Places, Serving, Unfinished};
 use crate::assembly::options::session::SessionOptions;
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::cache::CachePlan;
@@ -289,14 +289,16 @@ impl Sessions {
     fn end_one(&self, name: &str, serving: Option<Serving>) {
         let Some(mut serving) = serving else { return };
         let ended = catch_unwind(AssertUnwindSafe(|| serving.end()));
-        let ended = ended.unwrap_or_else(|_| Err(Left::Changes(fault(name))));
+        let ended = ended.unwrap_or_else(|_| Err(Unfinished::Changes(fault(name))));
         self.let_go(name, Some(serving));
-        let is_kept = matches!(ended, Err(Left::Changes(_)));
+        let is_kept = matches!(ended, Err(Unfinished::Changes(_)));
         let forgotten = if is_kept { Ok(()) } else { lock(&self.inner).saved.remove(name) };
         let left = match (ended, forgotten) {
             (Ok(()), Ok(())) => None,
-            (Err(Left::Changes(failure)), _) => Some((SessionState::Kept, failure)),
-            (Err(Left::Conflicts(failure)), _) | (_, Err(failure)) => Some((SessionState::Ended, failure)),
+            (Err(Unfinished::Changes(failure)), _) => Some((SessionState::Kept, failure)),
+            (Err(Unfinished::Conflicts(failure)), _) | (_, Err(failure)) => {
+                Some((SessionState::Ended, failure))
+            }
         };
         match left {
             Some((state, failure)) => {
