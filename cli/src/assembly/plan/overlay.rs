@@ -20,7 +20,7 @@ use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_basic::record;
-use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, StateMemory, Overlay, OverlayError};
+use tombolo_layer_overlay::{HEADER_BYTES, Header, Identity, Overlay, OverlayError, StateMemory};
 use tombolo_sys::memfd;
 
 use super::access::Access;
@@ -164,8 +164,8 @@ impl OverlaySource {
             let log = open_file(location, &read_only())?.disk;
             return block_on(Header::read_from(&cx(), &*log)).map_err(|error| self.cannot(&error));
         }
-        let page =
-            first_page(&self.path, LinkPolicy { no_links: self.no_links }).map_err(|error| self.cannot(&error))?;
+        let page = first_page(&self.path, LinkPolicy { no_links: self.no_links })
+            .map_err(|error| self.cannot(&error))?;
         Header::from_page(&page).map_err(|error| self.cannot(&error))
     }
 

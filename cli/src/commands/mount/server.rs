@@ -154,8 +154,8 @@ impl Outside {
             options.mounter = mounter;
         }
         let dirs = if let Location::Dir(dir) = &mount.source { vec![dir.clone()] } else { Vec::new() };
-        let Closed { held, broker } = sandbox.close(&dirs)?;
-        Ok(Self { broker, options, sandbox: held })
+        let Closed { status, broker } = sandbox.close(&dirs)?;
+        Ok(Self { broker, options, sandbox: status })
     }
 }
 
