@@ -1,16 +1,20 @@
-//! Bound of the index: unused listings are dropped, and unneeded rows removed.
+//! Bound of the index: unused listings are dropped, and unneeded rows removed, in the background.
 //!
 //! A clock hand passes over the rows in numerical order, round by round, until enough is removed. Recently
 //! used objects are spared, for a shorter time in each round. A row stays while a cached name leads to it, a
 //! session knows it, it is open or its data are lent. A client's handle of a file without a row still finds
-//! the file. Below a layer that records numbers (write-back) rows are removed only at the start.
+//! the file, as it carries the origin's handle. Rows are removed only at the start below a layer that records
+//! numbers (write-back), and never once clients were given handles without the origin's.
+//!
+//! Each step reads a few hundred rows, so no look-up waits for long. Listings do not wait at all: while the
+//! index is full their names are not cached.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::FileType;
+use tombolo_core::fs::{FileType, PersistentHandle};
 use tombolo_host_runtime::{lock, task};
 
 use crate::cache::Cache;
@@ -18,124 +22,164 @@ use crate::objects::node_of;
 use crate::store::ObjectId;
 use crate::store::rows::ObjectRow;
 
-/// Progress of going through the index.
+/// Progress of the hand.
 #[derive(Debug, Default)]
 pub(crate) struct IndexBound {
-    /// Locked while the index is gone through.
     hand: Mutex<Hand>,
-    /// When all was gone through and too little could be removed.
-    in_vain: Mutex<Option<Instant>>,
+    /// End of the pause after too little could be removed.
+    paused_until: Mutex<Option<Instant>>,
     is_running: AtomicBool,
-    /// `true` if a layer above writes numbers down.
+    /// `true` if a layer above records numbers.
     is_recorded: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Hand {
-    /// The row that was looked at last.
+    /// The row processed last.
     at: ObjectId,
-    /// The round that removed enough the last time.
+    /// The present round, or the last one.
     round: usize,
+    /// Start of the pass in progress.
+    begun: Option<Instant>,
 }
 
-/// Rows that are looked at before those that are to be removed are.
+/// Rows per step.
 const ROWS: u32 = 256;
 
-/// Time since the last use after which each round removes, in milliseconds. The first begins where the hand
-/// is.
+/// Time since the last use within which objects are spared in each round, in milliseconds. The first round
+/// begins where the hand is.
 const SPARED_MS: [u64; 8] = [60_000, 60_000, 15_000, 4_000, 1_000, 250, 60, 0];
 
-/// Pause after all was in use.
-const PAUSE: Duration = Duration::from_secs(10);
+/// Minimum pause after a pass that removed too little, and the pause in proportion to the pass.
+const PAUSE: (Duration, u32) = (Duration::from_secs(10), 9);
 
 impl IndexBound {
-    /// Keeps all rows for as long as this process runs: a layer above writes numbers down.
+    /// Retains all rows until the process ends, for a layer above that records numbers.
     pub(crate) fn keep_rows(&self) {
         self.is_recorded.store(true, Ordering::Relaxed);
     }
 
-    fn is_in_vain(&self) -> bool {
-        lock(&self.in_vain).is_some_and(|then| then.elapsed() < PAUSE)
+    fn is_paused(&self) -> bool {
+        lock(&self.paused_until).is_some_and(|until| Instant::now() < until)
     }
 }
 
 impl Cache {
-    /// Bounds a full index in the background, unless that is being done.
+    /// Bounds a nearly full index in the background, unless that is in progress.
     pub(crate) fn bound_index_later(self: &Arc<Self>) {
-        let is_wanted = self.store.is_index_full() && !self.index_bound.is_in_vain();
+        let is_wanted = self.store.is_index_nearly_full() && !self.index_bound.is_paused();
         if !is_wanted || self.index_bound.is_running.swap(true, Ordering::AcqRel) {
             return;
         }
-        let cache = self.clone();
-        let bounding = self.in_pool(&self.origin.own_ctx(), move || {
-            cache.bound_index();
-            Ok(())
-        });
-        let cache = Arc::downgrade(self);
+        let weak = Arc::downgrade(self);
         task::spawn(async move {
-            drop(bounding.resolve().await);
-            if let Some(cache) = cache.upgrade() {
+            let mut goes_on = true;
+            while goes_on && let Some(cache) = weak.upgrade() {
+                let (cx, bounding) = (cache.origin.own_ctx(), cache.clone());
+                let step = cache.in_pool(&cx, move || Ok(bounding.bound_index_step()));
+                drop(cache);
+                goes_on = matches!(step.resolve().await, Ok(true));
+            }
+            if let Some(cache) = weak.upgrade() {
                 cache.index_bound.is_running.store(false, Ordering::Release);
             }
         });
     }
 
-    /// Gives up listings and removes rows until a full index has room again. Waits for the disk.
+    /// Bounds a nearly full index. Blocks on the disk.
     pub(crate) fn bound_index(&self) {
-        let mut hand = lock(&self.index_bound.hand);
-        if !self.store.is_index_full() || self.index_bound.is_in_vain() {
-            return;
-        }
+        while self.bound_index_step() {}
+    }
+
+    /// Drops all listings and rows that are not in use. Blocks on the disk.
+    pub(crate) fn evict_index(&self) {
         self.store.flush();
-        if !self.store.is_index_full() {
-            return;
+        let mut at = ObjectId::default();
+        while let Some((last, rows)) = self.store.rows_after(at, ROWS) {
+            at = last;
+            self.give_up_all(&rows, Duration::ZERO);
         }
-        self.store.set_index_held(false);
-        let first = hand.round.saturating_sub(1);
-        for (round, spared) in SPARED_MS.into_iter().enumerate().skip(first) {
-            hand.round = round;
-            while !self.store.is_index_trimmed()
-                && let Some((last, rows)) = self.store.rows_after(hand.at, ROWS)
-            {
-                hand.at = last;
-                let (spared, mut listed) = (Duration::from_millis(spared), HashMap::new());
-                rows.iter().for_each(|(id, row)| self.give_up(*id, row, spared, &mut listed));
+    }
+
+    /// Processes the next rows. Returns `true` if the pass is to go on.
+    fn bound_index_step(&self) -> bool {
+        let mut hand = lock(&self.index_bound.hand);
+        let Some(begun) = hand.begun else {
+            if self.store.is_index_nearly_full() && !self.index_bound.is_paused() {
                 self.store.flush();
+                hand.round = hand.round.saturating_sub(1);
+                hand.begun = self.store.is_index_nearly_full().then(Instant::now);
             }
-            if self.store.is_index_trimmed() {
-                break;
+            return hand.begun.is_some();
+        };
+        let spared = SPARED_MS.get(hand.round).copied().map(Duration::from_millis);
+        if let Some(spared) = spared.filter(|_| !self.store.is_index_trimmed()) {
+            match self.store.rows_after(hand.at, ROWS) {
+                Some((last, rows)) => {
+                    hand.at = last;
+                    self.give_up_all(&rows, spared);
+                }
+                None => (hand.at, hand.round) = (ObjectId::default(), hand.round + 1),
             }
-            hand.at = ObjectId::default();
+            return true;
         }
-        self.store.set_index_held(true);
-        *lock(&self.index_bound.in_vain) = self.store.is_index_full().then(Instant::now);
+        hand.begun = None;
+        self.store.set_index_held();
+        if self.store.is_index_full() {
+            let pause = PAUSE.0.max(begun.elapsed() * PAUSE.1);
+            *lock(&self.index_bound.paused_until) = Some(Instant::now() + pause);
+        }
+        false
+    }
+
+    /// Gives up what is unused of these rows.
+    fn give_up_all(&self, rows: &[(ObjectId, ObjectRow)], spared: Duration) {
+        let mut listed = HashMap::new();
+        let given_up = rows.iter().filter(|(id, row)| self.give_up(*id, row, spared, &mut listed)).count();
+        if given_up > 0 {
+            self.store.flush();
+        }
     }
 
     /// Gives up the listing of a directory, or the row of an object without one, unless it is in use.
-    /// `listed` remembers which directories have one.
-    fn give_up(&self, id: ObjectId, row: &ObjectRow, spared: Duration, listed: &mut HashMap<ObjectId, bool>) {
+    /// `listed` caches which directories have one. Returns `true` if something was given up.
+    fn give_up(
+        &self,
+        id: ObjectId,
+        row: &ObjectRow,
+        spared: Duration,
+        listed: &mut HashMap<ObjectId, bool>,
+    ) -> bool {
         let mut lists = |dir| *listed.entry(dir).or_insert_with(|| self.lists(dir));
         let in_memory = self.objects.in_memory(id);
         if in_memory.is_some_and(|object| object.was_used_within(spared)) {
-            return;
+            return false;
         }
         if row.attr.file_type == FileType::Directory && lists(id) {
             let is_given_up = self.give_up_listing(id);
             listed.insert(id, !is_given_up);
-            return;
+            return is_given_up;
         }
         if row.parent.is_some_and(|parent| parent != id && lists(parent)) {
-            return;
+            return false;
         }
+        self.remove_unwanted(id, &row.handle)
+    }
+
+    /// Removes the row and data of an object that nothing uses. Returns `true` if it was.
+    pub(crate) fn remove_unwanted(&self, id: ObjectId, handle: &PersistentHandle) -> bool {
         let is_wanted = || {
             self.index_bound.is_recorded.load(Ordering::Relaxed)
+                || self.store.keeps_rows()
                 || self.store.is_held(id)
                 || self.unnamed.contains(id)
                 || self.unnamed.is_known_to_a_session(node_of(id))
         };
-        if self.objects.remove_unused(&self.store, (id, &row.handle), is_wanted) {
+        let is_removed = self.objects.remove_unused(&self.store, (id, handle), is_wanted);
+        if is_removed {
             self.store.drop_data_of(id);
         }
+        is_removed
     }
 
     /// Returns `true` if any name of a directory is kept, or a listing is under way.

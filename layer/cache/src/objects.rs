@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hashbrown::HashTable;
 use tombolo_core::fs::{Entry, NodeId, PersistentHandle};
 use tombolo_core::{Error, Result};
+use tombolo_host_runtime::lock;
 
 use crate::object::Object;
 use crate::options::Contract;
@@ -22,6 +23,10 @@ pub(crate) struct Objects {
     tables: Mutex<Tables>,
     /// Locked while an object that was not in memory is added.
     first: Mutex<()>,
+    /// Last local change of an object that has left memory since.
+    left_changed: Mutex<Option<Instant>>,
+    /// Number of rows removed so far.
+    removals: AtomicU64,
     /// `true` if some former entries are only in the store.
     let_go: AtomicBool,
     /// Memory limit, and the memory and number of nodes at which the next eviction starts.
@@ -46,6 +51,8 @@ impl Objects {
         Self {
             tables: Mutex::default(),
             first: Mutex::default(),
+            left_changed: Mutex::default(),
+            removals: AtomicU64::new(0),
             let_go: AtomicBool::new(false),
             memory_bytes,
             bytes_max: AtomicUsize::new(memory_bytes),
@@ -71,6 +78,7 @@ impl Objects {
     }
 
     fn restore(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
+        let removals = self.removals.load(Ordering::Acquire);
         let object = match store.queued(id) {
             // Its rows may be being written while it goes.
             Some(object) => Some(object).filter(|object| !object.state().is_gone)?,
@@ -80,9 +88,9 @@ impl Objects {
             }
         };
         let object = self.add(object);
-        // Its row was removed since it was read.
-        if store.is_removed(id) && !object.state().is_gone {
-            object.state().is_dirty = true;
+        // Its rows may have been removed since they were read: all are written again.
+        if self.removals.load(Ordering::Acquire) != removals && !object.state().is_gone {
+            object.unwritten();
             store.keep(&object);
         }
         Some(object)
@@ -104,7 +112,9 @@ impl Objects {
         }
         let object = tables.by_id.remove(&id);
         let by_handle = object.as_ref().map(|object| tables.take_handle(object));
+        self.removals.fetch_add(1, Ordering::Release);
         store.remove_row(id, handle);
+        self.left(object.as_ref().and_then(|object| object.state().changed));
         drop(tables);
         drop((object, by_handle));
         true
@@ -171,6 +181,7 @@ impl Objects {
             }
         };
         if object.learn(&entry.attr, asked, contract) {
+            self.doubt_late(&object, asked);
             return Ok(object);
         }
         // The handle names another file now: that one is new here, and the one before is gone.
@@ -181,13 +192,28 @@ impl Objects {
         Ok(new)
     }
 
+    /// Requires revalidation of an object that was not in memory, if the answer to a request made at `asked`
+    /// may precede a local change of it.
+    pub(crate) fn doubt_late(&self, object: &Object, asked: Instant) {
+        if lock(&self.left_changed).is_some_and(|changed| asked < changed) {
+            object.doubt();
+        }
+    }
+
+    /// Records that an object leaves memory, changed here at this time.
+    fn left(&self, changed: Option<Instant>) {
+        let mut last = lock(&self.left_changed);
+        *last = (*last).max(changed);
+    }
+
     /// Adds an object under the number it had before its row was removed. Returns `None` if the origin's
-    /// handle leads to another object by now.
+    /// handle has another number by now, or the number another handle.
     pub(crate) fn add_again(&self, store: &Store, object: Object) -> Option<Arc<Object>> {
         let _one = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = object.id;
-        let known = self.known(store, &object.handle);
-        known.or_else(|| Some(self.add(Arc::new(object)))).filter(|object| object.id == id)
+        let (id, handle) = (object.id, object.handle.clone());
+        let known = self.known(store, &handle).or_else(|| self.object(store, id));
+        let object = known.unwrap_or_else(|| self.add(Arc::new(object)));
+        Some(object).filter(|object| object.id == id && object.handle == handle)
     }
 
     /// Returns the object with this origin handle, if it is known.
@@ -203,6 +229,7 @@ impl Objects {
     /// Forgets an object that is gone at the origin.
     pub(crate) fn forget(&self, object: &Object) {
         object.state().is_gone = true;
+        self.left(Some(Instant::now()));
         let mut tables = self.tables();
         let both = (tables.take_handle(object), tables.by_id.remove(&object.id));
         drop(tables);
@@ -235,7 +262,10 @@ impl Objects {
         if taken() <= looked_for_at.load(Ordering::Relaxed) {
             return;
         }
-        let gone = self.tables().take_unused(taken().saturating_sub(most / 4 * 3), part);
+        let mut tables = self.tables();
+        let gone = tables.take_unused(taken().saturating_sub(most / 4 * 3), part);
+        gone.iter().for_each(|object| self.left(object.state().changed));
+        drop(tables);
         self.let_go.store(true, Ordering::Relaxed);
         drop(gone);
         // Where most are in use it would be looked for others all the time.

@@ -3,7 +3,6 @@
 //!
 //! A reader may continue after any entry it was given. Uncached names have positions beyond all others, each
 //! used once; for the latest of them the origin's continuation is remembered.
-//! others, each given once, and for the latest of them it is remembered where the origin goes on.
 
 use std::collections::VecDeque;
 
@@ -21,9 +20,17 @@ pub(crate) struct Unkept {
     /// The last place of a name that is kept, and where the origin goes on after it.
     last_kept: u64,
     from: Cookie,
-    /// The place that is given next, and the origin's cookies of the latest.
+    /// The place that is given next, and continuations after the latest.
     next: u64,
-    given: VecDeque<Cookie>,
+    given: VecDeque<Continuation>,
+}
+
+/// Continuation of one reader at the origin: the origin's cookie, and the last place of the names that this
+/// reader was given from the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Continuation {
+    pub at: Cookie,
+    pub last_kept: u64,
 }
 
 /// Kept names have lower places.
@@ -34,20 +41,20 @@ const GIVEN_MAX: usize = 1 << 16;
 
 impl Unkept {
     pub(crate) fn heap_bytes(&self) -> usize {
-        size_of::<Self>() + self.given.capacity() * size_of::<Cookie>()
+        size_of::<Self>() + self.given.capacity() * size_of::<Continuation>()
     }
 
-    /// An entry was given the next place, to which the origin gives this cookie.
-    fn gave(&mut self, cookie: Cookie) {
+    /// Records that an entry was given the next place.
+    fn gave(&mut self, continuation: Continuation) {
         if self.given.len() == GIVEN_MAX {
             self.given.pop_front();
         }
-        self.given.push_back(cookie);
+        self.given.push_back(continuation);
         self.next += 1;
     }
 
-    /// Where the origin goes on after a place.
-    fn after(&self, place: u64) -> Option<Cookie> {
+    /// Returns the continuation after a place.
+    fn after(&self, place: u64) -> Option<Continuation> {
         let first = self.next - self.given.len() as u64;
         self.given.get(usize::try_from(place.checked_sub(first)?).ok()?).copied()
     }
@@ -56,6 +63,8 @@ impl Unkept {
 impl State {
     /// From here on the origin lists names that are not kept.
     pub(crate) fn set_unkept(&mut self, from: Cookie) {
+        // A name that is learnt again later is not among those that are listed from here.
+        self.names.drop_unknown();
         let (epoch, last_kept) = (self.names.epoch(), self.names.next_place() - 1);
         // Readers of before go on.
         let (next, given) =
@@ -67,6 +76,11 @@ impl State {
     pub(crate) fn has_unkept(&self) -> bool {
         let epoch = self.names.epoch();
         !self.names.is_complete() && self.unkept.as_ref().is_some_and(|unkept| unkept.epoch == epoch)
+    }
+
+    /// Returns `true` if the origin lists all names.
+    pub(crate) fn keeps_no_listing(&self) -> bool {
+        self.has_unkept() && self.unkept.as_ref().is_some_and(|unkept| unkept.from == Cookie::START)
     }
 
     /// The last place of a name that is listed from here.
@@ -90,8 +104,8 @@ impl State {
         self.shows_names() && self.unkept_from(cookie).is_none()
     }
 
-    /// Where the origin is to go on after a place, if the names after it are not kept.
-    pub(crate) fn unkept_from(&self, cookie: Cookie) -> Option<Result<Cookie>> {
+    /// Returns the continuation at the origin after a place, if the names after it are not kept.
+    pub(crate) fn unkept_from(&self, cookie: Cookie) -> Option<Result<Continuation>> {
         if cookie.0 >= FIRST_PLACE {
             let after = self.unkept.as_ref().and_then(|unkept| unkept.after(cookie.0));
             return Some(after.ok_or(Error::OutOfRange));
@@ -99,7 +113,8 @@ impl State {
         let unkept = self.unkept.as_ref().filter(|_| self.has_unkept())?;
         let next = self.names.after(cookie.0.max(DOT_DOT)).next();
         let is_past = next.is_none_or(|(place, ..)| place > unkept.last_kept);
-        (is_past && cookie != Cookie::START).then_some(Ok(unkept.from))
+        let continuation = Continuation { at: unkept.from, last_kept: unkept.last_kept };
+        (is_past && cookie != Cookie::START).then_some(Ok(continuation))
     }
 
     /// Gives entries of the origin's to a reader, but for those that are listed from here, and for those that
@@ -107,12 +122,9 @@ impl State {
     pub(crate) fn pass_names_on(
         &mut self,
         there: &DirPage,
-        mut page: DirPage,
+        (mut page, last_kept): (DirPage, u64),
         hides: impl Fn(&[u8]) -> bool,
     ) -> DirPage {
-        // Also if names were dropped since: a reader that is given these has had only the ones that were kept
-        // then.
-        let last_kept = self.unkept.as_ref().map_or(u64::MAX, |unkept| unkept.last_kept);
         for entry in there.iter() {
             let is_kept = self.names.place_of(entry.name).is_some_and(|place| place <= last_kept);
             if is_kept || matches!(entry.name, b"." | b"..") || hides(entry.name) {
@@ -122,7 +134,7 @@ impl State {
             if !page.push(DirEntry { cookie: Cookie(unkept.next), entry: None, ..entry }) {
                 return page;
             }
-            unkept.gave(entry.cookie);
+            unkept.gave(Continuation { at: entry.cookie, last_kept });
         }
         if there.is_end() {
             page.set_end();

@@ -278,6 +278,11 @@ impl Names {
         self.is_growing = false;
     }
 
+    /// Drops the positions of names whose targets are unknown.
+    pub(crate) fn drop_unknown(&mut self) {
+        self.table.drop_unknown();
+    }
+
     /// Returns the position of a name whose target is known.
     pub(crate) fn place_of(&self, name: &[u8]) -> Option<u64> {
         self.table.find(name).filter(|(_, target)| target.is_some()).map(|(place, _)| place)
@@ -291,7 +296,7 @@ impl Names {
     fn set_all(&mut self, listed: &Listed) {
         self.table.begin_listing();
         listed.iter().for_each(|(name, target)| self.put(name, target));
-        self.dirty_parts.extend(self.table.end_listing().map(part_of));
+        self.dirty_parts.extend(self.table.end_listing().into_iter().map(part_of));
         self.absent = HashSet::new();
         if self.is_passing {
             self.unwritten();

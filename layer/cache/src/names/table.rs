@@ -114,11 +114,21 @@ impl Table {
         listed.for_each(|slot| slot.state = State::Known);
     }
 
-    /// It is taken in: names that it has not found go. Their places.
-    pub(super) fn end_listing(&mut self) -> impl Iterator<Item = u64> + use<> {
+    /// Ends a listing: removes names that it has not found. Returns their places.
+    pub(super) fn end_listing(&mut self) -> Vec<u64> {
+        self.remove_all(|state| matches!(state, State::Known | State::Unknown))
+    }
+
+    /// Removes the names whose targets are unknown.
+    pub(super) fn drop_unknown(&mut self) {
+        self.remove_all(|state| state == State::Unknown);
+    }
+
+    /// Removes names in these states, including all unknown ones. Returns their places.
+    fn remove_all(&mut self, is_gone: impl Fn(State) -> bool) -> Vec<u64> {
         let mut gone = Vec::new();
         for slot in &mut self.slots {
-            if matches!(slot.state, State::Known | State::Unknown) {
+            if slot.state != State::Removed && is_gone(slot.state) {
                 slot.state = State::Removed;
                 gone.push(slot.place);
             }
@@ -128,7 +138,7 @@ impl Table {
         let is_here = |slot: &u32| slots.get(*slot as usize).is_some_and(|slot| slot.state != State::Removed);
         self.index.retain(|slot| is_here(slot));
         self.tidy();
-        gone.into_iter()
+        gone
     }
 
     /// Of no name it is known any more what it leads to.

@@ -226,8 +226,8 @@ impl View {
 
     /// Lists a directory that is not waited for, and asks at the same time what the user may do there.
     async fn list_ahead(&self, dir: &Arc<Object>, is_guess: bool) -> Result<()> {
-        let has_room = self.cache().store.has_room_for_guesses();
-        if !has_room || !dir.state().wants_listing(self.cache().options_of(dir)) {
+        let is_full = self.cache().store.is_index_nearly_full();
+        if is_full || !dir.state().wants_listing(self.cache().options_of(dir)) {
             return Ok(());
         }
         let origin = self.open_unasked(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;

@@ -16,6 +16,11 @@ use crate::store::ObjectId;
 /// The type number of our handles: below those that other parts of the house add to the kernel's.
 const KIND: i32 = 1 << 12;
 
+/// First position of a directory that is found again, per number given so far, and its maximum, half of the
+/// positions below those of uncached names.
+const PLACES_PER_ID: u64 = 1 << 8;
+const PLACE_MAX: u64 = 1 << 39;
+
 /// Longest handle that an NFS server can give to its clients.
 const BYTES_MAX: usize = 46;
 
@@ -38,6 +43,11 @@ fn read_origins(bytes: &[u8]) -> Option<(u32, PersistentHandle)> {
     Some((u32::from_le_bytes(*fingerprint), handle))
 }
 
+/// Returns `true` if a client's handle was made of this object.
+fn is_of(object: &Object, (expected, handle): &(u32, PersistentHandle)) -> bool {
+    object.handle == *handle && fingerprint(&object.state().attr) == *expected
+}
+
 /// Tells a file from another that the origin gives the same handle.
 fn fingerprint(attr: &Attr) -> u32 {
     let numbers = [attr.fileid, attr.fsid, u64::from(file_type_number(attr.file_type))];
@@ -53,6 +63,9 @@ impl PersistentHandles for CachedFileSystem {
         let cache = &self.session().cache;
         let handle = |id: ObjectId| {
             let long = cache.objects.restored(&cache.store, id).and_then(|object| long_handle(&object));
+            if long.is_none() {
+                cache.store.keep_rows();
+            }
             PersistentHandle {
                 kind: KIND,
                 bytes: long.map_or_else(|| id.0.to_le_bytes()[..].into(), |bytes| bytes[..].into()),
@@ -67,6 +80,7 @@ impl PersistentHandles for CachedFileSystem {
         let (node, view) = (NodeId(u64::from_le_bytes(*number)), View::new(self.session(), cx));
         match (view.object(node), read_origins(origins)) {
             (Err(Error::Stale), Some(origins)) => Answer::later(view.found_again(node, origins)),
+            (Ok(object), Some(origins)) if !is_of(&object, &origins) => Answer::err(Error::Stale),
             _ => self.again(cx, node),
         }
     }
@@ -103,10 +117,13 @@ impl PersistentHandles for CachedFileSystem {
 }
 
 impl View {
-    /// Finds an object by the origin's handle whose row was removed, and gives it its number again. One that
-    /// has got another number since is stale: no file has two.
+    /// Finds an object by the origin's handle whose row was removed, and gives it its number again. Fails with
+    /// [`Error::Stale`] if it has got another number since that is in use.
     async fn found_again(self, node: NodeId, origins: (u32, PersistentHandle)) -> Result<Entry> {
         let (id, (expected, handle), cache) = (id_of(node)?, origins, self.cache());
+        if !cache.store.has_given(id) {
+            return Err(Error::Stale);
+        }
         let asked = Instant::now();
         let entry = cache.origin.resolve(&self.cx, &handle).await?;
         let new = Object::new(id, handle, entry.attr, &cache.objects.shared);
@@ -114,8 +131,27 @@ impl View {
         if fingerprint(&entry.attr) != expected {
             return Err(Error::Stale);
         }
+        if new.file_type == FileType::Directory {
+            // Beyond all positions that a reader may have from before: few names of a directory are given
+            // one without any new number.
+            let place = cache.store.new_id()?.0.saturating_mul(PLACES_PER_ID).min(PLACE_MAX);
+            new.state().names.restored(false, place);
+        }
+        // No file has two numbers: the later one goes, unless it is in use.
+        let other = cache.objects.known(&cache.store, &new.handle).map(|known| known.id);
+        if let Some(other) = other.filter(|other| *other != id) {
+            // An object that waits to be written is in use.
+            let store = cache.store.clone();
+            let flushed = cache.in_pool(&self.cx, move || {
+                store.flush();
+                Ok(())
+            });
+            flushed.resolve().await?;
+            cache.remove_unwanted(other, &new.handle);
+        }
         let object = cache.objects.add_again(&cache.store, new).ok_or(Error::Stale)?;
         let attr = cache.learn(&object, &entry.attr, asked)?;
+        cache.objects.doubt_late(&object, asked);
         self.given(Entry { node, attr }, &object).await
     }
 

@@ -13,7 +13,7 @@ use super::view::View;
 use crate::names::{DOT, DOT_DOT, Listed, ListingMark, Target};
 use crate::object::{Look, Object, State};
 use crate::origin::{OriginFile, detached};
-use crate::unkept;
+use crate::unkept::{self, Continuation};
 use crate::walk;
 
 /// A directory that others change all the time is listed so often until it stays the same meanwhile.
@@ -85,7 +85,10 @@ impl View {
     pub(super) fn has_listing(&self, dir: &Object, cookie: Cookie, plus: bool) -> bool {
         let options = self.cache().options_of(dir);
         let state = dir.state();
+        // Nothing was kept in a full index: there is space again.
+        let is_again = state.keeps_no_listing() && !self.cache().store.is_index_full();
         match cookie {
+            Cookie::START if is_again => false,
             Cookie::START if plus => state.is_believed(Look::Stat, options) && !state.wants_listing(options),
             Cookie::START => state.is_believed(Look::Stat, options) && state.shows_all_names(),
             _ => state.goes_on_after(cookie),
@@ -311,7 +314,7 @@ impl View {
             }
             state.names.is_growing()
         };
-        self.bound_index(origin).await?;
+        self.cache().bound_index_later();
         let names_max = self.cache().store.names_max();
         if names_max == 0 {
             self.cache().fetch_attr(&self.cx, dir).await?;
@@ -356,7 +359,7 @@ impl View {
                 self.fetch_unless_told(dir, asked).await?;
                 return Ok(Some(Gathered { listed, asked: oldest, unkept: Some(cookie) }));
             }
-            self.bound_index(origin).await?;
+            self.cache().bound_index_later();
             if self.cache().store.is_behind() {
                 let store = self.cache().store.clone();
                 let written = self.cache().in_pool(&origin.cx, move || {
@@ -368,26 +371,13 @@ impl View {
         }
     }
 
-    /// Waits until a full index has room again, if it can be made.
-    async fn bound_index(&self, origin: &OriginFile) -> Result<()> {
-        if !self.cache().store.is_index_full() {
-            return Ok(());
-        }
-        let cache = self.cache().clone();
-        let bounded = self.cache().in_pool(&origin.cx, move || {
-            cache.bound_index();
-            Ok(())
-        });
-        bounded.resolve().await
-    }
-
     /// Gives a reader names that are not kept here, as the origin lists them from there. It asks for
     /// attributes itself where it wants them.
     async fn pass_names_on(
         &self,
         file: File,
         dir: &Arc<Object>,
-        mut at: Cookie,
+        Continuation { mut at, last_kept }: Continuation,
         mut page: DirPage,
     ) -> Result<DirPage> {
         let origin = self.origin_file(file).await?;
@@ -395,7 +385,8 @@ impl View {
             let wanted = DirPage::new(unkept::names_only(page.budget()));
             let listing = origin.fs().readdir(&self.at_origin(), origin.file, at, wanted);
             let there = listing.resolve().await?;
-            page = dir.state().pass_names_on(&there, page, |name| self.cache().hides(dir.id, name));
+            let hides = |name: &[u8]| self.cache().hides(dir.id, name);
+            page = dir.state().pass_names_on(&there, (page, last_kept), hides);
             let Some(last) = there.iter().last().filter(|_| page.is_empty() && !page.is_end()) else {
                 return Ok(page);
             };

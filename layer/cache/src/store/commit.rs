@@ -203,9 +203,13 @@ impl Queue {
 
     fn finished(&self) {
         let mut pending = self.pending();
-        pending.done = pending.begun;
         pending.gone_under_way.clear();
-        let _out = std::mem::take(&mut pending.objects_under_way);
+        let written = std::mem::take(&mut pending.objects_under_way);
+        drop(pending);
+        // Objects that are written count as unused after a flush.
+        drop(written);
+        let mut pending = self.pending();
+        pending.done = pending.begun;
         drop(pending);
         self.done.notify_all();
     }

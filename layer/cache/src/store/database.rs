@@ -175,6 +175,15 @@ impl Database {
         self.0.prepare_cached("select 1 from names where id = ? limit 1")?.exists([number(id.0)])
     }
 
+    /// Returns `true` if rows must not be removed.
+    pub(super) fn keeps_rows(&self) -> Result<bool> {
+        self.0.query_row("pragma user_version", [], |row| row.get(0))
+    }
+
+    pub(super) fn set_keeps_rows(&self) -> Result<()> {
+        self.0.execute_batch("pragma user_version = 1")
+    }
+
     /// How many rows a table has.
     pub(super) fn count(&self, table: &str) -> Result<u64> {
         self.0

@@ -21,7 +21,7 @@ pub(crate) mod sweep;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl ObjectId {
 /// Limits and block size of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Capacity in bytes, beyond which data are evicted.
+    /// Capacity in bytes, beyond which data are evicted. A quarter is the bound of the index.
     pub capacity_bytes: u64,
     /// Unit of fetches and checksums in bytes: a power of two from 4 KiB to 1 MiB. Files already in the store
     /// keep theirs.
@@ -66,9 +66,6 @@ pub struct StoreOptions {
     pub memory_bytes: usize,
     /// Delay of a commit, to gather more changes in one transaction.
     pub commit_pause: Duration,
-    /// Bound the index to a part of the capacity. Off by default: while a full index gives up listings and
-    /// rows, a look-up of an existing name may be answered with `NotFound`.
-    pub bounds_index: bool,
 }
 
 impl Default for StoreOptions {
@@ -78,7 +75,6 @@ impl Default for StoreOptions {
             block_bytes: 64 << 10,
             memory_bytes: 64 << 20,
             commit_pause: Duration::from_millis(50),
-            bounds_index: false,
         }
     }
 }
@@ -102,8 +98,10 @@ pub(super) struct Shared {
     /// Size of the index's file, and how much of it is in use.
     index_bytes: AtomicU64,
     index_used_bytes: AtomicU64,
-    /// How much of it was left when all was removed that nothing holds, if that was too much.
+    /// Size at which the index could not be trimmed any further, if that was too much.
     index_held_bytes: AtomicU64,
+    /// `true` if clients have handles that work only with their row.
+    keeps_rows: AtomicBool,
     queue: Queue,
     eviction: Mutex<Eviction>,
     files: Mutex<Files>,
@@ -131,8 +129,8 @@ const UNNUMBERED: u64 = 1 << 63;
 /// So much of the capacity may be held, so that there is always something to evict.
 const HELD_PART: (u64, u64) = (3, 4);
 
-/// Part of the capacity that the index may have; and with what clients hold, on top of which there is a
-/// quarter of the first.
+/// Part of the capacity that the index may occupy; and the limit with rows that clients hold, on top of which
+/// a quarter of the first is allowed.
 const INDEX_PART: u64 = 4;
 const INDEX_HELD_PART: u64 = 2;
 
@@ -143,9 +141,8 @@ const NAMES_PART: u64 = 2;
 /// than it has room for.
 const INDEX_COUNTED: (u64, u64) = (3, 4);
 
-/// Parts of the index's bound: directories are listed unasked below the first, and rows are removed down to
-/// the second.
-const INDEX_GUESSES: (u64, u64) = (7, 8);
+/// Part of the index's bound below its maximum at which trimming begins, and the part to which it is trimmed.
+const INDEX_MARGIN: u64 = 8;
 const INDEX_TRIMMED: (u64, u64) = (3, 4);
 
 /// A name takes about so much in the index, with its object and that one's handle.
@@ -207,6 +204,7 @@ impl Store {
         };
         let (reader, writer, data) = database;
         let used_bytes = readable(reader.used_bytes()).unwrap_or_default();
+        let keeps_rows = readable(reader.keeps_rows()).unwrap_or_default();
         if used_bytes < file_bytes(&path) / 2 {
             readable(writer.shrink());
         }
@@ -221,6 +219,7 @@ impl Store {
             index_bytes: AtomicU64::new(file_bytes(&path)),
             index_used_bytes: AtomicU64::new(used_bytes),
             index_held_bytes: AtomicU64::new(0),
+            keeps_rows: AtomicBool::new(keeps_rows),
             queue: Queue::default(),
             eviction: Mutex::new(eviction),
             files: Mutex::default(),
@@ -393,21 +392,38 @@ impl Store {
         self.shared.is_index_full()
     }
 
-    /// Returns `true` if directories may be listed that no client has asked for.
-    pub(crate) fn has_room_for_guesses(&self) -> bool {
-        self.shared.index_used() < part_of(self.shared.index_max(), INDEX_GUESSES)
+    /// Returns `true` if the index should be trimmed. Directories are not listed unrequested then.
+    pub(crate) fn is_index_nearly_full(&self) -> bool {
+        self.shared.index_used_soon() >= self.shared.index_max() - self.shared.index_part() / INDEX_MARGIN
     }
 
-    /// Returns `true` if enough of a full index was removed.
+    /// Returns `true` if enough of the index was removed.
     pub(crate) fn is_index_trimmed(&self) -> bool {
-        self.shared.index_used() <= part_of(self.shared.index_max(), INDEX_TRIMMED)
+        self.shared.index_used() <= part_of(self.shared.index_part(), INDEX_TRIMMED)
     }
 
-    /// Records how much of the index clients hold: nothing before rows are removed, and after that all that
-    /// is left of an index that is still full.
-    pub(crate) fn set_index_held(&self, is_after: bool) {
-        let held = if is_after && self.is_index_full() { self.shared.index_used() } else { 0 };
+    /// Records the size of an index that cannot be trimmed any further, as clients hold the remainder.
+    pub(crate) fn set_index_held(&self) {
+        let held = if self.is_index_trimmed() { 0 } else { self.shared.index_used() };
         self.shared.index_held_bytes.store(held, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if rows must not be removed.
+    pub(crate) fn keeps_rows(&self) -> bool {
+        self.shared.keeps_rows.load(Ordering::Relaxed)
+    }
+
+    /// Retains all rows from now on, also in later lives: a client gets a handle that works only with its
+    /// row.
+    pub(crate) fn keep_rows(&self) {
+        if !self.shared.keeps_rows.swap(true, Ordering::Relaxed) {
+            readable(lock(&self.shared.reader).set_keeps_rows());
+        }
+    }
+
+    /// Returns `true` if this number was given to an object.
+    pub(crate) fn has_given(&self, id: ObjectId) -> bool {
+        id.0 < lock(&self.shared.ids).next
     }
 
     /// Returns how many names of a directory are kept: a large one leaves room for others. None in an index
@@ -440,11 +456,6 @@ impl Store {
     /// Removes an object's row, which leaves its data.
     pub(crate) fn remove_row(&self, id: ObjectId, handle: &PersistentHandle) {
         self.shared.queue.remove_object(id, key(handle));
-    }
-
-    /// Returns `true` if an object's row is about to be removed.
-    pub(crate) fn is_removed(&self, id: ObjectId) -> bool {
-        self.shared.queue.is_gone(id)
     }
 
     /// Drops the data of an object, if any are kept.
@@ -553,9 +564,12 @@ impl Shared {
         }
     }
 
+    fn index_part(&self) -> u64 {
+        self.options.capacity_bytes / INDEX_PART
+    }
+
     fn index_max(&self) -> u64 {
-        let (part, most) =
-            (self.options.capacity_bytes / INDEX_PART, self.options.capacity_bytes / INDEX_HELD_PART);
+        let (part, most) = (self.index_part(), self.options.capacity_bytes / INDEX_HELD_PART);
         part.max((self.index_held_bytes.load(Ordering::Relaxed) + part / 4).min(most))
     }
 
@@ -563,13 +577,15 @@ impl Shared {
         self.index_used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts rows that are to be written as well, once they matter.
+    /// Returns the size of the index with queued rows, once they matter.
+    fn index_used_soon(&self) -> u64 {
+        let used = self.index_used();
+        let counts_queue = used > self.index_max() / 2;
+        used + if counts_queue { self.queue.len() as u64 * NAME_BYTES } else { 0 }
+    }
+
     fn is_index_full(&self) -> bool {
-        let (used, max) = (self.index_used(), self.index_max());
-        if !self.options.bounds_index {
-            return false;
-        }
-        used >= max || used > max / 2 && used + self.queue.len() as u64 * NAME_BYTES >= max
+        self.index_used_soon() >= self.index_max()
     }
 
     fn path_of(&self, id: ObjectId, generation: u64) -> PathBuf {

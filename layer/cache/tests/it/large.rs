@@ -236,7 +236,7 @@ fn index_stays_within_its_quarter() {
     for contract in [Contract::CloseToOpen, Contract::Exclusive] {
         let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
         make_directories(&origin, dirs, files);
-        let small = StoreOptions { capacity_bytes: CAPACITY, bounds_index: true, ..StoreOptions::default() };
+        let small = StoreOptions { capacity_bytes: CAPACITY, ..StoreOptions::default() };
         let attr_refresh = Duration::from_secs(3600);
         let options = Options { contract, attr_refresh, prefetch: Prefetch::Off, ..Options::default() };
         let store = opened_store(dir.path(), small);
@@ -289,7 +289,7 @@ fn index_stays_within_its_quarter() {
 fn a_full_index_passes_listings_and_look_ups_through() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make_directories(&origin, 8, 100);
-    let none = StoreOptions { capacity_bytes: 4096, bounds_index: true, ..StoreOptions::default() };
+    let none = StoreOptions { capacity_bytes: 4096, ..StoreOptions::default() };
     let store = opened_store(dir.path(), none);
     let cache =
         tombolo_layer_cache::over(&*origin.export, store.clone(), Options::default()).expect("a cache");

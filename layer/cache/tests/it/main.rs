@@ -5,6 +5,7 @@ mod bad_input;
 mod coarse;
 mod contracts;
 mod damage;
+mod evicted;
 mod fetching;
 mod granted;
 mod images;

@@ -26,6 +26,8 @@ pub struct World {
     pub log: Mutex<Vec<String>>,
     /// Unanswered client operations, by cache.
     pub pending: [AtomicUsize; 2],
+    /// Nodes that the clients of each cache were given.
+    given: [Mutex<Vec<NodeId>>; 2],
     /// The origin's number of each file that a cache has numbered: it never changes.
     numbers: Mutex<HashMap<(usize, NodeId), u64>>,
     requests: AtomicU64,
@@ -102,7 +104,8 @@ impl World {
         let (wrong, log, numbers) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (requests, tags) = (AtomicU64::new(1), AtomicU64::new(1));
         let (history, pending) = (Mutex::new(history), [AtomicUsize::new(0), AtomicUsize::new(0)]);
-        Arc::new(Self { history, wrong, log, pending, numbers, requests, tags })
+        let given = Default::default();
+        Arc::new(Self { history, wrong, log, pending, given, numbers, requests, tags })
     }
 
     pub fn fail(&self, text: String) {
@@ -295,9 +298,19 @@ impl Caller {
         }
     }
 
+    /// Gives all nodes back, once no operation uses them.
+    pub fn forget(&self) {
+        if self.world.pending[self.cache].load(Ordering::Relaxed) == 0 {
+            let given = std::mem::take(&mut *self.world.given[self.cache].lock().expect("no panic"));
+            let given: Vec<_> = given.into_iter().map(|node| (node, 1)).collect();
+            self.fs.forget(&self.cx(), &given);
+        }
+    }
+
     /// Verifies that name, node and attributes were valid together.
     fn found(&self, op: &Op, dir: Node, text: &str, node: NodeId, attr: &Attr) -> Outcome<Node> {
         let id = identity(attr);
+        self.world.given[self.cache].lock().expect("no panic").push(node);
         self.check_number(node, id);
         self.check_name(op, dir.id, text.as_bytes(), Some(id));
         self.check_attr(op, id, attr, self.looks(op));
@@ -341,25 +354,46 @@ impl Caller {
         Ok(())
     }
 
+    /// Lists a directory, in small pages for every second request.
     async fn list(&self, dir: Node, plus: bool) -> Outcome<()> {
         let held = self.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;
         let op = self.begin();
-        let page = DirPage::new(DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus });
-        let page = self.fs.readdir(&op.cx, held.file, Cookie::START, page).resolve().await;
+        let listed = self.list_pages(dir, held.file, plus, &op).await;
         self.fs.release(&self.cx(), held.file);
-        let page = self.ended(&op, dir.id, page)?;
-        for listed in page.iter() {
-            if let Some(entry) = listed.entry {
-                let text = String::from_utf8_lossy(listed.name).into_owned();
-                self.found(&op, dir, &text, entry.node, &entry.attr)?;
-            }
-        }
+        let listed = listed?;
         for text in NAMES.iter().chain(&DIRS[1..]) {
-            if !page.iter().any(|listed| listed.name == text.as_bytes()) {
+            if !listed.iter().any(|listed| listed == text.as_bytes()) {
                 self.check_name(&op, dir.id, text.as_bytes(), None);
             }
         }
         Ok(())
+    }
+
+    /// Returns the names on all pages.
+    async fn list_pages(&self, dir: Node, file: File, plus: bool, first: &Op) -> Outcome<Vec<Vec<u8>>> {
+        let size_bytes = if first.cx.request.0 % 2 == 0 { 1 << 16 } else { 80 };
+        let (mut names, mut cookie) = (Vec::new(), Cookie::START);
+        loop {
+            let op = self.begin();
+            let page = DirPage::new(DirBudget { size_bytes, entry_bytes: 24, align: 8, plus });
+            let page = self.fs.readdir(&op.cx, file, cookie, page).resolve().await;
+            let page = self.ended(&op, dir.id, page)?;
+            for listed in page.iter() {
+                cookie = listed.cookie;
+                names.push(listed.name.to_vec());
+                if let Some(entry) = listed.entry {
+                    let text = String::from_utf8_lossy(listed.name).into_owned();
+                    self.found(&op, dir, &text, entry.node, &entry.attr)?;
+                }
+            }
+            if page.is_end() {
+                return Ok(names);
+            }
+            if page.is_empty() {
+                self.world.fail(format!("cache {}: an empty page of {} is not the last", self.cache, dir.id));
+                return Err(Error::InvalidArgument);
+            }
+        }
     }
 
     /// Requests a file's handle.
@@ -374,11 +408,26 @@ impl Caller {
         let op = self.begin();
         let handles = self.fs.persistent_handles().ok_or(Error::NotSupported)?;
         let entry = handles.resolve(&op.cx, &handle).resolve().await;
+        if matches!(entry, Err(Error::Stale)) && self.has_other_number(node) {
+            return Err(Error::Stale);
+        }
         let entry = self.ended(&op, node.id, entry)?;
+        self.world.given[self.cache].lock().expect("no panic").push(entry.node);
         if (entry.node, identity(&entry.attr)) != (node.node, node.id) {
             self.world.fail(format!("cache {}: a handle of {node:?} leads to {entry:?}", self.cache));
         }
         Ok(())
+    }
+
+    /// Returns `true` if an evicted file may have got another number since that is in use.
+    fn has_other_number(&self, node: Node) -> bool {
+        if self.world.pending[self.cache].load(Ordering::Relaxed) > 1 {
+            return true;
+        }
+        let numbers = self.world.numbers.lock().expect("no panic");
+        numbers
+            .iter()
+            .any(|((cache, other), id)| (*cache, *id) == (self.cache, node.id) && *other != node.node)
     }
 
     fn begin(&self) -> Op {

@@ -139,7 +139,6 @@ impl Run {
             block_bytes: 4096,
             memory_bytes: self.plan.memory_bytes(),
             commit_pause: FOR_EVER,
-            bounds_index: false,
         };
         let store = opened_store(&self.dir(cache), &identity, options);
         let refresh = if self.plan.never_old { FOR_EVER } else { Duration::ZERO };
@@ -206,6 +205,12 @@ impl Run {
                 self.start(cache);
             }
             97 => self.running(self.seed as usize % 2).cache.flush(),
+            98 | 99 => {
+                let cache = self.random.usize(..2);
+                self.world.note(format_args!("cache {cache} gives up what is unused"));
+                self.running(cache).caller.forget();
+                self.running(cache).cache.evict_index();
+            }
             _ => self.begin(),
         }
     }
