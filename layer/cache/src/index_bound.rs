@@ -107,7 +107,7 @@ impl Cache {
         let Some(begun) = hand.begun else {
             if self.store.is_index_nearly_full() && !self.index_bound.is_paused() {
                 self.store.flush();
-                hand.round = hand.round.saturating_sub(1);
+                hand.round = hand.round.min(SPARED_MS.len() - 1).saturating_sub(1);
                 hand.begun = self.store.is_index_nearly_full().then(Instant::now);
             }
             return hand.begun.is_some();
@@ -125,7 +125,7 @@ impl Cache {
         }
         hand.begun = None;
         self.store.set_index_held();
-        if self.store.is_index_full() {
+        if self.store.is_index_nearly_full() {
             let pause = PAUSE.0.max(begun.elapsed() * PAUSE.1);
             *lock(&self.index_bound.paused_until) = Some(Instant::now() + pause);
         }

@@ -23,8 +23,7 @@ pub(crate) struct Objects {
     tables: Mutex<Tables>,
     /// Locked while an object that was not in memory is added.
     first: Mutex<()>,
-    /// Last local change of an object that has left memory since.
-    left_changed: Mutex<Option<Instant>>,
+    left: Mutex<Left>,
     /// Number of rows removed so far.
     removals: AtomicU64,
     /// `true` if some former entries are only in the store.
@@ -43,6 +42,19 @@ struct Tables {
     hasher: RandomState,
 }
 
+/// Last local changes of objects that have left memory: answers to earlier requests are not believed.
+#[derive(Default)]
+struct Left {
+    hasher: RandomState,
+    /// Changes by the hash of the origin's handle.
+    recent: HashMap<u64, Instant>,
+    /// Last change of any object before those.
+    before: Option<Instant>,
+}
+
+/// Maximum number of changes recorded by handle.
+const LEFT_MAX: usize = 4096;
+
 /// Memory per node of the origin's, which occupies memory there: 1 KB in the NFS client.
 const NODE_BYTES: usize = 2048;
 
@@ -51,7 +63,7 @@ impl Objects {
         Self {
             tables: Mutex::default(),
             first: Mutex::default(),
-            left_changed: Mutex::default(),
+            left: Mutex::default(),
             removals: AtomicU64::new(0),
             let_go: AtomicBool::new(false),
             memory_bytes,
@@ -114,7 +126,7 @@ impl Objects {
         let by_handle = object.as_ref().map(|object| tables.take_handle(object));
         self.removals.fetch_add(1, Ordering::Release);
         store.remove_row(id, handle);
-        self.left(object.as_ref().and_then(|object| object.state().changed));
+        object.iter().for_each(|object| lock(&self.left).add(object, object.state().changed));
         drop(tables);
         drop((object, by_handle));
         true
@@ -195,15 +207,10 @@ impl Objects {
     /// Requires revalidation of an object that was not in memory, if the answer to a request made at `asked`
     /// may precede a local change of it.
     pub(crate) fn doubt_late(&self, object: &Object, asked: Instant) {
-        if lock(&self.left_changed).is_some_and(|changed| asked < changed) {
-            object.doubt();
+        if lock(&self.left).last_change(&object.handle).is_some_and(|changed| asked < changed) {
+            let mut state = object.state();
+            (state.asked, state.latest) = (None, Some(Instant::now()));
         }
-    }
-
-    /// Records that an object leaves memory, changed here at this time.
-    fn left(&self, changed: Option<Instant>) {
-        let mut last = lock(&self.left_changed);
-        *last = (*last).max(changed);
     }
 
     /// Adds an object under the number it had before its row was removed. Returns `None` if the origin's
@@ -229,7 +236,7 @@ impl Objects {
     /// Forgets an object that is gone at the origin.
     pub(crate) fn forget(&self, object: &Object) {
         object.state().is_gone = true;
-        self.left(Some(Instant::now()));
+        lock(&self.left).add(object, Some(Instant::now()));
         let mut tables = self.tables();
         let both = (tables.take_handle(object), tables.by_id.remove(&object.id));
         drop(tables);
@@ -264,7 +271,7 @@ impl Objects {
         }
         let mut tables = self.tables();
         let gone = tables.take_unused(taken().saturating_sub(most / 4 * 3), part);
-        gone.iter().for_each(|object| self.left(object.state().changed));
+        gone.iter().for_each(|object| lock(&self.left).add(object, object.state().changed));
         drop(tables);
         self.let_go.store(true, Ordering::Relaxed);
         drop(gone);
@@ -274,6 +281,20 @@ impl Objects {
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Left {
+    fn add(&mut self, object: &Object, changed: Option<Instant>) {
+        let Some(changed) = changed else { return };
+        if self.recent.len() >= LEFT_MAX {
+            self.before = self.before.max(self.recent.drain().map(|(_, changed)| changed).max());
+        }
+        self.recent.insert(self.hasher.hash_one(&object.handle), changed);
+    }
+
+    fn last_change(&self, handle: &PersistentHandle) -> Option<Instant> {
+        self.before.max(self.recent.get(&self.hasher.hash_one(handle)).copied())
     }
 }
 
