@@ -9,9 +9,9 @@
 //! There is no cache. The server is not trusted: its replies are checked, and a protocol violation ends the
 //! link.
 //!
-//! A session outlives its links ([`LinkLossPolicy`]). Without a link its requests wait; on the next one nodes are
-//! found again by their handles, files are reopened, locks are taken again, and unanswered requests are sent
-//! again with their original sequence numbers.
+//! A session outlives its links ([`LinkLossPolicy`]). Without a link its requests wait; on the next one nodes
+//! are found again by their handles, files are reopened, locks are taken again, and unanswered requests are
+//! sent again with their original sequence numbers.
 //!
 //! Non-goals: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), connecting
 //! (`tombolo_host_links::connect`).

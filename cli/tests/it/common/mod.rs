@@ -62,8 +62,8 @@ impl Scratch {
         command
     }
 
-    /// Returns a command that runs a program in a mount namespace, after a script. Mounts of tests that run at
-    /// the same time are detached in it: a copy of a mount would keep it, and its server, alive.
+    /// Returns a command that runs a program in a mount namespace, after a script. Mounts of concurrent tests
+    /// are detached in it: a copy of a mount would keep it, and its server, alive.
     pub fn in_own_mounts(&self, script: &str, program: &Path, words: &[&str]) -> Command {
         let script = format!("umount -i -a -l -t fuse.tombolo && {script} && exec \"$@\"");
         let mut command = self.program("unshare".as_ref(), &["-m", "sh", "-c", &script, "sh"]);
