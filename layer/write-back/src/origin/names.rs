@@ -286,6 +286,10 @@ impl<'a> Names<'a> {
                 continue;
             }
             for key in keys {
+                // Its directory could not be created: nobody has removed it.
+                if self.round.below(key.0).is_err() {
+                    continue;
+                }
                 let Some(target) = self.wanted(key).filter(|_| !busy.contains(key)) else { continue };
                 let holder = self.holders.get(key).copied().flatten();
                 if let Some(holder) = holder {

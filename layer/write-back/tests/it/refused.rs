@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tombolo_core::fs::{Export, Mode, Op, SetAttr};
+use tombolo_core::fs::{Export, Mode, Op, RenameFlags, SetAttr};
 use tombolo_core::{Answer, Ctx, Error, Identity};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
@@ -107,6 +107,59 @@ fn a_refusal_is_not_tried_again_unasked() {
     let owner = origin.direct.find("given").expect("there").attr.uid;
     chown(at, "given", owner);
     proxy.write_back.flush().expect("nothing is refused");
+}
+
+/// An origin that refuses one operation while that is so.
+struct Refusing(Op, AtomicBool);
+
+impl Around for Refusing {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        match call.op == self.0 && self.1.load(Ordering::Relaxed) {
+            true => Answer::err(Error::NotPermitted),
+            false => inner(),
+        }
+    }
+}
+
+fn refusing(op: Op) -> (Origin, Arc<Refusing>) {
+    let refusing = Arc::new(Refusing(op, AtomicBool::new(true)));
+    let layer = refusing.clone();
+    let over = |inner: Arc<dyn Export>| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>;
+    (Origin::with(over), refusing)
+}
+
+#[test]
+fn links_and_renames_into_refused_directory_are_retained() {
+    let (mut origin, refusing) = refusing(Op::Mkdir);
+    for name in ["linked", "moved"] {
+        origin.direct.put(name, name.as_bytes()).expect("written");
+    }
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    at.mkdir("made").expect("answered");
+    at.link("linked", "made/link").expect("answered");
+    at.rename("moved", "made/moved", RenameFlags::empty()).expect("answered");
+    at.put("both", b"both").expect("written");
+    at.link("both", "made/both").expect("answered");
+    let is_shown = |at: &Session, place: &str| {
+        for (path, data) in [("made/link", "linked"), ("made/moved", "moved"), ("made/both", "both")] {
+            let read = at.get(path).unwrap_or_else(|error| panic!("{place}: {path}: {error}"));
+            assert_eq!(read, data.as_bytes(), "{place}: {path}");
+        }
+    };
+    for _ in 0..2 {
+        proxy.write_back.flush().expect_err("refused");
+        is_shown(at, "after a refusal");
+        assert_eq!(proxy.write_back.status().conflicts, 0);
+    }
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    proxy.write_back.flush().expect_err("refused");
+    is_shown(&proxy.session, "after a restart");
+    refusing.1.store(false, Ordering::Relaxed);
+    proxy.write_back.flush().expect("now it is allowed");
+    is_shown(&origin.direct, "at the origin");
+    assert!(proxy.write_back.status().is_clean);
 }
 
 #[test]
