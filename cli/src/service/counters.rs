@@ -54,9 +54,13 @@ pub struct WriteBackState {
     /// `true` if the origin has all changes.
     #[serde(default)]
     pub is_clean: bool,
-    /// Files and directories with attributes that a program has set and the origin has refused.
+    /// Files and directories with attributes that a program has set, or other changes, that the origin has
+    /// refused.
     #[serde(default)]
     pub refused: u64,
+    /// The origin has all changes up to this one, except what it has refused.
+    #[serde(default)]
+    pub settled: u64,
     /// `true` if the origin refused changes in the last attempt, rather than being unreachable or full.
     #[serde(default)]
     pub is_refused: bool,
@@ -85,6 +89,7 @@ impl WriteBackState {
     pub fn lasting_refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
         let lasts = match now.at_origin >= self.change {
             true => now.refused > 0,
+            false if now.settled >= self.change => now.refused > 0,
             false => now.is_refused && now.attempts_ended > self.attempts_begun,
         };
         now.failure.as_deref().filter(|_| lasts)
@@ -109,6 +114,7 @@ impl From<WriteBackStatus> for WriteBackState {
             failure: status.failure,
             is_clean: status.is_clean,
             refused: status.refused as u64,
+            settled: status.settled,
             is_refused: status.is_refused,
             attempts_begun: status.attempts_begun,
             attempts_ended: status.attempts_ended,

@@ -169,7 +169,7 @@ const WRITE_BACK_GAUGES: &[Family<WriteBackState>] = &[
     ("write_back_on_disk", "Last change up to which the local disk has everything", |state| state.on_disk),
     ("write_back_at_origin", "Last change up to which the origin has everything", |state| state.at_origin),
     ("write_back_torn", "Blocks that were being overwritten at an unclean end", |state| state.torn),
-    ("write_back_refused", "Files and directories with attributes that the origin has refused", |state| {
+    ("write_back_refused", "Files and directories with changes that the origin has refused", |state| {
         state.refused
     }),
     ("write_back_failing", "1 if the last attempt to send changes to the origin failed", |state| {

@@ -1,7 +1,7 @@
 //! Write-back proxies of an origin that refuses some changes.
 
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -72,6 +72,40 @@ fn squashing_origin_receives_all_but_set_owners() {
         far.write_back().stop();
         assert_eq!(owner(&tree.join("three")), 1000);
     }
+}
+
+#[test]
+fn refused_device_is_reported_retained_and_blocks_nothing() {
+    let Some(mut far) = Far::squashing("root") else { return };
+    let (tree, mnt) = (far.place.0.path("tree"), far.place.mnt());
+    fs::set_permissions(&tree, Permissions::from_mode(0o777)).expect("chmod");
+    let proxy = far.write_back();
+    let made = Command::new("mknod").arg(mnt.join("null")).args(["c", "1", "3"]).status();
+    assert!(made.expect("mknod(1)").success());
+    fs::write(mnt.join("other"), "other").expect("write");
+    let refusal = "the origin refuses what was done to null";
+    far.session(&["flush"]).failed(1, &[refusal, "kept"]);
+    assert_eq!(fs::read_to_string(tree.join("other")).expect("read"), "other");
+    assert_eq!(temporary_names(&tree), [""; 0]);
+    // Nothing is under way: it ends at once.
+    far.session(&["wait", "--remote", "--timeout", "60"]).failed(1, &[refusal, "session flush"]);
+    let shown = far.session(&["show"]);
+    assert!(shown.out.contains("refused    1\n") && shown.out.contains(refusal), "{}", shown.out);
+
+    fs::write(mnt.join("later"), "later").expect("write");
+    until("it does not wait for the device", || tree.join("later").exists());
+    proxy.kill();
+    far.place.take_away(&mnt);
+    let mut proxy = far.write_back();
+    assert!(fs::symlink_metadata(mnt.join("null")).expect("retained").file_type().is_char_device());
+    proxy.signal("TERM");
+    assert_eq!(proxy.wait().code(), Some(1));
+
+    far.stop_origin();
+    far.squash = "none";
+    far.start_origin();
+    far.write_back().stop();
+    assert!(fs::symlink_metadata(tree.join("null")).expect("there").file_type().is_char_device());
 }
 
 #[test]

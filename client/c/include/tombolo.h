@@ -194,7 +194,7 @@ int tombolo_watermarks(struct tombolo_tree *tree, struct tombolo_watermarks *out
  * most `timeout_ms` milliseconds, unless that is negative. It does not speed anything up: the proxy does both within
  * seconds, unless the origin is unreachable.
  *
- * -ETIMEDOUT: some changes are still missing; -EPERM: the origin has everything except attributes that it refuses;
+ * -ETIMEDOUT: some changes are still missing; -EPERM: the origin has everything except what it refuses;
  * -EINVAL: another place; -ENODATA: the tree's server does not defer changes.
  */
 int tombolo_wait(struct tombolo_tree *tree, unsigned int place, int timeout_ms);

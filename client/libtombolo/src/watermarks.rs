@@ -42,7 +42,7 @@ impl Tree {
 
     /// Blocks until everything changed before this call has reached `place`; fails with [`Error::TimedOut`]
     /// after `timeout`. It does not speed anything up: the proxy sends changes to the origin within seconds.
-    /// [`Error::NotPermitted`] if the origin has everything except attributes that it refused.
+    /// [`Error::NotPermitted`] if the origin has everything except what it refused.
     pub fn wait_for_changes(&self, place: Reached, timeout: Option<Duration>) -> Result<Watermarks> {
         let (begun, wanted) = (Instant::now(), self.watermarks().wait()?.change);
         loop {
@@ -51,9 +51,11 @@ impl Tree {
                 Reached::LocalDisk => marks.on_disk,
                 Reached::Origin => marks.at_origin,
             };
+            if place == Reached::Origin && marks.refused > 0 && marks.settled.max(reached) >= wanted {
+                return Err(Error::NotPermitted);
+            }
             if reached >= wanted {
-                let is_refused = place == Reached::Origin && marks.refused > 0;
-                return if is_refused { Err(Error::NotPermitted) } else { Ok(marks) };
+                return Ok(marks);
             }
             let left = timeout.map_or(PAUSE, |timeout| timeout.saturating_sub(begun.elapsed()));
             if left.is_zero() {

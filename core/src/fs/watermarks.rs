@@ -13,10 +13,12 @@ pub struct Watermarks {
     pub change: u64,
     /// Number of the last change on the local disk.
     pub on_disk: u64,
-    /// Number of the last change at the origin, not counting those that it refused.
+    /// Number of the last change up to which the origin has everything, except attributes that it refused.
     pub at_origin: u64,
-    /// Number of files and directories with attributes that the origin refused.
+    /// Number of files and directories with attributes or other changes that the origin refused.
     pub refused: u64,
+    /// Number of the last change up to which the origin has everything, except what it refused.
+    pub settled: u64,
 }
 
 impl Watermarks {
@@ -29,7 +31,7 @@ impl fmt::Display for Watermarks {
         write!(f, "change={} on_disk={} at_origin={}", self.change, self.on_disk, self.at_origin)?;
         match self.refused {
             0 => Ok(()),
-            refused => write!(f, " refused={refused}"),
+            refused => write!(f, " refused={refused} settled={}", self.settled),
         }
     }
 }
@@ -44,12 +46,13 @@ impl FromStr for Watermarks {
             words.find(|(found, _)| *found == key).and_then(|(_, value)| value.parse().ok())
         };
         let needed = |key: &str| value(key).ok_or_else(|| Error::io("invalid watermarks"));
-        let refused = value("refused").unwrap_or(0);
+        let at_origin = needed("at_origin")?;
         Ok(Self {
             change: needed("change")?,
             on_disk: needed("on_disk")?,
-            at_origin: needed("at_origin")?,
-            refused,
+            at_origin,
+            refused: value("refused").unwrap_or(0),
+            settled: value("settled").unwrap_or(at_origin),
         })
     }
 }
@@ -60,9 +63,10 @@ mod tests {
 
     #[test]
     fn watermarks_round_trip_and_ignore_unknown_words() {
-        let marks = Watermarks { change: 12, on_disk: 11, at_origin: u64::MAX, refused: 0 };
+        let marks =
+            Watermarks { change: 12, on_disk: 11, at_origin: u64::MAX, refused: 0, settled: u64::MAX };
         assert_eq!(marks.to_string(), "change=12 on_disk=11 at_origin=18446744073709551615");
-        for marks in [marks, Watermarks { refused: 3, ..marks }] {
+        for marks in [marks, Watermarks { refused: 3, at_origin: 7, settled: 9, ..marks }] {
             assert_eq!(marks.to_string().parse::<Watermarks>().expect("watermarks"), marks);
         }
         let more = format!("epoch=1 {marks} new\n");

@@ -1,14 +1,14 @@
 //! State shared by all sessions and the write-back thread.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Client, FileSystem, LockTable, NodeId, PermissionCheck, Watermarks};
-use tombolo_core::{Ctx, Identity, Result};
+use tombolo_core::{Ctx, Error, Identity, Result};
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::pace::Pace;
 use tombolo_host_runtime::promise::Promise;
@@ -94,12 +94,28 @@ pub(crate) struct ControlState {
     pub is_refused: bool,
     /// Latest refusal of requested attributes. The origin may have accepted them since.
     pub refusal: Option<String>,
+    /// Number of nodes with an operation that the origin refused in the last attempt.
+    pub refused_nodes: usize,
+    /// Set if the last attempt has left nothing but refused operations and what depends on them.
+    pub stuck: Option<Stuck>,
+    /// Change up to which the origin has everything except what it refused.
+    pub settled: u64,
     /// Time of the next attempt after a failed one.
     pub retry: Option<Instant>,
     /// Number of conflicts, in which both versions were retained.
     pub conflicts: u64,
     /// Number of blocks that failed their checksums at the start.
     pub torn: u64,
+}
+
+/// Changes that only wait for what the origin has refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Stuck {
+    pub nodes: Arc<HashSet<NodeId>>,
+    /// Latest possible time of the oldest of them.
+    pub first: Instant,
+    /// End of the attempt that met the refusal.
+    pub ended: Instant,
 }
 
 /// A gate that writers pass, closed while the changes to send are selected.
@@ -134,6 +150,9 @@ pub(crate) struct Alone<'a>(&'a Shared, NodeId);
 /// Interval between queries of the free space on the local disk.
 const ROOM_REFRESH: Duration = Duration::from_millis(200);
 
+/// Time after a refusal in which writers without space fail at once, without another attempt.
+const REFUSAL_LASTS: Duration = Duration::from_secs(30);
+
 /// Space left free on the local disk, in bytes.
 const DISK_SPARE_BYTES: u64 = 64 << 20;
 
@@ -167,11 +186,16 @@ impl Shared {
 
     /// Returns the progress of changes: made, on the disk, and at the origin.
     pub(crate) fn watermarks(&self) -> Watermarks {
-        let at_origin = self.control.state().at_origin;
+        let (at_origin, settled, refused_nodes) = {
+            let state = self.control.state();
+            (state.at_origin, state.settled.max(state.at_origin), state.refused_nodes)
+        };
         let on_disk = self.journal.stable_change();
         let tree = self.tree();
-        // Read last, so that neither of the others exceeds it.
-        Watermarks { change: tree.change, on_disk, at_origin, refused: tree.refused_count() as u64 }
+        let refused_nodes = if tree.is_clean() { 0 } else { refused_nodes };
+        let refused = (tree.refused_count() + refused_nodes) as u64;
+        // Read last, so that none of the others exceeds it.
+        Watermarks { change: tree.change, on_disk, at_origin, refused, settled }
     }
 
     /// Makes one change completely or, on failure, not at all. The ticket reports when it is on the disk.
@@ -214,8 +238,8 @@ impl Shared {
     }
 
     /// Waits until `bytes` more unsent bytes fit, as long as sending data can free space: data of unnamed
-    /// files are never sent.
-    pub(crate) async fn wait_for_room(&self, bytes: u64) {
+    /// files are never sent. Fails if an attempt has just shown that only refused changes occupy it.
+    pub(crate) async fn wait_for_room(&self, bytes: u64) -> Result<()> {
         loop {
             let freed = {
                 // Locked first, so that space freed after the check notifies this waiter.
@@ -223,8 +247,13 @@ impl Shared {
                 let dirty_bytes = self.tree().dirty_bytes;
                 let is_full = dirty_bytes > 0 && dirty_bytes + bytes > self.options.dirty_bytes_max;
                 let has_room = !(is_full || dirty_bytes > 0 && self.is_disk_full(&mut room));
-                if has_room || !self.tree().brings_data() {
-                    return;
+                if has_room || !self.tree().brings_data(|_| true) {
+                    return Ok(());
+                }
+                let stuck = self.control.state().stuck.clone();
+                let stuck = stuck.filter(|stuck| stuck.ended.elapsed() < REFUSAL_LASTS);
+                if stuck.is_some_and(|stuck| !self.tree().brings_data(|id| !stuck.nodes.contains(&id))) {
+                    return Err(Error::NoSpace);
                 }
                 room.freed.clone()
             };

@@ -465,10 +465,10 @@ impl Tree {
         self.dirty.iter().filter(is_dirty).count()
     }
 
-    /// Returns `true` if any file has data to send.
-    pub(crate) fn brings_data(&self) -> bool {
+    /// Returns `true` if any of the selected files has data to send.
+    pub(crate) fn brings_data(&self, is_one: impl Fn(NodeId) -> bool) -> bool {
         let brings = |id: &NodeId| self.nodes.get(id).is_some_and(|node| !node.layers.is_empty());
-        self.dirty.iter().any(|id| brings(id) && !self.is_unnamed(*id))
+        self.dirty.iter().any(|id| brings(id) && !self.is_unnamed(*id) && is_one(*id))
     }
 
     /// Records the name by which a file was found.

@@ -12,6 +12,7 @@ use tombolo_core::fs::{Entry, Name, NameBuf, NodeId};
 use tombolo_core::{Ctx, Error, Identity, Result};
 use tombolo_host_runtime::lock;
 
+use super::attributes::is_refusal;
 use super::plan::Key;
 use super::round::Round;
 use crate::tree::{Target, Tree, is_hidden};
@@ -48,19 +49,28 @@ impl Round {
         }
     }
 
-    /// Looks at names, and takes in what is there. Answers those that are not as they were known.
-    pub(super) fn look_at(self: &Arc<Self>, keys: Vec<Key>) -> HashSet<Key> {
+    /// Looks up names, and takes in what is there. Returns those that are not as they were known, and those
+    /// that the origin refuses to look up.
+    pub(super) fn look_at(self: &Arc<Self>, keys: Vec<Key>) -> (HashSet<Key>, HashSet<Key>) {
         let looked = Arc::new(Mutex::new(Vec::new()));
+        let refused = Arc::new(Mutex::new(HashSet::new()));
         let ours: HashSet<NodeId> = {
             let tree = self.shared.tree();
             let places = tree.differences().flat_map(|(_, _, place)| [place.before, place.now]);
             places.flatten().map(|target| target.node).collect()
         };
         for key in keys {
-            let (round, looked) = (self.clone(), looked.clone());
+            let (round, looked, refused) = (self.clone(), looked.clone(), refused.clone());
             self.start(key.0, async move {
-                let found = round.look(&key).await?;
-                lock(&looked).push((key, found));
+                match round.look(&key).await {
+                    Ok(found) => lock(&looked).push((key, found)),
+                    Err(error) => {
+                        if is_refusal(&error) {
+                            lock(&refused).insert(key);
+                        }
+                        return Err(error);
+                    }
+                }
                 Ok(())
             });
         }
@@ -82,14 +92,17 @@ impl Round {
         if conflicts > 0 {
             self.shared.control.tell(|state| state.conflicts += conflicts);
         }
-        others
+        (others, std::mem::take(&mut *lock(&refused)))
     }
 
     async fn look(&self, key: &Key) -> Result<Option<Entry>> {
-        let below = self.below(key.0)?;
-        let cx = Ctx { fetched_since: Some(Instant::now()), ..self.cx(Identity::ROOT) };
-        match self.shared.below.lookup(&cx, below, key.1.as_name()).resolve().await {
-            Ok(entry) => {
+        let (fs, below, since) = (&self.shared.below, self.below(key.0)?, Some(Instant::now()));
+        let user = self.shared.tree().place(key.0, &key.1).map(|place| place.user.clone());
+        // A squashed superuser may not search what its user may.
+        let users = [Identity::ROOT, user.unwrap_or(Identity::ROOT)];
+        let look = |cx: &Ctx| fs.lookup(&Ctx { fetched_since: since, ..cx.clone() }, below, key.1.as_name());
+        match self.by_first(&users, look).await {
+            Ok((entry, cx)) => {
                 self.shared.below.forget(&cx, &[(entry.node, 1)]);
                 Ok(Some(entry))
             }

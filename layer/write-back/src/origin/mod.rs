@@ -14,13 +14,14 @@ mod plan;
 mod round;
 mod window;
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tombolo_core::{Ctx, Error, Interrupt, Result};
 
-use crate::shared::{ControlState, SESSION, Shared};
+use crate::Options;
+use crate::shared::{ControlState, SESSION, Shared, Stuck};
 
 pub(crate) use attributes::is_refusal;
 use round::{Failure, How, Outcome, Round};
@@ -58,8 +59,11 @@ pub struct Status {
     pub torn: u64,
     /// Whether it lacks nothing.
     pub is_clean: bool,
-    /// Nodes with attributes that were asked for and that the origin has refused.
+    /// Number of nodes with attributes that were asked for, or with another operation, that the origin has
+    /// refused.
     pub refused: usize,
+    /// The origin has all changes up to this one, except what it has refused and what depends on that.
+    pub settled: u64,
     /// Whether the last attempt to bring changes there has met a refusal, and not only an origin that is away
     /// or full.
     pub is_refused: bool,
@@ -78,6 +82,12 @@ pub(crate) struct Sender {
 
 /// After an attempt that failed the next waits for so long; twice as long each time, up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Interval at which refused operations are retried while there are no other changes.
+const RETRY_REFUSED: Duration = Duration::from_secs(300);
+
+/// Minimum interval at which writers that wait for space have them retried.
+const RETRY_FOR_SPACE: Duration = Duration::from_secs(1);
 
 /// Where another changes the same names all the time, it is waited.
 const ROUNDS_MAX: u32 = 8;
@@ -149,10 +159,13 @@ impl Sender {
         };
         let on_disk = self.shared.journal.stable_change();
         let state = self.shared.control.state();
+        let stuck = state.stuck.as_ref();
+        let oldest = [state.dirty_since.map(|(first, _)| first), stuck.map(|stuck| stuck.first)];
+        let refused_nodes = if is_clean { 0 } else { state.refused_nodes };
         Status {
             dirty_bytes,
             dirty_nodes,
-            oldest: state.dirty_since.map(|(first, _)| first.elapsed()),
+            oldest: oldest.into_iter().flatten().min().map(|first| first.elapsed()),
             change,
             on_disk,
             at_origin: state.at_origin,
@@ -160,7 +173,8 @@ impl Sender {
             conflicts: state.conflicts,
             torn: state.torn,
             is_clean,
-            refused,
+            refused: refused + refused_nodes,
+            settled: state.settled.max(state.at_origin),
             is_refused: refused > 0 || state.is_refused,
             attempts_begun: state.begun,
             attempts_ended: state.ended,
@@ -183,18 +197,31 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
     // What an earlier life has left may have been under way.
     let mut looks = true;
     while let Some((since, is_asked)) = next(shared) {
+        let begun = Instant::now();
         let outcome = attempt(shared, interrupt, How { looks, tries_refused: is_asked });
         looks = outcome.is_err();
         shared.control.tell(|state| {
             state.ended = state.begun;
+            let stuck = state.stuck.take();
             match outcome {
                 Ok(change) => {
                     state.at_origin = state.at_origin.max(change);
                     (state.failure, state.retry, state.is_refused) = (None, None, false);
-                    pause = RETRY.0;
+                    (state.refused_nodes, pause) = (0, RETRY.0);
+                }
+                Err(Failure { reason, is_refused, refused, stuck: Some(now) }) => {
+                    (state.failure, state.is_refused) = (Some(reason), is_refused);
+                    (state.refused_nodes, pause) = (refused, RETRY.0);
+                    state.settled = state.settled.max(now.change);
+                    // Refused operations take at most half of the time.
+                    state.retry = Some(Instant::now() + begun.elapsed().min(RETRY.1));
+                    let first = stuck.map_or(since.0, |before| before.first.min(since.0));
+                    let nodes = Arc::new(now.nodes);
+                    state.stuck = Some(Stuck { nodes, first, ended: Instant::now() });
                 }
                 Err(failure) => {
                     (state.failure, state.is_refused) = (Some(failure.reason), failure.is_refused);
+                    state.refused_nodes = failure.refused;
                     state.retry = Some(Instant::now() + pause);
                     pause = RETRY.1.min(pause * 2);
                     let last = state.dirty_since.map_or(since.1, |(_, last)| last);
@@ -202,6 +229,8 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
                 }
             }
         });
+        // Writers that wait learn that only refused changes occupy the space.
+        shared.freed();
     }
 }
 
@@ -215,7 +244,7 @@ fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut how: How) -> std::re
         }
     }
     let reason = "another client keeps changing the origin".into();
-    Err(Failure { reason, is_refused: false })
+    Err(Failure { reason, ..Failure::default() })
 }
 
 /// Waits until changes are to be brought to the origin. Answers when the first and the last of them were
@@ -227,7 +256,7 @@ fn next(shared: &Shared) -> Option<((Instant, Instant), bool)> {
             return None;
         }
         let now = Instant::now();
-        let due = due(shared, &state);
+        let due = due(&shared.options, &state);
         if state.is_urgent || due.is_some_and(|due| due <= now) {
             let is_asked = std::mem::take(&mut state.is_urgent);
             state.has_waiting = false;
@@ -239,11 +268,34 @@ fn next(shared: &Shared) -> Option<((Instant, Instant), bool)> {
     }
 }
 
-fn due(shared: &Shared, state: &MutexGuard<'_, ControlState>) -> Option<Instant> {
-    let (first, last) = state.dirty_since?;
+/// Returns the time of the next attempt.
+fn due(options: &Options, state: &ControlState) -> Option<Instant> {
+    let refused = state.stuck.as_ref().map(|stuck| match state.has_waiting {
+        true => stuck.ended + RETRY_FOR_SPACE,
+        false => stuck.ended + RETRY_REFUSED,
+    });
+    let Some((first, last)) = state.dirty_since else { return refused };
     let due = match state.has_waiting {
         true => first,
-        false => (first + shared.options.delay_max).min(last + shared.options.idle),
+        false => (first + options.delay_max).min(last + options.idle),
     };
-    Some(state.retry.map_or(due, |retry| retry.max(due)))
+    let due = state.retry.map_or(due, |retry| retry.max(due));
+    Some(refused.map_or(due, |refused| refused.min(due)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_changes_are_retried_and_delay_no_others() {
+        let (options, now) = (Options::default(), Instant::now());
+        let stuck = Stuck { nodes: Arc::default(), first: now, ended: now };
+        let mut state = ControlState { stuck: Some(stuck), ..ControlState::default() };
+        assert_eq!(due(&options, &state), Some(now + RETRY_REFUSED));
+        state.dirty_since = Some((now, now));
+        assert_eq!(due(&options, &state), Some(now + options.idle));
+        (state.dirty_since, state.has_waiting) = (None, true);
+        assert_eq!(due(&options, &state), Some(now + RETRY_FOR_SPACE));
+    }
 }

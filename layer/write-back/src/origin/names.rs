@@ -15,7 +15,7 @@ use tombolo_host_runtime::lock;
 use super::attributes::is_refusal;
 use super::conflicts;
 use super::plan::Key;
-use super::round::Round;
+use super::round::{Round, WAITS};
 use crate::tree::{Set, Target, hidden_name, is_hidden};
 
 /// One operation on names.
@@ -86,6 +86,7 @@ impl Round {
         }
         // They go on to differ: what is shown of them is what they are here.
         let Moves { from, to } = names.moves();
+        self.keep_links(from.values().chain(to.values()).flatten());
         self.set_undone(from.into_keys().chain(to.into_keys()));
         self.restore(&others);
     }
@@ -103,12 +104,17 @@ impl Round {
             let before = |key: &Key| Some((key.clone(), tree.place(key.0, &key.1)?.before?.node));
             old.iter().filter_map(before).collect()
         };
-        let unknown = self.look_at(old);
-        for key in &unknown {
+        let (mut unknown, refused) = self.look_at(old);
+        for key in unknown.iter().chain(&refused) {
             let wanted = self.plan.names.get(key).and_then(|wanted| wanted.target);
             let wanted = wanted.map(|target| target.node);
-            self.put_off([Some(key.0), wanted, before.get(key).copied()].into_iter().flatten());
+            let nodes = [wanted, before.get(key).copied()].into_iter().flatten();
+            match refused.contains(key) {
+                true => self.set_undone(nodes),
+                false => self.put_off(nodes.chain([key.0])),
+            }
         }
+        unknown.extend(refused);
         unknown
     }
 
@@ -123,6 +129,13 @@ impl Round {
             Some((dir, self.shared.below.getattr(&cx, below, None).wait().ok()?))
         };
         others.filter_map(attr).collect()
+    }
+
+    /// Directories with names that are not at the origin may have another link count here.
+    fn keep_links<'a>(&self, undone: impl Iterator<Item = &'a Key>) {
+        let missing = self.plan.directories().filter(|chosen| self.below(chosen.id).is_err());
+        let homes = missing.filter_map(|chosen| Some(chosen.home.as_ref()?.0));
+        self.set_links_differ(undone.map(|key| key.0).chain(homes));
     }
 
     fn restore(self: &Arc<Self>, others: &[(NodeId, Attr)]) {
@@ -371,14 +384,23 @@ impl<'a> Names<'a> {
 
     /// What waits for something that failed is for the next time.
     fn give_up_the_rest(&self) {
-        for (node, keys) in self.moves().to {
-            for key in keys {
-                let error = Error::io("what it replaces, or is to become, is not there yet");
-                for node in [node, key.0] {
-                    if !self.round.has_failed(node) {
-                        self.round.fail(Some(node), &error);
-                    }
-                }
+        let (round, to) = (self.round, self.moves().to);
+        loop {
+            let waits = |key: &Key| {
+                let holder = self.holders.get(key).copied().flatten();
+                round.below(key.0).is_err() || holder.is_some_and(|holder| round.has_failed(holder.node))
+            };
+            let waiting =
+                to.iter().filter(|(node, keys)| !round.has_failed(**node) && keys.iter().any(waits));
+            let waiting: Vec<NodeId> = waiting.map(|(node, _)| *node).collect();
+            if waiting.is_empty() {
+                break;
+            }
+            round.wait_for_others(waiting);
+        }
+        for (node, keys) in to.into_iter().filter(|(node, _)| !round.has_failed(*node)) {
+            for id in keys.into_iter().map(|key| key.0).chain([node]) {
+                round.fail(Some(id), &Error::io(WAITS));
             }
         }
     }
@@ -388,8 +410,10 @@ impl<'a> Names<'a> {
         let moves = self.moves();
         let is_over = |node: &NodeId| !moves.to.contains_key(node) && !self.round.has_failed(*node);
         let gone = moves.from.iter().filter(|(node, _)| is_over(node)).flat_map(|(_, keys)| keys);
-        let gone: Vec<&Key> = gone.filter(|key| self.wanted(key).is_none()).collect();
-        let full: HashSet<NodeId> = gone.iter().map(|key| key.0).collect();
+        let is_there = |key: &&Key| self.wanted(key).is_none() && self.round.below(key.0).is_ok();
+        let gone: Vec<&Key> = gone.filter(is_there).collect();
+        // Also with names whose removal was refused.
+        let full: HashSet<NodeId> = moves.from.values().flatten().map(|key| key.0).collect();
         let (mut ops, mut busy) = (Vec::new(), HashSet::new());
         for key in gone {
             let Some(target) = self.holders.get(key).copied().flatten() else { continue };
@@ -421,7 +445,9 @@ impl<'a> Names<'a> {
                     Ok(()) => (true, Ok(())),
                     Err(Error::InvalidArgument) if matches!(op.kind, Kind::Rename { .. }) => (false, Ok(())),
                     Err(error) => {
-                        op.directories().for_each(|dir| round.fail(Some(dir), &error));
+                        if !is_refusal(&error) {
+                            op.directories().for_each(|dir| round.fail(Some(dir), &error));
+                        }
                         round.set_doubtful(op.keys());
                         (false, Err(error))
                     }

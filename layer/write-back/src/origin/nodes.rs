@@ -22,7 +22,8 @@ impl Round {
     /// New directories, those above first.
     pub(super) fn make_directories(self: &Arc<Self>) {
         for level in &self.plan.new_directories {
-            for chosen in level.iter().filter_map(|id| self.plan.nodes.get(id)) {
+            let chosen = level.iter().filter_map(|id| self.plan.nodes.get(id));
+            for chosen in chosen.filter(|chosen| !self.lacks_home(chosen)) {
                 let (round, chosen) = (self.clone(), chosen.clone());
                 self.start(chosen.id, async move { round.make(&chosen).await.map(drop) });
             }
@@ -32,7 +33,7 @@ impl Round {
 
     /// Files, links and devices: made where they are new, with their data and attributes.
     pub(super) fn send_files(self: &Arc<Self>) {
-        for chosen in self.plan.files() {
+        for chosen in self.plan.files().filter(|chosen| !self.lacks_home(chosen)) {
             let (round, chosen) = (self.clone(), chosen.clone());
             self.start(chosen.id, async move { round.send_file(&chosen).await });
         }

@@ -46,11 +46,23 @@ pub(super) enum Outcome {
 }
 
 /// Why the origin does not have it all.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Failure {
     pub reason: String,
     /// The origin has refused some of it, and does so again.
     pub is_refused: bool,
+    /// Number of nodes with a refused operation.
+    pub refused: usize,
+    /// What was not sent, if refusals are the only reason.
+    pub stuck: Option<Stuck>,
+}
+
+/// Changes that only wait for what the origin has refused.
+#[derive(Clone, Debug)]
+pub(super) struct Stuck {
+    pub nodes: HashSet<NodeId>,
+    /// All other changes up to this one are at the origin.
+    pub change: u64,
 }
 
 /// What came of it so far.
@@ -58,8 +70,14 @@ pub(super) struct Failure {
 struct Found {
     /// Nodes that could not be brought there.
     failed: HashSet<NodeId>,
-    /// The first reason.
+    /// The first reason, unless it is a refusal or follows from one.
     failure: Option<String>,
+    /// The first failure that follows from another, such as a missing directory.
+    consequence: Option<String>,
+    /// Nodes with an operation that the origin has refused, other than a change of attributes.
+    refused_nodes: HashSet<NodeId>,
+    /// The first of these refusals.
+    refused_operation: Option<String>,
     /// Names of operations that have failed.
     doubtful: HashSet<Key>,
     /// The origin is away: the rest is not tried.
@@ -72,14 +90,14 @@ struct Found {
     made_by_owner: HashSet<NodeId>,
     /// Directories in which names were changed.
     changed: HashSet<NodeId>,
+    /// Directories whose link count may differ when all else has arrived.
+    links_differ: HashSet<NodeId>,
     /// What nodes are there now; `None`: to be looked at.
     versions: HashMap<NodeId, Option<WeakAttr>>,
     /// What was asked for of nodes and the origin has refused.
     refused: HashMap<NodeId, Set>,
     /// The first of these refusals.
     refusal: Option<String>,
-    /// An operation was refused, and not because the origin is away or full.
-    is_refused: bool,
 }
 
 /// Work that fails where it panics: neither is the node taken for one that has arrived, nor does the thread
@@ -88,11 +106,16 @@ struct Caught<F>(Pin<Box<F>>);
 
 const PANICKED: &str = "write-back has panicked: see the log";
 
+/// Maximum number of refusals logged in one attempt.
+const REFUSALS_LOGGED: usize = 100;
+
+pub(super) const WAITS: &str = "what it replaces, or is to become, is not there yet";
+
 impl Round {
     /// Brings all that differs now to the origin. A panic is a failure.
     pub(super) fn run(shared: &Arc<Shared>, interrupt: &Interrupt, how: How) -> Outcome {
         let run = AssertUnwindSafe(|| Self::attempt(shared, interrupt, how));
-        let panicked = Failure { reason: PANICKED.into(), is_refused: false };
+        let panicked = Failure { reason: PANICKED.into(), ..Failure::default() };
         catch_unwind(run).unwrap_or(Outcome::Failed(panicked))
     }
 
@@ -100,7 +123,8 @@ impl Round {
         if how.looks {
             let round = Self::new(shared, interrupt, Plan::default());
             round.look_at_all();
-            if let Some(failure) = lock(&round.found).failure() {
+            // Names that could not be looked up are left alone later: they hold up nothing else.
+            if let Some(failure) = lock(&round.found).failure(0).filter(|failure| failure.stuck.is_none()) {
                 return Outcome::Failed(failure);
             }
         }
@@ -128,7 +152,7 @@ impl Round {
         if let Some(refusal) = found.refusal.clone() {
             shared.control.tell(|state| state.refusal = Some(refusal));
         }
-        match found.failure() {
+        match found.failure(round.plan.change) {
             Some(failure) => Outcome::Failed(failure),
             None if found.has_conflicts => Outcome::Again,
             None => Outcome::Done(round.plan.change),
@@ -157,8 +181,12 @@ impl Round {
         });
     }
 
+    /// Records that work for a node has failed. A refused operation holds up nothing but what depends on it.
     pub(super) fn fail(&self, id: Option<NodeId>, error: &Error) {
         let error_text = with_causes(error);
+        if let Some(id) = id.filter(|_| is_refusal(error)) {
+            return self.fail_refused(id, &error_text);
+        }
         tracing::warn!(
             node = id.map(|id| id.0),
             error = error_text,
@@ -167,8 +195,44 @@ impl Round {
         let mut found = lock(&self.found);
         found.failed.extend(id);
         found.is_over |= is_away(error) || id.is_none();
-        found.is_refused |= is_refusal(error);
         found.failure.get_or_insert(error_text);
+    }
+
+    fn fail_refused(&self, id: NodeId, error: &str) {
+        let is_new =
+            self.shared.control.state().stuck.as_ref().is_none_or(|stuck| !stuck.nodes.contains(&id));
+        let before = {
+            let mut found = lock(&self.found);
+            found.failed.insert(id);
+            found.refused_nodes.insert(id);
+            found.refused_nodes.len() - 1
+        };
+        if before > 0 && (!is_new || before >= REFUSALS_LOGGED) {
+            return;
+        }
+        let path = self.shared.tree().shown_path(id);
+        let refusal = format!("the origin refuses what was done to {path}: {error}");
+        if is_new {
+            tracing::warn!(node = id.0, "{refusal}");
+        }
+        lock(&self.found).refused_operation.get_or_insert(refusal);
+    }
+
+    /// Records that nodes wait for others that are not at the origin.
+    pub(super) fn wait_for_others(&self, ids: impl IntoIterator<Item = NodeId>) {
+        let mut found = lock(&self.found);
+        found.failed.extend(ids);
+        found.consequence.get_or_insert_with(|| WAITS.into());
+    }
+
+    /// Returns `true` if the directory of a new node could not be created: then neither is the node.
+    pub(super) fn lacks_home(&self, chosen: &Chosen) -> bool {
+        let home = chosen.home.as_ref().map(|(dir, _)| *dir);
+        let lacks = home.is_some_and(|dir| self.has_failed(dir) && self.below(dir).is_err());
+        if lacks {
+            self.wait_for_others([chosen.id]);
+        }
+        lacks
     }
 
     /// Nodes whose names are not all there yet.
@@ -232,6 +296,10 @@ impl Round {
     /// Names were changed in a directory.
     pub(super) fn set_changed(&self, dir: NodeId) {
         lock(&self.found).changed.insert(dir);
+    }
+
+    pub(super) fn set_links_differ(&self, dirs: impl IntoIterator<Item = NodeId>) {
+        lock(&self.found).links_differ.extend(dirs);
     }
 
     pub(super) fn has_changed(&self, dir: NodeId) -> bool {
@@ -325,6 +393,11 @@ impl Round {
                 let is_there = found.sent.contains(&chosen.id) && !found.failed.contains(&chosen.id);
                 let refused = found.refused.get(&chosen.id).copied().unwrap_or_default();
                 settle(tree, chosen, is_there.then_some(refused));
+                if found.links_differ.contains(&chosen.id)
+                    && let Some(node) = tree.node_mut(chosen.id)
+                {
+                    node.set |= Set::NAMES;
+                }
             }
             for (id, version) in &found.versions {
                 if tree.nodes.contains_key(id)
@@ -339,7 +412,7 @@ impl Round {
             tree.bury_gone();
             tree.epoch += 1;
             tree.forget_settled();
-            if found.failure.is_none() && !found.has_conflicts {
+            if found.failure(self.plan.change).is_none() && !found.has_conflicts {
                 tree.at_origin(self.plan.change);
             }
         });
@@ -354,9 +427,14 @@ impl Round {
 }
 
 impl Found {
-    fn failure(&self) -> Option<Failure> {
-        let reason = self.failure.clone()?;
-        Some(Failure { reason, is_refused: self.is_refused })
+    /// Returns why the origin does not have all up to `change`.
+    fn failure(&self, change: u64) -> Option<Failure> {
+        let others = self.failure.as_ref();
+        let reason = others.or(self.refused_operation.as_ref()).or(self.consequence.as_ref())?.clone();
+        let is_refused = !self.refused_nodes.is_empty();
+        let is_stuck = is_refused && others.is_none() && !self.has_conflicts;
+        let stuck = is_stuck.then(|| Stuck { nodes: self.failed.clone(), change });
+        Some(Failure { reason, is_refused, refused: self.refused_nodes.len(), stuck })
     }
 }
 

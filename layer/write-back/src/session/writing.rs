@@ -25,7 +25,7 @@ impl View {
             let attr = self.attr(id).await?;
             return Ok(Written { count: 0, stability: Stability::FileSync, file: self.told(&attr, attr) });
         }
-        self.shared().wait_for_room(len).await;
+        self.shared().wait_for_room(len).await?;
         let appends = opening.flags.contains(OpenFlags::APPEND) && !how.in_place;
         let stability = match () {
             () if opening.flags.contains(OpenFlags::SYNC) => Stability::FileSync,

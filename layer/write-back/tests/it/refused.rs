@@ -1,17 +1,19 @@
 //! Attributes that the origin refuses to set: requested ones remain differences, implied ones follow the
 //! origin, and everything else arrives.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use tombolo_core::fs::{Export, Mode, Op, RenameFlags, SetAttr};
+use tombolo_back_memory::Memory;
+use tombolo_core::fs::{Device, Export, FileType, Mode, NewMode, Op, RenameFlags, SetAttr};
 use tombolo_core::{Answer, Ctx, Error, Identity};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
-use tombolo_layer_write_back::{Allowed, try_out};
+use tombolo_layer_write_back::{Allowed, Options, try_out};
 
-use crate::shown::names;
-use crate::world::{Origin, Session};
+use crate::random::{Action, Side};
+use crate::shown::{names, tree};
+use crate::world::{Origin, Session, attach};
 
 /// Uid that the origin substitutes for unknown users.
 const NOBODY: u32 = 65534;
@@ -160,6 +162,240 @@ fn links_and_renames_into_refused_directory_are_retained() {
     proxy.write_back.flush().expect("now it is allowed");
     is_shown(&origin.direct, "at the origin");
     assert!(proxy.write_back.status().is_clean);
+}
+
+/// What a program does that is refused.
+fn do_refused(op: Op, at: &Session) {
+    match op {
+        Op::Mknod => {
+            let (dir, name) = at.place("pipe").expect("a place");
+            let (kind, mode) = (FileType::Fifo, NewMode::settled(Mode::new(0o600)));
+            at.fs.mknod(&at.cx, dir, name, kind, mode, Device::default()).wait().expect("answered");
+        }
+        Op::Mkdir => {
+            at.mkdir("made").expect("answered");
+            at.mkdir("made/deep").expect("answered");
+            at.put("made/deep/file", b"file").expect("answered");
+        }
+        Op::Create => at.put("made", b"file").expect("answered"),
+        Op::Rename => at.rename("old", "new", RenameFlags::empty()).expect("answered"),
+        Op::Link => at.link("old", "new").expect("answered"),
+        Op::Write => at.put("old", b"new").expect("answered"),
+        _ => {
+            at.unlink("full/file").expect("answered");
+            at.rmdir("full").expect("answered");
+        }
+    }
+}
+
+fn is_shown(op: Op, at: &Session) -> bool {
+    let holds = |path: &str, data: &[u8]| at.get(path).is_ok_and(|found| found == data);
+    match op {
+        Op::Mknod => at.find("pipe").is_ok_and(|found| found.attr.file_type == FileType::Fifo),
+        Op::Mkdir => holds("made/deep/file", b"file"),
+        Op::Create => holds("made", b"file"),
+        Op::Rename => holds("new", b"old") && at.find("old").is_err(),
+        Op::Link => holds("new", b"old") && holds("old", b"old"),
+        Op::Write => holds("old", b"new"),
+        _ => at.find("full").is_err(),
+    }
+}
+
+#[test]
+fn refused_operations_are_reported_retained_and_block_nothing() {
+    for op in [Op::Mknod, Op::Mkdir, Op::Create, Op::Rename, Op::Link, Op::Write, Op::Unlink] {
+        let (mut origin, refusing) = refusing(op);
+        origin.direct.put("old", b"old").expect("written");
+        origin.direct.put("kept", b"kept").expect("written");
+        origin.direct.mkdir("full").expect("made");
+        origin.direct.put("full/file", b"file").expect("written");
+        let prompt = std::time::Duration::from_millis(20);
+        let options = Options { idle: prompt, delay_max: prompt, ..Options::default() };
+        let proxy = origin.proxy_with(options);
+        let at = &proxy.session;
+        do_refused(op, at);
+        chown(at, "kept", 5);
+        chown(at, "", 5);
+        let refused = format!("{:?}", proxy.write_back.flush().expect_err("refused"));
+        assert!(refused.contains("the origin refuses what was done to"), "{op:?}: {refused}");
+        let status = proxy.write_back.status();
+        assert_eq!((status.refused, status.is_refused, status.is_clean), (1, true, false), "{op:?}");
+        assert!(status.at_origin < status.change, "{op:?}: what was refused has not arrived");
+        assert_eq!(status.settled, status.change, "{op:?}");
+        assert!(status.failure.is_some_and(|failure| refused.contains(&failure)), "{op:?}");
+        let owner = |path: &str| origin.direct.find(path).expect("there").attr.uid;
+        assert_eq!((owner("kept"), owner("")), (5, 5), "{op:?}");
+        assert!(is_shown(op, at), "{op:?}");
+        // It is not tried again and again, and others do not wait for it.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let ended = proxy.write_back.status().attempts_ended;
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        assert_eq!(proxy.write_back.status().attempts_ended, ended, "{op:?}");
+        chown(at, "kept", 6);
+        let begun = std::time::Instant::now();
+        while owner("kept") != 6 {
+            assert!(begun.elapsed().as_secs() < 20, "{op:?}: it waits for what was refused");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        origin.kill(proxy);
+        let proxy = origin.proxy();
+        assert!(is_shown(op, &proxy.session), "{op:?}: it outlives a restart");
+        proxy.write_back.flush().expect_err("it is tried once more, and refused");
+        assert!(proxy.write_back.status().at_origin < proxy.write_back.status().change, "{op:?}");
+        refusing.1.store(false, Ordering::Relaxed);
+        proxy.write_back.flush().expect("now it is allowed");
+        assert!(is_shown(op, &origin.direct), "{op:?}");
+        let status = proxy.write_back.status();
+        assert_eq!((status.refused, status.is_clean, status.failure), (0, true, None), "{op:?}");
+    }
+}
+
+#[test]
+fn refused_lookups_block_nothing_else() {
+    let (origin, refusing) = refusing(Op::Lookup);
+    refusing.1.store(false, Ordering::Relaxed);
+    for name in ["old", "kept"] {
+        origin.direct.put(name, name.as_bytes()).expect("written");
+    }
+    let proxy = origin.proxy();
+    do_refused(Op::Rename, &proxy.session);
+    chown(&proxy.session, "kept", 5);
+    drop(proxy);
+    refusing.1.store(true, Ordering::Relaxed);
+    // Names are looked up first, as the earlier proxy may have changed them.
+    let proxy = origin.proxy();
+    proxy.write_back.flush().expect_err("refused");
+    assert_eq!(origin.direct.find("kept").expect("there").attr.uid, 5);
+    assert!(origin.direct.get("old").is_ok(), "not changed unseen");
+    refusing.1.store(false, Ordering::Relaxed);
+    proxy.write_back.flush().expect("now it is allowed");
+    assert!(is_shown(Op::Rename, &origin.direct));
+    assert_eq!(proxy.write_back.status().conflicts, 0);
+}
+
+#[test]
+fn removal_of_refused_files_ends_their_refusal() {
+    let (origin, _refusing) = refusing(Op::Mkdir);
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    do_refused(Op::Mkdir, at);
+    proxy.write_back.flush().expect_err("refused");
+    at.unlink("made/deep/file").expect("removed");
+    at.rmdir("made/deep").expect("removed");
+    proxy.write_back.flush().expect_err("refused");
+    at.rmdir("made").expect("removed");
+    proxy.write_back.flush().expect("nothing is refused");
+    let status = proxy.write_back.status();
+    assert_eq!((status.refused, status.is_clean, status.failure), (0, true, None));
+}
+
+#[test]
+fn writers_fail_once_only_refused_data_occupy_the_space() {
+    let (origin, refusing) = refusing(Op::Create);
+    origin.direct.put("old", b"old").expect("written");
+    let hour = std::time::Duration::from_secs(3600);
+    let options = Options { dirty_bytes_max: 1000, idle: hour, delay_max: hour, ..Options::default() };
+    let proxy = origin.proxy_with(options);
+    let at = &proxy.session;
+    at.put("refused", &[1; 900]).expect("there is space");
+    for _ in 0..2 {
+        let (writer, (ended, written)) = (at.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || ended.send(writer.put("old", &[2; 200])));
+        let written = written.recv_timeout(std::time::Duration::from_secs(30));
+        assert!(matches!(written.expect("it does not wait"), Err(Error::NoSpace)));
+        assert!(proxy.write_back.status().failure.is_some_and(|failure| failure.contains("refuses")));
+    }
+    // Each writer made no attempt of its own.
+    assert!(proxy.write_back.status().attempts_ended <= 2);
+    at.put("old", &[2; 50]).expect("there is space for it");
+    proxy.write_back.flush().expect_err("refused");
+    assert_eq!(origin.direct.get("old").expect("there"), [2; 50]);
+    at.unlink("refused").expect("removed");
+    at.put("old", &[3; 200]).expect("there is space again");
+    refusing.1.store(false, Ordering::Relaxed);
+    proxy.write_back.flush().expect("all is there");
+}
+
+/// An origin that refuses changes at random, and look-ups as well.
+struct Moody {
+    /// Of 1,000 calls so many are refused.
+    rate: AtomicU64,
+    random: Mutex<fastrand::Rng>,
+}
+
+impl Around for Moody {
+    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        let mut random = self.random.lock().expect("a lock");
+        let errors = [Error::NotPermitted, Error::AccessDenied, Error::ReadOnly, Error::NotSupported];
+        let is_refused = random.u64(0..1000) < self.rate.load(Ordering::Relaxed);
+        let can_be = call.mutates || call.op == Op::Lookup || call.op == Op::Open;
+        match errors.into_iter().nth(random.usize(0..4)).filter(|_| is_refused && can_be) {
+            Some(error) => Answer::err(error),
+            None => {
+                drop(random);
+                inner()
+            }
+        }
+    }
+}
+
+/// What a tree shows of names and data: attributes may be the origin's.
+fn names_and_data(session: &Session) -> Vec<(String, u32, String, u64, u64)> {
+    let all = tree(session, false).into_iter();
+    all.map(|(path, one)| (path, one.nlink, one.same_as, one.size, one.content)).collect()
+}
+
+#[test]
+fn random_refusals_lose_nothing_and_hold_back_the_watermark() {
+    let cases = std::env::var("TOMBOLO_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(3);
+    for seed in 0..cases {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let moody = Arc::new(Moody { rate: AtomicU64::new(0), random: Mutex::new(random.fork()) });
+        let layer = moody.clone();
+        let origin = Origin::with(|inner| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>);
+        let twin: Arc<Memory> = Arc::default();
+        let (mut twin, mut proxy) = (Side::new(attach(&*twin)), origin.proxy());
+        let mut here = Side::new(proxy.session.clone());
+        for step in 0..300 {
+            let action = Action::random(&mut random);
+            let (expected, got) = (twin.perform(&action), here.perform(&action));
+            let context = format!("seed {seed}, step {step}: {action:?}");
+            assert_eq!(got, expected, "{context}");
+            if random.u8(0..20) == 0 {
+                moody.rate.store([20, 200, 700][random.usize(0..3)], Ordering::Relaxed);
+                let flushed = proxy.write_back.flush();
+                moody.rate.store(0, Ordering::Relaxed);
+                let status = proxy.write_back.status();
+                match flushed.is_ok() && status.is_clean {
+                    true => {
+                        assert_eq!(
+                            names_and_data(&origin.direct),
+                            names_and_data(&twin.session),
+                            "{context}"
+                        );
+                        assert_eq!(status.at_origin, status.change, "{context}");
+                    }
+                    false => assert!(!status.is_clean || status.refused == 0, "{context}"),
+                }
+            }
+            if random.u8(0..60) == 0 {
+                here.let_go();
+                twin.let_go();
+                drop((here, proxy));
+                proxy = origin.proxy();
+                here = Side::new(proxy.session.clone());
+            }
+            if random.u8(0..20) == 0 {
+                assert_eq!(names_and_data(&here.session), names_and_data(&twin.session), "{context}");
+            }
+        }
+        here.let_go();
+        proxy.write_back.flush().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(names_and_data(&origin.direct), names_and_data(&twin.session), "seed {seed}");
+        let status = proxy.write_back.status();
+        assert_eq!((status.refused, status.is_clean, status.conflicts), (0, true, 0), "seed {seed}");
+        assert_eq!((status.dirty_bytes, status.at_origin), (0, status.change), "seed {seed}");
+    }
 }
 
 #[test]
