@@ -366,17 +366,8 @@ fn random_refusals_lose_nothing_and_hold_back_the_watermark() {
                 let flushed = proxy.write_back.flush();
                 moody.rate.store(0, Ordering::Relaxed);
                 let status = proxy.write_back.status();
-                match flushed.is_ok() && status.is_clean {
-                    true => {
-                        assert_eq!(
-                            names_and_data(&origin.direct),
-                            names_and_data(&twin.session),
-                            "{context}"
-                        );
-                        assert_eq!(status.at_origin, status.change, "{context}");
-                    }
-                    false => assert!(!status.is_clean || status.refused == 0, "{context}"),
-                }
+                let has_arrived = names_and_data(&origin.direct) == names_and_data(&twin.session);
+                assert!(has_arrived || flushed.is_err() && status.at_origin < status.change, "{context}");
             }
             if random.u8(0..60) == 0 {
                 here.let_go();
