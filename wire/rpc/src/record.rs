@@ -179,7 +179,7 @@ impl Records {
         Ok(Ok(mark))
     }
 
-    /// Returns the available part of a fragment whose bytes begin at `from`.
+    /// Returns the available part of a fragment, whose bytes begin at `from`, and advances past it.
     fn piece(
         &mut self,
         returned_bytes: usize,

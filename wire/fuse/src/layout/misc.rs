@@ -96,7 +96,7 @@ wire_struct! {
 wire_struct! {
     /// `struct fuse_bmap_in`.
     pub struct BmapIn {
-        /// Block in the file.
+        /// Number of the block in the file, in units of `blocksize`.
         pub block: u64,
         pub blocksize: u32,
         pub padding: u32,

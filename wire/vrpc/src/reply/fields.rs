@@ -1,4 +1,4 @@
-//! Encoding of the fields of answers.
+//! Encoding and decoding of the fields of answers.
 
 use tombolo_core::fs::{
     Attr, Change, Created, Entry, Lock, Made, NodeId, OpenId, Opened, PermissionCheck, Profile, Renamed,
