@@ -89,7 +89,7 @@ pub struct Peer {
     pub memo: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// Origin of calls.
+/// Origin of calls: the client's address or link.
 #[derive(Clone, Debug)]
 pub enum Origin {
     /// A network address. IPv4-mapped IPv6 addresses appear as IPv4.

@@ -40,9 +40,9 @@ pub(super) struct SharedConnection {
     calls: AtomicUsize,
     /// Bytes of replies waiting while the socket is full.
     unsent_bytes: AtomicUsize,
-    /// `true` if the event thread must be woken once these are below their limits.
+    /// `true` if the event thread must be woken once `calls` and `unsent_bytes` are below their limits.
     waits: AtomicBool,
-    /// `true` if the event thread must be woken after the last call.
+    /// `true` if the connection ends: the event thread must be woken when the last call is completed.
     ending: AtomicBool,
     /// The send queue's phase, readable without its lock: no reply is added (`sealed`), nothing is sent
     /// (`dead`).

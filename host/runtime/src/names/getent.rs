@@ -106,7 +106,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails harmlessly for one that has ended.
+        // Fails harmlessly if the process has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
