@@ -165,7 +165,7 @@ impl Notifier<'_> {
     fn about(&self, key: Option<Key>, notice: impl Fn(NodeId) -> Notice) {
         match key {
             Some(key) => self.each(|session| session.node_of(&key).map(&notice)),
-            // The caller has forgotten the node in between.
+            // The caller has forgotten the node in the meantime, so its identity is unknown.
             None => self.each(|_| Some(Notice::Everything)),
         }
     }

@@ -98,7 +98,7 @@ impl Session {
         };
         let Ok(name) = Name::new(entry.name) else {
             if dir == NodeId::ROOT && entry.name == b".." {
-                // Files above the export are not shown.
+                // The parent of the root is outside the export, so the root is shown as its own parent.
                 line.fileid = self.export.root.identity.key.inode;
             }
             return Ok(page.push(line));

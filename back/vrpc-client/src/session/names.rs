@@ -51,7 +51,7 @@ pub(super) fn symlink(
     })
 }
 
-/// Copies bytes to a span of this side's memory.
+/// Copies bytes to a span of this side's memory; returns the reference to them, for a request.
 pub(super) fn filled(link: &Link, span: &Span, bytes: &[u8]) -> Result<Data<'static>, Error> {
     let sink = link.line.out_sink(span).map_err(Error::io)?;
     let _ = sink.write_at(0, bytes);
