@@ -145,7 +145,7 @@ struct ServerShared {
 }
 
 impl Server {
-    /// Serves the exports on the listeners.
+    /// Starts to serve the exports on the listeners, until the server is dropped.
     pub fn start(listeners: Listeners, exports: Exports, options: Options) -> Result<Self, StartError> {
         let system = |error: Errno| StartError::System(error.into());
         let shared = Arc::new(ServerShared {
@@ -174,7 +174,7 @@ impl Server {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Returns the number of connected clients.
+    /// Returns the number of open connections; a client may have several.
     pub fn connections(&self) -> usize {
         lock(&self.shared.open).len()
     }

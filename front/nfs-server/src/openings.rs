@@ -35,7 +35,7 @@ impl WriteVerifier {
         self.0.load(Ordering::Acquire).to_be_bytes()
     }
 
-    /// Changes the verifier, because data was lost.
+    /// Changes the verifier after unstable data were lost, so that clients send theirs again.
     pub fn change(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }

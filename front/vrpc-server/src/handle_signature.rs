@@ -45,7 +45,7 @@ impl HandleSigner {
         Self { keys: self.keys.clone(), export: name.into() }
     }
 
-    /// Signs a handle; `None` if it is too long.
+    /// Returns the handle with a signature appended; `None` without keys, or if it becomes too long.
     pub(crate) fn sign(&self, handle: &PersistentHandle, volume: Volume) -> Option<PersistentHandle> {
         let (id, key) = self.keys.as_ref()?.newest();
         let proof = self.proof((id, key), handle.kind, &handle.bytes, volume);

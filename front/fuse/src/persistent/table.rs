@@ -211,7 +211,8 @@ impl RecordTable {
         Ok(number)
     }
 
-    /// Registers a recovered node; returns `false` if it was not needed.
+    /// Registers a node recovered from an earlier process. Returns `false` if it was forgotten or recovered in
+    /// the meantime, or if the session has ended.
     pub(super) fn recovered(&mut self, area: &Area, numbers: &Numbers, number: Number, node: NodeId) -> bool {
         let is_there = area.find(Records::Nodes, number).is_some();
         if self.has_ended || !is_there || self.contains(node) || numbers.local(number).is_some() {
@@ -295,7 +296,8 @@ impl RecordTable {
         Ok(number)
     }
 
-    /// Registers a recovered opening; returns `false` if it was not needed.
+    /// Registers an opening recovered from an earlier process. Returns `false` if it was released or
+    /// recovered in the meantime, or if the session has ended; the caller then closes `local`.
     pub(super) fn reopened(&mut self, area: &Area, numbers: &Numbers, number: Number, local: OpenId) -> bool {
         let is_there = area.find(Records::Openings, number).is_some();
         if self.has_ended || !is_there || numbers.local(number).is_some() {

@@ -133,7 +133,8 @@ mod tests {
         Answer::later(async move { groups.of(uid).await }).wait()
     }
 
-    /// Returns a look-up with as many groups as the user's number, and a counter of its calls.
+    /// Returns groups whose look-up gives each user 40 groups, except for special numbers, and a counter of
+    /// the look-ups.
     fn counting(lifetime: Duration) -> (Arc<Groups>, Arc<AtomicUsize>) {
         let looked_up = Arc::new(AtomicUsize::new(0));
         let count = looked_up.clone();
