@@ -23,10 +23,10 @@ impl<K> Hash for Hashed<K> {
     }
 }
 
-/// Hasher that uses a precomputed hash unchanged.
+/// Builder of [`PrecomputedHasher`]s, for maps with [`Hashed`] keys.
 pub(super) type BuildPrecomputed = BuildHasherDefault<PrecomputedHasher>;
 
-/// The state of [`BuildPrecomputed`].
+/// Hasher that returns the precomputed hash of a key unchanged.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PrecomputedHasher(u64);
 
