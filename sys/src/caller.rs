@@ -51,8 +51,8 @@ pub fn of_thread(thread: u32) -> Result<Caller> {
     }
 }
 
-/// Returns `true` if a thread is about to be killed by a signal, or is exiting because it was; `false` if it
-/// exits by itself. ENOENT or ESRCH if the thread does not exist, or is not visible.
+/// Returns `true` if a thread is exiting, or about to exit, because of a fatal signal; `false` if it runs, or
+/// exits by itself. Fails with ENOENT or ESRCH if the thread does not exist, or is not visible.
 ///
 /// For every fatal signal, the kernel makes SIGKILL pending for each thread of the process.
 pub fn is_being_killed(thread: u32) -> Result<bool> {

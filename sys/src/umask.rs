@@ -70,7 +70,7 @@ fn process() -> Option<u32> {
     })
 }
 
-/// Unshares the thread's file-system attributes from other threads.
+/// Makes the thread's umask, root and working directory its own, no longer shared with other threads.
 fn unshare_fs() -> Result<()> {
     // SAFETY: only CLONE_FS: no descriptor or memory of other threads is affected, and nothing here relies on
     // a shared working directory.

@@ -108,7 +108,7 @@ impl Extent {
             region_len: self.len,
         };
         match offset.checked_add(len) {
-            // At most `self.len`, so it fits, and the sum with `self.offset` is inside the region.
+            // `offset` is at most `self.len`, so it fits into a `usize`, and the sum is inside the region.
             Some(end) if end <= self.len as u64 => Ok(self.offset + offset as usize),
             _ => Err(outside()),
         }
