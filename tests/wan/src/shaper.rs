@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::profile::Profile;
 
-/// One direction.
+/// One direction of a link: its limits, and the packets on their way.
 #[derive(Debug)]
 pub(crate) struct Shaper {
     rate_bits_per_s: u64,

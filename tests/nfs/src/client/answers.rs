@@ -92,7 +92,7 @@ pub struct ListedEntry {
     pub cookie: Cookie3,
     /// READDIRPLUS: the node's attributes.
     pub attributes: PostOpAttr,
-    /// READDIRPLUS: the node.
+    /// READDIRPLUS: the node's handle.
     pub handle: Option<FileHandleBuf>,
 }
 
