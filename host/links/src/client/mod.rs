@@ -1,21 +1,23 @@
-//! The calling side of a link: any number of threads, mostly without another thread between a caller and its
-//! answer.
+//! The calling side of a link. Any number of threads make calls, mostly without another thread between a
+//! caller and its answer.
 //!
-//! A caller encodes its request where the server reads it, and polls the ring itself, taking out available
-//! answers for all callers ([`intake`](self)). Only calls that are not polled, because their answers take
-//! long, need the receiver thread, which the server wakes. Calls allocate nothing unless all ids are in use.
+//! A caller encodes its request in shared memory, where the server reads it. It then polls the answer ring
+//! itself, and takes out available answers for all callers (`intake`). Only calls whose answers take long are
+//! not polled; the receiver thread, which the server wakes, completes them. A call allocates no memory unless
+//! all ids are in use.
 //!
-//! An id names one of as many buffers as the ring has slots, and a generation. Requests outstanding therefore
-//! never exceed the ring, and an answer to an unused id is a detectable protocol error. The server is not
-//! trusted: each answer is copied once, then checked, and a violation ends the link.
+//! An id consists of the number of a request buffer and a generation, the count of its reuses. There are as
+//! many buffers as slots in the ring. Outstanding requests therefore never exceed the ring, and an answer to
+//! an unused id is recognised as a protocol error. The server is not trusted: each answer is copied once and
+//! then checked, and a violation ends the link.
 //!
 //! Non-goals: the meaning of requests, interrupts, connecting and reconnecting.
 //!
 //! Main types: [`Line`], [`Call`], [`Reply`], [`LineError`].
 //!
 //! Reading order: `line`, `call`; `intake`, which polls for the answer, and explains which thread receives
-//! and why no wake-up is lost; `core`, which sends; `ids`, `completion_slot`, `message`; for callers that do
-//! not poll, `park` and `receiver`, over `leader`; `queued_request`.
+//! and why no wake-up is lost; `core`, which sends; `ids`, `completion_slot`, `message`; `park` and
+//! `receiver`, which wait without polling and share the state in `leader`; `queued_request`.
 
 mod call;
 mod completion_slot;
