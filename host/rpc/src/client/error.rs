@@ -32,7 +32,7 @@ impl fmt::Display for Callee {
     }
 }
 
-/// Reason why a call has no reply.
+/// Reason why a call has no results.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum CallError {
     /// No connection could be made (only with [`Recovery::Soft`](super::Recovery::Soft)).
@@ -51,15 +51,17 @@ pub enum CallError {
         /// Error of the last attempt.
         source: TlsError,
     },
-    /// The connection's command has ended (only with [`Recovery::Soft`](super::Recovery::Soft)).
+    /// The command that connects to the server (a tunnel, such as `ssh`) has ended (only with
+    /// [`Recovery::Soft`](super::Recovery::Soft)).
     #[error("{callee}: {source}")]
     NoTunnel {
         /// The callee.
         callee: Callee,
-        /// Reason why the last one ended.
+        /// Reason why the last command ended.
         source: TunnelFault,
     },
-    /// No link to the server could be made (only with [`Recovery::Soft`](super::Recovery::Soft)).
+    /// No shared-memory link to the server could be made (only with
+    /// [`Recovery::Soft`](super::Recovery::Soft)).
     #[error("{callee}: no link: {why}")]
     NoLink {
         /// The callee.
@@ -100,7 +102,7 @@ pub enum CallError {
     Garbage {
         /// The callee.
         callee: Callee,
-        /// The fault.
+        /// Fault of the reply.
         why: Garbage,
     },
     /// The call exceeds the transport's maximum length.
@@ -125,7 +127,7 @@ pub enum Fault {
     /// TLS fault.
     #[error("no secure connection: {0}")]
     Tls(TlsError),
-    /// Fault of the connection's command.
+    /// Fault of the command that connects to the server.
     #[error("{0}")]
     Tunnel(TunnelFault),
 }
@@ -154,13 +156,13 @@ pub enum Garbage {
     /// The reply exceeds the maximum for this call, and was not sent.
     #[error("longer than its buffer")]
     BufferTooSmall,
-    /// The server declined to answer.
+    /// The server does not reply to this call; over a shared-memory link it says so.
     #[error("empty")]
     Silence,
-    /// The answer violates the link's protocol.
+    /// The reply violates the protocol of shared-memory links.
     #[error("link protocol violation")]
     Link,
-    /// The data exceed the results or the requested length.
+    /// The file data in the reply extend beyond the results, or exceed the requested length.
     #[error("{len_bytes} bytes of data at {start} of {results_bytes}, {room_bytes} requested")]
     Data {
         /// Start of the data in the results.
