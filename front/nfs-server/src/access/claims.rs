@@ -1,4 +1,4 @@
-//! Identities that certificates allow.
+//! Identities that the clients of NFS over TLS may use, by their certificates.
 
 use std::ffi::CString;
 use std::ops::RangeInclusive;
@@ -7,26 +7,26 @@ use tombolo_core::Identity;
 use tombolo_host_tls::PeerCertificate;
 use tombolo_sys::pattern::Pattern;
 
-/// Identities allowed to machines with certificates: the first rule that matches the certificate's subject
-/// counts. A caller without a certificate, or without a matching rule, is the anonymous user.
+/// Identities that clients may use: the first rule that matches the subject of the client's certificate
+/// applies. A caller without a certificate, or without a matching rule, is the anonymous user.
 #[derive(Clone, Debug, Default)]
 pub struct Claims(pub Vec<ClaimRule>);
 
-/// Claim of the matching subjects.
+/// A rule: the claim allowed to clients whose certificate has a matching subject.
 #[derive(Clone, Debug)]
 pub struct ClaimRule {
     /// Pattern of the subject's common name.
     pub subject: Pattern,
-    /// Identities that they may claim.
+    /// Identities that these clients may claim.
     pub claim: Claim,
 }
 
 /// Identities that a caller may claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Any: the AUTH_SYS credential is trusted.
+    /// Any identity: the AUTH_SYS credential is trusted.
     Any,
-    /// These users and groups. Any other user, or primary group, becomes the anonymous user; other
+    /// These users and groups. A caller with another user or primary group becomes the anonymous user; other
     /// supplementary groups are dropped.
     Of {
         /// The users.
@@ -44,27 +44,28 @@ pub enum Claim {
 }
 
 impl Claims {
-    /// Returns the identity of a caller with this credential; `None` for the anonymous user.
+    /// Returns the identity of a caller with this certificate and the identity `claimed` in its credential;
+    /// `None` for the anonymous user.
     pub(crate) fn identity(
         &self,
         certificate: Option<&PeerCertificate>,
-        named: Option<Identity>,
+        claimed: Option<Identity>,
     ) -> Option<Identity> {
         let subject = CString::new(certificate?.subject.as_str()).ok()?;
         let rule = self.0.iter().find(|rule| rule.subject.matches(&subject))?;
         match &rule.claim {
-            Claim::Any => named,
+            Claim::Any => claimed,
             Claim::As { uid, gid } => Some(Identity { uid: *uid, gid: *gid, groups: None }),
             Claim::Of { users, groups } => {
-                let named = named?;
+                let claimed = claimed?;
                 let has =
                     |ranges: &[RangeInclusive<u32>], id: u32| ranges.iter().any(|range| range.contains(&id));
-                let may = has(users, named.uid) && has(groups, named.gid);
+                let may = has(users, claimed.uid) && has(groups, claimed.gid);
                 may.then(|| Identity {
                     groups: Some(
-                        named.groups().iter().copied().filter(|group| has(groups, *group)).collect(),
+                        claimed.groups().iter().copied().filter(|group| has(groups, *group)).collect(),
                     ),
-                    ..named
+                    ..claimed
                 })
             }
         }
