@@ -1,4 +1,4 @@
-//! Read-ahead of the kernel.
+//! The kernel's read-ahead for a mount.
 //!
 //! INIT can only lower the kernel's default of 128 KiB, which is little for a distant server; root can raise
 //! it in sysfs.
@@ -10,8 +10,8 @@ use std::path::Path;
 
 use tombolo_sys::mountinfo;
 
-/// Sets the read-ahead of the mount at `path`. INIT must have been answered, since its reply sets the
-/// kernel's own value.
+/// Sets the read-ahead of the mount at `path`. INIT must have been answered, since the kernel sets the value
+/// itself when it receives the reply.
 ///
 /// # Errors
 /// The mount or sysfs is missing, or the caller is not root.
@@ -21,7 +21,7 @@ pub(super) fn set(path: &Path, bytes: u32) -> io::Result<()> {
     fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), (bytes >> 10).to_string())
 }
 
-/// Returns the device of the topmost mount at a path.
+/// Returns the device number of the topmost mount at a path, as `MAJOR:MINOR`.
 fn device_of<'t>(lines: &'t [Vec<u8>], path: &Path) -> Option<&'t str> {
     let is_there = |line: &&Vec<u8>| mountinfo::point(line).as_deref() == Some(path.as_os_str().as_bytes());
     mountinfo::device(lines.iter().rfind(is_there)?)

@@ -211,8 +211,8 @@ impl RecordTable {
         Ok(number)
     }
 
-    /// Registers a node recovered from an earlier process. Returns `false` if it was forgotten or recovered in
-    /// the meantime, or if the session has ended.
+    /// Registers a node recovered from an earlier process. Returns `false` if it was forgotten or recovered
+    /// in the meantime, or if the session has ended.
     pub(super) fn recovered(&mut self, area: &Area, numbers: &Numbers, number: Number, node: NodeId) -> bool {
         let is_there = area.find(Records::Nodes, number).is_some();
         if self.has_ended || !is_there || self.contains(node) || numbers.local(number).is_some() {
