@@ -1,9 +1,9 @@
 //! The log of all writes to a disk, in the format of Linux's dm-log-writes, which QEMU's `blklogwrites` also
 //! writes.
 //!
-//! A header block, which gives the block size; then entries, each a block and its data. QEMU logs a request
-//! when it begins: a write that a file system flushes has ended before the flush begins, and so precedes it
-//! in the log.
+//! The log begins with a header block, which gives the block size and the number of entries. Each entry is a
+//! block that describes a request, followed by the data written. QEMU logs a request when it begins: a write
+//! that a file system flushes has ended before the flush begins, and therefore precedes it in the log.
 
 use std::fs::File;
 use std::ops::Range;
@@ -15,13 +15,13 @@ use fastrand::Rng;
 use crate::Result;
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
-/// Everything that ended before is on the disk.
+/// A flush: all writes that ended before it are on the disk.
 const FLUSH: u64 = 1;
 /// FUA: the write is on the disk when it has ended.
 const FUA: u64 = 2;
-/// Zeroes, without data.
+/// The range reads as zeroes; no data follow.
 const DISCARD: u64 = 4;
-/// A mark: text of a test.
+/// A text marker, which dm-log-writes adds on request, and QEMU never.
 const MARK: u64 = 8;
 
 /// Atomic write size of the disk: ext4 relies on it for its superblock.
@@ -37,14 +37,15 @@ pub struct Log {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     flags: u64,
-    /// Offset and length on the disk.
+    /// Offset on the disk.
     at: u64,
+    /// Length of the range on the disk, in bytes.
     len: usize,
     /// Offset of its data in the log.
     data_at: u64,
 }
 
-/// Reads the fields of the header.
+/// Reads the header: the number of entries and the block size, in bytes.
 fn header(file: &File) -> Result<(u64, u64)> {
     let mut bytes = [0; 28];
     file.read_exact_at(&mut bytes, 0)?;
@@ -54,6 +55,7 @@ fn header(file: &File) -> Result<(u64, u64)> {
     Ok((word(&bytes, 2), word(&bytes, 3)))
 }
 
+/// Returns the little-endian 64-bit number at `index`, in units of eight bytes; missing bytes are zeroes.
 fn word(bytes: &[u8], index: usize) -> u64 {
     let mut word = [0; 8];
     let there = &bytes[index * 8..bytes.len().min(index * 8 + 8)];
@@ -87,7 +89,7 @@ impl Log {
         Ok(Self { file, entries })
     }
 
-    /// Returns the first bytes of each entry's data.
+    /// Returns the first bytes of each entry's data, at most 64; none for zeroes.
     pub fn beginnings(&self) -> Result<Vec<Vec<u8>>> {
         let beginning = |entry: &Entry| {
             let mut bytes = vec![0; if entry.flags & DISCARD == 0 { entry.len.min(64) } else { 0 }];
@@ -97,7 +99,9 @@ impl Log {
         self.entries.iter().map(beginning).collect()
     }
 
-    /// Returns power losses in order: right before a flush, when most data are unstable, or anywhere.
+    /// Returns `count` power losses between the entries `among`, in order, each as the cut and the seed for
+    /// [`lose_power`](Self::lose_power): four of five right before a flush, when most data are unstable, the
+    /// others anywhere.
     pub fn choices(&self, among: Range<usize>, count: usize) -> Vec<(usize, u64)> {
         let mut random = Rng::with_seed(count as u64);
         let each = |index: usize| {
@@ -109,7 +113,7 @@ impl Log {
         (0..count).map(each).collect()
     }
 
-    /// Applies to a disk in its initial state what is left if the power fails before entry `cut`: all that
+    /// Applies the log to a disk in its initial state, as if the power failed before entry `cut`: all that
     /// was flushed, and of the remainder everything (seed 0), nothing (seed 1), or parts.
     pub fn lose_power(&self, cut: usize, seed: u64, disk: &Path) -> Result<()> {
         let disk = File::options().write(true).open(disk)?;
