@@ -19,7 +19,7 @@ use crate::service::counters::{Counters, WriteBackState};
 use crate::service::sessions::{SessionState, SessionStatus};
 use crate::service::status::{EndpointStatus, ask};
 
-/// Add trees to a running proxy, and control the delivery of changes.
+/// Add trees to a running proxy, and control when changes are sent to the origin.
 ///
 /// The tree that the proxy was started with is its session `default`. Every other session has its own origin,
 /// options, front ends and part of the cache directory, and is restored when the proxy is started again.
@@ -50,7 +50,7 @@ enum Action {
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Show the progress of changes.
+    /// Show the progress of changes to the origin, and the refused ones.
     Show {
         #[command(flatten)]
         of: Of,
@@ -60,7 +60,7 @@ enum Action {
     },
     /// Send all changes to the origin, and wait for completion.
     Flush(Of),
-    /// Flush, then revalidate everything cached.
+    /// Send all changes to the origin, then revalidate everything cached.
     Invalidate(Of),
     /// Wait until all earlier changes are on the local disk or at the origin.
     Wait {

@@ -18,7 +18,7 @@ use crate::failure::{Failure, Outcome};
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpgradeArgs {
-    /// Name of the disk, as in the ready line.
+    /// Name of the server: that of its disk or directory, as in the ready line.
     name: String,
     /// Program to start instead of this one.
     #[arg(long, value_name = "PROGRAM")]

@@ -1,4 +1,4 @@
-//! Abilities of the kernel, and privileges of this process.
+//! Features of the kernel, and privileges of this process.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `tombolo doctor`: reports the abilities of this machine, with remedies.
+//! `tombolo doctor`: reports the features that this machine supports, with remedies.
 
 mod fuse;
 mod kernel;
@@ -13,9 +13,9 @@ use serde::Serialize;
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// Check the abilities of this machine, and suggest how to fix what is missing.
+/// Check which features this machine supports, and suggest how to enable the others.
 ///
-/// Prints a line for each ability: `ok`, `warn` (works, with limits) or `missing`. Exits with 1 if an
+/// Prints a line for each feature: `ok`, `warn` (works, with limits) or `missing`. Exits with 1 if an
 /// essential one is missing.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -97,5 +97,5 @@ fn as_table(findings: &[Finding]) -> String {
         let mend = finding.mend.as_ref().map_or_else(String::new, |mend| format!("; {mend}"));
         vec![level.to_owned(), finding.name.to_owned(), format!("{}{mend}", finding.found)]
     });
-    table(&["", "ability", "status"], rows, 3)
+    table(&["", "feature", "status"], rows, 3)
 }

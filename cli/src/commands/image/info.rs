@@ -17,7 +17,7 @@ use crate::commands::files::{print, shown};
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// Show what is known of a VM's files: the share of zeroes, and of blocks equal to earlier ones.
+/// Show the description of a VM's files: the share of zeroes, and of blocks equal to earlier ones.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageInfoArgs {

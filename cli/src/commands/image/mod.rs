@@ -18,7 +18,7 @@ use list::ImageListArgs;
 use rehearse::ImageRehearseArgs;
 use scan::ImageScanArgs;
 
-/// Describe VM images, so that remote readers fetch only what they need.
+/// Describe the contents of VM images to proxies, so that remote clones fetch only what they need.
 ///
 /// The files of an image are in a directory of their own. The description is its file .tombolo-image, which
 /// `tombolo proxy` uses as long as the files do not change.
