@@ -5,7 +5,7 @@
 //! without forcing them to the disk. Object numbers are forced: no number is ever given to two objects.
 //!
 //! Reading order: `directory` (ownership), `database` and `rows` (objects), `data_file` (data), `commit` (the
-//! writing thread), `ripening`, `eviction`, `list`.
+//! writing thread), `ripening`, `eviction`, `index_size`, `list`.
 
 mod access;
 mod commit;
@@ -13,6 +13,7 @@ mod data_file;
 mod database;
 mod directory;
 mod eviction;
+mod index_size;
 mod list;
 mod ripening;
 pub(crate) mod rows;
@@ -129,27 +130,9 @@ const UNNUMBERED: u64 = 1 << 63;
 /// So much of the capacity may be held, so that there is always something to evict.
 const HELD_PART: (u64, u64) = (3, 4);
 
-/// Part of the capacity that the index may occupy; and the limit with rows that clients hold, on top of which
-/// a quarter of the first is allowed.
-const INDEX_PART: u64 = 4;
-const INDEX_HELD_PART: u64 = 2;
-
-/// Part of what is left of the index that the names of one directory may have.
-const NAMES_PART: u64 = 2;
-
 /// Part of the capacity that counts as the index's at most: the index is larger where clients hold more nodes
 /// than it has room for.
 const INDEX_COUNTED: (u64, u64) = (3, 4);
-
-/// Part of the index's bound below its maximum at which trimming begins, and the part to which it is trimmed.
-const INDEX_MARGIN: u64 = 8;
-const INDEX_TRIMMED: (u64, u64) = (3, 4);
-
-/// A name takes about so much in the index, with its object and that one's handle.
-const NAME_BYTES: u64 = 320;
-
-/// So many names of a directory are kept at least, and at most: those are in memory while they are in use.
-const NAMES: (usize, usize) = (4096, 1 << 20);
 
 /// So many data files are open at a time.
 const OPEN_MAX: usize = 1024;
@@ -387,53 +370,9 @@ impl Store {
         self.kept_bytes().saturating_add(index.min(part_of(capacity, INDEX_COUNTED))) > capacity
     }
 
-    /// Returns `true` if the index has all that it may have of the capacity.
-    pub(crate) fn is_index_full(&self) -> bool {
-        self.shared.is_index_full()
-    }
-
-    /// Returns `true` if the index should be trimmed. Directories are not listed unrequested then.
-    pub(crate) fn is_index_nearly_full(&self) -> bool {
-        self.shared.index_used_soon() >= self.shared.index_max() - self.shared.index_part() / INDEX_MARGIN
-    }
-
-    /// Returns `true` if enough of the index was removed.
-    pub(crate) fn is_index_trimmed(&self) -> bool {
-        self.shared.index_used() <= part_of(self.shared.index_part(), INDEX_TRIMMED)
-    }
-
-    /// Records the size of an index that cannot be trimmed any further, as clients hold the remainder.
-    pub(crate) fn set_index_held(&self) {
-        let held = if self.is_index_trimmed() { 0 } else { self.shared.index_used() };
-        self.shared.index_held_bytes.store(held, Ordering::Relaxed);
-    }
-
-    /// Returns `true` if rows must not be removed.
-    pub(crate) fn keeps_rows(&self) -> bool {
-        self.shared.keeps_rows.load(Ordering::Relaxed)
-    }
-
-    /// Retains all rows from now on, also in later lives: a client gets a handle that works only with its
-    /// row.
-    pub(crate) fn keep_rows(&self) {
-        if !self.shared.keeps_rows.swap(true, Ordering::Relaxed) {
-            readable(lock(&self.shared.reader).set_keeps_rows());
-        }
-    }
-
     /// Returns `true` if this number was given to an object.
     pub(crate) fn has_given(&self, id: ObjectId) -> bool {
         id.0 < lock(&self.shared.ids).next
-    }
-
-    /// Returns how many names of a directory are kept: a large one leaves room for others. None in an index
-    /// that stays full.
-    pub(crate) fn names_max(&self) -> usize {
-        if self.is_index_full() {
-            return 0;
-        }
-        let room = self.shared.index_max().saturating_sub(self.shared.index_used()) / NAMES_PART / NAME_BYTES;
-        usize::try_from(room).unwrap_or(usize::MAX).clamp(NAMES.0, NAMES.1)
     }
 
     /// Returns some rows of objects after this one, in the order of their numbers. Rows that cannot be read
@@ -562,30 +501,6 @@ impl Shared {
         if let Some(used) = readable(database.used_bytes()) {
             self.index_used_bytes.store(used, Ordering::Relaxed);
         }
-    }
-
-    fn index_part(&self) -> u64 {
-        self.options.capacity_bytes / INDEX_PART
-    }
-
-    fn index_max(&self) -> u64 {
-        let (part, most) = (self.index_part(), self.options.capacity_bytes / INDEX_HELD_PART);
-        part.max((self.index_held_bytes.load(Ordering::Relaxed) + part / 4).min(most))
-    }
-
-    fn index_used(&self) -> u64 {
-        self.index_used_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Returns the size of the index with queued rows, once they matter.
-    fn index_used_soon(&self) -> u64 {
-        let used = self.index_used();
-        let counts_queue = used > self.index_max() / 2;
-        used + if counts_queue { self.queue.len() as u64 * NAME_BYTES } else { 0 }
-    }
-
-    fn is_index_full(&self) -> bool {
-        self.index_used_soon() >= self.index_max()
     }
 
     fn path_of(&self, id: ObjectId, generation: u64) -> PathBuf {

@@ -371,7 +371,7 @@ impl Caller {
 
     /// Returns the names on all pages.
     async fn list_pages(&self, dir: Node, file: File, plus: bool, first: &Op) -> Outcome<Vec<Vec<u8>>> {
-        let size_bytes = if first.cx.request.0 % 2 == 0 { 1 << 16 } else { 80 };
+        let size_bytes = if first.cx.request.0.is_multiple_of(2) { 1 << 16 } else { 80 };
         let (mut names, mut cookie) = (Vec::new(), Cookie::START);
         loop {
             let op = self.begin();

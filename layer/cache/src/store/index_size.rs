@@ -1,0 +1,95 @@
+//! Size of the index, and its bound.
+
+use std::sync::atomic::Ordering;
+
+use super::{Shared, Store, lock, part_of, readable};
+
+/// Part of the capacity that the index may occupy; and the limit with rows that clients hold, on top of which
+/// a quarter of the first is allowed.
+const INDEX_PART: u64 = 4;
+const INDEX_HELD_PART: u64 = 2;
+
+/// Part of the free index that the names of one directory may occupy.
+const NAMES_PART: u64 = 2;
+
+/// Part of the index's bound below its maximum at which trimming begins, and the part to which it is trimmed.
+const INDEX_MARGIN: u64 = 8;
+const INDEX_TRIMMED: (u64, u64) = (3, 4);
+
+/// Approximate size of a name in the index, with its object and handle.
+const NAME_BYTES: u64 = 320;
+
+/// Minimum and maximum number of cached names of a directory, which are in memory while in use.
+const NAMES: (usize, usize) = (4096, 1 << 20);
+
+impl Store {
+    /// Returns `true` if the index has reached its bound.
+    pub(crate) fn is_index_full(&self) -> bool {
+        self.shared.is_index_full()
+    }
+
+    /// Returns `true` if the index should be trimmed. Directories are not listed unrequested then.
+    pub(crate) fn is_index_nearly_full(&self) -> bool {
+        self.shared.index_used_soon() >= self.shared.index_max() - self.shared.index_part() / INDEX_MARGIN
+    }
+
+    /// Returns `true` if enough of the index was removed.
+    pub(crate) fn is_index_trimmed(&self) -> bool {
+        self.shared.index_used() <= part_of(self.shared.index_part(), INDEX_TRIMMED)
+    }
+
+    /// Records the size of an index that cannot be trimmed any further, as clients hold the remainder.
+    pub(crate) fn set_index_held(&self) {
+        let held = if self.is_index_trimmed() { 0 } else { self.shared.index_used() };
+        self.shared.index_held_bytes.store(held, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if rows must not be removed.
+    pub(crate) fn keeps_rows(&self) -> bool {
+        self.shared.keeps_rows.load(Ordering::Relaxed)
+    }
+
+    /// Retains all rows from now on, also in later lives: a client gets a handle that works only with its
+    /// row.
+    pub(crate) fn keep_rows(&self) {
+        if !self.shared.keeps_rows.swap(true, Ordering::Relaxed) {
+            readable(lock(&self.shared.reader).set_keeps_rows());
+        }
+    }
+
+    /// Returns the maximum number of cached names of a directory, which leaves space for others. Zero if the
+    /// index is full.
+    pub(crate) fn names_max(&self) -> usize {
+        if self.is_index_full() {
+            return 0;
+        }
+        let free = self.shared.index_max().saturating_sub(self.shared.index_used());
+        usize::try_from(free / NAMES_PART / NAME_BYTES).unwrap_or(usize::MAX).clamp(NAMES.0, NAMES.1)
+    }
+}
+
+impl Shared {
+    fn index_part(&self) -> u64 {
+        self.options.capacity_bytes / INDEX_PART
+    }
+
+    fn index_max(&self) -> u64 {
+        let (part, most) = (self.index_part(), self.options.capacity_bytes / INDEX_HELD_PART);
+        part.max((self.index_held_bytes.load(Ordering::Relaxed) + part / 4).min(most))
+    }
+
+    fn index_used(&self) -> u64 {
+        self.index_used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the size of the index with queued rows, once they matter.
+    fn index_used_soon(&self) -> u64 {
+        let used = self.index_used();
+        let counts_queue = used > self.index_max() / 2;
+        used + if counts_queue { self.queue.len() as u64 * NAME_BYTES } else { 0 }
+    }
+
+    fn is_index_full(&self) -> bool {
+        self.index_used_soon() >= self.index_max()
+    }
+}
