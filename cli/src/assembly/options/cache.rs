@@ -51,26 +51,27 @@ pub struct CacheOptions {
     ///
     /// immutable: the tree never changes; nothing is revalidated. exclusive: all changes are made through
     /// this proxy; nothing is revalidated while it runs; over NFS a lease file at the root of the export
-    /// keeps other proxies away. close-to-open: each open revalidates with the origin and sees all changes
-    /// closed before; a look-up without an open may be as old as --attr-refresh. lease: nothing is
-    /// revalidated while the origin, which must be a directory served by tombolo, promises to notify this
-    /// proxy before another client changes anything; otherwise like close-to-open. refresh: everything may be
-    /// SECONDS old.
+    /// keeps other proxies away. close-to-open: each open revalidates with the origin and sees the
+    /// changes to all files closed before; a look-up without an open may be as old as --attr-refresh. lease:
+    /// nothing is revalidated while the origin, which must be a directory served by tombolo, promises to
+    /// notify this proxy before another client changes anything; otherwise like close-to-open. refresh:
+    /// everything may be SECONDS old.
     #[arg(long, value_name = "CONTRACT", help_heading = CACHE)]
     pub contract: Option<ContractArg>,
-    /// Take over the tree's lease from another proxy, with exclusive over NFS. The other proxy is notified
-    /// within ten seconds and then revalidates with the origin.
+    /// Take over the tree's lease from another proxy, with --contract exclusive over NFS. The other proxy is
+    /// notified within ten seconds and then revalidates with the origin.
     #[arg(long, help_heading = CACHE, conflicts_with = "no_lease")]
     pub take_lease: bool,
-    /// Take no lease with exclusive: neither write .tombolo-lease at the root of the export nor keep other
-    /// proxies away.
+    /// Take no lease with --contract exclusive: neither write .tombolo-lease at the root of the export nor
+    /// keep other proxies away.
     #[arg(long, help_heading = CACHE)]
     pub no_lease: bool,
-    /// Seconds that attributes and names are valid without an open, with close-to-open, and with lease while
-    /// none is granted (by default 3).
+    /// Seconds for which attributes and names stay valid without an open, with --contract close-to-open, and
+    /// with lease while none is granted (by default 3).
     #[arg(long, value_name = "SECONDS", help_heading = CACHE)]
     pub attr_refresh: Option<u32>,
-    /// Do not look for .tombolo-image next to large files, which lists zero blocks that need no fetch.
+    /// Do not look for .tombolo-image next to large files; this file lists blocks of zeroes, which need no
+    /// fetch.
     #[arg(long, help_heading = CACHE)]
     pub no_sidecars: bool,
     /// Record the first read of each part of each file, in order, one line each: a trace for `tombolo image
@@ -83,8 +84,8 @@ pub struct CacheOptions {
     /// is block-size, whole-files, prefetch, read-ahead, mode, contract or attr-refresh.
     #[arg(long, value_name = "PATTERN,KEY=VALUE[,…]", help_heading = CACHE)]
     pub rule: Vec<RuleArg>,
-    /// TOML file with these keys and cache-size for all files, and for matching files in `[[rule]]` tables
-    /// with a pattern.
+    /// TOML file with the keys of --rule and cache-size for all files, and for matching files in `[[rule]]`
+    /// tables with a pattern.
     #[arg(long, value_name = "FILE", help_heading = CACHE)]
     pub policy: Option<PathBuf>,
 }

@@ -12,7 +12,7 @@ use crate::certificates;
 use crate::failure::Failure;
 use crate::location::encoded;
 
-/// NBD options.
+/// Requested NBD sockets.
 pub struct NbdPlan<'a> {
     pub plain: &'a [NbdListen],
     pub tls: &'a [NbdListen],
@@ -21,7 +21,7 @@ pub struct NbdPlan<'a> {
     pub mode: u32,
 }
 
-/// Address of a disk and its URL.
+/// Address of a served disk, and its URL.
 pub struct NbdPlace {
     /// `unix:PATH` or `HOST:PORT`.
     pub at: String,
@@ -29,7 +29,7 @@ pub struct NbdPlace {
     pub is_secure: bool,
 }
 
-/// Bound sockets of NBD.
+/// Listening sockets, not yet served.
 pub struct NbdSockets {
     plain: Listeners,
     secure: Listeners,
@@ -39,6 +39,7 @@ pub struct NbdSockets {
 }
 
 impl NbdSockets {
+    /// Binds the sockets, and loads the certificates if any of them requires TLS.
     pub fn open(plan: &NbdPlan<'_>, export: &str) -> Result<Self, Failure> {
         let (tls, tls_dir) = match plan.tls {
             [] => (None, None),
@@ -91,7 +92,7 @@ impl NbdSockets {
         self.places.iter().filter_map(|place| place.at.strip_prefix("unix:").map(PathBuf::from))
     }
 
-    /// Returns the directory of certificates, which are reloaded after a change.
+    /// Returns the certificate directory; changed files are read again.
     pub fn certificates(&self) -> Option<&Path> {
         self.tls_dir.as_deref()
     }
@@ -119,7 +120,7 @@ impl NbdSockets {
     }
 }
 
-/// Loads the certificates; returns their directory too.
+/// Loads the certificates; returns them and their directory.
 fn tls(plan: &NbdPlan<'_>) -> Result<(Arc<ServerTls>, PathBuf), Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::cannot("serve NBD over TLS", why.to_string());
     let dir = match plan.tls_dir {

@@ -34,7 +34,7 @@ struct Clock {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Row {
     cause: String,
-    /// `None` for concurrent work.
+    /// Duration; `None` for work concurrent with other rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     milliseconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -71,7 +71,7 @@ fn checked<T: FromStr<Err = String>>(text: &str) -> Result<String, String> {
 }
 
 impl CacheArgs {
-    /// Makes directories absolute, independent of the next command's working directory.
+    /// Makes the cache directory absolute, since other commands may run in another working directory.
     pub fn absolute(self) -> Result<Self, Failure> {
         let finding = |error: io::Error| Failure::cannot("find the cache directory", &error);
         let dir = self.dir.map(|dir| absolute(dir).map_err(finding)).transpose()?;
