@@ -11,25 +11,29 @@ use crate::monitor::{Monitor, MonitorError};
 const STATE: &str = "state";
 
 impl Monitor {
-    /// Stops the CPUs and writes the device state to `state`. From then on QEMU does not access the machine's
-    /// memory, until it is ended ([`quit`](Self::quit)) or the guest is resumed.
-    pub fn save(&mut self, state: &File, within: Duration) -> Result<(), MonitorError> {
+    /// Passes the file of the device state, for [`save`](Self::save) or [`load`](Self::load). QEMU reads its
+    /// monitor byte by byte, so long commands precede the guest's pause.
+    pub fn pass_state(&mut self, state: &File) -> Result<(), MonitorError> {
         // After an unused save QEMU refuses another one until the guest has run.
         if self.status()? == "postmigrate" {
             self.proceed()?;
         }
-        self.execute("stop", &json!({}))?;
         self.set_capabilities()?;
-        self.pass_file(STATE, state)?;
+        self.pass_file(STATE, state)
+    }
+
+    /// Stops the CPUs and writes the device state to the [passed file](Self::pass_state). From then on QEMU
+    /// does not access the machine's memory, until it is ended ([`quit`](Self::quit)) or the guest is
+    /// resumed.
+    pub fn save(&mut self, within: Duration) -> Result<(), MonitorError> {
+        self.execute("stop", &json!({}))?;
         self.execute("migrate", &json!({ "uri": format!("fd:{STATE}") }))?;
         self.migrated(within)
     }
 
-    /// Loads the device state from `state`, in a QEMU started with
+    /// Loads the device state from the [passed file](Self::pass_state), in a QEMU started with
     /// [`Launch::incoming`](crate::Launch::incoming). The guest is not resumed.
-    pub fn load(&mut self, state: &File, within: Duration) -> Result<(), MonitorError> {
-        self.set_capabilities()?;
-        self.pass_file(STATE, state)?;
+    pub fn load(&mut self, within: Duration) -> Result<(), MonitorError> {
         self.execute("migrate-incoming", &json!({ "uri": format!("fd:{STATE}") }))?;
         self.migrated(within)
     }

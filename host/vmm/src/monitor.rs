@@ -92,6 +92,11 @@ impl Monitor {
         Self { stream, received: Vec::new(), searched: 0, events: VecDeque::new(), timeout }
     }
 
+    /// Sets the time limit of each further reply.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
     /// Executes a command and returns its result.
     pub fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value, MonitorError> {
         self.execute_with(command, arguments, &[])
@@ -104,7 +109,11 @@ impl Monitor {
         arguments: &Value,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Value, MonitorError> {
-        let mut line = json!({ "execute": command, "arguments": arguments }).to_string().into_bytes();
+        let mut command_line = json!({ "execute": command });
+        if arguments.as_object().is_some_and(|arguments| !arguments.is_empty()) {
+            command_line["arguments"] = arguments.clone();
+        }
+        let mut line = command_line.to_string().into_bytes();
         line.push(b'\n');
         if descriptors.is_empty() {
             self.stream.write_all(&line).map_err(MonitorError::Gone)?;

@@ -17,6 +17,7 @@ use super::changes::{Origins, files};
 use super::config::{DISK, HERE, Here, MEMORY, STATE};
 use super::home::Home;
 use super::image::{begin_at, overlay};
+use super::running::{DRAFT, forget};
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::overlay::{OverlaySource, mark_base, sync_name};
 use crate::failure::{Failure, Outcome};
@@ -211,10 +212,13 @@ impl<'a> Draft<'a> {
         let file = top.draft(&home.file(&new(what)), &layer(what, number))?;
         let draft = Self { home, what, number, file };
         let frozen = draft.frozen();
-        fs::hard_link(home.file(&overlay(what)), &frozen)
-            .and_then(|()| sync_name(&frozen))
-            .map_err(|error| Failure::cannot(format_args!("make {}", frozen.display()), &error))?;
-        Ok(draft)
+        match fs::hard_link(home.file(&overlay(what)), &frozen).and_then(|()| sync_name(&frozen)) {
+            Ok(()) => Ok(draft),
+            Err(error) => {
+                draft.discard();
+                Err(Failure::cannot(format_args!("make {}", frozen.display()), &error))
+            }
+        }
     }
 
     fn frozen(&self) -> PathBuf {
@@ -390,12 +394,33 @@ pub fn tidy(home: &Home) -> Outcome {
             merged.replace(&above)?;
         }
         let Some(_turn) = steady_lock(home, File::try_lock)? else { return Ok(()) };
-        let used = layers(home, what)?;
-        for number in numbers(home, what, ".overlay")? {
-            if !used.contains(&number) {
-                source(home, &layer(what, number), Bases::default()).remove()?;
-            }
+        remove_unused(home, what, &layers(home, what)?)?;
+    }
+    Ok(())
+}
+
+/// Removes the VM's own overlays on which nothing stands. The caller has locked the chain.
+fn remove_unused(home: &Home, what: &str, used: &[u32]) -> Outcome {
+    for number in numbers(home, what, ".overlay")? {
+        if !used.contains(&number) {
+            source(home, &layer(what, number), Bases::default()).remove()?;
         }
     }
     Ok(())
+}
+
+/// Removes the files of a checkpoint that was not completed, of a VM without processes. Not all of them may
+/// have been removed by the checkpoint itself: it may have been killed, or the directory been out of reach.
+pub fn remove_drafts(home: &Home) -> Outcome {
+    for name in KINDS.map(new).iter().map(String::as_str).chain([DRAFT]) {
+        forget(home, name)?;
+    }
+    let Some(_turn) = steady_lock(home, File::try_lock)? else { return Ok(()) };
+    remove_unused(home, DISK, &layers(home, DISK)?)?;
+    if home.here()?.memory.is_some() {
+        return remove_unused(home, MEMORY, &layers(home, MEMORY)?);
+    }
+    // Its memory is a plain file still.
+    remove_unused(home, MEMORY, &[])?;
+    forget(home, &overlay(MEMORY))
 }

@@ -142,15 +142,35 @@ pub fn of_cache(control: &Path) -> Vec<(String, u64)> {
     counters(control).map_or_else(Vec::new, |counted| of_line(&counted))
 }
 
-/// Returns the number of outstanding requests at a disk server.
-pub fn under_way(socket: &Path) -> Option<u64> {
-    counters(socket)?.exports.into_values().next()?.under_way
-}
-
 /// Returns the bytes read and written by a disk server.
 pub fn moved(socket: &Path) -> Option<(u64, u64)> {
-    let counters = counters(socket)?;
-    let disk = counters.exports.into_values().next()?;
-    let bytes = |name| disk.operation(name).map_or(0, |operation| operation.bytes);
-    Some((bytes("read"), bytes("write")))
+    Meter::of(socket).moved()
+}
+
+/// A connection to a disk server, made before its counters are needed quickly.
+pub struct Meter {
+    socket: PathBuf,
+    client: Option<Client>,
+}
+
+impl Meter {
+    pub fn of(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), client: Client::connect(socket).ok() }
+    }
+
+    fn counters(&mut self) -> Option<Counters> {
+        status::ask(self.client.as_mut()?, &self.socket, "stats").ok()
+    }
+
+    /// Returns the number of outstanding requests.
+    pub fn under_way(&mut self) -> Option<u64> {
+        self.counters()?.exports.into_values().next()?.under_way
+    }
+
+    /// Returns the bytes read and written.
+    pub fn moved(&mut self) -> Option<(u64, u64)> {
+        let disk = self.counters()?.exports.into_values().next()?;
+        let bytes = |name| disk.operation(name).map_or(0, |operation| operation.bytes);
+        Some((bytes("read"), bytes("write")))
+    }
 }

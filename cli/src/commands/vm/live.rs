@@ -4,13 +4,16 @@
 //! The guest goes on in the VMM that it has, but for the first checkpoint of a VM that was booted, whose
 //! memory is a plain file: there a [successor](super::successor), started before, takes it over.
 //!
-//! Drafts of the overlays to come lie on the disk before the guest stands still. Then its device state is
-//! written, what it has in its memory moves to the server of that, and both servers put the drafts on top:
-//! nothing of that waits for a disk. The guest goes on. What was frozen becomes durable, the drafts get their
-//! names, and last the device state. Until then nothing that the guest makes durable is answered.
+//! Drafts of the overlays to come lie on the disk before the guest stands still, and nearly all of its memory
+//! is at the memory's server. Then its device state is written, the pages written meanwhile move to that
+//! server, and both servers put the drafts on top: nothing of that waits for a disk. The guest goes on. What
+//! was frozen becomes durable, the drafts get their names, and last the device state. Until then nothing that
+//! the guest makes durable is answered.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +28,7 @@ use tombolo_sys::{Errno, packet};
 
 use super::chain::{self, Draft, KINDS};
 use super::checkpoint::Turn;
+use super::config::MEMORY;
 use super::home::Home;
 use super::ledger;
 use super::running::{Asleep, DRAFT, forget};
@@ -54,16 +58,30 @@ impl Drop for Exclusive {
 pub struct Checkpoints {
     /// Locked while files and servers do not go together.
     lock: Arc<AtomicBool>,
+    progress: Arc<Progress>,
     handover: Handover,
 }
+
+/// Flags of both threads.
+#[derive(Default)]
+struct Progress {
+    /// The VM ends: a checkpoint that has not paused the guest yet is undone.
+    is_ending: AtomicBool,
+    /// A checkpoint has begun, and is neither undone nor completing.
+    is_undoable: AtomicBool,
+}
+
+/// Maximum time for undoing a checkpoint when the VM ends. The supervisor removes its files in any case.
+const UNDO_PATIENCE: Duration = Duration::from_secs(3);
 
 impl Checkpoints {
     /// Serves commands at the socket for checkpoints. The channels are those of the servers of disk and,
     /// where it is an overlay, memory.
     pub fn serve(home: &Home, channels: Vec<OwnedFd>, events: Sender<Event>) -> io::Result<Self> {
         let listener = UnixListener::bind(&home.run().checkpoints)?;
-        let (lock, handover) = (Arc::default(), Handover::default());
-        let mut maker = Maker { channels, lock: Arc::clone(&lock), handover: handover.clone(), events };
+        let (lock, progress, handover) = (Arc::default(), Arc::<Progress>::default(), Handover::default());
+        let shared = (Arc::clone(&lock), progress.clone(), handover.clone());
+        let mut maker = Maker { channels, lock: shared.0, progress: shared.1, handover: shared.2, events };
         let name = home.name.clone();
         let serve = move || {
             for asked in listener.incoming().flatten() {
@@ -73,7 +91,20 @@ impl Checkpoints {
             }
         };
         thread::Builder::new().name("checkpoints".into()).spawn(serve)?;
-        Ok(Self { lock, handover })
+        Ok(Self { lock, progress, handover })
+    }
+
+    /// Begins the VM's end: no further checkpoint pauses the guest.
+    pub fn cancel(&self) {
+        self.progress.is_ending.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until a cancelled checkpoint is undone, up to a limit: its VMM may be unresponsive.
+    pub fn wait_until_undone(&self) {
+        let end = Instant::now() + UNDO_PATIENCE;
+        while self.progress.is_undoable.load(Ordering::SeqCst) && Instant::now() < end {
+            thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// Lets none begin, unless one is being made.
@@ -122,6 +153,7 @@ struct Maker {
     /// The servers of disk and memory, in the order of [`KINDS`].
     channels: Vec<OwnedFd>,
     lock: Arc<AtomicBool>,
+    progress: Arc<Progress>,
     handover: Handover,
     events: Sender<Event>,
 }
@@ -145,14 +177,14 @@ impl Maker {
         self.tidy(home, keep)?;
         let number = chain::next_number(home)?;
         let mut drafts = Vec::new();
-        let Frozen { time, mut asleep, is_adopted, lock } = match self.freeze(home, number, &mut drafts) {
-            Ok(frozen) => frozen,
-            Err(failure) => {
-                drafts.into_iter().for_each(Draft::discard);
-                let _ = forget(home, DRAFT);
-                return Err(failure);
-            }
-        };
+        self.progress.is_undoable.store(true, Ordering::SeqCst);
+        let frozen = self.freeze(home, number, &mut drafts);
+        if frozen.is_err() {
+            drafts.drain(..).for_each(Draft::discard);
+            let _ = forget(home, DRAFT);
+        }
+        self.progress.is_undoable.store(false, Ordering::SeqCst);
+        let Frozen { time, mut asleep, is_adopted, lock } = frozen?;
         let (state, memory) = (asleep.state.clone(), asleep.memory.clone());
         thread::scope(|scope| {
             // The guest may be slow to find its devices. What it makes durable does not wait for that.
@@ -187,7 +219,8 @@ impl Maker {
         number: u32,
         drafts: &mut Vec<Draft<'a>>,
     ) -> Result<Frozen<'a>, Failure> {
-        let mut successor = Successor::start(home)?;
+        self.goes_on(home)?;
+        let mut successor = Successor::start(home, || self.is_ending())?;
         let own = self.channels.len();
         self.channels.extend(successor.as_mut().and_then(Successor::channel));
         let frozen = self.freeze_with(home, number, drafts, successor);
@@ -208,32 +241,54 @@ impl Maker {
             drafts.push(Draft::make(home, what, number)?);
         }
         let mut asleep = Asleep::prepare(home, DOING)?;
+        let memory = asleep.memory.clone();
+        // To its server, which has it durable later.
+        let write_memory = || {
+            let written = memory.sync_all();
+            written.map_err(|error| Failure::cannot(format_args!("save the memory of {}", home.name), &error))
+        };
+        let prepared = match &mut successor {
+            Some(successor) => successor.prepare(home),
+            None => self.ask_all(MEMORY_ONLY, REST).and_then(|()| write_memory()),
+        };
         // The VM's end does not wait for merging and unplugging, which may be cut short anywhere.
-        let lock = self.lock();
+        let lock = match prepared.and_then(|()| self.lock(home)) {
+            Ok(lock) => lock,
+            Err(failure) => {
+                drop(successor);
+                let _ = self.ask_all(MEMORY_ONLY, TAKE_BACK);
+                if !self.is_ending() {
+                    asleep.plug();
+                }
+                return Err(failure);
+            }
+        };
         let written_before = written(home);
-        let stopped = Instant::now();
+        let mut laps = Laps::begin();
         let mut frozen = asleep.stop(DOING).and_then(|()| {
-            self.ask_all(REST)?;
+            laps.end("device state");
+            self.ask_all(DISK_ONLY, REST)?;
             match &mut successor {
                 Some(successor) => successor.load(home)?,
-                // To its server, which has it durable later.
-                None => asleep.memory.sync_all().map_err(|error| {
-                    Failure::cannot(format_args!("save the memory of {}", home.name), &error)
-                })?,
+                None => write_memory()?,
             }
-            let tops = drafts.iter().zip(&self.channels);
-            tops.into_iter().try_for_each(|(draft, channel)| ask_of(channel, TOP, Some(&draft.file)))
+            laps.end("memory");
+            for (draft, channel) in drafts.iter().zip(&self.channels) {
+                // The second is the successor's.
+                let within = successor.as_ref().filter(|_| draft.what == MEMORY);
+                ask_of(channel, TOP, Some(&draft.file), within.map(Successor::time_left))?;
+            }
+            laps.end("overlays");
+            Ok(())
         });
         if let (Ok(()), Some(successor)) = (&frozen, &mut successor) {
-            let proceeded = successor.proceed();
-            frozen =
-                proceeded.map_err(|error| Failure::cannot(format_args!("{DOING} VM {}", home.name), &error));
+            frozen = successor.proceed(home);
         }
         let is_adopted = frozen.is_ok() && successor.is_some();
         if let Err(failure) = frozen {
             // Before anything that it could use is taken back.
             drop(successor);
-            self.channels.iter().for_each(|channel| drop(ask_of(channel, TAKE_BACK, None)));
+            self.channels.iter().for_each(|channel| drop(ask_of(channel, TAKE_BACK, None, None)));
             let went_on = asleep.proceed();
             drop(lock);
             match went_on {
@@ -245,10 +300,11 @@ impl Maker {
         if !is_adopted && let Err(error) = asleep.proceed() {
             tracing::error!(%error, "the VMM did not resume");
         }
-        let time = stopped.elapsed();
+        laps.end("resumption");
+        let time = laps.total();
         let kib = written(home).saturating_sub(written_before) >> 10;
         home.note(&format!(
-            "guest paused for {} ms, while {kib} KiB of memory were written",
+            "guest paused for {} ms, while {kib} KiB of memory were written: {laps}",
             time.as_millis()
         ));
         let tell = || self.events.send(Event::Switch).unwrap_or_default();
@@ -275,17 +331,67 @@ impl Maker {
             .map_err(|error| Failure::cannot(format_args!("{DOING} VM {}", home.name), &error))
     }
 
-    fn ask_all(&self, request: &str) -> Outcome {
-        self.channels.iter().try_for_each(|channel| ask_of(channel, request, None))
+    /// Has some of the servers do something.
+    fn ask_all(&self, which: Range<usize>, request: &str) -> Outcome {
+        let mut channels = self.channels.get(which).unwrap_or_default().iter();
+        channels.try_for_each(|channel| ask_of(channel, request, None, None))
     }
 
-    fn lock(&self) -> Exclusive {
+    fn is_ending(&self) -> bool {
+        self.progress.is_ending.load(Ordering::SeqCst)
+    }
+
+    /// Fails if the VM ends.
+    fn goes_on(&self, home: &Home) -> Outcome {
+        if self.is_ending() {
+            return Err(Failure::cannot(format_args!("{DOING} VM {}", home.name), "it is being stopped"));
+        }
+        Ok(())
+    }
+
+    fn lock(&self, home: &Home) -> Result<Exclusive, Failure> {
         loop {
+            self.goes_on(home)?;
             if let Some(lock) = Exclusive::take(&self.lock) {
-                return lock;
+                return Ok(lock);
             }
             thread::sleep(LOOK_EVERY);
         }
+    }
+}
+
+/// Positions of the servers, as of [`KINDS`].
+const DISK_ONLY: Range<usize> = 0..1;
+const MEMORY_ONLY: Range<usize> = 1..2;
+
+/// Parts of a guest's pause.
+struct Laps {
+    begun: Instant,
+    last: Instant,
+    parts: Vec<String>,
+}
+
+impl Laps {
+    fn begin() -> Self {
+        let now = Instant::now();
+        Self { begun: now, last: now, parts: Vec::new() }
+    }
+
+    fn end(&mut self, what: &str) {
+        let now = Instant::now();
+        let took = now.duration_since(self.last).as_secs_f64() * 1e3;
+        self.parts.push(format!("{what} {took:.1} ms"));
+        self.last = now;
+    }
+
+    fn total(&self) -> Duration {
+        self.last.duration_since(self.begun)
+    }
+}
+
+impl fmt::Display for Laps {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.parts.join(", "))
     }
 }
 
@@ -294,7 +400,7 @@ fn written(home: &Home) -> u64 {
     ledger::moved(&home.run().memory_control).map_or(0, |(_, written)| written)
 }
 
-const DOING: &str = "create a checkpoint of";
+pub const DOING: &str = "create a checkpoint of";
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -322,7 +428,7 @@ fn adopt(home: &Home, memory: &File) -> Outcome {
 /// Makes durable what was frozen, and what is on top of it what it is to be. A server that cannot goes on
 /// with flushes that fail.
 fn settle(home: &Home, draft: &Draft<'_>, channel: &OwnedFd) -> Outcome {
-    ask_of(channel, SETTLE, None)?;
+    ask_of(channel, SETTLE, None, None)?;
     while let Err(error) = draft.take_its_name() {
         tracing::error!(%error, "cannot write the VM's directory: retrying");
         thread::sleep(AGAIN);
@@ -334,10 +440,10 @@ fn settle(home: &Home, draft: &Draft<'_>, channel: &OwnedFd) -> Outcome {
 /// stays in use.
 fn renew(home: &Home, what: &str, channel: &OwnedFd) -> Outcome {
     let layers = chain::open_layers(home, what);
-    let passed = layers
-        .as_ref()
-        .map_or(Ok(()), |layers| layers.iter().try_for_each(|(_, file)| ask_of(channel, LAYER, Some(file))));
-    ask_of(channel, GO_ON, None)?;
+    let passed = layers.as_ref().map_or(Ok(()), |layers| {
+        layers.iter().try_for_each(|(_, file)| ask_of(channel, LAYER, Some(file), None))
+    });
+    ask_of(channel, GO_ON, None, None)?;
     passed?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     for (path, file) in layers? {
@@ -353,13 +459,17 @@ fn renew(home: &Home, what: &str, channel: &OwnedFd) -> Outcome {
 /// Between two attempts.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Has a server do something. It does, or is to end.
-fn ask_of(channel: &OwnedFd, request: &str, file: Option<&File>) -> Outcome {
+/// Has a server do something. It does, or is to end, as is one that does not answer in this time.
+fn ask_of(channel: &OwnedFd, request: &str, file: Option<&File>, within: Option<Duration>) -> Outcome {
     let asked = || -> io::Result<String> {
         packet::send(channel, request.as_bytes(), &file.map(AsFd::as_fd).into_iter().collect::<Vec<_>>())?;
         let mut buffer = [0; BYTES_MAX];
         let len = loop {
-            packet::wait(channel)?;
+            match within {
+                Some(within) if !packet::wait_for(channel, within)? => return Err(Errno::TIMEDOUT.into()),
+                Some(_) => {}
+                None => packet::wait(channel)?,
+            }
             match packet::receive(channel, &mut buffer) {
                 Ok(packet) => break packet.len,
                 Err(Errno::AGAIN) => {}

@@ -12,7 +12,7 @@ use tombolo_host_vmm::{Monitor, MonitorError};
 use super::config::{CONFIG, DISK, IDENTITY, MEMORY, STATE, identity};
 use super::home::{GLANCE, Home, Phase, UNSTARTED};
 use super::image::{fetch_boot_files, overlay};
-use super::ledger::{self, LEDGER, Ledger};
+use super::ledger::{LEDGER, Ledger, Meter};
 use super::origin::Origin;
 use super::{shares, supervisor};
 use crate::assembly::plan::overlay::sync_name;
@@ -88,9 +88,7 @@ pub fn reach(home: &Home, monitor: &Path, doing: &str, runs: impl Fn() -> bool) 
         let (doing, log) = (format!("{doing} VM {}", home.name), supervisor::log_of(home));
         if is_unknown_machine(&fs::read_to_string(&log).unwrap_or_default()) {
             let machine = home.config().map_or_else(|_| String::new(), |config| config.machine);
-            let reason = format!(
-                "this QEMU does not support machine type {machine}; the VM was probably created by a newer QEMU"
-            );
+            let reason = format!("this QEMU does not support machine type {machine} of the VM");
             return Failure::cannot(doing, reason)
                 .remedy("install that version or a newer one, or select it with --qemu PROGRAM");
         }
@@ -147,7 +145,7 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     let runs = || home.lock().is_ok_and(|lock| lock.is_none());
     let mut monitor = reach(home, &home.run().monitor, "resume", runs)?;
     ledger.enter("start of the VMM", None);
-    monitor.load(&state, PATIENCE).map_err(&failed)?;
+    monitor.pass_state(&state).and_then(|()| monitor.load(PATIENCE)).map_err(&failed)?;
     // Failures of the host's resources from here on can be repaired.
     home.has_started();
     ledger.enter("device state", Some(state_bytes));
@@ -212,22 +210,20 @@ pub struct Asleep<'a> {
     pub memory: Arc<File>,
     /// Target of the device state.
     pub state: Arc<File>,
+    disk: Meter,
 }
 
 impl<'a> Asleep<'a> {
     /// Makes memory and disk durable while the guest runs, and unplugs the guest's host resources.
     pub fn prepare(home: &'a Home, doing: &str) -> Result<Self, Failure> {
         let saving = format!("{doing} VM {}", home.name);
-        let mut monitor =
-            Monitor::connect(&home.run().monitor, || false, PATIENCE).map_err(failed(home, doing))?;
+        let mut monitor = connect(home, doing)?;
         if matches!(&*monitor.status().map_err(failed(home, doing))?, "inmigrate" | "prelaunch") {
             let reason = "it has not started running";
             return Err(Failure::cannot(&saving, reason)
                 .remedy(format_args!("wait, or use tombolo vm stop {}", home.name)));
         }
-        let mut config = home.config()?;
-        config.machine = monitor.machine_type().map_err(failed(home, doing))?;
-        home.write(CONFIG, &config)?;
+        record_machine(home, &mut monitor, doing)?;
         let draft = home.file(DRAFT);
         let state = File::create(&draft)
             .map_err(|error| Failure::cannot(format_args!("write {}", draft.display()), &error))?;
@@ -239,18 +235,21 @@ impl<'a> Asleep<'a> {
         })?;
         // Opened after devices are unplugged: the VM's end waits until the memory is closed.
         let memory = open_memory(home).inspect_err(|_| plug_again(home, &mut monitor))?;
-        let mut asleep = Self { home, monitor, memory: Arc::new(memory), state: Arc::new(state) };
+        let disk = Meter::of(&home.run().disk_control);
+        let mut asleep = Self { home, monitor, memory: Arc::new(memory), state: Arc::new(state), disk };
         // Writes since then.
-        sync(home, &asleep.memory).inspect_err(|_| asleep.plug())?;
+        let synced = sync(home, &asleep.memory)
+            .and_then(|()| asleep.monitor.pass_state(&asleep.state).map_err(failed(home, doing)));
+        synced.inspect_err(|_| asleep.plug())?;
         Ok(asleep)
     }
 
     /// Pauses the guest and writes its device state.
     pub fn stop(&mut self, doing: &str) -> Outcome {
-        self.monitor.save(&self.state, PATIENCE).map_err(failed(self.home, doing))?;
+        self.monitor.save(PATIENCE).map_err(failed(self.home, doing))?;
         // A request taken by the disk and not yet answered is in no device state: the guest would wait for it
         // for ever.
-        if ledger::under_way(&self.home.run().disk_control).is_some_and(|requests| requests > 0) {
+        if self.disk.under_way().is_some_and(|requests| requests > 0) {
             let reason = "its disk has outstanding requests";
             return Err(Failure::cannot(format_args!("{doing} VM {}", self.home.name), reason)
                 .remedy("try again when the host's disks are less busy"));
@@ -278,6 +277,28 @@ impl<'a> Asleep<'a> {
             self.home.note(&format!("the guest is running without its host resources: {failure}"));
         }
     }
+}
+
+/// Connects to the monitor of a running VMM.
+fn connect(home: &Home, doing: &str) -> Result<Monitor, Failure> {
+    Monitor::connect(&home.run().monitor, || false, PATIENCE).map_err(failed(home, doing))
+}
+
+/// Records the machine type of a VM whose guest runs.
+pub fn record_running_machine(home: &Home, doing: &str) -> Outcome {
+    record_machine(home, &mut connect(home, doing)?, doing)
+}
+
+/// Records the versioned machine type of a running guest. Only that type can load its device state, whatever
+/// version of QEMU is installed later.
+fn record_machine(home: &Home, monitor: &mut Monitor, doing: &str) -> Outcome {
+    let mut config = home.config()?;
+    let machine = monitor.machine_type().map_err(failed(home, doing))?;
+    if config.machine != machine {
+        config.machine = machine;
+        home.write(CONFIG, &config)?;
+    }
+    Ok(())
 }
 
 /// Plugs the devices again that the guest had released before another one failed. QEMU refuses those it still
@@ -313,8 +334,9 @@ fn make_durable(home: &Home) -> Outcome {
 }
 
 fn sync(home: &Home, memory: &File) -> Outcome {
-    let disk = home.file(&overlay(DISK));
-    let sync = memory.sync_all().and_then(|()| File::open(&disk)?.sync_all());
+    // The disk first: memory is written by the guest meanwhile.
+    let disk = File::open(home.file(&overlay(DISK))).and_then(|disk| disk.sync_all());
+    let sync = disk.and_then(|()| memory.sync_all());
     sync.map_err(|error| Failure::cannot(format_args!("make VM {} durable", home.name), &error))
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tombolo_host_vmm::{Events, Monitor, MonitorError};
 
@@ -17,11 +17,12 @@ use super::chain;
 use super::config::{Here, MEMORY};
 use super::home::{Home, Run};
 use super::image::overlay;
-use super::ledger;
-use super::running::{DRAFT, reach};
+use super::ledger::Meter;
+use super::live::DOING;
+use super::running::{DRAFT, PATIENCE, reach, record_running_machine};
 use super::supervisor::{Server, Vm, log_of, start_vmm};
 use super::watch::{Part, Watch};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, Reason};
 
 pub struct Successor {
     /// VMM of the successor; after the takeover, the first VMM, which is killed.
@@ -29,6 +30,10 @@ pub struct Successor {
     pub events: Option<Events>,
     pub memory: Option<Server>,
     monitor: Option<Monitor>,
+    /// Counters of the memory's server.
+    meter: Option<Meter>,
+    /// End of the time in which it must run the guest, which is paused meanwhile.
+    until: Instant,
     overlay: PathBuf,
     run: Run,
 }
@@ -36,18 +41,21 @@ pub struct Successor {
 /// A successor that runs the guest, in transfer to the thread that owns the VM's processes.
 pub type Handover = Arc<Mutex<Option<Successor>>>;
 
-/// Timeout of loading the device state while the guest is paused.
-const LOAD_PATIENCE: Duration = Duration::from_secs(5);
+/// Time from the first request to a successor after the guest was paused until it runs the guest.
+pub const TAKEOVER_PATIENCE: Duration = Duration::from_secs(5);
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 impl Successor {
-    /// Starts a successor that waits for the device state, if the VM's memory is a plain file.
-    pub fn start(home: &Home) -> Result<Option<Self>, Failure> {
+    /// Starts a successor that waits for the device state, if the VM's memory is a plain file. It is the same
+    /// machine as the running one, also if another version of QEMU has been installed since. Fails early once
+    /// `is_over` returns `true`.
+    pub fn start(home: &Home, is_over: impl Fn() -> bool) -> Result<Option<Self>, Failure> {
         let here = home.here()?;
         if here.memory.is_some() {
             return Ok(None);
         }
+        record_running_machine(home, DOING)?;
         let (mut run, log_path) = (home.run(), log_of(home));
         run.monitor.clone_from(&run.next_monitor);
         let log = File::options().append(true).open(&log_path);
@@ -68,11 +76,22 @@ impl Successor {
             let _ = fs::remove_file(&overlay);
         })?;
         let (events, memory) = (Some(events), Some(memory));
-        let mut started = Self { vmm, events, memory, monitor: None, overlay, run };
+        let (meter, until) = (None, Instant::now());
+        let mut started = Self { vmm, events, memory, monitor: None, meter, until, overlay, run };
         let child = RefCell::new(&mut started.vmm);
-        let is_there = || matches!(child.borrow_mut().try_wait(), Ok(None));
-        started.monitor = Some(reach(home, &started.run.monitor, "create a checkpoint of", is_there)?);
+        let is_there = || !is_over() && matches!(child.borrow_mut().try_wait(), Ok(None));
+        started.monitor = Some(reach(home, &started.run.monitor, DOING, is_there)?);
         Ok(Some(started))
+    }
+
+    /// Passes the file that will contain the device state.
+    pub fn prepare(&mut self, home: &Home) -> Outcome {
+        let state = File::open(home.file(DRAFT)).map_err(|error| cannot(home, Reason::from(&error)))?;
+        self.meter = Some(Meter::of(&self.run.memory_control));
+        self.command(home, |monitor| {
+            monitor.set_timeout(TAKEOVER_PATIENCE);
+            monitor.pass_state(&state)
+        })
     }
 
     /// Returns the channel by which the overlay of the memory is replaced.
@@ -80,26 +99,55 @@ impl Successor {
         self.memory.as_mut()?.layers.take()
     }
 
-    /// Loads the device state of the paused guest.
+    /// Loads the device state of the paused guest. From now on it has [`TAKEOVER_PATIENCE`] to run the guest.
     pub fn load(&mut self, home: &Home) -> Outcome {
-        let loading = format!("have another VMM take over the VM {}", home.name);
+        self.until = Instant::now() + TAKEOVER_PATIENCE;
         // A page read while the guest ran may be cached with outdated contents.
-        if ledger::moved(&self.run.memory_control) != Some((0, 0)) {
-            return Err(Failure::cannot(loading, "the VMM has accessed the memory too early"));
+        match self.meter.as_mut().and_then(Meter::moved) {
+            Some((0, 0)) => {}
+            Some(_) => return Err(cannot(home, "it has accessed the memory too early".into())),
+            None => return Err(cannot(home, "the server of its memory does not respond".into())),
         }
-        let state = File::open(home.file(DRAFT)).map_err(|error| Failure::cannot(&loading, &error))?;
-        let loaded = self.monitor.as_mut().map_or(Ok(()), |monitor| monitor.load(&state, LOAD_PATIENCE));
-        loaded.map_err(|error| Failure::cannot(loading, &error))
+        let left = self.time_left();
+        self.command(home, |monitor| {
+            monitor.set_timeout(left);
+            monitor.load(left)
+        })
     }
 
     /// Runs the guest.
-    pub fn proceed(&mut self) -> Result<(), MonitorError> {
-        self.monitor.as_mut().map_or(Ok(()), Monitor::proceed)
+    pub fn proceed(&mut self, home: &Home) -> Outcome {
+        let left = self.time_left();
+        self.command(home, |monitor| {
+            monitor.set_timeout(left);
+            monitor.proceed()
+        })
+    }
+
+    /// Returns the time left to run the paused guest.
+    pub fn time_left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    fn command(
+        &mut self,
+        home: &Home,
+        command: impl FnOnce(&mut Monitor) -> Result<(), MonitorError>,
+    ) -> Outcome {
+        let done = self.monitor.as_mut().map_or(Ok(()), command);
+        done.map_err(|error| match error {
+            MonitorError::Late { .. } => {
+                let seconds = TAKEOVER_PATIENCE.as_secs();
+                cannot(home, format!("it has not responded within {seconds} s").into())
+            }
+            error => cannot(home, Reason::from(&error)),
+        })
     }
 
     /// Returns its monitor once it runs the guest, and waits until it has replaced the first VMM.
     pub fn replace(mut self, handover: &Handover, tell: impl FnOnce()) -> Option<Monitor> {
-        let monitor = self.monitor.take();
+        let mut monitor = self.monitor.take();
+        monitor.iter_mut().for_each(|monitor| monitor.set_timeout(PATIENCE));
         let slot = || handover.lock().unwrap_or_else(PoisonError::into_inner);
         *slot() = Some(self);
         tell();
@@ -108,6 +156,10 @@ impl Successor {
         }
         monitor
     }
+}
+
+fn cannot(home: &Home, reason: Reason) -> Failure {
+    Failure::cannot(format_args!("have another VMM take over VM {}", home.name), reason)
 }
 
 impl Drop for Successor {

@@ -74,6 +74,8 @@ impl RunArgs {
         let _lock = home.locked()?;
         home.run().clear();
         forget(&home, SAVED)?;
+        // Of a supervisor that was killed.
+        chain::remove_drafts(&home)?;
         let starting = format!("start VM {}", home.name);
         let cannot = |error: &io::Error| Failure::cannot(&starting, error);
         let log =
@@ -96,6 +98,9 @@ impl RunArgs {
         }
         let ended = parts.end(first, &vm);
         let end = reset.and(ended);
+        if let Err(error) = chain::remove_drafts(&home) {
+            tracing::warn!(%error, "files of an incomplete checkpoint remain until the next start");
+        }
         run.remove();
         // A VM that never ran keeps its phase.
         if home.phase()? == Phase::Running {
@@ -267,9 +272,11 @@ impl Parts {
     fn end(&mut self, first: Event, vm: &Vm<'_>) -> Result<(), String> {
         tracing::info!(?first, "ending");
         self.ahead = None;
+        self.checkpoints.cancel();
         self.end_vmm(first, vm.watch);
         // Layers frozen for a checkpoint become durable under their final names.
         let _none = self.turn(vm);
+        self.checkpoints.wait_until_undone();
         // The VMM may have been replaced meanwhile.
         self.end_vmm(first, vm.watch);
         let (vmm, watch) = (said("the VMM", self.vmm.wait()), vm.watch);

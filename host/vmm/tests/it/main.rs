@@ -136,15 +136,20 @@ fn device_state_goes_to_the_passed_file() {
     let status = r#"{"return": {"status": "running"}}"#;
     let vmm = Vmm::new(&[status, DONE, DONE, DONE, &format!("{DONE}\n{completed}")]);
     let state = tempfile::tempfile().expect("a file");
-    vmm.monitor(PATIENCE).save(&state, PATIENCE).expect("saved");
+    let mut monitor = vmm.monitor(PATIENCE);
+    monitor.pass_state(&state).and_then(|()| monitor.save(PATIENCE)).expect("saved");
+    drop(monitor);
     let asked = vmm.asked();
-    let words = ["query-status", "stop", "x-ignore-shared", "getfd", "fd:state"];
+    let words = ["query-status", "x-ignore-shared", "getfd", "stop", "fd:state"];
     assert!(asked[1..].iter().zip(words).all(|(asked, word)| asked.contains(word)), "{asked:?}");
     // After an unused save the guest must run first.
     let again = r#"{"return": {"status": "postmigrate"}}"#;
     let why = r#"{"return": {"status": "failed", "error-desc": "No space left on device"}}"#;
     let vmm = Vmm::new(&[again, DONE, DONE, DONE, DONE, &format!("{DONE}\n{failed}"), why]);
-    let error = vmm.monitor(PATIENCE).save(&state, PATIENCE).expect_err("it has failed");
+    let mut monitor = vmm.monitor(PATIENCE);
+    let saved = monitor.pass_state(&state).and_then(|()| monitor.save(PATIENCE));
+    let error = saved.expect_err("it has failed");
+    drop(monitor);
     assert_eq!(error.to_string(), "the VMM refused the device state: No space left on device");
     assert!(vmm.asked()[2].contains("cont"));
 }

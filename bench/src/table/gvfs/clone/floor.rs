@@ -123,7 +123,7 @@ fn resumed(monitor: &Path, state: &Path, net: &str, runs: &mut dyn FnMut() -> bo
     let runs = RefCell::new(runs);
     let mut monitor = Monitor::connect(monitor, || (runs.borrow_mut())(), PATIENCE).map_err(failed)?;
     let state = File::open(state).doing_to("open", state)?;
-    monitor.load(&state, PATIENCE).map_err(failed)?;
+    monitor.pass_state(&state).and_then(|()| monitor.load(PATIENCE)).map_err(failed)?;
     let network: Network = net.parse().map_err(Error::Absent)?;
     monitor.connect_network(&network).map_err(failed)?;
     monitor.proceed().map_err(failed)?;
