@@ -16,10 +16,12 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use crate::common::{Scratch, signal, until};
 
 mod checkpoints;
+mod kernels;
 pub mod kills;
 mod links;
 mod moved;
 mod power;
+mod rehearsal;
 mod shares;
 
 pub const MIB: u64 = 1 << 20;
@@ -453,83 +455,6 @@ fn suspend_completes_after_kill_of_command() {
 }
 
 #[test]
-fn clone_fetches_kernel_only_at_reset() {
-    let bed = Bed::new();
-    for name in ["kernel", "initrd"] {
-        fs::write(bed.0.path(name), name).expect("write");
-    }
-    bed.make_image_of(&["--kernel", "kernel", "--initrd", "initrd", "--append", "quiet"]);
-    assert!(bed.words("golden").contains("-kernel\n"), "{}", bed.words("golden"));
-    let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
-    let kernel = bed.vm("one").join("kernel");
-    assert!(!kernel.exists() && !bed.words("one").contains("-kernel"), "{}", bed.words("one"));
-    // The supervisor reboots it with the image's kernel.
-    fs::remove_file(bed.monitor("one")).expect("there");
-    let told = bed.vmm("one", Flaw::None);
-    bed.end("one", "reset");
-    until("it runs again", || told.try_iter().any(|(command, _)| command == "cont"));
-    let words = bed.words("one");
-    assert!(words.contains("-kernel\n") && words.contains("initrd\n-append\nquiet\n"), "{words}");
-    assert!(!words.contains("-incoming"), "{words}");
-    assert_eq!(at(&kernel, 0, 6), "kernel");
-    assert!(bed.is("one", "running"), "{}", bed.list());
-    // An image includes it, whether the VM has it or not.
-    let _told = bed.vmm("two", Flaw::None);
-    bed.0.run(&["clone", "image", "two", "--net", "none", "--qemu", "./vmm"]).succeeded();
-    for name in ["one", "two"] {
-        let image = format!("image-of-{name}");
-        bed.0.run(&["vm", "suspend", name, "--to", &image]).succeeded();
-        let found = ["kernel", "initrd"].map(|file| at(&bed.0.path(&image).join(file), 0, 6));
-        assert_eq!(found, ["kernel", "initrd"]);
-    }
-    // Without the kernel the VM reports the reason.
-    let _told = bed.vmm("three", Flaw::None);
-    bed.0.run(&["clone", "image", "three", "--net", "none", "--qemu", "./vmm"]).succeeded();
-    fs::rename(bed.0.path("image/kernel"), bed.0.path("image/away")).expect("move");
-    bed.end("three", "reset");
-    until("it says so", || bed.is("three", "failed: after a reset"));
-    bed.0.run(&["vm", "boot", "three"]).failed(1, &["kernel"]);
-    // A changed kernel is refused too.
-    fs::write(bed.0.path("image/kernel"), "kerneL").expect("write");
-    let _told = bed.vmm("three", Flaw::None);
-    bed.0.run(&["vm", "boot", "three"]).failed(1, &["its kernel has changed", "restore the original"]);
-    assert!(!bed.vm("three").join("kernel").exists());
-    fs::rename(bed.0.path("image/away"), bed.0.path("image/kernel")).expect("move");
-    bed.0.run(&["vm", "boot", "three"]).succeeded();
-    assert!(bed.words("three").contains("-kernel\n"), "{}", bed.words("three"));
-}
-
-#[test]
-fn a_kernel_changed_alone_is_refused_at_each_start() {
-    let bed = Bed::new();
-    fs::write(bed.0.path("kernel"), "kernel").expect("write");
-    bed.make_image_of(&["--kernel", "kernel"]);
-    let clone = |image: &str, name: &str| {
-        let _told = bed.vmm(name, Flaw::None);
-        bed.0.run(&["clone", image, name, "--net", "none", "--qemu", "./vmm"])
-    };
-    clone("image", "one").succeeded();
-    bed.0.run(&["vm", "suspend", "one", "--to", "changes", "--changes"]).succeeded();
-    let kernel = bed.0.path("image/kernel");
-    // A replaced file is read again.
-    fs::write(&kernel, "kernel").expect("write");
-    clone("image", "two").succeeded();
-    fs::write(&kernel, "kerneL").expect("write");
-    for image in ["image", "changes"] {
-        clone(image, "three").failed(1, &["its kernel has changed", "restore the original"]);
-        assert!(!bed.vm("three").exists(), "{}", bed.list());
-        // Scanning it does not make it another image.
-        let scanned = bed.0.run(&["image", "scan", "image"]);
-        scanned.failed(1, &["its kernel has changed", "restore the original"]);
-    }
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["its kernel has changed", "restore the original"]);
-    fs::write(&kernel, "kernel").expect("write");
-    let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).succeeded();
-}
-
-#[test]
 fn a_start_that_fails_leaves_no_vm() {
     let bed = Bed::new();
     bed.make_image();
@@ -554,89 +479,6 @@ fn a_start_that_fails_leaves_no_vm() {
         line(words, "no-qemu").failed(1, &["--qemu", "install"]);
     }
     line(clone, "./old").failed(1, &["does not support machine type pc-q35-7.2", "a newer one"]);
-}
-
-#[test]
-fn suspend_scans_image_and_rehearse_records_trace() {
-    let bed = Bed::new();
-    bed.make_image();
-    let image = bed.0.path("image");
-    let info = || {
-        let told = bed.0.run(&["image", "info", "--json", "image"]);
-        told.succeeded();
-        serde_json::from_str::<serde_json::Value>(&told.out).expect("JSON")
-    };
-    let told = info();
-    assert!(told["files"].as_array().expect("files").iter().all(|file| file["state"] == "fits"), "{told}");
-    assert_eq!((told["files"].as_array().map(Vec::len), &told["trace_steps"]), (Some(4), &0.into()));
-
-    // Adjacent to the data read; the entry of the changed file is now invalid.
-    let changed = File::options().write(true).open(image.join("memory")).expect("open");
-    changed.write_all_at(&[7; 32 << 10], MIB + 4096).expect("write");
-    let before = fs::read(image.join("memory")).expect("read");
-    let line = "image rehearse image --times 1 --net none --qemu ./vmm --for 60 --until";
-    let until_done = "echo >> asked; test -e done";
-    let words = line.split(' ').chain([until_done]).collect::<Vec<_>>();
-    let rehearsal = bed.0.tombolo(&words).stdout(std::process::Stdio::piped()).spawn().expect("spawn");
-    let name = format!("rehearsal-{}", rehearsal.id());
-    let told = bed.vmm(&name, Flaw::None);
-    told.iter().find(|(command, _)| command == "cont").expect("it runs");
-    until("it is asked for", || bed.0.path("asked").exists());
-    let memory = bed.memory_of_clone(&name);
-    assert_eq!(at(&memory, MIB, 6), "memory");
-    File::options().write(true).open(&memory).expect("open").write_all_at(b"change", MIB).expect("write");
-    fs::write(bed.0.path("done"), "").expect("write");
-    let said = rehearsal.wait_with_output().expect("it ends");
-    assert!(said.status.success(), "{said:?}");
-    assert!(String::from_utf8_lossy(&said.stdout).contains("recorded "), "{said:?}");
-    assert_eq!(bed.list().lines().count(), 2, "{}", bed.list());
-    assert!(fs::read(image.join("memory")).expect("read") == before, "the image has changed");
-    // The configuration, the device state, and one page of memory.
-    let told = info();
-    assert_eq!(told["trace_steps"], 3, "{told}");
-    assert_eq!(told["trace_bytes"], {
-        let len = |name: &str| fs::metadata(image.join(name)).expect("there").len();
-        len("vm.toml") + len("state") + 4096
-    });
-
-    // A clone has that page before its guest accesses it.
-    let _told = bed.vmm("ahead", Flaw::None);
-    bed.0.run(&["clone", "image", "ahead", "--net", "none", "--qemu", "./vmm"]).succeeded();
-    let read = || {
-        let shown = bed.0.run(&["vm", "show", "ahead"]).out;
-        shown.lines().find(|line| line.starts_with("memory read")).unwrap_or_default().to_owned()
-    };
-    until("its memory is read ahead", || read().contains(" 4.0 KiB, "));
-    bed.0.run(&["vm", "rm", "--force", "ahead"]).succeeded();
-
-    // A failed recording changes nothing and leaves no clone.
-    let stopped = bed
-        .0
-        .tombolo(&[&words[..9], &["--for", "1", "--until", "false"]].concat())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("spawn");
-    let _told = bed.vmm(&format!("rehearsal-{}", stopped.id()), Flaw::None);
-    let said = stopped.wait_with_output().expect("it ends");
-    assert!(String::from_utf8_lossy(&said.stderr).contains("did not succeed within 1 s"), "{said:?}");
-    assert_eq!((said.status.code(), info()), (Some(1), told));
-    assert_eq!(bed.list().lines().count(), 2, "{}", bed.list());
-    // The pages of one clone do not affect the other.
-    let again = bed.0.tombolo(&[&words[..9], &["--for", "1"]].concat()).spawn().expect("spawn");
-    let _told = bed.vmm(&format!("rehearsal-{}", again.id()), Flaw::None);
-    assert!(again.wait_with_output().expect("it ends").status.success());
-    assert_eq!(info()["trace_steps"], 2);
-    // A signal at the end of one clone ends the command: no other clone is created.
-    let once = "test -e told || { touch told; kill -INT $PPID; }";
-    let both =
-        ["image", "rehearse", "image", "--times", "2", "--net", "none", "--qemu", "./vmm", "--until", once];
-    let both = bed.0.tombolo(&both).stderr(std::process::Stdio::piped()).spawn().expect("spawn");
-    let _told = bed.vmm(&format!("rehearsal-{}", both.id()), Flaw::None);
-    let said = both.wait_with_output().expect("it ends");
-    assert!(String::from_utf8_lossy(&said.stderr).contains("interrupted"), "{said:?}");
-    assert_eq!((said.status.code(), bed.list().lines().count()), (Some(1), 2));
-    bed.0.run(&["vm", "suspend", "golden", "--to", "unscanned", "--no-scan"]).succeeded();
-    assert!(!bed.0.path("unscanned/.tombolo-image").exists());
 }
 
 #[test]

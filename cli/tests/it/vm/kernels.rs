@@ -1,0 +1,80 @@
+//! Kernels that QEMU boots: fetched at a reset, and refused if they have changed.
+
+use super::*;
+
+#[test]
+fn clone_fetches_kernel_only_at_reset() {
+    let bed = Bed::new();
+    for name in ["kernel", "initrd"] {
+        fs::write(bed.0.path(name), name).expect("write");
+    }
+    bed.make_image_of(&["--kernel", "kernel", "--initrd", "initrd", "--append", "quiet"]);
+    assert!(bed.words("golden").contains("-kernel\n"), "{}", bed.words("golden"));
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let kernel = bed.vm("one").join("kernel");
+    assert!(!kernel.exists() && !bed.words("one").contains("-kernel"), "{}", bed.words("one"));
+    // The supervisor reboots it with the image's kernel.
+    fs::remove_file(bed.monitor("one")).expect("there");
+    let told = bed.vmm("one", Flaw::None);
+    bed.end("one", "reset");
+    until("it runs again", || told.try_iter().any(|(command, _)| command == "cont"));
+    let words = bed.words("one");
+    assert!(words.contains("-kernel\n") && words.contains("initrd\n-append\nquiet\n"), "{words}");
+    assert!(!words.contains("-incoming"), "{words}");
+    assert_eq!(at(&kernel, 0, 6), "kernel");
+    assert!(bed.is("one", "running"), "{}", bed.list());
+    // An image includes it, whether the VM has it or not.
+    let _told = bed.vmm("two", Flaw::None);
+    bed.0.run(&["clone", "image", "two", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    for name in ["one", "two"] {
+        let image = format!("image-of-{name}");
+        bed.0.run(&["vm", "suspend", name, "--to", &image]).succeeded();
+        let found = ["kernel", "initrd"].map(|file| at(&bed.0.path(&image).join(file), 0, 6));
+        assert_eq!(found, ["kernel", "initrd"]);
+    }
+    // Without the kernel the VM reports the reason.
+    let _told = bed.vmm("three", Flaw::None);
+    bed.0.run(&["clone", "image", "three", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    fs::rename(bed.0.path("image/kernel"), bed.0.path("image/away")).expect("move");
+    bed.end("three", "reset");
+    until("it says so", || bed.is("three", "failed: after a reset"));
+    bed.0.run(&["vm", "boot", "three"]).failed(1, &["kernel"]);
+    // A changed kernel is refused too.
+    fs::write(bed.0.path("image/kernel"), "kerneL").expect("write");
+    let _told = bed.vmm("three", Flaw::None);
+    bed.0.run(&["vm", "boot", "three"]).failed(1, &["its kernel has changed", "restore the original"]);
+    assert!(!bed.vm("three").join("kernel").exists());
+    fs::rename(bed.0.path("image/away"), bed.0.path("image/kernel")).expect("move");
+    bed.0.run(&["vm", "boot", "three"]).succeeded();
+    assert!(bed.words("three").contains("-kernel\n"), "{}", bed.words("three"));
+}
+
+#[test]
+fn a_kernel_changed_alone_is_refused_at_each_start() {
+    let bed = Bed::new();
+    fs::write(bed.0.path("kernel"), "kernel").expect("write");
+    bed.make_image_of(&["--kernel", "kernel"]);
+    let clone = |image: &str, name: &str| {
+        let _told = bed.vmm(name, Flaw::None);
+        bed.0.run(&["clone", image, name, "--net", "none", "--qemu", "./vmm"])
+    };
+    clone("image", "one").succeeded();
+    bed.0.run(&["vm", "suspend", "one", "--to", "changes", "--changes"]).succeeded();
+    let kernel = bed.0.path("image/kernel");
+    // A replaced file is read again.
+    fs::write(&kernel, "kernel").expect("write");
+    clone("image", "two").succeeded();
+    fs::write(&kernel, "kerneL").expect("write");
+    for image in ["image", "changes"] {
+        clone(image, "three").failed(1, &["its kernel has changed", "restore the original"]);
+        assert!(!bed.vm("three").exists(), "{}", bed.list());
+        // Scanning it does not make it another image.
+        let scanned = bed.0.run(&["image", "scan", "image"]);
+        scanned.failed(1, &["its kernel has changed", "restore the original"]);
+    }
+    bed.0.run(&["vm", "resume", "one"]).failed(1, &["its kernel has changed", "restore the original"]);
+    fs::write(&kernel, "kernel").expect("write");
+    let _told = bed.vmm("one", Flaw::None);
+    bed.0.run(&["vm", "resume", "one"]).succeeded();
+}
