@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
@@ -63,11 +64,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Task:
-    """A program to run, and a function that returns a status and a verdict on its outcome."""
+    """A program or a single test to run, and a function that returns a status and a verdict on its outcome."""
 
     name: str
     run: Callable[[], Outcome]
     judge: Callable[[Outcome], tuple[int, str]]
+    is_single: bool = False
 
 
 def build(tree, target, options):
@@ -136,18 +138,35 @@ def run_tasks(tasks):
     """Runs tasks, several at a time, prints each as it ends and in the end the slowest, and returns the highest status."""
     begun, worst, times = time.monotonic(), 0, []
     for is_alone in (False, True):
-        with ThreadPoolExecutor(1 if is_alone else JOBS) as pool:
-            task_of = {pool.submit(task.run): task for task in tasks if (task.name in ALONE) == is_alone}
-            for ended in as_completed(task_of):
-                task, outcome = task_of[ended], ended.result()
-                status, verdict = task.judge(outcome)
-                if status:
-                    print(f"\n== {task.name}\n{outcome.output}")
-                print(f"{outcome.wall_s:7.1f} s {outcome.cpu_s:6.1f} s CPU  {task.name}: {verdict}", flush=True)
-                worst = max(worst, status)
-                times.append((outcome.wall_s, outcome.cpu_s, task.name))
+        for task, outcome in run_some([task for task in tasks if (task.name in ALONE) == is_alone], 1 if is_alone else JOBS):
+            status, verdict = task.judge(outcome)
+            if status:
+                print(f"\n== {task.name}\n{outcome.output}")
+            print(f"{outcome.wall_s:7.1f} s {outcome.cpu_s:6.1f} s CPU  {task.name}: {verdict}", flush=True)
+            worst = max(worst, status)
+            times.append((outcome.wall_s, outcome.cpu_s, task.name))
     print("\nthe slowest:")
     for wall_s, _, name in sorted(times, reverse=True)[:12]:
         print(f"{wall_s:7.1f} s  {name}")
     print(f"{len(times)} runs in {time.monotonic() - begun:.0f} s, {sum(cpu_s for _, cpu_s, _ in times):.0f} s CPU")
     return worst
+
+
+def run_some(tasks, jobs):
+    """Yields each task and its outcome as it ends. Runs `jobs` programs at a time; while single tests are pending, two of them
+    take the place of one program, as programs run several tests at a time and single tests mostly wait."""
+    programs = deque(task for task in tasks if not task.is_single)
+    singles = deque(task for task in tasks if task.is_single)
+    with ThreadPoolExecutor(2 * jobs) as pool:
+        running = {}
+        while programs or singles or running:
+            count = sum(not task.is_single for task in running.values())
+            while programs and count + (len(running) - count + 1) // 2 < jobs and (count < jobs - 1 or not singles):
+                task = programs.popleft()
+                running[pool.submit(task.run)] = task
+                count += 1
+            while singles and 2 * count + len(running) - count < 2 * jobs:
+                task = singles.popleft()
+                running[pool.submit(task.run)] = task
+            for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(ended), ended.result()
