@@ -39,7 +39,11 @@ enum Access {
 enum Owner {
     Empty,
     Heap(Layout),
-    Vec { capacity: usize },
+    /// Anonymous pages.
+    Pages,
+    Vec {
+        capacity: usize,
+    },
     Mapping(Mapping),
 }
 
@@ -57,6 +61,10 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 const PAGE: usize = 4096;
+
+/// Length from which private memory is mapped: the kernel provides zeroed pages on first access, whereas the
+/// allocator writes zeroes to all of it.
+const MAPPED_FROM_BYTES: usize = 4 << 20;
 
 /// Defines a load and a store of one machine word.
 macro_rules! atomic_access {
@@ -91,6 +99,10 @@ impl Region {
         let layout = Layout::from_size_align(len, PAGE).unwrap_or_else(|_| capacity_overflow(len));
         if len == 0 {
             return Region::private(NonNull::dangling(), 0, Owner::Empty);
+        }
+        if len >= MAPPED_FROM_BYTES {
+            let start = map_pages(len).unwrap_or_else(|| alloc::handle_alloc_error(layout));
+            return Region::private(start, len, Owner::Pages);
         }
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc::alloc_zeroed(layout) };
@@ -344,6 +356,10 @@ impl Drop for Span {
             Owner::Empty => {}
             // SAFETY: allocated in `Region::heap` with this layout, and freed once.
             Owner::Heap(layout) => unsafe { alloc::dealloc(self.start.as_ptr(), *layout) },
+            // SAFETY: mapped by `map_pages` with this length; the last reference is gone.
+            Owner::Pages => unsafe {
+                libc::munmap(self.start.as_ptr().cast(), self.len);
+            },
             Owner::Vec { capacity } => {
                 // SAFETY: the parts of a vector that `From<Vec<u8>>` took apart, reassembled once.
                 drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, *capacity) });
@@ -356,6 +372,15 @@ impl Drop for Span {
             }
         }
     }
+}
+
+/// Maps zeroed private memory. Returns `None` if the kernel refuses.
+fn map_pages(len: usize) -> Option<NonNull<u8>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new private mapping at an address chosen by the kernel touches no memory in use.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+    if address == libc::MAP_FAILED { None } else { NonNull::new(address.cast()) }
 }
 
 /// A mapping that begins and ends on pages, for a span of a file.
