@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{MountPlace, signal};
 use crate::disk::{IN, OUT, PATIENCE, ask, child_of, eventually, guest};
@@ -92,7 +92,11 @@ fn the_next_server_waits(is_kept: bool) {
             true => driver.config(0, 8).map(|_| None).expect("the size"),
             false => Some(scratch.serve(&words, "ready control")),
         });
-        thread::sleep(Duration::from_millis(300));
+        // Long enough for a server to start on a busy machine.
+        let end = Instant::now() + Duration::from_secs(2);
+        while !next.is_finished() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(10));
+        }
         let is_early = next.is_finished();
         disk.go_on();
         assert!(!is_early, "another server serves while a transfer of the one before is under way");

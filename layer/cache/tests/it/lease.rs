@@ -85,7 +85,7 @@ fn a_tree_is_one_cache_s_at_a_time() {
     let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
     let first = leased(&*origin.export, dirs[0].path(), claim("first", LONG)).expect("a cache");
     assert_eq!(first.lease(), Some(LeaseState::Held));
-    let second = claim("second", Duration::from_secs(60));
+    let second = claim("second", Duration::from_secs(5));
     assert_eq!(holder_of(leased(&*origin.export, dirs[1].path(), second)), "first");
     first.cache.end_lease();
     leased(&*origin.export, dirs[1].path(), claim("second", LONG)).expect("it is free");

@@ -88,11 +88,15 @@ fn kill_at_any_moment_causes_no_reuse_or_corruption() {
         let cached = origin.cached(&dir, Contract::Exclusive);
         let image_dir = scratch.path().join(life.to_string());
         let has_ended = AtomicBool::new(false);
+        let (has_ended, dir_of_life) = (&has_ended, &dir);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(std::time::Duration::from_millis(u64::from(life) * 9));
+            let (read, reads) = std::sync::mpsc::channel();
+            let image_dir = &image_dir;
+            scope.spawn(move || {
+                // After some files, not after a time: on a busy machine no number would be given by then.
+                reads.iter().take(3 * usize::from(life)).for_each(drop);
                 has_ended.store(true, Ordering::SeqCst);
-                image(&dir, &image_dir);
+                image(dir_of_life, image_dir);
             });
             for n in 0..30_u8 {
                 let text = if n % 2 == 0 { format!("old-{n}") } else { format!("new-{life}-{n}") };
@@ -107,6 +111,7 @@ fn kill_at_any_moment_causes_no_reuse_or_corruption() {
                 }
                 let expected = if n % 2 == 0 { pattern(100_000, n) } else { pattern(5000, n) };
                 assert!(cached.session.get(&text).expect("read") == expected, "life {life}: {text}");
+                let _ = read.send(());
                 std::thread::sleep(std::time::Duration::from_millis(3));
             }
         });
