@@ -56,8 +56,14 @@ fn memory_under_every_coherence() {
 }
 
 #[test]
-fn memory_that_answers_later() {
+fn memory_or_directory_that_answers_later() {
     run("memory under delay", &later(Arc::new(Memory::default())), Coherence::Auto);
+    // `tests/mount/run` mounts directories, and `layers` delays them without a mount.
+    if is_long_run() {
+        let tree = scratch();
+        let local = LocalDir::open(tree.path(), DirOptions::default()).expect("the export");
+        run("local-dir under delay", &later(Arc::new(local)), Coherence::Auto);
+    }
 }
 
 #[test]
@@ -67,11 +73,4 @@ fn memory_whose_reads_and_writes_are_cut_short() {
         let export = fault::over(Arc::new(Memory::default()), Plan { rules: vec![rule(op)], seed: 1 });
         run(&format!("memory, {op:?} cut short"), &export, coherence);
     }
-}
-
-#[test]
-fn a_directory_that_answers_later() {
-    let tree = scratch();
-    let local = LocalDir::open(tree.path(), DirOptions::default()).expect("the export");
-    run("local-dir under delay", &later(Arc::new(local)), Coherence::Auto);
 }

@@ -159,7 +159,8 @@ fn remaining_names_are_listed_once_under_change(w: &World) -> Verdict {
 }
 
 fn thousands_of_names_are_all_listed(w: &World) -> Verdict {
-    let names = fill(w, if is_long_run() { 10_000 } else { 2_000 });
+    // Many pages of 8 KiB.
+    let names = fill(w, if is_long_run() { 10_000 } else { 1_000 });
     assert_eq!(w.names(w.dir), names);
     Ok(())
 }

@@ -6,6 +6,7 @@ use tombolo_core::Error;
 use tombolo_core::fs::{Create, Exclusive, File, OpenFlags, RenameFlags};
 
 use super::cases;
+use crate::is_long_run;
 use crate::waist::world::{plain, supported};
 use crate::waist::{Verdict, World};
 
@@ -19,6 +20,11 @@ cases! { "races":
 }
 
 const THREADS: usize = 4;
+
+/// Returns the number of rounds of a race: the gate runs each race over some 60 file systems.
+fn rounds(of_long_run: usize) -> usize {
+    if is_long_run() { of_long_run } else { of_long_run / 2 }
+}
 
 fn one_of_many_creators_wins(w: &World) -> Verdict {
     for round in 0..20 {
@@ -74,7 +80,7 @@ fn appends_do_not_overwrite_each_other(w: &World) -> Verdict {
 /// Looks up `names` while `change` runs; every look-up must succeed.
 fn never_hidden(w: &World, names: &[&str], change: impl Fn(usize) + Sync) {
     std::thread::scope(|scope| {
-        let changer = scope.spawn(|| (0..200).for_each(&change));
+        let changer = scope.spawn(|| (0..rounds(200)).for_each(&change));
         while !changer.is_finished() {
             for text in names {
                 let found = w.lookup(w.dir, text).expect("a name that always exists");
@@ -111,7 +117,7 @@ fn look_ups_and_forgets_keep_count(w: &World) -> Verdict {
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                for _ in 0..500 {
+                for _ in 0..rounds(500) {
                     let found = w.lookup(w.dir, "file").expect("lookup");
                     assert_eq!(found.node, node);
                     w.fs.forget(&w.cx, &[(found.node, 1)]);
