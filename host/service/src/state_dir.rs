@@ -304,18 +304,46 @@ fn draft_of(path: &Path) -> PathBuf {
 /// Writes a file atomically and durably.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     let draft = draft_of(path);
-    let mut open = File::options();
-    let mut file =
-        open.write(true).create(true).truncate(true).mode(0o600).open(&draft).map_err(at(&draft))?;
+    let mut file = locked_draft(&draft).map_err(at(&draft))?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(at(&draft))?;
     fs::rename(&draft, path).map_err(at(path))?;
     let directory = path.parent().unwrap_or(Path::new("/"));
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(at(directory))
 }
 
+/// Opens an empty draft and locks it, so that processes that write one file do so in turn.
+fn locked_draft(draft: &Path) -> io::Result<File> {
+    loop {
+        let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(draft)?;
+        file.lock()?;
+        let opened = file.metadata()?;
+        // Otherwise the process that held the lock has renamed it.
+        if fs::metadata(draft).is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
+            file.set_len(0)?;
+            return Ok(file);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn concurrent_writers_of_a_file_all_succeed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("phase");
+        std::thread::scope(|scope| {
+            for word in ["running", "off"] {
+                let path = &path;
+                scope.spawn(move || {
+                    (0..100).for_each(|_| write_whole(path, word.as_bytes()).expect("written"));
+                });
+            }
+        });
+        assert!(matches!(&*fs::read_to_string(&path).expect("read"), "running" | "off"));
+        assert!(!draft_of(&path).exists());
+    }
 
     #[test]
     fn a_new_directory_has_a_version_and_opens_again() {
