@@ -4,7 +4,8 @@
 //! used objects are spared, for a shorter time in each round. A row stays while a cached name leads to it, a
 //! session knows it, it is open or its data are lent. A client's handle of a file without a row still finds
 //! the file, as it carries the origin's handle. Rows are removed only at the start below a layer that records
-//! numbers (write-back), and never once clients were given handles without the origin's.
+//! numbers (write-back), and never once clients were given handles without the origin's. Nothing is removed
+//! with rules for files (`--rule`).
 //!
 //! Each step reads a few hundred rows, so no look-up waits for long. Listings do not wait at all: while the
 //! index is full their names are not cached.
@@ -67,7 +68,8 @@ impl IndexBound {
 impl Cache {
     /// Bounds a nearly full index in the background, unless that is in progress.
     pub(crate) fn bound_index_later(self: &Arc<Self>) {
-        let is_wanted = self.store.is_index_nearly_full() && !self.index_bound.is_paused();
+        let is_wanted =
+            self.may_evict() && self.store.is_index_nearly_full() && !self.index_bound.is_paused();
         if !is_wanted || self.index_bound.is_running.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -88,7 +90,12 @@ impl Cache {
 
     /// Bounds a nearly full index. Blocks on the disk.
     pub(crate) fn bound_index(&self) {
-        while self.bound_index_step() {}
+        while self.may_evict() && self.bound_index_step() {}
+    }
+
+    /// Returns `false` with rules for files, which apply by the names in listings.
+    fn may_evict(&self) -> bool {
+        !self.has_rules()
     }
 
     /// Drops all listings and rows that are not in use. Blocks on the disk.

@@ -76,7 +76,8 @@ impl Objects {
     /// Returns the object of this number.
     pub(crate) fn object(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
         let known = self.tables().by_id.get(&id).cloned();
-        known.inspect(|object| object.use_it()).or_else(|| self.restore(store, id))
+        let object = known.or_else(|| self.restore(store, id));
+        object.inspect(|object| object.use_it())
     }
 
     /// Returns the object of this number, if it is in memory.
@@ -90,22 +91,32 @@ impl Objects {
     }
 
     fn restore(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
-        let removals = self.removals.load(Ordering::Acquire);
-        let object = match store.queued(id) {
-            // Its rows may be being written while it goes.
-            Some(object) => Some(object).filter(|object| !object.state().is_gone)?,
-            None => {
-                let (row, names) = store.object(id)?;
-                Arc::new(Object::restored(id, row, names, &self.shared))
+        loop {
+            let removals = self.removals.load(Ordering::Acquire);
+            let object = match store.queued(id) {
+                // Its rows may be being written while it goes.
+                Some(object) => Some(object).filter(|object| !object.state().is_gone)?,
+                None => {
+                    let (row, names) = store.object(id)?;
+                    let object = Object::restored(id, row, names, &self.shared);
+                    // Answers to earlier requests do not show the last local change.
+                    let changed = lock(&self.left).last_change(&object.handle);
+                    let mut state = object.state();
+                    (state.latest, state.changed) = (state.latest.max(changed), changed);
+                    drop(state);
+                    Arc::new(object)
+                }
+            };
+            self.make_room();
+            let mut tables = self.tables();
+            // Its rows may have been removed since they were read, and the file may have got another number.
+            if self.removals.load(Ordering::Acquire) == removals {
+                let (object, before) = tables.add(object);
+                drop(tables);
+                drop(before);
+                return Some(object);
             }
-        };
-        let object = self.add(object);
-        // Its rows may have been removed since they were read: all are written again.
-        if self.removals.load(Ordering::Acquire) != removals && !object.state().is_gone {
-            object.unwritten();
-            store.keep(&object);
         }
-        Some(object)
     }
 
     /// Removes an object and its row, unless it is in use or `is_wanted`.
@@ -136,8 +147,7 @@ impl Objects {
     pub(crate) fn add(&self, object: Arc<Object>) -> Arc<Object> {
         self.make_room();
         let mut tables = self.tables();
-        let object = tables.by_id.entry(object.id).or_insert(object).clone();
-        let before = tables.set_handle(&object);
+        let (object, before) = tables.add(object);
         drop(tables);
         drop(before);
         object
@@ -299,6 +309,14 @@ impl Left {
 }
 
 impl Tables {
+    /// Adds an object, unless there is one of that number. Returns also the former object of its handle, to be
+    /// dropped without the lock.
+    fn add(&mut self, object: Arc<Object>) -> (Arc<Object>, Option<Arc<Object>>) {
+        let object = self.by_id.entry(object.id).or_insert(object).clone();
+        let before = self.set_handle(&object);
+        (object, before)
+    }
+
     fn of_handle(&self, handle: &PersistentHandle) -> Option<&Arc<Object>> {
         self.by_handle.find(self.hasher.hash_one(handle), |object| object.handle == *handle)
     }

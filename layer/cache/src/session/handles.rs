@@ -62,16 +62,17 @@ impl PersistentHandles for CachedFileSystem {
     fn handle_of(&self, _: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         let cache = &self.session().cache;
         let handle = |id: ObjectId| {
-            let long = cache.objects.restored(&cache.store, id).and_then(|object| long_handle(&object));
+            let object = cache.objects.restored(&cache.store, id).ok_or(Error::Stale)?;
+            let long = long_handle(&object);
             if long.is_none() {
                 cache.store.keep_rows();
             }
-            PersistentHandle {
+            Ok(PersistentHandle {
                 kind: KIND,
                 bytes: long.map_or_else(|| id.0.to_le_bytes()[..].into(), |bytes| bytes[..].into()),
-            }
+            })
         };
-        id_of(node).map(handle).into()
+        id_of(node).and_then(handle).into()
     }
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {

@@ -189,9 +189,14 @@ impl View {
         let known = dir.state().names.look_up(name.as_name().as_bytes());
         let found = match known {
             Some(Known::Found(target)) => self.cache().object(target.object).ok(),
+            _ => None,
+        };
+        let found = match known {
+            _ if found.is_some() => found,
             // If there is none the change itself fails.
             Some(Known::Absent) => None,
-            None => match self.find(dir, name).await {
+            // Its row may have been removed.
+            Some(Known::Found(_)) | None => match self.find(dir, name).await {
                 Ok((_, object)) => Some(object),
                 Err(Error::NotFound) => None,
                 Err(error) => return Err(error),
@@ -260,10 +265,15 @@ impl View {
         }
         if let Some(Known::Found(target)) = taken
             && found.is_none_or(|found| found.id != target.object)
-            && let Ok(object) = self.cache().object(target.object)
         {
-            object.doubt();
-            self.tell([Notice::Attributes(node_of(object.id))]);
+            match self.cache().object(target.object) {
+                Ok(object) => {
+                    object.doubt();
+                    self.tell([Notice::Attributes(node_of(object.id))]);
+                }
+                // The file may have another number.
+                Err(_) => self.cache().objects.shared.removal.happened(),
+            }
         }
         if may_be_any {
             self.cache().objects.shared.removal.happened();

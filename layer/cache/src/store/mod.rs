@@ -231,7 +231,8 @@ impl Store {
 
     /// Returns the number of the object with this origin handle, if it is in the index.
     pub(crate) fn id_of(&self, handle: &PersistentHandle) -> Option<ObjectId> {
-        readable(lock(&self.shared.reader).id_of(&key(handle))).flatten()
+        let id = readable(lock(&self.shared.reader).id_of(&key(handle))).flatten();
+        id.filter(|id| !self.shared.queue.is_gone(*id))
     }
 
     /// Returns a number that was never used.
@@ -244,22 +245,29 @@ impl Store {
         if self.shared.queue.is_gone(id) {
             return None;
         }
-        let reader = lock(&self.shared.reader);
-        let row = readable(reader.object(id))?.and_then(|row| ObjectRow::decoded(&row))?;
-        let mut names = Names::default();
-        if row.attr.file_type == FileType::Directory {
-            let take = |part: &[u8]| {
-                NamesRow::decode(part, |place, name, target| names.restore(place, name, target))
+        let mut read = None;
+        // A listing may be given up between two transactions.
+        readable(lock(&self.shared.reader).together(|reader| {
+            let Some(row) = reader.object(id)?.and_then(|row| ObjectRow::decoded(&row)) else {
+                return Ok(());
             };
-            let are_all = readable(reader.names(id, take))?;
-            if !are_all {
-                // Without one of them none can be said to be all.
-                names = Names::default();
+            let mut names = Names::default();
+            if row.attr.file_type == FileType::Directory {
+                let take = |part: &[u8]| {
+                    NamesRow::decode(part, |place, name, target| names.restore(place, name, target))
+                };
+                let are_all = reader.names(id, take)?;
+                if !are_all {
+                    // Without one of them none can be said to be all.
+                    names = Names::default();
+                }
+                let (is_complete, next_place) = row.names;
+                names.restored(is_complete && are_all, next_place);
             }
-            let (is_complete, next_place) = row.names;
-            names.restored(is_complete && are_all, next_place);
-        }
-        Some((row, names))
+            read = Some((row, names));
+            Ok(())
+        }))?;
+        read
     }
 
     /// Returns the object of this number, if it is queued for writing.
