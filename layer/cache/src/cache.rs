@@ -67,7 +67,7 @@ pub(crate) struct Cache {
     pub packs_nothing: AtomicBool,
     /// Sessions to be notified of changes.
     pub watchers: Watchers<Session>,
-    /// Files that have lost a name here.
+    /// Files that have lost a name through this cache.
     pub unnamed: Unnamed,
     pub index_bound: IndexBound,
 }
@@ -91,7 +91,7 @@ impl Cache {
         self.lease.is_some() && dir == ObjectId::ROOT && name == LEASE_NAME.as_bytes()
     }
 
-    /// Returns the object of an entry from an answer to a request made at `asked`.
+    /// Returns the object of an entry in a reply to a request made at `asked`.
     pub(crate) async fn met(&self, cx: &Ctx, entry: &Entry, asked: Instant) -> Result<Arc<Object>> {
         let handle = self.origin.handles()?.handle_of(cx, entry.node).resolve().await?;
         let contract = self.policy().default.contract;
@@ -119,7 +119,7 @@ impl Cache {
 
     /// Stores names of a directory.
     pub(crate) fn learned(&self, dir: &Arc<Object>, learn: impl FnOnce(&mut State) -> bool) {
-        // Asked before: it may look at the object's state.
+        // `is_alone_at` locks the object's state.
         let is_alone = self.is_alone_at(dir);
         {
             let mut state = dir.state();
@@ -137,16 +137,16 @@ impl Cache {
         self.keep(dir);
     }
 
-    /// Records the arrival of data of this version. Another client's change in the same tick of the origin's
-    /// clock would leave no trace; under *exclusive* there is none now, but there may be one before the next
-    /// life.
+    /// Marks data of this version as recent if another client's change in the same tick of the origin's clock
+    /// would leave no trace. Under *exclusive* there is no such change now, but there may be one before a
+    /// restart.
     pub(crate) fn came_young(&self, object: &Arc<Object>, data: &Data, version: &WeakAttr) {
         let Some(young_for) = self.clock.young_for(version) else { return };
         let is_new = data.file.set_young();
         match self.is_alone_at(object) {
             true if is_new => self.store.keep_data_when_ripe(&data.file, young_for),
             true => {}
-            // Of what is written here no other change is hidden.
+            // Local writes hide no other change.
             false if data.was_written() => {}
             false => object.state().young = Some(Young::until(young_for)),
         }
@@ -209,22 +209,22 @@ impl Cache {
         self.learn(object, &attr, asked)
     }
 
-    /// Stores attributes of an object, and returns them as shown here.
+    /// Stores attributes of an object, and returns them as shown to clients.
     pub(crate) fn learn(&self, object: &Arc<Object>, attr: &Attr, asked: Instant) -> Result<Attr> {
         if !object.learn(attr, asked, self.options_of(object).contract) {
             return Err(self.failed(object, Error::Stale));
         }
         self.keep(object);
-        // What was asked for: what is known here may be older, if a change here came between. But for a time
-        // of access that moves alone.
+        // Return the received attributes: the cached ones may be older, if a local change came in between. A
+        // differing time of access alone does not count.
         let known = object.state().attr;
         let is_known =
             self.policy().default.contract.tells_changes() && Attr { atime: known.atime, ..*attr } == known;
         Ok(object.shown(if is_known { &known } else { attr }))
     }
 
-    /// Records a failed request for an object: a file that is gone is forgotten. Without an answer, cached
-    /// state stays valid.
+    /// Records a failed request for an object: a removed file is dropped. Without a reply, cached state stays
+    /// valid.
     pub(crate) fn failed(&self, object: &Object, error: Error) -> Error {
         if !is_unanswered(&error) {
             object.doubt();
@@ -275,7 +275,7 @@ impl Cache {
             match data.file.write(start, &mut bytes) {
                 Err(Error::NoSpace | Error::QuotaExceeded)
                     if self.store.kept_bytes() > left && self.drop_next() => {}
-                // Those that went are on the disk for as long as the thread that writes the index has them.
+                // Evicted files occupy the disk until the commit thread closes them.
                 Err(Error::NoSpace | Error::QuotaExceeded) if !has_waited => {
                     self.store.flush();
                     has_waited = true;

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant, SystemTime};
 use tombolo_core::fs::{Timestamp, WeakAttr};
 use tombolo_host_runtime::lock;
 
-/// A file that was changed less than this before its data came may change again without a trace: clocks of
-/// file systems tick so far apart, and those of two hosts differ by as much.
+/// Age below which a changed file may change again without a trace: the resolution of file systems' clocks,
+/// and the difference of two hosts' clocks.
 const YOUNG: Duration = Duration::from_secs(2);
 
-/// What the origin's clock shows at least: this host's may be set at any time.
+/// Lower bound of the origin's clock, as this host's may be set at any time.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// This host's.
+    /// This host's clock.
     wall: fn() -> SystemTime,
     started: (Duration, Instant),
-    /// The latest change that the origin has told of, and when.
+    /// Latest change reported by the origin, and when.
     latest: Mutex<Option<(Duration, Instant)>>,
 }
 
@@ -25,7 +25,8 @@ impl Clock {
         Self { wall, started: (since_epoch(wall()), Instant::now()), latest: Mutex::default() }
     }
 
-    /// For how long another change of a file might not show in its times; `None` if it would now.
+    /// Returns the time for which another change of a file might not show in its times; `None` if it would
+    /// now.
     pub(crate) fn young_for(&self, version: &WeakAttr) -> Option<Duration> {
         let told = Duration::new(seconds(version.ctime), version.ctime.nanos);
         let at_origin = {
@@ -36,7 +37,7 @@ impl Clock {
             }
             now.max(told)
         };
-        // One that was set forwards since the start is not believed.
+        // Ignore a clock that was set forwards since the start.
         let here = since_epoch((self.wall)()).min(self.started.0.saturating_add(self.started.1.elapsed()));
         let changed = Duration::from_secs(seconds(version.ctime).max(seconds(version.mtime)));
         changed.saturating_add(YOUNG).checked_sub(at_origin.max(here)).filter(|left| !left.is_zero())

@@ -22,38 +22,37 @@ use crate::sharing::{Borrowed, Extents};
 use crate::store::DataFile;
 use crate::twins::hashed;
 
-/// One READ of the origin brings at most so much, so that a reader of its start does not wait for long. It
-/// ends with a digest.
+/// Maximum length of one READ of the origin, which bounds a reader's wait for its first block. A fetch ends
+/// at a digest's boundary.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 
-/// The data of one version of a file. It is never mixed with another's: when the version changes, this is
-/// dropped.
+/// Cached data of one version of a file. A change of the version drops them, so versions never mix.
 #[derive(Debug)]
 pub(crate) struct Data {
     version: Mutex<WeakAttr>,
     pub file: DataFile,
-    /// What another cache of the host has lent of it.
+    /// Parts lent by another cache of the host.
     pub borrowed: Mutex<Option<Arc<Borrowed>>>,
-    /// It was fetched because it might be read, and was not read yet.
+    /// Prefetched on a guess and not read since.
     guessed: AtomicBool,
-    /// All of it is being fetched.
+    /// A fetch of the whole file is in progress.
     fetches_rest: AtomicBool,
-    /// Other caches of the host read what is here.
+    /// Other caches of the host read the cached parts.
     pub is_lent: AtomicBool,
-    /// It takes in what is written here.
+    /// Local writes go into these data.
     was_written: AtomicBool,
-    /// What a trace has brought and was not read yet, and whether there is any.
+    /// Parts prefetched by a trace and not read since, and whether there were any.
     traced: Mutex<Extents>,
     has_traced: AtomicBool,
-    /// What came of it compressed.
+    /// Compression achieved so far.
     pub packed: PackedSoFar,
-    /// What a sidecar says of the file.
+    /// Sidecar's entry for the file.
     advice: Mutex<Option<Arc<Advice>>>,
-    /// What is on its way.
+    /// Fetches in progress.
     fetches: Mutex<Vec<Arc<Fetch>>>,
 }
 
-/// A part on its way.
+/// A fetch in progress.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     range: Range<u64>,
@@ -61,34 +60,34 @@ pub(crate) struct Fetch {
     error: Mutex<Option<Error>>,
 }
 
-/// What came of a fetch.
+/// Outcome of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Came {
-    /// The data are here.
+    /// The data are cached.
     Here,
-    /// They came, but there is no room for them here, or no file can be as long.
+    /// Fetched, but not cached: no space, or the offset exceeds the maximum file size.
     Unkept,
     /// The origin has another version by now.
     Changed,
-    /// They came, and are not what a sidecar says. They are not kept.
+    /// Fetched, but not cached: the data do not match the sidecar.
     Unlike,
-    /// It failed; the one that began it has the error.
+    /// Failed; the reader that started the fetch has the error.
     Failed,
 }
 
-/// Parts that need not be fetched. Others wait for them until this ends.
+/// Parts that need not be fetched. Other readers wait for them until this is dropped.
 pub(crate) struct Expected {
     data: Arc<Data>,
     parts: Vec<Arc<Fetch>>,
 }
 
-/// What a reader waits for.
+/// Fetches that serve a read.
 pub(crate) struct Wanted {
-    /// Fetches of others that bring parts of it.
+    /// Fetches by others that overlap the range.
     pub theirs: Vec<Arc<Fetch>>,
-    /// Those that it must begin.
+    /// Fetches to be started.
     pub own: Vec<Arc<Fetch>>,
-    /// More that it is to begin, and not to wait for.
+    /// Fetches to be started, but not awaited.
     pub ahead: Vec<Arc<Fetch>>,
 }
 
@@ -101,7 +100,6 @@ impl Fetch {
         &self.range
     }
 
-    /// How much it brings.
     pub(crate) fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
@@ -110,7 +108,7 @@ impl Fetch {
         self.came.clone().kept().await
     }
 
-    /// Why it failed. The first that asks gets it.
+    /// Returns the error of a failed fetch, to the first caller only.
     pub(crate) fn error(&self) -> Error {
         let error = self.error.lock().unwrap_or_else(PoisonError::into_inner).take();
         error.unwrap_or(Error::Io { source: None })
@@ -135,17 +133,18 @@ impl Data {
         }
     }
 
-    /// How much memory it takes.
+    /// Returns the memory in use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.file.heap_bytes()
     }
 
-    /// The version that the data are of, but for parts that were written since.
+    /// Returns the version of the data, except of parts written since.
     pub(crate) fn version(&self) -> WeakAttr {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It goes on under another version. Neither another life nor others know which parts are of which.
+    /// Marks the data as written locally. Which parts belong to which version is not recorded, so the data
+    /// are neither lent nor used after a restart.
     pub(crate) fn set_written(&self) {
         self.was_written.store(true, Ordering::Relaxed);
         self.file.set_for_this_life();
@@ -155,8 +154,8 @@ impl Data {
         self.was_written.load(Ordering::Relaxed)
     }
 
-    /// What is here is of this version from now on, but for parts that have to be fetched anew. False if they
-    /// are being fetched: then nothing is changed.
+    /// Assigns `version` to the data and drops `parts`. Changes nothing and returns `false` if one of them is
+    /// being fetched.
     pub(crate) fn forget(&self, parts: &[Range<u64>], version: WeakAttr) -> bool {
         let fetches = self.fetches();
         if fetches.iter().any(|fetch| parts.iter().any(|part| self.file.share_blocks(part, &fetch.range))) {
@@ -167,28 +166,29 @@ impl Data {
         true
     }
 
-    /// It is fetched before it is read.
+    /// Marks the data as prefetched on a guess.
     pub(crate) fn set_guessed(&self) {
         self.guessed.store(true, Ordering::Relaxed);
     }
 
-    /// It is read: whether it was fetched before, and this is the first time.
+    /// Returns `true` on the first read after a prefetch on a guess.
     pub(crate) fn was_guessed(&self) -> bool {
         self.guessed.load(Ordering::Relaxed) && self.guessed.swap(false, Ordering::Relaxed)
     }
 
-    /// This is brought because a trace says so. How many bytes are new.
+    /// Records a prefetch by a trace, and returns the number of new bytes.
     pub(crate) fn trace_brings(&self, fetch: &Fetch) -> u64 {
         self.has_traced.store(true, Ordering::Relaxed);
         lock(&self.traced).add(fetch.range.clone())
     }
 
-    /// It is read: how many bytes of it a trace has brought that were not read before.
+    /// Records a read, and returns the number of its bytes that a trace has prefetched and that are read for
+    /// the first time.
     pub(crate) fn uses_trace(&self, range: &Range<u64>) -> u64 {
         if self.has_traced.load(Ordering::Relaxed) { lock(&self.traced).remove(range) } else { 0 }
     }
 
-    /// All of it is to be fetched: whether that has not begun yet.
+    /// Marks the whole file as being fetched. Returns `false` if it was already.
     pub(crate) fn begin_rest(&self) -> bool {
         !self.fetches_rest.swap(true, Ordering::Relaxed)
     }
@@ -197,23 +197,22 @@ impl Data {
         self.fetches_rest.store(false, Ordering::Relaxed);
     }
 
-    /// From now on goes by what a sidecar says.
     pub(crate) fn set_advice(&self, advice: &Arc<Advice>) {
         *self.advice.lock().unwrap_or_else(PoisonError::into_inner) = Some(advice.clone());
     }
 
-    /// What a sidecar says of these very data.
+    /// Returns the sidecar's entry if it applies to this version and nothing was written locally.
     pub(crate) fn advice(&self) -> Option<Arc<Advice>> {
         let advice = self.advice.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         (advice.is_of(&self.version()) && !self.was_written()).then_some(advice)
     }
 
-    /// Whether nothing of it is here or on its way.
+    /// Returns `true` if nothing is cached or being fetched.
     pub(crate) fn is_untouched(&self) -> bool {
         self.fetches().is_empty() && self.file.is_empty()
     }
 
-    /// Has what is known to be zeroes of a range, and of what is ahead, be here.
+    /// Stores the blocks of `range` and `ahead` that the sidecar lists as zero.
     pub(crate) fn take_zeros(&self, range: &Range<u64>, ahead: &Ahead) {
         self.fill_zeros(range, ahead, &self.fetches());
     }
@@ -227,31 +226,31 @@ impl Data {
             let filled = self.file.fill_zeros(&range, |block| advice.are_zeros(block) && !is_coming(block));
             match filled {
                 Ok(bytes) => advice.filled(bytes),
-                // They are fetched then.
+                // The blocks are fetched instead.
                 Err(error) => tracing::debug!(%error, "cannot store zero blocks"),
             }
         }
     }
 
-    /// Whether all of a range is here.
+    /// Returns `true` if the whole range is cached or lent.
     pub(crate) fn is_here(&self, range: &Range<u64>) -> bool {
         self.file.is_here(range) || (self.borrowed().is_some() && self.missing(range).is_empty())
     }
 
-    /// What of a range is not here, in whole blocks.
+    /// Returns the parts of a range that are neither cached nor lent, in whole blocks.
     pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let borrowed = self.borrowed();
         let is_lent = |block: &Range<u64>| borrowed.as_ref().is_some_and(|borrowed| borrowed.covers(block));
         self.file.missing(range.clone(), is_lent)
     }
 
-    /// Whether all of this is here.
+    /// Returns `true` if all ranges are cached or lent.
     pub(crate) fn has_ahead(&self, ahead: &Ahead) -> bool {
         ahead.ranges().all(|range| self.is_here(&range))
     }
 
-    /// What is to be waited for until `range` is here, and begun so that `ahead` will be, as far as so much
-    /// does.
+    /// Returns the fetches to wait for until `range` is cached, and those to start for `ahead`, limited to
+    /// `ahead_bytes_max`.
     pub(crate) fn want(&self, range: &Range<u64>, ahead: &Ahead, ahead_bytes_max: u64) -> Wanted {
         let mut fetches = self.fetches();
         self.fill_zeros(range, ahead, &fetches);
@@ -265,7 +264,7 @@ impl Data {
         Wanted { theirs, own, ahead }
     }
 
-    /// Fetches for what is neither here nor on its way, in whole blocks, as far as `left_bytes` does.
+    /// Registers fetches for blocks that are neither cached nor being fetched, limited to `left_bytes`.
     fn begin(
         &self,
         fetches: &mut Vec<Arc<Fetch>>,
@@ -302,15 +301,14 @@ impl Data {
         begun
     }
 
-    /// What of a range is neither here nor on its way, in whole blocks, is on its way from now on: its caller
-    /// has it.
+    /// Marks the missing blocks that lie wholly within a range as being fetched: the caller has their data.
     pub(crate) fn expect(self: &Arc<Self>, range: &Range<u64>) -> Expected {
         let mut all = u64::MAX;
         let parts = self.begin(&mut self.fetches(), &self.file.whole_blocks(range), &mut all);
         Expected { data: self.clone(), parts }
     }
 
-    /// Takes a fetch off the list, and tells those that wait for it.
+    /// Removes a fetch from the list, and wakes its waiters.
     pub(crate) fn end(&self, fetch: &Arc<Fetch>, came: Came) {
         self.fetches().retain(|other| !Arc::ptr_eq(other, fetch));
         fetch.came.keep(came);
@@ -322,7 +320,7 @@ impl Data {
 }
 
 impl Expected {
-    /// Keeps them, out of data that begin at `offset`.
+    /// Stores the parts, from data that begin at `offset`.
     pub(crate) fn keep(mut self, cache: &Cache, offset: u64, from: &Source) -> Result<()> {
         while let Some(part) = self.parts.last() {
             let start = part.range.start;
@@ -344,7 +342,7 @@ impl Drop for Expected {
     }
 }
 
-/// Begins fetches, each by itself or several that travel together.
+/// Starts fetches, combined into compressed reads where that pays.
 pub(crate) fn start<'a>(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -359,7 +357,6 @@ pub(crate) fn start<'a>(
     packs::start(cache, object, data, from, begun);
 }
 
-/// Begins a fetch.
 pub(crate) fn start_one(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -369,7 +366,7 @@ pub(crate) fn start_one(
 ) {
     let (cache, object, data, from) = (cache.clone(), object.clone(), data.clone(), from.clone());
     task::spawn(async move {
-        // Also when it panics: others wait for it.
+        // Also on a panic: others wait for the fetch.
         let ending = Ending { data: &data, fetch: &fetch };
         let came = match bring(&cache, &object, &data, &from, &fetch.range).await {
             Ok(came) => came,
@@ -382,7 +379,7 @@ pub(crate) fn start_one(
     });
 }
 
-/// Ends a fetch.
+/// A guard that ends a fetch.
 struct Ending<'a> {
     data: &'a Data,
     fetch: &'a Arc<Fetch>,
@@ -400,7 +397,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Has a range here: it is here under another name, another cache of the host lends it, or it is fetched.
+/// Caches a range: by a copy of equal blocks, from another cache of the host, or from the origin.
 async fn bring(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -412,7 +409,7 @@ async fn bring(
     let Some(borrower) = cache.borrower.get() else {
         return fetch_missing(cache, object, data, from, range).await;
     };
-    // Another one's answer may have brought it.
+    // Another fetch may have brought it.
     if !data.missing(range).is_empty() {
         let bytes = borrower.borrow(object, data, &from.cx.identity, range).await;
         cache.counters.borrowed(bytes);
@@ -420,7 +417,7 @@ async fn bring(
     fetch_missing(cache, object, data, from, range).await
 }
 
-/// Copies what is here of a range under another name.
+/// Copies blocks of a range that are cached with the same digest.
 pub(crate) async fn copy_equal(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -436,7 +433,7 @@ pub(crate) async fn copy_equal(
     }
 }
 
-/// Reads what is not here of a range at the origin.
+/// Reads the missing parts of a range from the origin.
 async fn fetch_missing(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -453,7 +450,7 @@ async fn fetch_missing(
     Ok(Came::Here)
 }
 
-/// Reads a range at the origin, makes sure that it is of this version, and keeps it.
+/// Reads a range from the origin, verifies its version, and stores it.
 async fn fetch(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -461,7 +458,7 @@ async fn fetch(
     from: &OriginFile,
     range: &Range<u64>,
 ) -> Result<Came> {
-    // What came damaged comes right the second time. If not, it is the sidecar that is wrong.
+    // Data damaged in transit match on the second attempt. Otherwise the sidecar is wrong.
     for _ in 0..2 {
         let came = fetch_once(cache, object, data, from, range).await?;
         if came != Came::Unlike {
@@ -490,8 +487,8 @@ async fn fetch_once(
     take_in(cache, object, data, from, (attr, asked), parts).await
 }
 
-/// Keeps parts that came with these attributes when asked for then, if they are of this version. No parts:
-/// they did not come whole.
+/// Stores parts received with `attr` in answer to a request made at `asked`, if they are of this version.
+/// `parts` is empty after a short read.
 pub(crate) async fn take_in(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -528,8 +525,8 @@ pub(crate) async fn take_in(
     }
 }
 
-/// Keeps what came, and says to other files what that is. False, and nothing is kept, if it is not what the
-/// sidecar says.
+/// Stores fetched data, and registers their digests for deduplication. Returns `false`, and stores nothing,
+/// if the data do not match the sidecar.
 fn keep(cache: &Cache, uid: u32, data: &Arc<Data>, start: u64, mut buffer: Buffer) -> Result<bool> {
     if let Some(advice) = data.advice() {
         let hashed = buffer.as_slice().map(|bytes| hashed(&advice, start, bytes)).unwrap_or_default();
@@ -546,8 +543,8 @@ fn keep(cache: &Cache, uid: u32, data: &Arc<Data>, start: u64, mut buffer: Buffe
     Ok(true)
 }
 
-/// Data of a range, how many came, and what the origin says of the file at that time or later: from a cache
-/// in the middle, if they are proved to be right, and else from the origin.
+/// Returns the data of a range, their length, and attributes no older than the data: from the site cache if
+/// the origin's digests verify its data, otherwise from the origin.
 async fn get(
     cache: &Cache,
     object: &Object,

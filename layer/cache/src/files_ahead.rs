@@ -8,68 +8,68 @@ use std::time::{Duration, Instant};
 
 use crate::store::ObjectId;
 
-/// What is to be fetched ahead.
+/// State of the file prefetch.
 #[derive(Debug, Default)]
 pub(crate) struct FilesAhead(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Directories in which callers have read files lately, and those above them: each with what was read, or
-    /// gone through, first.
+    /// Directories in which callers have read files lately, and their parents; each with the first child that
+    /// was read or passed through.
     read: VecDeque<(ObjectId, ObjectId)>,
     files: VecDeque<ObjectId>,
-    /// Directories to go on with, each from the place after one of its names.
+    /// Directories to continue with, each after one of its names.
     dirs: VecDeque<(ObjectId, Option<ObjectId>)>,
-    /// The directories that were in that queue since this began.
+    /// Directories queued since the prefetch began.
     seen: HashSet<ObjectId>,
-    /// What was fetched, is being fetched, and was not read yet; and how much that may be.
+    /// Bytes prefetched, or being prefetched, and not read yet; and their limit.
     unread_bytes: u64,
     window_bytes: u64,
     last: Option<Instant>,
     workers: usize,
 }
 
-/// What a worker does next.
+/// A worker's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// It fetches this file.
+    /// Fetch this file.
     File(ObjectId),
-    /// It finds more files in this directory, those after `after` first.
+    /// Find more files in this directory, beginning after `after`.
     Dir {
         /// The directory.
         dir: ObjectId,
-        /// A name that was read, or went on from.
+        /// A name already read or passed through.
         after: Option<ObjectId>,
     },
 }
 
-/// A larger file is not fetched ahead: what comes first of it keeps its reader busy until the rest is here.
+/// Maximum size of a prefetched file. The head of a larger one keeps its reader busy meanwhile.
 pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
 
-/// So many files are asked for at a time: over a line with 35 ms each takes two round trips.
+/// Maximum number of files fetched at a time; each takes two round trips.
 const WORKERS_MAX: usize = 48;
 
-/// The window: at first, and at most.
+/// Window of unread files: initial and maximum size.
 const WINDOW_BYTES: (u64, u64) = (256 << 10, 8 << 20);
 
-/// So much of what was guessed wrong is written off each time that a caller reads something else nearby.
+/// Bytes of wrong guesses written off each time that a caller reads another file nearby.
 const MISS_BYTES: u64 = 128 << 10;
 
-/// A small file counts for so much: its cost is the round trip.
+/// Minimum cost of a file: its round trip.
 const COST_BYTES_MIN: u64 = 8 << 10;
 
-/// So many files and directories wait at most.
+/// Maximum number of queued files, and of queued directories.
 const QUEUE_MAX: usize = 8192;
 
-/// The directories that count as read lately.
+/// Maximum number of directories remembered as recently read.
 const READ_MAX: usize = 64;
 
-/// When nothing was read for so long the guess was wrong.
+/// Idle time after which the guesses were wrong.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl FilesAhead {
-    /// A caller waits for a file of `dir`, which lies in `above`. `is_wanted` says that the files beside it
-    /// are wanted even if it is the first. How many workers are to be started.
+    /// Records that a caller waits for a file of `dir`, whose parent is `above`. With `is_wanted`, its
+    /// neighbours are prefetched even if it is the first. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn missed(
         &self,
@@ -93,7 +93,7 @@ impl FilesAhead {
         state.workers_to_start()
     }
 
-    /// A caller reads what was fetched ahead. How many workers are to be started.
+    /// Records a read of a prefetched file. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn used(&self, size: u64) -> usize {
         let (mut state, cost) = (self.state(), size.max(COST_BYTES_MIN));
@@ -103,12 +103,12 @@ impl FilesAhead {
         state.workers_to_start()
     }
 
-    /// A worker begins to fetch so much.
+    /// Records the start of a prefetch of this size.
     pub(crate) fn guessed(&self, size: u64) {
         self.state().unread_bytes += size.max(COST_BYTES_MIN);
     }
 
-    /// More to be fetched: files, and directories to look for files in. How many workers are to be started.
+    /// Queues files, and directories to search for files. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn add(
         &self,
@@ -118,7 +118,7 @@ impl FilesAhead {
         let mut state = self.state();
         let room = QUEUE_MAX.saturating_sub(state.files.len());
         state.files.extend(files.take(room));
-        // In the order of a walk: below comes before beside.
+        // Depth first, as a walk proceeds.
         for dir in dirs.rev() {
             if state.dirs.len() < QUEUE_MAX && state.seen.insert(dir) {
                 state.dirs.push_front((dir, None));
@@ -127,7 +127,7 @@ impl FilesAhead {
         state.workers_to_start()
     }
 
-    /// What a worker does next. `None`: it ends.
+    /// Returns a worker's next step, or `None` if the worker must end.
     pub(crate) fn next(&self) -> Option<Next> {
         let mut state = self.state();
         state.forget_if_over();
@@ -138,7 +138,7 @@ impl FilesAhead {
         next
     }
 
-    /// A worker could not be started.
+    /// Records that a worker could not be started.
     pub(crate) fn has_no_thread(&self) {
         self.state().workers -= 1;
     }
@@ -155,7 +155,7 @@ impl State {
         }
     }
 
-    /// A caller reads something in a directory. Whether it was something else before.
+    /// Records a read in a directory. Returns `true` if another child was read before.
     fn note(&mut self, dir: ObjectId, what: ObjectId) -> bool {
         if let Some((_, first)) = self.read.iter().find(|(read, _)| *read == dir) {
             return *first != what;

@@ -19,25 +19,25 @@ use tombolo_sys::boot_time;
 
 use crate::origin::Origin;
 
-/// So much of a term is not relied on: no clock goes wrong by that.
+/// Divisor of a term that gives its unused fraction, for clock drift.
 const MARGIN_PART: u32 = 20;
 
-/// After a question that failed the next one is asked.
+/// Pause after a failed request.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The end of a cache waits so long for its lease to be given back.
+/// Maximum time that the end of a cache waits for the return of its lease.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(3);
 
-/// What the lease that is held lets be believed. Without one it is nothing.
+/// Validity of the current lease, if any.
 #[derive(Debug)]
 pub(crate) struct Term {
-    /// Times of this process are counted from here.
+    /// Epoch of the times in this structure.
     began: Instant,
-    /// It was granted by then: what was asked for before is not believed.
+    /// Time of the grant: state requested before is not covered.
     since_ns: AtomicU64,
-    /// It is held until then, by the clock that goes on while the machine sleeps; 0 is not at all.
+    /// End of the term by the clock that includes suspend (CLOCK_BOOTTIME); 0 without a lease.
     until_ns: AtomicU64,
-    /// One was lost then.
+    /// Time of the last loss.
     lost_ns: AtomicU64,
 }
 
@@ -49,14 +49,14 @@ impl Default for Term {
 }
 
 impl Term {
-    /// Whether the origin has changed nothing since `asked` that has not been told here.
+    /// Returns `true` if the origin has not changed since `asked` without notice.
     pub(crate) fn covers(&self, asked: Instant) -> bool {
-        // A grant sets the other one first.
+        // A grant sets `since_ns` first.
         let until_ns = self.until_ns.load(Ordering::Acquire);
         until_ns > boot_time_ns() && self.ns(asked) >= self.since_ns.load(Ordering::Relaxed)
     }
 
-    /// Whether a lease was given back since: the change that it was recalled for has followed.
+    /// Returns `true` if a lease was returned since, so the change that caused the recall may have followed.
     pub(crate) fn was_lost_since(&self, asked: Instant) -> bool {
         self.ns(asked) < self.lost_ns.load(Ordering::Relaxed)
     }
@@ -65,13 +65,13 @@ impl Term {
         self.until_ns.load(Ordering::Relaxed) > boot_time_ns()
     }
 
-    /// One is granted.
+    /// Starts the term of a new lease.
     fn begins(&self, until_ns: u64) {
         self.since_ns.store(self.ns(Instant::now()), Ordering::Relaxed);
         self.goes_on(until_ns);
     }
 
-    /// The same one is held for longer.
+    /// Moves the end of the term.
     fn goes_on(&self, until_ns: u64) {
         self.until_ns.store(until_ns, Ordering::Release);
     }
@@ -94,7 +94,7 @@ fn saturated_ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Keeps a lease for as long as it can be had. When this is dropped it is given back.
+/// A keeper of a lease, which requests and prolongs it. Dropping it returns the lease.
 pub(crate) struct Keeper {
     kept: Arc<Kept>,
 }
@@ -111,15 +111,16 @@ struct Kept {
 struct End {
     is_wanted: bool,
     is_done: bool,
-    /// The lease that is held, as far as is known here.
+    /// The current lease's epoch.
     held: Option<u64>,
 }
 
 impl Keeper {
-    /// Asks for a lease, and goes on asking. Waits for the first answer.
+    /// Requests a lease, repeatedly. Waits for the first answer.
     ///
     /// # Errors
-    /// [`Error::NotSupported`]: the origin grants none. [`Error::NotPermitted`], [`Error::AccessDenied`]: none to this client, or user.
+    /// [`Error::NotSupported`]: the origin grants no leases. [`Error::NotPermitted`],
+    /// [`Error::AccessDenied`]: none to this client, or user.
     pub(crate) fn start(origin: &Arc<Origin>, term: &Arc<Term>) -> Result<Self> {
         let (origin, term) = (origin.clone(), term.clone());
         let kept = Kept {
@@ -140,7 +141,7 @@ impl Keeper {
         Ok(Self { kept })
     }
 
-    /// Gives it back, and waits for that for a while.
+    /// Returns the lease, and waits for that for a limited time.
     pub(crate) fn end(&self) {
         let kept = &self.kept;
         let held = {
@@ -149,7 +150,7 @@ impl Keeper {
             end.held
         };
         kept.changed.notify_all();
-        // A question that waits is answered by that.
+        // That completes a pending request.
         if let Some(epoch) = held {
             let kept = kept.clone();
             task::spawn(async move { kept.give_back(epoch).await });
@@ -165,10 +166,10 @@ impl Drop for Keeper {
     }
 }
 
-/// What the server has answered, and until when it lets a lease be relied on.
+/// The server's answer, and the end of the term.
 type Asked = Result<(LeaseAnswer, u64)>;
 
-/// Tests if the origin has answered that there is no lease to be had.
+/// Returns `true` if the origin has refused leases.
 fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::NotSupported | Error::NotPermitted | Error::AccessDenied)
 }
@@ -187,7 +188,7 @@ impl Kept {
         self.changed.notify_all();
     }
 
-    /// Asks for a lease, or to keep one: that waits until it is recalled, or for a while.
+    /// Requests a lease, or its extension, which waits until a recall or for a while.
     fn ask(&self, held: Option<u64>) -> Asked {
         let began_ns = boot_time_ns();
         let ask = held.map_or(LeaseRequest::Grant, LeaseRequest::Keep);
@@ -200,7 +201,7 @@ impl Kept {
         Ok((answer, began_ns.saturating_add(saturated_ns(term - term / MARGIN_PART))))
     }
 
-    /// Takes an answer in. Says after what time to ask again.
+    /// Processes an answer. Returns the pause before the next request.
     fn take_in(&self, held: Option<u64>, asked: Asked) -> Duration {
         match asked {
             Ok((LeaseAnswer::Held { epoch, .. }, until_ns)) => {
@@ -223,7 +224,7 @@ impl Kept {
                 self.lose();
                 after.min(LEASE_TERM)
             }
-            // It may be held yet: what it lets be believed ends by itself.
+            // A lease may persist; its term ends by itself.
             Err(error) => {
                 if is_refusal(&error) {
                     self.lose();
@@ -242,7 +243,7 @@ impl Kept {
         }
     }
 
-    /// If that fails it runs out at the server.
+    /// Returns the lease. If that fails, it expires at the server.
     async fn give_back(&self, epoch: u64) {
         let Some(leases) = self.origin.fs.leases() else { return };
         let given = leases.lease(&self.origin.own_ctx(), LeaseRequest::GiveBack(epoch)).resolve().await;

@@ -18,60 +18,61 @@ use crate::object::Object;
 use crate::store::ObjectId;
 use crate::twins::Hashed;
 
-/// The sidecars that were read last.
+/// The sidecars read most recently.
 #[derive(Debug, Default)]
 pub(crate) struct Images(Mutex<VecDeque<Known>>);
 
-/// So many of them stay in memory.
+/// Maximum number of sidecars in memory.
 const IMAGES_MAX: usize = 8;
 
 #[derive(Debug)]
 struct Known {
     sidecar: ObjectId,
     version: WeakAttr,
-    /// None: it is none.
+    /// `None` if the file is no sidecar.
     image: Option<Arc<Image>>,
 }
 
-/// What a sidecar says.
+/// A decoded sidecar.
 #[derive(Debug)]
 pub(crate) struct Image {
     pub sidecar: Sidecar,
-    /// How long its head is: tables follow.
+    /// Length of its head; the tables follow.
     head_bytes: usize,
-    /// Its trace was brought, or is being brought.
+    /// A prefetch of its trace has started, or ended.
     is_begun: AtomicBool,
-    /// The latter.
+    /// A prefetch of its trace is in progress.
     is_coming: AtomicBool,
-    /// It was said in the log that something of it does not count.
+    /// The log has said that part of it is ignored.
     is_told: AtomicBool,
 }
 
-/// What a sidecar says of one file.
+/// A sidecar's entry for one file.
 #[derive(Debug)]
 pub(crate) struct Advice {
     pub file: ImageFile,
-    /// There is a record of what is read first of the files of this image.
+    /// The image has a trace of its first reads.
     pub has_trace: bool,
-    /// Something that came of the file was not what its digest says: that was logged. And it was the sidecar
-    /// that was wrong.
+    /// Fetched data did not match a digest, which was logged.
     is_unlike: AtomicBool,
+    /// The entry was found wrong and is ignored.
     is_disbelieved: AtomicBool,
-    /// The digests of its blocks that are no zeroes, where it is of use to know them.
+    /// Digests of the non-zero blocks, if loaded.
     digests: OnceLock<Vec<Digest>>,
-    /// Counts the zeroes that were not fetched.
+    /// Counter of zero bytes not fetched.
     filled_bytes: Arc<AtomicU64>,
 }
 
 impl Images {
-    /// The sidecar of this version, if it was read before.
+    /// Returns the sidecar of this version, if it was read before.
     pub(crate) fn known(&self, sidecar: ObjectId, version: &WeakAttr) -> Option<Option<Arc<Image>>> {
         let all = lock(&self.0);
         let known = all.iter().find(|known| (known.sidecar, &known.version) == (sidecar, version));
         known.map(|known| known.image.clone())
     }
 
-    /// It was read; `None`: it is no sidecar. What counts: another may have read it at the same time.
+    /// Stores a sidecar (`None`: the file is none), and returns the stored one, which a concurrent reader may
+    /// have stored before.
     pub(crate) fn add(
         &self,
         sidecar: ObjectId,
@@ -97,14 +98,14 @@ impl Image {
         Arc::new(Self { sidecar, head_bytes, is_begun, is_coming, is_told })
     }
 
-    /// Where the digests of a file's blocks lie, if there are any.
+    /// Returns the range of a file's table of digests, if it has one.
     pub(crate) fn table(&self, name: &[u8]) -> Option<Range<u64>> {
         let index = self.sidecar.files.iter().position(|file| file.name == name)?;
         self.sidecar.tables(self.head_bytes).get(index)?.clone()
     }
 
-    /// Whether there is a trace that is to be brought now: once, and `again` unless it is on its way. With
-    /// [`Image::end_trace`] it is over.
+    /// Starts a prefetch of the trace, and returns `true` if the caller is to perform it: the first time, or
+    /// `again` unless one is in progress. [`Image::end_trace`] ends it.
     pub(crate) fn begins_trace(&self, again: bool) -> bool {
         let was_begun = self.is_begun.swap(true, Ordering::Relaxed);
         let is_wanted = !self.sidecar.trace.is_empty() && (again || !was_begun);
@@ -115,7 +116,7 @@ impl Image {
         self.is_coming.store(false, Ordering::Relaxed);
     }
 
-    /// Says once in the log why something of it does not count.
+    /// Logs once why an entry is ignored.
     pub(crate) fn tell(&self, name: &[u8], why: &str) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
             let file = String::from_utf8_lossy(name);
@@ -130,12 +131,12 @@ impl Advice {
         Self { file, has_trace, is_unlike, is_disbelieved, digests: OnceLock::new(), filled_bytes }
     }
 
-    /// Whether it counts for this version of the file.
+    /// Returns `true` if the entry applies to this version of the file.
     pub(crate) fn is_of(&self, version: &WeakAttr) -> bool {
         self.file.is_of(version.size, version.mtime) && !self.is_disbelieved.load(Ordering::Relaxed)
     }
 
-    /// Whether these blocks are what the digests say, as far as they are known.
+    /// Returns `true` if no block differs from its digest, where there is one.
     pub(crate) fn fits(&self, blocks: &Hashed) -> bool {
         let block_bytes = u64::from(self.file.block_bytes);
         blocks.iter().all(|(offset, _, found)| {
@@ -143,7 +144,7 @@ impl Advice {
         })
     }
 
-    /// Says once in the log that something came that does not fit.
+    /// Logs once that fetched data do not match.
     pub(crate) fn tell_unlike(&self) {
         if !self.is_unlike.swap(true, Ordering::Relaxed) {
             let file = String::from_utf8_lossy(&self.file.name);
@@ -151,14 +152,14 @@ impl Advice {
         }
     }
 
-    /// Whether all of a range is zeroes.
+    /// Returns `true` if the whole range is zero.
     pub(crate) fn are_zeros(&self, range: &Range<u64>) -> bool {
         let block_bytes = u64::from(self.file.block_bytes);
         let blocks = range.start / block_bytes..range.end.div_ceil(block_bytes);
         self.file.zeros.within(blocks.clone()).next() == Some(blocks)
     }
 
-    /// Takes in the digests, unless they are not those that the head speaks of.
+    /// Stores the digests, and returns `false` if they do not match the head's digest.
     pub(crate) fn set_digests(&self, table: &[u8]) -> bool {
         let is_whole = self.file.table == Some(digest(table));
         if is_whole {
@@ -167,23 +168,22 @@ impl Advice {
         is_whole
     }
 
-    /// Whether digests are known.
     pub(crate) fn has_digests(&self) -> bool {
         self.digests.get().is_some()
     }
 
-    /// The digest of a block.
+    /// Returns the digest of a block.
     pub(crate) fn digest_of(&self, block: u64) -> Option<Digest> {
         let index = self.file.zeros.index_of(block)?;
         self.digests.get()?.get(index as usize).copied()
     }
 
-    /// Whether all of the file is wanted when any of it is read.
+    /// Returns `true` if the whole file is wanted when any of it is read.
     pub(crate) fn is_whole(&self) -> bool {
         self.file.advice == image::Advice::Whole
     }
 
-    /// So many zeroes were not fetched.
+    /// Counts zero bytes that were not fetched.
     pub(crate) fn filled(&self, bytes: u64) {
         self.filled_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -194,15 +194,16 @@ impl Advice {
     }
 }
 
-/// Whether a sidecar is to be believed about a file: it cannot be told from the truth, so it must be of the
-/// file's owner, or of root, and no other may write it.
+/// Returns `true` if a sidecar is trusted for a file: its contents cannot be verified, so it must be owned by
+/// the file's owner or root, and not be writable by others.
 fn is_trusted(sidecar: &Attr, file: &Attr) -> bool {
     let is_owner_s = sidecar.uid == 0 || sidecar.uid == file.uid;
     is_owner_s && sidecar.mode.bits() & 0o022 == 0
 }
 
 impl Cache {
-    /// What a sidecar says of these data is wrong: all of them are begun anew, also what it said is zeroes.
+    /// Ignores a sidecar's wrong entry from now on: all data of the file are dropped, including its zero
+    /// blocks.
     pub(crate) fn disbelieve(&self, object: &Object, data: &Arc<Data>) {
         let Some(advice) = data.advice() else { return };
         advice.is_disbelieved.store(true, Ordering::Relaxed);
@@ -215,7 +216,7 @@ impl Cache {
         }
     }
 
-    /// A file of this name goes by what the sidecar beside it says, as far as that counts.
+    /// Applies the sidecar's entry of this name to a file, unless it is untrusted or outdated.
     pub(crate) fn advise(
         &self,
         object: &Arc<Object>,
@@ -232,7 +233,7 @@ impl Cache {
         if advice.is_disbelieved.load(Ordering::Relaxed) {
             return None;
         }
-        // The user's word on the size of blocks goes before a sidecar's.
+        // The user's block size overrides a sidecar's.
         let is_block_free = self.options_of(object).block_bytes.is_none();
         {
             let mut state = object.state();
@@ -259,7 +260,7 @@ impl Cache {
             }
         }
         let data = self.data(object);
-        // What it says may be of just before a change that does not show.
+        // The entry may predate a change in the same tick of the origin's clock.
         self.came_young(object, &data, &data.version());
         object.weigh();
         Some(advice)

@@ -139,7 +139,7 @@ impl Cache {
         false
     }
 
-    /// Gives up what is unused of these rows.
+    /// Drops the unused ones of these rows.
     fn give_up_all(&self, rows: &[(ObjectId, ObjectRow)], spared: Duration) {
         let mut listed = HashMap::new();
         let given_up = rows.iter().filter(|(id, row)| self.give_up(*id, row, spared, &mut listed)).count();
@@ -148,7 +148,7 @@ impl Cache {
         }
     }
 
-    /// Gives up the listing of a directory, or the row of an object without one, unless it is in use.
+    /// Drops the listing of a directory, or the row of an object without one, unless it is in use.
     /// `listed` caches which directories have one. Returns `true` if something was given up.
     fn give_up(
         &self,

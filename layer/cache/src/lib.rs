@@ -250,7 +250,7 @@ impl CacheExport {
         Ok(self.cache.origin.handles()?.volume())
     }
 
-    /// Revalidates everything with the origin when it is next used.
+    /// Marks everything for revalidation at its next use.
     pub fn invalidate(&self) {
         self.cache.objects.doubt_all();
     }

@@ -7,54 +7,53 @@ use std::time::{Duration, Instant};
 
 use tombolo_core::fs::FAR;
 
-/// The line.
+/// Measurements of the connection to the origin.
 #[derive(Debug, Default)]
 pub(crate) struct Line(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// What was asked for and is not here yet.
+    /// Requested and not yet received.
     in_flight_bytes: u64,
-    /// Since when data have been coming that are not counted yet, and how many.
+    /// Start of the current measuring period, and the bytes received in it.
     period: Option<Instant>,
     period_bytes: u64,
-    /// What came in each of the last periods, in bytes a second.
+    /// Rates of the last periods, in bytes per second.
     rates: VecDeque<f64>,
-    /// How long an answer takes that waits for no other, without the time that its data take.
+    /// Round-trip time of a fetch with nothing queued before it, without the transfer time of its data.
     delay: Option<Duration>,
-    /// Whether those of the last answers took long that had little to bring.
+    /// Whether each of the last small answers was slow.
     far: VecDeque<bool>,
 }
 
-/// A fetch that is under way.
+/// A fetch in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     at: Instant,
     bytes: u64,
-    /// What was under way before it.
+    /// Bytes in flight before it.
     before_bytes: u64,
 }
 
-/// As long as nothing was measured, and always beside the product: one READ of the largest size.
+/// Initial window, added to the product later: one READ of the maximum size.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 
-/// So much of what nothing waits for is under way on a line that is not known yet: fast ones show how fast
-/// they are.
+/// Background bytes in flight before the first measurement. Fast connections soon show their rate.
 const UNKNOWN_BYTES: u64 = WINDOW_BYTES_MIN / 2;
 
-/// A rate is taken over this time at least, while there is anything to come; and the highest of so many
-/// counts.
+/// Minimum length of a measuring period while bytes are in flight; and number of periods of which the highest
+/// rate counts.
 const PERIOD: Duration = Duration::from_millis(100);
 const RATES: usize = 8;
 
-/// A line of 1 Gbit/s takes 2 ms for so much. So many answers count.
+/// Maximum size of a small answer, which 1 Gbit/s transfers in 2 ms; and number of answers remembered.
 const LITTLE_BYTES: u64 = 256 << 10;
 const ANSWERS: usize = 16;
-/// Fewer may be those of a processor that is busy.
+/// Minimum number of answers for a verdict: fewer may only show a busy processor.
 const ANSWERS_MIN: usize = 4;
 
 impl Line {
-    /// So much is asked for.
+    /// Records a request for this many bytes.
     pub(crate) fn sent(&self, bytes: u64, now: Instant) -> Sent {
         let mut state = self.state();
         let sent = Sent { at: now, bytes, before_bytes: state.in_flight_bytes };
@@ -63,7 +62,7 @@ impl Line {
         sent
     }
 
-    /// What was asked for has come, or will not; so much of it.
+    /// Records the end of a request, and the bytes received.
     pub(crate) fn came(&self, sent: Sent, bytes: u64, now: Instant) {
         let mut state = self.state();
         state.in_flight_bytes -= sent.bytes;
@@ -81,7 +80,7 @@ impl Line {
         if (1..=LITTLE_BYTES).contains(&bytes) {
             state.answered(now.saturating_duration_since(sent.at));
         }
-        // One that stood behind others tells how long these took.
+        // A fetch queued behind others would measure their time.
         if bytes > 0 && sent.before_bytes <= state.product().max(WINDOW_BYTES_MIN / 2) {
             let rate = state.rate();
             let own = if rate > 0.0 { Duration::from_secs_f64(bytes as f64 / rate) } else { Duration::ZERO };
@@ -90,31 +89,31 @@ impl Line {
         }
     }
 
-    /// How much is to be under way, for data that is not waited for yet: twice the product, as the measure
-    /// lags behind.
+    /// Returns the bytes to have in flight for read-ahead: twice the product, as the measurement lags.
     pub(crate) fn window_bytes(&self) -> u64 {
         self.state().window_bytes()
     }
 
-    /// The same for data that nothing waits for yet: as little as keeps the line busy, so that what is asked
-    /// for meanwhile waits for little.
+    /// Returns the bytes to have in flight for background fetches: just enough to keep the connection busy,
+    /// so that other requests queue briefly.
     pub(crate) fn trickle_bytes(&self) -> u64 {
         let product = self.state().product();
         if product == 0 { UNKNOWN_BYTES } else { product.saturating_add(WINDOW_BYTES_MIN / 4) }
     }
 
-    /// How much more of such data may be asked for now. What others wait for is under way first.
+    /// Returns how many more bytes of read-ahead may be requested now. Fetches that readers wait for count
+    /// first.
     pub(crate) fn room_bytes(&self) -> u64 {
         let state = self.state();
         state.window_bytes().saturating_sub(state.in_flight_bytes)
     }
 
-    /// An answer that had little to bring took so long.
+    /// Records the duration of a small answer.
     pub(crate) fn answered(&self, took: Duration) {
         self.state().answered(took);
     }
 
-    /// Whether most answers take long, however little is asked for.
+    /// Returns `true` if most small answers are slow.
     pub(crate) fn is_far(&self) -> bool {
         let state = self.state();
         let far = state.far.iter().filter(|is_far| **is_far).count();
@@ -153,7 +152,8 @@ mod tests {
 
     const MB: u64 = 1 << 20;
 
-    /// A line of this rate and delay, over which a reader has what `window` allows under way all the time.
+    /// Simulates a connection of this rate and delay with a reader that fills the window. Returns the window
+    /// at the end.
     fn read_over(line: &Line, rate: f64, delay: Duration, seconds: u64) -> u64 {
         let begin = Instant::now();
         let (mut now, mut free_at, mut under_way) = (begin, begin, VecDeque::new());

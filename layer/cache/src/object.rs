@@ -277,15 +277,15 @@ impl Object {
         if (attr.fileid, attr.fsid, attr.file_type) != (state.attr.fileid, state.attr.fsid, self.file_type) {
             return false;
         }
-        // A server does what it has at one time in any order: then its own time of change tells which is
+        // A server performs concurrent requests in any order, so its time of change decides which reply is
         // older.
         let overlaps = state.came.is_some_and(|came| asked < came);
         let is_late = state.latest.is_some_and(|latest| asked < latest);
         match attr.ctime.cmp(&state.attr.ctime) {
             Ordering::Less if overlaps || is_late => return true,
             Ordering::Equal if is_late => return true,
-            // What comes along with it is not of the version that is known. Whether a change here has
-            // followed it does not tell.
+            // Data received with the reply are not of the cached version. A local change may have followed it
+            // or not.
             Ordering::Greater if is_late => {
                 state.follow(attr, asked, contract);
                 return true;
@@ -300,7 +300,7 @@ impl Object {
         }
         let same = Attr { atime: state.attr.atime, ..*attr } == state.attr;
         state.is_dirty |= !same;
-        // A time of access that is moved by what is fetched is no change that others would be told of.
+        // A time of access moved by fetches is no change to notify others of.
         if !same || !contract.tells_changes() {
             state.set_attr(attr, asked);
         }
@@ -342,19 +342,19 @@ impl Object {
         self.state().latest.is_some_and(|latest| asked < latest)
     }
 
-    /// Requires revalidation of the attributes, whatever the contract.
+    /// Marks the attributes for revalidation, whatever the contract.
     pub(crate) fn doubt(&self) {
         let mut state = self.state();
         state.asked = None;
         state.changed_here();
     }
 
-    /// Requires revalidation, as others may have changed it.
+    /// Marks it for revalidation, as others may have changed it.
     pub(crate) fn doubt_all(&self) {
         self.doubt();
         let mut state = self.state();
         state.is_suspect = true;
-        // What follows is not taken for our own doing, which rights outlive.
+        // Later changes do not count as local, so permissions are not carried over.
         state.forget_rights();
         match state.is_written_in_parts() {
             true => state.lose(),
@@ -394,7 +394,7 @@ impl Object {
     pub(crate) fn rows(&self) -> Rows {
         let mut state = self.state();
         state.is_dirty = false;
-        // What came too soon after a change to tell is not believed in another life.
+        // State fetched too soon after a change is not reused in another life.
         let (drops_names, names) = match state.young {
             _ if self.file_type != FileType::Directory => (false, Vec::new()),
             Some(_) => (true, Vec::new()),
@@ -442,8 +442,7 @@ impl Object {
     /// Stores the permissions granted by the origin at `asked`.
     pub(crate) fn grant(&self, user: &Identity, mask: AccessMask, allowed: AccessMask, asked: Instant) {
         let mut state = self.state();
-        // It may be the file's new mode that was learnt since, of which this answer says nothing; but not if
-        // it came along with it.
+        // The file's mode may have changed since the request, unless both arrived together.
         if state.turned.is_some_and(|turned| asked < turned.came && asked != turned.asked) {
             return;
         }
@@ -466,7 +465,7 @@ impl State {
         if self.writers > 0 {
             return false;
         }
-        // Nothing tells when a file without names is gone.
+        // The removal of an unnamed file goes unnoticed.
         if self.attr.nlink == 0 && options.contract != Contract::Immutable {
             return false;
         }
@@ -550,7 +549,7 @@ impl State {
         }
     }
 
-    /// Follows another version that the origin reported in answer to a request made at `asked`.
+    /// Switches to another version that the origin reported in answer to a request made at `asked`.
     fn follow(&mut self, attr: &Attr, asked: Instant, contract: Contract) {
         if self.attr.file_type == FileType::Directory {
             let is_ours =
@@ -562,7 +561,7 @@ impl State {
         } else if !self.expects(attr, contract) {
             self.changed();
         }
-        // Since it was seen last it was changed here, and by no other.
+        // Only local changes were made since.
         let is_only_ours = contract == Contract::Exclusive && !self.is_suspect;
         match is_only_ours && self.asked.is_none() && self.changed.is_some() {
             true => self.advance(attr, asked),
@@ -587,7 +586,7 @@ impl State {
     pub(crate) fn set_attr(&mut self, attr: &Attr, asked: Instant) {
         let keeps_rights = self.goes_by_rights_of(attr);
         if !keeps_rights {
-            // Within a tick of the origin's clock the time of change is the same.
+            // The time of change may be equal within a tick of the origin's clock.
             self.forget_rights();
         }
         if !keeps_rights || self.attr.ctime != attr.ctime {

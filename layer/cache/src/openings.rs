@@ -1,4 +1,4 @@
-//! The openings of a session.
+//! Openings of a session.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,19 +16,19 @@ use crate::origin::OriginFile;
 use crate::read_ahead::{Ahead, Order, ReadAhead};
 use crate::store::ObjectId;
 
-/// One opening.
+/// An opening.
 pub(crate) struct Opening {
     pub object: Arc<Object>,
     pub flags: OpenFlags,
-    /// The origin's opening, once there is one: what is answered from here needs none.
+    /// The origin's opening, made on first need.
     origin: Mutex<Option<Arc<OriginFile>>>,
     ahead: Mutex<ReadAhead>,
-    /// Whether it was looked for a sidecar: kept when that is over.
+    /// Promise of the search for a sidecar, resolved at its end.
     advised: Mutex<Option<Arc<Promise<()>>>>,
     _permit: Permit,
 }
 
-/// All openings of a session.
+/// Openings of a session by their numbers.
 pub(crate) struct Openings {
     next: AtomicU64,
     counts: Arc<Budget>,
@@ -40,29 +40,29 @@ impl Opening {
         lock(&self.origin).clone()
     }
 
-    /// The origin's opening is this, unless there is one already.
+    /// Sets the origin's opening, unless there is one, and returns the current one.
     pub(crate) fn set_origin(&self, file: Arc<OriginFile>) -> Arc<OriginFile> {
         lock(&self.origin).get_or_insert(file).clone()
     }
 
-    /// When it will have been looked for a sidecar; and whether the caller is the first to ask, which is to
-    /// look.
+    /// Returns the promise of the search for a sidecar, and `true` if the caller is the first, which must
+    /// search.
     pub(crate) fn advised(&self) -> (Arc<Promise<()>>, bool) {
         let mut advised = lock(&self.advised);
         let is_first = advised.is_none();
         (advised.get_or_insert_default().clone(), is_first)
     }
 
-    /// A reader asks for `range`: what is to be fetched ahead of it.
+    /// Records a read of `range`, and returns the ranges to fetch ahead of it.
     pub(crate) fn reads(&self, range: &Range<u64>, data: &Data, bytes_max: u64) -> Ahead {
         let mut ahead = lock(&self.ahead);
-        // What a guest touches lies together, and is no reading in order.
+        // A guest's accesses cluster without being sequential.
         let order = if data.advice().is_some() { Order::Strict } else { Order::Loose };
         ahead.reads(range, order, bytes_max);
         ahead.of(range, data.version().size)
     }
 
-    /// The same as it was found when the reader asked.
+    /// Returns the ranges to fetch ahead of a recorded read.
     pub(crate) fn ahead(&self, range: &Range<u64>, file_end: u64) -> Ahead {
         lock(&self.ahead).of(range, file_end)
     }
@@ -73,7 +73,7 @@ impl Openings {
         Self { next: AtomicU64::new(1), counts, by_id: Mutex::default() }
     }
 
-    /// Leave to open one more.
+    /// Reserves one more opening.
     pub(crate) fn permit(&self) -> Result<Permit> {
         self.counts.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
     }
@@ -103,14 +103,14 @@ impl Openings {
         opening.filter(|opening| node_of(opening.object.id) == file.node).ok_or(Error::BadOpen)
     }
 
-    /// An opening that was made for a purpose.
+    /// Returns an opening if it has these flags.
     pub(crate) fn made_for(&self, file: File, purpose: OpenFlags) -> Result<Arc<Opening>> {
         self.of(file).and_then(|opening| {
             if opening.flags.contains(purpose) { Ok(opening) } else { Err(Error::BadOpen) }
         })
     }
 
-    /// Ends one. The object that it was of.
+    /// Closes an opening, and returns its object.
     pub(crate) fn end(&self, file: File) -> Option<ObjectId> {
         let opening = self.of(file).ok()?;
         self.by_id().remove(&file.open);

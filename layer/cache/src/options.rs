@@ -1,76 +1,74 @@
-//! How a cache behaves.
+//! Options of a cache.
 
 use std::time::{Duration, SystemTime};
 
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 
-/// What the cache promises of the age of what it answers (`docs/semantics/cache.md`).
+/// Guaranteed freshness of a cache's answers (`docs/semantics/cache.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contract {
-    /// The tree never changes: what is here is never asked for again, also after a restart.
+    /// The tree never changes: cached state is never revalidated, also after a restart.
     Immutable,
-    /// All changes come through this cache: what was asked for since the start is not asked for again.
+    /// All changes are made through this cache: state fetched since the start is never revalidated.
     Exclusive,
-    /// An open sees what was closed before it, wherever that was. Attributes without an open are believed for
+    /// An open returns data of every earlier close, on any client. Attributes without an open are valid for
     /// [`Options::attr_refresh`].
     #[default]
     CloseToOpen,
-    /// Everything is believed for as long as a lease is held that the origin's server recalls before others
+    /// Cached state is valid while the cache has a lease, which the origin's server recalls before others
     /// change anything; without it, as [`CloseToOpen`](Self::CloseToOpen).
     Lease,
-    /// Everything is believed for this long.
+    /// Cached state is valid for this long.
     Refresh(Duration),
 }
 
 impl Contract {
-    /// Whether sessions can be told of all changes ([`Changes`](tombolo_core::fs::Changes)): those of others
-    /// at the origin are not seen.
+    /// Returns `true` if sessions can be notified of all changes ([`Changes`](tombolo_core::fs::Changes)):
+    /// changes by others at the origin go unnoticed.
     pub fn tells_changes(self) -> bool {
         matches!(self, Self::Immutable | Self::Exclusive)
     }
 }
 
-/// What is brought before it is asked for.
+/// Extent of prefetching.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {
     /// Nothing.
     Off,
-    /// Directories of a walk, and small files beside those that are read, once callers are seen to go from
-    /// one to the next.
+    /// Directories of a walk, and small files next to those read, once callers proceed from one to the next.
     #[default]
     Walk,
-    /// The names of all that lies below a directory as soon as one looks into it, and the small files beside
-    /// the first that is read.
+    /// All names below a directory as soon as a caller uses it, and the small files next to the first that is
+    /// read.
     Tree,
 }
 
-/// How a cache behaves.
+/// Options of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What is promised.
+    /// Guaranteed freshness.
     pub contract: Contract,
-    /// How long attributes are believed without an open, under [`Contract::CloseToOpen`], and
-    /// [`Contract::Lease`] without one.
+    /// Lifetime of attributes without an open, under [`Contract::CloseToOpen`], and [`Contract::Lease`]
+    /// without a lease.
     pub attr_refresh: Duration,
-    /// How long an answer of the origin about a user's rights is believed, while the file is the same.
+    /// Lifetime of the origin's answers about a user's permissions, while the file is unchanged.
     pub rights_refresh: Duration,
-    /// What is fetched and checked as one, in bytes, if that is not what the store says: a power of two from
-    /// 4 KiB to 1 MiB.
+    /// Unit of fetches and checksums in bytes, if it differs from the store's: a power of two from 4 KiB to 1
+    /// MiB.
     pub block_bytes: Option<u32>,
-    /// Whether the rest of a file is fetched when any of it is read.
+    /// Fetch the whole file when any part of it is read.
     pub whole_files: bool,
-    /// How far ahead of a reader is fetched at most, in bytes; 0 is not at all.
+    /// Maximum read-ahead, in bytes; 0 disables it.
     pub ahead_bytes_max: u64,
-    /// What is listed and fetched ahead, beside what a reader will read next of a file.
+    /// Prefetch of directories and small files, apart from read-ahead.
     pub prefetch: Prefetch,
-    /// Whether a sidecar beside a file ([`tombolo_wire_image`]) is gone by.
+    /// Use the sidecars next to files ([`tombolo_wire_image`]).
     pub sidecars: bool,
     /// Refuse changes.
     pub read_only: bool,
-    /// The threads that wait for the disk of the cache.
+    /// Threads for blocking disk I/O.
     pub pool: ThreadPoolLimits,
-    /// This host's clock. How long anything is believed does not go by it, only what counts as changed a
-    /// moment ago.
+    /// This host's clock. Lifetimes do not depend on it; it only tells recent changes from older ones.
     pub wall_clock: fn() -> SystemTime,
 }
 

@@ -1,4 +1,4 @@
-//! The cached file system, as one session of it.
+//! The cached file system, accessed through one session.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use tombolo_host_runtime::pending::{Pending, PendingGuard};
 
 use crate::store::ObjectId;
 
-/// The origin's session. All sessions of the cache share it: each operation is made in its own user's name.
+/// The origin's session, shared by all sessions of the cache: each operation acts for its own user.
 pub(crate) struct Origin {
     pub fs: Arc<dyn FileSystem>,
-    /// Openings of files that no caller has.
+    /// Openings of files on behalf of no caller.
     pub unasked: Pending<ObjectId>,
 }
 
@@ -21,17 +21,17 @@ impl Origin {
         self.fs.persistent_handles().ok_or(Error::NotSupported)
     }
 
-    /// The attributes that came along with the answer to what was asked at `asked`, if any did.
+    /// Returns the attributes that accompanied a reply to a request made at `asked`, if any did.
     pub(crate) fn told(&self, cx: &Ctx, node: NodeId, asked: Instant) -> Option<Attr> {
         let cx = Ctx { fetched_since: Some(asked), ..cx.clone() };
         match self.fs.getattr(&cx, node, None) {
             Answer::Done(told) => told.ok(),
-            // It would have to ask: it has not begun to.
+            // A pending answer would be a request, which has not started.
             Answer::Later(_) => None,
         }
     }
 
-    /// Takes back one look-up.
+    /// Releases one look-up.
     pub(crate) fn forget(&self, node: NodeId) {
         if node == NodeId::ROOT {
             return;
@@ -39,22 +39,22 @@ impl Origin {
         self.fs.forget(&self.own_ctx(), &[(node, 1)]);
     }
 
-    /// Asks for an object by its handle.
+    /// Resolves an object by its handle.
     pub(crate) async fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Result<Entry> {
         self.handles()?.resolve(&at_origin(cx), handle).resolve().await
     }
 
-    /// For what no caller asks for.
+    /// Returns the context of requests on behalf of no caller.
     pub(crate) fn own_ctx(&self) -> Ctx {
         Ctx::root(SESSION)
     }
 }
 
-/// The one session of the origin.
+/// Session of the cache at the origin.
 pub(crate) const SESSION: tombolo_core::SessionId = tombolo_core::SessionId(0);
 
-/// A request of a client, as the origin gets it: not to be performed only once (the layer above sees to
-/// that), with attributes of opens and changes.
+/// Returns the context of a client's request as passed to the origin: without the key of an exactly-once
+/// request, which is the layer above's, and with attributes in replies to opens and changes.
 pub(crate) fn at_origin(cx: &Ctx) -> Ctx {
     Ctx {
         key: None,
@@ -67,18 +67,18 @@ pub(crate) fn at_origin(cx: &Ctx) -> Ctx {
     }
 }
 
-/// The same for work that goes on after the request is answered.
+/// Returns the context of work that outlives its request.
 pub(crate) fn detached(cx: &Ctx) -> Ctx {
     Ctx { interrupt: Interrupt::default(), deadline: None, ..at_origin(cx) }
 }
 
-/// An opening of the origin. Dropping it ends it.
+/// An opening at the origin, closed on drop.
 pub(crate) struct OriginFile {
     origin: Arc<Origin>,
     pub file: File,
-    /// The user that opened it, for what goes on without a request.
+    /// User that opened it, for work without a request.
     pub cx: Ctx,
-    /// Ends after it.
+    /// Dropped last.
     _unasked: Option<PendingGuard<ObjectId>>,
 }
 

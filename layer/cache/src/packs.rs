@@ -16,14 +16,14 @@ use crate::data::{self, Came, Data, Fetch};
 use crate::object::Object;
 use crate::origin::OriginFile;
 
-/// So much travels together, unless a single fetch is larger: its first byte is there with its last.
+/// Maximum size of a combined read, unless a single fetch is larger: its first byte arrives with its last.
 const PACK_BYTES: u64 = 256 << 10;
 
-/// What of so much of a file remains after compression, in per cent, when it is not worth more tries.
+/// Thresholds of incompressibility: after this many bytes of a file, more than this percentage remained.
 const DENSE_BYTES: u64 = 1 << 20;
 const DENSE_PERCENT: u64 = 90;
 
-/// How much of a file came so, and as how much.
+/// Bytes of a file read compressed, before and after compression.
 #[derive(Debug, Default)]
 pub(crate) struct PackedSoFar {
     bytes: AtomicU64,
@@ -36,7 +36,7 @@ impl PackedSoFar {
         self.compressed_bytes.fetch_add(compressed_bytes as u64, Ordering::Relaxed);
     }
 
-    /// It hardly gets smaller.
+    /// Returns `true` if the data hardly compress.
     fn is_dense(&self) -> bool {
         let [bytes, packed] =
             [&self.bytes, &self.compressed_bytes].map(|bytes| bytes.load(Ordering::Relaxed));
@@ -44,9 +44,9 @@ impl PackedSoFar {
     }
 }
 
-/// Whether fetches of these data are to travel so.
+/// Returns `true` if these data are to be read compressed.
 pub(crate) fn are_worth_it(cache: &Cache, data: &Data) -> bool {
-    // Others that have them are nearer.
+    // Both other sources are nearer.
     let has_nearer = cache.borrower.get().is_some() || cache.middle.get().is_some();
     !has_nearer
         && !data.packed.is_dense()
@@ -55,7 +55,7 @@ pub(crate) fn are_worth_it(cache: &Cache, data: &Data) -> bool {
         && cache.origin.fs.packing().is_some()
 }
 
-/// Begins fetches of a file that travel together.
+/// Starts combined fetches of a file.
 pub(crate) fn start(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -69,7 +69,7 @@ pub(crate) fn start(
         task::spawn(async move {
             let ranges: Vec<_> = group.fetches.iter().map(|fetch| fetch.range().clone()).collect();
             bring(&cache, &object, &group.data, &from, &ranges).await;
-            // What has not come so comes otherwise.
+            // Fetch the remainder by READs.
             for fetch in std::mem::take(&mut group.fetches) {
                 data::start_one(&cache, &object, &group.data, &from, fetch);
             }
@@ -77,8 +77,7 @@ pub(crate) fn start(
     }
 }
 
-/// Fetches that are not begun by themselves yet. Also when what was to begin them panics, others wait for
-/// them.
+/// Combined fetches, failed on drop unless they were started singly, as readers wait for them.
 struct Group {
     data: Arc<Data>,
     fetches: Vec<Arc<Fetch>>,
@@ -90,7 +89,7 @@ impl Drop for Group {
     }
 }
 
-/// Those that travel together, in order.
+/// Combines fetches into combined reads, in order.
 fn groups(fetches: impl Iterator<Item = Arc<Fetch>>) -> Vec<Vec<Arc<Fetch>>> {
     let (mut groups, mut bytes) = (Vec::<Vec<_>>::new(), 0);
     for fetch in fetches {
@@ -106,7 +105,7 @@ fn groups(fetches: impl Iterator<Item = Arc<Fetch>>) -> Vec<Vec<Arc<Fetch>>> {
     groups
 }
 
-/// Has what is missing of these ranges here, as far as it comes so.
+/// Reads the missing parts of these ranges by a compressed read, if possible.
 async fn bring(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -130,14 +129,14 @@ async fn bring(
     let came = read(cache, object, data, from, (&parts, bytes as usize, asked)).await;
     cache.line.came(sent, if came.is_ok() { bytes } else { 0 }, Instant::now());
     match came {
-        // An older server of ours.
+        // An older server of this product.
         Err(Error::NotSupported) => cache.packs_nothing.store(true, Ordering::Relaxed),
         Err(error) => tracing::debug!(%error, "compressed read failed"),
         Ok(_) => {}
     }
 }
 
-/// Reads parts at the origin, makes sure that they are of this version, and keeps them.
+/// Reads parts from the origin, verifies their version, and stores them.
 async fn read(
     cache: &Arc<Cache>,
     object: &Arc<Object>,

@@ -2,16 +2,17 @@
 
 use std::ops::Range;
 
-/// What is known of a reader.
+/// Access pattern of a reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadAhead {
-    /// Where a reader in order goes on.
+    /// Offset after the sequential reads so far.
     next: u64,
-    /// Where that order began, and how much of what lies between was read.
+    /// Start of the sequential run, and the bytes read since.
     began: u64,
     read_bytes: u64,
     window_bytes: u64,
-    /// Where the last read began, how far after the one before, and how often in a row that was the same.
+    /// Offset of the last read, its distance from the one before, and how often in a row that distance
+    /// recurred.
     last: u64,
     stride: u64,
     strides: u32,
@@ -26,32 +27,32 @@ pub(crate) struct Ahead {
     file_end: u64,
 }
 
-/// What counts as reading in order.
+/// Criterion of sequential reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Also with parts left out: what is left out is read soon, mostly.
+    /// Gaps allowed: skipped parts are mostly read soon.
     Loose,
-    /// What follows, as a kernel asks for it: a few reads may overtake each other.
+    /// Contiguous, except that a few reads may overtake each other, as a kernel's do.
     Strict,
 }
 
-/// The first window of a reader in order.
+/// Initial window of a sequential reader.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 
-/// A kernel's own read-ahead asks out of order by as much.
+/// Maximum distance by which a kernel's read-ahead is out of order.
 const SLACK_BYTES: u64 = 1 << 20;
 
-/// So many reads may be under way at once.
+/// Maximum number of concurrent reads.
 const OVERTAKING: u64 = 8;
 
-/// A reader that leaves out more than so many parts of what it reads one of does not read in order.
+/// Maximum ratio of skipped to read bytes of a sequential reader.
 const SPARSE: u64 = 4;
 
-/// So many equal distances may be ahead of a reader.
+/// Maximum number of strides ahead of a reader.
 const STRIDES_MAX: u32 = 64;
 
 impl ReadAhead {
-    /// The reader asks for `range`.
+    /// Records a read of `range`.
     pub(crate) fn reads(&mut self, range: &Range<u64>, order: Order, bytes_max: u64) {
         let len = range.end - range.start;
         let (slack_bytes, sparse) = match order {
@@ -60,7 +61,7 @@ impl ReadAhead {
         };
         let near = self.next.saturating_sub(slack_bytes)..=self.next.saturating_add(slack_bytes);
         let (began, read_bytes) = (self.began.min(range.start), self.read_bytes + len);
-        // The first reads say nothing yet.
+        // No verdict on the first reads.
         let is_dense = (range.end - began).saturating_sub(slack_bytes) <= read_bytes.saturating_mul(sparse);
         let stride = range.start.saturating_sub(self.last);
         self.strides = if stride == self.stride && stride > len { self.strides + 1 } else { 0 };
@@ -76,7 +77,7 @@ impl ReadAhead {
         }
     }
 
-    /// What is to be fetched ahead of a reader that asks for `range`.
+    /// Returns the ranges to fetch ahead of a read of `range`.
     pub(crate) fn of(&self, range: &Range<u64>, file_end: u64) -> Ahead {
         let len = range.end - range.start;
         if self.strides > 0 && self.next == range.end {
@@ -90,15 +91,15 @@ impl ReadAhead {
 }
 
 impl Ahead {
-    /// Nothing.
+    /// No ranges.
     pub(crate) const NONE: Self = Self { first: 0..0, stride: 0, count: 0, file_end: 0 };
 
-    /// This one.
+    /// Returns a single range.
     pub(crate) fn of_range(first: Range<u64>, file_end: u64) -> Self {
         Self { first, stride: 0, count: 1, file_end }
     }
 
-    /// The ranges, as far as the file goes.
+    /// Returns the ranges, clipped to the file.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let ranges = (0..self.count).map_while(|index| {
             let by = self.stride.checked_mul(index)?;

@@ -13,19 +13,19 @@ use crate::object::Object;
 use crate::sharing::Extents;
 use crate::store::ObjectId;
 
-/// Writes a line for each: offset, length, path.
+/// A writer of one line per first read: offset, length, path.
 #[derive(Debug)]
 pub(crate) struct Recorder(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     out: File,
-    /// None: its path is not known, or cannot be written as a line.
+    /// `None` if the path is unknown or contains a newline.
     read: HashMap<ObjectId, Option<(Vec<u8>, Extents)>>,
     lines_left: usize,
 }
 
-/// So many lines are written at most, and so many files are told apart.
+/// Maximum number of lines, and of files.
 const LINES_MAX: usize = 1 << 18;
 const FILES_MAX: usize = 1 << 14;
 
@@ -34,7 +34,7 @@ impl Recorder {
         Self(Mutex::new(State { out, read: HashMap::new(), lines_left: LINES_MAX }))
     }
 
-    /// This is read of a file.
+    /// Records a read.
     pub(crate) fn note(&self, cache: &Cache, object: &Object, range: Range<u64>) {
         let size = object.state().version().size;
         let range = range.start..range.end.min(size);
@@ -45,7 +45,7 @@ impl Recorder {
             }
             state.read.contains_key(&object.id)
         };
-        // Looked for outside of the lock, as it may ask the disk.
+        // Outside of the lock, as it may read the disk.
         let path = if is_known { None } else { cache.path_of_file(object) };
         let path = path.filter(|path| !path.contains(&b'\n'));
         let mut state = lock(&self.0);

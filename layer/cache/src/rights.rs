@@ -24,7 +24,7 @@ pub(crate) struct Rights(Vec<Right>);
 #[derive(Debug)]
 struct Right {
     user: Identity,
-    /// Permissions asked about, and those of them that are granted.
+    /// Permissions queried, and those of them that are granted.
     known: AccessMask,
     allowed: AccessMask,
     /// The file's time of change then, which a change of mode or owner sets.
@@ -33,7 +33,7 @@ struct Right {
     asked: Option<Instant>,
 }
 
-/// Stored form of an answer: the user, the permissions asked about, those granted, and the file's ctime then.
+/// Stored form of an answer: the user, the permissions queried, those granted, and the file's ctime then.
 pub(crate) type RightRow = (Identity, AccessMask, AccessMask, Timestamp);
 
 impl Rights {
@@ -49,7 +49,7 @@ impl Rights {
         let before = self.0.iter().position(|right| right.user == *user).map(|at| self.0.remove(at));
         let asked = Some(asked);
         let mut right = Right { user: user.clone(), known: asked_for, allowed, ctime, asked };
-        // What was known of other rights stays, but gets no younger.
+        // Other cached permissions stay, but keep their age.
         if let Some(before) = before.filter(|before| before.ctime == ctime) {
             let others = before.known - asked_for;
             right.known |= others;
@@ -87,7 +87,7 @@ impl Rights {
         (believed && applies).then(|| right.allowed.contains(mask))
     }
 
-    /// Returns the memory that they take.
+    /// Returns the memory in use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.0.capacity() * size_of::<Right>()
     }

@@ -7,22 +7,22 @@ use tombolo_core::fs::StatFs;
 
 use crate::options::{Contract, Options};
 
-/// What was told last.
+/// Last report of free space.
 #[derive(Debug, Default)]
 pub(crate) struct Room(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     told: Option<(StatFs, Instant)>,
-    /// It was last asked about then, and perhaps not told yet.
+    /// Time of the last query, perhaps unanswered.
     asked: Option<Instant>,
 }
 
-/// After this time it is asked about again, where the contract lets the old answer do until then.
+/// Age after which the report is queried again in the background, if the contract still allows the old one.
 const FRESH: Duration = Duration::from_secs(3);
 
 impl Room {
-    /// What is known, if it will do; and whether it is time to ask again all the same.
+    /// Returns the report if it is valid, and `true` if it should be queried again all the same.
     pub(crate) fn known(&self, options: &Options) -> (Option<StatFs>, bool) {
         let mut state = self.state();
         let Some((stat, told)) = state.told else { return (None, false) };
@@ -42,7 +42,6 @@ impl Room {
         }
     }
 
-    /// Takes in what was told.
     pub(crate) fn learn(&self, stat: StatFs) {
         self.state().told = Some((stat, Instant::now()));
     }

@@ -10,10 +10,10 @@ use crate::granted::Term;
 use crate::origin::Origin;
 use crate::removals::UnknownRemoval;
 
-/// The shared part of objects.
+/// State shared by all objects.
 pub(crate) struct Shared {
     pub removal: UnknownRemoval,
-    /// What a lease that the origin grants lets be believed.
+    /// Lease granted by the origin.
     pub term: Arc<Term>,
     origin: Arc<Origin>,
     began: Instant,
@@ -34,28 +34,28 @@ impl Shared {
         })
     }
 
-    /// Returns how long there is this cache, in milliseconds.
+    /// Returns the age of this cache in milliseconds.
     pub(crate) fn age_ms(&self) -> u64 {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// How much memory all objects take, about.
+    /// Returns the approximate memory of all objects, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many of them have a node of the origin's.
+    /// Returns the number of objects with a node of the origin.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    /// An object takes so much now.
+    /// Records a change of an object's memory.
     pub(crate) fn weighs(&self, before_bytes: usize, now_bytes: usize) {
         self.bytes.fetch_add(now_bytes, Ordering::Relaxed);
         self.bytes.fetch_sub(before_bytes, Ordering::Relaxed);
     }
 
-    /// An object has another node of the origin's now, or none. The look-up of the one before is given back.
+    /// Records a change of an object's node, and releases the look-up of the former one.
     pub(crate) fn has_node(&self, before: Option<NodeId>, now: Option<NodeId>) {
         self.nodes.fetch_add(now.is_some().into(), Ordering::Relaxed);
         if let Some(before) = before {

@@ -17,16 +17,16 @@ use crate::cache::Cache;
 use crate::data::Data;
 use crate::images::Advice;
 
-/// Where blocks are that have these digests.
+/// Index of cached blocks by digest.
 #[derive(Debug, Default)]
 pub(crate) struct Twins {
     places: Mutex<HashMap<Key, Place>>,
-    /// Bytes that were copied, and those of sources that were not what they should be.
+    /// Bytes copied, and bytes of sources that did not match.
     copied_bytes: AtomicU64,
     refused_bytes: AtomicU64,
 }
 
-/// Of a file's owner: who knows the digest of what another user has is not to get that for it.
+/// Owner's uid and digest: the digest of another user's block must not suffice to read it.
 type Key = (u32, Digest);
 
 #[derive(Clone, Debug)]
@@ -36,29 +36,27 @@ struct Place {
     len: usize,
 }
 
-/// So many blocks are known: 1 GiB in blocks of 4 KiB, in some 20 MiB of memory.
+/// Maximum number of indexed blocks: 1 GiB in blocks of 4 KiB, with some 20 MiB of memory.
 const PLACES_MAX: usize = 1 << 18;
 
-/// Blocks that were hashed: where, how long, and what they are.
+/// Hashed blocks: offset, length and digest of each.
 pub(crate) type Hashed = Vec<(u64, usize, Digest)>;
 
 impl Twins {
-    /// Whether there is anything to look for.
+    /// Returns `true` if no block is indexed.
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.places).is_empty()
     }
 
-    /// How many bytes were copied.
     pub(crate) fn copied_bytes(&self) -> u64 {
         self.copied_bytes.load(Ordering::Relaxed)
     }
 
-    /// How many bytes were not what their digests say.
     pub(crate) fn refused_bytes(&self) -> u64 {
         self.refused_bytes.load(Ordering::Relaxed)
     }
 
-    /// These blocks of a file of this owner are here.
+    /// Registers cached blocks of a file of this owner.
     pub(crate) fn add(&self, uid: u32, data: &Arc<Data>, blocks: Hashed) {
         let mut places = lock(&self.places);
         if places.len() + blocks.len() > PLACES_MAX {
@@ -75,7 +73,7 @@ impl Twins {
         }
     }
 
-    /// The bytes that have this digest, if they are here in a file of this owner.
+    /// Returns the bytes with this digest, if a file of this owner has them in the cache.
     fn find(&self, key @ (_, wanted): &Key, len: usize) -> Option<Buffer> {
         let place = lock(&self.places).get(key).cloned().filter(|place| place.len == len)?;
         let found = place.data.upgrade().and_then(|data| {
@@ -96,7 +94,7 @@ impl Twins {
     }
 }
 
-/// Hashes what came of a file: the blocks of its sidecar that lie in it as a whole.
+/// Hashes the sidecar's blocks that lie wholly within fetched data.
 pub(crate) fn hashed(advice: &Advice, start: u64, bytes: &[u8]) -> Hashed {
     let end = start + bytes.len() as u64;
     let block_bytes = u64::from(advice.file.block_bytes);
@@ -110,8 +108,7 @@ pub(crate) fn hashed(advice: &Advice, start: u64, bytes: &[u8]) -> Hashed {
 }
 
 impl Cache {
-    /// Has blocks of a range of a file of this owner be here that are here under another name. May wait for
-    /// the disk.
+    /// Copies missing blocks of a range from other files of the same owner. May block on the disk.
     pub(crate) fn copy_twins(&self, uid: u32, data: &Arc<Data>, range: &Range<u64>) -> Result<()> {
         let Some(advice) = data.advice() else { return Ok(()) };
         let block_bytes = u64::from(advice.file.block_bytes);

@@ -12,15 +12,15 @@ use tombolo_core::{Error, Result};
 use crate::names::DOT_DOT;
 use crate::object::State;
 
-/// The part of a directory's names that is not kept.
+/// Position of a directory's uncached names.
 #[derive(Debug)]
 pub(crate) struct Unkept {
-    /// Of which names the others are kept: when they are dropped it is not known what is kept.
+    /// Epoch of the cached names: invalid once they are dropped.
     epoch: u64,
-    /// The last place of a name that is kept, and where the origin goes on after it.
+    /// Position of the last cached name, and the origin's cookie after it.
     last_kept: u64,
     from: Cookie,
-    /// The place that is given next, and continuations after the latest.
+    /// Next position to assign, and the continuations after the latest ones.
     next: u64,
     given: VecDeque<Continuation>,
 }
@@ -33,10 +33,10 @@ pub(crate) struct Continuation {
     pub last_kept: u64,
 }
 
-/// Kept names have lower places.
+/// Lowest position of an uncached name.
 const FIRST_PLACE: u64 = 1 << 40;
 
-/// So many cookies of the origin's are remembered of a directory.
+/// Maximum number of continuations per directory.
 const GIVEN_MAX: usize = 1 << 16;
 
 impl Unkept {
@@ -61,18 +61,18 @@ impl Unkept {
 }
 
 impl State {
-    /// From here on the origin lists names that are not kept.
+    /// Records that names from this cookie on are not cached.
     pub(crate) fn set_unkept(&mut self, from: Cookie) {
-        // A name that is learnt again later is not among those that are listed from here.
+        // Otherwise such a name, when cached again later, would be missing in both parts.
         self.names.drop_unknown();
         let (epoch, last_kept) = (self.names.epoch(), self.names.next_place() - 1);
-        // Readers of before go on.
+        // Earlier readers continue.
         let (next, given) =
             self.unkept.take().map_or((FIRST_PLACE, VecDeque::new()), |before| (before.next, before.given));
         self.unkept = Some(Box::new(Unkept { epoch, last_kept, from, next, given }));
     }
 
-    /// Whether the first names are kept, and that there are others.
+    /// Returns `true` if only the first names are cached.
     pub(crate) fn has_unkept(&self) -> bool {
         let epoch = self.names.epoch();
         !self.names.is_complete() && self.unkept.as_ref().is_some_and(|unkept| unkept.epoch == epoch)
@@ -83,23 +83,23 @@ impl State {
         self.has_unkept() && self.unkept.as_ref().is_some_and(|unkept| unkept.from == Cookie::START)
     }
 
-    /// The last place of a name that is listed from here.
+    /// Returns the position of the last name listed from the cache.
     pub(crate) fn last_kept_place(&self) -> u64 {
         let unkept = self.unkept.as_ref().filter(|_| self.has_unkept());
         unkept.map_or(u64::MAX, |unkept| unkept.last_kept)
     }
 
-    /// Whether all names are known, or where those are listed that are not kept.
+    /// Returns `true` if all names are cached, or the origin lists the others.
     pub(crate) fn shows_all_names(&self) -> bool {
         self.names.is_complete() || self.has_unkept() && !self.names.is_passing()
     }
 
-    /// Whether a listing that has begun can go on by the names that are here.
+    /// Returns `true` if a listing in progress can continue from the cached names.
     pub(crate) fn shows_names(&self) -> bool {
         self.names.can_go_on() || self.has_unkept()
     }
 
-    /// Whether a listing can go on by the names that are here after this place.
+    /// Returns `true` if a listing can continue after this position from the cached names alone.
     pub(crate) fn goes_on_after(&self, cookie: Cookie) -> bool {
         self.shows_names() && self.unkept_from(cookie).is_none()
     }
@@ -117,8 +117,8 @@ impl State {
         (is_past && cookie != Cookie::START).then_some(Ok(continuation))
     }
 
-    /// Gives entries of the origin's to a reader, but for those that are listed from here, and for those that
-    /// `hides` says.
+    /// Passes the origin's entries on to a reader, except those listed from the cache and those that `hides`
+    /// selects.
     pub(crate) fn pass_names_on(
         &mut self,
         there: &DirPage,
@@ -143,7 +143,7 @@ impl State {
     }
 }
 
-/// What the origin is asked for to fill a page of names.
+/// Returns the budget of a request that fills a page of names.
 pub(crate) fn names_only(budget: DirBudget) -> DirBudget {
     DirBudget { plus: false, ..budget }
 }

@@ -25,7 +25,7 @@ use crate::written::is_unanswered;
 #[derive(Debug, Default)]
 pub(crate) struct Unnamed {
     state: Mutex<State>,
-    /// How many wait to be forgotten: most of the time there are none.
+    /// Number of files in `lost`; usually 0.
     waiting: AtomicUsize,
     sessions: Mutex<Vec<Weak<Session>>>,
 }
@@ -33,34 +33,34 @@ pub(crate) struct Unnamed {
 #[derive(Debug, Default)]
 struct State {
     lost: BTreeMap<ObjectId, Names>,
-    /// Nothing holds them: the origin is asked.
+    /// Unheld files to be queried at the origin.
     to_ask: VecDeque<ObjectId>,
     is_asking: bool,
-    /// Where it was last looked for some whose hold has ended unseen.
+    /// Last file examined for a hold that ended without notice.
     looked_at: ObjectId,
 }
 
-/// What is known of the names of a file that has lost one.
+/// Names left to a file that has lost one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Names {
-    /// It has no other.
+    /// None, known from its link count.
     None,
     Unknown,
 }
 
-/// So many are looked at when another file loses a name: a descriptor that others have is given back without
-/// a word here.
+/// Number of files examined each time that another file loses a name: others return descriptors without
+/// notice.
 const LOOKED_AT: usize = 4;
 
 impl Unnamed {
-    /// This session may hold files.
+    /// Registers a session, which may hold files.
     pub(crate) fn add_session(&self, session: &Arc<Session>) {
         let mut sessions = lock(&self.sessions);
         sessions.retain(|session| session.strong_count() > 0);
         sessions.push(Arc::downgrade(session));
     }
 
-    /// Whether a file has lost a name and is still kept.
+    /// Returns `true` if a file has lost a name and is retained.
     pub(crate) fn contains(&self, id: ObjectId) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0 && lock(&self.state).lost.contains_key(&id)
     }
@@ -74,7 +74,7 @@ impl Unnamed {
         self.waiting.store(state.lost.len(), Ordering::Relaxed);
     }
 
-    /// A file has a name again, or is forgotten.
+    /// Removes a file that has a name again, or is dropped.
     pub(crate) fn remove(&self, id: ObjectId) -> Option<Names> {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return None;
@@ -85,12 +85,11 @@ impl Unnamed {
         removed
     }
 
-    /// All of them.
     fn all(&self) -> Vec<ObjectId> {
         lock(&self.state).lost.keys().copied().collect()
     }
 
-    /// A few of them, others each time.
+    /// Returns the next few files, in turn.
     fn some(&self) -> Vec<ObjectId> {
         let mut state = lock(&self.state);
         let after = (std::ops::Bound::Excluded(state.looked_at), std::ops::Bound::Unbounded);
@@ -99,7 +98,7 @@ impl Unnamed {
         some
     }
 
-    /// The origin is to be asked for a file. Whether a worker is to be started for that.
+    /// Queues a query of the origin about a file. Returns `true` if the caller is to start a worker.
     fn ask(&self, id: ObjectId) -> bool {
         let mut state = lock(&self.state);
         state.to_ask.push_back(id);
@@ -113,7 +112,7 @@ impl Unnamed {
         next
     }
 
-    /// Returns `true` if a session was given a node that it has not given back.
+    /// Returns `true` if a session has a look-up of the node.
     pub(crate) fn is_known_to_a_session(&self, node: NodeId) -> bool {
         let sessions: Vec<_> = lock(&self.sessions).iter().filter_map(Weak::upgrade).collect();
         sessions.iter().any(|session| session.known.contains(node))
@@ -121,7 +120,7 @@ impl Unnamed {
 }
 
 impl Cache {
-    /// A name of a file was taken away here.
+    /// Records the removal of a name through this cache.
     pub(crate) fn lost_a_name(self: &Arc<Self>, id: ObjectId, names: Names) {
         self.unnamed.add(id, names);
         self.end_unless_held(id);
@@ -130,8 +129,8 @@ impl Cache {
         }
     }
 
-    /// A file is held by one less: if it has lost a name, and nothing else holds it, it is forgotten, or the
-    /// origin is asked for it.
+    /// Examines a file after the end of a hold. If it has lost a name and nothing else holds it, it is
+    /// dropped, or the origin queried.
     pub(crate) fn end_unless_held(self: &Arc<Self>, id: ObjectId) {
         if !self.unnamed.contains(id) || self.is_held(id) {
             return;
@@ -147,17 +146,17 @@ impl Cache {
         }
     }
 
-    /// A session has ended, which may have held any.
+    /// Examines all files after the end of a session, which may have held any.
     pub(crate) fn end_all_unheld(self: &Arc<Self>) {
         self.unnamed.all().into_iter().for_each(|id| self.end_unless_held(id));
     }
 
-    /// Looks for those of an earlier life that have lost their names, in the background.
+    /// Looks in the background for files that lost their names in an earlier life.
     pub(crate) fn look_for_unnamed(self: &Arc<Self>) {
         if self.store.began_empty || self.policy().default.contract == Contract::Immutable {
             return;
         }
-        // A cache that ends meanwhile does not wait for it.
+        // Weak references, so that a cache can end meanwhile.
         let (cache, store) = (Arc::downgrade(self), Arc::downgrade(&self.store));
         let looking = self.in_pool(&self.origin.own_ctx(), move || {
             for id in sweep::unnamed(&store) {
@@ -170,7 +169,7 @@ impl Cache {
         task::spawn(async move { drop(looking.resolve().await) });
     }
 
-    /// An object is gone at the origin, or has no name and is not in use: nothing is kept of it.
+    /// Drops all state of an object that is gone at the origin, or unnamed and unused.
     pub(crate) fn forget(&self, object: &Object) {
         self.unnamed.remove(object.id);
         self.objects.forget(object);
@@ -185,8 +184,8 @@ impl Cache {
     }
 
     fn start_asking(self: &Arc<Self>) {
-        // A cache that ends meanwhile does not wait for an origin that is away, nor does its directory: an
-        // object has its data open.
+        // Weak references: an ending cache must not wait for an unreachable origin, nor keep its directory's
+        // data files open.
         let (cache, origin) = (Arc::downgrade(self), self.origin.clone());
         task::spawn(async move {
             let cx = origin.own_ctx();
@@ -197,13 +196,13 @@ impl Cache {
                 let told = origin.resolve(&cx, &handle).await;
                 let Some(cache) = cache.upgrade() else { return };
                 let Ok(object) = cache.object(id) else { continue };
-                // One that is gone is forgotten by that.
+                // `resolved` has dropped it if it is gone.
                 match cache.resolved(&object, asked, told) {
                     Ok(attr) if attr.nlink == 0 => {
                         cache.unnamed.add(object.id, Names::None);
                         cache.end_unless_held(object.id);
                     }
-                    // It is asked for again when another file loses a name.
+                    // Queried again when another file loses a name.
                     Err(error) if is_unanswered(&error) => cache.unnamed.add(object.id, Names::Unknown),
                     Ok(_) | Err(_) => {}
                 }
@@ -211,7 +210,6 @@ impl Cache {
         });
     }
 
-    /// Returns the next file that the origin is to be asked for, if there is one.
     fn next_unnamed(&self) -> Option<(ObjectId, PersistentHandle)> {
         while let Some(id) = self.unnamed.next_to_ask() {
             if let Ok(object) = self.object(id) {

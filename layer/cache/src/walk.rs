@@ -16,86 +16,85 @@ use crate::object::Object;
 use crate::store::ObjectId;
 use crate::walk_order::WalkOrder;
 
-/// What is to be listed ahead.
+/// State of the directory prefetch.
 #[derive(Debug, Default)]
 pub(crate) struct Walk(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     queue: WalkOrder<Arc<Object>>,
-    /// What is being listed.
+    /// Listings in progress.
     under_way: HashMap<ObjectId, Arc<Promise<()>>>,
-    /// The directories of which all that lie below were queued since this began.
+    /// Directories whose subdirectories were all queued since the walk began.
     gone_through: HashSet<ObjectId>,
-    /// The directories that a caller has listed lately.
+    /// Directories listed lately by callers.
     listed: VecDeque<ObjectId>,
-    /// Those in which one has looked up a name that was not known here.
+    /// Directories in which callers looked up uncached names lately.
     looked_in: VecDeque<ObjectId>,
-    /// Those with a directory in them that was listed after look-ups, and which.
+    /// Pairs of a parent and the first of its directories that was listed after look-ups.
     above: VecDeque<(ObjectId, ObjectId)>,
-    /// All that lies below the directories in the queue is wanted.
+    /// Whole trees below the queued directories are wanted.
     wants_all: bool,
-    /// What was listed and was not looked at yet; and what turned out right so far, by which more of it is
-    /// allowed.
+    /// Listed ahead and unused so far; and used so far, which extends the window.
     unused_bytes: u64,
     used_bytes: u64,
-    /// What a listing has brought lately, on average.
+    /// Moving average of the bytes of a listing.
     lately_bytes: u64,
     last: Option<Instant>,
     workers: usize,
 }
 
-/// What look-ups in a directory say.
+/// Significance of a look-up in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LookedIn {
-    /// Nothing yet.
+    /// First look-up: nothing to conclude.
     First,
-    /// The first in a directory below one where names were looked up just before: a path leads through it.
+    /// First look-up, in a directory below one that was looked into just before: a path leads through it.
     Below,
-    /// Names of it are wanted, not only one.
+    /// Repeated look-up: several names of the directory are wanted.
     Again,
-    /// The same, and so it was with another beside it: it is a walk.
+    /// Repeated look-up, after another directory of the same parent had one: a walk.
     AfterAnother,
 }
 
-/// So many directories are asked for at a time, at least and at most: as many as bring what a line of 100
-/// Mbit/s and 80 ms holds. A caller's own request waits behind no more than that.
+/// Minimum and maximum number of listings in flight, limited by the bandwidth-delay product of 100 Mbit/s and
+/// 80 ms. A caller's request queues behind no more than that.
 const WORKERS: (usize, usize) = (16, 128);
 const IN_FLIGHT_BYTES: u64 = 1 << 20;
 
-/// So many wait at most. Beyond, the walk itself will ask.
+/// Maximum length of the queue. Beyond that, the walk itself requests listings.
 const QUEUE_MAX: usize = 1024;
 
-/// The same, where all of a tree is wanted.
+/// Maximum length of the queue if a whole tree is wanted.
 const QUEUE_ALL_MAX: usize = 1 << 16;
 
-/// The directories that count as listed lately, or as looked in.
+/// Maximum number of directories remembered as recently listed or looked into.
 const LISTED_MAX: usize = 64;
 
-/// So many directories are remembered as gone through.
+/// Maximum size of `gone_through`.
 const GONE_THROUGH_MAX: usize = 1 << 16;
 
-/// What may be here that was not looked at: at first, and at most.
+/// Window of unused listings: initial and maximum size.
 const WINDOW_BYTES: (u64, u64) = (2 << 20, 32 << 20);
 
-/// So much of what was guessed wrong is written off each time that a caller looks at something else.
+/// Bytes of wrong guesses written off each time that a caller uses another directory.
 const MISS_BYTES: u64 = 64 << 10;
 
-/// What a listing takes on the way, beside its names: of itself, and of each entry (attributes and a handle,
+/// Size of a listing on the wire without its names: of itself, and of each entry (attributes and a handle,
 /// RFC 1813 §3.3.17).
 const LISTING_BYTES: u64 = 256;
 const ENTRY_BYTES: u64 = 200;
 
-/// When nothing was listed for this long the walk is over, and the guess was wrong.
+/// Idle time after which a walk is over, and its guesses were wrong.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a listing of names of so many bytes has cost, about.
+/// Computes the approximate size of a listing on the wire.
 pub(crate) fn listing_bytes(names: usize, name_bytes: usize) -> u64 {
     LISTING_BYTES + ENTRY_BYTES * names as u64 + name_bytes as u64
 }
 
 impl Walk {
-    /// A caller lists a directory. Whether that goes on from the one above, as a walk does.
+    /// Records a caller's listing. Returns `true` if it continues from the parent, as a walk does.
     pub(crate) fn goes_on(&self, dir: ObjectId, parent: Option<ObjectId>) -> bool {
         let mut state = self.state();
         state.forget_if_over();
@@ -105,7 +104,7 @@ impl Walk {
         goes_on
     }
 
-    /// A caller looks up a name in a directory, and has to ask for it, or finds it in what was listed ahead.
+    /// Records a look-up of a name that was not cached, or was listed ahead.
     pub(crate) fn looks_in(&self, dir: ObjectId, parent: Option<ObjectId>) -> LookedIn {
         let mut state = self.state();
         state.forget_if_over();
@@ -129,13 +128,12 @@ impl Walk {
         }
     }
 
-    /// Whether those below a directory are still to be gone through.
+    /// Returns `true` if the directory's subdirectories were not queued yet.
     pub(crate) fn is_new(&self, dir: ObjectId) -> bool {
         !self.state().gone_through.contains(&dir)
     }
 
-    /// Has a directory listed ahead, and all that lies below it, however much that is. How many workers are
-    /// to be started.
+    /// Queues a directory and the whole tree below it. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn add_all_of(&self, dir: Arc<Object>) -> usize {
         let mut state = self.state();
@@ -144,8 +142,8 @@ impl Walk {
         state.workers_to_start()
     }
 
-    /// Has the directories below one listed ahead. How many workers are to be started for that: each of them
-    /// must ask for the next directory until there is none.
+    /// Queues the directories below one. Returns the number of workers to start; each must call `next` until
+    /// it returns `None`.
     #[must_use]
     pub(crate) fn add(&self, dir: ObjectId, below: Vec<Arc<Object>>) -> usize {
         let mut state = self.state();
@@ -158,7 +156,7 @@ impl Walk {
         state.workers_to_start()
     }
 
-    /// A directory is about to be listed. False if it is being listed already.
+    /// Registers a listing. Returns `false` if one is in progress.
     pub(crate) fn begin(&self, dir: ObjectId) -> bool {
         let mut state = self.state();
         if state.under_way.contains_key(&dir) {
@@ -168,7 +166,7 @@ impl Walk {
         true
     }
 
-    /// The next directory for a worker. `None`: it ends.
+    /// Returns the next directory for a worker, or `None` if the worker must end.
     pub(crate) fn next(&self) -> Option<Arc<Object>> {
         let mut state = self.state();
         state.forget_if_over();
@@ -176,7 +174,7 @@ impl Walk {
         if next.is_none() {
             state.workers -= 1;
         }
-        // A worker that is still at it may find more.
+        // A running worker may find more.
         if state.queue.is_empty() && state.workers == 0 {
             state.queue.forget();
             state.wants_all = false;
@@ -184,12 +182,12 @@ impl Walk {
         next
     }
 
-    /// A worker could not be started.
+    /// Records that a worker could not be started.
     pub(crate) fn has_no_thread(&self) {
         self.state().workers -= 1;
     }
 
-    /// A directory is listed, or could not be.
+    /// Ends a listing, successful or not, and wakes its waiters.
     pub(crate) fn done(&self, dir: ObjectId) {
         let listed = self.state().under_way.remove(&dir);
         if let Some(listed) = listed {
@@ -197,7 +195,7 @@ impl Walk {
         }
     }
 
-    /// A directory was listed ahead, which brought so much, and it was not looked at yet.
+    /// Records an unused listing of this size.
     pub(crate) fn guessed(&self, bytes: u64) {
         let mut state = self.state();
         state.unused_bytes += bytes;
@@ -206,7 +204,7 @@ impl Walk {
         }
     }
 
-    /// A caller looks at what was listed ahead. How many workers are to be started.
+    /// Records the use of a listing. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn used(&self, bytes: u64) -> usize {
         let mut state = self.state();
@@ -216,14 +214,14 @@ impl Walk {
         state.workers_to_start()
     }
 
-    /// A caller looks at something else.
+    /// Records a look-up outside of the listed directories.
     pub(crate) fn missed(&self) {
         let mut state = self.state();
         state.unused_bytes = state.unused_bytes.saturating_sub(MISS_BYTES);
     }
 
-    /// A walk has come to a directory that was not listed ahead of it: what was guessed lies elsewhere. How
-    /// many workers are to be started.
+    /// Records that a walk has overtaken the prefetch, whose guesses lie elsewhere. Returns the number of
+    /// workers to start.
     #[must_use]
     pub(crate) fn came_first(&self) -> usize {
         let mut state = self.state();
@@ -231,7 +229,7 @@ impl Walk {
         state.workers_to_start()
     }
 
-    /// Waits for a directory that is just being listed. Whether it was.
+    /// Waits for a listing in progress. Returns `false` if there is none.
     pub(crate) async fn wait_for(&self, dir: ObjectId) -> bool {
         let listed = self.state().under_way.get(&dir).cloned();
         match listed {
@@ -256,7 +254,7 @@ impl State {
         }
     }
 
-    /// So many directories are asked for at a time; none while too much was guessed.
+    /// Returns the maximum number of concurrent listings; 0 while the window is full.
     fn workers_max(&self) -> usize {
         if self.wants_all && self.used_bytes == 0 {
             return WORKERS.0;
@@ -275,7 +273,7 @@ impl State {
     }
 }
 
-/// Takes a directory into a list of late ones. Whether it is there already.
+/// Adds a directory to a list of recent ones. Returns `true` if the list contains it already.
 fn note(late: &mut VecDeque<ObjectId>, dir: ObjectId) -> bool {
     if late.contains(&dir) {
         return true;

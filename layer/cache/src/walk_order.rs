@@ -6,23 +6,22 @@ use std::sync::Arc;
 
 use crate::store::ObjectId;
 
-/// Directories that wait to be listed, the one that a walk needs next first, in whatever order they were
-/// found.
+/// Queue of directories to list, ordered as a walk needs them.
 #[derive(Debug)]
 pub(crate) struct WalkOrder<T> {
     queue: BTreeMap<Place, (ObjectId, T)>,
-    /// Also of those that were taken: what is found below them belongs there.
+    /// Places also of directories already taken, which determine those of their subdirectories.
     places: HashMap<ObjectId, Place>,
     beginnings: u32,
 }
 
-/// The way there, by the number in each listing.
+/// Path of a directory as its index in each listing.
 type Place = Arc<[u32]>;
 
-/// Deeper ones are in order among themselves.
+/// Depth beyond which order is not tracked.
 const DEPTH_MAX: usize = 64;
 
-/// So many places are remembered; then those that were taken are forgotten.
+/// Maximum number of places; beyond that, those of taken directories are dropped.
 const PLACES_MAX: usize = 1 << 17;
 
 impl<T> Default for WalkOrder<T> {
@@ -40,8 +39,8 @@ impl<T> WalkOrder<T> {
         self.queue.is_empty()
     }
 
-    /// Adds those that are in a directory, in their order, but for those that were added before. They come
-    /// first if the directory never waited here: a walk is there now.
+    /// Adds the new subdirectories of a directory, in order. They come first if the directory was never
+    /// queued: a walk is there now.
     pub(crate) fn add_below(&mut self, dir: ObjectId, below: impl Iterator<Item = (ObjectId, T)>) {
         let known = self.places.get(&dir).filter(|place| place.len() < DEPTH_MAX).cloned();
         let above = known.unwrap_or_else(|| self.beginning());
@@ -57,7 +56,7 @@ impl<T> WalkOrder<T> {
         }
     }
 
-    /// Adds one that comes before all, unless it was added before.
+    /// Adds a directory before all others, unless it was added before.
     pub(crate) fn add_first(&mut self, dir: ObjectId, value: T) {
         if !self.places.contains_key(&dir) {
             let place = self.beginning();
@@ -66,12 +65,11 @@ impl<T> WalkOrder<T> {
         }
     }
 
-    /// Takes the first.
     pub(crate) fn take(&mut self) -> Option<T> {
         self.queue.pop_first().map(|(_, (_, value))| value)
     }
 
-    /// Forgets all that were taken, so that they can be added again.
+    /// Forgets the directories taken, so that they can be added again.
     pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }

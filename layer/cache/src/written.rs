@@ -5,7 +5,6 @@
 //! last opening for writing ends if parts are not enough: a write fails, the size changes, an append's offset
 //! is known only to the origin, or others read the data by descriptors of their own. If the origin may still
 //! perform an unanswered write, the file is treated as changed by others for as long as the cache runs.
-//! others change, for as long as the cache runs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,37 +18,37 @@ use crate::data::Data;
 use crate::object::{Object, State};
 use crate::options::Contract;
 
-/// More parts of a file are not told apart.
+/// Maximum number of written parts tracked per file.
 const PARTS_MAX: usize = 4096;
 
-/// What was written to a file since the version of its data.
+/// Parts of a file written since the version of its data.
 #[derive(Debug, Default)]
 pub(crate) enum Written {
     #[default]
     Nothing,
-    /// Of the size of before, these, in order and apart.
+    /// These, sorted and disjoint; the size is unchanged.
     Parts(Vec<Range<u64>>),
-    /// All, or it is not known what.
+    /// The whole file, or unknown parts.
     All,
 }
 
-/// A write that is under way. It counts as an opening for writing.
+/// A write in progress. It counts as an opening for writing.
 pub(crate) struct UnderWay {
     object: Arc<Object>,
     ending: Ending,
 }
 
-/// What is known of a write that has ended here.
+/// Outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Taken,
     Failed,
-    /// The origin may perform it yet.
+    /// The origin may still perform the write.
     Unanswered,
 }
 
 impl State {
-    /// Whether a reader has to ask the origin, past what is here.
+    /// Returns `true` if a read of this range must bypass the cache.
     pub(crate) fn is_read_past(&mut self, contract: Contract, range: &Range<u64>) -> bool {
         if contract != Contract::Exclusive {
             if matches!(self.written, Written::Parts(_)) {
@@ -68,18 +67,18 @@ impl State {
         }
     }
 
-    /// Whether what is written here may be on its way to the origin.
+    /// Returns `true` if local writes may still be on their way to the origin.
     pub(crate) fn is_written_here(&self) -> bool {
         self.writers > 0 || !matches!(self.written, Written::Nothing)
     }
 
-    /// Whether the data that are here are those of the file as it is, but for the parts that were written.
+    /// Returns `true` if the cached data are current except for written parts.
     pub(crate) fn is_written_in_parts(&self) -> bool {
         matches!(self.written, Written::Parts(_)) && self.data.is_some()
     }
 
-    /// Attributes were told while parts are written: what differs is our own doing, unless the size does.
-    /// Whether the data go on to be good.
+    /// Returns `true` if attributes received while parts are written differ by local writes alone, so the
+    /// cached data stay valid. A change of the size drops them.
     pub(crate) fn expects(&mut self, attr: &Attr, contract: Contract) -> bool {
         let size = self.data.as_ref().map(|data| data.version().size);
         if !matches!(self.written, Written::Parts(_)) {
@@ -92,20 +91,20 @@ impl State {
         true
     }
 
-    /// It is not known any more what the origin holds.
+    /// Drops the data, as the origin's contents are unknown.
     pub(crate) fn lose(&mut self) {
         self.changed();
         self.written = if self.writers > 0 { Written::All } else { Written::Nothing };
     }
 
-    /// Its size is changed here, or was: nothing is told apart any more.
+    /// Records a local change of the size, which invalidates the data if any part was written.
     pub(crate) fn resized(&mut self) {
         if self.writers > 0 || !matches!(self.written, Written::Nothing) {
             self.lose();
         }
     }
 
-    /// Data are evicted. Those that come next are not of before what was written.
+    /// Records an eviction of data. Data fetched later may include local writes, so parts do not suffice.
     pub(crate) fn evicted(&mut self, generation: u64) {
         let is_in_parts = self.is_written_in_parts();
         if self.data.take_if(|data| data.file.generation() == generation).is_some() && is_in_parts {
@@ -113,8 +112,8 @@ impl State {
         }
     }
 
-    /// An opening for writing has ended, or a write. Attributes that were asked for after the last write go
-    /// on to hold: closing a file changes nothing of it at the origin.
+    /// Records the end of a write or of an opening for writing. Attributes requested after the last write
+    /// stay valid: a close changes nothing at the origin.
     pub(crate) fn end_writing(&mut self) {
         self.writers = self.writers.saturating_sub(1);
         if self.writers == 0 && matches!(self.written, Written::All) {
@@ -122,15 +121,15 @@ impl State {
         }
     }
 
-    /// Whether it is known to be of this version, and nothing is being written.
+    /// Returns `true` if the file has this version and is not being written.
     pub(crate) fn is_at_rest(&mut self, version: &WeakAttr) -> bool {
         self.settle_written();
         let is_known = self.asked.is_some() && self.version() == *version;
         is_known && self.writers == 0 && matches!(self.written, Written::Nothing) && !self.is_held()
     }
 
-    /// Nothing is being written any more, and the attributes are those of after: the parts that were written
-    /// are fetched anew when they are read. Not while they are being fetched: what comes may be of before.
+    /// Assigns the new version to the data, and drops the written parts, once no write is in progress and the
+    /// attributes are newer. Not while a part is being fetched: its data may be older.
     fn settle_written(&mut self) {
         let Written::Parts(parts) = &self.written else { return };
         let version = self.version();
@@ -146,7 +145,7 @@ impl State {
         }
     }
 
-    /// A write to a part begins. False if all is in doubt then.
+    /// Records the start of a write to a part. Returns `false` if parts do not suffice.
     fn begin_part(&mut self, range: Range<u64>) -> bool {
         let version = self.version();
         let Some(data) = self.data.as_ref() else { return false };
@@ -162,7 +161,7 @@ impl State {
         {
             return false;
         }
-        // In another life it is not known which parts they were.
+        // The written parts are not stored in the database.
         data.set_written();
         if let Written::Nothing = self.written {
             self.written = Written::Parts(Vec::new());
@@ -175,7 +174,7 @@ impl State {
 }
 
 impl Object {
-    /// Whether these data are of the file as it is, but for parts that were written.
+    /// Returns `true` if these data are current except for written parts.
     pub(crate) fn is_written_in_parts(&self, data: &Arc<Data>) -> bool {
         let state = self.state();
         state.is_written_in_parts() && state.data.as_ref().is_some_and(|known| Arc::ptr_eq(known, data))
@@ -183,7 +182,7 @@ impl Object {
 }
 
 impl Cache {
-    /// A write to a file begins, of this range if that is known.
+    /// Records the start of a write, and its range if that is known.
     pub(crate) fn begin_write(&self, object: &Arc<Object>, range: Option<Range<u64>>) -> UnderWay {
         let contract = self.options_of(object).contract;
         let may_be_told_apart = contract == Contract::Exclusive
@@ -218,19 +217,19 @@ impl Drop for UnderWay {
         if self.ending != Ending::Taken {
             state.lose();
         }
-        // It has moved size and times.
+        // The write has changed size and times.
         state.asked = None;
         state.changed_here();
         state.end_writing();
     }
 }
 
-/// Whether the origin may perform, at any time from now on, what has failed so.
+/// Returns `true` if the origin may still perform a request that failed with this error.
 pub(crate) fn is_unanswered(error: &Error) -> bool {
     matches!(error, Error::TimedOut | Error::Interrupted | Error::Disconnected)
 }
 
-/// Adds a range to those that are in order and apart.
+/// Adds a range to sorted, disjoint ranges.
 fn add(parts: &mut Vec<Range<u64>>, range: Range<u64>) {
     if range.is_empty() {
         return;

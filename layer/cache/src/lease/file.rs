@@ -12,13 +12,13 @@ use tombolo_mem::{Region, Sink, Source};
 use super::holder::{Holder, TEXT_BYTES_MAX};
 use crate::origin::SESSION;
 
-/// Files in the root of the origin, through a session of their own.
+/// Root directory of the origin, through a session of its own.
 pub(super) struct Root {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
 }
 
-/// A file that was found or made. It is one look-up.
+/// A file found or created, with one look-up.
 pub(super) struct Found<'a> {
     root: &'a Root,
     node: NodeId,
@@ -47,7 +47,7 @@ impl Root {
         }
     }
 
-    /// Makes a file that was not there, with a text in it.
+    /// Creates a file with a text.
     pub(super) async fn make(&self, name: &[u8], text: &str) -> Result<Found<'_>> {
         let mode = NewMode::settled(Mode::new(0o644));
         let how = Create { mode, flags: OpenFlags::WRITE, exclusive: Exclusive::Yes };
@@ -74,7 +74,7 @@ impl Root {
         self.fs.fsync(&self.cx, file, SyncScope::All).resolve().await
     }
 
-    /// Writes a text over that of a file, which needs no more room where the file is as long.
+    /// Overwrites a file's text, which needs no more space if the length is equal.
     pub(super) async fn rewrite(&self, found: &Found<'_>, text: &str) -> Result<()> {
         let opened = self.fs.open(&self.cx, found.node, OpenFlags::WRITE).resolve().await?;
         let file = File { node: found.node, open: opened.open };
@@ -84,7 +84,7 @@ impl Root {
         written
     }
 
-    /// Sets a file's times to what the origin's clock says, and answers with them.
+    /// Sets a file's times to the origin's clock, and returns the attributes.
     pub(super) async fn touch(&self, found: &Found<'_>) -> Result<Attr> {
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         let (attr, _) = self.fs.setattr(&self.cx, found.node, None, &set).resolve().await?;
@@ -102,13 +102,13 @@ impl Root {
         Ok(Holder::read(&bytes))
     }
 
-    /// Puts one file in the place of another.
+    /// Replaces one file by another.
     pub(super) async fn replace(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let (from, to, root) = (valid(from)?, valid(to)?, NodeId::ROOT);
         self.fs.rename(&self.cx, root, from, root, to, RenameFlags::empty()).resolve().await.map(drop)
     }
 
-    /// Removes a file. If that fails it stays, and is found out of date.
+    /// Removes a file. If that fails, the file stays and becomes outdated.
     pub(super) async fn remove(&self, name: &[u8]) {
         if let Ok(name) = valid(name) {
             drop(self.fs.unlink(&self.cx, NodeId::ROOT, name).resolve().await);

@@ -20,17 +20,17 @@ pub struct Life {
     pub place: String,
 }
 
-/// What is known of another process.
+/// Result of a check of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     Dead,
     Living,
-    /// It runs, or ran, where it is not seen from here.
+    /// Unknown: the process runs or ran elsewhere.
     Nothing,
 }
 
 impl Life {
-    /// Returns that of this process, on a machine of this number.
+    /// Returns the life of this process, on a machine with this id.
     pub fn of_this_process(machine: String) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -39,7 +39,7 @@ impl Life {
         Self { machine, boot, namespace, started, place: String::new() }
     }
 
-    /// Returns the number of this machine, if it has one.
+    /// Returns the id of this machine, if it has one.
     pub fn machine() -> String {
         fs::read_to_string("/etc/machine-id").unwrap_or_default().trim().to_owned()
     }
@@ -50,10 +50,10 @@ impl Life {
         Self { place: place.unwrap_or_default(), ..self }
     }
 
-    /// Determines whether a process of this number, with the same cache directory or a copy of it, is alive.
-    /// This process holds the lock of its own directory.
+    /// Checks whether a process with this number, and the same cache directory or a copy of it, is alive.
+    /// This process has its own directory locked.
     pub(super) fn knows(&self, process: &str, other: &Self, is_same_host: bool) -> Known {
-        // One of an earlier version does not say: it is taken for an earlier life of this directory.
+        // An earlier version does not record it, and counts as an earlier life of this directory.
         if self.boot.is_empty() || other.boot.is_empty() {
             return Known::Dead;
         }
@@ -84,7 +84,7 @@ fn started(stat: &Path) -> std::io::Result<Option<String>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    // The name before it may have anything in it.
+    // The process name before it may contain anything.
     let mut fields = text.rsplit(") ").next().unwrap_or_default().split(' ');
     let state = fields.next().unwrap_or_default();
     let started = fields.nth(18).map(str::to_owned);

@@ -7,7 +7,7 @@
 //!   [`Claim::lasts`]; others take it over after [`STALE_PERIODS`].
 //! - It is taken over by a rename. The new holder relies on it only after a delay in which the former one has
 //!   checked it again.
-//! - A lease that another has taken is lost for good: others' changes meanwhile were not seen here.
+//! - A lease taken by another is lost for good: others' changes meanwhile went unnoticed.
 
 mod file;
 mod holder;
@@ -170,7 +170,7 @@ impl Lease {
         has_changed
     }
 
-    /// Renews the lease if this cache still holds it.
+    /// Updates the lease file's times if it is still this cache's.
     async fn renew(&self) {
         if self.is_missing.load(Ordering::Acquire) {
             return self.take_late().await;
@@ -249,13 +249,13 @@ impl Lease {
         self.period * SETTLE_TENTHS / 10
     }
 
-    /// Looks whether the file is this cache's, and sets its times if that is wanted. If it is not, answers
-    /// with what is known of the holder.
+    /// Checks that the file is this cache's, and sets its times if requested. Otherwise returns the holder,
+    /// as far as it is readable.
     async fn confirm(&self, renews: bool) -> Result<Option<Holder>, Error> {
         let Some(found) = self.root.find(LEASE_NAME.as_bytes()).await? else {
             return Ok(Some(Holder::default()));
         };
-        // A server may begin to call the same file otherwise.
+        // A server may change the handle of the same file.
         if lock(&self.handle).as_ref() != Some(&found.handle) {
             let holder = self.root.holder(&found).await?;
             if !holder.is_same(&self.own) {
@@ -266,7 +266,7 @@ impl Lease {
         if renews {
             match self.root.touch(&found).await {
                 Ok(_) => {}
-                // Another has just put its own in its place.
+                // Another cache has just replaced it.
                 Err(Error::Stale) => return Ok(Some(Holder::default())),
                 Err(error) => return Err(error),
             }
@@ -274,7 +274,7 @@ impl Lease {
         Ok(None)
     }
 
-    /// The thread that keeps it, until it is to be given back.
+    /// Runs the thread that renews the lease until it is to be returned.
     fn keep(self: &Arc<Self>, end: &End) {
         while !end.is_wanted_within(self.period) {
             let is_old = lock(&self.renewed).elapsed() > self.period * HELD_PERIODS;
@@ -307,14 +307,14 @@ const HELD: u8 = 0;
 const RUN_OUT: u8 = 1;
 const LOST: u8 = 2;
 
-/// Keeps a lease. When this is dropped it is given back.
+/// A keeper of a lease. Dropping it returns the lease.
 pub(crate) struct Keeper {
     pub lease: Arc<Lease>,
     end: Arc<End>,
 }
 
 impl Keeper {
-    /// Takes the lease of a tree for the cache of this name in this directory, and goes on renewing it.
+    /// Acquires the lease of a tree for the cache of this name in this directory, and renews it from then on.
     pub(crate) fn take(
         origin: &dyn Export,
         (id, dir): (String, &Path),
@@ -367,7 +367,7 @@ impl Keeper {
         Ok(Self { lease, end })
     }
 
-    /// Gives it back, and waits for that for a while.
+    /// Returns the lease, and waits for that for a limited time.
     pub(crate) fn end(&self) {
         self.end.want();
     }
@@ -379,7 +379,7 @@ impl Drop for Keeper {
     }
 }
 
-/// The end of a thread: wanted, and come.
+/// End of a thread: requested, and reached.
 #[derive(Default)]
 struct End {
     state: Mutex<(bool, bool)>,

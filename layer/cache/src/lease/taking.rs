@@ -1,4 +1,4 @@
-//! Taking a lease: making its file, or putting one in the place of another's.
+//! Acquisition of a lease: its file is created, or replaces another's.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use super::holder::Holder;
 use super::life::Known;
 use super::{LEASE_NAME, LeaseError, STALE_PERIODS};
 
-/// A lease that comes and goes is tried for so often.
+/// Maximum number of attempts at a lease that appears and disappears.
 const TRIES_MAX: usize = 8;
 
-/// An attempt to take a lease.
+/// An attempt to acquire a lease.
 pub(super) struct Taking<'a> {
     pub root: &'a Root,
     pub own: &'a Holder,
     pub period: Duration,
-    /// It is taken from another that holds it.
+    /// Take over a valid lease of another.
     pub takes: bool,
 }
 
-/// A lease file that was made.
+/// A lease file that was created.
 pub(super) struct Taken {
     pub handle: PersistentHandle,
     pub is_from_another: bool,
@@ -39,7 +39,7 @@ impl Taking<'_> {
                     let Some((found, holder)) = self.look().await? else {
                         return Err(LeaseError::Unwritable { source, is_free: true });
                     };
-                    // A full origin may refuse a file before it says that there is one.
+                    // A full origin may refuse to create a file before it checks for an existing one.
                     return self.replace(&found, &holder, &text).await;
                 }
             }
@@ -49,12 +49,11 @@ impl Taking<'_> {
         Err(LeaseError::Held { holder: Box::default(), age: Duration::ZERO })
     }
 
-    /// Puts a file in the place of one that is there: this cache's own from an earlier life, one that is out
-    /// of date, or any.
+    /// Replaces a file: this cache's own from an earlier life, an outdated one, or any.
     async fn replace(&self, found: &Found<'_>, holder: &Holder, text: &str) -> Result<Taken, LeaseError> {
         let known = self.known(holder);
         let is_own = known == Some(Known::Dead);
-        // A file of its own tells what time it is there, and takes the place of the other's.
+        // A temporary file shows the origin's time, and replaces the other's.
         let beside = format!("{LEASE_NAME}.{}", self.own.id);
         self.root.remove(beside.as_bytes()).await;
         let made = match self.root.make(beside.as_bytes(), text).await {
@@ -65,7 +64,7 @@ impl Taking<'_> {
         let unwritable = |source| LeaseError::Unwritable { source, is_free: false };
         let now = self.root.touch(&made).await.map_err(unwritable)?.ctime;
         let age = since(found.attr.ctime, now);
-        // One that is known to live holds it however old the file is: it is slow.
+        // A live process holds the lease however old the file is: it is merely slow.
         let is_stale = age >= self.period * STALE_PERIODS && known != Some(Known::Living);
         if !is_own && !is_stale && !self.takes {
             self.root.remove(beside.as_bytes()).await;
@@ -78,13 +77,12 @@ impl Taking<'_> {
         Ok(Taken { handle: made.handle.clone(), is_from_another: !is_own })
     }
 
-    /// Goes on with the file of an earlier life, by its times, where the origin takes no other, as it is
-    /// full.
+    /// Updates the file of an earlier life where the full origin cannot create another.
     async fn renew(&self, found: &Found<'_>, text: &str, source: Error) -> Result<Taken, LeaseError> {
         if self.root.touch(found).await.is_err() {
             return Err(LeaseError::Unwritable { source, is_free: true });
         }
-        // It takes no more room. Where the origin makes no use of that, the file names the earlier life.
+        // The rewrite needs no more space. If it fails, the file names the earlier life.
         if let Err(error) = self.root.rewrite(found, text).await {
             tracing::warn!(%error, "cannot rewrite {LEASE_NAME}: it still names an earlier process");
         }
@@ -92,14 +90,14 @@ impl Taking<'_> {
         Ok(Taken { handle: found.handle.clone(), is_from_another: false })
     }
 
-    /// Finds out what is known of a holder that has this cache's directory, or a copy of it. `None`: it has
-    /// another.
+    /// Checks the process of a holder with this cache's directory or a copy of it. Returns `None` for another
+    /// directory.
     fn known(&self, holder: &Holder) -> Option<Known> {
         let is_same_host = holder.host == self.own.host;
         (holder.id == self.own.id).then(|| self.own.life.knows(&holder.process, &holder.life, is_same_host))
     }
 
-    /// The lease file that is there, unless it has just gone.
+    /// Returns the present lease file, unless it has just been removed.
     async fn look(&self) -> Result<Option<(Found<'_>, Holder)>, Error> {
         let Some(found) = self.root.find(LEASE_NAME.as_bytes()).await? else { return Ok(None) };
         match self.root.holder(&found).await {
@@ -110,7 +108,7 @@ impl Taking<'_> {
     }
 }
 
-/// How long it is from one time of the origin's to another.
+/// Computes the time between two times of the origin.
 fn since(then: Timestamp, now: Timestamp) -> Duration {
     let nanos = |time: Timestamp| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
     let nanos = u64::try_from((nanos(now) - nanos(then)).max(0)).unwrap_or(u64::MAX);

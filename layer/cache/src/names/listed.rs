@@ -5,7 +5,7 @@ use tombolo_core::fs::FileType;
 use super::Target;
 use crate::store::ObjectId;
 
-/// Names, and what they lead to.
+/// Names with their targets.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
     bytes: Vec<u8>,
@@ -15,13 +15,12 @@ pub(crate) struct Listed {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     object: ObjectId,
-    /// Where its bytes begin: 40 bits. They end where the next one's begin.
+    /// Offset of its bytes: 40 bits. They end where the next entry's begin.
     start: (u32, u8),
     file_type: FileType,
 }
 
 impl Listed {
-    /// One more.
     pub(crate) fn push(&mut self, name: &[u8], target: Target) {
         let start = self.bytes.len();
         let Ok(high) = u8::try_from(start >> 32) else { return };
@@ -34,7 +33,7 @@ impl Listed {
         self.entries.len()
     }
 
-    /// How long all the names are.
+    /// Returns the total length of the names.
     pub(crate) fn names_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -43,7 +42,7 @@ impl Listed {
         self.from(0)
     }
 
-    /// Those after the first `count`.
+    /// Iterates over the entries after the first `count`.
     pub(crate) fn from(&self, count: usize) -> impl Iterator<Item = (&[u8], Target)> {
         let entries = self.entries.get(count..).unwrap_or_default();
         let ends = entries.iter().skip(1).map(Entry::start).chain([self.bytes.len()]);

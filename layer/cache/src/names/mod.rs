@@ -118,7 +118,7 @@ impl Names {
         found.or_else(|| is_absent.then_some(Known::Absent))
     }
 
-    /// Returns whether the names are shown to readers that have begun, and not believed.
+    /// Returns `true` if the names are usable only by listings in progress.
     pub(crate) fn is_passing(&self) -> bool {
         self.is_passing
     }
@@ -193,7 +193,7 @@ impl Names {
         }
     }
 
-    /// Returns `true` if a listing or a change is under way.
+    /// Returns `true` if a listing or a change is in progress.
     pub(crate) fn is_busy(&self) -> bool {
         self.listings > 0 || !self.changes.is_empty()
     }
@@ -262,7 +262,7 @@ impl Names {
                 Some(target) => self.put(&name, target),
                 None => self.take(&name),
             }
-            // Another listing may have begun before that.
+            // Another listing may have begun before.
             self.learnt.push((name, target));
         }
     }
@@ -270,7 +270,7 @@ impl Names {
     /// Adds some names found by a listing, which does not show removals, with local changes since it began.
     pub(crate) fn set_some(&mut self, listed: &Listed, mark: ListingMark) {
         if self.is_passing {
-            // What was only shown says nothing of what is there now.
+            // Names usable only by listings in progress may be outdated.
             self.drop_all();
         }
         self.put_unlearnt(listed.iter(), mark);
@@ -336,7 +336,7 @@ impl Names {
         self.is_complete = is_complete;
     }
 
-    /// Returns the memory that they take.
+    /// Returns the memory in use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.table.heap_bytes() + self.absent.capacity() * ABSENT_BYTES
     }

@@ -5,14 +5,14 @@ use std::sync::LazyLock;
 
 use super::Names;
 
-/// Names that take no memory until there is something to be kept of them.
+/// Names, allocated on first use.
 #[derive(Debug, Default)]
 pub(crate) struct NamesOfObject(Option<Box<Names>>);
 
 static NONE: LazyLock<Names> = LazyLock::new(Names::default);
 
 impl NamesOfObject {
-    /// How much memory they take.
+    /// Returns the memory in use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |names| names.heap_bytes())
     }

@@ -12,15 +12,15 @@ use tombolo_core::fs::FileType;
 use super::Target;
 use crate::store::ObjectId;
 
-/// Names that each have a place, and what they lead to.
+/// Names with their positions and targets.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     hasher: RandomState,
     bytes: Vec<u8>,
     slots: Vec<Slot>,
-    /// The slots of the names that are here.
+    /// Slots of the present names.
     index: HashTable<u32>,
-    /// Names of which it is not known any more what they lead to.
+    /// Number of names without a known target.
     unknown: usize,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Table {
 struct Slot {
     place: u64,
     object: ObjectId,
-    /// Where its bytes begin: 40 bits.
+    /// Offset of its bytes: 40 bits.
     start: (u32, u8),
     len: u8,
     file_type: FileType,
@@ -38,36 +38,36 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Known,
-    /// Known, and found by the listing that is being taken in.
+    /// Target known, and confirmed by the current listing.
     Listed,
-    /// The name keeps its place, in case that it comes back.
+    /// Target unknown; the position is reserved for when the name returns.
     Unknown,
-    /// The slot of no name any more.
+    /// Free slot.
     Removed,
 }
 
-/// Fewer removed slots than this are left where they are.
+/// Minimum number of removed slots before they are compacted.
 const REMOVED_MIN: usize = 64;
 
 impl Table {
-    /// How many names are not known any more.
+    /// Returns the number of names without a known target.
     pub(super) fn unknown(&self) -> usize {
         self.unknown
     }
 
-    /// How much memory it takes.
+    /// Returns the memory in use, in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         let of_index = self.index.capacity() * (size_of::<u32>() + 1) * 8 / 7;
         self.bytes.capacity() + self.slots.capacity() * size_of::<Slot>() + of_index
     }
 
-    /// The place of a name, and what it leads to if that is known.
+    /// Returns the position of a name, and its target if known.
     pub(super) fn find(&self, name: &[u8]) -> Option<(u64, Option<Target>)> {
         let slot = self.slots.get(self.slot_of(name)?)?;
         Some((slot.place, slot.target()))
     }
 
-    /// A name that is here leads there. Whether that was not known.
+    /// Sets the target of a present name. Returns `true` if it has changed.
     pub(super) fn set(&mut self, name: &[u8], target: Target) -> bool {
         let Some(slot) = self.slot_of(name).and_then(|slot| self.slots.get_mut(slot)) else { return false };
         let is_new = slot.target() != Some(target);
@@ -76,7 +76,7 @@ impl Table {
         is_new
     }
 
-    /// A name that is not here, in a place behind all others. One that is longer than any can be is left out.
+    /// Appends a new name at a position after all others. A name of excessive length is ignored.
     pub(super) fn push(&mut self, name: &[u8], place: u64, target: Target) {
         let (Ok(len), Ok(number)) = (u8::try_from(name.len()), u32::try_from(self.slots.len())) else {
             return;
@@ -93,7 +93,7 @@ impl Table {
         index.insert_unique(hasher.hash_one(name), number, hash_of);
     }
 
-    /// A name is gone. Its place.
+    /// Removes a name, and returns its position.
     pub(super) fn remove(&mut self, name: &[u8]) -> Option<u64> {
         let number = self.slot_of(name)?;
         let slot = self.slots.get_mut(number)?;
@@ -108,7 +108,7 @@ impl Table {
         Some(place)
     }
 
-    /// A listing of all is about to be taken in.
+    /// Begins a full listing.
     pub(super) fn begin_listing(&mut self) {
         let listed = self.slots.iter_mut().filter(|slot| slot.state == State::Listed);
         listed.for_each(|slot| slot.state = State::Known);
@@ -141,21 +141,21 @@ impl Table {
         gone
     }
 
-    /// Of no name it is known any more what it leads to.
+    /// Marks all targets as unknown.
     pub(super) fn forget(&mut self) {
         let here = self.slots.iter_mut().filter(|slot| slot.state != State::Removed);
         here.for_each(|slot| slot.state = State::Unknown);
         self.unknown = self.index.len();
     }
 
-    /// The names from a place on that are known, with theirs, in order.
+    /// Iterates over the names with known targets from a position on, in order.
     pub(super) fn from(&self, place: u64) -> impl Iterator<Item = (u64, &[u8], Target)> {
         let first = self.slots.partition_point(|slot| slot.place < place);
         let slots = self.slots.get(first..).unwrap_or_default().iter();
         slots.filter_map(|slot| Some((slot.place, slot.name(&self.bytes), slot.target()?)))
     }
 
-    /// The places of all names that are here.
+    /// Iterates over the positions of all present names.
     pub(super) fn places(&self) -> impl Iterator<Item = u64> {
         self.slots.iter().filter(|slot| slot.state != State::Removed).map(|slot| slot.place)
     }
@@ -166,7 +166,7 @@ impl Table {
         self.index.find(self.hasher.hash_one(name), is_name).map(|number| *number as usize)
     }
 
-    /// When most slots are removed ones, the others are moved together.
+    /// Packs the slots together if most are removed ones.
     fn tidy(&mut self) {
         let removed = self.slots.len() - self.index.len();
         if removed < REMOVED_MIN || removed < self.slots.len() / 2 {

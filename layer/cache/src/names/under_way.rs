@@ -3,14 +3,14 @@
 
 use tombolo_core::fs::NameBuf;
 
-/// As many as operations are under way.
+/// Changes in progress, as few as the operations that make them.
 #[derive(Debug, Default)]
 pub(crate) struct ChangesUnderWay {
     changes: Vec<UnderWay>,
     next: ChangeId,
 }
 
-/// Tells one of them from the others.
+/// Identity of a change in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChangeId(u64);
 
@@ -18,14 +18,14 @@ pub(crate) struct ChangeId(u64);
 struct UnderWay {
     id: ChangeId,
     names: Vec<NameBuf>,
-    /// Others were under way at some time while it was,
+    /// Another change was in progress at some time meanwhile.
     has_company: bool,
-    /// and of those one that concerns a name of its own.
+    /// Another change of one of its names was.
     has_rival: bool,
 }
 
 impl ChangesUnderWay {
-    /// A change of these names is about to be asked for. It must be ended.
+    /// Registers a change of these names before its request. `end` must be called.
     pub(crate) fn begin(&mut self, names: &[&NameBuf]) -> ChangeId {
         let id = self.next;
         self.next = ChangeId(id.0.wrapping_add(1));
@@ -41,17 +41,17 @@ impl ChangesUnderWay {
         id
     }
 
-    /// Whether others were under way while this one was.
+    /// Returns `true` if another change was in progress meanwhile.
     pub(crate) fn has_company(&self, id: ChangeId) -> bool {
         self.changes.iter().any(|change| change.id == id && change.has_company)
     }
 
-    /// Whether another one of a name of its own was under way while this one was.
+    /// Returns `true` if another change of one of its names was in progress meanwhile.
     pub(crate) fn has_rival(&self, id: ChangeId) -> bool {
         self.changes.iter().any(|change| change.id == id && change.has_rival)
     }
 
-    /// It was answered, and taken in.
+    /// Unregisters a change whose reply is processed.
     pub(crate) fn end(&mut self, id: ChangeId) {
         self.changes.retain(|change| change.id != id);
     }

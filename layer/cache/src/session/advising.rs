@@ -17,16 +17,14 @@ use crate::object::{Look, Object};
 use crate::openings::Opening;
 use crate::origin::detached;
 
-/// The head of most sidecars is no longer: it comes by one READ.
+/// Length of the first READ, which covers the head of most sidecars.
 const FIRST_BYTES: u64 = 64 << 10;
 
-/// A table of digests is read as a whole, so it must be worth its bytes: this one is of 512 MiB in blocks of
-/// 4 KiB.
+/// Maximum size of a table of digests, which is read as a whole: that of 512 MiB in blocks of 4 KiB.
 const TABLE_BYTES_MAX: u64 = 4 << 20;
 
 impl View {
-    /// Has a large file go by what a sidecar beside it says, if there is one. It is looked for once for each
-    /// opening.
+    /// Applies the sidecar next to a large file, if there is one. Each opening searches for it once.
     pub(super) async fn advise(&self, opening: &Opening) -> Result<()> {
         let object = &opening.object;
         let is_large = object.state().version().size > WHOLE_BYTES;
@@ -37,7 +35,7 @@ impl View {
         if !is_first {
             return unless_interrupted(&self.cx.interrupt, advised.kept()).await;
         }
-        // Also when it fails, or its caller is gone: others wait for it.
+        // Also on an error or a cancelled caller: others wait for the promise.
         let _over = Over(advised);
         if let Err(error) = self.look_for_advice(object).await {
             tracing::debug!(%error, "sidecar not used");
@@ -45,8 +43,7 @@ impl View {
         Ok(())
     }
 
-    /// A file is opened. If it is the first that is read of an image, what comes after it is brought from now
-    /// on.
+    /// Records an open. The first file read of an image starts the prefetch of its trace.
     pub(super) fn note_opening(&self, object: &Arc<Object>) {
         let cache = self.cache();
         if object.file_type != FileType::Regular || !cache.options_of(object).sidecars {
@@ -74,13 +71,13 @@ impl View {
         let Some(advice) = cache.advise(object, &name, &attr, &image) else { return Ok(()) };
         self.begin_trace(&dir, &sidecar, &image, false);
         if advice.has_trace {
-            // They come after what it brings: until then nothing is to wait for them.
+            // The digests are loaded after the trace's data: until then nothing should wait for them.
             return Ok(());
         }
         if !cache.twins.is_empty() {
             return self.learn_digests(&sidecar, &name, &image).await;
         }
-        // There is nothing yet that its first blocks may be equal to.
+        // Nothing in the cache can match yet, so the first reads need not wait.
         let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
         task::spawn_boxed(Box::pin(async move {
             if let Err(error) = view.learn_digests(&sidecar, &name, &image).await {
@@ -90,7 +87,7 @@ impl View {
         Ok(())
     }
 
-    /// What the sidecar in a directory says, beside a file of this name.
+    /// Returns the sidecar in a directory and its contents.
     async fn image_of(&self, dir: &Arc<Object>, beside: &[u8]) -> Result<Option<(Arc<Object>, Arc<Image>)>> {
         let cache = self.cache();
         let Some(sidecar) = self.child(dir, NAME.as_bytes()).await? else { return Ok(None) };
@@ -109,8 +106,7 @@ impl View {
         Ok(image.map(|image| (sidecar, image)))
     }
 
-    /// Learns what the blocks of a file are, which may be equal to what is here by the time that they are
-    /// read.
+    /// Loads the digests of a file's blocks, so that equal blocks can be copied when they are read.
     pub(super) async fn learn_digests(
         &self,
         sidecar: &Arc<Object>,
@@ -131,7 +127,7 @@ impl View {
         Ok(())
     }
 
-    /// A regular file in a directory.
+    /// Returns a regular file in a directory.
     pub(super) async fn child(&self, dir: &Arc<Object>, name: &[u8]) -> Result<Option<Arc<Object>>> {
         let cache = self.cache();
         let options = cache.options_of(dir);
@@ -159,7 +155,7 @@ impl View {
         Ok(found.filter(|object| object.file_type == FileType::Regular))
     }
 
-    /// What its head says, and how long that is.
+    /// Reads and decodes a sidecar's head, and returns its length with it.
     async fn read_sidecar(
         &self,
         object: &Arc<Object>,
@@ -178,7 +174,7 @@ impl View {
         Ok(Sidecar::decode(&head).map(|sidecar| (sidecar, len)))
     }
 
-    /// Reads a part of a file that the caller may read, by way of the cache.
+    /// Reads a part of a file through the cache, on behalf of the caller.
     async fn read_own(&self, object: &Arc<Object>, offset: u64, len: usize) -> Result<Vec<u8>> {
         self.check(object, AccessMask::READ).await?;
         let cache = self.cache();
@@ -197,7 +193,7 @@ impl View {
     }
 }
 
-/// Tells those that wait that it is over.
+/// A guard that resolves a promise.
 struct Over(Arc<Promise<()>>);
 
 impl Drop for Over {

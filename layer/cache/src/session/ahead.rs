@@ -24,23 +24,20 @@ use crate::read_ahead::Ahead;
 use crate::store::ObjectId;
 use crate::walk::LookedIn;
 
-/// A larger directory is not listed because two names were looked up in it, in bytes as the origin counts
-/// them.
+/// Maximum size of a directory that is listed because of two look-ups, in bytes as reported by the origin.
 const LISTED_BYTES_MAX: u64 = 1 << 20;
 
-/// One that is no larger is listed when a path leads through it: that takes no longer on the way than a few
-/// look-ups.
+/// Maximum size of a directory that is listed when a path leads through it: no slower than a few look-ups.
 const SMALL_BYTES_MAX: u64 = 4096;
 
-/// The listing of a larger one is not waited for by those that want one name of it.
+/// Maximum size of a directory whose listing is awaited by look-ups of single names.
 const AWAITED_BYTES_MAX: u64 = 64 << 10;
 
-/// So many names of one directory are looked at.
+/// Maximum number of names of one directory examined.
 const NAMES_MAX: usize = 8192;
 
 impl View {
-    /// A caller lists a directory, or is about to. If that is a step of a walk, has those beside and below it
-    /// listed ahead.
+    /// Records that a caller lists a directory. A step of a walk queues its siblings and subdirectories.
     pub(super) fn walk_ahead(&self, dir: &Arc<Object>) {
         let cache = self.cache();
         let parent = dir.state().parent;
@@ -58,9 +55,9 @@ impl View {
         self.go_through(dir);
     }
 
-    /// A caller has looked up a name in a directory that was not known here, or was listed ahead. If it was
-    /// not the first there, has all of them listed, and those of the directories beside it if one of them was
-    /// looked into as well. Whether this one is being listed for that.
+    /// Records a look-up of a name that was not cached, or was listed ahead. A repeated one lists the
+    /// directory; after one in a sibling, all siblings are queued. Returns `true` if this directory is being
+    /// listed.
     pub(super) fn note_look_up(&self, dir: &Arc<Object>) -> bool {
         let cache = self.cache();
         let prefetch = cache.options_of(dir).prefetch;
@@ -95,7 +92,7 @@ impl View {
         begins
     }
 
-    /// A caller looks at names that were listed unasked: it was a good guess, and the walk goes on.
+    /// Records the use of names that were listed ahead: the guess was right, and the walk continues.
     pub(super) fn used_listing(&self, dir: &Arc<Object>, bytes: u64) {
         self.cache().counters.listing_used(bytes);
         let workers = self.cache().walk.used(bytes);
@@ -103,8 +100,7 @@ impl View {
         self.note_look_up(dir);
     }
 
-    /// A caller looks into a directory: where the names of a whole tree are wanted, has all listed that lies
-    /// below it, unless that was begun.
+    /// Queues the whole tree below a directory, once, if the options prefetch trees.
     fn want_all_of(&self, dir: &Arc<Object>) {
         let cache = self.cache();
         if cache.options_of(dir).prefetch == Prefetch::Tree && cache.walk.is_new(dir.id) {
@@ -113,7 +109,7 @@ impl View {
         }
     }
 
-    /// Has the directories in a directory listed ahead, and those below them, unless that was begun.
+    /// Queues the subdirectories of a directory, and those below them, once.
     fn go_through(&self, dir: &Arc<Object>) {
         let is_listed = dir.state().names.is_complete();
         if is_listed && self.cache().walk.is_new(dir.id) {
@@ -122,8 +118,8 @@ impl View {
         }
     }
 
-    /// A caller reads a file, of which all that it wants is here, or not. If files beside it were read as
-    /// well, has others fetched ahead.
+    /// Records a read, and whether all of it was cached. If neighbours were read as well, others are
+    /// prefetched.
     pub(super) fn note_read(&self, object: &Arc<Object>, data: &Data, is_here: bool) {
         let (cache, size) = (self.cache(), data.version().size);
         let prefetch = cache.options_of(object).prefetch;
@@ -152,8 +148,7 @@ impl View {
         }
     }
 
-    /// Begins a worker, on a thread of the pool: an origin that is near answers at once, and this caller is
-    /// not to wait for that.
+    /// Starts a worker on the thread pool: a local origin answers at once, which must not delay the caller.
     fn in_background<F>(&self, work: fn(Self) -> F, not_begun: fn(&Cache))
     where
         F: Future<Output = ()> + Send + 'static,
@@ -171,13 +166,13 @@ impl View {
         });
     }
 
-    /// A worker: lists one directory after the other.
+    /// Lists queued directories until none is left.
     async fn walk(mut self) {
         while let Some(dir) = self.cache().walk.next() {
-            // A program's own walk was no faster so, and more bytes came (docs/decisions/cache-layer.md).
+            // Faster for no program's own walk, at more bytes (docs/decisions/cache-layer.md).
             self.cx.lists_subdirectories = self.cache().options_of(&dir).prefetch == Prefetch::Tree;
             match UnderWay::begin(self.cache(), &dir) {
-                // What fails here the caller itself will be told of.
+                // A caller will see the error itself.
                 Some(_under_way) => drop(self.list_ahead(&dir, true).await),
                 None => drop(self.cache().walk.wait_for(dir.id).await),
             }
@@ -185,7 +180,7 @@ impl View {
         }
     }
 
-    /// Begins to list a directory that a caller needs now, or will most likely. False if that was begun.
+    /// Starts a listing that a caller needs now or probably will. Returns `false` if one is in progress.
     fn list_now(&self, dir: &Arc<Object>) -> bool {
         let under_way = UnderWay::begin(self.cache(), dir);
         let begins = under_way.is_some();
@@ -200,7 +195,7 @@ impl View {
         begins
     }
 
-    /// Waits for the end of a listing that is under way, where that is not long. Whether there was one.
+    /// Waits for a listing in progress, unless it is long. Returns `false` if there is none.
     pub(super) async fn await_listing(&self, dir: &Object) -> Result<bool> {
         if dir.state().attr.size > AWAITED_BYTES_MAX {
             return Ok(false);
@@ -208,8 +203,8 @@ impl View {
         unless_interrupted(&self.cx.interrupt, self.cache().walk.wait_for(dir.id)).await
     }
 
-    /// A caller opens a directory, of which not all is known: it is listed at the same time, unless it is
-    /// large. Whether that was begun.
+    /// Lists a directory at its open, if it is small and not wholly cached. Returns `true` if that has
+    /// started.
     pub(super) fn list_at_open(&self, dir: &Arc<Object>) -> bool {
         let wants = {
             let state = dir.state();
@@ -224,7 +219,7 @@ impl View {
         begins
     }
 
-    /// Lists a directory that is not waited for, and asks at the same time what the user may do there.
+    /// Lists a directory ahead, and queries the user's permissions for it at the same time.
     async fn list_ahead(&self, dir: &Arc<Object>, is_guess: bool) -> Result<()> {
         let is_full = self.cache().store.is_index_nearly_full();
         if is_full || !dir.state().wants_listing(self.cache().options_of(dir)) {
@@ -242,7 +237,7 @@ impl View {
         Ok(())
     }
 
-    /// What a user needs to be allowed to list a directory and look into it, asked for in one.
+    /// Queries in one request the permissions that a user needs to list and search a directory.
     async fn learn_rights(&self, dir: &Arc<Object>) -> Result<()> {
         let all = AccessMask::READ | AccessMask::EXECUTE;
         if self.may(dir, all).is_none() && !self.ask_access(dir, all).await? {
@@ -251,7 +246,7 @@ impl View {
         Ok(())
     }
 
-    /// The directories in a directory, as far as it is known, of which a listing would tell more.
+    /// Returns the cached subdirectories that a listing would bring new names of.
     fn unlisted_below(&self, dir: &Object) -> Vec<Arc<Object>> {
         let names: Vec<Target> = dir.state().names.after(0).map(|(.., target)| target).collect();
         let dirs = names.into_iter().filter(|target| target.file_type == FileType::Directory);
@@ -263,10 +258,10 @@ impl View {
         .collect()
     }
 
-    /// A worker: fetches one small file after the other, and finds more.
+    /// Prefetches queued small files, and finds more, until none is left.
     async fn read_on(self) {
         while let Some(next) = self.cache().files_ahead.next() {
-            // What fails here the caller itself will be told of.
+            // A caller will see the error itself.
             let _ = match next {
                 Next::File(file) => self.fetch_small(file).await,
                 Next::Dir { dir, after } => self.find_files(dir, after).await,
@@ -274,8 +269,7 @@ impl View {
         }
     }
 
-    /// Has the files in a directory fetched, and those in the directories below it: first what comes after
-    /// `after` in a listing.
+    /// Queues the files and subdirectories of a directory, in listing order, beginning after `after`.
     async fn find_files(&self, dir: ObjectId, after: Option<ObjectId>) -> Result<()> {
         let dir = self.cache().object(dir)?;
         match UnderWay::begin(self.cache(), &dir) {
@@ -316,7 +310,7 @@ impl View {
         both(came, may_read).await.1.map(drop)
     }
 
-    /// A caller opens a file to read it: if it is small it is fetched at the same time.
+    /// Prefetches a small file at its open for reading.
     pub(super) fn fetch_at_open(&self, object: &Arc<Object>, flags: OpenFlags) {
         let is_read = flags.contains(OpenFlags::READ) && !is_writing(flags);
         let is_off = self.cache().options_of(object).prefetch == Prefetch::Off;
@@ -333,7 +327,7 @@ impl View {
         task::spawn(async move { drop(view.fetch_whole(&object, false).await) });
     }
 
-    /// Begins to fetch all of a small file, unless it is here or on its way. What it has begun.
+    /// Starts fetches of a whole small file, unless it is cached or being fetched, and returns them.
     async fn fetch_whole(&self, object: &Arc<Object>, is_guess: bool) -> Result<Vec<Arc<Fetch>>> {
         let cache = self.cache();
         if !is_small_and_missing(&cache.data(object)) {
@@ -361,14 +355,14 @@ fn is_small_and_missing(data: &Data) -> bool {
     (1..=files_ahead::FILE_BYTES_MAX).contains(&size) && !data.is_here(&(0..size))
 }
 
-/// A directory that is being listed. Those that wait for it go on when this is dropped.
+/// A listing in progress. Dropping it wakes its waiters.
 struct UnderWay {
     cache: Arc<Cache>,
     dir: ObjectId,
 }
 
 impl UnderWay {
-    /// `None` if it is being listed already.
+    /// Returns `None` if a listing is in progress.
     fn begin(cache: &Arc<Cache>, dir: &Object) -> Option<Self> {
         cache.walk.begin(dir.id).then(|| Self { cache: cache.clone(), dir: dir.id })
     }
@@ -380,7 +374,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Does two things at the same time.
+/// Runs two futures concurrently.
 async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let (mut first, mut second) = (None, None);

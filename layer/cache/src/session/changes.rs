@@ -23,7 +23,7 @@ impl Changes for CachedFileSystem {
 }
 
 impl View {
-    /// Tells the other sessions what this one has changed, or may have.
+    /// Notifies the other sessions of changes that this one has made, or may have.
     pub(super) fn tell(&self, notices: impl IntoIterator<Item = Notice>) {
         if !self.cache().watchers.any() {
             return;
@@ -37,21 +37,20 @@ impl View {
         });
     }
 
-    /// Tells them of a name that was made, removed or moved.
+    /// Notifies them of a name that was created, removed or moved.
     pub(super) fn tell_name(&self, dir: &Object, name: &NameBuf) {
         let dir = node_of(dir.id);
         self.tell([Notice::Name { dir, name: name.clone() }, Notice::Attributes(dir)]);
     }
 
-    /// Tells them that an object has one name less.
+    /// Notifies them that an object has one name less.
     pub(super) fn tell_unnamed(&self, object: &Object) {
         let node = node_of(object.id);
         let is_last = object.file_type == FileType::Directory || object.state().attr.nlink < 2;
         self.tell([if is_last { Notice::Gone { node, name: None } } else { Notice::Attributes(node) }]);
     }
 
-    /// An entry that the caller is about to be given, with attributes as they are now: of what is changed
-    /// later it is told.
+    /// Returns an entry for the caller with current attributes. The caller is notified of later changes.
     pub(super) async fn given(&self, entry: Entry, object: &Arc<Object>) -> Result<Entry> {
         self.session.known.given(entry.node);
         if !self.cache().watchers.any() {
@@ -68,7 +67,7 @@ impl View {
     }
 }
 
-/// All data of a file, and its attributes.
+/// Returns a notice of a change of all data and the attributes.
 pub(super) fn all_data(node: NodeId) -> Notice {
     Notice::Data { node, start: 0, last: u64::MAX }
 }

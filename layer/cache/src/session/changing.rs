@@ -52,14 +52,14 @@ impl View {
             self.changed_here(&object, &change, &attr, asked, &set)?;
             Ok((attr, change))
         });
-        // After it is known here: those that are told look again.
+        // After the cache is updated, as notified sessions query it.
         self.tell([if set.size.is_some() { all_data(node) } else { Notice::Attributes(node) }]);
         let (attr, change) = done?;
         Ok((object.shown(&attr), self.shown_change(&object, change)))
     }
 
-    /// A change of ours to an object's attributes. What is here of its data and names goes on to be good, if
-    /// no other has changed it since it came.
+    /// Records a change of an object's attributes by this cache. Cached data and names stay valid if nothing
+    /// else has changed the object since.
     fn changed_here(
         &self,
         object: &Arc<Object>,
@@ -68,7 +68,7 @@ impl View {
         asked: Instant,
         set: &SetAttr,
     ) -> Result<()> {
-        // Within a tick of its clock the file may have been changed by another before.
+        // Another client may have changed it before, within the same tick of the origin's clock.
         let contract = self.cache().options_of(object).contract;
         object.settle(asked, contract);
         let is_alone = contract == Contract::Exclusive;
@@ -114,13 +114,13 @@ impl View {
         Ok(made)
     }
 
-    /// A directory that was made at `asked`, where all changes come by here (*exclusive*): there is nothing
-    /// in it that is not known.
+    /// Marks a directory made at `asked` as empty under *exclusive*, where all changes are made through this
+    /// cache.
     fn has_no_names(&self, dir: &Arc<Object>, asked: Instant) {
         let contract = self.cache().options_of(dir).contract;
         {
             let mut state = dir.state();
-            // Of another's change in it, which has begun as soon as the name was there, this says nothing.
+            // A change in it, possible as soon as its name existed, may have added one.
             let is_changed =
                 state.changed.is_some_and(|changed| changed > asked) || !state.names.changes.is_empty();
             if contract != Contract::Exclusive || is_changed || state.names.is_complete() {
@@ -133,15 +133,15 @@ impl View {
         self.cache().keep(dir);
     }
 
-    /// What the owner of a file may do its mode says. That it was made, or its mode set, shows as which user
-    /// the origin takes this one.
+    /// Derives an owner's permissions from the mode. A successful create or chmod shows the origin's mapping
+    /// of this user.
     pub(super) fn is_its_owner_s(&self, object: &Arc<Object>, asked: Instant) {
         if object.state().attr.uid == self.cx.identity.uid {
             self.has_rights_of(&self.cx.identity, object, asked);
         }
     }
 
-    /// Only the superuser gives a file another owner: so the origin takes this user as that one.
+    /// Grants the superuser's permissions after a change of owner, which only the superuser may make.
     fn is_the_superuser_s(&self, object: &Arc<Object>, asked: Instant) {
         self.has_rights_of(&Identity::ROOT, object, asked);
     }
@@ -200,7 +200,7 @@ impl View {
             Ok(opening) => opening,
             Err(error) => return Answer::err(error),
         };
-        // An opening for writing has always been made at the origin.
+        // An opening for writing always has an origin's opening.
         let Some(origin) = opening.origin() else { return Answer::err(Error::BadOpen) };
         let is_append = opening.flags.contains(OpenFlags::APPEND);
         let range = how.offset..how.offset.saturating_add(from.len() as u64);
@@ -210,7 +210,7 @@ impl View {
         let written = origin.fs().write(&self.at_origin(), origin.file, &how, from);
         let ended = move |written: Result<Written>| {
             under_way.end(&written);
-            // Where an append has gone only the answer says, if anything does.
+            // The offset of an append is known only to the origin.
             let start = if is_append { 0 } else { offset };
             let last = if start == 0 { u64::MAX } else { start.saturating_add(len) };
             self.tell([Notice::Data { node, start, last }]);
@@ -243,25 +243,24 @@ impl View {
         Ok(Made { entry, dir: self.shown_change(dir, made.dir) })
     }
 
-    /// Enters a name that was made at the origin.
+    /// Records a name created at the origin.
     pub(super) fn name_made(&self, change: &NameChange, name: &NameBuf, object: &Arc<Object>, done: &Change) {
         let name = name.as_name().as_bytes();
         self.dir_changed(change, done, |names, _| names.set(name, target(object)));
-        // A removal that was under way beside it may have come after: then what was told of the file is out
-        // of date.
+        // A concurrent removal may have been performed later, so the file's attributes may be outdated.
         if change.dir.state().names.changes.has_rival(change.id) {
             object.doubt();
         }
     }
 
-    /// A change in a directory has failed: what is known of its names may be wrong.
+    /// Handles a failed change in a directory, whose cached names may be wrong now.
     pub(super) fn dir_failed(&self, dir: &Object, error: Error) -> Error {
         in_doubt(dir, &error);
         if matches!(error, Error::Stale) { self.cache().failed(dir, error) } else { error }
     }
 
-    /// A change of ours in a directory. Names that were known go on to be, if no other has changed it since
-    /// they came.
+    /// Records a change in a directory by this cache. Cached names stay valid if nothing else has changed the
+    /// directory since.
     pub(super) fn dir_changed(
         &self,
         change: &NameChange,
@@ -273,8 +272,8 @@ impl View {
         {
             let mut state = dir.state();
             let is_only_ours = contract == Contract::Exclusive && !state.is_suspect;
-            // Within a tick of the origin's clock one state may look like another: it is not known then which
-            // of two changes came last.
+            // Within one tick of the origin's clock, two states may look alike, so the order of two changes
+            // is unknown.
             let is_late = state.latest.is_some_and(|latest| change.asked < latest);
             let ticked =
                 done.before.zip(done.after).is_some_and(|(before, after)| before.ctime != after.ctime);
@@ -288,7 +287,7 @@ impl View {
                     state.is_suspect = false;
                     patch(&mut state.names, Seen::Before);
                 }
-                // Only changes of ours have come between, which concern other names.
+                // Only local changes of other names came in between.
                 Change { after: Some(after), .. }
                     if is_only_ours
                         && !state.names.changes.has_rival(change.id)
@@ -303,7 +302,7 @@ impl View {
                     }
                     patch(&mut state.names, Seen::Beside);
                 }
-                // What was learnt meanwhile came after this change, and no other.
+                // The cached state reflects this change and no later one.
                 Change { after: Some(after), .. }
                     if !is_only_ours && ticked && WeakAttr::from(after) == state.version() =>
                 {
@@ -312,8 +311,7 @@ impl View {
                 }
                 _ => {
                     state.changed();
-                    // So that a change which came before this one, and is answered after it, is not taken for
-                    // the last.
+                    // Otherwise an earlier change, answered later, would be taken for the last.
                     if let Some(after) = done.after.filter(|after| after.ctime >= state.attr.ctime) {
                         state.set_attr(&after, change.asked);
                     }
@@ -326,7 +324,7 @@ impl View {
     }
 }
 
-/// A change of names in a directory, from when the origin is asked until its answer is taken in.
+/// A change of names in a directory, from its request until its reply is processed.
 pub(super) struct NameChange {
     pub dir: Arc<Object>,
     pub asked: Instant,
@@ -334,14 +332,14 @@ pub(super) struct NameChange {
 }
 
 impl NameChange {
-    /// One that changes these names is about to be asked for.
+    /// Registers a change of these names before its request.
     pub(super) fn begin(dir: &Arc<Object>, names: &[&NameBuf]) -> Self {
         let id = dir.state().names.changes.begin(names);
         Self { dir: dir.clone(), asked: Instant::now(), id }
     }
 
-    /// Whether what is known of its names is what it has changed: the directory is known as it was before, or
-    /// only changes of other names have come between.
+    /// Returns `true` if the cached names are those before the change: the directory's state was known, or
+    /// only local changes of other names came in between.
     pub(super) fn knows_before(&self, done: &Change, contract: Contract) -> bool {
         let state = self.dir.state();
         done.before.is_some_and(|before| state.is_version(&before, contract))
@@ -357,7 +355,7 @@ impl Drop for NameChange {
     }
 }
 
-/// A link that is being made of a file: it is not forgotten meanwhile.
+/// A link in progress, during which the file is retained.
 struct Linking(Arc<Object>);
 
 impl Linking {
@@ -373,25 +371,25 @@ impl Drop for Linking {
     }
 }
 
-/// What is known of a directory's names when a change of ours in it is entered.
+/// Relation of the cached names to a change being recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// Those right before it.
+    /// State right before the change.
     Before,
-    /// Those right after it.
+    /// State right after the change.
     After,
-    /// Of the names that it concerns those before or after it; of the others it does not tell.
+    /// State before or after the change, for the names concerned; unknown for the others.
     Beside,
 }
 
-/// Whether a change may have been made though it failed.
+/// Returns `true` if a failed change may have been made all the same.
 pub(super) fn may_be_made(error: &Error) -> bool {
     is_unanswered(error) || matches!(error, Error::Io { .. })
 }
 
 pub(super) fn in_doubt(dir: &Object, error: &Error) {
     dir.doubt();
-    // Within a tick of the origin's clock a change would not show.
+    // The change might not show within one tick of the origin's clock.
     if may_be_made(error) {
         dir.state().changed();
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::data::{Came, Fetch};
 
-/// Fetches that were begun, in order.
+/// Fetches in progress, in order.
 #[derive(Default)]
 pub(super) struct Coming(VecDeque<Arc<Fetch>>);
 
@@ -14,8 +14,7 @@ impl Coming {
         self.0.extend(fetches);
     }
 
-    /// Waits for the first of them until the others are of no more than so many bytes. False: what one was to
-    /// bring did not come.
+    /// Waits for the first fetches until at most this many bytes are pending. Returns `false` if one failed.
     pub(super) async fn until_at_most(&mut self, bytes: u64) -> bool {
         while self.0.iter().map(|fetch| fetch.bytes()).sum::<u64>() > bytes {
             let Some(first) = self.0.pop_front() else { break };

@@ -38,7 +38,7 @@ impl CachedFileSystem {
         View::new(&self.0, cx)
     }
 
-    /// Whether changes of a node are refused, or of a name in that directory.
+    /// Returns `true` if changes of a node, or of a name in that directory, are refused.
     pub(super) fn is_read_only(&self, node: NodeId, name: Option<Name<'_>>) -> bool {
         let cache = &self.0.cache;
         let policy = cache.policy();
@@ -52,7 +52,7 @@ impl CachedFileSystem {
         }
     }
 
-    /// Whether a name is the lease file's, which is neither seen nor changed.
+    /// Returns `true` if a name is the lease file's, which is hidden.
     fn hides(&self, dir: NodeId, name: Name<'_>) -> bool {
         id_of(dir).is_ok_and(|dir| self.0.cache.hides(dir, name.as_bytes()))
     }
@@ -71,7 +71,7 @@ impl CachedFileSystem {
     }
 }
 
-/// What may not be changed here, may not be: a node, or a name in a directory.
+/// Refuses changes of a read-only node, or of a name in a directory.
 macro_rules! unless_read_only {
     ($self:ident, $node:expr) => {
         if $self.is_read_only($node, None) {
@@ -88,7 +88,7 @@ macro_rules! unless_read_only {
     };
 }
 
-/// The value, or the failure as the operation's answer.
+/// Returns the value, or from the caller with the failure.
 macro_rules! or_answer {
     ($result:expr) => {
         match $result {
@@ -117,8 +117,8 @@ impl FileSystem for CachedFileSystem {
         }
     }
 
-    /// A node is the number of an object: nothing is kept for it alone, but that the session is to be told of
-    /// it, and that it is not forgotten when it has no name any more.
+    /// Releases look-ups. A node is an object's number, so look-ups only retain unnamed files and select the
+    /// nodes to be notified of.
     fn forget(&self, _: &Ctx, nodes: &[(NodeId, u64)]) {
         self.0.known.forget(nodes);
         let ids = nodes.iter().filter_map(|(node, _)| id_of(*node).ok());
@@ -297,8 +297,8 @@ impl FileSystem for CachedFileSystem {
         let (known, is_old) = self.0.cache.room.known(&self.0.cache.policy().default);
         match known {
             Some(stat) if is_old => {
-                // Programs ask this all the time, and want no more than a rough answer: they do not wait for
-                // a better one.
+                // Programs query this often and need only a rough answer, so they do not wait for a newer
+                // one.
                 let view = View { cx: detached(cx), ..view };
                 task::spawn(async move { drop(view.statfs(object).await) });
                 self.hit(Ok(stat))
@@ -312,7 +312,7 @@ impl FileSystem for CachedFileSystem {
         self.0.cache.origin.fs.syncfs(&self.view(cx).at_origin())
     }
 
-    /// Where others may change the origin, not all is told.
+    /// Returns `None` if others may change the origin, as those changes go unnoticed.
     fn changes(&self) -> Option<&dyn Changes> {
         self.0.tells_changes.then_some(self as &dyn Changes)
     }

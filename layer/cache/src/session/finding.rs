@@ -15,7 +15,7 @@ use crate::objects::node_of;
 use crate::origin::detached;
 
 impl View {
-    /// What a name leads to, if that is known and to be believed, and the user may search the directory.
+    /// Returns the cached entry of a name, if it is valid and the user may search the directory.
     pub(super) fn known_entry(&self, parent: NodeId, name: &[u8]) -> Option<Result<Entry>> {
         let dir = self.object(parent).ok()?;
         let known = self.known_name(&dir, name, Instant::now())?;
@@ -29,8 +29,8 @@ impl View {
         Some(known)
     }
 
-    /// Asks for the attributes of a directory in the background, once what is known of absent names is half
-    /// as old as it may be: look-ups that follow each other do not wait for them.
+    /// Checks a directory's absent names again in the background once half of their lifetime has passed, so
+    /// that successive look-ups do not wait.
     fn look_ahead(&self, dir: &Arc<Object>) {
         let options = self.cache().options_of(dir);
         {
@@ -44,12 +44,12 @@ impl View {
         let dir = dir.clone();
         task::spawn(async move {
             let _looking = LookingAgain(&dir);
-            // Look-ups that wait for it ask again themselves if this fails.
+            // Waiting look-ups retry on a failure.
             drop(view.fetch_settled(&dir).await);
         });
     }
 
-    /// Fetches the attributes of a directory, by which its names stay or go.
+    /// Requests the attributes of a directory, and drops its names if they have changed.
     async fn fetch_settled(&self, dir: &Arc<Object>) -> Result<()> {
         let asked = Instant::now();
         self.cache().fetch_attr(&self.cx, dir).await?;
@@ -57,7 +57,7 @@ impl View {
         Ok(())
     }
 
-    /// The same for a look-up that began then.
+    /// Returns the cached entry of a name, valid for a look-up that began then.
     fn known_name(&self, dir: &Object, name: &[u8], began: Instant) -> Option<Result<Entry>> {
         if dir.file_type != FileType::Directory {
             return Some(Err(Error::NotDirectory));
@@ -84,7 +84,7 @@ impl View {
         }
     }
 
-    /// An entry for the caller, if the attributes that are here are to be believed.
+    /// Returns an entry for the caller, if the cached attributes are valid.
     pub(super) fn entry_now(&self, object: &Object) -> Option<Entry> {
         let node = node_of(object.id);
         self.session.known.given(node);
@@ -113,7 +113,7 @@ impl View {
         self.given(entry, &object).await
     }
 
-    /// Whether a name is absent as far as is known here, and the directory's attributes tell if that holds.
+    /// Returns `true` if a cached absence must be revalidated by the directory's attributes.
     fn is_to_be_looked_at_again(&self, dir: &Object, name: &[u8], began: Instant) -> bool {
         let options = self.cache().options_of(dir);
         let is_absent = {
@@ -123,8 +123,7 @@ impl View {
         is_absent && self.may(dir, AccessMask::EXECUTE) == Some(true)
     }
 
-    /// Asks for the attributes of a directory, once for all that wait for them. What is known of its names
-    /// stays if they stand.
+    /// Verifies a directory's names by its attributes, with one request for all waiting look-ups.
     async fn look_again(&self, dir: &Arc<Object>, began: Instant) -> Result<()> {
         loop {
             let options = self.cache().options_of(dir);
@@ -144,14 +143,14 @@ impl View {
         }
     }
 
-    /// The same for a caller that what is here will not do for.
+    /// Looks up a name at the origin for a caller that accepts no cached state.
     pub(super) async fn lookup_anew(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
         let dir = self.object(parent)?;
         let (entry, object) = self.find(&dir, &name).await?;
         self.given(entry, &object).await
     }
 
-    /// Asks the origin for a name, and keeps what it says.
+    /// Looks up a name at the origin, and caches the result.
     pub(super) async fn find(&self, dir: &Arc<Object>, name: &NameBuf) -> Result<(Entry, Arc<Object>)> {
         let node = self.node(dir).await?;
         let (asked, epoch) = (Instant::now(), dir.state().names.epoch());
@@ -173,10 +172,10 @@ impl View {
             Err(error @ Error::Stale) => return Err(self.cache().failed(dir, error)),
             Err(error) => return Err(error),
         };
-        // It has looked, so it may.
+        // A successful look-up implies the permission to search.
         dir.grant(&self.cx.identity, AccessMask::EXECUTE, AccessMask::EXECUTE, asked);
         self.cache().keep(dir);
-        // Where no other changes the directory it need not be told how that was then.
+        // The directory's attributes are not needed where no other client changes it.
         if is_told || self.cache().options_of(dir).contract.tells_changes() {
             self.cache().learned(dir, |state| {
                 let is_late = state.changed.is_some_and(|changed| asked < changed);
@@ -186,7 +185,7 @@ impl View {
         answer
     }
 
-    /// The target of a symbolic link.
+    /// Reads the target of a symbolic link.
     pub(super) async fn readlink(self, object: Arc<Object>) -> Result<Vec<u8>> {
         let node = self.node(&object).await?;
         let (asked, version) = (Instant::now(), object.state().version());
@@ -206,7 +205,7 @@ impl View {
     }
 }
 
-/// Attributes of a directory that are being asked for. Those that wait for them go on when this is dropped.
+/// A query of a directory's attributes. Dropping it wakes its waiters.
 struct LookingAgain<'a>(&'a Object);
 
 impl Drop for LookingAgain<'_> {

@@ -5,17 +5,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{NodeId, Notice};
 
-/// The nodes that a session was given, and how often.
+/// Look-up counts of a session's nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Known(Mutex<HashMap<NodeId, u64>>);
 
 impl Known {
-    /// The session is given a node. To be called before its attributes are looked at: later changes are told.
+    /// Adds a look-up of a node, before its attributes are read, so that no later change goes unnotified.
     pub(crate) fn given(&self, node: NodeId) {
         *self.lookups().entry(node).or_default() += 1;
     }
 
-    /// The session gives back nodes, each so often.
+    /// Releases look-ups.
     pub(crate) fn forget(&self, nodes: &[(NodeId, u64)]) {
         let mut lookups = self.lookups();
         for (node, count) in nodes {
@@ -28,17 +28,16 @@ impl Known {
         }
     }
 
-    /// The session ends.
     pub(crate) fn forget_all(&self) {
         self.lookups().clear();
     }
 
-    /// Whether the session was given a node that it has not given back.
+    /// Returns `true` if the session has a look-up of the node.
     pub(crate) fn contains(&self, node: NodeId) -> bool {
         self.lookups().contains_key(&node)
     }
 
-    /// Whether the session is to be told.
+    /// Returns `true` if the session is to be notified.
     pub(crate) fn concerns(&self, notice: &Notice) -> bool {
         match notice {
             Notice::Attributes(node) | Notice::Gone { node, .. } | Notice::Data { node, .. } => {

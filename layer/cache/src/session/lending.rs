@@ -19,8 +19,8 @@ use crate::read_ahead::Ahead;
 use crate::sharing::message::Ask;
 use crate::store::Lendable;
 
-/// What can be lent of what a borrower asks for: of that very version, and to a user that the origin lets
-/// read the file.
+/// Returns the requested data that can be lent: of that version, to a user whom the origin permits to read
+/// the file.
 pub(crate) async fn lend(session: &Arc<Session>, ask: &Ask) -> Option<Lendable> {
     let cx = Ctx { identity: ask.user.clone(), ..Ctx::root(SESSION) };
     let view = View::new(session, &cx);
@@ -38,7 +38,7 @@ impl View {
         self.check(&object, AccessMask::READ).await?;
         let data = cache.data(&object);
         {
-            // What is written here goes on in the same file: others would find it there.
+            // Local writes go into the same file, where borrowers would read them.
             let state = object.state();
             if state.is_written_in_parts() || data.was_written() || data.version() != ask.version {
                 return Ok(None);
@@ -65,10 +65,8 @@ impl Lending for CachedFileSystem {
 }
 
 impl View {
-    /// Fills `into` with data of a version, which are fetched if they are not here.
-    ///
-    /// A proxy that asks others itself lends only what it has: two that ask each other would wait for each
-    /// other.
+    /// Fills `into` with data of a version, which are fetched if they are missing. A proxy that itself uses a
+    /// site cache lends only cached data: two proxies that query each other would deadlock.
     async fn lend_data(
         self,
         handle: PersistentHandle,
@@ -110,7 +108,7 @@ impl View {
             Some(read) => read,
             None => cache.in_pool(&self.cx, move || data.read(offset, &into)).resolve().await?,
         };
-        // Less: a block was damaged. It is fetched when it is next asked for.
+        // A short count means a damaged block, which the next read fetches again.
         if read != wanted {
             return Err(Error::NotFound);
         }
@@ -118,14 +116,14 @@ impl View {
         Ok(())
     }
 
-    /// One that was not met yet. Who knows its version has been let look at it by the origin.
+    /// Resolves an unknown handle. A client that knows the file's version may look it up.
     async fn resolved(&self, handle: &PersistentHandle) -> Result<Arc<Object>> {
         let asked = Instant::now();
         let entry = self.cache().origin.handles()?.resolve(&self.at_origin(), handle).resolve().await?;
         Ok(self.met(&entry, asked).await?.1)
     }
 
-    /// Has a part of a file here.
+    /// Requests a part of a file, and waits for it.
     pub(super) async fn fetch_part(
         &self,
         object: &Arc<Object>,

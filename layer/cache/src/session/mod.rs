@@ -36,22 +36,22 @@ use known::Known;
 pub(crate) use file_system::CachedFileSystem;
 pub(crate) use lending::lend;
 
-/// A session. Shared by the operations that are under way.
+/// A session, shared by its operations in progress.
 pub(crate) struct Session {
     pub cache: Arc<Cache>,
     pub openings: Openings,
     pub profile: Profile,
-    /// What other sessions have changed, once this one has asked.
+    /// Changes by other sessions, once this one has subscribed.
     pub notices: Arc<NoticeQueue>,
     pub watch: Once,
     pub known: Known,
-    /// Whether it can be told of all changes.
+    /// `true` if it can be notified of all changes.
     pub tells_changes: bool,
 }
 
 impl Session {
     pub(crate) fn new(cache: &Arc<Cache>) -> Self {
-        // The origin says what a user may do, also where a client's kernel has looked at the mode.
+        // The origin checks permissions, even where a client's kernel has checked the mode.
         let origin = cache.origin.fs.profile();
         let profile =
             Profile { read_only: origin.read_only || cache.is_read_only(), writes_by_owner: false, ..origin };

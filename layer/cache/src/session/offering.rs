@@ -22,8 +22,8 @@ impl DataCache for CachedFileSystem {
 }
 
 impl View {
-    /// Keeps what is not here yet, if the file is of that version, and all its changes come by here
-    /// (*exclusive*).
+    /// Stores offered data that are not cached, if the file has that version and all its changes are made
+    /// through this cache (*exclusive*).
     async fn offer(&self, object: &Arc<Object>, version: &WeakAttr, offset: u64, from: Source) -> Result<()> {
         let cache = self.cache().clone();
         let is_alone =
@@ -34,7 +34,7 @@ impl View {
         }
         let data = cache.data(object);
         let expected = data.expect(&(offset..offset.saturating_add(from.len() as u64)));
-        // What is written from now on forgets them once they are here, as it would what is being fetched.
+        // Later writes drop these data, as they drop data being fetched.
         if !is_wanted() {
             return Ok(());
         }

@@ -23,7 +23,8 @@ use crate::unnamed::Names;
 use crate::written::is_unanswered;
 
 impl View {
-    /// Opens without asking the origin, if the contract allows it and all that an open needs to know is here.
+    /// Opens from the cache alone, if the contract allows that and the attributes and permissions needed are
+    /// valid.
     pub(super) fn open_here(
         &self,
         object: &Arc<Object>,
@@ -33,7 +34,7 @@ impl View {
         if is_writing(flags) || object.file_type == FileType::Symlink {
             return None;
         }
-        // A directory has no data that a close would complete: to list it is a look.
+        // Close-to-open concerns data only: listing a directory needs no more than valid attributes.
         let look = if object.file_type == FileType::Directory { Look::Stat } else { Look::Open(began) };
         let attr = object.believed(look, self.cache().options_of(object))?;
         let opened = match (self.may(object, mask(flags))?, fits(object.file_type, flags)) {
@@ -48,7 +49,7 @@ impl View {
         Some(opened)
     }
 
-    /// Opens at the origin, which says whether the user may, and what the file is now.
+    /// Opens at the origin, which checks the permission and returns current attributes.
     pub(super) async fn open(self, object: Arc<Object>, flags: OpenFlags) -> Result<Opened> {
         let began = Instant::now();
         if object.file_type == FileType::Directory {
@@ -71,22 +72,22 @@ impl View {
             if opened.as_ref().is_err_and(is_unanswered) {
                 object.set_unanswered();
             }
-            // It may have lost its data all the same.
+            // The file may have been truncated all the same.
             if opened.is_err() {
                 object.doubt();
             }
             self.tell([all_data(node_of(object.id))]);
         }
         let (origin, _, attr) = opened?;
-        // What the open itself has fetched came after that.
+        // The open's own read-ahead is newer than its start.
         object.settle(began, self.cache().options_of(&object).contract);
         touch(&object);
         let open = self.session.openings.add(permit, &object, flags, Some(origin));
         Ok(Opened { open, attr: Some(attr) })
     }
 
-    /// An opening of the origin's, when it was asked for, and the attributes then. They and rights are taken
-    /// in.
+    /// Opens at the origin, and stores attributes and permissions. Returns the opening, the time of the
+    /// request, and the attributes.
     pub(super) async fn open_at_origin(
         &self,
         object: &Arc<Object>,
@@ -103,15 +104,15 @@ impl View {
         Ok((file, asked, attr))
     }
 
-    /// The same for one that asks for attributes and rights beside what it does: where the origin has to be
-    /// asked, this opens at once. Rights are not taken in.
+    /// Opens at the origin without a separate permission check, for callers that query attributes and
+    /// permissions themselves.
     pub(super) async fn open_unasked(
         &self,
         object: &Arc<Object>,
         flags: OpenFlags,
     ) -> Result<Arc<OriginFile>> {
         let cx = Ctx { opens_unchecked: true, ..self.at_origin() };
-        // A removal waits for the end of it.
+        // A removal waits until this ends.
         let unasked =
             (object.file_type == FileType::Regular).then(|| self.cache().origin.unasked.begin(object.id));
         self.open_as(&cx, object, flags, unasked).await.map(|(file, _)| file)
@@ -126,7 +127,7 @@ impl View {
     ) -> Result<(Arc<OriginFile>, Option<Attr>)> {
         let node = self.node(object).await?;
         let (asked, origin) = (Instant::now(), &self.cache().origin);
-        // What is fetched by it is in no aligned pieces.
+        // Fetches are not aligned as O_DIRECT requires.
         let at_origin = if is_writing(flags) { flags } else { flags - OpenFlags::DIRECT };
         match origin.fs.open(cx, node, at_origin).resolve().await {
             Ok(opened) => {
@@ -142,7 +143,7 @@ impl View {
         }
     }
 
-    /// The origin's opening behind one of ours, made when it is first needed.
+    /// Returns the origin's opening, made on first need.
     pub(super) async fn origin_file(&self, file: File) -> Result<Arc<OriginFile>> {
         let opening = self.session.openings.of(file)?;
         match opening.origin() {
@@ -154,7 +155,7 @@ impl View {
         }
     }
 
-    /// Creates a file, or opens it, at the origin.
+    /// Creates or opens a file at the origin.
     pub(super) async fn create(self, parent: NodeId, name: NameBuf, how: Create) -> Result<Created> {
         let permit = self.session.openings.permit()?;
         let dir = self.object(parent)?;
@@ -185,7 +186,7 @@ impl View {
         Ok(Created { entry, open, dir: self.shown_change(&dir, created.dir) })
     }
 
-    /// A failure was answered: the file of that name may have lost its data all the same.
+    /// Handles a failed create with truncation: the file may have been truncated all the same.
     fn may_be_truncated(&self, dir: &Object, name: &NameBuf) {
         let Some(Known::Found(target)) = dir.state().names.look_up(name.as_name().as_bytes()) else { return };
         if let Some(object) = self.cache().objects.in_memory(target.object) {
@@ -195,7 +196,7 @@ impl View {
         }
     }
 
-    /// Creates a file without a name.
+    /// Creates an unnamed file.
     pub(super) async fn create_unnamed(self, parent: NodeId, how: Create) -> Result<Created> {
         let permit = self.session.openings.permit()?;
         let dir = self.object(parent)?;
@@ -221,7 +222,7 @@ impl View {
     }
 }
 
-/// A file is used: its data are evicted later than others.
+/// Marks a file's data as recently used.
 fn touch(object: &Object) {
     let data = object.state().data.clone();
     if let Some(data) = data {
@@ -230,10 +231,10 @@ fn touch(object: &Object) {
     }
 }
 
-/// What an open of this kind needs.
+/// Returns the permissions that an open needs.
 pub(super) fn mask(flags: OpenFlags) -> AccessMask {
     let mut mask = AccessMask::empty();
-    // To execute a file takes no leave to read it.
+    // Execution needs no read permission.
     mask.set(AccessMask::READ, flags.contains(OpenFlags::READ) && !flags.contains(OpenFlags::EXECUTE));
     mask.set(AccessMask::WRITE, flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE));
     mask.set(AccessMask::EXECUTE, flags.contains(OpenFlags::EXECUTE));

@@ -20,21 +20,20 @@ use crate::options::Options;
 use crate::origin::OriginFile;
 use crate::read_ahead::Ahead;
 
-/// A file that changes all the time is begun anew so often.
+/// Maximum number of attempts at a file that changes all the time.
 const TRIES_MAX: u32 = 16;
 
-/// A reader has so much of the cache for what is brought ahead of it.
+/// Divisor of the cache's capacity that limits one reader's read-ahead.
 const AHEAD_PART: u64 = 8;
 
-/// So much of an image is brought with a part of it: a guest touches its memory in places that lie together.
-/// It is what a kernel reads around a page of a file elsewhere, but nothing waits for more than its page
-/// (docs/decisions/clones.md).
+/// Read-around for image memory: guest accesses cluster. A kernel's fault-around is as large, but no reader
+/// waits for more than its page (docs/decisions/clones.md).
 const AROUND_BYTES: u64 = 128 << 10;
 
-/// A page, and what a kernel reads around it on this host.
+/// Maximum size of a page access, including this host's read-around.
 const TOUCH_BYTES: u64 = 16 << 10;
 
-/// A smaller file is fetched whole when any of it is read.
+/// Maximum size of a file that is fetched whole on its first read.
 pub(super) const WHOLE_BYTES: u64 = 1 << 20;
 
 impl View {
@@ -51,7 +50,7 @@ impl View {
         if let Some(recorder) = self.cache().recorder.get() {
             recorder.note(self.cache(), &opening.object, offset..offset.saturating_add(into.len() as u64));
         }
-        // What is being written here the origin's session alone knows.
+        // Local writes in progress are visible only in the origin's session.
         if self.is_read_past(&opening.object, offset, into.len()) {
             return Answer::later(self.pass_on(file, offset, into));
         }
@@ -67,13 +66,13 @@ impl View {
         object.state().is_read_past(contract, &(offset..offset.saturating_add(len as u64)))
     }
 
-    /// Reads at the origin, and keeps nothing.
+    /// Reads from the origin without caching.
     async fn pass_on(self, file: File, offset: u64, into: Sink) -> Result<ReadDone> {
         let origin = self.origin_file(file).await?;
         origin.fs().read(&self.at_origin(), origin.file, offset, into).resolve().await
     }
 
-    /// Reads what is here and in memory, without waiting. `None` if that is not all.
+    /// Reads cached data from memory without blocking. Returns `None` if not all are there.
     fn read_here(&self, opening: &Opening, offset: u64, into: &Sink) -> Result<Option<ReadDone>> {
         let options = self.cache().options_of(&opening.object);
         if opening.object.state().is_doubtful(options) {
@@ -83,7 +82,7 @@ impl View {
         let Some((range, eof)) = within(&data, offset, into.len()) else {
             return Ok(Some(ReadDone { count: 0, eof: true }));
         };
-        // What is brought ahead must still be here when the reader comes to it.
+        // Read-ahead must not be evicted before it is read.
         let most_bytes =
             self.cache().line.window_bytes().min(self.cache().store.capacity_bytes() / AHEAD_PART);
         let ahead_bytes_max =
@@ -91,8 +90,8 @@ impl View {
         let ahead = opening.reads(&range, &data, ahead_bytes_max);
         let is_here = data.is_here(&range);
         self.note_read(&opening.object, &data, is_here);
-        // What is to come ahead is begun by one that may wait for the origin's opening; not while the line is
-        // busy.
+        // `read_there` starts read-ahead, as it may wait for the origin's opening; not while the connection
+        // is busy.
         let begins_more = || {
             let wants_all = wants_all(options, &data) && !data.is_here(&(0..data.version().size));
             wants_all || (!data.has_ahead(&ahead) && self.cache().line.room_bytes() > 0)
@@ -110,7 +109,7 @@ impl View {
         Ok(Some(ReadDone { count, eof }))
     }
 
-    /// Has what is missing fetched, waits for it, and reads it.
+    /// Reads after waiting for missing data to be fetched.
     async fn read_there(
         self,
         file: File,
@@ -149,7 +148,7 @@ impl View {
                     Some(read) if read == count => read,
                     _ => self.cache().in_pool(&self.cx, read).resolve().await?,
                 };
-                // Less: a block was damaged, and is fetched again.
+                // A short count means a damaged block, which is fetched again.
                 if read == count {
                     self.served(&data, &range, was_here);
                     return Ok(ReadDone { count, eof });
@@ -165,7 +164,7 @@ impl View {
         counters.trace_used(data.uses_trace(range));
     }
 
-    /// Begins what is to be fetched and waits until `range` is here, or cannot be.
+    /// Starts the fetches for a read, and waits until `range` is cached or cannot be.
     async fn bring(
         &self,
         file: File,
@@ -199,7 +198,7 @@ impl View {
             }
         }
         for fetch in &wanted.theirs {
-            // If it failed for another, it may do for this one: then it is begun anew.
+            // Permissions may differ between readers, so this one retries.
             match unless_interrupted(&self.cx.interrupt, fetch.came()).await? {
                 Came::Here | Came::Failed => {}
                 other => return Ok(other),
@@ -210,7 +209,7 @@ impl View {
 }
 
 impl View {
-    /// Has the rest of a file fetched in order, as much of it at a time as keeps the line busy.
+    /// Requests a whole file in order, with just enough in flight to keep the connection busy.
     fn fetch_rest(&self, opening: &Opening, data: &Arc<Data>, origin: &Arc<OriginFile>) {
         if data.is_here(&(0..data.version().size)) || !data.begin_rest() {
             return;
@@ -233,13 +232,12 @@ impl View {
     }
 }
 
-/// Whether a page of an image is touched, and not read in order. What comes next its trace says.
+/// Returns `true` if a page of an image with a trace is accessed: the trace predicts better than read-ahead.
 fn is_touch(data: &Data, range: &Range<u64>) -> bool {
     range.end - range.start <= TOUCH_BYTES && data.advice().is_some_and(|advice| advice.has_trace)
 }
 
-/// What is brought beside a part of an image that is read out of order: what lies around it, unless a trace
-/// says what comes next.
+/// Returns the read-around of a random access to an image without a trace, otherwise `ahead`.
 fn around(data: &Data, range: &Range<u64>, ahead: Ahead) -> Ahead {
     let is_image = data.advice().is_some_and(|advice| !advice.has_trace);
     let is_small = range.end - range.start <= AROUND_BYTES / 2;
@@ -250,12 +248,12 @@ fn around(data: &Data, range: &Range<u64>, ahead: Ahead) -> Ahead {
     ahead
 }
 
-/// Whether the rest of a file is fetched when any of it is read.
+/// Returns `true` if the whole file is fetched when any of it is read.
 fn wants_all(options: &Options, data: &Data) -> bool {
     options.whole_files || data.advice().is_some_and(|advice| advice.is_whole())
 }
 
-/// What a read of so many bytes gets of a file, and whether it ends there.
+/// Returns the range that a read covers, and `true` if it reaches the end of the file.
 fn within(data: &Data, offset: u64, len: usize) -> Option<(Range<u64>, bool)> {
     let size = data.version().size;
     let end = offset.saturating_add(len as u64).min(size);

@@ -18,18 +18,18 @@ use crate::object::Object;
 use crate::origin::{OriginFile, detached};
 use crate::read_ahead::Ahead;
 
-/// So much is asked for at a time, and so large a part of the cache a trace has at most.
+/// Maximum size of one request; and divisor of the cache's capacity that limits a trace.
 const BATCH_BYTES: u64 = 256 << 10;
 const TRACE_PART: u64 = 2;
 
-/// Steps that follow each other in one file, in bytes. They may travel together.
+/// Successive steps in one file, which may share a compressed read.
 struct Batch {
     file: u32,
     ranges: Vec<Range<u64>>,
 }
 
-/// Those of a trace up to so many bytes, whether they are here or not: a sidecar may speak of more than there
-/// is anywhere.
+/// Iterates over the batches of a trace up to a number of bytes, cached or not: a sidecar may list any
+/// amount.
 fn batches(sidecar: &Sidecar, mut left_bytes: u64) -> impl Iterator<Item = Batch> {
     let pieces = sidecar.trace.iter().flat_map(|step| {
         let file = sidecar.files.get(step.file as usize);
@@ -58,15 +58,14 @@ fn batches(sidecar: &Sidecar, mut left_bytes: u64) -> impl Iterator<Item = Batch
     })
 }
 
-/// A file that a trace speaks of. It is opened in the name of the user for whom it is brought, who must be
-/// allowed to read it.
+/// A file of a trace. The user that starts the prefetch opens it, and so must be allowed to read it.
 struct Traced {
     object: Arc<Object>,
     origin: Option<Arc<OriginFile>>,
 }
 
 impl View {
-    /// Has what the trace of an image says brought in the background.
+    /// Prefetches the trace of an image in the background.
     pub(super) fn begin_trace(
         &self,
         dir: &Arc<Object>,
@@ -89,7 +88,7 @@ impl View {
         }));
     }
 
-    /// Brings it, in order, as long as the line has room for what is not waited for. The files that it is of.
+    /// Prefetches a trace in order, with few bytes in flight. Returns the indices of its files.
     async fn bring_trace(&self, dir: &Arc<Object>, sidecar: &Attr, image: &Image) -> Vec<u32> {
         let cache = self.cache();
         let (mut opened, mut coming) = (HashMap::new(), Coming::default());
@@ -103,7 +102,7 @@ impl View {
                 continue;
             };
             coming.add(begun);
-            // What fails here its reader will be told of.
+            // A reader will see the error itself.
             if !coming.until_at_most(cache.line.trickle_bytes()).await {
                 return found(opened);
             }
@@ -111,7 +110,7 @@ impl View {
         found(opened)
     }
 
-    /// A file of a trace, if it is as the sidecar says.
+    /// Returns a file of a trace, if it matches the sidecar.
     async fn traced_file(
         &self,
         dir: &Arc<Object>,
@@ -125,8 +124,7 @@ impl View {
         Ok(Traced { object, origin: None })
     }
 
-    /// Begins to fetch what of a batch is neither here nor on its way. The file is opened at the origin when
-    /// there is any.
+    /// Starts the missing fetches of a batch. Opens the file at the origin if there are any.
     async fn begin_batch(&self, traced: &mut Traced, batch: &Batch) -> Result<Vec<Arc<Fetch>>> {
         let (cache, object) = (self.cache(), &traced.object);
         let data = cache.data(object);
@@ -138,7 +136,7 @@ impl View {
             Some(origin) => origin,
             None => traced.origin.insert(self.open_unasked(object, OpenFlags::READ).await?),
         };
-        // The opening may have shown another version.
+        // The open may have returned another version.
         let data = cache.data(object);
         let begun: Vec<_> =
             batch.ranges.iter().flat_map(|range| data.want(range, &Ahead::NONE, 0).own).collect();
@@ -148,7 +146,7 @@ impl View {
     }
 }
 
-/// The files of a trace that are there.
+/// Returns the indices of the files that were found.
 fn found(opened: HashMap<u32, Option<Traced>>) -> Vec<u32> {
     opened.into_iter().filter_map(|(index, traced)| traced.map(|_| index)).collect()
 }

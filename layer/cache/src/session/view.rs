@@ -28,7 +28,7 @@ impl View {
         &self.session.cache
     }
 
-    /// The caller, as the origin knows it.
+    /// Returns the caller's context as passed to the origin.
     pub(super) fn at_origin(&self) -> Ctx {
         at_origin(&self.cx)
     }
@@ -37,7 +37,7 @@ impl View {
         self.cache().object(id_of(node)?)
     }
 
-    /// An object, through its opening when there is one.
+    /// Returns an object, through its opening if there is one.
     pub(super) fn through(&self, node: NodeId, file: Option<File>) -> Result<Arc<Object>> {
         match file {
             Some(file) if file.node == node => Ok(self.session.openings.of(file)?.object.clone()),
@@ -46,19 +46,19 @@ impl View {
         }
     }
 
-    /// The origin's node of an object.
+    /// Returns the origin's node of an object.
     pub(super) async fn node(&self, object: &Arc<Object>) -> Result<NodeId> {
         self.cache().node(&self.cx, object).await
     }
 
-    /// The attributes of an object, from here if they are to be believed.
+    /// Returns the attributes of an object, cached ones if valid.
     pub(super) async fn attr(&self, object: &Arc<Object>, look: Look) -> Result<Attr> {
         match object.believed(look, self.cache().options_of(object)) {
             Some(attr) => Ok(attr),
             None => {
                 let asked = Instant::now();
                 let attr = self.cache().fetch_attr(&self.cx, object).await?;
-                // Data are looked at again when a file is opened, names with their directory.
+                // Data are revalidated at each open, names with their directory.
                 if object.file_type == FileType::Directory {
                     object.settle(asked, self.cache().options_of(object).contract);
                 }
@@ -67,7 +67,8 @@ impl View {
         }
     }
 
-    /// An entry that the origin has given in answer to what was asked at `asked`, as it is shown here.
+    /// Returns the object of an entry in a reply to a request made at `asked`, and the entry as shown to
+    /// clients.
     pub(super) async fn met(&self, entry: &Entry, asked: Instant) -> Result<(Entry, Arc<Object>)> {
         let object = self.cache().met(&self.cx, entry, asked).await?;
         self.cache().bound_index_later();
@@ -75,7 +76,7 @@ impl View {
         Ok((shown, object))
     }
 
-    /// What is known here of a user's right, believed as the contract says.
+    /// Returns a user's cached permission, if it is valid under the contract.
     pub(super) fn may(&self, object: &Object, mask: AccessMask) -> Option<bool> {
         match mask.is_empty() {
             true => Some(true),
@@ -83,7 +84,7 @@ impl View {
         }
     }
 
-    /// Makes sure that the user may do this, asking the origin if need be.
+    /// Checks the user's permission, querying the origin if it is not cached.
     pub(super) async fn check(&self, object: &Arc<Object>, mask: AccessMask) -> Result<()> {
         let allowed = match self.may(object, mask) {
             Some(allowed) => allowed,
@@ -92,7 +93,7 @@ impl View {
         if allowed { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    /// Asks the origin for a right.
+    /// Queries the origin for a permission.
     pub(super) async fn ask_access(&self, object: &Arc<Object>, mask: AccessMask) -> Result<bool> {
         let node = self.node(object).await?;
         let asked = Instant::now();
@@ -117,7 +118,7 @@ impl View {
         Ok(allowed)
     }
 
-    /// Asks the origin how much room there is.
+    /// Queries the origin for its free space.
     pub(super) async fn statfs(self, object: Arc<Object>) -> Result<StatFs> {
         let node = self.node(&object).await?;
         let told = self.cache().origin.fs.statfs(&self.at_origin(), node).resolve().await;
@@ -126,7 +127,7 @@ impl View {
         Ok(told)
     }
 
-    /// What a change did to an object, as the caller wants it told.
+    /// Returns a change's attributes as shown to the caller, if it wants them.
     pub(super) fn shown_change(&self, object: &Object, change: Change) -> Change {
         match self.cx.want.contains(Want::CHANGE_ATTRS) {
             true => Change { before: change.before, after: change.after.map(|attr| object.shown(&attr)) },

@@ -1,4 +1,4 @@
-//! Extended attributes, uncached: each request goes to the origin, as origins that support them are near.
+//! Extended attributes, uncached: each request goes to the origin, as origins that support them are local.
 
 use tombolo_core::fs::{NodeId, Notice, XattrName, XattrSet, Xattrs, within};
 use tombolo_core::{Answer, Ctx, Error, Result};
@@ -57,7 +57,7 @@ impl CachedFileSystem {
         to_its_end(async move {
             let object = view.object(node)?;
             let done = view.clone().with_xattrs(node, change).await;
-            // An access list is the mode too, and says who may do what.
+            // An access control list changes mode and permissions.
             object.state().forget_rights();
             object.doubt();
             view.tell([Notice::Attributes(node)]);

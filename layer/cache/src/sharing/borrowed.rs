@@ -14,7 +14,7 @@ use super::extents::Extents;
 use crate::data::Data;
 use crate::store::{read_now, read_waiting};
 
-/// Data that were lent, of one version of a file.
+/// Borrowed data of one version of a file.
 #[derive(Debug)]
 pub(crate) struct Borrowed {
     loan: Arc<Loan>,
@@ -27,17 +27,17 @@ impl Borrowed {
         Self { loan, extents: Mutex::default(), is_used: AtomicBool::new(true) }
     }
 
-    /// Whether the owner still keeps them.
+    /// Returns `true` if the owner still retains the data.
     pub(crate) fn holds(&self) -> bool {
         self.loan.holds()
     }
 
-    /// Which data of the owner they are.
+    /// Returns the generation of the owner's data.
     pub(super) fn generation(&self) -> u64 {
         self.loan.generation
     }
 
-    /// These are there as well. How many bytes of them were not.
+    /// Adds extents, and returns the number of new bytes.
     pub(super) fn add(&self, extents: &[Range<u64>]) -> u64 {
         let mut all = lock(&self.extents);
         extents.iter().map(|extent| all.add(extent.clone())).sum()
@@ -47,7 +47,7 @@ impl Borrowed {
         lock(&self.extents).from(range.start).is_some_and(|(end, is_there)| is_there && end >= range.end)
     }
 
-    /// Whether any of it was read since this was last asked.
+    /// Returns `true` if any were read since the last call.
     pub(super) fn was_used(&self) -> bool {
         self.is_used.swap(false, Ordering::Relaxed)
     }
@@ -58,9 +58,9 @@ impl Borrowed {
     }
 }
 
-/// Data are read from what was lent, where that covers it, and else from the file here.
+/// Reads, from borrowed data where these cover the range, otherwise from the cache's own file.
 impl Data {
-    /// Reads what is in memory and known to be good. `None` if that is not all.
+    /// Reads verified data from the page cache without blocking, or returns `None`.
     pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
         let range = offset..offset.saturating_add(into.len() as u64);
         match self.borrowed().filter(|borrowed| borrowed.covers(&range)) {
@@ -69,7 +69,7 @@ impl Data {
         }
     }
 
-    /// Reads what is here, waiting for the disk. Less if some of it is not what it was.
+    /// Reads cached data, waiting for the disk. Returns less if a block is damaged.
     pub(crate) fn read(&self, offset: u64, into: &Sink) -> Result<usize> {
         let Some(borrowed) = self.borrowed() else { return self.file.read(offset, into) };
         let (mut rest, mut done) = (into.clone(), 0);

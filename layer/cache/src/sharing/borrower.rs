@@ -1,5 +1,5 @@
-//! The borrowing side: one connection to the owner of a cache, re-established when it ends and never waited
-//! for long.
+//! The borrowing side: one connection to the owner of a cache, re-established when it ends, with a short
+//! timeout for answers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -42,7 +42,7 @@ impl Default for BorrowOptions {
     }
 }
 
-/// Borrows from the cache in one directory. Dropping it returns everything.
+/// A borrower from the cache in one directory. Dropping it returns everything.
 #[derive(Debug)]
 pub(crate) struct Borrower {
     shared: Arc<Shared>,
@@ -53,25 +53,25 @@ pub(crate) struct Borrower {
 struct Shared {
     path: PathBuf,
     volume: Volume,
-    /// It has to stop, or a caller has begun to wait.
+    /// Signalled on stop, and when a first request is pending.
     wakeup: EventFd,
     is_stopping: AtomicBool,
     state: Mutex<State>,
     options: BorrowOptions,
-    /// Descriptors it may have.
+    /// Budget of borrowed descriptors.
     share: Share,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// One on which the owner has said that it may be asked.
+    /// Connection whose owner has accepted the handshake.
     connection: Option<Arc<Connection>>,
-    /// By their numbers, so the oldest first.
+    /// Requests by number, so the oldest first.
     pending: BTreeMap<u64, Pending>,
     last_id: u64,
-    /// The owner has not answered in time: it is not asked until then, and the next time for twice as long.
+    /// After a timeout: end of the pause without requests, and its length, which doubles.
     quiet: Option<(Instant, Duration)>,
-    /// What was lent, the oldest first.
+    /// Data with borrowed descriptors, the oldest first.
     lent: VecDeque<Weak<Data>>,
 }
 
@@ -83,7 +83,7 @@ struct Pending {
     answer: Arc<Promise<Option<Answer>>>,
 }
 
-/// What was lent, with the descriptor if that came along.
+/// A reply of the owner, with the descriptor if it has one.
 #[derive(Clone, Debug)]
 struct Answer {
     lent: Lent,
@@ -96,7 +96,7 @@ struct Connection {
     is_open: AtomicBool,
 }
 
-/// A descriptor that was lent. Dropping it gives it back.
+/// A borrowed descriptor. Dropping it returns it to the owner.
 #[derive(Debug)]
 pub(super) struct Loan {
     pub file: File,
@@ -104,33 +104,33 @@ pub(super) struct Loan {
     connection: Arc<Connection>,
 }
 
-/// How a connection has ended.
+/// Cause of a connection's end.
 #[derive(Debug, PartialEq, Eq)]
 enum Ended {
-    /// The owner is gone.
+    /// The owner has disconnected.
     Lost,
-    /// What came made no sense.
+    /// The owner has sent an invalid message.
     Violated,
 }
 
-/// The pauses before the next attempt to connect, or to ask an owner that did not answer: the first, and the
-/// longest.
+/// First and longest pause before another attempt to connect, or before requests to an owner that did not
+/// answer.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// So much is asked for at once, beginning with what is needed now.
+/// Maximum range of a request, which begins with what is needed now.
 const ASK_BYTES: u64 = 64 << 20;
 
-/// So many may wait for the owner.
+/// Maximum number of pending requests.
 const PENDING_MAX: usize = 128;
 
-/// So many descriptors at most.
+/// Maximum number of borrowed descriptors.
 const LOANS_MAX: usize = 768;
 
 const WAKEUP: u64 = 0;
 const SOCKET: u64 = 1;
 
 impl Borrower {
-    /// Borrows from the owner of the cache in `dir`, which may be there now or later.
+    /// Starts borrowing from the owner of the cache in `dir`, now or whenever one appears.
     pub(crate) fn start(dir: &Path, volume: Volume, options: BorrowOptions) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             path: socket_in(dir),
@@ -146,18 +146,18 @@ impl Borrower {
             let shared = shared.clone();
             thread::Builder::new().name("cache-borrow".into()).spawn(move || shared.run(first))?
         };
-        // So that what is read first is not fetched although it could be borrowed.
+        // The first reads can borrow then.
         let _ = tried.recv_timeout(options.patience);
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Whether there is an owner that can be asked.
+    /// Returns `true` if an owner is connected.
     pub(crate) fn is_connected(&self) -> bool {
         lock(&self.shared.state).connection.is_some()
     }
 
-    /// Has what the owner has of a range of a file, in the name of a user, read from there. How many bytes
-    /// were lent, and not before.
+    /// Requests the owner's data of a range of a file, on behalf of a user. Returns the number of bytes lent
+    /// for the first time.
     pub(crate) async fn borrow(
         &self,
         object: &Object,
@@ -189,7 +189,7 @@ impl Drop for Borrower {
     fn drop(&mut self) {
         self.shared.is_stopping.store(true, Ordering::SeqCst);
         self.shared.wakeup.notify();
-        // The last that holds it may be a task that this thread has woken.
+        // The last reference may be dropped by a task that this thread has woken.
         if let Some(thread) = self.thread.take().filter(|it| it.thread().id() != thread::current().id()) {
             let _ = thread.join();
         }
@@ -197,17 +197,17 @@ impl Drop for Borrower {
 }
 
 impl Data {
-    /// What was lent of it, while the owner keeps it.
+    /// Returns the borrowed data while the owner retains them.
     pub(crate) fn borrowed(&self) -> Option<Arc<super::Borrowed>> {
         lock(&self.borrowed).as_ref().filter(|borrowed| borrowed.holds()).cloned()
     }
 
-    /// It is not read from there any more.
+    /// Returns the borrowed data to their owner.
     pub(super) fn give_back(&self) {
         let _borrowed = lock(&self.borrowed).take();
     }
 
-    /// Takes in what was lent. How many bytes of it were not before, and whether the descriptor is a new one.
+    /// Stores borrowed extents. Returns the number of new bytes, and `true` if the descriptor is new.
     fn take_in(&self, loan: Option<Arc<Loan>>, lent: &Lent) -> (u64, bool) {
         let mut place = lock(&self.borrowed);
         let is_same = place.as_ref().is_some_and(|it| it.holds() && it.generation() == lent.generation);
@@ -215,7 +215,7 @@ impl Data {
         if is_new {
             *place = loan.map(super::Borrowed::new).map(Arc::new);
         }
-        // Without a descriptor: it was given back meanwhile.
+        // Without a descriptor, it was returned meanwhile.
         let borrowed = place.as_ref().filter(|_| is_same || is_new);
         (borrowed.map_or(0, |borrowed| borrowed.add(&lent.extents)), is_new)
     }
@@ -231,14 +231,14 @@ impl Drop for Loan {
     fn drop(&mut self) {
         let release = Request::Release(self.generation).encoded();
         if self.holds() && packet::send(&self.connection.socket, &release, &[]).is_err() {
-            // The owner would keep it for ever: it takes all back with the connection.
+            // The owner would retain it for ever: disconnect, which releases all.
             let _ = socket::shut_down(&self.connection.socket);
         }
     }
 }
 
 impl Shared {
-    /// Asks the owner, if there is one that answers.
+    /// Sends a request to the owner, if one is connected and answering.
     fn ask(&self, ask: Ask) -> Option<Arc<Promise<Option<Answer>>>> {
         let mut state = lock(&self.state);
         let connection = state.connection.clone()?;
@@ -262,7 +262,7 @@ impl Shared {
         Some(answer)
     }
 
-    /// These data have a descriptor now: others give theirs back when there are too many.
+    /// Records data with a new descriptor, and returns the oldest ones beyond the budget.
     fn note(&self, data: &Arc<Data>) {
         let mut state = lock(&self.state);
         state.lent.push_back(Arc::downgrade(data));
@@ -305,7 +305,7 @@ impl Shared {
         }
     }
 
-    /// A connection on which the owner has said that it may be asked.
+    /// Connects to the owner, and waits until it has accepted the handshake.
     fn connect(&self) -> io::Result<(Arc<Connection>, Epoll)> {
         let socket = packet::connect(&self.path)?;
         if !is_own(socket.as_fd()) {
@@ -328,7 +328,7 @@ impl Shared {
         Ok((Arc::new(Connection { socket, is_open: AtomicBool::new(true) }), epoll))
     }
 
-    /// Takes answers until the connection ends.
+    /// Receives replies until the connection ends.
     fn serve(&self, connection: &Arc<Connection>, epoll: &Epoll) -> Ended {
         let (mut events, mut buffer) = (Vec::new(), [0; MESSAGE_BYTES_MAX]);
         let mut look_at = Instant::now() + self.options.idle;
@@ -362,7 +362,7 @@ impl Shared {
         }
     }
 
-    /// What was not read since the last time this was called goes back: the owner may evict it.
+    /// Returns data not read since the last call, so that the owner may evict them.
     fn give_back_idle(&self) {
         let all: Vec<_> = lock(&self.state).lent.iter().filter_map(Weak::upgrade).collect();
         for data in all {
@@ -373,7 +373,7 @@ impl Shared {
         lock(&self.state).lent.retain(|data| data.upgrade().is_some_and(|data| data.borrowed().is_some()));
     }
 
-    /// An answer. `None` if it makes no sense.
+    /// Processes a reply. Returns `None` if it is invalid.
     fn take(&self, connection: &Arc<Connection>, message: &[u8], packet: Packet) -> Option<()> {
         let Reply::Lent(lent) = Reply::decoded(message).filter(|_| !packet.truncated)? else { return None };
         let mut descriptors = packet.descriptors.into_iter();
@@ -387,7 +387,7 @@ impl Shared {
         let pending = {
             let mut state = lock(&self.state);
             state.quiet = None;
-            // Of one that is waited for no more a descriptor goes back at once.
+            // A descriptor for a request that has timed out is returned at once.
             state.pending.remove(&lent.id)
         };
         let Some(Pending { size, has, answer, .. }) = pending else { return Some(()) };
@@ -396,7 +396,7 @@ impl Shared {
         makes_sense.then_some(())
     }
 
-    /// Those that have waited long enough go on without.
+    /// Fails the requests that have timed out.
     fn expire(&self, now: Instant) {
         let late = {
             let mut state = lock(&self.state);
@@ -413,7 +413,7 @@ impl Shared {
         late.iter().for_each(|pending| pending.answer.keep(None));
     }
 
-    /// All that was lent over a connection counts as given back.
+    /// Treats all data borrowed over a connection as returned.
     fn lost(&self, connection: &Connection) {
         connection.is_open.store(false, Ordering::Release);
         let (pending, lent) = {
@@ -426,7 +426,7 @@ impl Shared {
         pending.values().for_each(|pending| pending.answer.keep(None));
     }
 
-    /// Waits so long, unless it has to stop.
+    /// Sleeps, unless stopped.
     fn rest(&self, pause: Duration) {
         let until = Instant::now() + pause;
         let Ok(epoll) = Epoll::new() else { return thread::sleep(pause) };
@@ -438,7 +438,7 @@ impl Shared {
     }
 }
 
-/// Whether an answer can be one to what was asked.
+/// Returns `true` if a reply is possible for its request.
 fn is_possible(lent: &Lent, loan: Option<&Loan>, size: u64, has: u64) -> bool {
     let mut last = 0;
     let are_in_order = lent.extents.iter().all(|extent| {

@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-/// Ranges in order that neither overlap nor touch.
+/// Sorted, disjoint and non-adjacent ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Extents(Vec<Range<u64>>);
 
-/// More parts of one file are not kept in mind.
+/// Maximum number of ranges per file; others are ignored.
 const EXTENTS_MAX: usize = 4096;
 
 impl Extents {
-    /// Adds a range. How many bytes of it were not there.
+    /// Adds a range, and returns the number of new bytes.
     pub(crate) fn add(&mut self, new: Range<u64>) -> u64 {
         let first = self.0.partition_point(|extent| extent.end < new.start);
         let count = self.0[first..].partition_point(|extent| extent.start <= new.end);
@@ -25,8 +25,8 @@ impl Extents {
         end - start - before
     }
 
-    /// Takes a range out. How many bytes of it were there. One that leaves too many parts takes out what lies
-    /// behind it too.
+    /// Removes a range, and returns the number of bytes that were present. If too many ranges would remain,
+    /// the part after it is removed as well.
     pub(crate) fn remove(&mut self, old: &Range<u64>) -> u64 {
         let first = self.0.partition_point(|extent| extent.end <= old.start);
         let count = self.0[first..].partition_point(|extent| extent.start < old.end);
@@ -43,7 +43,8 @@ impl Extents {
         within
     }
 
-    /// Up to where it is the same as at `at`, and whether that is there. `None`: nothing is, from there on.
+    /// Returns the end of the run at `at`, and `true` if the run is present. Returns `None` if nothing is
+    /// present from there on.
     pub(super) fn from(&self, at: u64) -> Option<(u64, bool)> {
         let next = self.0.get(self.0.partition_point(|extent| extent.end <= at))?;
         Some(if next.start <= at { (next.end, true) } else { (next.start, false) })

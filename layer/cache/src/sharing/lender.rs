@@ -23,14 +23,14 @@ use crate::counters::Counters;
 use crate::session::{Session, lend};
 use crate::store::{Hold, Lendable};
 
-/// What lends. Dropping it takes all back.
+/// A lender of cached data. Dropping it revokes all loans.
 #[derive(Debug)]
 pub(crate) struct Lender {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The thread that accepts and receives.
+/// State of the thread that accepts connections and receives requests.
 struct Acceptor {
     listener: Listener,
     epoll: Epoll,
@@ -45,7 +45,7 @@ struct Acceptor {
 struct Connection {
     socket: OwnedFd,
     state: Mutex<State>,
-    /// Requests that are being answered.
+    /// Number of requests being answered.
     pending: AtomicUsize,
 }
 
@@ -53,41 +53,41 @@ struct Connection {
 struct State {
     is_welcome: bool,
     is_closed: bool,
-    /// What is lent, by its generation.
+    /// Lent data by generation.
     holds: HashMap<u64, Lending>,
 }
 
 #[derive(Debug)]
 struct Lending {
     _hold: Hold,
-    /// How many descriptors of it were sent and not given back.
+    /// Number of descriptors sent and not returned.
     descriptors: u32,
     extents: Extents,
 }
 
-/// So many borrowers.
+/// Maximum number of borrowers.
 const CONNECTIONS_MAX: usize = 16;
 
-/// So many data files are lent to one.
+/// Maximum number of data files lent to one borrower.
 const HOLDS_MAX: usize = 1024;
 
-/// So many descriptors of one data file.
+/// Maximum number of descriptors of one data file per borrower.
 const DESCRIPTORS_MAX: u32 = 1024;
 
-/// So many of one borrower's requests are answered at a time.
+/// Maximum number of concurrent requests of one borrower.
 const PENDING_MAX: usize = 128;
 
-/// Of one connection so many messages are taken before another has its turn.
+/// Maximum number of messages received from one connection before the others have their turn.
 const MESSAGES_MAX: usize = 64;
 
-/// After a failed accept: there are no descriptors, say.
+/// Pause after a failed accept, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const STOP: u64 = 0;
 const LISTENER: u64 = 1;
 
 impl Lender {
-    /// Lends what is in the cache of `session`, which lies in `dir` and is of `volume`.
+    /// Starts lending from the cache of `session`, which is in `dir` and of `volume`.
     pub(crate) fn start(dir: &Path, session: Arc<Session>, volume: Volume) -> Result<Self, ListenError> {
         let path = socket_in(dir);
         let failed = |source: io::Error| ListenError::Io { path: path.clone(), source };
@@ -161,7 +161,7 @@ impl Acceptor {
         }
     }
 
-    /// Takes what a borrower has sent. False if its connection is to end.
+    /// Processes a borrower's messages. Returns `false` if its connection must end.
     fn receive(&self, token: u64) -> bool {
         let Some(connection) = self.connections.get(&token) else { return true };
         let mut buffer = [0; MESSAGE_BYTES_MAX];
@@ -183,7 +183,7 @@ impl Acceptor {
         true
     }
 
-    /// A request. `None` if it has no place here.
+    /// Processes a request. Returns `None` if it is invalid.
     fn take(&self, connection: &Arc<Connection>, request: Request) -> Option<()> {
         let mut state = lock(&connection.state);
         match (request, state.is_welcome) {
@@ -223,7 +223,7 @@ impl Acceptor {
 
     fn close(&mut self, token: u64) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        // A task may still hold the socket: the set would go on to tell of it.
+        // A task may still own the socket, whose events would continue.
         let _ = self.epoll.remove(&connection.socket);
         let _ = socket::shut_down(&connection.socket);
         let holds = {
@@ -241,7 +241,7 @@ impl Acceptor {
 }
 
 impl Connection {
-    /// Sends what is lent, if anything is.
+    /// Sends the lent data, if any, in answer to a request.
     fn answer(&self, ask: &Ask, lendable: Option<Lendable>, counters: &Counters) {
         let mut lent = Lent { id: ask.id, ..Lent::default() };
         let mut state = lock(&self.state);
@@ -253,7 +253,7 @@ impl Connection {
             return self.send(&Reply::Lent(lent), None);
         };
         (lent.generation, lent.extents) = (generation, lendable.extents);
-        // Before it can be given back.
+        // Registered before the borrower can return it.
         let new = Lending { _hold: lendable.hold, descriptors: 0, extents: Extents::default() };
         let lending = state.holds.entry(generation).or_insert(new);
         lending.descriptors += u32::from(!has_it);
@@ -261,7 +261,7 @@ impl Connection {
         self.send(&Reply::Lent(lent), (!has_it).then_some(&lendable.reader));
     }
 
-    /// Sends a message. A borrower that does not read is cut off.
+    /// Sends a message, and disconnects a borrower that does not read.
     fn send(&self, reply: &Reply, descriptor: Option<&OwnedFd>) {
         let descriptors: Vec<_> = descriptor.iter().map(|descriptor| descriptor.as_fd()).collect();
         if packet::send(&self.socket, &reply.encoded(), &descriptors).is_err() {

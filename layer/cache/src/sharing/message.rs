@@ -7,59 +7,59 @@ use tombolo_core::Identity;
 use tombolo_core::fs::{PersistentHandle, Volume, WeakAttr};
 use tombolo_host_runtime::rows::{Reader, Writer};
 
-/// No message is longer.
+/// Maximum length of a message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4096;
 
-/// One answer has no more extents.
+/// Maximum number of extents in a reply.
 const EXTENTS_MAX: usize = 64;
 
-/// What a borrower sends.
+/// A borrower's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// First of all: which file system it caches.
+    /// Handshake, with the cached file system's volume.
     Hello(Volume),
     Borrow(Ask),
-    /// One descriptor of these data is closed.
+    /// Return of one descriptor of these data.
     Release(u64),
 }
 
-/// Data that a borrower would have.
+/// A request for data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
-    /// Comes back in the answer.
+    /// Number repeated in the reply.
     pub id: u64,
-    /// The origin's name of the file.
+    /// The origin's handle of the file.
     pub handle: PersistentHandle,
     pub version: WeakAttr,
     pub range: Range<u64>,
     /// The reader.
     pub user: Identity,
-    /// Of these data it has a descriptor; 0 is of none.
+    /// Generation of which the borrower has a descriptor, or 0.
     pub has: u64,
 }
 
-/// What the owner sends.
+/// The owner's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Hello(Welcome),
     Lent(Lent),
 }
 
-/// Whether a borrower may ask.
+/// Result of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Welcome {
     Yes,
-    /// The cache is of another file system.
+    /// Refused: the cache is of another file system.
     OtherOrigin,
 }
 
-/// What is lent: the descriptor comes beside it, unless the borrower has one.
+/// Lent data. The descriptor accompanies the message, unless the borrower has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lent {
     pub id: u64,
-    /// Which data; never of two versions or files.
+    /// Number of the data, never reused for another version or file.
     pub generation: u64,
-    /// Which parts of the range are there, in order. None: nothing is lent.
+    /// Cached parts of the range, in order; empty if nothing is lent.
     pub extents: Vec<Range<u64>>,
 }
 

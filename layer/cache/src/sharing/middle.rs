@@ -81,7 +81,7 @@ impl Middle {
             within(fs.lending(), |lending| lending.lend(&from.cx, &object.handle, &version, start, sink));
         match asked.resolve().await {
             Ok(()) => {}
-            // It has not, or not for this user.
+            // Not cached, or not readable by this user.
             Err(Error::NotFound | Error::AccessDenied | Error::NotPermitted | Error::WouldBlock) => {
                 return None;
             }
@@ -132,7 +132,7 @@ impl Middle {
     fn begin_to_connect(&self, state: &mut State, first: Option<Sender<()>>) {
         let (connect, shared, name) = (self.connect.clone(), self.state.clone(), self.name.clone());
         let begun = thread::Builder::new().name("cache-middle".into()).spawn(move || {
-            // It tells that it has ended, whatever became of it.
+            // Dropped at the end, also on a panic.
             let _first = first;
             let connected = connect();
             let mut state = lock(&shared);
@@ -156,7 +156,7 @@ impl Middle {
     /// Records a valid answer.
     fn answered(&self) {
         let mut state = lock(&self.state);
-        // While it is left alone it may answer what it was asked before.
+        // Replies to earlier requests may arrive during a pause.
         state.quiet = state.quiet.filter(|(until, _)| Instant::now() < *until);
     }
 
@@ -194,7 +194,7 @@ impl Middle {
 impl State {
     fn pause(&mut self, (first, longest): (Duration, Duration)) {
         let now = Instant::now();
-        // Those that were asked at the same time tell the same.
+        // Concurrent requests report one failure.
         if self.quiet.is_some_and(|(until, pause)| now < until && pause >= first) {
             return;
         }

@@ -32,12 +32,11 @@ pub(crate) use lender::Lender;
 pub use middle::Connect;
 pub(crate) use middle::Middle;
 
-/// The socket in a cache directory.
 fn socket_in(dir: &Path) -> PathBuf {
     dir.join("share")
 }
 
-/// Whether the process at the other end is this one's user, or root.
+/// Returns `true` if the peer runs as this process's user or root.
 fn is_own(peer: BorrowedFd<'_>) -> bool {
     socket::peer(peer).is_ok_and(|peer| peer.uid == 0 || peer.uid == creds::own_ids().0)
 }

@@ -12,7 +12,7 @@ use tombolo_sys::Errno;
 use tombolo_sys::ranges::{self, AllocateMode};
 use tombolo_sys::rw::{self, TransferFlags};
 
-/// Why data cannot be kept.
+/// Converts an error that prevents data from being stored.
 pub(super) fn not_kept(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull => Error::NoSpace,
@@ -21,7 +21,7 @@ pub(super) fn not_kept(error: io::Error) -> Error {
     }
 }
 
-/// Makes a hole, or writes zeroes where there can be none.
+/// Zeroes a range by a hole, or writes zeroes where holes are not supported.
 pub(super) fn clear(file: &File, range: Range<u64>) -> Result<()> {
     let hole = AllocateMode::PUNCH_HOLE | AllocateMode::KEEP_SIZE;
     if ranges::allocate(file.as_fd(), hole, range.start, range.end - range.start).is_ok() {
@@ -37,7 +37,7 @@ pub(super) fn clear(file: &File, range: Range<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Reads what is in memory, without waiting. `None` if nothing is.
+/// Reads from the page cache without blocking. Returns `None` if nothing is there.
 pub(crate) fn read_now(file: &File, offset: u64, into: &Sink) -> Result<Option<usize>> {
     match rw::read(file.as_fd(), into, offset, TransferFlags::NOWAIT) {
         Ok(count) => Ok(Some(count)),

@@ -74,7 +74,7 @@ impl Queue {
         self.change(|batch| batch.data.insert((state.id, state.generation), state.clone()));
     }
 
-    /// Queues it for writing once it is old enough to be valid in another life.
+    /// Queues state to be written once it may be reused in another life.
     pub(super) fn keep_when_ripe(&self, young: Young, young_for: Duration) {
         let mut pending = self.pending();
         let is_first = pending.ripening.next_due().is_none();
@@ -234,8 +234,7 @@ pub(super) fn start(
         let mut complained = None;
         while let Some(batch) = shared.queue.next(shared.options.commit_pause) {
             if let Err(error) = write(&writer, &batch) {
-                // The next time that they are written they are so as a whole: rows that are missing say that
-                // there is nothing.
+                // They are written as a whole next time: missing rows would mean that there is nothing.
                 batch.objects.values().for_each(|object| object.unwritten());
                 batch.data.values().for_each(|state| state.unwritten());
                 if complained.is_none_or(|then: Instant| then.elapsed() > QUIET) {
@@ -268,7 +267,7 @@ fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
         }
         for ((id, generation), state) in batch.data.iter().filter(|(_, state)| state.lasts()) {
             let (row, chunks) = state.rows();
-            // What is written over from now on is not of that version: its checksums must not be either.
+            // Data written from now on are not of that version, so no checksums are stored.
             if !state.lasts() {
                 continue;
             }

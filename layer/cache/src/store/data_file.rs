@@ -23,11 +23,11 @@ use super::database::CHUNK_BLOCKS;
 use super::rows::DataRow;
 use super::{ObjectId, Shared};
 
-/// The data of one version of a file.
+/// Data of one version of a file.
 #[derive(Debug)]
 pub(crate) struct DataFile(Arc<State>);
 
-/// What the data file and the thread that commits share.
+/// State shared by a data file and the commit thread.
 #[derive(Debug)]
 pub(super) struct State {
     pub id: ObjectId,
@@ -35,34 +35,34 @@ pub(super) struct State {
     pub version: WeakAttr,
     block_bytes: u64,
     path: PathBuf,
-    /// Open while it is used; many more are known than may be open.
+    /// Opened on use; the number of open files is limited.
     file: Mutex<Option<Arc<File>>>,
     blocks: Mutex<Blocks>,
-    /// The version is gone: the file goes with the last that uses it.
+    /// The version is gone: the last user removes the file.
     is_doomed: AtomicBool,
-    /// It came too soon after a change to be believed in another life: it is not written down yet.
+    /// Fetched too soon after a change to be reused after a restart, so not yet recorded.
     is_young: AtomicBool,
-    /// Nor will it ever be.
+    /// Never to be recorded.
     is_for_this_life: AtomicBool,
     shared: Arc<Shared>,
 }
 
-/// Keeps a data file from being evicted: others read it through a descriptor of their own.
+/// A guard against eviction while others read the file through their own descriptors.
 #[derive(Debug)]
 pub(crate) struct Hold(Arc<State>);
 
-/// What can be lent of a data file.
+/// Part of a data file that can be lent.
 #[derive(Debug)]
 pub(crate) struct Lendable {
     pub generation: u64,
-    /// What of a range is here, and holds.
+    /// Cached, valid parts of a range.
     pub extents: Vec<Range<u64>>,
-    /// For reading only.
+    /// Read-only descriptor.
     pub reader: OwnedFd,
     pub hold: Hold,
 }
 
-/// So much of a range is looked at, in so many parts, and so much of that compared with its checksums.
+/// Limits of one loan: bytes examined, extents, and bytes verified.
 const LENT_BYTES_MAX: u64 = 64 << 20;
 const LENT_EXTENTS_MAX: usize = 64;
 const VERIFIED_BYTES_MAX: u64 = 8 << 20;
@@ -71,17 +71,17 @@ const VERIFIED_BYTES_MAX: u64 = 8 << 20;
 struct Blocks {
     chunks: HashMap<u64, Chunk>,
     kept_bytes: u64,
-    /// Those that are known to be good.
+    /// Bytes of verified blocks.
     verified_bytes: u64,
-    /// Whether an earlier life has left blocks: then chunks that are not in memory may be in the database.
+    /// An earlier life left blocks, so chunks that are not in memory may be in the database.
     is_old: bool,
 }
 
 #[derive(Debug)]
 struct Chunk {
-    /// Of each block the checksum; 0: it is not here.
+    /// Checksum of each block; 0 if the block is not cached.
     sums: Vec<u32>,
-    /// Which blocks are known to be good.
+    /// Blocks verified in this life.
     verified: Vec<bool>,
     is_dirty: bool,
 }
@@ -91,7 +91,7 @@ impl DataFile {
         Self(state)
     }
 
-    /// How much memory it takes.
+    /// Returns the memory in use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         let state = &*self.0;
         let blocks_max = state.version.size.div_ceil(state.block_bytes).min(CHUNK_BLOCKS) as usize;
@@ -99,7 +99,7 @@ impl DataFile {
         size_of::<State>() + state.path.capacity() + state.blocks().chunks.len() * of_chunk
     }
 
-    /// What of a range is neither here nor `elsewhere`, in whole blocks.
+    /// Returns the parts of a range that are neither cached nor `elsewhere`, in whole blocks.
     pub(crate) fn missing(
         &self,
         range: Range<u64>,
@@ -128,7 +128,7 @@ impl DataFile {
         missing
     }
 
-    /// Whether all of a range is here.
+    /// Returns `true` if the whole range is cached.
     pub(crate) fn is_here(&self, range: &Range<u64>) -> bool {
         let (state, range) = (&*self.0, range.start..range.end.min(self.0.version.size));
         let mut blocks = state.blocks();
@@ -138,7 +138,7 @@ impl DataFile {
             || of_range.all(|block| state.sum(&mut blocks, block).is_some())
     }
 
-    /// Reads what is in memory and known to be good. `None` if that is not all.
+    /// Reads verified blocks from the page cache without blocking, or returns `None`.
     pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
         let state = &*self.0;
         let is_verified = {
@@ -152,7 +152,7 @@ impl DataFile {
         read_now(&*state.file()?, offset, into)
     }
 
-    /// Reads what is here, waiting for the disk. 0 if a block is not what it was: it counts as missing then.
+    /// Reads cached blocks, waiting for the disk. Returns 0 if a block is damaged; it counts as missing then.
     pub(crate) fn read(&self, offset: u64, into: &Sink) -> Result<usize> {
         let state = &*self.0;
         let file = state.file()?;
@@ -166,7 +166,7 @@ impl DataFile {
         read_waiting(&file, offset, into)
     }
 
-    /// Keeps data that begin at the start of a block and end with one, or with the file.
+    /// Stores data that begin at the start of a block and end at the end of one, or of the file.
     pub(crate) fn write(&self, offset: u64, bytes: &mut Buffer) -> Result<()> {
         let state = &*self.0;
         let bytes = bytes.as_slice().ok_or(Error::NoMemory)?;
@@ -178,8 +178,8 @@ impl DataFile {
         Ok(())
     }
 
-    /// These blocks are here, and good: their numbers, lengths and checksums. How many bytes of them were
-    /// not.
+    /// Records blocks as cached and verified, by number, length and checksum. Returns the number of new
+    /// bytes.
     fn keep(&self, kept: impl Iterator<Item = (u64, u64, u32)>) -> u64 {
         let (state, mut added) = (&*self.0, 0);
         {
@@ -199,7 +199,7 @@ impl DataFile {
         added
     }
 
-    /// Blocks of a range that are not here are, if they are known to be zeroes: as holes. How many bytes.
+    /// Stores missing blocks of a range that are zero as holes. Returns their length.
     pub(crate) fn fill_zeros(
         &self,
         range: &Range<u64>,
@@ -217,13 +217,13 @@ impl DataFile {
             return Ok(0);
         }
         let file = state.file()?;
-        // Nothing of it lies behind its end. What is read there would be short.
+        // Extend the file, as a read beyond its end would be short.
         if file.metadata().map_err(Error::io)?.len() < state.version.size {
             file.set_len(state.version.size).map_err(not_kept)?;
         }
         for run in zeros.chunk_by(|one, next| one + 1 == *next) {
             let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
-            // What an earlier life left there was not found to be good.
+            // Clear what an earlier life left, which was not verified.
             clear(&file, state.bytes_of(*first).start..state.bytes_of(*last).end)?;
         }
         let whole = checksum(&vec![0; state.block_bytes as usize]);
@@ -235,17 +235,16 @@ impl DataFile {
         })))
     }
 
-    /// Whether nothing of it is here.
+    /// Returns `true` if nothing is cached.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.blocks().kept_bytes == 0
     }
 
-    /// How long a block is.
     pub(crate) fn block_bytes(&self) -> u64 {
         self.0.block_bytes
     }
 
-    /// Blocks that a range concerns are here no more.
+    /// Drops the blocks that overlap a range.
     pub(crate) fn forget(&self, range: &Range<u64>) {
         let state = &*self.0;
         let mut lost_bytes = 0;
@@ -266,7 +265,7 @@ impl DataFile {
         state.shared.lost(state.id, state.generation, lost_bytes);
     }
 
-    /// The blocks that lie in a range as a whole, the file's last one as far as it goes.
+    /// Returns the blocks that lie wholly within a range. The file's last block may be partial.
     pub(crate) fn whole_blocks(&self, range: &Range<u64>) -> Range<u64> {
         let (size, block_bytes) = (self.0.version.size, self.0.block_bytes);
         let start = range.start.div_ceil(block_bytes).saturating_mul(block_bytes);
@@ -274,14 +273,14 @@ impl DataFile {
         start..end.max(start)
     }
 
-    /// Whether two ranges concern the same block.
+    /// Returns `true` if two ranges overlap the same block.
     pub(crate) fn share_blocks(&self, one: &Range<u64>, other: &Range<u64>) -> bool {
         let block_bytes = self.0.block_bytes;
         one.start / block_bytes < other.end.div_ceil(block_bytes)
             && other.start / block_bytes < one.end.div_ceil(block_bytes)
     }
 
-    /// It came too soon after a change to be believed in another life. Whether that is new.
+    /// Marks the data as too recent to be reused after a restart. Returns `true` if they were not marked.
     pub(crate) fn set_young(&self) -> bool {
         !self.0.is_young.swap(true, Ordering::Relaxed)
     }
@@ -290,31 +289,30 @@ impl DataFile {
         Arc::downgrade(&self.0)
     }
 
-    /// Another life must not use it.
+    /// Prepares the data for removal at the end of this life.
     pub(crate) fn set_for_this_life(&self) {
         self.0.is_for_this_life.store(true, Ordering::Relaxed);
     }
 
-    /// The version is gone: the file goes with its last user.
+    /// Marks the version as gone: the last user removes the file.
     pub(crate) fn doom(&self) {
         self.0.doom();
     }
 
-    /// What others may have of a range. `None` if that is nothing.
+    /// Returns the part of a range that can be lent, or `None`.
     pub(crate) fn lend(&self, range: Range<u64>) -> Result<Option<Lendable>> {
         let state = &*self.0;
         let Some(hold) = self.hold() else { return Ok(None) };
         let reader = self.reader().map_err(Error::io)?;
         let extents = self.verified(&range)?;
         self.touch();
-        // What is too young to be believed in another life is not for others either. It was found to be so
-        // before it was written.
+        // Data too recent to be reused after a restart are not lent either. They were marked before they were
+        // written.
         let is_lent = state.lasts() && !extents.is_empty();
         Ok(is_lent.then_some(Lendable { generation: state.generation, extents, reader, hold }))
     }
 
-    /// What of a range is here and holds. Blocks that an earlier life has left are compared with their
-    /// checksums, but not too many.
+    /// Returns the cached, valid parts of a range. Unverified blocks are verified, up to a limit.
     fn verified(&self, range: &Range<u64>) -> Result<Vec<Range<u64>>> {
         let (state, mut extents, mut left_bytes) = (&*self.0, Vec::<Range<u64>>::new(), VERIFIED_BYTES_MAX);
         let (file, len) = (state.file()?, range.end.saturating_sub(range.start).min(LENT_BYTES_MAX));
@@ -343,22 +341,22 @@ impl DataFile {
         Ok(extents)
     }
 
-    /// Keeps it from being evicted. `None` if it is gone already, or too much is held.
+    /// Locks the data against eviction. Returns `None` if they are gone, or if too much is locked.
     pub(crate) fn hold(&self) -> Option<Hold> {
         self.0.shared.hold(self.0.id, self.0.generation).then(|| Hold(self.0.clone()))
     }
 
-    /// Whether all of it is here and known to be good.
+    /// Returns `true` if the whole file is cached and verified.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.version.size > 0 && self.0.blocks().verified_bytes == self.0.version.size
     }
 
-    /// A descriptor to read it by.
+    /// Opens a read-only descriptor.
     pub(crate) fn reader(&self) -> io::Result<OwnedFd> {
         File::open(&self.0.path).map(OwnedFd::from)
     }
 
-    /// Which data of the object they are.
+    /// Returns the number of this version of the object's data.
     pub(crate) fn generation(&self) -> u64 {
         self.0.generation
     }
@@ -371,12 +369,12 @@ impl DataFile {
         Arc::downgrade(&self.0)
     }
 
-    /// It is used: evicted later than others.
+    /// Marks the data as recently used.
     pub(crate) fn touch(&self) {
         self.0.shared.touch(self.0.id);
     }
 
-    /// Compares all that is here with its checksums. How many blocks there are, and how many do not hold.
+    /// Verifies all cached blocks. Returns their number, and the number of damaged ones.
     pub(super) fn verify_all(&self) -> io::Result<(u64, u64)> {
         let state = &*self.0;
         let file = state.file().map_err(io::Error::other)?;
@@ -415,7 +413,7 @@ impl State {
         }
     }
 
-    /// Its row, and those chunks that have changed since this was last asked.
+    /// Returns the row, and the chunks changed since the last call.
     pub(super) fn rows(&self) -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
         let mut blocks = self.blocks();
         let dirty = blocks.chunks.iter_mut().filter(|(_, chunk)| chunk.is_dirty).map(|(index, chunk)| {
@@ -432,12 +430,12 @@ impl State {
         (row.encoded(), dirty)
     }
 
-    /// What was taken to be written was not: all of it is to be written again.
+    /// Records that rows were not written, so all must be written again.
     pub(super) fn unwritten(&self) {
         self.blocks().chunks.values_mut().for_each(|chunk| chunk.is_dirty = true);
     }
 
-    /// From now on it is found no more, though its row may still be there.
+    /// Withdraws the data from look-ups, though their row may still exist.
     pub(super) fn doom(&self) {
         self.is_doomed.store(true, Ordering::Relaxed);
         self.shared.forget_data(self.id, self.generation);
@@ -447,19 +445,20 @@ impl State {
         self.is_doomed.load(Ordering::Relaxed)
     }
 
-    /// Whether another life may use it.
+    /// Returns `true` if the data may be reused after a restart.
     pub(super) fn lasts(&self) -> bool {
         let is_out = [&self.is_doomed, &self.is_young, &self.is_for_this_life];
         !is_out.iter().any(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// No other change can hide in its version any more. Whether it lasts now.
+    /// Records that the version can hide no other change any more. Returns `true` if the data may be reused
+    /// after a restart.
     pub(super) fn ripen(&self) -> bool {
         self.is_young.store(false, Ordering::Relaxed);
         self.lasts()
     }
 
-    /// Closes it until it is used again.
+    /// Closes the file until its next use.
     pub(super) fn close(&self) {
         *lock(&self.file) = None;
     }
@@ -493,13 +492,13 @@ impl State {
         offset / self.block_bytes..end.div_ceil(self.block_bytes)
     }
 
-    /// Where a block lies; the last one ends with the file.
+    /// Returns the range of a block; the last one ends with the file.
     fn bytes_of(&self, block: u64) -> Range<u64> {
         let at = |block: u64| block.saturating_mul(self.block_bytes).min(self.version.size);
         at(block)..at(block + 1)
     }
 
-    /// The checksum of a block, if it is here.
+    /// Returns the checksum of a block, if it is cached.
     fn sum(&self, blocks: &mut Blocks, block: u64) -> Option<u32> {
         if !blocks.is_old && !blocks.chunks.contains_key(&(block / CHUNK_BLOCKS)) {
             return None;
@@ -513,8 +512,8 @@ impl State {
         chunk.verified.get(at).copied().unwrap_or(false)
     }
 
-    /// The chunk of a block, from the database if an earlier life has left it there; and where in it the
-    /// block is.
+    /// Returns the chunk of a block, loaded from the database if an earlier life left it, and the block's
+    /// index in it.
     fn chunk<'a>(&self, blocks: &'a mut Blocks, block: u64) -> (&'a mut Chunk, usize) {
         let index = block / CHUNK_BLOCKS;
         let is_old = blocks.is_old;
@@ -528,7 +527,7 @@ impl State {
         (chunk, (block % CHUNK_BLOCKS) as usize)
     }
 
-    /// Compares a block with its checksum.
+    /// Compares a block with its checksum, and drops it on a mismatch.
     fn verify(&self, file: &File, block: u64) -> bool {
         let start = block * self.block_bytes;
         let len = self.block_bytes.min(self.version.size.saturating_sub(start)) as usize;
@@ -573,12 +572,12 @@ impl Drop for State {
     }
 }
 
-/// Of a block; never 0, which says that it is not here.
+/// Computes a block's checksum; never 0, which marks a missing block.
 fn checksum(block: &[u8]) -> u32 {
     crc32c::crc32c(block).max(1)
 }
 
-/// How many blocks are here of a chunk of `len`.
+/// Counts the cached blocks in a chunk of `len`.
 pub(super) fn blocks_in(row: &[u8], len: usize) -> u64 {
     decoded(row, len).map_or(0, |sums| sums.iter().filter(|sum| **sum != 0).count() as u64)
 }
@@ -590,7 +589,7 @@ fn encoded(sums: &[u32]) -> Vec<u8> {
     row
 }
 
-/// `None` if the row does not hold, or is of another length.
+/// Decodes a row. Returns `None` if it is damaged or of another length.
 fn decoded(row: &[u8], len: usize) -> Option<Vec<u32>> {
     let (row, sum) = row.split_last_chunk()?;
     let holds = crc32c::crc32c(row) == u32::from_le_bytes(*sum) && row.len() == len * 4;

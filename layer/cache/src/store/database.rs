@@ -10,7 +10,7 @@ use super::ObjectId;
 /// A connection.
 pub(super) struct Database(Connection);
 
-/// Of this many blocks the checksums lie in one row.
+/// Number of blocks whose checksums share a row.
 pub(super) const CHUNK_BLOCKS: u64 = 1024;
 
 const TABLES: &str = "
@@ -35,7 +35,7 @@ impl Database {
         Ok(Self(connection))
     }
 
-    /// Does `work` in one transaction.
+    /// Runs `work` in one transaction.
     pub(super) fn together(&self, work: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
         let transaction = self.0.unchecked_transaction()?;
         work(self)?;
@@ -58,7 +58,7 @@ impl Database {
         get.query_row([handle], |row| row.get(0).map(|id: i64| ObjectId(id.cast_unsigned()))).optional()
     }
 
-    /// Gives the parts of a directory's names to `take`, in order. Whether all were taken.
+    /// Passes the parts of a directory's names to `take`, in order. Returns `false` if one was refused.
     pub(super) fn names(&self, id: ObjectId, mut take: impl FnMut(&[u8]) -> bool) -> Result<bool> {
         let mut get = self.0.prepare_cached("select row from names where id = ? order by part")?;
         let mut rows = get.query([number(id.0)])?;
@@ -91,7 +91,7 @@ impl Database {
         self.row("select row from data where id = ?", id)
     }
 
-    /// All data files, as far as rows can be read.
+    /// Lists all data files.
     pub(super) fn all_data(&self) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let mut get = self.0.prepare_cached("select id, row from data")?;
         get.query_map([], |row| Ok((ObjectId(row.get::<_, i64>(0)?.cast_unsigned()), row.get(1)?)))?.collect()
@@ -102,7 +102,7 @@ impl Database {
         set.execute(params![number(id.0), row]).map(drop)
     }
 
-    /// Forgets a data file, unless there is one of another generation by now.
+    /// Removes a data file's rows, unless they are of another generation by now.
     pub(super) fn remove_data(&self, id: ObjectId, generation: u64) -> Result<()> {
         let both = [number(id.0), number(generation)];
         self.0.prepare_cached("delete from blocks where id = ? and generation = ?")?.execute(both)?;
@@ -119,7 +119,7 @@ impl Database {
         get.query_row([number(id.0), number(generation), number(chunk)], |row| row.get(0)).optional()
     }
 
-    /// All rows of checksums of a data file, each with the number of its chunk.
+    /// Returns all rows of checksums of a data file, with the numbers of their chunks.
     pub(super) fn chunks(&self, id: ObjectId, generation: u64) -> Result<Vec<(u64, Vec<u8>)>> {
         let get = "select chunk, sums from blocks where id = ? and generation = ?";
         let mut get = self.0.prepare_cached(get)?;
@@ -132,7 +132,7 @@ impl Database {
         set.execute(params![number(id.0), number(generation), number(chunk), sums]).map(drop)
     }
 
-    /// Some objects after this one, in the order of their numbers.
+    /// Returns up to `count` objects after this one, ordered by number.
     pub(super) fn objects_after(&self, id: ObjectId, count: u32) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let mut get =
             self.0.prepare_cached("select id, row from objects where id > ? order by id limit ?")?;
@@ -141,19 +141,19 @@ impl Database {
         get.query_map([number(id.0), count.into()], row)?.collect()
     }
 
-    /// Forgets all of an object.
+    /// Removes an object and its names.
     pub(super) fn remove_object(&self, id: ObjectId) -> Result<()> {
         self.0.prepare_cached("delete from objects where id = ?")?.execute([number(id.0)])?;
         self.remove_names(id)
     }
 
-    /// Forgets which object a handle leads to, if it is this one.
+    /// Removes a handle, if it leads to this object.
     pub(super) fn remove_handle(&self, handle: &[u8], id: ObjectId) -> Result<()> {
         let mut remove = self.0.prepare_cached("delete from handles where handle = ? and id = ?")?;
         remove.execute(params![handle, number(id.0)]).map(drop)
     }
 
-    /// Whether no object is known.
+    /// Returns `true` if there is no object.
     pub(super) fn is_empty(&self) -> Result<bool> {
         self.0.prepare_cached("select 1 from objects limit 1")?.exists([]).map(|any| !any)
     }
@@ -165,7 +165,7 @@ impl Database {
         self.0.prepare_cached(get)?.query_row([], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)
     }
 
-    /// Gives the part of the file that is not in use back to the file system.
+    /// Returns the unused part of the file to the file system.
     pub(super) fn shrink(&self) -> Result<()> {
         self.0.execute_batch("vacuum; pragma wal_checkpoint(truncate);")
     }
@@ -184,7 +184,7 @@ impl Database {
         self.0.execute_batch("pragma user_version = 1")
     }
 
-    /// How many rows a table has.
+    /// Counts a table's rows.
     pub(super) fn count(&self, table: &str) -> Result<u64> {
         self.0
             .query_row(&format!("select count(*) from {table}"), [], |row| row.get::<_, i64>(0))
@@ -196,7 +196,7 @@ impl Database {
     }
 }
 
-/// SQLite's integers have a sign.
+/// Converts to SQLite's signed integers.
 fn number(value: u64) -> i64 {
     value.cast_signed()
 }

@@ -85,7 +85,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub(super) struct Directory {
     pub path: PathBuf,
-    /// What the cache calls itself in handles.
+    /// Volume of this cache in its handles.
     pub volume: Volume,
     pub location: String,
     _owner: File,
@@ -94,7 +94,7 @@ pub(super) struct Directory {
 const VERSION_LINE: &str = "tombolo cache, version 1";
 
 impl Directory {
-    /// Takes the directory, which is made if it is missing. `None`: whatever it is of.
+    /// Opens and locks the directory, creating it for a given origin. `None` accepts any origin.
     pub(super) fn open(path: &Path, origin: Option<&OriginIdentity>) -> Result<Self, OpenError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -114,7 +114,7 @@ impl Directory {
         let about = path.join("cache");
         let text = match fs::read_to_string(&about) {
             Ok(text) => {
-                // One of an earlier version may be open to all.
+                // Restrict a file of an earlier version, which may be readable by all.
                 private::file(&about).map_err(failed(&about))?;
                 text
             }
@@ -123,7 +123,7 @@ impl Directory {
                 let next = path.join("next-id");
                 replace(&next, next_id(FIRST_ID).as_bytes()).map_err(failed(&next))?;
                 replace(&about, text.as_bytes()).map_err(failed(&about))?;
-                // Its own name, too: numbers may be relied on.
+                // Sync the directory's own name too, as numbers must not be reused.
                 File::open(path.join("..")).and_then(|above| above.sync_all()).map_err(failed(path))?;
                 text
             }
@@ -160,8 +160,7 @@ impl Directory {
         Ok(owner)
     }
 
-    /// Numbers below what this answers may have been given out; from now on those below `count` more may be.
-    /// On the disk when it returns.
+    /// Reserves `count` numbers, and returns the first. Synced before the return.
     pub(super) fn reserve_ids(&self, count: u64) -> io::Result<u64> {
         let path = self.path.join("next-id");
         let next = match fs::read(&path) {
@@ -169,17 +168,17 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        // If it is not known any more which were given out: none of these was.
+        // If the file is damaged, continue from numbers never used.
         let next = next.map_or_else(random_start, Ok)?;
         replace(&path, next_id(next + count).as_bytes())?;
         Ok(next)
     }
 }
 
-/// After the root's.
+/// First number after the root's.
 const FIRST_ID: u64 = 2;
 
-/// A lower number than was written must not be read: some would be given out twice.
+/// Encodes the next number with a checksum: reading a lower one would assign numbers twice.
 fn next_id(next: u64) -> String {
     format!("{next} {:08x}\n", crc32c::crc32c(next.to_string().as_bytes()))
 }
@@ -192,11 +191,11 @@ fn read_next_id(text: &str) -> Option<u64> {
 fn random_start() -> io::Result<u64> {
     let mut bytes = [0; 8];
     random::fill(&mut bytes)?;
-    // Room above, and far from what counting up from the first comes to.
+    // Leave space above, and stay clear of numbers counted from the first.
     Ok((u64::from_le_bytes(bytes) >> 2) | 1 << 40)
 }
 
-/// What the file `cache` says.
+/// Contents of the file `cache`.
 struct About {
     volume: Volume,
     location: String,
@@ -220,7 +219,7 @@ impl About {
 
 fn described(origin: &OriginIdentity) -> String {
     let mut id = [0; 16];
-    // Without randomness all zeros: a name like any other.
+    // Without randomness all zeros, which is as valid.
     let _ = random::fill(&mut id);
     let (id, volume) = (hex(&Volume(id)), hex(&origin.volume));
     format!("{VERSION_LINE}\nid: {id}\norigin: {}\nvolume: {volume}\n", origin.location)
@@ -237,7 +236,7 @@ fn volume(text: &str) -> Option<Volume> {
     bytes?.try_into().ok().map(Volume)
 }
 
-/// Replaces a file as a whole, on the disk when it returns.
+/// Replaces a file atomically, synced before the return.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = private::draft(&fresh)?;

@@ -135,7 +135,8 @@ impl Eviction {
     /// Removes and returns the next data to evict, if there are any. Held data stay, unless they have grown
     /// beyond `most_bytes` since.
     pub(super) fn next(&mut self, most_bytes: u64) -> Option<(ObjectId, u64)> {
-        // Each of them may be held, and is met again while another one's uses are counted down.
+        // Bounds the loop: each file may be locked, and appears again while the uses of others are counted
+        // down.
         let mut held_left = 4 * (self.small.len() + self.main.len());
         loop {
             let from_small = self.small_bytes * SMALL_PART >= self.bytes || self.main.is_empty();
@@ -202,7 +203,7 @@ mod tests {
             while eviction.bytes() > 1200 {
                 gone.push(eviction.next(40).expect("something").0);
             }
-            // The working set goes on to be used.
+            // The working set stays in use.
             eviction.touch(id(n % 100));
         }
         let lost = gone.iter().filter(|gone| gone.0 < 100).count();

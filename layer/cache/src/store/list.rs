@@ -38,7 +38,7 @@ pub struct ListedData {
 const DEPTH_MAX: usize = 4096;
 
 impl Store {
-    /// Visits all files known at and below a path, in the order of their directories, without following
+    /// Lists all files cached at and below a path, in the order of their directories, without following
     /// links. Returns `false` if the path is not in the cache.
     pub fn list(&self, path: &[u8], visit: &mut dyn FnMut(Listed)) -> bool {
         self.flush();

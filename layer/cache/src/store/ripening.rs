@@ -9,29 +9,29 @@ use std::time::{Duration, Instant};
 use super::data_file::State as DataState;
 use crate::object::Object;
 
-/// What is this young for longer has times of a clock that is wrong. It is not waited for.
+/// Maximum delay. A longer one results from a wrong clock.
 const RIPENING_MAX: Duration = Duration::from_secs(60);
 
-/// Names of a directory, or data of a file.
+/// Names of a directory or data of a file that are too recent to be committed.
 #[derive(Debug)]
 pub(super) enum Young {
     Names(Weak<Object>),
     Data(Weak<DataState>),
 }
 
-/// What has ripened, and is to be written.
+/// State to be committed now.
 #[derive(Debug)]
 pub(super) enum Ripe {
     Names(Arc<Object>),
     Data(Arc<DataState>),
 }
 
-/// Those that wait, in the order in which they came. One that is due waits for those before it.
+/// Queue of delayed commits, in order of arrival. A due one waits for those before it.
 #[derive(Debug, Default)]
 pub(super) struct Ripening(VecDeque<(Instant, Young)>);
 
 impl Ripening {
-    /// Adds one. False if it is not waited for.
+    /// Queues a commit. Returns `false` if its delay exceeds the maximum.
     pub(super) fn push(&mut self, young: Young, young_for: Duration) -> bool {
         let is_awaited = young_for <= RIPENING_MAX;
         if is_awaited {
@@ -40,19 +40,20 @@ impl Ripening {
         is_awaited
     }
 
-    /// When the next one is due.
+    /// Returns the time of the next commit.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.0.front().map(|(due, _)| *due)
     }
 
-    /// The next one, if it is due.
+    /// Removes the next commit if it is due.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Young> {
         self.0.pop_front_if(|(due, _)| *due <= now).map(|(_, young)| young)
     }
 }
 
 impl Young {
-    /// Makes it last, unless it is gone. Names that came later let it wait again, for so long.
+    /// Marks the state as durable, unless it is gone. Returns the remaining delay if newer names have
+    /// arrived.
     pub(super) fn ripen(self, now: Instant) -> Result<Option<Ripe>, (Young, Duration)> {
         match self {
             Self::Data(state) => Ok(state.upgrade().filter(|state| state.ripen()).map(Ripe::Data)),

@@ -8,19 +8,19 @@ use super::ObjectId;
 use crate::names::Target;
 use crate::rights::RightRow;
 
-/// What is kept of an object.
+/// Stored state of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectRow {
     pub handle: PersistentHandle,
     pub attr: Attr,
     pub parent: Option<ObjectId>,
     pub link: Option<Vec<u8>>,
-    /// Whether all names of the directory are kept, and the place of the next.
+    /// Whether all names of the directory are cached, and the next position.
     pub names: (bool, u64),
     pub rights: Vec<RightRow>,
 }
 
-/// Some names of a directory, each with its place.
+/// Some names of a directory, each with its position.
 pub(crate) struct NamesRow;
 
 /// The data file of an object.
@@ -29,7 +29,7 @@ pub(crate) struct DataRow {
     pub generation: u64,
     pub version: WeakAttr,
     pub block_bytes: u32,
-    /// How much of it is here.
+    /// Size of the cached parts.
     pub kept_bytes: u64,
 }
 
@@ -77,7 +77,7 @@ impl NamesRow {
         row.finished()
     }
 
-    /// Gives each name to `take`. False if the row does not hold, or one of them is not taken.
+    /// Passes each name to `take`. Returns `false` if the row is damaged or a name is refused.
     pub(crate) fn decode(row: &[u8], mut take: impl FnMut(u64, &[u8], Target) -> bool) -> bool {
         let Some(mut row) = Reader::new(row) else { return false };
         while !row.is_empty() {
@@ -91,7 +91,7 @@ impl NamesRow {
 }
 
 impl DataRow {
-    /// Whether its blocks are of a size that can be.
+    /// Returns `true` if the block size is valid.
     pub(crate) fn has_blocks(&self) -> bool {
         self.block_bytes.is_power_of_two() && (4096..=1 << 20).contains(&self.block_bytes)
     }

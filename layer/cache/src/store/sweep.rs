@@ -9,11 +9,11 @@ use super::rows::{NamesRow, ObjectRow};
 use super::{ObjectId, Store, lock, readable};
 use crate::names::Target;
 
-/// So many rows are read before others may read.
+/// Number of rows read per lock of the reader.
 const ROWS: u32 = 256;
 
-/// Objects of earlier lives to which no name leads, though all names of the directory that each was last met
-/// in are kept, or that directory is gone. Ends early if the store does.
+/// Lists objects of earlier lives without a name, if all names of the directory of their last look-up are
+/// cached, or that directory is gone. Ends early if the store is dropped.
 pub(crate) fn unnamed(store: &Weak<Store>) -> Vec<ObjectId> {
     let (mut met_in, mut named) = (HashMap::new(), HashSet::new());
     let (mut are_all_kept, mut last) = (HashMap::new(), ObjectId(0));
