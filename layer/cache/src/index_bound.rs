@@ -189,7 +189,7 @@ impl Cache {
         is_removed
     }
 
-    /// Returns `true` if any name of a directory is kept, or a listing is under way.
+    /// Returns `true` if any name of a directory is cached, or a listing is in progress.
     fn lists(&self, dir: ObjectId) -> bool {
         self.store.keeps_names(dir)
             || self.objects.in_memory(dir).is_some_and(|dir| {
@@ -198,7 +198,7 @@ impl Cache {
             })
     }
 
-    /// Returns `true` unless something is under way in the directory.
+    /// Drops the listing of a directory. Returns `true` unless something is in progress in it.
     fn give_up_listing(&self, id: ObjectId) -> bool {
         let Some(dir) = self.objects.restored(&self.store, id) else { return false };
         {

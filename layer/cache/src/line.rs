@@ -22,7 +22,7 @@ struct State {
     rates: VecDeque<f64>,
     /// Round-trip time of a fetch with nothing queued before it, without the transfer time of its data.
     delay: Option<Duration>,
-    /// Whether each of the last small answers was slow.
+    /// Slowness of each of the last small answers.
     far: VecDeque<bool>,
 }
 

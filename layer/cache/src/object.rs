@@ -54,8 +54,8 @@ pub(crate) struct State {
     pub attr: Attr,
     /// Time of the request for them; `None` if they are from another life or must be revalidated.
     pub asked: Option<Instant>,
-    /// Lower bound of the request times of usable answers: a later answer is cached, or a change was made
-    /// here since.
+    /// Lower bound of the request times of usable answers: a later answer is cached, or a local change was
+    /// made since.
     pub latest: Option<Instant>,
     /// Arrival of the attributes. Answers to earlier requests may have arrived in any order.
     pub came: Option<Instant>,
@@ -63,7 +63,7 @@ pub(crate) struct State {
     pub changed: Option<Instant>,
     /// Last observed change of mode, owner or time of change.
     turned: Option<Turned>,
-    /// `true` if others may have changed it since it was last seen, whatever the contract.
+    /// `true` if others may have changed it since the last reply, whatever the contract.
     pub is_suspect: bool,
     /// Directory of its last look-up.
     pub parent: Option<ObjectId>,
@@ -98,7 +98,7 @@ pub(crate) struct State {
     /// Number of local openings for writing and of writes in progress: until the last ends, only the origin
     /// knows the attributes.
     pub writers: usize,
-    /// Parts written here since the version of the data.
+    /// Parts written locally since the version of the data.
     pub written: Written,
     /// Hold of the present version while its reads bypass the cache.
     pub held: Weak<Held>,
@@ -256,22 +256,22 @@ impl Object {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the attributes as shown here, if they are valid.
+    /// Returns the attributes as shown to clients, if they are valid.
     pub(crate) fn believed(&self, look: Look, options: &Options) -> Option<Attr> {
         let state = self.state();
         let has_lost_a_name = self.shared.removal.concerns(&state.attr, state.asked, options.contract);
         (!has_lost_a_name && state.is_believed(look, options)).then(|| self.shown(&state.attr))
     }
 
-    /// Converts attributes of the origin to those shown here: with this object's own number, and valid
+    /// Converts attributes of the origin to those shown to clients: with this object's own number, and valid
     /// according to the contract.
     pub(crate) fn shown(&self, attr: &Attr) -> Attr {
         Attr { fileid: self.id.0, generation: 0, volatile: false, ..*attr }
     }
 
     /// Stores attributes from an answer to a request made at `asked`. Returns `false` if they are of another
-    /// file, or of another version while this one is [held](crate::backing), which makes it another file
-    /// here.
+    /// file, or of another version while this one is [held](crate::backing), which clients see as another
+    /// file.
     pub(crate) fn learn(&self, attr: &Attr, asked: Instant, contract: Contract) -> bool {
         let mut state = self.state();
         if (attr.fileid, attr.fsid, attr.file_type) != (state.attr.fileid, state.attr.fsid, self.file_type) {
@@ -639,7 +639,7 @@ impl State {
             + self.advice.as_ref().map_or(0, |advice| advice.heap_bytes())
     }
 
-    /// Returns `true` if it is open here, being written or being linked.
+    /// Returns `true` if it is open, being written or being linked.
     pub(crate) fn is_in_use(&self) -> bool {
         self.uses > 0 || self.writers > 0 || self.is_held()
     }

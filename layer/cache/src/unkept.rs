@@ -104,7 +104,7 @@ impl State {
         self.shows_names() && self.unkept_from(cookie).is_none()
     }
 
-    /// Returns the continuation at the origin after a place, if the names after it are not kept.
+    /// Returns the continuation at the origin after a position, if the names after it are not cached.
     pub(crate) fn unkept_from(&self, cookie: Cookie) -> Option<Result<Continuation>> {
         if cookie.0 >= FIRST_PLACE {
             let after = self.unkept.as_ref().and_then(|unkept| unkept.after(cookie.0));

@@ -1,4 +1,4 @@
-//! Files that have lost a name here: a file without any is retained while something holds it, then forgotten.
+//! Files that have lost a name through this cache: a file without any is retained while something uses it.
 //!
 //! Holders are openings, look-ups of sessions, links in progress, and others' descriptors of its data. Under
 //! *exclusive* it is known whether a file has another name; otherwise a background worker queries the origin

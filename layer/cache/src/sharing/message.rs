@@ -200,8 +200,8 @@ mod tests {
         }
     }
 
-    /// Rows of any fields, so that the checksum lets them through: most are no message, and none has more
-    /// than it says.
+    /// Decodes rows of random fields with valid checksums: most are no message, and none has more extents
+    /// than allowed.
     #[test]
     fn whatever_a_peer_sends_is_a_message_or_none() {
         let mut random = fastrand::Rng::with_seed(2);

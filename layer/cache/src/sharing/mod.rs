@@ -7,7 +7,7 @@
 //! truncated, so a descriptor stays valid even after the owner's end. On any failure the borrower reads from
 //! the origin.
 //!
-//! Caches of other hosts are untrusted: `middle`.
+//! Caches of other hosts are untrusted (site caches): `middle`.
 //!
 //! Reading order: `message` (the protocol), `lender` (the owner), `borrower`, `borrowed` (lent data);
 //! `middle`.

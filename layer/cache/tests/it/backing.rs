@@ -1,4 +1,4 @@
-//! Files that are read past the cache.
+//! Reads that bypass the cache.
 
 use std::path::Path;
 
@@ -56,7 +56,7 @@ fn only_complete_verified_files_get_passthrough() {
         let empty = session.open("empty").expect("open");
         assert!(backed(session, empty).is_none(), "there is nothing to read");
     }
-    // An earlier life has left all of it; one block is not what it was.
+    // An earlier life has cached the whole file; one block is damaged.
     let object = std::fs::read_dir(dir.path().join("objects")).expect("list").flatten();
     let mut objects = object.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
     let is_file = |object: &std::fs::DirEntry| object.metadata().expect("there").len() == LEN as u64;
@@ -97,7 +97,7 @@ fn passthrough_file_is_not_evicted() {
     let backing = backed(session, file).expect("all is here");
     for _ in 0..3 {
         for n in 1..40_u8 {
-            // Twice: it is used again, like the one that is held.
+            // Twice, so that it counts as used again, like the locked one.
             for _ in 0..2 {
                 assert!(session.get(&format!("file-{n}")).expect("read") == pattern(LEN, n), "file {n}");
             }
@@ -134,10 +134,10 @@ fn new_version_of_passthrough_file_is_another_node() {
     let file = session.open("file").expect("open");
     let backing = backed(session, file).expect("all is here");
     cached.cache.flush();
-    // What the contract rules out: another writer.
+    // A change by another client, which the contract excludes.
     origin.direct.put("file", &pattern(LEN, 2));
     assert_eq!(session.get("file").expect("read"), pattern(LEN, 1), "nothing is asked again");
-    // A user of whom nothing is known is asked for, and with that the file.
+    // A new user's permission is queried, and with it the attributes.
     let other = session.of_user(1000);
     for _ in 0..2 {
         let opened = other.fs.open(&other.cx, file.node, OpenFlags::READ).wait();

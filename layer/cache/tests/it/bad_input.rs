@@ -1,4 +1,4 @@
-//! An origin that fails, and a cache directory that cannot be used.
+//! An origin that fails, and an unusable cache directory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn unwritable_cache_directory_is_refused_by_name() {
     assert!(error.to_string().contains("file/cache"), "{error}");
 }
 
-/// As on a disk that is full.
+/// Simulates a full disk.
 #[test]
 fn uncacheable_data_are_read_from_the_origin() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
@@ -104,7 +104,7 @@ fn interrupted_reader_leaves_its_fetch_to_others() {
         let stays = scope.spawn(|| cached.session.read(file, 0, 50_000));
         interrupt.raise();
         let stopped = stops.join().expect("no panic");
-        // It may have been too late for that.
+        // It may have been too late to interrupt.
         assert!(matches!(stopped, Err(Error::Interrupted) | Ok(_)), "{stopped:?}");
         assert_eq!(stays.join().expect("no panic").expect("read"), pattern(50_000, 1));
     });

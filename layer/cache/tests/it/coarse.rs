@@ -1,5 +1,4 @@
-//! An origin whose clock ticks once a second, and a test with it: what changes twice within a tick shows no
-//! change.
+//! An origin with a clock resolution of one second, at which two changes within a tick look like one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -24,7 +23,7 @@ fn a_second_change_within_a_tick_is_seen_too() {
     }
 }
 
-/// A clock that a test sets.
+/// Returns the time set by a test.
 fn set_clock() -> SystemTime {
     SystemTime::now() - Duration::from_secs(1 << 20) + Duration::from_secs(AHEAD_SECS.load(Ordering::Relaxed))
 }
@@ -37,7 +36,7 @@ fn a_clock_that_jumps_hides_no_change() {
     let options = Options { contract: Contract::CloseToOpen, wall_clock: set_clock, ..Options::default() };
     let cached = origin.cached_with(dir.path(), options, Default::default());
     for round in 0..200_u8 {
-        // Right, hours ahead, hours behind.
+        // Correct, hours ahead, hours behind.
         let ahead = [0, 5 * 3600, -5 * 3600][usize::from(round / 20 % 3)];
         AHEAD_SECS.store((1_u64 << 20).saturating_add_signed(ahead), Ordering::Relaxed);
         origin.direct.put("file", &pattern(1000, round));
@@ -45,7 +44,7 @@ fn a_clock_that_jumps_hides_no_change() {
     }
 }
 
-/// What has not changed for long is believed, though this host's clock says that it is yet to come.
+/// Ensures that old files stay cached, although this host's clock places their changes in the future.
 #[test]
 fn clock_set_back_causes_no_refetch_of_old_files() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
@@ -56,7 +55,7 @@ fn clock_set_back_causes_no_refetch_of_old_files() {
     let options = Options { contract: Contract::CloseToOpen, wall_clock: behind, ..Options::default() };
     for life in 0..2 {
         let cached = origin.cached_with(dir.path(), options, Default::default());
-        // Its times tell what the origin's clock shows.
+        // Its times show the origin's clock.
         cached.session.get("later").expect("read");
         let reads = origin.asked("read");
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! What is believed for how long, while another changes the origin.
+//! Validity of cached state while another client changes the origin.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ fn overlapping_changes_under_exclusive_keep_names_and_permissions() {
     assert_eq!(asked, ["access", "readdir", "lookup"].map(|operation| origin.asked(operation)));
 }
 
-/// An origin that looks a name up at once, and then keeps its answer back until it is let go.
+/// An origin that performs look-ups at once, but delays the reply until it is released.
 struct KeepsBack<T: ?Sized>(Arc<T>, Arc<Promise<()>>);
 
 impl Export for KeepsBack<dyn Export> {
@@ -137,7 +137,7 @@ fn lookup_result_from_before_a_change_is_discarded() {
     let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
     let cached = origin.cached_with(dir.path(), options, Default::default());
     let session = &cached.session;
-    // So that the directory is known as it is before the change.
+    // Cache the directory as it is before the change.
     session.fs.mkdir(&session.cx, NodeId::ROOT, name("old"), NewMode::default()).wait().expect("made");
     session.fs.getattr(&session.cx, NodeId::ROOT, None).wait().expect("there");
     std::thread::scope(|scope| {
@@ -150,7 +150,7 @@ fn lookup_result_from_before_a_change_is_discarded() {
         let looked_up = looks.join().expect("no panic");
         assert!(matches!(looked_up, Err(Error::NotFound)), "it was looked up before it was made");
     });
-    // With rights that are known, what is here answers.
+    // With cached permissions, the cache answers.
     session.fs.access(&session.cx, NodeId::ROOT, AccessMask::EXECUTE).wait().expect("allowed");
     session.lookup("new").expect("made");
 }
@@ -180,7 +180,7 @@ fn name_just_created_at_origin_is_found_immediately() {
     cached.session.list();
     for round in 0..3 {
         let text = format!("new-{round}");
-        // What was asked for less than a tenth of a second ago is not asked for again.
+        // Absences are valid for a tenth of a second.
         std::thread::sleep(Duration::from_millis(120));
         origin.direct.put(&text, b"here");
         assert_eq!(cached.session.get(&text).expect("it was made before"), b"here");
@@ -213,8 +213,8 @@ fn absent_names_cost_one_revalidation_of_their_directory() {
             }
         });
         let (looks, tenths) = (origin.asked("getattr") - asked, began.elapsed().as_millis() as u64 / 100);
-        // Each is asked what came along with the answer, which costs nothing, and then for it; twice in a
-        // tenth of a second at most.
+        // Each look-up takes the attributes that accompany a reply, which is free, and then requests them, at
+        // most twice in a tenth of a second.
         let most = if contract == Contract::CloseToOpen { 4 * (tenths + 1) } else { 0 };
         assert!(looks <= most, "{contract:?}: {looks} looks in {tenths} tenths of a second");
         assert_eq!((origin.asked("lookup"), origin.asked("readdir")), (looked_up, listed), "{contract:?}");
@@ -235,14 +235,14 @@ fn only_the_first_of_many_failing_look_ups_waits() {
     while began.elapsed() < Duration::from_secs(1) {
         let looked = Instant::now();
         assert!(matches!(cached.session.lookup("none"), Err(Error::NotFound)));
-        // Where this thread had no processor for long, nothing was renewed meanwhile.
+        // Nothing was renewed while this thread had no processor.
         let was_held_up = looked.duration_since(ended) > DELAY / 2;
         ended = Instant::now();
         waits += u32::from(!was_held_up && ended.duration_since(looked) > DELAY / 2);
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(waits <= 3, "{waits} look-ups have waited");
-    // What is made is found by the first that begins a tenth of a second later.
+    // A new file is found by a look-up that begins a tenth of a second later.
     origin.direct.put("none", b"");
     std::thread::sleep(Duration::from_millis(110));
     cached.session.lookup("none").expect("found");
@@ -282,7 +282,7 @@ fn a_change_of_ours_hides_no_other_s() {
     let made = session.fs.mkdir(&session.cx, NodeId::ROOT, name("ours"), NewMode::default()).wait();
     made.expect("mkdir");
     std::thread::sleep(attr_refresh + Duration::from_millis(50));
-    // The directory is as it was after our change.
+    // The directory is unchanged since the local change.
     session.fs.getattr(&session.cx, NodeId::ROOT, None).wait().expect("there");
     session.lookup("theirs").expect("found");
 }
@@ -315,7 +315,7 @@ fn losing_a_name_added_by_others_revalidates_the_file() {
     direct.fs.link(&direct.cx, theirs, root, name("link")).wait().expect("link");
     let entry = session.lookup("file").expect("found");
     session.lookup("other").expect("found");
-    // What was `other` here is the file now.
+    // The former `other` is the file now.
     let renamed = direct.fs.rename(&direct.cx, root, name("link"), root, name("other"), Default::default());
     renamed.wait().expect("rename");
     session.fs.unlink(&session.cx, root, name("other")).wait().expect("unlink");
@@ -338,7 +338,7 @@ fn removal_fails_while_the_target_is_unknown() {
     unlink().expect("unlink");
 }
 
-/// Whatever either side does, each read through the cache is what the origin has.
+/// Compares each read through the cache with the origin's data.
 #[test]
 fn each_open_reads_current_data_with_two_writers() {
     let mut random = fastrand::Rng::with_seed(7);

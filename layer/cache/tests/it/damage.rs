@@ -1,4 +1,4 @@
-//! A cache directory in which bytes have changed.
+//! A damaged cache directory.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ fn data_files(dir: &Path) -> usize {
     files(&dir.join("objects")).len()
 }
 
-/// The directory with its data files, as a test waits for: they are removed in the background.
+/// Waits until this many data files are left, as they are removed in the background.
 fn await_data_files(dir: &Path, count: usize) {
     for _ in 0..1000 {
         if data_files(dir) == count {
@@ -116,7 +116,7 @@ fn a_damaged_next_number_gives_none_twice() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let mut seen = HashSet::new();
     for (round, damaged) in ["", "2", "2 00000000\n", "\u{ff}"].into_iter().enumerate() {
-        // Before the cache runs: all changes come through it then.
+        // Before the cache runs, as all changes are made through it then.
         let names = [0, 1, 2].map(|n| format!("file-{round}-{n}"));
         names.iter().for_each(|text| origin.direct.put(text, b""));
         {
@@ -129,7 +129,7 @@ fn a_damaged_next_number_gives_none_twice() {
     }
 }
 
-/// What may be gone the next time is no reason to throw the index away.
+/// Ensures that a temporary error does not discard the index.
 #[test]
 fn temporarily_unreadable_index_is_left_unchanged() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));

@@ -1,4 +1,4 @@
-//! Eviction of metadata: what is in use stays, and everything else is found again.
+//! Eviction of metadata: state in use stays, and everything else is found again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,7 +38,7 @@ fn renumbered_file_is_found_by_both_handles() {
     let Cached { cache, session } = cached(&origin, dir.path());
     let first = session.lookup("a").expect("there").node;
     let first_handle = handle_of(&session, first);
-    // As the kernel holds a look-up, the row stays.
+    // The row stays while the session has a look-up, as a kernel has.
     cache.evict_index();
     assert_eq!(session.lookup("a").expect("there").node, first);
     session.fs.forget(&session.cx, &[(first, 2)]);
@@ -67,14 +67,14 @@ fn handle_with_another_files_number_is_stale() {
         |number: &[u8]| PersistentHandle { kind: a.kind, bytes: [number, &a.bytes[8..]].concat()[..].into() };
     assert!(resolve(&session, &a).is_ok());
     assert!(matches!(resolve(&session, &of_number(&b.bytes[..8])), Err(Error::Stale)));
-    // A number that no file was given yet.
+    // A number not yet assigned.
     drop(session);
     cache.evict_index();
     let never_given = (1_u64 << 40).to_le_bytes();
     assert!(matches!(resolve(&attach(&cache), &of_number(&never_given)), Err(Error::Stale)));
 }
 
-/// Delays the first look-up's answer.
+/// An origin that delays the reply to the first look-up.
 #[derive(Default)]
 struct Late {
     is_begun: AtomicBool,

@@ -1,4 +1,4 @@
-//! How data come, and how much of them stays.
+//! Fetching and retention of data.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ fn a_reader_in_order_finds_the_data_there() {
         assert!(read == bytes[offset..offset + read.len()]);
         waits += u32::from(cached.cache.counts().hit_bytes == before);
         reads += 1;
-        // A reader that does something with what it reads.
+        // A reader that processes its data.
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(waits * 2 < reads, "{waits} of {reads} reads waited");
@@ -86,7 +86,7 @@ fn capacity_is_respected_and_reads_are_correct() {
         files.map(|file| file.metadata().expect("there").len()).sum()
     };
     assert!(kept() > 0 && kept() <= 1 << 20, "{} bytes", kept());
-    // Less than it had.
+    // A smaller capacity than before.
     let store = StoreOptions { capacity_bytes: 1 << 19, ..store };
     drop(origin.cached_with(dir.path(), options, store));
     assert!(kept() > 0 && kept() <= 1 << 19, "{} bytes of less", kept());
@@ -99,7 +99,7 @@ fn unread_sparse_file_takes_no_space() {
     let node = origin.direct.lookup("hole").expect("there").node;
     let size = 8 << 50;
     let set = tombolo_core::fs::SetAttr { size: Some(size), ..Default::default() };
-    // As large as the origin allows.
+    // The maximum size that the origin allows.
     let Ok((attr, _)) = origin.direct.fs.setattr(&origin.direct.cx, node, None, &set).wait() else { return };
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let file = cached.session.open("hole").expect("open");
@@ -123,7 +123,7 @@ fn strided_reader_prefetches_only_its_next_blocks() {
     };
     (0..8).for_each(read);
     let late = Instant::now() + Duration::from_secs(20);
-    // All eight, what the first had ahead as one in order, and more of those to come.
+    // All eight, the sequential read-ahead of the first, and more of the stride.
     let in_order = 256 << 10;
     while cached.cache.counts().fetched_bytes <= 8 * block + in_order {
         assert!(Instant::now() < late, "nothing comes ahead");

@@ -1,4 +1,4 @@
-//! Leases that the origin's server grants: what is believed while one is held, and no longer.
+//! Leases granted by the origin's server, and the validity of cached state under them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ use tombolo_layer_cache::{Contract, LeaseState, Options, Policy, Prefetch};
 
 use crate::world::{Cached, Origin, Session, attach, name, opened_store, pattern};
 
-/// Nothing runs out while a test lasts.
+/// Longer than any test.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A tenth of it passes after a change before another is granted.
+/// Term of which a tenth passes after a change before the next grant.
 const SHORT: Duration = Duration::from_secs(1);
 
 /// A server that grants leases, and its clients.
@@ -47,7 +47,7 @@ impl Server {
         self.table.lock().expect("a table").clone()
     }
 
-    /// Another process takes its place.
+    /// Restarts the server with another epoch.
     fn restart(&self, term: Duration, epoch: u64) {
         let before =
             std::mem::replace(&mut *self.table.lock().expect("a table"), LeaseTable::new(term, term, epoch));
@@ -61,7 +61,7 @@ impl Server {
     }
 }
 
-/// The way of one client to the server.
+/// Connection of a client to the server.
 struct Line {
     server: Server,
     client: LeaseClient,
@@ -87,7 +87,7 @@ impl Around for Line {
     }
 }
 
-/// The tree, as one client has it.
+/// The tree as one client accesses it.
 #[derive(Clone)]
 struct Remote(Arc<Line>);
 
@@ -105,7 +105,7 @@ impl Remote {
             contract: Contract::Lease,
             prefetch: Prefetch::Off,
             attr_refresh,
-            // The origin's clock shows every change: nothing is too new to be believed.
+            // The origin's clock shows every change, so nothing is too recent.
             wall_clock: || SystemTime::now() + Duration::from_secs(3600),
             ..Options::default()
         };
@@ -189,7 +189,7 @@ fn nothing_is_asked_twice_while_a_lease_is_held() {
 fn change_by_another_client_is_seen_immediately() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let server = Server::new(&origin, 10 * SHORT);
-    // A look may be as old as it likes: only that the lease was recalled tells.
+    // Attributes never expire, so only the recall invalidates them.
     let (cached, writer) = (server.client(1).cached(dir.path(), LONG), server.client(2).session());
     for round in 1..5 {
         until("a lease is held", || is_held(&cached));
@@ -212,7 +212,7 @@ fn state_fetched_before_a_lease_is_revalidated_under_it() {
     for round in 1..4 {
         until("a lease is held", || is_held(&cached));
         writer.put("file", &pattern(round, 1));
-        // None is held now, and none is granted for a while.
+        // Without a lease, and with none granted for a while.
         assert_eq!(size(&cached.session, "file").expect("there"), round as u64);
         writer.put("file", &pattern(100 + round, 1));
         until("a lease is held", || is_held(&cached));
@@ -281,7 +281,7 @@ fn end_returns_the_lease_and_leaseless_server_is_refused() {
     assert!(matches!(refused, Err(Error::NotSupported)), "{refused:?}");
 }
 
-/// One step of the simulation below.
+/// Performs one step of the simulation below.
 fn step(
     rng: &mut fastrand::Rng,
     server: &Server,
@@ -293,7 +293,7 @@ fn step(
     let at = rng.usize(..newest.len());
     let text = format!("file-{at}");
     match rng.u32(..100) {
-        // The cached ones have no time of their own to be wrong by: whatever they answer is the newest.
+        // Cached clients tolerate no delay: each answer is the latest state.
         0..74 => match size(session, &text) {
             Ok(size) => assert_eq!(size, newest[at], "{text} by {by}"),
             Err(Error::NotFound) => assert_eq!(newest[at], 0, "{text} by {by}"),

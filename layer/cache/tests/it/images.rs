@@ -1,4 +1,4 @@
-//! Sidecars beside files: what they say is zeroes is not fetched, and nothing else is believed.
+//! Sidecars: zero blocks are not fetched, and wrong entries are ignored.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,12 +13,12 @@ use crate::world::{Origin, grow_old, pattern};
 
 const BLOCK: usize = 4096;
 
-/// So many blocks, of which every tenth is no zeroes; the last one is short.
+/// Returns data of this many blocks, of which every tenth is not zero and the last is short.
 fn memory(blocks: usize) -> Vec<u8> {
     let mut bytes = vec![0; blocks * BLOCK - 100];
     for (index, block) in bytes.chunks_mut(BLOCK).enumerate().step_by(10) {
         block.copy_from_slice(&pattern(block.len(), 1 + index as u8 % 100));
-        // Each is another one.
+        // All blocks differ.
         block[0] = 1;
         block[1..9].copy_from_slice(&index.to_le_bytes());
     }
@@ -37,7 +37,7 @@ fn zeros_of(bytes: &[u8]) -> ZeroMap {
     zeros
 }
 
-/// An origin with `memory` and its sidecar.
+/// Creates an origin with `memory` and its sidecar.
 fn origin_with(bytes: &[u8], change: impl FnOnce(&mut ImageFile)) -> Origin {
     let origin = Origin::new();
     origin.direct.put("memory", bytes);
@@ -67,7 +67,7 @@ impl Origin {
         self.direct.fs.setattr(&self.direct.cx, node, None, set).wait().expect("set");
     }
 
-    /// How much of `memory` is fetched by one that reads all of it, which must be right.
+    /// Reads `memory` through a new cache, verifies it, and returns the number of bytes fetched.
     fn fetched(&self, options: Options) -> u64 {
         let dir = tempfile::tempdir().expect("a directory");
         let cached = self.cached_with(dir.path(), options, StoreOptions::default());
@@ -90,7 +90,7 @@ fn zero_blocks_are_not_fetched_and_survive_restart() {
     grow_old();
     let dir = tempfile::tempdir().expect("a directory");
     let mut reads = 0;
-    // At first, in another life, and after damage to a block that is zeroes.
+    // First life, second life, and after damage to a zero block.
     for zeros in [bytes.len() as u64 - DATA_BYTES, 0, BLOCK as u64] {
         let cached = origin.cached(dir.path(), Contract::Immutable);
         assert!(cached.session.get("memory").expect("read") == bytes);
@@ -109,7 +109,7 @@ fn zero_blocks_are_not_fetched_and_survive_restart() {
     }
 }
 
-/// The largest data file of a cache.
+/// Opens the largest data file of a cache.
 fn data_file(cache: &Path) -> File {
     let folders = std::fs::read_dir(cache.join("objects")).expect("objects").flatten();
     let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
@@ -146,7 +146,7 @@ fn a_sidecar_of_another_user_is_not_believed() {
     let options = Options::default();
     let of = |sidecar: &SetAttr, file: &SetAttr| {
         let origin = origin_with(&bytes, |_| {});
-        // What is set does not move the time of modification.
+        // `set` leaves the time of modification unchanged.
         origin.set(NAME, sidecar);
         origin.set("memory", file);
         origin.fetched(options) == DATA_BYTES
@@ -214,12 +214,12 @@ fn only_traced_parts_are_prefetched() {
     let sidecar = Sidecar { files, trace }.encode().expect("a sidecar");
     origin.direct.put(NAME, &sidecar);
     let dir = tempfile::tempdir().expect("a directory");
-    // What came right after a change is else asked for again at the next open.
+    // Exclusive, as recent data would otherwise be fetched again at the next open.
     let options = Options { contract: Contract::Exclusive, ahead_bytes_max: 0, ..Options::default() };
     let cached = origin.cached_with(dir.path(), options, StoreOptions::default());
     let opened = cached.session.open("memory").expect("open");
     assert!(cached.session.read(opened, 0, 100).expect("read") == bytes[..100]);
-    // One block of the memory that is read and two of its step, and of the disk 200 blocks, 1, and 10 more.
+    // Of `memory`, the block read and two of its step; of `disk`, 200 blocks, 1, and 10 more.
     let expected = ((3 + 211) * BLOCK + sidecar.len()) as u64;
     let begun = std::time::Instant::now();
     while cached.cache.counts().fetched_bytes < expected {
@@ -293,13 +293,13 @@ fn blocks_of_other_files_are_copied_and_verified() {
             continue;
         }
         let lost = if is_damaged { BLOCK as u64 } else { 0 };
-        // Of 99 blocks that both have, the first of each row of ten; and ten that are new.
+        // The first of each row of ten, of 99 common blocks; and ten new ones.
         assert_eq!((counts.equal_bytes, counts.refused_bytes), (99 * BLOCK as u64 - lost, lost));
         assert_eq!(counts.fetched_bytes - before, 10 * BLOCK as u64 + lost);
     }
 }
 
-/// What a true sidecar says of a file that is there, with its table of digests.
+/// Returns a valid sidecar entry for a file, with its table of digests.
 fn said_of(origin: &Origin, name: &str, bytes: &[u8]) -> (ImageFile, Vec<u8>) {
     let attr = origin.direct.lookup(name).expect("it is there").attr;
     let data = bytes.chunks(BLOCK).filter(|block| block.iter().any(|byte| *byte != 0));
@@ -324,8 +324,7 @@ fn sidecar_with_a_wrong_digest_is_ignored_entirely() {
     let origin = Origin::new();
     origin.direct.put("disk", &disk);
     origin.direct.put("memory", &bytes);
-    // What it says of the memory was so before a block was written to that was zeroes; and of another block
-    // it has a wrong digest.
+    // The entry of `memory` predates a write to a zero block, and has a wrong digest of another.
     let (of_disk, disk_table) = said_of(&origin, "disk", &disk);
     let (mut of_memory, mut memory_table) = said_of(&origin, "memory", &before);
     memory_table[50 * 32] ^= 1;
@@ -357,7 +356,7 @@ fn trace_starts_at_first_file_and_counts_its_reads() {
     origin.direct.put("disk", &disk);
     origin.direct.put("vm.toml", b"version = 1");
     let (file, _) = said_of(&origin, "disk", &disk);
-    // Names that lead out of the directory, or nowhere, are none of its files.
+    // Names outside of the directory or of no file.
     let others = ["..", "nothere"].map(|name| ImageFile { name: name.into(), table: None, ..file.clone() });
     let [above, absent] = others;
     let files = vec![above, ImageFile { table: None, ..file }, absent];

@@ -1,4 +1,4 @@
-//! Directories with so many names that no caller should wait for all of them.
+//! Directories too large to be awaited as a whole.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -20,14 +20,15 @@ use crate::world::{Origin, Session, attach, name, opened_store};
 
 const NAMES: usize = 20_000;
 
-/// As other origins count them: that they are many is known by this.
+/// Size as other origins report it, which shows that the directory is large.
 const SIZE_BYTES: u64 = 32 * NAMES as u64;
 
-/// Answers the first page of a listing, and the others once it is let go. All that it has is large.
+/// An origin that returns the first page of a listing, and the others once released. All directories are
+/// large.
 #[derive(Default)]
 struct Slow {
     asked: AtomicU64,
-    /// How many names it has told.
+    /// Number of names returned.
     told: Arc<AtomicU64>,
     go_on: Arc<Promise<()>>,
 }
@@ -92,7 +93,7 @@ fn first_names_are_listed_before_the_last_are_fetched() {
         slow.told.load(Ordering::SeqCst) < NAMES as u64,
         "the origin has told all names before one is shown"
     );
-    // A name that is made and one that is removed while the rest is on its way.
+    // Change names while the listing is in progress.
     fs.unlink(cx, NodeId::ROOT, name("19999")).wait().expect("removed");
     session.put("new", b"");
 
@@ -112,7 +113,7 @@ fn first_names_are_listed_before_the_last_are_fetched() {
     assert!(slow.asked.load(Ordering::SeqCst) >= 2);
     let missing: Vec<_> = (0..NAMES - 1).filter(|n| !seen.contains(n.to_string().as_bytes())).collect();
     assert!(missing.is_empty(), "{} names are missing", missing.len());
-    // Listed again after a change by another it shows that change.
+    // A new listing shows another client's change.
     std::thread::sleep(Duration::from_millis(50));
     fs.unlink(cx, NodeId::ROOT, name("7")).wait().expect("removed");
     let (mut cookie, mut again) = (Cookie::START, HashSet::new());
@@ -128,7 +129,7 @@ fn first_names_are_listed_before_the_last_are_fetched() {
     assert!(again == seen, "{} names, and not {}", again.len(), seen.len());
 }
 
-/// Makes so many files in the root of the origin.
+/// Creates this many files in the root of the origin.
 fn make(origin: &Origin, count: usize) {
     let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
     for n in 0..count {
@@ -161,7 +162,7 @@ fn oversized_directory_is_cached_partly_and_listed_fully() {
     let options = Options { attr_refresh: Duration::from_secs(3600), ..Options::default() };
     let cache = tombolo_layer_cache::over(&*origin.export, store.clone(), options).expect("a cache");
     let session = attach(&cache);
-    // One that is looked up is kept, and not shown twice.
+    // A name looked up is cached, and shown once.
     session.lookup("39998").expect("there");
     for round in 0..2 {
         let file = open_root(&session);
@@ -169,7 +170,7 @@ fn oversized_directory_is_cached_partly_and_listed_fully() {
         loop {
             let next = page(&session, file, cookie).expect("a page");
             assert!(next.is_end() || !next.is_empty());
-            // A reader may go on after any entry.
+            // A reader may continue after any entry.
             pages += 1;
             let taken = if pages % 7 == 0 && !next.is_end() { 3 } else { usize::MAX };
             for entry in next.iter().take(taken) {
@@ -206,7 +207,7 @@ fn a_listing_ends_with_the_last_that_reads_it() {
     std::thread::sleep(Duration::from_millis(2500));
     slow.go_on.keep(());
     let mut asked = 0;
-    // What is on its way still comes.
+    // Wait for the requests in flight.
     while slow.asked.load(Ordering::SeqCst) != asked {
         asked = slow.asked.load(Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(500));
@@ -214,7 +215,7 @@ fn a_listing_ends_with_the_last_that_reads_it() {
     assert!(slow.told.load(Ordering::SeqCst) < 40_000, "it is listed on for nobody");
 }
 
-/// Makes so many directories with so many files in each in the root of the origin.
+/// Creates directories with this many files each in the root of the origin.
 fn make_directories(origin: &Origin, dirs: usize, files: usize) {
     let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
     for dir in 0..dirs {
@@ -249,7 +250,7 @@ fn index_stays_within_its_quarter() {
             let fs = session.fs.persistent_handles().expect("handles");
             fs.resolve(&session.cx, handle).wait()
         };
-        // One that stays open, one that is known, and the handle of one that nothing holds.
+        // An open file, a file with a look-up, and the handle of an unused one.
         let first = session.lookup("dir-0").expect("there");
         let in_first =
             |text: &str| session.fs.lookup(&session.cx, first.node, name(text)).wait().expect("there");
@@ -273,13 +274,13 @@ fn index_stays_within_its_quarter() {
             index_bytes = size;
         }
         assert!(index_bytes > CAPACITY / 8, "too little is kept: {index_bytes} bytes");
-        // A directory that is used all the time stays listed, though it was listed first.
+        // A directory in constant use stays listed, although it was listed first.
         assert!(relisted <= 10, "{contract:?}: the root was listed {relisted} times");
         let file = File { node: open.node, open: opened.open };
         session.read(file, 0, 1).expect("it is open");
         session.fs.getattr(&session.cx, known.node, None).wait().expect("it is known");
         assert!(store.info().objects < (dirs * files) as u64 / 2);
-        // By its handle it is found again, with the number that it had.
+        // The handle leads to the file with its former number.
         let found = again(&session, &handle).expect("found again");
         assert_eq!((found.node, found.attr.fileid), (left.node, left.attr.fileid));
     }

@@ -1,4 +1,4 @@
-//! The lease of a tree that one cache has for itself.
+//! The lease of a tree for one cache.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tombolo_layer_cache::{Claim, Contract, LEASE_NAME, LeaseError, LeaseState, L
 
 use crate::world::{Cached, Origin, attach, name, opened_store};
 
-/// So long that nothing is renewed or out of date within a test.
+/// A period without any renewal or expiry within a test.
 pub const LONG: Duration = Duration::from_secs(3600);
 
 pub const SHORT: Duration = Duration::from_millis(20);
@@ -71,7 +71,7 @@ impl Cached {
     }
 }
 
-/// The text that a cache of this directory leaves, as it is after its sudden end.
+/// Returns the text that a killed cache of this directory leaves.
 pub fn left_by(origin: &Origin, dir: &Path, host: &str) -> Vec<u8> {
     let cached = leased(&*origin.export, dir, claim(host, LONG)).expect("a cache");
     let text = origin.direct.get(LEASE_NAME).expect("a lease file");
@@ -97,7 +97,7 @@ fn killed_cache_regains_its_lease_before_others() {
     let text = left_by(&origin, dirs[0].path(), "first");
     origin.direct.put(LEASE_NAME, &text);
     assert_eq!(holder_of(leased(&*origin.export, dirs[1].path(), claim("second", LONG))), "first");
-    // It would wait for an hour if it were another's.
+    // Another's lease would be awaited for an hour.
     let again = leased(&*origin.export, dirs[0].path(), claim("first", LONG)).expect("its own");
     assert_eq!(again.lease(), Some(LeaseState::Held));
 }
@@ -195,7 +195,7 @@ fn names(fs: &Arc<dyn FileSystem>) -> Vec<String> {
     names.filter(|name| !name.starts_with('.') || name.len() > 2).collect()
 }
 
-/// A line that can be cut: then everything fails.
+/// A connection that can be cut, after which all requests fail.
 struct Line(AtomicBool);
 
 impl Around for Line {
@@ -213,7 +213,7 @@ fn unrenewable_lease_expires_and_is_reacquired() {
     let cached = leased(&far, dir.path(), claim("here", SHORT)).expect("a cache");
     assert_eq!(cached.session.get("file").expect("read"), b"one");
     line.0.store(true, Ordering::SeqCst);
-    // A renewal that was under way may still come to its end.
+    // A renewal in progress may still succeed.
     until("it has run out, and the origin would have to be asked", || {
         cached.lease() == Some(LeaseState::RunOut) && cached.session.get("file").is_err()
     });

@@ -1,4 +1,4 @@
-//! A cache's own lease from an earlier life: on an origin that is full, and beside a copy of its directory.
+//! A cache's own lease from an earlier life: on a full origin, and with a copy of its directory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tombolo_layer_cache::{Claim, LEASE_NAME, LeaseError, LeaseState, Life};
 use crate::lease::{LONG, SHORT, claim, holder_of, leased, left_by, until};
 use crate::world::{Origin, name};
 
-/// An origin that has no room for more files while that is so.
+/// An origin without space for more files while set.
 struct Full(AtomicBool);
 
 impl Around for Full {
@@ -62,7 +62,7 @@ fn cache_with_pending_changes_starts_without_a_lease() {
     full.0.store(false, Ordering::SeqCst);
     until("it has the lease", || begun.lease() == Some(LeaseState::Held));
     assert!(text(&origin).contains("host: here"));
-    // What others have is not taken in this way.
+    // Another's lease is not taken over.
     drop(begun);
     let elsewhere = tempfile::tempdir().expect("a directory");
     let _other = leased(&*origin.export, elsewhere.path(), claim("other", LONG)).expect("it is free");
@@ -84,7 +84,7 @@ fn late_lease_from_another_is_confirmed_first() {
         origin.direct.put(LEASE_NAME, &left);
         std::thread::sleep(10 * PERIOD);
         full.0.store(false, Ordering::SeqCst);
-        // When it was not taken yet.
+        // Last time without the lease.
         let mut before = Instant::now();
         loop {
             let looked = Instant::now();

@@ -1,4 +1,4 @@
-//! What outlives a restart, and what a sudden end.
+//! State that survives a restart or a kill.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,8 +16,8 @@ fn handle(cached: &Cached, text: &str) -> PersistentHandle {
     session.fs.persistent_handles().expect("handles").handle_of(&session.cx, node).wait().expect("a handle")
 }
 
-/// What a sudden end leaves: files as they are at this moment. The database is copied first: what it says
-/// rests on the others.
+/// Copies a directory as a kill would leave it. The database is copied first, as its rows depend on the other
+/// files.
 pub fn image(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("mkdir");
     let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();
@@ -26,7 +26,7 @@ pub fn image(from: &Path, to: &Path) {
         let target = to.join(file.file_name());
         match file.file_type().expect("a type").is_dir() {
             true => image(&file.path(), &target),
-            // One may be removed meanwhile.
+            // A file may be removed meanwhile.
             false => drop(std::fs::copy(file.path(), target)),
         }
     }
@@ -74,7 +74,7 @@ fn file_changed_while_cache_was_down_is_refetched() {
     assert!(matches!(cached.session.lookup("file"), Err(Error::NotFound)));
 }
 
-/// However it ends: no number is given to two files, and no byte is wrong.
+/// Ensures that a kill causes no reuse of a number and no wrong byte.
 #[test]
 fn kill_at_any_moment_causes_no_reuse_or_corruption() {
     let (origin, scratch) = (Origin::new(), tempfile::tempdir().expect("a directory"));
@@ -93,7 +93,7 @@ fn kill_at_any_moment_causes_no_reuse_or_corruption() {
             let (read, reads) = std::sync::mpsc::channel();
             let image_dir = &image_dir;
             scope.spawn(move || {
-                // After some files, not after a time: on a busy machine no number would be given by then.
+                // After a number of files, not a time: on a busy machine no number would be assigned by then.
                 reads.iter().take(3 * usize::from(life)).for_each(drop);
                 has_ended.store(true, Ordering::SeqCst);
                 image(dir_of_life, image_dir);
@@ -104,7 +104,7 @@ fn kill_at_any_moment_causes_no_reuse_or_corruption() {
                     cached.session.put(&text, &pattern(5000, n));
                 }
                 let node = cached.session.lookup(&text).expect("there").node;
-                // What is given out after the end was never given.
+                // Numbers assigned after the end do not count.
                 if !has_ended.load(Ordering::SeqCst) {
                     let other = numbers.insert(node.0, text.clone()).filter(|other| *other != text);
                     assert_eq!(other, None, "life {life}: number {} again, for {text}", node.0);

@@ -1,4 +1,4 @@
-//! All tests, in one program.
+//! All tests in one program.
 
 mod backing;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! Data that a layer above has: kept as far as they are the file's.
+//! Data offered by a layer above, stored if they are the file's.
 
 use tombolo_core::fs::{AccessMask, Attr, DataCache, Mode, NodeId, SetAttr, WeakAttr};
 use tombolo_layer_cache::{Contract, Options};
@@ -17,7 +17,7 @@ fn offer(session: &Session, attr: &Attr, offset: usize, bytes: &[u8]) {
         .expect("heard");
 }
 
-/// Asks whether the user may read and write the file.
+/// Checks that the user may read and write the file.
 fn may_change(session: &Session, node: u64) {
     let rights = AccessMask::READ | AccessMask::WRITE;
     session.fs.access(&session.cx, NodeId(node), rights).wait().expect("its maker may");
@@ -31,7 +31,7 @@ fn offered_data_are_not_fetched() {
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
     let attr = session.lookup("file").expect("there").attr;
-    // The ends are no whole blocks, but for the end of the file.
+    // Partial blocks at the ends, except at the end of the file.
     offer(session, &attr, 10, &bytes[10..200_000]);
     offer(session, &attr, 150_000, &bytes[150_000..]);
     assert!(session.get("file").expect("read") == bytes);
@@ -55,7 +55,7 @@ fn data_of_recent_changes_ripen_and_survive_restart() {
     }
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
-    // Attributes are asked for anew: they tell whether another has changed it meanwhile.
+    // Attributes are fetched again to detect changes by others.
     let asked = || ["read", "readdir", "access"].map(|operation| origin.asked(operation));
     let before = asked();
     may_change(session, session.lookup("file").expect("there").node.0);
@@ -63,7 +63,7 @@ fn data_of_recent_changes_ripen_and_survive_restart() {
     assert!(session.get("file").expect("read") == bytes);
     assert_eq!(asked(), before);
     let reads = before[0];
-    // What is written now may be changed by another in the same tick, once this life is over.
+    // Another client may change it within the same tick after this life.
     session.put("file", &pattern(LEN, 2));
     let attr = session.lookup("file").expect("there").attr;
     offer(session, &attr, 0, &pattern(LEN, 2));
@@ -86,7 +86,7 @@ fn names_of_recent_changes_survive_own_changes() {
     session.put("two", b"2");
     assert_eq!(session.list(), ["one", "two"]);
     assert_eq!(origin.asked("readdir"), listings);
-    // From here on another may have changed it in the same tick.
+    // From now on another client may have changed it within the same tick.
     cached.cache.invalidate();
     assert_eq!(session.list(), ["one", "two"]);
     assert!(origin.asked("readdir") > listings, "listed anew");

@@ -1,4 +1,4 @@
-//! Files that are cached otherwise than the rest, by their names.
+//! Rules that select options by file names.
 
 use std::time::{Duration, Instant};
 
@@ -39,10 +39,10 @@ fn each_file_has_the_contract_of_its_name() {
         );
         node.wait().expect("mknod");
     }
-    // What came too soon after a change is not kept for another life.
+    // Recent data are not reused in another life.
     grow_old();
     let immutable = Options { contract: Contract::Immutable, ..Options::default() };
-    // Found by name, and after a restart by the number alone.
+    // Found by name, and after a restart by number alone.
     let mut nodes = Vec::new();
     for life in 0..2 {
         let rules = vec![rule("*.iso", immutable), rule("fixed/*", immutable)];

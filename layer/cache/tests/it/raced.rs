@@ -1,4 +1,4 @@
-//! Answers that overtake each other: each fact that one brought is kept.
+//! Replies out of order: the facts of each are cached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use tombolo_mem::Sink;
 
 use crate::world::{Origin, Session, name, pattern};
 
-/// An origin that answers some of what is asked at a time sooner than the rest, until it is dead.
+/// An origin that answers concurrent requests out of order, until it fails.
 struct Racing<T: ?Sized>(Arc<T>, Arc<Line>);
 
 struct Line {
@@ -93,7 +93,7 @@ impl FileSystem for Racing<dyn FileSystem> {
         rename flush fsync write statfs syncfs forget release profile persistent_handles);
 }
 
-/// So many directories, and files in each: as many as a run may take.
+/// Returns the numbers of directories, files in each, and runs.
 fn sizes() -> (usize, usize, u32) {
     match std::env::var_os("TOMBOLO_LONG") {
         Some(_) => (100, 100, 10),
@@ -112,7 +112,7 @@ fn make(session: &Session, dirs: usize, files: usize) {
     }
 }
 
-/// Lists a directory and reads all that is in it, as `diff -r` does.
+/// Lists a directory and reads all its files, as `diff -r` does.
 fn compare(session: &Session, node: NodeId) -> Result<usize> {
     let (fs, cx) = (&session.fs, &session.cx);
     let open = fs.open(cx, node, OpenFlags::READ | OpenFlags::DIRECTORY).wait()?.open;
@@ -156,7 +156,7 @@ fn repeated_read_does_not_use_the_origin() {
             let cached = racing.cached(dir.path(), contract);
             assert_eq!(compare(&cached.session, NodeId::ROOT).expect("read"), dirs * files);
             line.is_dead.store(true, Ordering::SeqCst);
-            // What is brought ahead may go on for a while, in vain: nothing that is known may suffer by that.
+            // Prefetches may still fail for a while, which must not invalidate cached state.
             let again = compare(&cached.session, NodeId::ROOT);
             assert_eq!(again.expect("all is here"), dirs * files, "{contract:?}, run {run}");
         }

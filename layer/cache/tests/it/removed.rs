@@ -1,4 +1,4 @@
-//! Files that are removed: nothing is kept of them once nothing holds them.
+//! Removed files: all state is dropped once nothing holds them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn world(origin: &Origin, dir: &Path, contract: Contract) -> World {
 }
 
 impl World {
-    /// Waits until so many objects are kept, beside the root.
+    /// Waits until at most this many objects remain, apart from the root.
     fn await_rows(&self, most: u64) {
         let late = Instant::now() + Duration::from_secs(60);
         loop {
@@ -80,7 +80,7 @@ fn of_what_was_removed_nothing_is_kept() {
                 session.forget(made.expect("link").entry.node);
                 linked.push(link);
             }
-            // Now and then what is known of it is on the disk before it is removed.
+            // Commit its state now and then before it is removed.
             if n % 500 == 0 {
                 world.store.info();
             }
@@ -149,7 +149,7 @@ fn a_file_that_has_another_name_keeps_its_number() {
         session.put("file", b"text");
         let node = session.lookup("file").expect("there").node;
         [node, node].into_iter().for_each(|node| session.forget(node));
-        // Here where all changes come by here, and else at the origin, behind the cache's back.
+        // Through the cache if all changes are made there, otherwise at the origin.
         let (by, theirs) = match contract {
             Contract::Exclusive => (session, node),
             _ => (&origin.direct, origin.direct.lookup("file").expect("there").node),
@@ -186,14 +186,14 @@ fn remains_of_removed_files_are_dropped_at_restart() {
         .wait()
         .expect("made");
     (0..20).for_each(|n| first.session.put(&format!("file-{n}"), b"text"));
-    // So that all names are kept, and nothing of it is too new to be believed in another life.
+    // Cache all names, old enough to be reused in another life.
     first.session.list();
     crate::world::grow_old();
     let open: Vec<_> = (0..10).map(|n| first.session.open(&format!("file-{n}")).expect("open")).collect();
     (0..10).for_each(|n| first.session.unlink(&format!("file-{n}")));
     crate::world::grow_old();
     assert_eq!((open.len(), first.store.info().objects), (10, 22));
-    // As it is when the process is killed.
+    // A copy as a kill would leave it.
     let killed = tempfile::tempdir().expect("a directory");
     copy(dir.path(), killed.path());
     let second = world(&origin, killed.path(), Contract::Exclusive);

@@ -1,4 +1,4 @@
-//! An origin that gives the handle and the inode number of a file that is gone to the next that is made.
+//! An origin that reuses the handle and inode number of a removed file.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use crate::world::{Origin, name, pattern};
 
 struct Reusing<T: ?Sized> {
     inner: Arc<T>,
-    /// The handle of each is its place.
+    /// Handles by index.
     given: Arc<Mutex<Vec<PersistentHandle>>>,
 }
 

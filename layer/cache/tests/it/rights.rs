@@ -1,4 +1,4 @@
-//! What is here is given only to those whom the origin gives it.
+//! Permissions on cached state.
 
 use tombolo_core::Error;
 use tombolo_core::fs::{AccessMask, Mode, NewMode, NodeId, OpenFlags, SetAttr};

@@ -1,4 +1,4 @@
-//! One cache that lends to another.
+//! A cache that lends to another.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use tombolo_layer_cache::{BorrowOptions, Contract, Options, Prefetch};
 
 use crate::world::{Cached, Origin, pattern};
 
-/// However busy the machine is.
+/// Timeouts for the busiest machine.
 pub const PATIENT: BorrowOptions =
     BorrowOptions { patience: Duration::from_secs(60), idle: Duration::from_secs(3600) };
 
-/// Listings would tell another time.
+/// Returns options without listings, which would show other times.
 pub fn options(contract: Contract) -> Options {
     Options { contract, prefetch: Prefetch::Off, ..Options::default() }
 }
 
-/// One whose files are all old enough to be lent.
+/// Creates an origin whose files are all old enough to be lent.
 pub fn old_origin() -> Origin {
     fn earlier(attr: Attr) -> Attr {
         let earlier = |time: Timestamp| Timestamp { secs: time.secs - 3600, ..time };
@@ -29,7 +29,7 @@ pub fn old_origin() -> Origin {
     Origin::new().with_clock(earlier)
 }
 
-/// The owner of the cache in a directory, which lends.
+/// Creates a cache in a directory that lends.
 pub fn owner(origin: &Origin, dir: &Path, store: StoreOptions) -> Cached {
     let mut owner = origin.cached_with(dir, options(Contract::Exclusive), store);
     owner.cache.share().expect("a socket");
@@ -56,7 +56,7 @@ struct Two {
 }
 
 impl Two {
-    /// Two places for caches, and an origin with such files.
+    /// Creates two cache directories, and an origin with these files.
     fn new(files: &[(&str, &[u8])]) -> Self {
         Self::of(old_origin(), files)
     }
@@ -97,7 +97,7 @@ fn data_cached_by_the_owner_are_not_refetched() {
 fn data_missing_at_the_owner_are_fetched_once() {
     let large = pattern(8 << 20, 3);
     let two = Two::new(&[("large", &large)]);
-    // What comes ahead would make it a matter of time.
+    // Read-ahead would make the result depend on timing.
     let options = Options { ahead_bytes_max: 0, ..options(Contract::Exclusive) };
     let mut owner = two.origin.cached_with(two.dirs[0].path(), options, StoreOptions::default());
     owner.cache.share().expect("a socket");
@@ -146,7 +146,7 @@ fn another_version_is_not_borrowed() {
 fn data_of_recent_changes_are_not_lent() {
     let two = Two::of(Origin::new(), &[]);
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
-    // On a busy machine it may be old by the time that it comes.
+    // On a busy machine it may be old on arrival.
     let is_young = |n: u8| {
         let (name, began) = (format!("file-{n}"), Instant::now());
         two.origin.direct.put(&name, &pattern(1000, n));
@@ -181,7 +181,8 @@ fn lent_data_are_not_evicted() {
     assert!(owner.session.get("file-0").expect("read") == bytes[0]);
     assert_eq!(two.origin.asked("read"), reads, "both still have it");
 
-    // More than may be held: these the borrower fetches, and the owner's cache stays as large as it may be.
+    // Beyond the owner's limit of locked data, the borrower fetches, and the owner's cache stays within its
+    // bound.
     for (name, bytes) in &files {
         assert!(owner.session.get(name).expect("read") == *bytes);
         assert!(borrower.session.get(name).expect("read") == *bytes);
@@ -211,7 +212,7 @@ fn returned_data_can_be_evicted() {
         assert_eq!(borrower.cache.counts().borrowed_bytes, 200_000, "round {round}");
         drop(borrower);
     }
-    // One that does not read it any more keeps it no longer.
+    // Idle files are returned.
     let idle =
         two.origin.cached_with(two.dirs[1].path(), options(Contract::Exclusive), StoreOptions::default());
     let soon = BorrowOptions { idle: Duration::from_millis(100), ..PATIENT };
@@ -223,7 +224,7 @@ fn returned_data_can_be_evicted() {
             assert!(owner.session.get(name).expect("read") == *bytes);
         }
     };
-    // The connection's end may come a little later.
+    // The connection may end a little later.
     until("all is evicted in turn", || {
         let before = two.origin.asked("read");
         read_all();
@@ -272,7 +273,7 @@ fn damaged_block_is_not_lent() {
     assert_eq!((counts.fetched_bytes, counts.borrowed_bytes), (64 << 10, (1 << 20) - (64 << 10)));
 }
 
-/// Two that both lend and borrow, and end and begin anew.
+/// Restarts two caches that both lend and borrow.
 #[test]
 fn each_open_of_a_borrower_reads_current_data() {
     let (two, mut random) = (Two::new(&[]), fastrand::Rng::with_seed(9));

@@ -1,4 +1,4 @@
-//! Owners and borrowers that lie, or say nothing.
+//! Malicious or silent owners and borrowers.
 
 use std::fs::File;
 use std::ops::Range;
@@ -22,7 +22,7 @@ const HELLO: u8 = 1;
 const BORROW: u8 = 2;
 const RELEASE: u8 = 3;
 
-/// One end of a connection, which says what the test wants.
+/// One end of a connection, controlled by the test.
 struct Peer(OwnedFd);
 
 impl Peer {
@@ -31,11 +31,11 @@ impl Peer {
     }
 
     fn say(&self, message: &[u8]) {
-        // It may have been cut off.
+        // The connection may be closed.
         let _ = packet::send(&self.0, message, &[]);
     }
 
-    /// The next message and what came along; `None` at the end.
+    /// Receives the next message with its descriptors; `None` at the end.
     fn hear(&self) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
         let (mut buffer, late) = ([0; 8192], Instant::now() + Duration::from_secs(20));
         loop {
@@ -60,7 +60,7 @@ impl Peer {
         self
     }
 
-    /// How much is lent of a file to a user, and in how many descriptors.
+    /// Returns the bytes of a file lent to a user, and the number of descriptors.
     fn borrow(&self, origin: &Origin, name: &str, uid: u32) -> (u64, usize) {
         self.say(&ask(origin, name, uid, 0..u64::MAX));
         let (answer, descriptors) = self.hear().expect("an answer");
@@ -121,13 +121,13 @@ fn owner_lends_only_with_read_permission_of_the_origin() {
     origin.direct.fs.setattr(&origin.direct.cx, node, None, &set).wait().expect("setattr");
     let owner = owner(&origin, dir.path(), StoreOptions::default());
     owner.session.of_user(7).get("secret").expect("read");
-    // A proxy that does not ask the origin itself.
+    // A proxy that does not query the origin itself.
     let peer = Peer::connected(dir.path()).greet(volume_of(&origin));
     for _ in 0..2 {
         assert_eq!(peer.borrow(&origin, "secret", 8), (0, 0));
         assert_eq!(peer.borrow(&origin, "secret", 7), (100_000, 1));
     }
-    // For reading only.
+    // Read-only.
     peer.say(&ask(&origin, "secret", 7, 0..1));
     let (_, descriptors) = peer.hear().expect("an answer");
     let mut file = File::from(descriptors.into_iter().next().expect("a descriptor"));
@@ -182,7 +182,7 @@ fn misbehaving_borrower_is_disconnected_without_effect_on_others() {
     assert_eq!(good.borrow(&origin, "file", 0), (100_000, 1));
 }
 
-/// What a lying owner answers to each question: extents, and a descriptor beside them.
+/// A malicious owner's answer to every request: extents, and a descriptor.
 type Lie<'a> = (&'a str, Vec<(u64, u64)>, Option<BorrowedFd<'a>>);
 
 #[test]
@@ -255,7 +255,7 @@ fn unresponsive_owner_is_not_waited_for() {
     assert!(asked.into_inner() > 0, "it was asked");
 }
 
-/// Runs `test` while a peer listens as an owner would, welcomes all, and does `answer` to each question.
+/// Runs `test` with a peer as owner, which accepts all handshakes and calls `answer` for each request.
 fn with_owner(dir: &Path, answer: impl Fn(&Peer, u64) + Sync, test: impl FnOnce()) {
     let listener = packet::listen(&dir.join("share"), 0o600, 8).expect("listen");
     let ours = Arc::new(());
@@ -264,7 +264,7 @@ fn with_owner(dir: &Path, answer: impl Fn(&Peer, u64) + Sync, test: impl FnOnce(
         scope.spawn(|| {
             let mut peers: Vec<Peer> = Vec::new();
             let mut buffer = [0; 8192];
-            // What was sent before the end is heard.
+            // Messages sent before the end are received.
             let mut is_last = false;
             while !is_last {
                 is_last = running.strong_count() == 0;

@@ -1,4 +1,4 @@
-//! Disks that fail for a while, and caches that are too small.
+//! Failing disks, and caches that are too small.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -14,11 +14,11 @@ fn index(dir: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open(dir.join("index.db")).expect("the index")
 }
 
-/// Rows that could not be written are not taken for names that are not there.
+/// Ensures that rows lost on a write error do not count as absent names.
 #[test]
 fn index_write_failures_hide_no_name() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    // More than are written as one.
+    // More than one part.
     let names: Vec<_> = (0..1500).map(|n| format!("file-{n}")).collect();
     names.iter().for_each(|text| origin.direct.put(text, b""));
     grow_old();
@@ -29,7 +29,7 @@ fn index_write_failures_hide_no_name() {
         assert_eq!(cached.session.list().len(), names.len());
         cached.cache.flush();
         index(dir.path()).execute_batch("alter table away rename to names").expect("mended");
-        // Something is learnt of the directory that is no change of it.
+        // A look-up that changes the cached directory, not the origin's.
         cached.session.of_user(1000).lookup("file-0").expect("there");
         cached.cache.flush();
     }
@@ -40,7 +40,7 @@ fn index_write_failures_hide_no_name() {
     }
 }
 
-/// What is fetched anew in place of damaged data takes no more room than those did.
+/// Ensures that data fetched again after damage do not increase the accounted size.
 #[test]
 fn data_that_were_damaged_are_counted_once() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));

@@ -1,4 +1,4 @@
-//! Walks over a far tree.
+//! Walks over a distant tree.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::world::{Origin, Session, name, pattern};
 
 const WIDTH: usize = 4;
 
-/// Directories in directories.
+/// Creates nested directories.
 fn make(session: &Session, parent: NodeId, depth: usize) {
     for n in 0..WIDTH {
         let (text, mode) = (format!("dir-{n}"), NewMode::settled(Mode::new(0o755)));
@@ -27,8 +27,7 @@ fn named(n: usize) -> String {
     format!("file-{n:03}")
 }
 
-/// Lists all directories below one, as find(1) does. How many there are; `waited` counts those that were not
-/// here.
+/// Lists all directories below one, as find(1) does, and returns their number; `waited` counts uncached ones.
 fn walk(session: &Session, node: NodeId, waited: &AtomicU64) -> usize {
     let opened =
         session.fs.open(&session.cx, node, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");
@@ -134,7 +133,7 @@ fn sequential_file_reader_finds_most_files_prefetched() {
 fn a_reader_of_one_file_has_no_other_fetched() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     (0..10).for_each(|n| origin.direct.put(&named(n), &pattern(3000, n as u8)));
-    // So new that each open reads it again.
+    // Too recent to be cached, so each open reads it again.
     let cached = origin.cached(dir.path(), Contract::CloseToOpen);
     (0..3).for_each(|_| assert_eq!(cached.session.get(&named(4)).expect("there").len(), 3000));
     std::thread::sleep(Duration::from_millis(100));
@@ -153,7 +152,7 @@ fn after_two_names_of_a_directory_all_are_known() {
         assert!(cached.session.lookup("none").is_err());
         origin.asked_in_all() - before
     };
-    // The listing is under way.
+    // Wait for the listing.
     let late = Instant::now() + Duration::from_secs(60);
     while asks() > 0 {
         assert!(Instant::now() < late, "it is not listed");
@@ -172,7 +171,7 @@ fn a_path_through_small_directories_asks_once_for_each() {
     let second = look(first, "dir-2").expect("there").node;
     look(second, "dir-3").expect("there");
     assert_eq!((origin.asked("lookup"), origin.asked("readdir")), (1, 2));
-    // What else is there came along, and what is not.
+    // The listing shows all present and absent names.
     assert!(look(second, "dir-0").is_ok() && look(second, "none").is_err() && look(first, "none").is_err());
     assert_eq!((origin.asked("lookup"), origin.asked("readdir")), (1, 2));
 }
@@ -213,7 +212,7 @@ fn lookups_in_consecutive_directories_are_a_walk() {
     make(&origin.direct, NodeId::ROOT, 3);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
-    // As git status looks at what it knows.
+    // Look-ups of all cached names, as by git status.
     fn look(session: &Session, parent: NodeId, depth: usize) {
         for n in 0..WIDTH {
             let below =
@@ -261,12 +260,12 @@ fn a_listing_does_not_undo_what_is_changed_meanwhile() {
                 std::thread::sleep(Duration::from_millis(4 * round));
                 session.put(&kept, b"here");
                 session.fs.unlink(&session.cx, NodeId::ROOT, name(&gone)).wait().expect("unlink");
-                // A look-up would bring right what a listing has made wrong.
+                // A look-up would repair errors of a listing.
                 (0..50).filter(|_| round % 2 == 1).for_each(|_| looks());
             });
             let _ = walk(session, NodeId::ROOT, &AtomicU64::new(0));
         });
-        // With the right of the new version the names that are here are what is looked at.
+        // With a cached permission for the new version, the cached names are used.
         let right = session.fs.access(&session.cx, NodeId::ROOT, AccessMask::READ | AccessMask::EXECUTE);
         right.wait().expect("the superuser");
         looks();

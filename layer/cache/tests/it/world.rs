@@ -1,4 +1,4 @@
-//! An origin in memory, a cache of it, and one that changes the origin behind the cache's back.
+//! An origin in memory, a cache of it, and a session that changes the origin behind the cache.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions}
 use tombolo_layer_cache::{CacheExport, Contract, Options, Policy};
 use tombolo_mem::{Region, Sink, Source};
 
-/// The origin, with a session of its own that knows nothing of caches.
+/// The origin, with a session that bypasses the cache.
 pub struct Origin {
     pub export: Arc<dyn Export>,
     pub direct: Session,
     counters: Arc<Counters>,
 }
 
-/// A session and a user of it.
+/// A session with a user.
 #[derive(Clone)]
 pub struct Session {
     pub fs: Arc<dyn FileSystem>,
     pub cx: Ctx,
 }
 
-/// A cache and a session of it.
+/// A cache with a session.
 pub struct Cached {
     pub cache: CacheExport,
     pub session: Session,
@@ -51,7 +51,7 @@ impl Origin {
         Self::after(None)
     }
 
-    /// One whose every answer takes a while.
+    /// Creates an origin that delays every answer.
     pub fn far(delay: Duration) -> Self {
         Self::after(Some(delay))
     }
@@ -66,28 +66,27 @@ impl Origin {
         Self { direct, ..Self::of(far) }
     }
 
-    /// One that is there.
+    /// Wraps an existing export.
     pub fn of(export: Arc<dyn Export>) -> Self {
         let (direct, counters) = (attach(&*export), Counters::new());
         Self { export: Arc::new(stats::over(export, counters.clone())), direct, counters }
     }
 
-    /// The same behind another clock, for all access but by `direct`. Listings tell the times of this one all
-    /// the same.
+    /// Changes the attributes seen through the export by `clock`, except in listings and by `direct`.
     pub fn with_clock(self, clock: fn(Attr) -> Attr) -> Self {
         Self { export: Arc::new(Clocked(self.export, clock)), ..self }
     }
 
-    /// How often the cache has asked for an operation.
+    /// Returns the cache's number of requests of one operation.
     pub fn asked(&self, operation: &str) -> u64 {
         let all = self.counters.snapshot().operations;
         all.iter().filter(|each| each.name == operation).map(|each| each.count).sum()
     }
 
-    /// How often it has asked for anything.
+    /// Returns the cache's number of requests.
     pub fn asked_in_all(&self) -> u64 {
         let all = self.counters.snapshot().operations;
-        // What ends an opening may come any time after.
+        // Openings and look-ups may be released at any time.
         let all = all.iter().filter(|each| !["release", "forget"].contains(&&*each.name));
         all.map(|each| each.count).sum()
     }
@@ -108,13 +107,13 @@ impl Origin {
     }
 }
 
-/// The store of a cache of such an origin.
+/// Opens the store of a cache of this origin.
 pub fn opened_store(dir: &Path, options: StoreOptions) -> Arc<Store> {
     let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
     await_store(dir, || Store::open(dir, &identity, options))
 }
 
-/// A store whose last owner may still be about to end.
+/// Opens a store, waiting for the end of its last owner.
 pub fn await_store(dir: &Path, open: impl Fn() -> std::result::Result<Arc<Store>, OpenError>) -> Arc<Store> {
     for _ in 0..6000 {
         match open() {
@@ -135,12 +134,12 @@ impl Session {
         self.fs.lookup(&self.cx, NodeId::ROOT, name(text)).wait()
     }
 
-    /// Makes a file, or empties it, and writes it.
+    /// Creates or truncates a file, and writes it.
     pub fn put(&self, text: &str, bytes: &[u8]) {
         self.put_in(NodeId::ROOT, text, bytes);
     }
 
-    /// The same in a directory.
+    /// Creates or truncates a file in a directory, and writes it.
     pub fn put_in(&self, parent: NodeId, text: &str, bytes: &[u8]) {
         let mode = NewMode::settled(Mode::new(0o644));
         let flags = OpenFlags::WRITE | OpenFlags::TRUNCATE;
@@ -155,12 +154,12 @@ impl Session {
         self.fs.release(&self.cx, file);
     }
 
-    /// The names in the root.
+    /// Returns the names in the root.
     pub fn list(&self) -> Vec<String> {
         self.list_of(NodeId::ROOT)
     }
 
-    /// The names in a directory.
+    /// Returns the names in a directory.
     pub fn list_of(&self, node: NodeId) -> Vec<String> {
         let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
         let opened = self.fs.open(&self.cx, node, flags).wait().expect("open");
@@ -196,7 +195,7 @@ impl Session {
         Ok(bytes)
     }
 
-    /// All of a file, by an opening of its own.
+    /// Reads a whole file through an opening of its own.
     pub fn get(&self, text: &str) -> Result<Vec<u8>> {
         let file = self.open(text)?;
         let mut bytes = Vec::new();
@@ -215,17 +214,17 @@ impl Session {
     }
 }
 
-/// Bytes that tell where they stand.
+/// Returns bytes that depend on their offsets.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at / 7 + at / 4096) as u8 ^ seed).collect()
 }
 
-/// Data that are younger than this are not believed in another life.
+/// Waits until present data are old enough to be reused in another life.
 pub fn grow_old() {
     std::thread::sleep(Duration::from_millis(2100));
 }
 
-/// An origin whose clock shows something else, where a look-up, an open or a getattr tells of it.
+/// An origin with another clock in look-ups, opens and getattr.
 struct Clocked<T: ?Sized>(Arc<T>, fn(Attr) -> Attr);
 
 impl Export for Clocked<dyn Export> {

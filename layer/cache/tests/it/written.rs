@@ -1,4 +1,4 @@
-//! Files that are written here while they are read.
+//! Files written through the cache while they are read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -55,7 +55,7 @@ fn only_what_was_written_is_asked_for_again() {
         let at = MIB + round * 5000;
         bytes[at..at + 3000].fill(round as u8);
         write(session, writer, at, &bytes[at..at + 3000]);
-        // As a layer above does that has the times of what it sends.
+        // As a layer above does with the times of its writes.
         let set = SetAttr { mode: Some(tombolo_core::fs::Mode::new(0o640)), ..SetAttr::default() };
         session.fs.setattr(&session.cx, writer.node, Some(writer), &set).wait().expect("set");
         let asked = (origin.asked("read"), origin.asked("getattr"));
@@ -127,15 +127,15 @@ fn concurrent_changes_of_a_written_file_are_seen() {
     }
 }
 
-/// Numbers that only grow, in places beside each other: what a reader gets is no older than what had been
-/// written before it began.
+/// Writes increasing numbers to adjacent places: a read returns none older than those written before it
+/// began.
 #[test]
 fn nothing_is_read_that_was_written_over_before() {
     const PLACES: usize = 40;
     const STEP: usize = 30_000;
     let (origin, dir) = (Origin::far(Duration::from_micros(300)), tempfile::tempdir().expect("a directory"));
     origin.direct.put("disk", &vec![0; PLACES * STEP]);
-    // Too small for all of it, and others: it is evicted now and then.
+    // A capacity too small for all causes evictions.
     origin.direct.put("other", &pattern(2 * MIB, 1));
     grow_old();
     let store = StoreOptions { capacity_bytes: 3 * MIB as u64, ..StoreOptions::default() };
@@ -186,7 +186,7 @@ fn a_sudden_end_leaves_no_part_of_before() {
     let session = &cached.session;
     let reader = session.open("disk").expect("open");
     assert!(read_all(session, reader) == bytes);
-    // It is written down by now.
+    // Wait for the commit.
     std::thread::sleep(Duration::from_millis(1500));
     for round in 0..4 {
         let writer = open_as(session, "disk", OpenFlags::WRITE);
@@ -204,7 +204,7 @@ fn a_sudden_end_leaves_no_part_of_before() {
     }
 }
 
-/// An origin that performs writes when it is let, whether or not the caller waits.
+/// An origin that performs writes when released, even if the caller has stopped waiting.
 struct Late<T: ?Sized>(Arc<T>, Arc<Held>);
 
 #[derive(Default)]
@@ -229,7 +229,7 @@ impl FileSystem for Late<dyn FileSystem> {
         let (told, outcome) = (performed.clone(), Arc::new(Mutex::new(None)));
         let written = outcome.clone();
         self.1.writes.lock().expect("no panic").push(Box::new(move || {
-            // Its own opening: the caller's may have ended.
+            // An opening of its own, as the caller's may have ended.
             let opened = fs.open(&cx, file.node, OpenFlags::WRITE).wait();
             let write = |open| fs.write(&cx, File { open, ..file }, &how, from).wait();
             *outcome.lock().expect("no panic") = Some(opened.and_then(|opened| write(opened.open)));

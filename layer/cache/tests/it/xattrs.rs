@@ -1,4 +1,4 @@
-//! Extended attributes of an origin that has them.
+//! Extended attributes on an origin that supports them.
 
 use tombolo_core::fs::{Mode, NodeId, SetAttr, XattrName, XattrSet};
 use tombolo_core::{Error, Result};
