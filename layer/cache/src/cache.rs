@@ -275,7 +275,7 @@ impl Cache {
             match data.file.write(start, &mut bytes) {
                 Err(Error::NoSpace | Error::QuotaExceeded)
                     if self.store.kept_bytes() > left && self.drop_next() => {}
-                // Evicted files occupy the disk until the commit thread closes them.
+                // Evicted files occupy the disk until the commit thread releases them.
                 Err(Error::NoSpace | Error::QuotaExceeded) if !has_waited => {
                     self.store.flush();
                     has_waited = true;

@@ -39,7 +39,7 @@ pub(crate) struct Image {
     pub sidecar: Sidecar,
     /// Length of its head; the tables follow.
     head_bytes: usize,
-    /// A prefetch of its trace has started, or ended.
+    /// A prefetch of its trace has been started.
     is_begun: AtomicBool,
     /// A prefetch of its trace is in progress.
     is_coming: AtomicBool,

@@ -170,10 +170,10 @@ fn put_over(
     let granted =
         is_leased.then(|| granted::Keeper::start(&cache.origin, &cache.objects.shared.term)).transpose()?;
     let cache = Arc::new(cache);
-    // There may be less than there was in an earlier life.
+    // The capacity may be smaller than in an earlier life.
     cache.make_room();
     cache.look_for_unnamed();
-    // Before any session has nodes.
+    // Before any session has look-ups.
     cache.bound_index();
     if let Some(lease) = &cache.lease {
         let told = Arc::downgrade(&cache);

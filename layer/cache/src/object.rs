@@ -284,8 +284,8 @@ impl Object {
         match attr.ctime.cmp(&state.attr.ctime) {
             Ordering::Less if overlaps || is_late => return true,
             Ordering::Equal if is_late => return true,
-            // Data received with the reply are not of the cached version. A local change may have followed it
-            // or not.
+            // The reply shows another version than the cached one, but not whether a local change has
+            // followed.
             Ordering::Greater if is_late => {
                 state.follow(attr, asked, contract);
                 return true;

@@ -23,8 +23,8 @@ pub enum Contract {
 }
 
 impl Contract {
-    /// Returns `true` if sessions can be notified of all changes ([`Changes`](tombolo_core::fs::Changes)):
-    /// changes by others at the origin go unnoticed.
+    /// Returns `true` if sessions can be notified of all changes ([`Changes`](tombolo_core::fs::Changes)).
+    /// Under the other contracts, changes by others at the origin go unnoticed.
     pub fn tells_changes(self) -> bool {
         matches!(self, Self::Immutable | Self::Exclusive)
     }

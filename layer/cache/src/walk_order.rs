@@ -18,7 +18,7 @@ pub(crate) struct WalkOrder<T> {
 /// Path of a directory as its index in each listing.
 type Place = Arc<[u32]>;
 
-/// Depth beyond which order is not tracked.
+/// Maximum depth of a place; deeper directories are ordered among themselves only.
 const DEPTH_MAX: usize = 64;
 
 /// Maximum number of places; beyond that, those of taken directories are dropped.

@@ -3,7 +3,7 @@
 
 use tombolo_core::fs::NameBuf;
 
-/// Changes in progress, as few as the operations that make them.
+/// Changes in progress, at most one per operation.
 #[derive(Debug, Default)]
 pub(crate) struct ChangesUnderWay {
     changes: Vec<UnderWay>,
@@ -20,7 +20,7 @@ struct UnderWay {
     names: Vec<NameBuf>,
     /// Another change was in progress at some time meanwhile.
     has_company: bool,
-    /// Another change of one of its names was.
+    /// Another change of one of its names was in progress meanwhile.
     has_rival: bool,
 }
 

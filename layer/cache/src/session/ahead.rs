@@ -169,7 +169,7 @@ impl View {
     /// Lists queued directories until none is left.
     async fn walk(mut self) {
         while let Some(dir) = self.cache().walk.next() {
-            // Faster for no program's own walk, at more bytes (docs/decisions/cache-layer.md).
+            // A program's own walk was no faster with it, at more bytes (docs/decisions/cache-layer.md).
             self.cx.lists_subdirectories = self.cache().options_of(&dir).prefetch == Prefetch::Tree;
             match UnderWay::begin(self.cache(), &dir) {
                 // A caller will see the error itself.

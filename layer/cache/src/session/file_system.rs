@@ -88,7 +88,7 @@ macro_rules! unless_read_only {
     };
 }
 
-/// Returns the value, or from the caller with the failure.
+/// Evaluates to the value, or returns the failure from the caller.
 macro_rules! or_answer {
     ($result:expr) => {
         match $result {

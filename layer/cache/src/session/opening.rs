@@ -79,7 +79,7 @@ impl View {
             self.tell([all_data(node_of(object.id))]);
         }
         let (origin, _, attr) = opened?;
-        // The open's own read-ahead is newer than its start.
+        // Data that the open has prefetched are newer than its start.
         object.settle(began, self.cache().options_of(&object).contract);
         touch(&object);
         let open = self.session.openings.add(permit, &object, flags, Some(origin));

@@ -267,7 +267,7 @@ fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
         }
         for ((id, generation), state) in batch.data.iter().filter(|(_, state)| state.lasts()) {
             let (row, chunks) = state.rows();
-            // Data written from now on are not of that version, so no checksums are stored.
+            // Overwritten meanwhile: the checksums would not be of this version.
             if !state.lasts() {
                 continue;
             }

@@ -293,7 +293,7 @@ fn blocks_of_other_files_are_copied_and_verified() {
             continue;
         }
         let lost = if is_damaged { BLOCK as u64 } else { 0 };
-        // The first of each row of ten, of 99 common blocks; and ten new ones.
+        // 99 common blocks, the first of each row of ten; and ten new blocks.
         assert_eq!((counts.equal_bytes, counts.refused_bytes), (99 * BLOCK as u64 - lost, lost));
         assert_eq!(counts.fetched_bytes - before, 10 * BLOCK as u64 + lost);
     }

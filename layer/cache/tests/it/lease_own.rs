@@ -84,7 +84,7 @@ fn late_lease_from_another_is_confirmed_first() {
         origin.direct.put(LEASE_NAME, &left);
         std::thread::sleep(10 * PERIOD);
         full.0.store(false, Ordering::SeqCst);
-        // Last time without the lease.
+        // Last time at which the lease was not yet acquired.
         let mut before = Instant::now();
         loop {
             let looked = Instant::now();

@@ -273,7 +273,7 @@ fn damaged_block_is_not_lent() {
     assert_eq!((counts.fetched_bytes, counts.borrowed_bytes), (64 << 10, (1 << 20) - (64 << 10)));
 }
 
-/// Restarts two caches that both lend and borrow.
+/// Compares each open with the origin while two caches lend, borrow and restart.
 #[test]
 fn each_open_of_a_borrower_reads_current_data() {
     let (two, mut random) = (Two::new(&[]), fastrand::Rng::with_seed(9));

@@ -29,7 +29,7 @@ fn index_write_failures_hide_no_name() {
         assert_eq!(cached.session.list().len(), names.len());
         cached.cache.flush();
         index(dir.path()).execute_batch("alter table away rename to names").expect("mended");
-        // A look-up that changes the cached directory, not the origin's.
+        // Cache a fact about the directory without changing it.
         cached.session.of_user(1000).lookup("file-0").expect("there");
         cached.cache.flush();
     }
