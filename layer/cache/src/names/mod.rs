@@ -1,4 +1,4 @@
-//! Known names of a directory: those looked up, or all of them.
+//! Cached names of a directory: those looked up, or all of them.
 
 mod listed;
 mod of_object;
