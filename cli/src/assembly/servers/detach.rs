@@ -42,7 +42,7 @@ impl UnsentChanges {
 
     /// Sends all changes to the origin, or reports which remain unsent.
     pub fn detach(&self) -> Result<(), Unfinished> {
-        let mut conflicts = 0;
+        let (mut conflicts, mut unsent) = (0, None);
         for (name, export) in &self.exports {
             let before = export.status();
             if before.dirty_nodes > 0 {
@@ -63,8 +63,12 @@ impl UnsentChanges {
                 let kept = format!(
                     "{bytes} bytes in {files} files and names are kept in {dir}; start the proxy again"
                 );
-                return Err(Unfinished::Changes(Failure::cannot(ending, &error).remedy(kept)));
+                let failure = Failure::cannot(ending, &error).remedy(kept);
+                unsent.get_or_insert(Unfinished::Changes(failure));
             }
+        }
+        if let Some(unsent) = unsent {
+            return Err(unsent);
         }
         if conflicts == 0 {
             return Ok(());

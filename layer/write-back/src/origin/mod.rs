@@ -214,7 +214,7 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
                     (state.refused_nodes, pause) = (refused, RETRY.0);
                     state.settled = state.settled.max(now.change);
                     // Refused operations take at most half of the time.
-                    state.retry = Some(Instant::now() + begun.elapsed().min(RETRY.1));
+                    state.retry = Some(Instant::now() + begun.elapsed().min(RETRY_REFUSED));
                     let first = stuck.map_or(since.0, |before| before.first.min(since.0));
                     let nodes = Arc::new(now.nodes);
                     state.stuck = Some(Stuck { nodes, first, ended: Instant::now() });

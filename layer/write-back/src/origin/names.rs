@@ -206,7 +206,6 @@ impl Round {
     async fn perform(&self, op: &Op) -> Result<()> {
         let fs = &self.shared.below;
         let users = [op.user.clone(), Identity::ROOT];
-        let node = self.below(op.target.node)?;
         match &op.kind {
             Kind::Rename { from, to } | Kind::Hide { from, to } => {
                 self.write_down(op, to).await?;
@@ -222,7 +221,7 @@ impl Round {
             }
             Kind::Link { to } => {
                 self.write_down(op, to).await?;
-                let dir = self.below(to.0)?;
+                let (node, dir) = (self.below(op.target.node)?, self.below(to.0)?);
                 let (made, cx) = self.by_first(&users, |cx| fs.link(cx, node, dir, to.1.as_name())).await?;
                 fs.forget(&cx, &[(made.entry.node, 1)]);
                 self.shared.note(|tree| tree.set_below(to.0, &to.1, Some(op.target)));
