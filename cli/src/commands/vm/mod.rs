@@ -210,8 +210,8 @@ impl PlaceArgs {
 #[derive(Args)]
 #[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {
-    /// Image: a local directory, or a URL. With --needs, a directory with a catalogue.toml (see `tombolo image
-    /// list`).
+    /// Image: a local directory, or a URL. With --needs, a directory with a catalogue.toml (see `tombolo
+    /// image list`).
     image: PathBuf,
     /// Name of the VM.
     #[arg(value_parser = checked_name)]
