@@ -138,6 +138,8 @@ fn stopped_queue_stays_stopped_with_next_server() {
     kept.replace();
     client.send(b"echo");
     // The next message is answered by the new server, which has the full state by then.
+    driver.front.ask_u64(request::GET_FEATURES).unwrap();
+    assert!(client.queue.wait_used(Duration::from_millis(500)).is_err(), "a stopped queue serves nothing");
     assert_eq!(driver.stop_queue(0).unwrap(), 2);
     assert_eq!(kept.handled(), 2);
     let mut client = Client::new(driver.start_queue(0, 2).unwrap());
