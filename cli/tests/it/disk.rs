@@ -157,6 +157,7 @@ fn second_guest_waits_for_disconnect_or_migration() {
 }
 
 /// Returns a child of the process.
+/// Returns a child of a process. The kernel may omit it while another one is reaped (proc(5)).
 pub fn child_of(pid: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()
@@ -208,7 +209,7 @@ fn second_kept_guest_waits_even_across_server_kill() {
     let (first, mut queue) = guest(&scratch);
     thread::scope(|scope| {
         let second = scope.spawn(|| ask(&mut guest(&scratch).1, IN, 0, &[0; 512]));
-        signal(child_of(server.pid()).expect("a server"), "KILL");
+        signal(eventually(|| child_of(server.pid())), "KILL");
         assert_eq!(ask(&mut queue, OUT, 0, &[7; 512]).1, 0);
         thread::sleep(Duration::from_millis(50));
         assert!(!second.is_finished());
@@ -224,13 +225,13 @@ fn upgrade_replaces_server_or_keeps_it_running() {
     let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
     let (_driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, OUT, 1, &[1; 512]).1, 0);
-    let before = child_of(server.pid()).expect("a server");
+    let before = eventually(|| child_of(server.pid()));
 
     // A program that cannot start changes nothing.
     scratch
         .run(&["upgrade", "vm.img", "--to", "/bin/true"])
         .failed(1, &["upgrade vm.img", "the old server continues"]);
-    assert_eq!(child_of(server.pid()), Some(before));
+    eventually(|| child_of(server.pid()).filter(|pid| *pid == before));
     scratch.run(&["upgrade", "other.img"]).failed(1, &["no keeper", "--keep"]);
 
     // A program that fails after its start is followed by the old one. Other processes write both files: a
@@ -254,7 +255,7 @@ fn upgrade_replaces_server_or_keeps_it_running() {
         upgraded.out
     );
     assert_eq!(ask(&mut queue, IN, 1, &[0; 512]), (vec![1; 512], 0));
-    let now = child_of(server.pid()).expect("a server");
+    let now = eventually(|| child_of(server.pid()));
     assert_ne!(now, replaced);
     assert_eq!(fs::read_link(format!("/proc/{now}/exe")).expect("a program"), next);
     // The old program is also the one restarted.
@@ -270,7 +271,7 @@ fn server_ends_with_keeper_and_unlocks_disk() {
     let scratch = with_image();
     let words = ["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"];
     let first = scratch.serve(&words, "ready control");
-    let orphan = child_of(first.pid()).expect("a server");
+    let orphan = eventually(|| child_of(first.pid()));
     first.kill();
     eventually(|| (!Path::new(&format!("/proc/{orphan}")).exists()).then_some(()));
     scratch.serve(&words, "ready control").stop();

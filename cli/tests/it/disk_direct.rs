@@ -82,7 +82,7 @@ fn the_next_server_waits(is_kept: bool) {
     queue.submit(&[head.readable(), body.readable(), status.writable()]).expect("room");
     eventually(|| disk.is_written_to());
     if is_kept {
-        signal(child_of(first.pid()).expect("the server"), "KILL");
+        signal(eventually(|| child_of(first.pid())), "KILL");
     } else {
         first.signal("KILL");
         first.wait();

@@ -22,7 +22,7 @@ use tombolo_wire_fuse::{Errno, Opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::common::{Scratch, Server, signal};
-use crate::disk::{PATIENCE, child_of};
+use crate::disk::{PATIENCE, child_of, eventually};
 
 const ROOT: u64 = 1;
 const GUESTS: u64 = 4;
@@ -451,7 +451,7 @@ fn kill_again_and_again(server: &Server, wanted: u32, done: &AtomicU64, is_over:
             assert!(since.elapsed() < PATIENCE, "no answers");
             thread::sleep(Duration::from_micros(fastrand::u64(..2000)));
         }
-        let victim = child_of(server.pid()).filter(|pid| Some(*pid) != last).expect("a server");
+        let victim = eventually(|| child_of(server.pid()).filter(|pid| Some(*pid) != last));
         signal(victim, "KILL");
         last = Some(victim);
     }
@@ -509,8 +509,8 @@ fn killed_servers_helpers_end_before_next_server() {
     let words = ["serve", "tree", "--keep", "--sandbox", "strict", "--virtiofs", "vm.sock", "-qq"];
     let server = scratch.serve(&words, "ready control");
     let mut guest = Guest::mount(&scratch.path("vm.sock"));
-    let victim = child_of(server.pid()).expect("a server");
-    let broker = child_of(victim).expect("its broker");
+    let victim = eventually(|| child_of(server.pid()));
+    let broker = eventually(|| child_of(victim));
     // Stands for a broker blocked on a disk, which does not notice its server's death.
     signal(broker, "STOP");
     signal(victim, "KILL");
@@ -551,7 +551,7 @@ fn keeper_retains_locks_and_unlinked_files() {
             }
         });
         for round in 0..4 {
-            signal(child_of(server.pid()).expect("a server"), "KILL");
+            signal(eventually(|| child_of(server.pid())), "KILL");
             let write = WriteIn { fh: gone.1, size: 5, ..Default::default() };
             guest.ask(Opcode::Write, gone.0, &[write.as_bytes(), b"again"]).expect("WRITE");
             let read = ReadIn { fh: gone.1, size: 4096, ..Default::default() };
