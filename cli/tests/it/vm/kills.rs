@@ -144,7 +144,7 @@ impl Bed {
         let again = if sleeps { "resume" } else { "boot" };
         // A dead VMM may have been told to end.
         let _ = fs::remove_file(self.0.path(&format!("vmm.{name}")));
-        // Where none is started, one would make its socket anew while the VM is removed.
+        // An incomplete VM starts no VMM, and a fake one would create its socket again during the removal.
         let _told = (!self.is(name, "incomplete")).then(|| self.vmm(name, Flaw::None));
         let went_on = self.0.run(&["vm", again, name]);
         if self.is(name, "incomplete") {

@@ -53,7 +53,7 @@ pub(super) struct Failure {
     pub is_refused: bool,
     /// Number of nodes with a refused operation.
     pub refused: usize,
-    /// What was not sent, if refusals are the only reason.
+    /// Unsent changes, if refusals are the only reason.
     pub stuck: Option<Stuck>,
 }
 

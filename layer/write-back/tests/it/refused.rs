@@ -164,7 +164,7 @@ fn links_and_renames_into_refused_directory_are_retained() {
     assert!(proxy.write_back.status().is_clean);
 }
 
-/// What a program does that is refused.
+/// Performs the operation that the origin refuses, as a program would.
 fn do_refused(op: Op, at: &Session) {
     match op {
         Op::Mknod => {
@@ -226,7 +226,7 @@ fn refused_operations_are_reported_retained_and_block_nothing() {
         let owner = |path: &str| origin.direct.find(path).expect("there").attr.uid;
         assert_eq!((owner("kept"), owner("")), (5, 5), "{op:?}");
         assert!(is_shown(op, at), "{op:?}");
-        // It is not tried again and again, and others do not wait for it.
+        // The refused operation is not repeated at once, and delays no other.
         std::thread::sleep(std::time::Duration::from_millis(200));
         let ended = proxy.write_back.status().attempts_ended;
         std::thread::sleep(std::time::Duration::from_millis(1500));
@@ -339,7 +339,7 @@ impl Around for Moody {
     }
 }
 
-/// What a tree shows of names and data: attributes may be the origin's.
+/// Returns names, link counts and contents of a tree, without the attributes, which may be the origin's.
 fn names_and_data(session: &Session) -> Vec<(String, u32, String, u64, u64)> {
     let all = tree(session, false).into_iter();
     all.map(|(path, one)| (path, one.nlink, one.same_as, one.size, one.content)).collect()

@@ -1,7 +1,7 @@
 //! A disk that loses unstable data.
 //!
-//! It is a layer over a file system in memory. Unstable writes are answered as unstable, and the layer
-//! retains the previous stable content of each such file. A power failure restores that content and then
+//! A layer over a file system in memory: unstable writes are answered as unstable, and the layer retains the
+//! previous stable content of each such file. A power failure restores that content and then
 //! repeats stable writes, and some unstable ones, block by block, as disks do.
 //!
 //! Names and attributes are stable when they are answered, as the server promises.
