@@ -15,6 +15,7 @@ mod directory;
 mod eviction;
 mod index_size;
 mod list;
+mod lookup;
 mod ripening;
 pub(crate) mod rows;
 pub(crate) mod sweep;
@@ -27,11 +28,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tombolo_core::fs::{FileType, PersistentHandle, Volume, WeakAttr};
+use tombolo_core::fs::{PersistentHandle, Volume, WeakAttr};
 use tombolo_core::{Error, Result};
 use tombolo_host_runtime::private;
 
-use crate::names::Names;
 use crate::object::Object;
 pub(crate) use access::{read_now, read_waiting};
 use commit::Queue;
@@ -43,7 +43,7 @@ pub use directory::{OpenError, OriginIdentity};
 use eviction::Eviction;
 pub use list::{Listed, ListedData};
 use ripening::Young;
-use rows::{DataRow, NamesRow, ObjectRow};
+use rows::DataRow;
 
 /// Number of an object in this cache, never reused, not even over restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -229,50 +229,9 @@ impl Store {
         self.shared.directory.volume
     }
 
-    /// Returns the number of the object with this origin handle, if it is in the index.
-    pub(crate) fn id_of(&self, handle: &PersistentHandle) -> Option<ObjectId> {
-        let id = readable(lock(&self.shared.reader).id_of(&key(handle))).flatten();
-        id.filter(|id| !self.shared.queue.is_gone(*id))
-    }
-
     /// Returns a number that was never used.
     pub(crate) fn new_id(&self) -> Result<ObjectId> {
         self.shared.new_id()
-    }
-
-    /// Returns the stored state of an object and its names, including pending changes.
-    pub(crate) fn object(&self, id: ObjectId) -> Option<(ObjectRow, Names)> {
-        if self.shared.queue.is_gone(id) {
-            return None;
-        }
-        let mut read = None;
-        // A listing may be given up between two transactions.
-        readable(lock(&self.shared.reader).together(|reader| {
-            let Some(row) = reader.object(id)?.and_then(|row| ObjectRow::decoded(&row)) else {
-                return Ok(());
-            };
-            let mut names = Names::default();
-            if row.attr.file_type == FileType::Directory {
-                let take = |part: &[u8]| {
-                    NamesRow::decode(part, |place, name, target| names.restore(place, name, target))
-                };
-                let are_all = reader.names(id, take)?;
-                if !are_all {
-                    // Without one of them none can be said to be all.
-                    names = Names::default();
-                }
-                let (is_complete, next_place) = row.names;
-                names.restored(is_complete && are_all, next_place);
-            }
-            read = Some((row, names));
-            Ok(())
-        }))?;
-        read
-    }
-
-    /// Returns the object of this number, if it is queued for writing.
-    pub(crate) fn queued(&self, id: ObjectId) -> Option<Arc<Object>> {
-        self.shared.queue.object(id)
     }
 
     /// Queues the state of an object for writing.
@@ -376,28 +335,6 @@ impl Store {
         let capacity = self.shared.options.capacity_bytes;
         let index = self.shared.index_bytes.load(Ordering::Relaxed);
         self.kept_bytes().saturating_add(index.min(part_of(capacity, INDEX_COUNTED))) > capacity
-    }
-
-    /// Returns `true` if this number was given to an object.
-    pub(crate) fn has_given(&self, id: ObjectId) -> bool {
-        id.0 < lock(&self.shared.ids).next
-    }
-
-    /// Returns some rows of objects after this one, in the order of their numbers. Rows that cannot be read
-    /// are left out; `None` at the end.
-    pub(crate) fn rows_after(
-        &self,
-        id: ObjectId,
-        count: u32,
-    ) -> Option<(ObjectId, Vec<(ObjectId, ObjectRow)>)> {
-        let rows = readable(lock(&self.shared.reader).objects_after(id, count))?;
-        let (last, _) = rows.last()?;
-        Some((*last, rows.iter().filter_map(|(id, row)| Some((*id, ObjectRow::decoded(row)?))).collect()))
-    }
-
-    /// Returns `true` if names of a directory are in the index.
-    pub(crate) fn keeps_names(&self, dir: ObjectId) -> bool {
-        readable(lock(&self.shared.reader).has_names(dir)) != Some(false)
     }
 
     /// Removes an object's row, which leaves its data.
