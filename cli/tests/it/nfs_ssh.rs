@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -43,9 +42,7 @@ struct Remote<'a> {
 
 impl<'a> Remote<'a> {
     fn new(scratch: &'a Scratch) -> Self {
-        let script = scratch.path("ssh");
-        fs::write(&script, STAND_IN).expect("write");
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+        scratch.script("ssh", STAND_IN);
         // Stands for another host.
         fs::create_dir(scratch.path("there")).expect("mkdir");
         Self { scratch }

@@ -78,8 +78,7 @@ impl Bed {
     }
 
     fn at(scratch: Scratch) -> Self {
-        fs::write(scratch.path("vmm"), VMM).expect("write");
-        fs::set_permissions(scratch.path("vmm"), fs::Permissions::from_mode(0o755)).expect("chmod");
+        scratch.script("vmm", VMM);
         let disk = File::create(scratch.path("disk.img")).expect("create");
         disk.set_len(4 * MIB).and_then(|()| disk.write_all_at(b"disk", MIB)).expect("write");
         Self(scratch)
@@ -463,8 +462,7 @@ fn a_start_that_fails_leaves_no_vm() {
     let says = "#!/bin/sh\necho 'qemu: unsupported machine type\nUse -machine help to list supported machines' >&2\nexit 1\n";
     let fails = "#!/bin/sh\necho 'no such device: x' >&2\nexit 1\n";
     for (name, text) in [("old", says), ("broken", fails)] {
-        fs::write(bed.0.path(name), text).expect("write");
-        fs::set_permissions(bed.0.path(name), fs::Permissions::from_mode(0o755)).expect("chmod");
+        bed.0.script(name, text);
     }
     let start = "vm start x --disk disk.img --memory 2M --accel tcg --net none --qemu";
     let clone = "clone image x --net none --qemu";

@@ -4,7 +4,7 @@
 pub mod far;
 
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -71,8 +71,21 @@ impl Scratch {
         command
     }
 
-    /// Copies the program, for tests that modify it. The copy is made by another process: a descriptor of
-    /// ours open for writing could be inherited by another test's child and make execution fail with ETXTBSY.
+    /// Writes a program in a shell's language, readable and executable by all.
+    ///
+    /// Another process writes it: a descriptor of ours open for writing could be inherited by another test's
+    /// child, and make the program's execution fail with ETXTBSY.
+    pub fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        let mut command = Command::new("sh");
+        command.args(["-c", "cat >\"$1\" && chmod 755 \"$1\"", "sh"]).arg(&path).stdin(Stdio::piped());
+        let mut writer = command.spawn().expect("sh(1)");
+        writer.stdin.take().expect("its input").write_all(text.as_bytes()).expect("write");
+        assert!(writer.wait().expect("wait").success());
+        path
+    }
+
+    /// Copies the program, for tests that modify it, by another process as with [`Self::script`].
     pub fn copy_of_program(&self) -> PathBuf {
         let copy = self.path("tombolo");
         let copied =
@@ -394,7 +407,6 @@ pub fn free_port(number: u16) -> u16 {
 
 /// Performs one HTTP request.
 pub fn http(address: &str, path: &str) -> String {
-    use std::io::Write;
     let mut stream = std::net::TcpStream::connect(address).expect("connect");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").expect("write");
     let mut said = String::new();

@@ -360,9 +360,8 @@ fn first_checkpoint_needs_a_vmm_that_starts() {
         ("no such device: x", "ended at startup: no such device: x"),
         (unsupported, "does not support machine type pc-q35-7.2"),
     ] {
-        fs::write(bed.0.path("ends"), format!("#!/bin/sh\necho '{message}' >&2\nexit 1\n")).expect("write");
-        fs::set_permissions(bed.0.path("ends"), fs::Permissions::from_mode(0o755)).expect("chmod");
-        fs::rename(bed.0.path("ends"), &vmm).expect("move");
+        let ends = bed.0.script("ends", &format!("#!/bin/sh\necho '{message}' >&2\nexit 1\n"));
+        fs::rename(ends, &vmm).expect("move");
         bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &said.split(": ").collect::<Vec<_>>());
     }
     let told = commands(&told);

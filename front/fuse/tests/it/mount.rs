@@ -533,7 +533,10 @@ fn an_ordinary_user_mounts_through_the_helper() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (program, target) = (dir.path().join("test"), dir.path().join("mount"));
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // By another process: a descriptor of ours open for writing, inherited by another test's child, would make
+    // the execution fail with ETXTBSY.
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap();
+    assert!(copied.success());
     fs::create_dir(&target).unwrap();
     for (path, mode) in [(dir.path(), 0o755), (&program, 0o755), (&target, 0o700)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();

@@ -146,7 +146,7 @@ pub fn resident_bytes() -> usize {
 
 /// Runs the named test of this binary again as an unprivileged user. Returns `true` in the calling process.
 pub fn again_as_nobody(test: &str) -> bool {
-    use std::os::unix::process::CommandExt;
+    use std::{os::unix::process::CommandExt, process::Command};
     const MARK: &str = "TOMBOLO_AS_NOBODY";
     if std::env::var_os(MARK).is_some() {
         return false;
@@ -155,8 +155,12 @@ pub fn again_as_nobody(test: &str) -> bool {
     std::fs::set_permissions(binary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .expect("chmod");
     let copy = binary.path().join("test");
-    std::fs::copy(std::env::current_exe().expect("own path"), &copy).expect("copy");
-    let status = std::process::Command::new(&copy)
+    // By another process: a descriptor of ours open for writing, inherited by another test's child, would make
+    // the execution fail with ETXTBSY.
+    let mut copying = Command::new("cp");
+    copying.arg(std::env::current_exe().expect("own path")).arg(&copy);
+    assert!(copying.status().expect("cp(1)").success());
+    let status = Command::new(&copy)
         .args(["--exact", test, "--nocapture"])
         .env(MARK, "1")
         .current_dir("/")
