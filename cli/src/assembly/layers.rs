@@ -22,7 +22,7 @@ use super::plan::overlay::{Bottom, mark_of_overlay};
 
 /// Message types. Each is answered by [`DONE`] or by an error text.
 pub const REST: &str = "rest";
-/// Message with a file: an empty overlay over the present one.
+/// Message with a file: an empty overlay over the present one. Changes wait for [`SETTLE`] or [`TAKE_BACK`].
 pub const TOP: &str = "top";
 pub const TAKE_BACK: &str = "take back";
 pub const SETTLE: &str = "settle";
@@ -71,6 +71,12 @@ impl PreparedLayers {
 
 impl Layers {
     fn serve(&mut self, channel: &OwnedFd) {
+        self.answer_all(channel);
+        // Changes may be waiting.
+        self.take_back();
+    }
+
+    fn answer_all(&mut self, channel: &OwnedFd) {
         let mut buffer = [0; BYTES_MAX];
         while packet::wait(channel).is_ok() {
             let Ok(packet) = packet::receive(channel, &mut buffer) else { continue };
@@ -95,13 +101,7 @@ impl Layers {
         match (request, file) {
             (REST, None) => self.disk.rest(),
             (TOP, Some(file)) => self.put_on_top(file)?,
-            (TAKE_BACK, None) => {
-                self.disk.take_back();
-                if let Some(before) = self.before.take() {
-                    self.below = before;
-                }
-                self.passed.clear();
-            }
+            (TAKE_BACK, None) => self.take_back(),
             (SETTLE, None) => self.disk.settle(&cx()).wait().map_err(io::Error::other)?,
             (LAYER, Some(file)) => self.passed.push(file),
             (GO_ON, None) => {
@@ -112,6 +112,14 @@ impl Layers {
             _ => return Err(io::Error::other(format!("unknown request {request:?}"))),
         }
         Ok(())
+    }
+
+    fn take_back(&mut self) {
+        self.disk.take_back();
+        if let Some(before) = self.before.take() {
+            self.below = before;
+        }
+        self.passed.clear();
     }
 
     fn put_on_top(&mut self, file: File) -> io::Result<()> {

@@ -49,6 +49,8 @@ pub enum Flaw {
     None,
     /// Does not reply to this command, and serves the next client when the test permits.
     Silent(&'static str),
+    /// Replies to this command when the test permits.
+    Slow(&'static str),
     /// Dies after saving its devices.
     DiesSaved,
     /// Cannot save its devices.
@@ -150,10 +152,11 @@ impl Bed {
                     let phase = fs::read_to_string(&phase).unwrap_or_default();
                     // The test may have stopped listening.
                     let _ = told.send((command.clone(), phase));
-                    if matches!(flaw, Flaw::Silent(word) if word == command) {
+                    if matches!(flaw, Flaw::Silent(word) | Flaw::Slow(word) if word == command) {
                         until("the test goes on", || free.exists());
-                        flaw = Flaw::None;
-                        break;
+                        if matches!(std::mem::replace(&mut flaw, Flaw::None), Flaw::Silent(_)) {
+                            break;
+                        }
                     }
                     session.answer(&command, flaw, &fs::read_to_string(&moment).unwrap_or_default());
                     match (command.as_str(), flaw) {

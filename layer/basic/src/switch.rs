@@ -1,13 +1,14 @@
 //! Replacement of a disk in use: the present disk is frozen, and further writes go to a new one.
 //!
-//! This takes three steps, so that no request waits while a disk of the host is flushed. At *rest*, flushes
+//! This takes several steps, so that no request waits while a disk of the host is flushed. At *rest*, flushes
 //! are acknowledged immediately; the caller must be prepared for that. After [`replace`](Switch::replace)
-//! writes go to the new disk, and requests for durability wait until the old one is durable
-//! ([`settle`](Switch::settle)). [`take_back`](Switch::take_back) undoes both.
+//! changes wait, so that [`take_back`](Switch::take_back) can undo it at any time. With
+//! [`settle`](Switch::settle) they go to the new disk, and requests for durability wait until the old one is
+//! durable.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::task::{Poll, Waker};
 
 use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
@@ -19,10 +20,16 @@ use tombolo_mem::{Sink, Source};
 pub struct Switch(Arc<SwitchState>);
 
 struct SwitchState {
-    now: RwLock<Arc<dyn BlockDevice>>,
+    now: RwLock<Present>,
     /// Changes and flushes in progress.
     under_way: AtomicUsize,
     durability: Mutex<Durability>,
+}
+
+struct Present {
+    disk: Arc<dyn BlockDevice>,
+    /// `true` in [`Phase::Replaced`].
+    is_held: bool,
 }
 
 #[derive(Default)]
@@ -39,6 +46,8 @@ enum Phase {
     Usual,
     /// Flushes are acknowledged immediately.
     Resting,
+    /// Changes and flushes wait until it is decided which of the two disks is the present one.
+    Replaced(Arc<dyn BlockDevice>),
     /// Flushes wait until the replaced disk is durable.
     Unsettled(Arc<dyn BlockDevice>),
     /// The replaced disk could not be made durable: all flushes fail.
@@ -63,18 +72,16 @@ impl SwitchState {
         self.durability.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Arc<dyn BlockDevice> {
-        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn present(&self) -> RwLockReadGuard<'_, Present> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the disk unless a request is in progress.
-    fn put(&self, disk: Arc<dyn BlockDevice>) -> std::result::Result<Arc<dyn BlockDevice>, Busy> {
-        // Requests count themselves under this lock.
-        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
-        if self.under_way.load(Ordering::Acquire) > 0 {
-            return Err(Busy);
-        }
-        Ok(std::mem::replace(&mut now, disk))
+    fn present_mut(&self) -> RwLockWriteGuard<'_, Present> {
+        self.now.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Arc<dyn BlockDevice> {
+        self.present().disk.clone()
     }
 
     fn enter(&self, phase: Phase) {
@@ -92,16 +99,36 @@ impl SwitchState {
         }
     }
 
+    /// Begins a change, unless changes wait.
+    fn begin(self: &Arc<Self>) -> Option<(Arc<dyn BlockDevice>, InProgress)> {
+        let now = self.present();
+        if now.is_held {
+            return None;
+        }
+        self.under_way.fetch_add(1, Ordering::AcqRel);
+        Some((now.disk.clone(), InProgress(self.clone())))
+    }
+
     fn change<T: Send + 'static>(
         self: &Arc<Self>,
-        ask: impl FnOnce(&dyn BlockDevice) -> Answer<T>,
+        cx: &Ctx,
+        ask: impl FnOnce(&dyn BlockDevice, &Ctx) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
-        let (disk, under_way) = {
-            let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
-            self.under_way.fetch_add(1, Ordering::AcqRel);
-            (now.clone(), InProgress(self.clone()))
+        let Some((disk, under_way)) = self.begin() else {
+            let (inner, cx) = (self.clone(), cx.clone());
+            return Answer::later(async move {
+                let (disk, _under_way) = loop {
+                    inner.leaves(|phase| matches!(phase, Phase::Replaced(_))).await;
+                    if let Some(begun) = inner.begin() {
+                        break begun;
+                    }
+                };
+                let asked = ask(&*disk, &cx);
+                disk.submit();
+                asked.resolve().await
+            });
         };
-        match ask(&*disk) {
+        match ask(&*disk, cx) {
             Answer::Done(result) => Answer::Done(result),
             Answer::Later(later) => Answer::later(async move {
                 let result = later.await;
@@ -114,15 +141,18 @@ impl SwitchState {
     fn flush(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
         let phase = self.durability().phase.clone();
         match phase {
-            Phase::Usual => self.change(|disk| disk.flush(cx)),
+            Phase::Usual => self.change(cx, |disk, cx| disk.flush(cx)),
             Phase::Resting => Answer::ok(()),
             Phase::Lost => Answer::err(lost()),
-            Phase::Unsettled(_) => {
+            Phase::Replaced(_) | Phase::Unsettled(_) => {
                 let (inner, cx) = (self.clone(), cx.clone());
                 Answer::later(async move {
-                    inner.settled().await?;
-                    let flushed = inner.change(|disk| {
-                        let flushed = disk.flush(&cx);
+                    inner.leaves(|phase| matches!(phase, Phase::Replaced(_) | Phase::Unsettled(_))).await;
+                    if matches!(inner.durability().phase, Phase::Lost) {
+                        return Err(lost());
+                    }
+                    let flushed = inner.change(&cx, |disk, cx| {
+                        let flushed = disk.flush(cx);
                         disk.submit();
                         flushed
                     });
@@ -132,31 +162,29 @@ impl SwitchState {
         }
     }
 
-    async fn settled(&self) -> Result<()> {
+    /// Waits until the phase is none of these.
+    async fn leaves(&self, is_one: impl Fn(&Phase) -> bool) {
         poll_fn(|context| {
             let mut durability = self.durability();
-            match durability.phase {
-                Phase::Unsettled(_) => {
-                    durability.waiting.push(context.waker().clone());
-                    Poll::Pending
-                }
-                Phase::Lost => Poll::Ready(Err(lost())),
-                Phase::Usual | Phase::Resting => Poll::Ready(Ok(())),
+            if !is_one(&durability.phase) {
+                return Poll::Ready(());
             }
+            durability.waiting.push(context.waker().clone());
+            Poll::Pending
         })
-        .await
+        .await;
     }
 
     /// Makes a change that must be durable in a phase in which the disk alone cannot guarantee that.
     fn in_two_steps(
         self: &Arc<Self>,
         cx: &Ctx,
-        change: impl FnOnce(&dyn BlockDevice) -> Answer<()>,
+        change: impl FnOnce(&dyn BlockDevice, &Ctx) -> Answer<()> + Send + 'static,
     ) -> Answer<()> {
-        let (inner, cx) = (self.clone(), cx.clone());
-        let changed = self.change(change);
+        let (inner, flush_cx) = (self.clone(), cx.clone());
+        let changed = self.change(cx, change);
         self.now().submit();
-        changed.then(move |()| inner.flush(&cx))
+        changed.then(move |()| inner.flush(&flush_cx))
     }
 
     fn is_usual(&self) -> bool {
@@ -172,7 +200,7 @@ impl Switch {
     /// Creates a switch, beginning with this disk.
     pub fn new(disk: Arc<dyn BlockDevice>) -> Self {
         Self(Arc::new(SwitchState {
-            now: RwLock::new(disk),
+            now: RwLock::new(Present { disk, is_held: false }),
             under_way: AtomicUsize::new(0),
             durability: Mutex::default(),
         }))
@@ -198,34 +226,48 @@ impl Switch {
         self.0.enter_unless_lost(Phase::Resting);
     }
 
-    /// Directs all new requests to `disk`, which must read as the present one. Requests for durability wait
-    /// for [`settle`](Self::settle).
+    /// Directs all new requests to `disk`, which must read as the present one. Changes wait for
+    /// [`settle`](Self::settle) or [`take_back`](Self::take_back).
     ///
     /// # Errors
     /// [`Busy`] while a change or a flush is in progress: the disk is not replaced then.
     pub fn replace(&self, disk: Arc<dyn BlockDevice>) -> std::result::Result<(), Busy> {
-        let old = self.0.put(disk)?;
-        self.0.enter_unless_lost(Phase::Unsettled(old));
+        // Requests count themselves under this lock.
+        let mut now = self.0.present_mut();
+        if now.is_held || self.0.under_way.load(Ordering::Acquire) > 0 {
+            return Err(Busy);
+        }
+        if !self.is_lost() {
+            now.is_held = true;
+            self.0.enter(Phase::Replaced(now.disk.clone()));
+        }
+        now.disk = disk;
         Ok(())
     }
 
-    /// Reinstates the replaced disk, if any. Nothing may have been written since.
+    /// Ends a rest, and reinstates the replaced disk, if any, unless [`settle`](Self::settle) was called.
     pub fn take_back(&self) {
         let phase = self.0.durability().phase.clone();
-        if let Phase::Unsettled(old) = phase {
-            *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = old;
+        match phase {
+            Phase::Replaced(old) => {
+                *self.0.present_mut() = Present { disk: old, is_held: false };
+                self.0.enter(Phase::Usual);
+            }
+            Phase::Resting => self.0.enter(Phase::Usual),
+            Phase::Usual | Phase::Unsettled(_) | Phase::Lost => {}
         }
-        self.0.enter_unless_lost(Phase::Usual);
     }
 
-    /// Makes the replaced disk durable. Flushes still wait, because renames may have to follow. If it cannot
-    /// be made durable, all flushes fail from then on.
+    /// Lets changes proceed, and makes the replaced disk durable. Flushes still wait, because renames may
+    /// have to follow. If it cannot be made durable, all flushes fail from then on.
     pub fn settle(&self, cx: &Ctx) -> Answer<()> {
         let phase = self.0.durability().phase.clone();
         match phase {
             Phase::Usual | Phase::Resting => Answer::ok(()),
             Phase::Lost => Answer::err(lost()),
-            Phase::Unsettled(old) => {
+            Phase::Replaced(old) | Phase::Unsettled(old) => {
+                self.0.present_mut().is_held = false;
+                self.0.enter(Phase::Unsettled(old.clone()));
                 let flushed = old.flush(cx);
                 old.submit();
                 let inner = self.0.clone();
@@ -241,7 +283,7 @@ impl Switch {
 
     /// Replaces a disk that is only read by another one with the same contents.
     pub fn renew(&self, disk: Arc<dyn BlockDevice>) {
-        *self.0.now.write().unwrap_or_else(PoisonError::into_inner) = disk;
+        self.0.present_mut().disk = disk;
     }
 }
 
@@ -260,9 +302,9 @@ impl BlockDevice for Switch {
 
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
         if stability == Stability::Unstable || self.0.is_usual() {
-            return self.0.change(|disk| disk.write(cx, offset, stability, from));
+            return self.0.change(cx, move |disk, cx| disk.write(cx, offset, stability, from));
         }
-        self.0.in_two_steps(cx, |disk| disk.write(cx, offset, Stability::Unstable, from))
+        self.0.in_two_steps(cx, move |disk, cx| disk.write(cx, offset, Stability::Unstable, from))
     }
 
     fn flush(&self, cx: &Ctx) -> Answer<()> {
@@ -270,15 +312,15 @@ impl BlockDevice for Switch {
     }
 
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        self.0.change(|disk| disk.discard(cx, range))
+        self.0.change(cx, move |disk, cx| disk.discard(cx, range))
     }
 
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
         if how.stability == Stability::Unstable || self.0.is_usual() {
-            return self.0.change(|disk| disk.write_zeroes(cx, range, how));
+            return self.0.change(cx, move |disk, cx| disk.write_zeroes(cx, range, how));
         }
         let how = Zeroing { stability: Stability::Unstable, ..how };
-        self.0.in_two_steps(cx, |disk| disk.write_zeroes(cx, range, how))
+        self.0.in_two_steps(cx, move |disk, cx| disk.write_zeroes(cx, range, how))
     }
 
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
@@ -370,12 +412,13 @@ mod tests {
         switch.flush(&cx()).wait().expect("answered at once");
         assert_eq!(old.flushes(), 0);
         switch.replace(new.clone()).expect("nothing is under way");
+        switch.settle(&cx()).wait().expect("durable");
+        assert_eq!(old.flushes(), 1);
         write(&switch, Stability::Unstable, 2).wait().expect("written");
         assert_eq!((first_byte(&*old), first_byte(&*new)), (1, 2));
         let waits = [switch.flush(&cx()), write(&switch, Stability::DataSync, 3)];
         assert!(waits.iter().all(|answer| !answer.is_done()));
         let waiting = thread::spawn(move || waits.map(Answer::wait));
-        switch.settle(&cx()).wait().expect("durable");
         assert_eq!((old.flushes(), new.flushes()), (1, 0), "names are to follow");
         switch.go_on();
         let done = waiting.join().expect("no panic");
@@ -386,16 +429,35 @@ mod tests {
     #[test]
     fn it_is_not_replaced_while_something_is_under_way() {
         let switch = Switch::new(FlushCounter::new());
-        let under_way = switch.0.change(|_| Answer::<()>::later(std::future::pending()));
+        let under_way = switch.0.change(&cx(), |_, _| Answer::<()>::later(std::future::pending()));
         assert_eq!(switch.replace(FlushCounter::new()), Err(Busy));
         drop(under_way);
-        let old = FlushCounter::new();
-        let switch = Switch::new(old.clone());
-        switch.replace(FlushCounter::new()).expect("nothing is under way");
-        switch.take_back();
-        write(&switch, Stability::Unstable, 7).wait().expect("written");
-        switch.flush(&cx()).wait().expect("flushed");
-        assert_eq!((first_byte(&*old), old.flushes()), (7, 1));
+    }
+
+    #[test]
+    fn changes_wait_until_replacement_is_confirmed_or_undone() {
+        for is_undone in [false, true] {
+            let (old, new) = (FlushCounter::new(), FlushCounter::new());
+            let switch = Switch::new(old.clone());
+            switch.rest();
+            switch.replace(new.clone()).expect("nothing is under way");
+            let unstable = write(&switch, Stability::Unstable, 7);
+            let waits = [unstable, write(&switch, Stability::DataSync, 7), switch.flush(&cx())];
+            assert!(waits.iter().all(|answer| !answer.is_done()));
+            assert_eq!((first_byte(&*old), first_byte(&*new)), (0, 0));
+            let waiting = thread::spawn(move || waits.map(Answer::wait));
+            if is_undone {
+                switch.take_back();
+            } else {
+                switch.settle(&cx()).wait().expect("durable");
+                switch.take_back();
+                switch.go_on();
+            }
+            assert!(waiting.join().expect("no panic").iter().all(Result::is_ok));
+            let (taken, other) = if is_undone { (old, new) } else { (new, old) };
+            assert_eq!((first_byte(&*taken), first_byte(&*other)), (7, 0), "{is_undone}");
+            assert_eq!(taken.flushes(), 2, "{is_undone}");
+        }
     }
 
     #[test]

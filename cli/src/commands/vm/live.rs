@@ -13,28 +13,27 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
-use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_back_image_file::lock_open_image;
 use tombolo_core::block::OpenOptions;
-use tombolo_sys::{Errno, packet};
 
 use super::chain::{self, Draft, KINDS};
+use super::channel::Channel;
 use super::checkpoint::Turn;
 use super::config::MEMORY;
 use super::home::Home;
-use super::ledger;
-use super::running::{Asleep, DRAFT, forget};
+use super::ledger::{self, Meter};
+use super::running::{Asleep, DRAFT, forget, sync_memory};
 use super::successor::{Handover, Successor};
 use super::watch::{Event, Part};
-use crate::assembly::layers::{BYTES_MAX, DONE, GO_ON, LAYER, REST, SETTLE, TAKE_BACK, TOP};
+use crate::assembly::layers::{GO_ON, LAYER, REST, SETTLE, TAKE_BACK, TOP};
 use crate::failure::{Failure, Outcome};
 
 /// A lock of what is changed by checkpoints and by a VM's end, until it is dropped.
@@ -81,6 +80,8 @@ impl Checkpoints {
         let listener = UnixListener::bind(&home.run().checkpoints)?;
         let (lock, progress, handover) = (Arc::default(), Arc::<Progress>::default(), Handover::default());
         let shared = (Arc::clone(&lock), progress.clone(), handover.clone());
+        let channels = KINDS.into_iter().zip(channels).map(|(what, socket)| Channel::new(what, socket));
+        let channels = channels.collect();
         let mut maker = Maker { channels, lock: shared.0, progress: shared.1, handover: shared.2, events };
         let name = home.name.clone();
         let serve = move || {
@@ -151,7 +152,7 @@ pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
 /// The thread that makes checkpoints.
 struct Maker {
     /// The servers of disk and memory, in the order of [`KINDS`].
-    channels: Vec<OwnedFd>,
+    channels: Vec<Channel>,
     lock: Arc<AtomicBool>,
     progress: Arc<Progress>,
     handover: Handover,
@@ -173,6 +174,7 @@ impl Maker {
 
     fn make(&mut self, home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
         let _turn = Turn::take(home)?;
+        self.find_unresponsive(home)?;
         // No more overlays than there may be stand on each other.
         self.tidy(home, keep)?;
         let number = chain::next_number(home)?;
@@ -206,9 +208,21 @@ impl Maker {
         Ok((number, time))
     }
 
-    fn tidy(&self, home: &Home, keep: usize) -> Outcome {
+    /// Fails if a server does not respond.
+    fn find_unresponsive(&self, home: &Home) -> Outcome {
+        let run = home.run();
+        for (channel, control) in self.channels.iter().zip([&run.disk_control, &run.memory_control]) {
+            if Meter::of(control).moved().is_none() {
+                let reason = format!("the server of its {} does not respond", channel.what);
+                return Err(Failure::cannot(format_args!("{DOING} VM {}", home.name), reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn tidy(&mut self, home: &Home, keep: usize) -> Outcome {
         chain::forget_oldest(home, keep)?;
-        KINDS.into_iter().zip(&self.channels).try_for_each(|(what, channel)| renew(home, what, channel))
+        self.channels.iter_mut().try_for_each(|channel| renew(home, channel))
     }
 
     /// Stops the guest while device state, memory and disk of one moment are put aside, to which nothing is
@@ -222,7 +236,8 @@ impl Maker {
         self.goes_on(home)?;
         let mut successor = Successor::start(home, || self.is_ending())?;
         let own = self.channels.len();
-        self.channels.extend(successor.as_mut().and_then(Successor::channel));
+        let channel = successor.as_mut().and_then(Successor::channel);
+        self.channels.extend(channel.map(|socket| Channel::new(MEMORY, socket)));
         let frozen = self.freeze_with(home, number, drafts, successor);
         if frozen.is_err() {
             self.channels.truncate(own);
@@ -231,7 +246,7 @@ impl Maker {
     }
 
     fn freeze_with<'a>(
-        &self,
+        &mut self,
         home: &'a Home,
         number: u32,
         drafts: &mut Vec<Draft<'a>>,
@@ -241,22 +256,18 @@ impl Maker {
             drafts.push(Draft::make(home, what, number)?);
         }
         let mut asleep = Asleep::prepare(home, DOING)?;
-        let memory = asleep.memory.clone();
-        // To its server, which has it durable later.
-        let write_memory = || {
-            let written = memory.sync_all();
-            written.map_err(|error| Failure::cannot(format_args!("save the memory of {}", home.name), &error))
-        };
         let prepared = match &mut successor {
             Some(successor) => successor.prepare(home),
-            None => self.ask_all(MEMORY_ONLY, REST).and_then(|()| write_memory()),
+            // To its server, which has it durable later.
+            None => self.memory().map_or(Ok(()), |server| server.ask(REST, None, None))
+                .and_then(|()| sync_memory(home, &asleep.memory)),
         };
         // The VM's end does not wait for merging and unplugging, which may be cut short anywhere.
         let lock = match prepared.and_then(|()| self.lock(home)) {
             Ok(lock) => lock,
             Err(failure) => {
                 drop(successor);
-                let _ = self.ask_all(MEMORY_ONLY, TAKE_BACK);
+                self.take_back();
                 if !self.is_ending() {
                     asleep.plug();
                 }
@@ -265,31 +276,11 @@ impl Maker {
         };
         let written_before = written(home);
         let mut laps = Laps::begin();
-        let mut frozen = asleep.stop(DOING).and_then(|()| {
-            laps.end("device state");
-            self.ask_all(DISK_ONLY, REST)?;
-            match &mut successor {
-                Some(successor) => successor.load(home)?,
-                None => write_memory()?,
-            }
-            laps.end("memory");
-            for (draft, channel) in drafts.iter().zip(&self.channels) {
-                // The second is the successor's.
-                let within = successor.as_ref().filter(|_| draft.what == MEMORY);
-                ask_of(channel, TOP, Some(&draft.file), within.map(Successor::time_left))?;
-            }
-            laps.end("overlays");
-            Ok(())
-        });
-        if let (Ok(()), Some(successor)) = (&frozen, &mut successor) {
-            frozen = successor.proceed(home);
-        }
-        let is_adopted = frozen.is_ok() && successor.is_some();
-        if let Err(failure) = frozen {
+        if let Err(failure) = self.pause(home, &mut asleep, drafts, &mut successor, &mut laps) {
             // Before anything that it could use is taken back.
             drop(successor);
-            self.channels.iter().for_each(|channel| drop(ask_of(channel, TAKE_BACK, None, None)));
-            let went_on = asleep.proceed();
+            self.take_back();
+            let went_on = asleep.proceed(|| self.is_ending());
             drop(lock);
             match went_on {
                 Ok(()) => asleep.plug(),
@@ -297,10 +288,13 @@ impl Maker {
             }
             return Err(failure);
         }
-        if !is_adopted && let Err(error) = asleep.proceed() {
+        let is_adopted = successor.is_some();
+        if !is_adopted && let Err(error) = asleep.proceed(|| self.is_ending()) {
             tracing::error!(%error, "the VMM did not resume");
         }
         laps.end("resumption");
+        // A server that has ended is noticed with the reply.
+        self.channels.iter_mut().for_each(|channel| drop(channel.send(SETTLE, None)));
         let time = laps.total();
         let kib = written(home).saturating_sub(written_before) >> 10;
         home.note(&format!(
@@ -314,16 +308,47 @@ impl Maker {
         Ok(Frozen { time, asleep, is_adopted, lock })
     }
 
+    /// Pauses the guest, and puts its state aside. A successor then runs it.
+    fn pause(
+        &mut self,
+        home: &Home,
+        asleep: &mut Asleep<'_>,
+        drafts: &[Draft<'_>],
+        successor: &mut Option<Successor>,
+        laps: &mut Laps,
+    ) -> Outcome {
+        asleep.stop(DOING)?;
+        laps.end("device state");
+        let until = Instant::now() + PAUSE_PATIENCE;
+        match successor {
+            Some(successor) => successor.load(home, until)?,
+            None => write_memory(home, &asleep.memory, until)?,
+        }
+        laps.end("memory");
+        for (draft, channel) in drafts.iter().zip(&mut self.channels) {
+            channel.ask(TOP, Some(&draft.file), Some(until))?;
+        }
+        laps.end("overlays");
+        successor.as_mut().map_or(Ok(()), |successor| successor.proceed(home, until))
+    }
+
+    /// Has the servers undo what they were asked to do. A server that does not respond makes no change until
+    /// it has received that.
+    fn take_back(&mut self) {
+        self.channels.iter_mut().for_each(|channel| drop(channel.send(TAKE_BACK, None)));
+    }
+
     /// Completes a checkpoint whose guest goes on: what that makes durable waits for this.
     fn complete(
-        &self,
+        &mut self,
         home: &Home,
         drafts: &[Draft<'_>],
         state: &File,
         number: u32,
         adopted: Outcome,
     ) -> Outcome {
-        let settled = drafts.iter().zip(&self.channels).map(|(draft, channel)| settle(home, draft, channel));
+        let settled = drafts.iter().zip(&mut self.channels);
+        let settled = settled.map(|(draft, channel)| settle(home, draft, channel));
         settled.fold(adopted, Outcome::and)?;
         state
             .sync_all()
@@ -331,10 +356,9 @@ impl Maker {
             .map_err(|error| Failure::cannot(format_args!("{DOING} VM {}", home.name), &error))
     }
 
-    /// Has some of the servers do something.
-    fn ask_all(&self, which: Range<usize>, request: &str) -> Outcome {
-        let mut channels = self.channels.get(which).unwrap_or_default().iter();
-        channels.try_for_each(|channel| ask_of(channel, request, None, None))
+    /// Returns the channel to the server of the memory.
+    fn memory(&mut self) -> Option<&mut Channel> {
+        self.channels.iter_mut().find(|channel| channel.what == MEMORY)
     }
 
     fn is_ending(&self) -> bool {
@@ -360,9 +384,23 @@ impl Maker {
     }
 }
 
-/// Positions of the servers, as of [`KINDS`].
-const DISK_ONLY: Range<usize> = 0..1;
-const MEMORY_ONLY: Range<usize> = 1..2;
+/// Time for the servers, and a successor, while the guest is paused.
+pub const PAUSE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Writes the memory of a paused guest to its server. A server that does not respond blocks a thread until it
+/// does or ends.
+fn write_memory(home: &Home, memory: &Arc<File>, until: Instant) -> Outcome {
+    let saving = format!("save the memory of {}", home.name);
+    let (written, wait) = mpsc::channel();
+    let memory = memory.clone();
+    let write = move || written.send(memory.sync_all()).unwrap_or_default();
+    let thread = thread::Builder::new().name("memory".into()).spawn(write);
+    thread.map_err(|error| Failure::cannot(&saving, &error))?;
+    match wait.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        Ok(written) => written.map_err(|error| Failure::cannot(&saving, &error)),
+        Err(_) => Err(Failure::cannot(&saving, "its server does not respond")),
+    }
+}
 
 /// Parts of a guest's pause.
 struct Laps {
@@ -417,33 +455,33 @@ struct Frozen<'a> {
 /// Records that the memory is an overlay, once the file below is durable, to which nothing is written any
 /// more.
 fn adopt(home: &Home, memory: &File) -> Outcome {
-    let durable = memory.sync_all();
+    let durable = sync_memory(home, memory);
     while let Err(failure) = chain::write_down_memory(home) {
         tracing::error!(%failure, "cannot change the directory of the VM; retrying");
         thread::sleep(AGAIN);
     }
-    durable.map_err(|error| Failure::cannot(format_args!("save the memory of {}", home.name), &error))
+    durable
 }
 
 /// Makes durable what was frozen, and what is on top of it what it is to be. A server that cannot goes on
 /// with flushes that fail.
-fn settle(home: &Home, draft: &Draft<'_>, channel: &OwnedFd) -> Outcome {
-    ask_of(channel, SETTLE, None, None)?;
+fn settle(home: &Home, draft: &Draft<'_>, channel: &mut Channel) -> Outcome {
+    channel.answer(None)?;
     while let Err(error) = draft.take_its_name() {
         tracing::error!(%error, "cannot write the VM's directory: retrying");
         thread::sleep(AGAIN);
     }
-    renew(home, draft.what, channel)
+    renew(home, channel)
 }
 
 /// Has a server read what now lies beneath what it writes to, and answer flushes: of what was merged nothing
 /// stays in use.
-fn renew(home: &Home, what: &str, channel: &OwnedFd) -> Outcome {
-    let layers = chain::open_layers(home, what);
+fn renew(home: &Home, channel: &mut Channel) -> Outcome {
+    let layers = chain::open_layers(home, channel.what);
     let passed = layers.as_ref().map_or(Ok(()), |layers| {
-        layers.iter().try_for_each(|(_, file)| ask_of(channel, LAYER, Some(file), None))
+        layers.iter().try_for_each(|(_, file)| channel.ask(LAYER, Some(file), None))
     });
-    ask_of(channel, GO_ON, None, None)?;
+    channel.ask(GO_ON, None, None)?;
     passed?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     for (path, file) in layers? {
@@ -458,30 +496,3 @@ fn renew(home: &Home, what: &str, channel: &OwnedFd) -> Outcome {
 
 /// Between two attempts.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// Has a server do something. It does, or is to end, as is one that does not answer in this time.
-fn ask_of(channel: &OwnedFd, request: &str, file: Option<&File>, within: Option<Duration>) -> Outcome {
-    let asked = || -> io::Result<String> {
-        packet::send(channel, request.as_bytes(), &file.map(AsFd::as_fd).into_iter().collect::<Vec<_>>())?;
-        let mut buffer = [0; BYTES_MAX];
-        let len = loop {
-            match within {
-                Some(within) if !packet::wait_for(channel, within)? => return Err(Errno::TIMEDOUT.into()),
-                Some(_) => {}
-                None => packet::wait(channel)?,
-            }
-            match packet::receive(channel, &mut buffer) {
-                Ok(packet) => break packet.len,
-                Err(Errno::AGAIN) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        };
-        Ok(String::from_utf8_lossy(buffer.get(..len).unwrap_or_default()).into_owned())
-    };
-    let said = asked().map_err(|error| Failure::cannot("connect to a server of the VM", &error))?;
-    match &*said {
-        DONE => Ok(()),
-        "" => Err(Failure::cannot("connect to a server of the VM", "it has ended")),
-        reason => Err(Failure::cannot("freeze the disk of a server of the VM", reason)),
-    }
-}

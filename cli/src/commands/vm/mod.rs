@@ -3,6 +3,7 @@
 mod ahead;
 mod chain;
 mod changes;
+mod channel;
 mod checkpoint;
 mod config;
 mod fetch;

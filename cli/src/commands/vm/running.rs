@@ -240,8 +240,14 @@ impl<'a> Asleep<'a> {
         // Writes since then.
         let synced = sync(home, &asleep.memory)
             .and_then(|()| asleep.monitor.pass_state(&asleep.state).map_err(failed(home, doing)));
-        synced.inspect_err(|_| asleep.plug())?;
+        // The VMM would wait for it to stop the disk's queues, with the guest paused.
+        let responds = |()| asleep.disk.under_way().map(drop).ok_or_else(|| asleep.unresponsive(doing));
+        synced.and_then(responds).inspect_err(|_| asleep.plug())?;
         Ok(asleep)
+    }
+
+    fn unresponsive(&self, doing: &str) -> Failure {
+        Failure::cannot(format_args!("{doing} VM {}", self.home.name), "the server of its disk does not respond")
     }
 
     /// Pauses the guest and writes its device state.
@@ -249,22 +255,33 @@ impl<'a> Asleep<'a> {
         self.monitor.save(PATIENCE).map_err(failed(self.home, doing))?;
         // A request taken by the disk and not yet answered is in no device state: the guest would wait for it
         // for ever.
-        if self.disk.under_way().is_some_and(|requests| requests > 0) {
-            let reason = "its disk has outstanding requests";
-            return Err(Failure::cannot(format_args!("{doing} VM {}", self.home.name), reason)
-                .remedy("try again when the host's disks are less busy"));
+        match self.disk.under_way() {
+            Some(0) => Ok(()),
+            Some(_) => {
+                let reason = "its disk has outstanding requests";
+                Err(Failure::cannot(format_args!("{doing} VM {}", self.home.name), reason)
+                    .remedy("try again when the host's disks are less busy"))
+            }
+            None => Err(self.unresponsive(doing)),
         }
-        Ok(())
     }
 
-    /// Resumes the guest.
-    pub fn proceed(&mut self) -> Result<(), MonitorError> {
+    /// Resumes the guest. A VMM that does not respond may wait for a server: waits for it until `is_over`
+    /// returns `true`.
+    pub fn proceed(&mut self, is_over: impl Fn() -> bool) -> Result<(), MonitorError> {
         match self.monitor.proceed() {
             // Reconnects, as only the connection may have ended.
-            Err(MonitorError::Gone(_)) => {
-                self.monitor = Monitor::connect(&self.home.run().monitor, || false, PATIENCE)?;
-                self.monitor.proceed()
-            }
+            Err(MonitorError::Gone(_) | MonitorError::Late { .. }) => loop {
+                let connected = Monitor::connect(&self.home.run().monitor, || false, PATIENCE);
+                let done = connected.and_then(|monitor| {
+                    self.monitor = monitor;
+                    self.monitor.proceed()
+                });
+                match done {
+                    Err(MonitorError::Late { .. }) if !is_over() => {}
+                    done => return done,
+                }
+            },
             done => done,
         }
     }
@@ -372,7 +389,7 @@ pub fn suspend(home: &Home) -> Outcome {
     };
     if let Err(failure) = asleep.stop("suspend").and_then(|()| synced(&asleep.state)) {
         // The guest continues as before.
-        let _ = asleep.proceed();
+        let _ = asleep.proceed(|| true);
         asleep.plug();
         return Err(failure);
     }
@@ -384,7 +401,7 @@ pub fn suspend(home: &Home) -> Outcome {
     let saved = home.file(SAVED);
     if let Err(error) = fs::rename(home.file(DRAFT), &saved).and_then(|()| sync_name(&saved)) {
         let _ = fs::remove_file(&saved);
-        let _ = asleep.proceed();
+        let _ = asleep.proceed(|| true);
         asleep.plug();
         return Err(Failure::cannot(format_args!("write {}", saved.display()), &error));
     }
@@ -406,7 +423,7 @@ pub fn suspend(home: &Home) -> Outcome {
 }
 
 /// Flushes the memory, reporting errors of the kernel's writeback if they are detectable.
-fn sync_memory(home: &Home, memory: &File) -> Outcome {
+pub fn sync_memory(home: &Home, memory: &File) -> Outcome {
     memory
         .sync_all()
         .map_err(|error| Failure::cannot(format_args!("make the memory of VM {} durable", home.name), &error))

@@ -18,7 +18,7 @@ use super::config::{Here, MEMORY};
 use super::home::{Home, Run};
 use super::image::overlay;
 use super::ledger::Meter;
-use super::live::DOING;
+use super::live::{DOING, PAUSE_PATIENCE};
 use super::running::{DRAFT, PATIENCE, reach, record_running_machine};
 use super::supervisor::{Server, Vm, log_of, start_vmm};
 use super::watch::{Part, Watch};
@@ -32,17 +32,12 @@ pub struct Successor {
     monitor: Option<Monitor>,
     /// Counters of the memory's server.
     meter: Option<Meter>,
-    /// End of the time in which it must run the guest, which is paused meanwhile.
-    until: Instant,
     overlay: PathBuf,
     run: Run,
 }
 
 /// A successor that runs the guest, in transfer to the thread that owns the VM's processes.
 pub type Handover = Arc<Mutex<Option<Successor>>>;
-
-/// Time from the first request to a successor after the guest was paused until it runs the guest.
-pub const TAKEOVER_PATIENCE: Duration = Duration::from_secs(5);
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
@@ -76,8 +71,7 @@ impl Successor {
             let _ = fs::remove_file(&overlay);
         })?;
         let (events, memory) = (Some(events), Some(memory));
-        let (meter, until) = (None, Instant::now());
-        let mut started = Self { vmm, events, memory, monitor: None, meter, until, overlay, run };
+        let mut started = Self { vmm, events, memory, monitor: None, meter: None, overlay, run };
         let child = RefCell::new(&mut started.vmm);
         let is_there = || !is_over() && matches!(child.borrow_mut().try_wait(), Ok(None));
         started.monitor = Some(reach(home, &started.run.monitor, DOING, is_there)?);
@@ -88,10 +82,7 @@ impl Successor {
     pub fn prepare(&mut self, home: &Home) -> Outcome {
         let state = File::open(home.file(DRAFT)).map_err(|error| cannot(home, Reason::from(&error)))?;
         self.meter = Some(Meter::of(&self.run.memory_control));
-        self.command(home, |monitor| {
-            monitor.set_timeout(TAKEOVER_PATIENCE);
-            monitor.pass_state(&state)
-        })
+        self.command(home, PAUSE_PATIENCE, |monitor| monitor.pass_state(&state))
     }
 
     /// Returns the channel by which the overlay of the memory is replaced.
@@ -99,45 +90,34 @@ impl Successor {
         self.memory.as_mut()?.layers.take()
     }
 
-    /// Loads the device state of the paused guest. From now on it has [`TAKEOVER_PATIENCE`] to run the guest.
-    pub fn load(&mut self, home: &Home) -> Outcome {
-        self.until = Instant::now() + TAKEOVER_PATIENCE;
+    /// Loads the device state of the paused guest.
+    pub fn load(&mut self, home: &Home, until: Instant) -> Outcome {
         // A page read while the guest ran may be cached with outdated contents.
         match self.meter.as_mut().and_then(Meter::moved) {
             Some((0, 0)) => {}
             Some(_) => return Err(cannot(home, "it has accessed the memory too early".into())),
             None => return Err(cannot(home, "the server of its memory does not respond".into())),
         }
-        let left = self.time_left();
-        self.command(home, |monitor| {
-            monitor.set_timeout(left);
-            monitor.load(left)
-        })
+        let left = until.saturating_duration_since(Instant::now());
+        self.command(home, left, |monitor| monitor.load(left))
     }
 
     /// Runs the guest.
-    pub fn proceed(&mut self, home: &Home) -> Outcome {
-        let left = self.time_left();
-        self.command(home, |monitor| {
-            monitor.set_timeout(left);
-            monitor.proceed()
-        })
-    }
-
-    /// Returns the time left to run the paused guest.
-    pub fn time_left(&self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
+    pub fn proceed(&mut self, home: &Home, until: Instant) -> Outcome {
+        self.command(home, until.saturating_duration_since(Instant::now()), Monitor::proceed)
     }
 
     fn command(
         &mut self,
         home: &Home,
+        within: Duration,
         command: impl FnOnce(&mut Monitor) -> Result<(), MonitorError>,
     ) -> Outcome {
-        let done = self.monitor.as_mut().map_or(Ok(()), command);
-        done.map_err(|error| match error {
+        let Some(monitor) = &mut self.monitor else { return Ok(()) };
+        monitor.set_timeout(within);
+        command(monitor).map_err(|error| match error {
             MonitorError::Late { .. } => {
-                let seconds = TAKEOVER_PATIENCE.as_secs();
+                let seconds = PAUSE_PATIENCE.as_secs();
                 cannot(home, format!("it has not responded within {seconds} s").into())
             }
             error => cannot(home, Reason::from(&error)),

@@ -262,6 +262,47 @@ fn a_checkpoint_that_fails_leaves_the_vm_running() {
     bed.0.run(&["vm", "stop", "one"]).succeeded();
 }
 
+#[test]
+fn hung_server_fails_checkpoint_and_guest_runs_on() {
+    for server in ["disk", "memory"] {
+        let bed = Bed::new();
+        bed.make_image();
+        let told = bed.vmm("one", Flaw::Slow("migrate"));
+        bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+        bed.remember("kept  ");
+        let pids = bed.processes("one").into_iter().filter(|(_, words)| words.contains(&format!("{server}.overlay")));
+        let pids: Vec<_> = pids.map(|(pid, _)| pid.as_raw_nonzero().get().unsigned_abs()).collect();
+        let all = |name: &str| pids.iter().for_each(|pid| signal(*pid, name));
+        // Before the guest is paused.
+        let _ = commands(&told);
+        all("STOP");
+        let said = format!("the server of its {server} does not respond");
+        bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &[&said]);
+        assert_eq!(commands(&told), [""; 0]);
+        all("CONT");
+        // In the pause.
+        let command = bed.0.tombolo(&["vm", "checkpoint", "one"]);
+        let checkpoint = thread::spawn(move || Ran::new(command));
+        told.iter().find(|(command, _)| command == "migrate").expect("it is told");
+        all("STOP");
+        fs::write(bed.0.path("vmm.one.free"), "").expect("write");
+        let began = Instant::now();
+        until("the guest runs on", || commands(&told).contains(&"cont".into()));
+        assert!(began.elapsed() < Duration::from_secs(20), "{server}: {:?}", began.elapsed());
+        all("CONT");
+        checkpoint.join().expect("no panic").failed(1, &["server", "does not respond"]);
+        assert!(bed.is("one", "running"), "{}", bed.list());
+        assert_eq!(bed.numbered(), [""; 0]);
+        // A late reply is not taken for another one.
+        bed.remember("later ");
+        bed.checkpoint(&[]);
+        bed.remember("last  ");
+        bed.0.run(&["vm", "stop", "one"]).succeeded();
+        bed.0.run(&["vm", "restore", "one"]).succeeded();
+        assert_eq!(bed.resumed(), "later ", "{server}");
+    }
+}
+
 /// The commands that a VMM was given since the last call.
 fn commands(told: &Receiver<(String, String)>) -> Vec<String> {
     told.try_iter().map(|(command, _)| command).collect()
