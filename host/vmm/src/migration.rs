@@ -1,11 +1,12 @@
 //! Saving and loading a machine's device state. Its memory remains in a shared file.
 
 use std::fs::File;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::monitor::{Monitor, MonitorError};
+use crate::monitor::{Monitor, MonitorError, PAUSE};
 
 /// Name of the device-state file in QEMU.
 const STATE: &str = "state";
@@ -22,13 +23,21 @@ impl Monitor {
         self.pass_file(STATE, state)
     }
 
-    /// Stops the CPUs and writes the device state to the [passed file](Self::pass_state). From then on QEMU
+    /// Pauses the guest and writes the device state to the [passed file](Self::pass_state). From then on QEMU
     /// does not access the machine's memory, until it is ended ([`quit`](Self::quit)) or the guest is
-    /// resumed.
-    pub fn save(&mut self, within: Duration) -> Result<(), MonitorError> {
-        self.execute("stop", &json!({}))?;
-        self.execute("migrate", &json!({ "uri": format!("fd:{STATE}") }))?;
-        self.migrated(within)
+    /// resumed. The migration itself stops the CPUs, last, so the guest runs while it is set up. Returns the
+    /// time at which the guest was about to be paused.
+    pub fn save(&mut self, within: Duration) -> Result<Instant, MonitorError> {
+        let requested = Instant::now();
+        let asked = self.execute("migrate", &json!({ "uri": format!("fd:{STATE}") }));
+        let saved = asked.and_then(|_| self.migrated(within));
+        if let Err(MonitorError::Late { .. }) = saved {
+            // It would pause the guest when nothing resumes it any more.
+            let _ = self.execute("migrate_cancel", &json!({}));
+        }
+        saved?;
+        let active = self.time_of("MIGRATION", |data| data["status"] == "active");
+        Ok(active.map_or(requested, |active| active.max(requested)))
     }
 
     /// Loads the device state from the [passed file](Self::pass_state), in a QEMU started with
@@ -40,7 +49,18 @@ impl Monitor {
 
     /// Resumes the guest.
     pub fn proceed(&mut self) -> Result<(), MonitorError> {
-        self.execute("cont", &json!({})).map(drop)
+        let end = Instant::now() + self.timeout();
+        loop {
+            match self.execute("cont", &json!({})) {
+                // QEMU reports the end of a migration before it has ended.
+                Err(MonitorError::Refused { reason, .. })
+                    if reason.contains("not finalized") && Instant::now() < end =>
+                {
+                    thread::sleep(PAUSE);
+                }
+                done => return done.map(drop),
+            }
+        }
     }
 
     /// Ends QEMU without notifying the guest.

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -55,8 +55,8 @@ pub struct Monitor {
     timeout: Duration,
 }
 
-/// Interval between attempts to connect.
-const PAUSE: Duration = Duration::from_millis(2);
+/// Interval between attempts.
+pub(crate) const PAUSE: Duration = Duration::from_millis(2);
 
 impl Monitor {
     /// Connects to the monitor at `path` and negotiates capabilities. Waits for the socket while
@@ -90,6 +90,11 @@ impl Monitor {
     /// Creates a client before the greeting.
     pub(crate) fn from_stream(stream: UnixStream, timeout: Duration) -> Self {
         Self { stream, received: Vec::new(), searched: 0, events: VecDeque::new(), timeout }
+    }
+
+    /// Returns the time limit of each reply.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Sets the time limit of each further reply.
@@ -162,6 +167,16 @@ impl Monitor {
             })?;
             self.store_event(message);
         }
+    }
+
+    /// Returns the time of the last unconsumed event with this name that satisfies `is_it`.
+    pub(crate) fn time_of(&self, name: &str, is_it: impl Fn(&Value) -> bool) -> Option<Instant> {
+        let event = self.events.iter().rfind(|event| event["event"] == name && is_it(&event["data"]))?;
+        let part = |name: &str| event["timestamp"][name].as_u64();
+        let since_epoch = Duration::from_secs(part("seconds")?)
+            .checked_add(Duration::from_micros(part("microseconds")?))?;
+        let age = UNIX_EPOCH.checked_add(since_epoch)?.elapsed().ok()?;
+        Instant::now().checked_sub(age)
     }
 
     fn store_event(&mut self, message: Value) {

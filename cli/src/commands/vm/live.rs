@@ -275,19 +275,21 @@ impl Maker {
             }
         };
         let written_before = written(home);
-        let mut laps = Laps::begin();
-        if let Err(failure) = self.pause(home, &mut asleep, drafts, &mut successor, &mut laps) {
-            // Before anything that it could use is taken back.
-            drop(successor);
-            self.take_back();
-            let went_on = asleep.proceed(|| self.is_ending());
-            drop(lock);
-            match went_on {
-                Ok(()) => asleep.plug(),
-                Err(error) => tracing::error!(%error, "the VMM did not resume"),
+        let mut laps = match self.pause(home, &mut asleep, drafts, &mut successor) {
+            Ok(laps) => laps,
+            Err(failure) => {
+                // Before anything that it could use is taken back.
+                drop(successor);
+                self.take_back();
+                let went_on = asleep.proceed(|| self.is_ending());
+                drop(lock);
+                match went_on {
+                    Ok(()) => asleep.plug(),
+                    Err(error) => tracing::error!(%error, "the VMM did not resume"),
+                }
+                return Err(failure);
             }
-            return Err(failure);
-        }
+        };
         let is_adopted = successor.is_some();
         if !is_adopted && let Err(error) = asleep.proceed(|| self.is_ending()) {
             tracing::error!(%error, "the VMM did not resume");
@@ -315,9 +317,8 @@ impl Maker {
         asleep: &mut Asleep<'_>,
         drafts: &[Draft<'_>],
         successor: &mut Option<Successor>,
-        laps: &mut Laps,
-    ) -> Outcome {
-        asleep.stop(DOING)?;
+    ) -> Result<Laps, Failure> {
+        let mut laps = Laps::begin(asleep.stop(DOING)?);
         laps.end("device state");
         let until = Instant::now() + PAUSE_PATIENCE;
         match successor {
@@ -329,7 +330,8 @@ impl Maker {
             channel.ask(TOP, Some(&draft.file), Some(until))?;
         }
         laps.end("overlays");
-        successor.as_mut().map_or(Ok(()), |successor| successor.proceed(home, until))
+        successor.as_mut().map_or(Ok(()), |successor| successor.proceed(home, until))?;
+        Ok(laps)
     }
 
     /// Has the servers undo what they were asked to do. A server that does not respond makes no change until
@@ -410,9 +412,8 @@ struct Laps {
 }
 
 impl Laps {
-    fn begin() -> Self {
-        let now = Instant::now();
-        Self { begun: now, last: now, parts: Vec::new() }
+    fn begin(begun: Instant) -> Self {
+        Self { begun, last: begun, parts: Vec::new() }
     }
 
     fn end(&mut self, what: &str) {

@@ -250,13 +250,13 @@ impl<'a> Asleep<'a> {
         Failure::cannot(format_args!("{doing} VM {}", self.home.name), "the server of its disk does not respond")
     }
 
-    /// Pauses the guest and writes its device state.
-    pub fn stop(&mut self, doing: &str) -> Outcome {
-        self.monitor.save(PATIENCE).map_err(failed(self.home, doing))?;
+    /// Pauses the guest and writes its device state. Returns the time of the pause.
+    pub fn stop(&mut self, doing: &str) -> Result<Instant, Failure> {
+        let paused = self.monitor.save(PATIENCE).map_err(failed(self.home, doing))?;
         // A request taken by the disk and not yet answered is in no device state: the guest would wait for it
         // for ever.
         match self.disk.under_way() {
-            Some(0) => Ok(()),
+            Some(0) => Ok(paused),
             Some(_) => {
                 let reason = "its disk has outstanding requests";
                 Err(Failure::cannot(format_args!("{doing} VM {}", self.home.name), reason)
@@ -387,7 +387,7 @@ pub fn suspend(home: &Home) -> Outcome {
             .sync_all()
             .map_err(|error| Failure::cannot(format_args!("write {}", home.file(DRAFT).display()), &error))
     };
-    if let Err(failure) = asleep.stop("suspend").and_then(|()| synced(&asleep.state)) {
+    if let Err(failure) = asleep.stop("suspend").and_then(|_| synced(&asleep.state)) {
         // The guest continues as before.
         let _ = asleep.proceed(|| true);
         asleep.plug();

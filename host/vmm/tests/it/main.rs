@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 use tombolo_host_vmm::network::Network;
@@ -20,6 +20,20 @@ const DONE: &str = r#"{"return": {}}"#;
 struct Vmm {
     dir: TempDir,
     asked: JoinHandle<Vec<String>>,
+}
+
+/// Line of a reply that is not sent, but delays the next one.
+const WAIT: &str = "wait";
+
+/// Sends a line, in which `NOW` is replaced by the present time.
+fn say(out: &mut UnixStream, line: &str) -> std::io::Result<()> {
+    if line == WAIT {
+        thread::sleep(Duration::from_millis(100));
+        return Ok(());
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time");
+    let now = format!(r#"{{"seconds": {}, "microseconds": {}}}"#, now.as_secs(), now.subsec_micros());
+    write!(out, "{}\r\n", line.replace("NOW", &now))
 }
 
 impl Vmm {
@@ -37,7 +51,7 @@ impl Vmm {
                 let Some(Ok(line)) = lines.next() else { break };
                 asked.push(line);
                 // The client may have closed the connection.
-                if write!(out, "{answer}\r\n").is_err() {
+                if answer.split('\n').try_for_each(|line| say(&mut out, line)).is_err() {
                     break;
                 }
             }
@@ -132,26 +146,46 @@ fn misbehaving_monitor_is_bounded() {
 fn device_state_goes_to_the_passed_file() {
     let completed = r#"{"event": "MIGRATION", "data": {"status": "setup"}}
 {"event": "MIGRATION", "data": {"status": "completed"}}"#;
+    let unfinished = r#"{"error": {"class": "GenericError", "desc": "Migration is not finalized yet"}}"#;
     let failed = r#"{"event": "MIGRATION", "data": {"status": "failed"}}"#;
     let status = r#"{"return": {"status": "running"}}"#;
-    let vmm = Vmm::new(&[status, DONE, DONE, DONE, &format!("{DONE}\n{completed}")]);
+    let vmm = Vmm::new(&[status, DONE, DONE, &format!("{DONE}\n{completed}"), unfinished, DONE]);
     let state = tempfile::tempfile().expect("a file");
     let mut monitor = vmm.monitor(PATIENCE);
     monitor.pass_state(&state).and_then(|()| monitor.save(PATIENCE)).expect("saved");
+    monitor.proceed().expect("it runs once the migration has ended");
     drop(monitor);
     let asked = vmm.asked();
-    let words = ["query-status", "x-ignore-shared", "getfd", "stop", "fd:state"];
+    let words = ["query-status", "x-ignore-shared", "getfd", "fd:state", "cont", "cont"];
     assert!(asked[1..].iter().zip(words).all(|(asked, word)| asked.contains(word)), "{asked:?}");
     // After an unused save the guest must run first.
     let again = r#"{"return": {"status": "postmigrate"}}"#;
     let why = r#"{"return": {"status": "failed", "error-desc": "No space left on device"}}"#;
-    let vmm = Vmm::new(&[again, DONE, DONE, DONE, DONE, &format!("{DONE}\n{failed}"), why]);
+    let vmm = Vmm::new(&[again, DONE, DONE, DONE, &format!("{DONE}\n{failed}"), why]);
     let mut monitor = vmm.monitor(PATIENCE);
     let saved = monitor.pass_state(&state).and_then(|()| monitor.save(PATIENCE));
     let error = saved.expect_err("it has failed");
     drop(monitor);
     assert_eq!(error.to_string(), "the VMM refused the device state: No space left on device");
     assert!(vmm.asked()[2].contains("cont"));
+}
+
+#[test]
+fn save_returns_time_of_pause_or_is_cancelled() {
+    let active = r#"{"event": "MIGRATION", "data": {"status": "active"}, "timestamp": NOW}"#;
+    let completed = r#"{"event": "MIGRATION", "data": {"status": "completed"}}"#;
+    let vmm = Vmm::new(&[&format!("{DONE}\n{WAIT}\n{active}\n{WAIT}\n{completed}")]);
+    let mut monitor = vmm.monitor(PATIENCE);
+    let begun = Instant::now();
+    let paused = monitor.save(PATIENCE).expect("saved");
+    let moment = Duration::from_millis(90);
+    assert!(paused - begun > moment && paused.elapsed() > moment, "{:?}, {:?}", paused - begun, begun.elapsed());
+    let vmm = Vmm::new(&[DONE, DONE]);
+    let mut monitor = vmm.monitor(Duration::from_millis(200));
+    let late = monitor.save(Duration::from_millis(200)).expect_err("it does not end");
+    assert!(matches!(late, MonitorError::Late { .. }), "{late}");
+    drop(monitor);
+    assert!(vmm.asked()[2].contains("migrate_cancel"));
 }
 
 fn machine() -> Machine {
