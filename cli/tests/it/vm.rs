@@ -171,6 +171,21 @@ impl Bed {
         tells
     }
 
+    /// Creates an image, and a running clone `one` of it.
+    fn with_clone(net: &str, flaw: Flaw) -> (Self, Receiver<(String, String)>) {
+        let bed = Self::new();
+        bed.make_image();
+        let told = bed.clone_image(net, flaw);
+        (bed, told)
+    }
+
+    /// Creates a running clone `one` of the image.
+    fn clone_image(&self, net: &str, flaw: Flaw) -> Receiver<(String, String)> {
+        let told = self.vmm("one", flaw);
+        self.0.run(&["clone", "image", "one", "--net", net, "--qemu", "./vmm"]).succeeded();
+        told
+    }
+
     pub fn make_image(&self) {
         self.make_image_of(&[]);
     }
@@ -380,10 +395,7 @@ fn clone_resumes_image_and_suspends_durably() {
 
 #[test]
 fn a_guest_has_its_identity_before_its_network_card() {
-    let bed = Bed::new();
-    bed.make_image();
-    let told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["clone", "image", "one", "--net", "user", "--qemu", "./vmm"]).succeeded();
+    let (bed, told) = Bed::with_clone("user", Flaw::None);
     let told: Vec<_> = told.try_iter().map(|(command, _)| command).collect();
     let plugged: Vec<_> =
         told.iter().skip_while(|command| *command != "device_add").map(String::as_str).collect();
@@ -398,10 +410,7 @@ fn a_guest_has_its_identity_before_its_network_card() {
 
 #[test]
 fn vmm_death_during_suspend_is_reported() {
-    let bed = Bed::new();
-    bed.make_image();
-    let _told = bed.vmm("one", Flaw::DiesSaved);
-    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let (bed, _told) = Bed::with_clone("none", Flaw::DiesSaved);
     bed.0.run(&["vm", "suspend", "one"]).failed(1, &["one"]);
     until("its end is known", || bed.is("one", "failed: the VMM ended with exit status: 3"));
     bed.0.run(&["vm", "resume", "one"]).failed(1, &["its memory is lost", "vm boot one"]);
@@ -438,10 +447,7 @@ fn missing_network_does_not_lose_memory() {
 
 #[test]
 fn suspend_completes_after_kill_of_command() {
-    let bed = Bed::new();
-    bed.make_image();
-    let told = bed.vmm("one", Flaw::StaysTold);
-    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let (bed, told) = Bed::with_clone("none", Flaw::StaysTold);
     let memory = File::options().write(true).open(bed.memory_of_clone("one")).expect("open");
     memory.write_all_at(b"change", 0).expect("write");
     drop(memory);

@@ -1,6 +1,6 @@
 //! Checkpoints: restoration, and leftovers of a killed supervisor or command.
 
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Instant;
 
 use rustix::mount::{MountFlags, mount};
@@ -10,11 +10,12 @@ use super::*;
 use crate::common::Ran;
 
 impl Bed {
-    /// Creates a running clone.
-    fn clone_one(&self) {
-        self.make_image();
-        let _told = self.vmm("one", Flaw::None);
-        self.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    /// Creates a running clone, and begins a checkpoint of it, which waits until the guest releases devices.
+    fn with_waiting_checkpoint() -> (Self, Child) {
+        let (bed, told) = Self::with_clone("none", Flaw::Silent("device_del"));
+        let checkpoint = bed.begun(&["vm", "checkpoint", "one"]);
+        told.iter().find(|(command, _)| command == "device_del").expect("it is told");
+        (bed, checkpoint)
     }
 
     /// Sets the contents of the guest's memory.
@@ -73,8 +74,7 @@ impl Bed {
 
 #[test]
 fn checkpoints_continue_vm_and_can_be_restored() {
-    let bed = Bed::new();
-    bed.clone_one();
+    let (bed, _told) = Bed::with_clone("none", Flaw::None);
     for (word, number) in [("first ", 1), ("second", 2)] {
         bed.remember(word);
         assert!(bed.checkpoint(&[]).contains(&format!("checkpoint {number} of one")));
@@ -103,8 +103,7 @@ fn checkpoints_continue_vm_and_can_be_restored() {
 
 #[test]
 fn excess_checkpoints_are_merged() {
-    let bed = Bed::new();
-    bed.clone_one();
+    let (bed, _told) = Bed::with_clone("none", Flaw::None);
     for word in ["first ", "second", "third ", "fourth"] {
         bed.remember(word);
         bed.checkpoint(&["--keep", "2"]);
@@ -128,8 +127,7 @@ fn excess_checkpoints_are_merged() {
 
 #[test]
 fn killed_checkpoint_leaves_no_trace() {
-    let bed = Bed::new();
-    bed.clone_one();
+    let (bed, _told) = Bed::with_clone("none", Flaw::None);
     bed.remember("kept  ");
     bed.0.run(&["vm", "suspend", "one"]).succeeded();
     let file = |name: &str| bed.vm("one").join(name);
@@ -171,8 +169,7 @@ fn killed_checkpoint_leaves_no_trace() {
 
 #[test]
 fn merge_of_checkpoints_and_start_exclude_each_other() {
-    let bed = Bed::new();
-    bed.clone_one();
+    let (bed, _told) = Bed::with_clone("none", Flaw::None);
     bed.remember("kept  ");
     bed.0.run(&["vm", "suspend", "one"]).succeeded();
     for _ in 0..2 {
@@ -205,10 +202,7 @@ fn merge_of_checkpoints_and_start_exclude_each_other() {
 
 #[test]
 fn a_checkpoint_leaves_a_vm_running_in_its_vmm() {
-    let bed = Bed::new();
-    bed.make_image();
-    let told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["clone", "image", "one", "--net", "user", "--qemu", "./vmm"]).succeeded();
+    let (bed, told) = Bed::with_clone("user", Flaw::None);
     let supervisor = bed.supervisor();
     bed.remember("kept  ");
     let _ = told.try_iter().count();
@@ -247,10 +241,7 @@ fn a_checkpoint_leaves_a_vm_running_in_its_vmm() {
 
 #[test]
 fn a_checkpoint_that_fails_leaves_the_vm_running() {
-    let bed = Bed::new();
-    bed.make_image();
-    let _told = bed.vmm("one", Flaw::SavesNot);
-    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let (bed, _told) = Bed::with_clone("none", Flaw::SavesNot);
     bed.remember("kept  ");
     for command in ["checkpoint", "suspend"] {
         bed.0.run(&["vm", command, "one"]).failed(1, &["device state"]);
@@ -265,10 +256,7 @@ fn a_checkpoint_that_fails_leaves_the_vm_running() {
 #[test]
 fn hung_server_fails_checkpoint_and_guest_runs_on() {
     for server in ["disk", "memory"] {
-        let bed = Bed::new();
-        bed.make_image();
-        let told = bed.vmm("one", Flaw::Slow("migrate"));
-        bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+        let (bed, told) = Bed::with_clone("none", Flaw::Slow("migrate"));
         bed.remember("kept  ");
         let pids = bed.processes("one").into_iter().filter(|(_, words)| words.contains(&format!("{server}.overlay")));
         let pids: Vec<_> = pids.map(|(pid, _)| pid.as_raw_nonzero().get().unsigned_abs()).collect();
@@ -486,12 +474,7 @@ fn vm_stop_in_first_checkpoint_leaves_no_drafts() {
 #[test]
 fn drafts_are_removed_once_their_directory_is_back() {
     for command in ["stop", "checkpoint"] {
-        let bed = Bed::new();
-        bed.make_image();
-        let told = bed.vmm("one", Flaw::Silent("device_del"));
-        bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
-        let mut checkpoint = bed.begun(&["vm", "checkpoint", "one"]);
-        told.iter().find(|(command, _)| command == "device_del").expect("it is told");
+        let (bed, mut checkpoint) = Bed::with_waiting_checkpoint();
         assert!(bed.vm("one").join("disk.new.overlay").exists());
         mount("away", bed.vm("one"), "tmpfs", MountFlags::empty(), c"")
             .expect("mounted: the tests need root");
@@ -507,12 +490,7 @@ fn drafts_are_removed_once_their_directory_is_back() {
 
 #[test]
 fn vm_stop_does_not_wait_for_devices_that_stay() {
-    let bed = Bed::new();
-    bed.make_image();
-    let told = bed.vmm("one", Flaw::Silent("device_del"));
-    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
-    let mut checkpoint = bed.begun(&["vm", "checkpoint", "one"]);
-    told.iter().find(|(command, _)| command == "device_del").expect("it is told");
+    let (bed, mut checkpoint) = Bed::with_waiting_checkpoint();
     let began = Instant::now();
     bed.0.run(&["vm", "stop", "one"]).succeeded();
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
@@ -522,8 +500,7 @@ fn vm_stop_does_not_wait_for_devices_that_stay() {
 
 #[test]
 fn a_vm_is_saved_from_another_mount_namespace() {
-    let bed = Bed::new();
-    bed.clone_one();
+    let (bed, _told) = Bed::with_clone("none", Flaw::None);
     bed.remember("kept  ");
     bed.run_elsewhere(&["vm", "checkpoint", "one"]).succeeded();
     assert!(bed.is("one", "running"), "{}", bed.list());
@@ -540,8 +517,7 @@ fn checkpoint_completes_after_kill_of_command() {
     bed.make_image();
     for word in ["device_del", "migrate", "cont"] {
         let _ = fs::remove_file(bed.0.path("vmm.one.free"));
-        let told = bed.vmm("one", Flaw::None);
-        bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+        let told = bed.clone_image("none", Flaw::None);
         let _ = told.try_iter().count();
         bed.remember("kept  ");
         let mut checkpoint = bed.begun(&["vm", "checkpoint", "one"]);
@@ -565,8 +541,7 @@ fn vm_killed_in_checkpoint_keeps_disk_and_previous_checkpoint() {
     bed.make_image();
     for word in ["device_del", "migrate", "cont", "device_add"] {
         let _ = fs::remove_file(bed.0.path("vmm.one.free"));
-        let _told = bed.vmm("one", Flaw::None);
-        bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+        let _told = bed.clone_image("none", Flaw::None);
         bed.remember("first ");
         bed.checkpoint(&[]);
         bed.0.run(&["vm", "suspend", "one"]).succeeded();
@@ -592,8 +567,7 @@ fn vm_killed_in_checkpoint_keeps_disk_and_previous_checkpoint() {
 
 #[test]
 fn killed_restoration_is_repeated_or_not_begun() {
-    let bed = Bed::new();
-    bed.clone_one();
+    let (bed, _told) = Bed::with_clone("none", Flaw::None);
     bed.remember("kept  ");
     bed.0.run(&["vm", "suspend", "one"]).succeeded();
     bed.0.run(&["vm", "checkpoint", "one"]).succeeded();
@@ -619,8 +593,7 @@ fn killed_restoration_is_repeated_or_not_begun() {
 
 #[test]
 fn periodic_checkpoints_run_until_stopped() {
-    let bed = Bed::new();
-    bed.clone_one();
+    let (bed, _told) = Bed::with_clone("none", Flaw::None);
     bed.remember("kept  ");
     let mut every = bed.begun(&["vm", "checkpoint", "one", "--every", "1", "--keep", "2"]);
     until("there are three", || bed.vm("one").join("state.3").exists());

@@ -10,8 +10,7 @@ fn clone_fetches_kernel_only_at_reset() {
     }
     bed.make_image_of(&["--kernel", "kernel", "--initrd", "initrd", "--append", "quiet"]);
     assert!(bed.words("golden").contains("-kernel\n"), "{}", bed.words("golden"));
-    let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let _told = bed.clone_image("none", Flaw::None);
     let kernel = bed.vm("one").join("kernel");
     assert!(!kernel.exists() && !bed.words("one").contains("-kernel"), "{}", bed.words("one"));
     // The supervisor reboots it with the image's kernel.

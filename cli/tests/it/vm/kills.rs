@@ -179,8 +179,7 @@ fn vm_refuses_resume_without_its_memory() {
     mount("small", &state, "tmpfs", MountFlags::empty(), c"size=16m").expect("mounted: the tests need root");
     let _small = Small(state.clone());
     bed.make_image();
-    let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let _told = bed.clone_image("none", Flaw::None);
     let memory = File::options().write(true).open(bed.memory_of_clone("one")).expect("open");
     let mut filler = File::create(state.join("filler")).expect("create");
     while filler.write_all(&[1; 4096]).is_ok() {}
@@ -199,10 +198,7 @@ fn vm_refuses_resume_without_its_memory() {
 
 #[test]
 fn vm_is_reachable_from_another_session() {
-    let bed = Bed::new();
-    bed.make_image();
-    let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let (bed, _told) = Bed::with_clone("none", Flaw::None);
     let other = bed.0.path("other-run");
     fs::create_dir(&other).expect("mkdir");
     let run = |words: &[&str]| {

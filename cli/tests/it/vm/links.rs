@@ -32,8 +32,7 @@ fn links_in_image_are_refused_at_each_start() {
     let bed = Bed::new();
     bed.make_image();
     let image = bed.0.path("image");
-    let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    let _told = bed.clone_image("none", Flaw::None);
     bed.0.run(&["vm", "suspend", "one"]).succeeded();
     bed.0.run(&["vm", "checkpoint", "one"]).succeeded();
     let refused = |place: &Path, name: &str, beside: &str| {
