@@ -285,9 +285,12 @@ impl FileSystem for CachedFileSystem {
         if cookie == Cookie::START {
             view.walk_ahead(&opening.object);
         }
-        match view.has_listing(&opening.object, cookie, page.wants_entries()) {
-            true => self.hit(view.fill(&opening.object, cookie, page)),
-            false => self.missed(view.readdir(file, cookie, page)),
+        if !view.has_listing(&opening.object, cookie, page.wants_entries()) {
+            return self.missed(view.readdir(file, cookie, page));
+        }
+        match view.fill(&opening.object, cookie, page) {
+            Ok(page) => self.hit(Ok(page)),
+            Err((page, after)) => self.missed(view.readdir(file, after, page)),
         }
     }
 

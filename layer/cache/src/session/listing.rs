@@ -96,7 +96,7 @@ impl View {
     }
 
     /// Lists, asking the origin for all of the directory if it is not here.
-    pub(super) async fn readdir(self, file: File, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
+    pub(super) async fn readdir(self, file: File, mut cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let dir = &opening.object;
         loop {
@@ -106,11 +106,10 @@ impl View {
             }
             unless_interrupted(&self.cx.interrupt, self.await_names(dir, file, cookie, page.wants_entries()))
                 .await??;
-            page = self.fill(dir, cookie, page)?;
-            // What had come may be gone again, and more be on its way.
-            let goes_on = is_growing_after(dir, cookie) || dir.state().unkept_from(cookie).is_some();
-            if !page.is_empty() || page.is_end() || !goes_on {
-                return Ok(page);
+            // The awaited names may have been dropped since.
+            match self.fill(dir, cookie, page) {
+                Ok(filled) => return Ok(filled),
+                Err((empty, after)) => (page, cookie) = (empty, after),
             }
         }
     }
@@ -183,8 +182,14 @@ impl View {
         });
     }
 
-    /// Fills a page from what is here.
-    pub(super) fn fill(&self, dir: &Arc<Object>, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
+    /// Fills a page with cached names. Returns the page as an error if it stays empty although the directory
+    /// goes on, with the position after the hidden names: the next names are not cached.
+    pub(super) fn fill(
+        &self,
+        dir: &Arc<Object>,
+        cookie: Cookie,
+        mut page: DirPage,
+    ) -> std::result::Result<DirPage, (DirPage, Cookie)> {
         let (parent, unused) = {
             let mut state = dir.state();
             (state.parent.unwrap_or(dir.id), state.unused_listing.take())
@@ -205,7 +210,7 @@ impl View {
             // In parts: the lock of the directory is not held while those of its entries are taken.
             let (part, is_all): (Vec<(u64, Vec<u8>, Target)>, bool) = {
                 let state = dir.state();
-                let is_all = state.growing.is_none() || state.shows_names();
+                let is_all = state.shows_names();
                 let kept = state.last_kept_place();
                 let names = state.names.after(after).take_while(|(place, ..)| *place <= kept).take(PART_LEN);
                 let names = names.filter(|_| is_all || state.names.is_growing());
@@ -216,7 +221,7 @@ impl View {
                 if is_all {
                     page.set_end();
                 }
-                return Ok(page);
+                return if page.is_empty() && !is_all { Err((page, Cookie(after))) } else { Ok(page) };
             };
             for (place, name, target) in part {
                 if self.cache().hides(dir.id, &name) {
@@ -449,12 +454,6 @@ async fn await_more(dir: &Object, cookie: Cookie) {
 
 fn has_after(state: &State, cookie: Cookie) -> bool {
     state.names.is_growing() && state.names.after(cookie.0.max(DOT_DOT)).next().is_some()
-}
-
-/// Whether none of the names after `cookie` is here, and more are on their way.
-fn is_growing_after(dir: &Object, cookie: Cookie) -> bool {
-    let state = dir.state();
-    state.growing.is_some() && !has_after(&state, cookie)
 }
 
 /// A directory that is shown as it comes. Those that wait for more go on when this is dropped.

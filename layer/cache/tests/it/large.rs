@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use tombolo_layer_basic::{Around, Layered, around};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options, Prefetch};
 
-use crate::world::{Origin, Session, attach, name, opened_store};
+use crate::world::{Cached, Origin, Session, attach, name, opened_store};
 
 const NAMES: usize = 20_000;
 
@@ -213,6 +213,37 @@ fn a_listing_ends_with_the_last_that_reads_it() {
         std::thread::sleep(Duration::from_millis(500));
     }
     assert!(slow.told.load(Ordering::SeqCst) < 40_000, "it is listed on for nobody");
+}
+
+#[test]
+fn listing_shows_every_name_while_others_change_the_directory() {
+    const COUNT: usize = 10_000;
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    make(&origin, COUNT);
+    let options =
+        Options { attr_refresh: Duration::ZERO, prefetch: Prefetch::Off, ..Options::default() };
+    let Cached { cache: _cache, session } = origin.cached_with(dir.path(), options, StoreOptions::default());
+    let is_over = AtomicBool::new(false);
+    let missing = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                origin.direct.put("another", b"");
+                // The cache drops its names.
+                session.fs.getattr(&session.cx, NodeId::ROOT, None).wait().expect("there");
+                let direct = &origin.direct;
+                direct.fs.unlink(&direct.cx, NodeId::ROOT, name("another")).wait().expect("removed");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let missing = (0..10).map(|_| {
+            let listed: HashSet<_> = session.list().into_iter().collect();
+            (0..COUNT).filter(|n| !listed.contains(&n.to_string())).count()
+        });
+        let missing: Vec<_> = missing.collect();
+        is_over.store(true, Ordering::SeqCst);
+        missing
+    });
+    assert_eq!(missing, [0; 10], "names are missing in listings");
 }
 
 /// Creates directories with this many files each in the root of the origin.
