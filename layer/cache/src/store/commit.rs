@@ -42,6 +42,8 @@ struct Batch {
     data: HashMap<(ObjectId, u64), Arc<DataState>>,
     gone_objects: HashMap<ObjectId, Vec<u8>>,
     gone_data: Vec<(ObjectId, u64)>,
+    /// `true` to record that rows must not be removed.
+    keeps_rows: bool,
 }
 
 /// Minimum interval between log messages of one kind.
@@ -62,12 +64,18 @@ impl Batch {
             && self.data.is_empty()
             && self.gone_objects.is_empty()
             && self.gone_data.is_empty()
+            && !self.keeps_rows
     }
 }
 
 impl Queue {
     pub(super) fn keep(&self, object: &Arc<Object>) {
         self.change(|batch| batch.objects.insert(object.id, object.clone()));
+    }
+
+    /// Queues the record that rows must not be removed.
+    pub(super) fn keep_rows(&self) {
+        self.change(|batch| batch.keeps_rows = true);
     }
 
     pub(super) fn keep_data(&self, state: &Arc<DataState>) {
@@ -237,6 +245,9 @@ pub(super) fn start(
                 // They are written as a whole next time: missing rows would mean that there is nothing.
                 batch.objects.values().for_each(|object| object.unwritten());
                 batch.data.values().for_each(|state| state.unwritten());
+                if batch.keeps_rows && !shared.queue.pending().is_closing {
+                    shared.queue.keep_rows();
+                }
                 if complained.is_none_or(|then: Instant| then.elapsed() > QUIET) {
                     complained = Some(Instant::now());
                     tracing::warn!(%error, "cannot write the index of the cache: data fetched now will be fetched again");
@@ -251,6 +262,9 @@ pub(super) fn start(
 
 fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
     database.together(|database| {
+        if batch.keeps_rows {
+            database.set_keeps_rows()?;
+        }
         for (id, handle) in &batch.gone_objects {
             database.remove_object(*id)?;
             database.remove_handle(handle, *id)?;

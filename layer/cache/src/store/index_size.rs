@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Shared, Store, lock, part_of, readable};
+use super::{Shared, Store, part_of};
 
 /// Part of the capacity that the index may occupy; and the limit with rows that clients hold, on top of which
 /// a quarter of the first is allowed.
@@ -50,10 +50,12 @@ impl Store {
     }
 
     /// Retains all rows from now on, also in later lives: a client gets a handle that works only with its
-    /// row.
+    /// row. Waits for the commit.
     pub(crate) fn keep_rows(&self) {
-        if !self.shared.keeps_rows.swap(true, Ordering::Relaxed) {
-            readable(lock(&self.shared.reader).set_keeps_rows());
+        if !self.keeps_rows() {
+            self.shared.queue.keep_rows();
+            self.flush();
+            self.shared.keeps_rows.store(true, Ordering::Relaxed);
         }
     }
 

@@ -13,6 +13,7 @@ mod large;
 mod lease;
 mod lease_own;
 mod life;
+mod long_handles;
 mod offered;
 mod policy;
 mod raced;

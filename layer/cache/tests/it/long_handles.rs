@@ -1,0 +1,112 @@
+//! An origin with handles too long for those of the cache's clients, which then work only with their row.
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use tombolo_core::fs::{Client, Entry, Export, FileSystem, NodeId, PersistentHandle, PersistentHandles, Volume};
+use tombolo_core::{Answer, Ctx, Error, Result, forward};
+use tombolo_layer_cache::store::StoreOptions;
+use tombolo_layer_cache::{Contract, Options};
+
+use crate::world::{Cached, Origin, Session};
+
+/// An origin that pads its handles.
+struct Padded<T: ?Sized>(Arc<T>);
+
+impl Export for Padded<dyn Export> {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(Padded(self.0.attach(client)?)))
+    }
+}
+
+impl Padded<dyn FileSystem> {
+    fn handles(&self) -> &dyn PersistentHandles {
+        self.0.persistent_handles().expect("handles")
+    }
+}
+
+impl FileSystem for Padded<dyn FileSystem> {
+    forward!(to self.0; lookup getattr open setattr access readlink create create_unnamed mkdir symlink mknod link
+        unlink rmdir rename flush fsync read write readdir statfs syncfs forget release profile);
+
+    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
+        Some(self)
+    }
+}
+
+impl PersistentHandles for Padded<dyn FileSystem> {
+    fn volume(&self) -> Volume {
+        self.handles().volume()
+    }
+
+    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
+        self.handles().handle_of(cx, node).map(|handle| {
+            let padded = [&[0; 40][..], &handle.bytes].concat();
+            PersistentHandle { bytes: padded[..].into(), ..handle }
+        })
+    }
+
+    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
+        let Some(bytes) = handle.bytes.get(40..) else { return Answer::err(Error::Stale) };
+        self.handles().resolve(cx, &PersistentHandle { kind: handle.kind, bytes: bytes.into() })
+    }
+
+    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
+        self.handles().parent(cx, node)
+    }
+}
+
+fn padded() -> Origin {
+    let mut origin = Origin::new();
+    origin.export = Arc::new(Padded(origin.export));
+    origin
+}
+
+fn handle_of(session: &Session, node: NodeId) -> PersistentHandle {
+    let handles = session.fs.persistent_handles().expect("handles");
+    handles.handle_of(&session.cx, node).wait().expect("a handle")
+}
+
+#[test]
+fn row_of_a_short_handle_survives_a_full_index() {
+    let (origin, dir) = (padded(), tempfile::tempdir().expect("a directory"));
+    ["a", "b"].iter().for_each(|name| origin.direct.put(name, b"bytes"));
+    let Cached { cache, session } = origin.cached(dir.path(), Contract::CloseToOpen);
+    let node = session.lookup("a").expect("there").node;
+    let handle = handle_of(&session, node);
+    cache.flush();
+    drop((session, cache));
+    for _ in 0..2 {
+        let full = StoreOptions { capacity_bytes: 4096, ..StoreOptions::default() };
+        let Cached { cache: _cache, session } = origin.cached_with(dir.path(), Options::default(), full);
+        let found = session.fs.persistent_handles().expect("handles").resolve(&session.cx, &handle).wait();
+        assert_eq!(found.expect("found again").node, node);
+    }
+}
+
+#[test]
+fn first_short_handle_delays_no_other_operation() {
+    let (origin, dir) = (padded(), tempfile::tempdir().expect("a directory"));
+    ["a", "b"].iter().for_each(|name| origin.direct.put(name, b"bytes"));
+    let Cached { cache, session } = origin.cached(dir.path(), Contract::CloseToOpen);
+    let [a, b] = ["a", "b"].map(|name| session.lookup(name).expect("there").node);
+    cache.flush();
+    drop((session, cache));
+    // Neither file is in memory now.
+    let Cached { cache, session } = origin.cached(dir.path(), Contract::CloseToOpen);
+    cache.flush();
+    let index = rusqlite::Connection::open(dir.path().join("index.db")).expect("the index");
+    index.execute_batch("begin immediate").expect("the lock for writing");
+    std::thread::scope(|scope| {
+        scope.spawn(|| handle_of(&session, a));
+        std::thread::sleep(Duration::from_millis(300));
+        let (sender, answered) = mpsc::channel();
+        let other = session.clone();
+        std::thread::spawn(move || sender.send(other.fs.getattr(&other.cx, b, None).wait()));
+        let answered = answered.recv_timeout(Duration::from_secs(5));
+        index.execute_batch("rollback").expect("rolled back");
+        answered.expect("it waits for the index to be written").expect("attributes");
+    });
+    let kept: i64 = index.query_row("pragma user_version", [], |row| row.get(0)).expect("a number");
+    assert_eq!(kept, 1, "it is not recorded that rows stay");
+}
