@@ -88,9 +88,16 @@ impl Cache {
         });
     }
 
-    /// Bounds a nearly full index. Blocks on the disk.
-    pub(crate) fn bound_index(&self) {
-        while self.may_evict() && self.bound_index_step() {}
+    /// Bounds a nearly full index at the start, before anything is in use. Blocks on the disk. Returns the
+    /// number of steps.
+    pub(crate) fn bound_index(&self) -> usize {
+        // The first round drops all listings, and the second the rows that they kept.
+        let rounds = if self.store.keeps_rows() { 1 } else { 2 };
+        lock(&self.index_bound.hand).round = SPARED_MS.len() - rounds;
+        let steps = std::iter::repeat_with(|| self.may_evict() && self.bound_index_step());
+        let count = steps.take_while(|goes_on| *goes_on).count();
+        lock(&self.index_bound.hand).round = 0;
+        count
     }
 
     /// Returns `false` with rules for files, which apply by the names in listings.
@@ -114,7 +121,6 @@ impl Cache {
         let Some(begun) = hand.begun else {
             if self.store.is_index_nearly_full() && !self.index_bound.is_paused() {
                 self.store.flush();
-                hand.round = hand.round.min(SPARED_MS.len() - 1).saturating_sub(1);
                 hand.begun = self.store.is_index_nearly_full().then(Instant::now);
             }
             return hand.begun.is_some();
@@ -131,6 +137,7 @@ impl Cache {
             return true;
         }
         hand.begun = None;
+        hand.round = hand.round.min(SPARED_MS.len() - 1).saturating_sub(1);
         self.store.set_index_held();
         if self.store.is_index_nearly_full() {
             let pause = PAUSE.0.max(begun.elapsed() * PAUSE.1);
@@ -212,5 +219,43 @@ impl Cache {
         }
         self.keep(&dir);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_back_memory::Memory;
+    use tombolo_core::fs::{Device, Mode, Name, NewMode, NodeId, PermissionCheck, Volume};
+    use tombolo_core::{Ctx, SessionId};
+    use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
+
+    use super::*;
+    use crate::store::{OriginIdentity, Store, StoreOptions};
+    use crate::{Client, Export, Options};
+
+    #[test]
+    fn start_scans_rows_once_if_none_may_go() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
+        let full = StoreOptions { capacity_bytes: 4096, ..StoreOptions::default() };
+        let store = Store::open(dir.path(), &identity, full).expect("a store");
+        // Without threads nothing goes on in the background.
+        let pool = ThreadPoolLimits { threads: 0, ..ThreadPoolLimits::default() };
+        let options = Options { pool, ..Options::default() };
+        let export = crate::over(&Memory::default(), store.clone(), options).expect("a cache");
+        let client =
+            Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
+        let (fs, cx) = (export.attach(&client).expect("attach"), Ctx::root(SessionId(1)));
+        for n in 0..1000 {
+            let (name, mode) = (n.to_string(), NewMode::settled(Mode::new(0o644)));
+            let name = Name::new(name.as_bytes()).expect("a name");
+            let made = fs.mknod(&cx, NodeId::ROOT, name, FileType::Regular, mode, Device::default());
+            made.wait().expect("made");
+        }
+        store.keep_rows();
+        let steps = store.info().objects.div_ceil(ROWS.into()) as usize;
+        *lock(&export.cache.index_bound.paused_until) = None;
+        // One step begins the pass, and one finds the end of the table.
+        assert_eq!((export.cache.bound_index(), store.info().objects), (steps + 2, 1001));
     }
 }
