@@ -25,7 +25,7 @@ use crate::options::Contract;
 use crate::origin::{Origin, at_origin};
 use crate::recorder::Recorder;
 use crate::room::Room;
-use crate::rules::Policy;
+use crate::rules::AppliedPolicy;
 use crate::session::Session;
 use crate::sharing::{Borrower, Middle};
 use crate::store::rows::ObjectRow;
@@ -41,9 +41,9 @@ pub(crate) struct Cache {
     pub objects: Objects,
     pub store: Arc<Store>,
     /// Options of files while the lease is held.
-    pub held_policy: Policy,
+    pub held_policy: AppliedPolicy,
     /// Options while the lease is not held, and of files that others may change.
-    pub unheld_policy: Policy,
+    pub unheld_policy: AppliedPolicy,
     pub lease: Option<Arc<Lease>>,
     pub counters: Counters,
     /// Threads for blocking disk I/O.
@@ -74,7 +74,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// Returns the options in effect now.
-    pub(crate) fn policy(&self) -> &Policy {
+    pub(crate) fn policy(&self) -> &AppliedPolicy {
         match self.is_unheld() {
             true => &self.unheld_policy,
             false => &self.held_policy,

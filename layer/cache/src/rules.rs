@@ -4,8 +4,10 @@
 //! handle, the name is searched in its last known directory.
 
 use std::ffi::CString;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tombolo_core::fs::FileType;
 use tombolo_sys::pattern::Pattern;
@@ -60,8 +62,28 @@ impl Policy {
         !all_are(&self.default, &self.rules, |options| options.contract != Contract::Lease)
     }
 
-    fn options_by(&self, rule: Option<usize>) -> &Options {
-        rule.and_then(|index| self.rules.get(index)).map_or(&self.default, |rule| &rule.options)
+    /// Returns options that keep the guarantees of all rules, for files whose rule is unknown.
+    fn strictest(&self) -> Options {
+        let all = || self.rules.iter().map(|rule| &rule.options).chain([&self.default]);
+        let contract = match self.default.contract {
+            contract if all().all(|options| options.contract == contract) => contract,
+            _ if self.tells_changes() => Contract::Exclusive,
+            _ => Contract::CloseToOpen,
+        };
+        let shortest = |time: fn(&Options) -> Duration| {
+            let times = all().map(|options| match options.contract {
+                Contract::Refresh(refresh) => refresh,
+                _ => time(options),
+            });
+            times.min().unwrap_or_default()
+        };
+        Options {
+            contract,
+            attr_refresh: shortest(|options| options.attr_refresh),
+            rights_refresh: shortest(|options| options.rights_refresh),
+            read_only: all().any(|options| options.read_only),
+            ..self.default
+        }
     }
 
     /// Returns the policy for a tree that others change.
@@ -75,25 +97,62 @@ impl Policy {
     }
 }
 
+/// A policy, and the options of files whose rule is unknown.
+pub(crate) struct AppliedPolicy {
+    policy: Policy,
+    strictest: Options,
+}
+
+impl AppliedPolicy {
+    fn options_by(&self, rule: u32) -> &Options {
+        let index = rule.checked_sub(FIRST).and_then(|index| usize::try_from(index).ok());
+        match index.and_then(|index| self.policy.rules.get(index)) {
+            Some(rule) => &rule.options,
+            None if rule == UNKNOWN => &self.strictest,
+            None => &self.policy.default,
+        }
+    }
+}
+
+impl From<Policy> for AppliedPolicy {
+    fn from(policy: Policy) -> Self {
+        Self { strictest: policy.strictest(), policy }
+    }
+}
+
+impl Deref for AppliedPolicy {
+    type Target = Policy;
+
+    fn deref(&self) -> &Policy {
+        &self.policy
+    }
+}
+
 fn all_are(default: &Options, rules: &[Rule], is: impl Fn(&Options) -> bool) -> bool {
     is(default) && rules.iter().all(|rule| is(&rule.options))
 }
 
-/// Returns the index of the first rule that matches a name, or the path that ends with it.
-fn rule_for(rules: &[Rule], name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>) -> Option<usize> {
-    let name = CString::new(name).ok()?;
+/// Returns the first rule that matches a name, or the path that ends with it; [`UNKNOWN`] if that depends on
+/// a path that is not known.
+fn rule_for(rules: &[Rule], name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>) -> u32 {
+    let name = CString::new(name).unwrap_or_default();
     let is_of_paths = rules.iter().any(|rule| rule.pattern.is_of_paths());
     let path = if is_of_paths { path().and_then(|path| CString::new(path).ok()) } else { None };
-    rules.iter().position(|Rule { pattern, .. }| match pattern.is_of_paths() {
-        true => path.as_deref().is_some_and(|path| pattern.matches(path)),
-        false => pattern.matches(&name),
-    })
+    for (rule, Rule { pattern, .. }) in (FIRST..).zip(rules) {
+        match (pattern.is_of_paths(), &path) {
+            (true, None) => return UNKNOWN,
+            (true, Some(path)) if pattern.matches(path) => return rule,
+            (false, _) if pattern.matches(&name) => return rule,
+            _ => {}
+        }
+    }
+    NONE
 }
 
 /// Rule of an object.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
-    /// 0: unknown; 1: none; 2: the first.
+    /// [`UNKNOWN`], [`NONE`], or the index of a rule plus [`FIRST`].
     rule: AtomicU32,
     /// Path of a directory, without a leading `/`.
     path: Mutex<Option<Arc<[u8]>>>,
@@ -101,11 +160,12 @@ pub(crate) struct Place {
 
 const UNKNOWN: u32 = 0;
 const NONE: u32 = 1;
+const FIRST: u32 = 2;
 
 impl Place {
-    fn set(&self, rule: Option<usize>) {
-        let rule = rule.and_then(|index| u32::try_from(index).ok()?.checked_add(NONE + 1));
-        self.rule.store(rule.unwrap_or(NONE), Ordering::Relaxed);
+    /// Records that no rule matches, as the file has no name.
+    pub(crate) fn set_unnamed(&self) {
+        self.rule.store(NONE, Ordering::Relaxed);
     }
 
     fn path(&self) -> MutexGuard<'_, Option<Arc<[u8]>>> {
@@ -141,8 +201,7 @@ impl Cache {
         if object.place.rule.load(Ordering::Relaxed) == UNKNOWN {
             self.look_for_name(object);
         }
-        let rule = object.place.rule.load(Ordering::Relaxed).checked_sub(NONE + 1);
-        policy.options_by(rule.map(|index| index as usize))
+        policy.options_by(object.place.rule.load(Ordering::Relaxed))
     }
 
     /// Returns the options of an object created under a name.
@@ -171,13 +230,14 @@ impl Cache {
         if object.file_type == FileType::Directory {
             *object.place.path() = self.path_below(dir, name).map(Into::into);
         }
-        object.place.set(rule_for(&self.held_policy.rules, name, || self.path_below(dir, name)));
+        let rule = rule_for(&self.held_policy.rules, name, || self.path_below(dir, name));
+        object.place.rule.store(rule, Ordering::Relaxed);
     }
 
     fn look_for_name(&self, object: &Object) {
         match self.parent_and_name(object) {
             Some((dir, name)) => self.named(object, &dir, &name),
-            None if object.id == ObjectId::ROOT => object.place.set(None),
+            None if object.id == ObjectId::ROOT => object.place.set_unnamed(),
             // It may be found later.
             None => {}
         }

@@ -204,6 +204,7 @@ impl View {
         let (asked, origin) = (Instant::now(), &self.cache().origin);
         let created = origin.fs.create_unnamed(&self.at_origin(), node, &how).resolve().await?;
         let (entry, object, file) = self.entered(&created, asked).await?;
+        object.place.set_unnamed();
         let entry = self.given(entry, &object).await?;
         let open = self.session.openings.add(permit, &object, how.flags, Some(file));
         self.cache().lost_a_name(object.id, Names::None);

@@ -116,3 +116,55 @@ fn block_size_whole_files_and_read_ahead_follow_name() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+/// Restarts a cache whose names in the root are outdated then, and returns the new one.
+fn restarted(origin: &Origin, dir: &std::path::Path, before: Cached, rules: Vec<Rule>) -> Cached {
+    before.cache.flush();
+    drop(before);
+    origin.direct.put("another", b"");
+    let again = cached(origin, dir, long(), rules);
+    again.session.fs.getattr(&again.session.cx, NodeId::ROOT, None).wait().expect("there");
+    again
+}
+
+/// Returns options that revalidate nothing for the duration of a test.
+fn long() -> Options {
+    Options { contract: Contract::Refresh(Duration::from_secs(3600)), ..Options::default() }
+}
+
+#[test]
+fn file_of_unknown_name_has_the_strictest_options() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    origin.direct.put("a.log", b"1");
+    let rules = || {
+        let read_only = Options { read_only: true, ..long() };
+        vec![rule("*.log", Options::default()), rule("*.iso", read_only)]
+    };
+    let before = cached(&origin, dir.path(), long(), rules());
+    let node = before.session.lookup("a.log").expect("there").node;
+    let Cached { cache: _cache, session } = restarted(&origin, dir.path(), before, rules());
+    let asked = origin.asked("open");
+    (0..3).for_each(|_| opens(&session, node));
+    assert_eq!(origin.asked("open") - asked, 3, "an open does not see what was closed before it");
+    let set = || session.fs.setattr(&session.cx, node, None, &Default::default()).wait();
+    assert!(matches!(set(), Err(Error::ReadOnly)));
+    assert_eq!(session.lookup("a.log").expect("there").node, node);
+    set().expect("it is writable by its name");
+}
+
+#[test]
+fn file_of_unknown_path_has_the_strictest_options() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
+    let mode = tombolo_core::fs::NewMode::settled(tombolo_core::fs::Mode::new(0o755));
+    let made = fs.mkdir(cx, NodeId::ROOT, name("live"), mode).wait().expect("mkdir");
+    origin.direct.put_in(made.entry.node, "a", b"1");
+    let rules = || vec![rule("live/*", Options::default())];
+    let before = cached(&origin, dir.path(), long(), rules());
+    let live = before.session.lookup("live").expect("there").node;
+    let Cached { cache: _cache, session } = restarted(&origin, dir.path(), before, rules());
+    let node = session.fs.lookup(&session.cx, live, name("a")).wait().expect("there").node;
+    let asked = origin.asked("open");
+    (0..3).for_each(|_| opens(&session, node));
+    assert_eq!(origin.asked("open") - asked, 3, "an open does not see what was closed before it");
+}
