@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The hook; at most one.
+/// Optional function, set at most once.
 #[derive(Default)]
 pub(super) struct ChangeHook(OnceLock<Box<dyn Fn() + Send + Sync>>);
 

@@ -75,7 +75,7 @@ pub enum ConnectError {
         /// Socket path.
         path: PathBuf,
     },
-    /// The socket belongs to something else.
+    /// The path names a socket of another type, or a file that is no socket.
     #[error("{}: not a link socket", path.display())]
     NotLinks {
         /// Socket path.
@@ -190,7 +190,7 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
 
 impl Connection {
     /// Starts to use the link. `mode` selects how callers wait for answers, `label` names the link in
-    /// messages. The end of the socket ends the line, and the loss of the line is reported to the server.
+    /// messages. The end of the socket ends the line, and the end of the line is reported to the server.
     /// Dropping the control socket ends the link in order.
     pub fn start(
         self,
@@ -215,7 +215,7 @@ impl Connection {
     }
 }
 
-/// Shortest silence that counts: a heartbeat is a second late at times.
+/// Lower bound of [`ConnectOptions::silence_max`]: a heartbeat may be a second late.
 const SILENCE_MIN: Duration = Duration::from_secs(3);
 
 /// The client's handler of a link control socket. Dropping it cuts the line, whichever side ended it.
@@ -229,8 +229,8 @@ struct ClientHandler {
 
 impl Handler for ClientHandler {
     fn tick(&mut self, now: Instant) -> Option<Goodbye> {
-        // A slow server answers late, and the socket of a dead one is closed, so its heartbeat matters only
-        // where the client gives up.
+        // A slow server answers late, and the socket of a dead one is closed, so the heartbeat matters only
+        // if `silence_max` is set.
         let _ = self.heartbeat.tick(now);
         let is_silent = self.silence_max.is_some_and(|max| self.heartbeat.silence() >= max);
         // The line is cut when this is dropped: that runs tasks, which must not happen while the watcher is

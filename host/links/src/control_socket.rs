@@ -19,8 +19,8 @@ use super::heartbeat::HEARTBEAT;
 use tombolo_host_runtime::lock;
 
 /// Owner of a link's socket, called on the watcher's thread; no method may block. The watcher is locked
-/// during [`tick`](Self::tick) and [`received`](Self::received), which must neither end a link nor drop what
-/// may. It is dropped without that lock.
+/// during [`tick`](Self::tick) and [`received`](Self::received), which must neither end a link nor drop an
+/// object whose destructor may. The handler itself is dropped without that lock.
 pub trait Handler: Send {
     /// Runs every [`TICK`], and on [request](Watcher::tick_fn). A goodbye returned ends the link and is
     /// sent to the peer; [`ended`](Self::ended) is not called then.
@@ -42,7 +42,7 @@ pub trait Handler: Send {
 /// Descriptors attached to a message.
 pub type Descriptors = smallvec::SmallVec<[OwnedFd; 1]>;
 
-/// Interval of ticks, in which both processes wake even while a link is idle. Urgent events are reported by
+/// Interval of ticks, at which both processes wake even while a link is idle. Urgent events are reported by
 /// the socket or through [`Watcher::tick_fn`].
 pub const TICK: Duration = HEARTBEAT;
 
@@ -87,7 +87,7 @@ struct WatchedLink {
 #[derive(Debug)]
 struct Watched {
     socket: OwnedFd,
-    /// `true` once either side has ended it.
+    /// `true` once either side has ended the link.
     over: AtomicBool,
 }
 
@@ -154,8 +154,8 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.shared.wakeup.notify();
-        // It may be dropped on its own thread: the end of a link wakes waiting tasks, one of which may own
-        // the last reference to its session.
+        // The watcher may be dropped on its own thread: the end of a link wakes waiting tasks, one of which
+        // may own the watcher.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {

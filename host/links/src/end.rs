@@ -80,7 +80,7 @@ pub enum ProtocolError {
     /// The peer's memory was truncated.
     #[error("the memory of the link was truncated")]
     MemoryGone,
-    /// The user of the link could not decode a message.
+    /// A message on the ring or on the control socket could not be decoded, or was not expected.
     #[error("{0}")]
     Malformed(Arc<str>),
 }
@@ -96,7 +96,7 @@ pub(super) struct EndState {
 }
 
 /// A callback for the end of a link, called once. It runs on the thread that ends the link, so it must not
-/// block, end a link, or drop what may.
+/// block, end a link, or drop an object whose destructor may do so.
 pub(super) type Listener = Box<dyn FnOnce() + Send>;
 
 impl EndState {

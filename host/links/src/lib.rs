@@ -6,8 +6,8 @@
 //! ([`ProtocolError`]), and nothing else.
 //!
 //! Between processes a link is set up over a socket: [`listen`] and [`connect`] make it, [`policy`] controls
-//! access, and [`control_socket`] watches the socket afterwards; its end means the peer's. [`registry`] lists
-//! the servers of a host.
+//! access, and [`control_socket`] watches the socket afterwards, which is closed when the peer's process
+//! ends. [`registry`] lists the servers of a host.
 //!
 //! Where permitted, a client's memory is forwarded to further servers ([`forwarding`]), without copying.
 //!

@@ -105,7 +105,7 @@ pub struct Directory {
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Names of an entry's files: the lock last, since it leads a reader to the others.
 const FILES: [fn(&str) -> String; 4] = [data_name, new_data_name, new_lock_name, lock_name];
-/// Age up to which an unlocked, unnamed lock file is preserved: it may be about to be locked.
+/// Age up to which an unlocked lock file under its temporary name is preserved: it may be about to be locked.
 const BEING_MADE: Duration = Duration::from_secs(60);
 
 fn lock_name(id: &str) -> String {
@@ -191,7 +191,8 @@ impl Registry for Directory {
         random::fill(&mut bytes).map_err(|error| self.io("")(error.into()))?;
         let id = format!("{:016x}", u64::from_le_bytes(bytes));
         let (hidden, lock_name) = (new_lock_name(&id), lock_name(&id));
-        // Named only once it is locked: unlocked it would be considered dead.
+        // The lock file gets its final name only once it is locked: until then the server would be considered
+        // dead.
         let lock = OpenOptions::new()
             .write(true)
             .create_new(true)

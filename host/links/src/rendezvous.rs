@@ -29,7 +29,7 @@ use super::shared_memory::SharedMemory;
 use super::welcome::{epoch, failed, goodbye, refused};
 use tombolo_host_runtime::lock;
 
-/// Polling interval of a page while something may happen.
+/// Polling interval of the rendezvous page, except for running links.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A server over memory that both sides can write. Dropping it says goodbye and releases the memory.
@@ -135,7 +135,7 @@ impl StoppedOnDrop {
 impl Drop for StoppedOnDrop {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // It may be dropped on its own thread, as the watcher may.
+        // This may be dropped on that thread: the end of a link wakes tasks, one of which may own it.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {

@@ -16,7 +16,7 @@ pub enum MemoryLocation {
     File(PathBuf),
     /// In a guest, a PCI device (ivshmem) with this address, or the only one.
     Pci(Option<String>),
-    /// In a UML guest, `/dev/mmapper`, which does not know its length.
+    /// In a UML guest, `/dev/mmapper`, which does not report its length.
     Mmapper(PathBuf),
 }
 
@@ -64,8 +64,8 @@ pub enum MemoryError {
 }
 
 impl SharedMemory {
-    /// Maps memory for a server. A missing file is created with `bytes`; for a device that does not know its
-    /// length, `bytes` is the length. A file is locked for exclusive use.
+    /// Maps memory for a server. A missing file is created with `bytes`; for a device that does not report
+    /// its length, `bytes` is the length. A file is locked for exclusive use.
     pub fn to_serve(place: &MemoryLocation, bytes: Option<u64>) -> Result<SharedMemory, MemoryError> {
         let (region, lock) = match place {
             MemoryLocation::File(path) => {

@@ -48,7 +48,7 @@ struct EndingLinks {
     changed: Condvar,
 }
 
-/// A guard that counts one of them.
+/// A guard that counts one thread that ends a link.
 struct EndingLink(Arc<Links>);
 
 /// Permits of links being made, in use, and ending.
@@ -246,8 +246,8 @@ pub(super) fn welcome(
     })
 }
 
-/// Number of descriptors of a link: its socket, the memory of both sides, the doorbells, and eight forwarded
-/// regions.
+/// Number of descriptors to allow for a link: its socket, the client's memory, eight forwarded regions, and
+/// some to spare.
 const DESCRIPTORS: usize = 16;
 
 /// Maximum size of the regions forwarded by a client, as a multiple of one link's memory.
@@ -387,7 +387,7 @@ impl Drop for ServerHandler {
     }
 }
 
-/// Returns the goodbye for the peer.
+/// Returns the goodbye that reports this end to the peer.
 pub(super) fn goodbye(end: &EndReason) -> Goodbye {
     match end {
         EndReason::ProtocolError(error) => Goodbye::new(Cause::Cut, error),

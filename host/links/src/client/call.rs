@@ -77,7 +77,7 @@ impl Call {
     }
 
     /// Returns the answer if it arrives within a bounded time without sleeping: the time that has recently
-    /// paid, at most 50 µs, or none ([`Mode::Event`]).
+    /// paid, at most 50 µs ([`Mode::Adaptive`]), none ([`Mode::Event`]), or 1 ms (the other modes).
     ///
     /// The caller may receive answers to other calls meanwhile, and wakes their tasks on this thread: it must
     /// hold no lock needed by a task that waits for a call. The answer is returned only once.
@@ -92,8 +92,8 @@ impl Call {
         }
     }
 
-    /// Returns the id of the request, for reference in another request; `None` while queued, and once the
-    /// answer was taken.
+    /// Returns the id of the request, for reference in another request; `None` while queued, once the answer
+    /// was taken, and if the request was not sent.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         match self.stage {
@@ -102,8 +102,8 @@ impl Call {
         }
     }
 
-    /// Blocks until the answer arrives. Polls first, as [`now`](Self::now) does under the same conditions,
-    /// then sleeps.
+    /// Blocks until the answer arrives or the link ends. Polls as [`now`](Self::now) does, under the same
+    /// conditions, then sleeps; in the modes `Poll` and `Umwait` only polls.
     pub fn wait(mut self) -> Outcome {
         loop {
             if let Some(outcome) = self.now() {

@@ -26,7 +26,7 @@ pub(super) struct CompletionSlot {
 pub(super) struct Completion {
     /// Waker for the answer, in phase `Awaited`.
     pub(super) waker: Option<Waker>,
-    /// Time of registration, where polling times are learned.
+    /// Time of registration, in mode `Adaptive` only.
     pub(super) since: Option<Instant>,
     /// Answer, in phase `Answered`.
     pub(super) answer: Option<RawReply>,
@@ -64,14 +64,15 @@ impl Phase {
 }
 
 impl CompletionSlot {
-    /// Returns the slot of the buffer with this index.
+    /// Returns a free slot for the buffer with this index.
     pub(super) fn new(index: u32) -> Self {
         let slot = Self { state: AtomicU64::new(0), completion: Mutex::default() };
         slot.clear(index);
         slot
     }
 
-    /// Clears the slot: no id of its buffer was issued, or the last reply was parked.
+    /// Clears the slot, so that it matches no id: before the first id of its buffer is issued, and after its
+    /// reply was parked.
     pub(super) fn clear(&self, id: u32) {
         // An id of another buffer matches none.
         self.set(id ^ 1, Phase::Free);

@@ -35,7 +35,7 @@ pub(super) struct Core {
     pub(super) own: Extent,
     pub(super) peer: Extent,
     pub(super) bases: BaseTable,
-    /// Forwarder of other domains' memory, if the server accepts any.
+    /// Forwarder of other domains' memory, if the server accepts forwarded regions.
     pub(super) forwarder: OnceLock<Arc<RegionForwarder>>,
     /// The server's window, if it has one.
     pub(super) window: OnceLock<WindowReader>,
@@ -100,7 +100,7 @@ impl Core {
 
     #[inline]
     pub(super) fn slot(&self, id: u32) -> &CompletionSlot {
-        // There is one for each slot; the modulus eliminates the bounds check.
+        // Every index has a completion slot; the modulus eliminates the bounds check.
         &self.slots[self.index(id) as usize % self.slots.len()]
     }
 
@@ -112,7 +112,7 @@ impl Core {
     /// Returns the offset of the variable part of a request, or of its answer, in either end.
     #[inline]
     pub(super) fn buffer(&self, id: u32) -> u64 {
-        // Every index is that of a buffer.
+        // The offset exists, as an index is less than the number of buffers.
         self.layout.buffer_offset(self.index(id)).unwrap_or(u64::MAX)
     }
 
@@ -269,7 +269,8 @@ impl Core {
     pub(super) fn end(&self, why: EndReason) {
         let is_fault = matches!(why, EndReason::ProtocolError(_) | EndReason::Failed(_));
         let text = is_fault.then(|| why.to_string());
-        // Before any waiting caller can observe the end, and return memory that the server may still read.
+        // Notified before any waiting caller can observe the end, and return memory that the server may still
+        // read.
         if let Some(forwarder) = self.forwarder.get() {
             forwarder.ended(&why);
         }

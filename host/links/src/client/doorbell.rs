@@ -80,7 +80,7 @@ impl Doorbell {
         self.0.load(Acquire)
     }
 
-    /// Sleeps until it has rung more often than `rung`, a thread nudges, or the time-out expires.
+    /// Sleeps until the number of rings differs from `rung`, a thread nudges, or the time-out expires.
     pub(super) fn wait(&self, rung: u32, timeout: Duration) -> Waited {
         match futex::wait(&self.0, rung, Some(timeout)) {
             Ok(Woken::Maybe | Woken::Changed) => Waited::Rung,

@@ -67,7 +67,7 @@ use tombolo_host_runtime::polling::PollWindow;
 
 /// Number of polls before the clock is read: most answers arrive sooner.
 const POLLS: u32 = 64;
-/// Polling time without yielding, in mode `poll`.
+/// Maximum time of one call's polling, in the modes `Poll` and `Umwait`.
 const POLL: Duration = Duration::from_millis(1);
 
 /// Result of a leader's polling.
@@ -138,7 +138,7 @@ impl Core {
         match slot.load() {
             (issued, Phase::Sent) if issued == id => {}
             (issued, Phase::Awaited) if issued == id => {
-                // It was polled as a future before, and is awaited otherwise now.
+                // The call was polled as a future before, and is polled by this thread now.
                 let waker = slot.completion().waker.take();
                 drop(waker);
                 self.waiting.leave();
@@ -207,7 +207,7 @@ impl Core {
         Ok(RawReply { kind, body, frame })
     }
 
-    /// Spares the server ringing while this thread polls.
+    /// Clears the notify flag, so that the server does not ring while this thread polls.
     #[inline]
     pub(super) fn disarm(&self, intake: &mut Intake) {
         if intake.notify_flag.is_armed() {
@@ -287,7 +287,7 @@ impl Core {
             self.release_lead(intake, &mut Wakes::default());
         }
     }
-    /// Polls for an answer for as long as that pays.
+    /// Polls for an answer, for as long as the mode permits. Returns `None` if none has arrived by then.
     #[inline]
     pub(super) fn poll(&self, id: u32) -> Option<Result<RawReply, LineError>> {
         let slot = self.slot(id);
@@ -306,7 +306,7 @@ impl Core {
                 }
                 continue;
             };
-            // It may have been answered between the check and the lead.
+            // The call may have been answered before this thread became the leader.
             if slot.phase(id) == Phase::Answered {
                 self.release_lead(intake, &mut wakes);
                 continue;
@@ -467,9 +467,9 @@ impl Core {
     }
 }
 
-/// Maximum time that a caller polls its completion slot for another leader.
+/// Maximum time that a caller polls its completion slot while another thread leads, in mode `Adaptive`.
 const FOLLOW: Duration = Duration::from_micros(50);
-/// Part of it without yielding.
+/// Polling time after which [`pause`] yields the processor.
 const EAGER: Duration = Duration::from_micros(2);
 
 /// Pauses between two polls. Returns `false` once the limit is reached.

@@ -20,12 +20,12 @@ use tombolo_host_runtime::polling::PollWindow;
 pub(super) struct Intake {
     pub(super) consumer: Consumer,
     pub(super) notify_flag: NotifyFlag,
-    /// `true` if the receiver thread sleeps on the doorbell, polls in place of one, or is about to. It is
-    /// parked while no call is registered.
+    /// `true` if the receiver thread sleeps on the doorbell, polls in place of one, or is about to. The
+    /// thread is parked while no call is registered.
     pub(super) has_receiver: bool,
     /// Adaptive polling time of callers.
     pub(super) window: PollWindow,
-    /// Adaptive delay before they poll the next slot.
+    /// Adaptive delay before callers poll the next slot.
     pub(super) backoff: PollBackoff,
 }
 
@@ -43,7 +43,7 @@ impl Intake {
     }
 }
 
-/// A counter changed by all threads, on cache lines of its own.
+/// Number of calls with a registered waker, changed by all threads, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Waiting(pub(super) AtomicUsize);

@@ -132,9 +132,9 @@ impl Line {
         self.core().bases.source(self.in_address(span), span.len())
     }
 
-    /// Returns the server's names for bytes in another domain's memory that it has mapped, so that they need
-    /// not be copied. The first call forwards the region, if its owner and the server permit it, and returns
-    /// `None`.
+    /// Returns addresses at which the server can read the bytes of `source`, which are in another domain's
+    /// memory, without a copy. Returns `None` until the server has mapped the region; the first call forwards
+    /// it, if its owner and the server permit that.
     #[must_use]
     pub fn remote_buffer(&self, source: &Source) -> Option<RemoteBuffer> {
         self.core().forwarder.get()?.lend(source)
@@ -183,8 +183,9 @@ impl Line {
         self.core().outcome.why()
     }
 
-    /// Calls `listener` when the link ends, whichever side ended it, or at once if it has ended. It runs on
-    /// the thread that ends the link, so it must not block, end a link, or drop what may.
+    /// Calls `listener` when the link ends, whichever side ended it, or at once if it has ended. The listener
+    /// runs on the thread that ends the link, so it must not block, end a link, or drop an object whose
+    /// destructor may do so.
     pub fn on_end(&self, listener: impl FnOnce() + Send + 'static) {
         self.core().outcome.on_end(Box::new(listener));
     }

@@ -165,7 +165,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Returns no memory.
+    /// Returns an empty list of spans, without a loan.
     #[must_use]
     pub fn none() -> Self {
         Self::default()

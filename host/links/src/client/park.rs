@@ -11,7 +11,7 @@ use super::message::RawReply;
 use super::wakes::Wakes;
 use crate::end::ProtocolError;
 
-/// Interval of checks that the memory still exists, without a doorbell.
+/// Interval of checks for truncated memory, for which no doorbell rings.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Core {

@@ -19,7 +19,7 @@ pub(super) struct QueuedRequest {
 #[derive(Debug)]
 pub(super) struct QueuedState {
     pub(super) stage: QueuedStage,
-    /// Woken when the call is sent.
+    /// Woken when the call is sent, or the line ends.
     pub(super) waker: Option<Waker>,
     /// Variable arguments.
     pub(super) frame: Option<Buffer>,

@@ -9,7 +9,7 @@ use super::doorbell::{Doorbell, Waited};
 use super::wakes::Wakes;
 use crate::end::{EndReason, ProtocolError};
 
-/// Interval of checks that the memory still exists, without a doorbell.
+/// Interval of checks for truncated memory, for which no doorbell rings.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest and longest polling interval without a doorbell.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
@@ -29,8 +29,8 @@ pub(super) fn run(core: &Arc<Core>) {
 }
 
 impl Core {
-    /// Parks until a call is registered; then sleeps on the doorbell, until it is silent for a while and no
-    /// call is registered.
+    /// Parks until a call is registered; then sleeps on the doorbell, until it has not rung for
+    /// [`CHECK_INTERVAL`] and no call is registered.
     fn receive_by_doorbell(&self, doorbell: &Doorbell) {
         if !self.parker.park(CHECK_INTERVAL) {
             if self.peer.region().is_poisoned() {
@@ -57,7 +57,7 @@ impl Core {
         }
     }
 
-    /// Returns `true` if the receiver thread may park.
+    /// Disarms the line if no call is registered, and returns `true`: the receiver thread may park.
     fn may_park(&self) -> bool {
         let mut intake = self.lead();
         let may_park = self.waiting.is_empty();
@@ -79,7 +79,7 @@ impl Core {
                 break;
             }
             self.drain_all();
-            // Whichever thread took them out: where answers arrive, more follow.
+            // Answers that other threads took out count as well: more are likely to follow.
             let before = std::mem::replace(&mut answers, self.counters.answers());
             if answers != before {
                 pause = PAUSES.0;
@@ -101,7 +101,7 @@ impl Core {
         let mut wakes = Wakes::default();
         while !self.outcome.is_over() {
             let mut intake = self.lead();
-            // The doorbell has rung, and must be armed anew.
+            // If the doorbell has rung, it must be armed anew.
             self.disarm(&mut intake);
             let drained = match self.peer.region().is_poisoned() {
                 true => Err(ProtocolError::MemoryGone),

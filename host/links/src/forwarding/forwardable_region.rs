@@ -28,7 +28,7 @@ pub(crate) struct ForwardableRegion {
     forwarders: Mutex<Vec<Weak<RegionForwarder>>>,
 }
 
-/// Note attached to the region. It is dropped with the region, and withdraws it everywhere.
+/// Note attached to the region, and dropped with it, which withdraws the region from all forwarders.
 struct Note(Arc<ForwardableRegion>);
 
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -61,8 +61,8 @@ impl ForwardableRegion {
         let _ = self.cut.set(cut);
     }
 
-    /// Ends that link: a lost server may still read the memory after its owner is answered, so it must not be
-    /// used again.
+    /// Ends the link to which the memory belongs: another server, to which it was forwarded, may still read
+    /// it after its owner is answered, so it must not be reused.
     pub(super) fn cut_link(&self) {
         if let Some(cut) = self.cut.get() {
             cut(EndReason::Failed("its memory may still be read by a lost domain".into()));
@@ -73,7 +73,7 @@ impl ForwardableRegion {
         self.number
     }
 
-    /// Returns `true` if a process of that user may have it.
+    /// Returns `true` if a process of that user may map the memory.
     pub(super) fn permits_user(&self, user: u32) -> bool {
         user == 0 || user == self.user
     }
@@ -84,7 +84,7 @@ impl ForwardableRegion {
         offset >= self.nameable.start && end.is_some_and(|end| end <= self.nameable.end)
     }
 
-    /// Returns the message that forwards it under this domain number.
+    /// Returns the message that forwards the memory under this domain number.
     pub(super) fn announce(&self, domain: tombolo_shm::address::Domain) -> ForwardRegion {
         ForwardRegion { domain, user: self.user, bytes: self.bytes, nameable: self.nameable.clone() }
     }

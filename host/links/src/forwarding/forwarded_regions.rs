@@ -68,7 +68,7 @@ impl ForwardedRegions {
             }
         };
         let (bytes, nameable) = (forwarded.bytes, forwarded.nameable.clone());
-        // It may be forwarded further.
+        // The region may be forwarded to a further server.
         let forwardable = ForwardableRegion::mark(&region, memory, bytes, nameable.clone(), forwarded.user);
         forwardable.set_cut_fn(cut);
         let mut table = lock(&self.table);
@@ -89,7 +89,7 @@ impl ForwardedRegions {
         table.registered.retain(|(known, _)| *known != domain);
         let removed = table.bases.forget(domain);
         drop(table);
-        // Dropped without the lock: it may be unmapped here.
+        // Dropped without the lock, as this may unmap the region.
         drop(removed);
         Ok(())
     }

@@ -3,13 +3,13 @@
 //! nothing (docs/formats/link.md, "Region forwarding").
 //!
 //! A [`ForwardableRegion`] is attached as a note to the region of such memory when a peer permits it. A back
-//! end that passes its bytes on calls [`RegionForwarder::lend`] for the name under which its server knows
-//! them; the first call forwards the region. [`ForwardedRegions`] is the server's side.
+//! end that passes its bytes on calls [`RegionForwarder::lend`] for the addresses under which its server has
+//! mapped them; the first call forwards the region. [`ForwardedRegions`] is the server's side.
 //!
-//! A buffer returns to its owner when it is answered, so the domain between answers only after it was
-//! answered itself. If it loses the server and cannot be sure of its death, memory that the server may still
-//! be reading must not be reused: the link to which the memory belongs ends, and the memory with it
-//! ([decision links-forwarding](../../../../docs/decisions/links-forwarding.md)).
+//! A buffer returns to its owner with the answer, so the domain between answers only after it was answered
+//! itself. If its link to the server ends, and the server's process may still be alive, memory that the
+//! server may be reading must not be reused: the link to which the memory belongs ends, and the memory with
+//! it ([decision links-forwarding](../../../../docs/decisions/links-forwarding.md)).
 //!
 //! Reading order: `forwardable_region`, `region_forwarder`, `forwarded_regions`.
 

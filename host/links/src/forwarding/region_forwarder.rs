@@ -38,7 +38,7 @@ struct Forwarded {
     forwardable: Weak<ForwardableRegion>,
     domain: Domain,
     state: RegionState,
-    /// Shared by all loans, whose number its reference count shows.
+    /// Token cloned for each loan: its reference count shows whether the region is lent.
     loans: Arc<()>,
 }
 
@@ -50,12 +50,12 @@ enum RegionState {
     Rejected,
 }
 
-/// A buffer under the names that the server uses for it.
+/// References to a buffer in a region that the server has mapped.
 #[derive(Debug)]
 pub struct RemoteBuffer {
     /// Addresses and lengths of its parts.
     pub parts: SmallVec<[(GlobalAddress, u64); 1]>,
-    /// Loan to be retained until the server has answered the request that names them.
+    /// Loan to be retained until the server has answered the request that contains the addresses.
     pub loan: Loan,
 }
 
@@ -72,7 +72,7 @@ impl RegionForwarder {
         RegionForwarder { sender, user, table: Mutex::default() }
     }
 
-    /// Returns the names of these bytes, or `None` unless they all lie in memory that the server has mapped.
+    /// Returns addresses of these bytes, or `None` unless they all lie in memory that the server has mapped.
     /// A forwardable region not yet forwarded is forwarded now, and available once the server answers.
     pub(crate) fn lend(self: &Arc<Self>, source: &Source) -> Option<RemoteBuffer> {
         let (region, places) = source.within()?;
@@ -138,7 +138,7 @@ impl RegionForwarder {
         if table.last.is_none_or(|last| answer.domain > last) {
             return Err(ProtocolError::Malformed("answer for a region that was never forwarded".into()));
         }
-        // Otherwise it was withdrawn meanwhile.
+        // A region without an entry was withdrawn meanwhile.
         if let Some(entry) = table.entries.iter_mut().find(|entry| entry.domain == answer.domain) {
             if entry.state != RegionState::Pending {
                 return Err(ProtocolError::Malformed("second answer for a forwarded region".into()));
@@ -153,14 +153,15 @@ impl RegionForwarder {
         let mut table = lock(&self.table);
         let Some(at) = table.entries.iter().position(|entry| entry.number == number) else { return };
         let domain = table.entries[at].domain;
-        // Otherwise the server retains it until the link ends, and the entry continues to count.
+        // If sending fails, the server retains the region until the link ends, and the entry continues to
+        // count.
         if table.is_over || self.sender.send(&Message::Withdraw(Withdraw { domain }), None).is_ok() {
             table.entries.swap_remove(at);
         }
     }
 
-    /// Handles the end of the link, once. Unless the server died, it may still be reading lent memory, which
-    /// is then given up.
+    /// Handles the end of the link, once. Unless the server died, it may still be reading lent memory: the
+    /// links to which that memory belongs are ended.
     pub(crate) fn ended(&self, why: &EndReason) {
         let in_use: SmallVec<[_; 1]> = {
             let mut table = lock(&self.table);

@@ -43,7 +43,7 @@ pub(super) struct Link {
     /// For each buffer, `true` while its request is unanswered.
     outstanding: Box<[AtomicBool]>,
     common: Arc<Common>,
-    /// Dropped after all other fields, such as the link's permit.
+    /// Object that lives as long as the link, such as its permit; dropped after all other fields.
     pub(super) retained: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -194,7 +194,7 @@ impl Link {
 
     #[inline]
     fn outstanding_flag(&self, id: u32) -> &AtomicBool {
-        // There is one for each slot; the modulus eliminates the bounds check.
+        // Every index has a flag; the modulus eliminates the bounds check.
         &self.outstanding[self.index(id) as usize % self.outstanding.len()]
     }
 }

@@ -125,8 +125,8 @@ pub struct LinkMeter {
 }
 
 impl LinkMeter {
-    /// Returns the counters, or `None` if the link's memory is freed. If this held the last reference, the
-    /// link is destroyed on this thread.
+    /// Returns the counters, or `None` if the link's memory is freed. If all other references are dropped
+    /// during the call, the link is destroyed on this thread.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
         self.link.upgrade().map(|link| link.counts())

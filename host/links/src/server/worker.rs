@@ -15,7 +15,7 @@ use super::responder::Responder;
 use super::service::Request;
 use crate::end::{EndReason, ProtocolError};
 
-/// Interval of checks that the memory still exists, without a doorbell.
+/// Interval of checks for truncated memory, for which no doorbell rings.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// State of the thread of one link.
