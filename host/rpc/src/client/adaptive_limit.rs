@@ -8,9 +8,9 @@
 
 use std::time::{Duration, Instant};
 
-/// Initial limit, until the first call shows their length; then as many as move `START_BYTES` together,
-/// within bounds. Many short ones are needed to keep a client busy; long ones that wait in memory leave the
-/// caches.
+/// Initial limit, until the first call shows the length of calls; then as many as move `START_BYTES`
+/// together, within bounds. Many short calls are needed to keep a client busy; long calls that wait in
+/// memory leave the caches.
 const START: u32 = 4;
 const START_BYTES: usize = 2 << 20;
 const START_BOUNDS: (u32, u32) = (2, 16);
@@ -24,15 +24,15 @@ const ROUND_MIN: Duration = Duration::from_millis(4);
 const START_GAIN: f64 = 1.08;
 /// Relative gain for which a higher or lower limit is adopted.
 const GAIN: f64 = 1.03;
-/// Relative rate at which a lower limit is adopted if calls only wait for each other,
+/// Relative rate at which a lower limit is adopted if calls only wait for each other.
 const NO_LOSS: f64 = 0.985;
-/// that is, if they take this many times as long as the fastest.
+/// Ratio of the mean call time of a round to the fastest call's, above which calls wait for each other.
 const QUEUEING: u32 = 3;
 
 /// Number of rounds between two attempts: initially, and at most after unsuccessful ones.
 const PAUSE_ROUNDS: (u32, u32) = (2, 16);
 
-/// Interval of downward attempts while calls do not wait for each other.
+/// Interval of downward attempts while calls do not wait for each other, in attempts.
 const DOWNWARDS: u32 = 4;
 
 /// State of the search.
@@ -50,7 +50,7 @@ pub(super) struct AdaptiveLimit {
     attempts: u32,
     /// Time of the fastest recent call.
     fastest: Option<Duration>,
-    /// `true` if calls of the last round with the current limit took far longer than that.
+    /// `true` if calls of the last round with the current limit took [`QUEUEING`] times as long as that.
     queueing: bool,
 }
 
@@ -149,7 +149,8 @@ impl AdaptiveLimit {
         self.end_round(rate, mean, wanted_more);
     }
 
-    /// Halves the limit after a loss, but not again for calls lost together.
+    /// Halves the limit after a retransmission or the loss of a connection, once for all calls outstanding at
+    /// that time.
     pub(super) fn lost(&mut self) {
         if self.round.earlier == 0 {
             self.current = (self.limit() / 2).max(1);

@@ -39,7 +39,7 @@ pub(super) struct CallEntry {
     pub(super) state: CallState,
     /// Index of the connection, once the call does not wait for the limit.
     pub(super) connection: usize,
-    /// `true` if part of it was sent over the current socket.
+    /// `true` once the call was put in a batch for the current socket: a reply may match it.
     pub(super) out: bool,
     /// Length of the call, and that of call and requested data.
     pub(super) call_bytes: usize,
@@ -51,7 +51,7 @@ pub(super) struct CallEntry {
     pub(super) transmissions: u32,
     /// Number of failed attempts to connect meanwhile.
     pub(super) failures: u32,
-    /// Silence of the server during which its interrupt was last watched.
+    /// Number of the server's silence during which the interrupt was last watched.
     pub(super) watched_in: u64,
     /// `true` if its interrupt is watched permanently, as the call itself is overdue.
     pub(super) is_watched: bool,

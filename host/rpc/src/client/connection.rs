@@ -16,7 +16,7 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fr
 /// One connection.
 pub(super) struct Connection {
     pub(super) phase: Phase,
-    /// Number of sockets used so far.
+    /// Number of sockets closed so far; identifies the current one.
     pub(super) generation: u64,
     pub(super) socket: Option<Arc<dyn Socket>>,
     /// Queued calls: urgent ones, which never wait for bulk, and bulk ones.
@@ -96,7 +96,8 @@ impl Connection {
         SocketToken::new(index, self.generation)
     }
 
-    /// Returns `true` if it is established or in progress, so that the engine need not be notified of calls.
+    /// Returns `true` if the connection is established, in progress or to be retried: the engine need not be
+    /// notified of calls.
     pub(super) fn is_made(&self) -> bool {
         self.phase != Phase::Idle
     }

@@ -89,7 +89,7 @@ pub enum CallError {
         /// Reason given by the server.
         why: Rejected,
     },
-    /// The server has no such program, version or procedure, or could not decode the arguments.
+    /// The server accepted the call but did not execute it (`accept_stat` of RFC 5531 §9 other than SUCCESS).
     #[error("{callee}: call not executed: {why:?}")]
     NotServed {
         /// The callee.

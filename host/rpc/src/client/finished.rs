@@ -9,13 +9,13 @@ use super::shared::SharedClient;
 use smallvec::SmallVec;
 use tombolo_mem::Source;
 
-/// Ended calls, and other waiters to wake. Only [`wake`](Self::wake) drops anything: the owner of returned
-/// memory may do anything.
+/// Ended calls, and other waiters to wake. Memory of calls is dropped in [`wake`](Self::wake) only, with no
+/// lock held, as its destructor may run any code.
 #[derive(Default)]
 pub(super) struct Finished {
     /// Ended calls: one or two for a sending caller, many for the engine.
     pub(super) calls: SmallVec<[(Box<CallEntry>, Outcome); 2]>,
-    /// Delivered ones, for reuse.
+    /// Entries of delivered calls, for reuse.
     delivered: SmallVec<[Box<CallEntry>; 2]>,
     /// Other waiters.
     pub(super) wakers: Vec<Waker>,

@@ -42,7 +42,7 @@ pub(super) struct Linked {
     spare: FreeList<Box<LinkedState>>,
 }
 
-/// Maximum number retained.
+/// Maximum number of [`LinkedState`]s retained for reuse.
 const SPARE_MAX: usize = 64;
 
 /// A call over a link.
@@ -263,7 +263,7 @@ impl LinkedState {
         }
     }
 
-    /// Sends the call over the current link, if there is one with a slot and memory.
+    /// Sends the call over the current link, if there is one and its bulk memory suffices.
     fn send(&mut self, shared: &SharedClient, linked: &Linked, waiter: Option<&Waker>) {
         let Some(live) = linked.route.live(waiter) else {
             self.stage = LinkedStage::AwaitingLink;
@@ -389,7 +389,7 @@ impl LinkedState {
         if let Some(after) = next {
             let sleep = self.sleep.get_or_insert_with(|| Sleep::new(shared.clone(), self.begun_at + after));
             if Pin::new(sleep).poll(context).is_ready() {
-                // It is due just now, or the client has ended: the next poll decides.
+                // The time has just been reached, or the client has ended: the next poll decides.
                 self.sleep = None;
                 context.waker().wake_by_ref();
             }

@@ -14,8 +14,8 @@ use super::state::{ClientState, SILENT};
 use super::wire::Socket;
 use tombolo_sys::Errno;
 
-/// Time without success after which the network is considered down, or too slow to interfere with its
-/// connections. TCP retries after 1 s, so a single lost packet is no outage.
+/// Time after which a probe without an answer counts as failed. TCP repeats a lost SYN after 1 s (RFC 6298),
+/// so a single lost packet is no outage.
 const ANSWER: Duration = Duration::from_millis(1500);
 
 /// Interval of probes that fail at once because the host is unreachable.
@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Polling interval of a connection attempt.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Interval of probes while there is no outage.
+/// Interval of probes while they succeed.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// State of the probes during one silence.

@@ -90,8 +90,8 @@ impl Engine {
         }
     }
 
-    /// Establishes the remaining connections once the server responds, before calls need them: each is saved
-    /// the first round trip.
+    /// Establishes the remaining connections once the server responds, before calls need them: the first
+    /// call over each is spared the round trip of connecting.
     fn connect_others(&mut self, now: Instant) {
         for index in 0..self.lanes.len() {
             let is_new = {
@@ -113,7 +113,7 @@ impl Engine {
             let is_silent = silent.is_some_and(|since| now.saturating_duration_since(since) >= timeout);
             (connection.phase, connection.calls, connection.token(index), is_silent, timeout)
         };
-        // A sending thread may have found it broken.
+        // A sending thread may have found the former socket broken.
         if let Some(lane) = self.lanes.get_mut(index)
             && lane.as_ref().is_some_and(|lane| lane.token != token)
         {

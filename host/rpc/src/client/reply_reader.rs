@@ -18,8 +18,8 @@ use tombolo_wire_rpc::{Mark, RecordError, RecordScan as Part, Records};
 /// Size of the staging buffer; a datagram fits.
 const STAGING_BYTES: usize = 64 << 10;
 
-/// Number of bytes received into it while data with a receive buffer are awaited: few of them should arrive
-/// here.
+/// Number of bytes received into the staging buffer while data with a receive buffer are awaited: those that
+/// arrive in it must be copied.
 const STAGING_SHORT_BYTES: usize = 4 << 10;
 
 /// Length of a reply's beginning in which its data must be located; otherwise the whole reply is collected.

@@ -167,7 +167,7 @@ impl RpcClient {
         let Call { procedure, credential, data, receive_buffer, results_bytes, bulk, interrupt, .. } = call;
         let shared = &self.0.shared;
         let data_bytes = receive_buffer.as_ref().map_or(0, |receive_buffer| receive_buffer.sink.len());
-        // The part before file data fits in a frame.
+        // Results before file data are expected to fit in the frame.
         let buffer_bytes = if data_bytes > 0 { data_bytes.next_multiple_of(4) } else { results_bytes };
         let data = data.filter(|data| !data.is_empty());
         let (xid, head) = (0, Vec::new());
@@ -277,7 +277,7 @@ impl RpcClient {
         &self.0.target
     }
 
-    /// Returns a buffer of results for reuse.
+    /// Retains a buffer of results for reuse by later calls.
     pub fn recycle(&self, results: Vec<u8>) {
         self.0.shared.lock().keep_head(results);
     }

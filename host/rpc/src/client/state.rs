@@ -62,7 +62,7 @@ pub(super) struct ClientState {
     pub(super) probe_at: Option<Instant>,
     /// `true` if the wire does not support probes.
     pub(super) has_no_probes: bool,
-    /// Number of long silences of the server.
+    /// Number of the server's current silence, or of the next one, from 1.
     pub(super) silences: u64,
     pub(super) ended: bool,
     /// Number of retransmitted calls.
@@ -134,14 +134,14 @@ impl ClientState {
         }
     }
 
-    /// Returns the transaction id for a call not stored here.
+    /// Returns the transaction id for a call over a link, which is not stored in this table.
     pub(super) fn number(&mut self) -> u32 {
         let xid = self.next_xid;
         self.next_xid = xid.wrapping_add(1);
         xid
     }
 
-    /// Counts a bulk call, moving `bytes`, that is not stored here. Returns `false` if the limit is reached.
+    /// Counts a bulk call over a link that moves `bytes`. Returns `false` if the limit is reached.
     pub(super) fn begin_bulk(&mut self, bytes: usize) -> bool {
         if self.bulk_out >= self.limit.count() {
             return false;
@@ -154,7 +154,7 @@ impl ClientState {
         true
     }
 
-    /// Counts the end of such a call. Returns the waiters for a permit to wake.
+    /// Counts the end of a bulk call over a link. Returns the waiters for a permit to wake.
     pub(super) fn end_bulk(&mut self, now: Instant, bytes: usize, took: Duration) -> Vec<Waker> {
         self.bulk_out = self.bulk_out.saturating_sub(1);
         self.limit.answered(now, bytes, took);

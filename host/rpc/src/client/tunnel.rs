@@ -87,7 +87,8 @@ impl Tunnel {
         self.program.to_string_lossy().into_owned()
     }
 
-    /// Kills all processes, and returns when they are reaped. No other can be started.
+    /// Kills all processes, and waits until they are reaped, at most [`EXIT_TIMEOUT`] for each. No other can
+    /// be started afterwards.
     pub fn close(&self) {
         let mut running = lock(&self.running);
         running.closed = true;
@@ -125,7 +126,7 @@ impl Tunnel {
             .stdin(OwnedFd::from(theirs.try_clone()?))
             .stdout(OwnedFd::from(theirs))
             .stderr(Stdio::piped())
-            // Signals of our terminal are not for the command.
+            // A group of its own does not receive the signals of this process's terminal.
             .process_group(0)
             .spawn()?;
         let process = Arc::new(Process {
@@ -134,7 +135,7 @@ impl Tunnel {
             exited: Condvar::new(),
             killed: AtomicBool::new(false),
         });
-        // The thread waits for nothing else.
+        // The thread waits for this message only, so its receiver exists.
         let _ = hand_over.send((child, process.clone()));
         Ok(TunnelSocket { stream: ours.into(), process, program: self.program().into() })
     }
@@ -162,7 +163,7 @@ struct ExitStatus {
 }
 
 impl Process {
-    /// Kills it and everything that it started, unless it is already reaped.
+    /// Kills the process and its group, unless it is already reaped.
     fn kill(&self) {
         let end = lock(&self.end);
         if end.is_none() {
@@ -213,7 +214,7 @@ fn read_stderr(child: &mut Child, output: &mut OutputLines<'_>) -> Result<()> {
         let is_readable = events.iter().any(|event| event.token == STDERR);
         match stderr.as_mut().filter(|_| is_readable).map(|stderr| stderr.read(&mut piece)) {
             Some(Ok(count @ 1..)) => output.take(piece.get(..count).unwrap_or_default()),
-            // Dropping it removes it from the set.
+            // Dropping the pipe removes it from the epoll set.
             Some(_) => stderr = None,
             None if !events.is_empty() => return Ok(()),
             None => {}
@@ -221,7 +222,7 @@ fn read_stderr(child: &mut Child, output: &mut OutputLines<'_>) -> Result<()> {
     }
 }
 
-/// Lines of output of a command. They are the peer's: bounded, and stripped of control characters.
+/// Lines of output of a command. They are not trusted: bounded, and stripped of control characters.
 struct OutputLines<'a> {
     label: &'a str,
     line: Vec<u8>,

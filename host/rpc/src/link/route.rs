@@ -93,8 +93,8 @@ impl Route {
         lock(&self.state).links
     }
 
-    /// Returns the amount of call or reply data, a power of two, that fits in the current link's bulk memory
-    /// along with those of other calls.
+    /// Returns the maximum length of one call's or reply's data, in bytes: the largest power of two within a
+    /// quarter of the current link's bulk memory, at least 4096.
     #[must_use]
     pub fn data_bytes_max(&self) -> u32 {
         let state = lock(&self.state);
@@ -107,8 +107,8 @@ impl Route {
         1 << most.ilog2()
     }
 
-    /// Returns the current link. `None` if there is none: the waiter is then woken on the next change, and a
-    /// reconnect is started unless one is in progress.
+    /// Returns the current link. `None` if there is none: `waiter`, if given, is then woken once there is
+    /// one, and a reconnect is started for it unless one is in progress.
     pub(crate) fn live(self: &Arc<Self>, waiter: Option<&Waker>) -> Option<Arc<Live>> {
         let mut state = lock(&self.state);
         if let (None, Some(waiter)) = (&state.live, waiter) {
@@ -198,8 +198,8 @@ impl Live {
         Arc::new(Self { line, bulk_space: BulkSpace::default(), _keep: keep })
     }
 
-    /// Wakes the waiter when bulk memory is returned or the link is lost. The caller must check again
-    /// afterwards.
+    /// Registers a waiter, to be woken when bulk memory is returned or the link is lost. The caller must
+    /// check again afterwards.
     pub(crate) fn wait_for_memory(&self, waiter: &Waker) {
         self.bulk_space.wait(waiter);
     }

@@ -238,7 +238,7 @@ impl Datagrams {
         self.calls.load(Ordering::SeqCst) > 0
     }
 
-    /// Sends the reply, if there is one. A lost datagram is retransmitted by the client.
+    /// Sends the reply, if there is one. If the reply is lost, the client repeats the call.
     pub(super) fn answer(&self, back: &Return, exchange: &Exchange, outcome: Outcome) {
         if outcome == Outcome::Reply {
             self.send(exchange, &back.route);

@@ -133,8 +133,8 @@ fn key(shared: &Arc<SharedConnection>) -> u64 {
 }
 
 impl Client {
-    /// Wakes the waiter when another call may begin; a waiter woken without success goes to the front. The
-    /// caller must check again afterwards, as that may be so already.
+    /// Registers a waiter, to be woken when another call may begin; one that was woken without success goes
+    /// to the front. The caller must check again afterwards, as another call may already be possible.
     pub(super) fn wait_for_calls(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
         queued.enqueue(&self.waiters, None, waiter);
     }
@@ -167,10 +167,10 @@ impl Client {
 /// Idle time after which a connection that never had a call answered may be closed in favour of another.
 const UNUSED_AFTER: Duration = Duration::from_secs(1);
 
-/// Idle time after which any other connection may be.
+/// Idle time after which any other connection may be closed in favour of another.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
 
-/// Maximum number closed at a time, as the search takes a while.
+/// Maximum number of connections closed at a time.
 const BATCH: usize = 64;
 
 /// A permit for one connection.

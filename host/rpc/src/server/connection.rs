@@ -272,8 +272,7 @@ impl Connection {
         NextStep::Wait
     }
 
-    /// Returns `true` if there was activity since the last such result: a call, or more than a trickle of
-    /// one.
+    /// Returns `true` if a call, or at least [`TRICKLE_BYTES`], was received since the last `true`.
     fn is_active(&mut self) -> bool {
         let active = self.active_calls > 0 || self.active_bytes >= TRICKLE_BYTES;
         if active {
@@ -313,7 +312,8 @@ impl Connection {
         }
         shared.flush();
         self.reader.end_turn(&mut context.area, &shared.buffers);
-        // Also if this connection did not wait: it may have been woken for limits that it does not need.
+        // Passed on even if this connection did not wait: it may have been woken for limits that it does not
+        // need.
         shared.client.pass_on();
         match end {
             TurnEnd::Empty => {}

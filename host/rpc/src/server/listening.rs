@@ -154,13 +154,13 @@ impl Listening {
 
     fn ignore(&self, epoll: &Epoll) {
         for socket in &self.sockets {
-            // Not registered during a pause.
+            // Fails during a pause, when the sockets are not registered.
             let _ = epoll.remove(socket);
         }
     }
 }
 
-/// Passes a connection to the event thread with the fewest.
+/// Passes a connection to the event thread with the fewest connections.
 pub(super) fn hand_over(
     common: &Common,
     threads: &[Arc<ThreadQueue>],

@@ -36,7 +36,7 @@ pub struct Options {
     pub connections_max: usize,
     /// Maximum number of calls of one connection whose replies are not yet sent. Default: 256.
     pub connection_calls_max: usize,
-    /// Maximum number of bytes of buffers for those calls and replies. Default: 16 MiB.
+    /// Maximum number of bytes of buffers for one connection's calls and replies. Default: 16 MiB.
     pub connection_bytes_max: usize,
     /// Maximum number of unanswered calls of one client address. Default: 1,024.
     pub client_calls_max: usize,
@@ -45,7 +45,7 @@ pub struct Options {
     /// Time after which a connection is closed that receives none of its replies, or that sent part of a call
     /// and no more. Default: 30 s.
     pub stuck_after: Duration,
-    /// The same where memory for replies is short, for a connection that does not receive its replies.
+    /// Time after which a connection that receives none of its replies is closed while memory is short.
     /// Default: 1 s.
     pub stuck_after_if_short: Duration,
     /// Time after which a connection is closed that never had a call answered. Default: 6 minutes, as in the

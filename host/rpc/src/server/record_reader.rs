@@ -324,8 +324,8 @@ impl RecordReader {
     }
 }
 
-/// Takes a buffer and charges it to the client, even beyond its share: it receives no more than the area
-/// contains.
+/// Takes a buffer and charges it to the client, even beyond its share: the buffer receives no more bytes
+/// than the area contains.
 fn take_charged(pool: &Arc<BufferPool>, buffers: &Buffers, len_bytes: usize) -> Option<Span> {
     let lease = pool.take(len_bytes)?;
     lease.charge(buffers.account());

@@ -76,8 +76,8 @@ impl Batch {
         self.len
     }
 
-    /// Returns the bytes of memory not accounted elsewhere: the replies, without file data, whose buffers are
-    /// accounted.
+    /// Returns the length of the encoded replies, in bytes. File data are not included, as the pool accounts
+    /// for their buffers.
     pub(super) fn uncounted_bytes(&self) -> usize {
         let long = self.pieces.iter().filter_map(|piece| piece.long.as_ref());
         self.small.len() + long.map(Vec::len).sum::<usize>()

@@ -26,8 +26,9 @@ pub trait Service: Send + Sync + 'static {
     /// Answers one call. Returns the exchange with the reply in it, for reuse.
     ///
     /// The transport polls the future once on the thread that received the call; if it is ready, the reply is
-    /// sent with the batch. A pending future becomes a task (`host::task`): the thread that wakes it polls it
-    /// and sends the reply. The future must therefore never block. If it panics, the connection is closed.
+    /// sent with the batch. A pending future becomes a task (`tombolo_host_runtime::task`): the thread that
+    /// wakes it polls it and sends the reply. The future must therefore never block. If it panics, the
+    /// connection is closed.
     fn serve(
         self: Arc<Self>,
         peer: Arc<Peer>,
@@ -163,7 +164,7 @@ pub struct Exchange {
     /// Private copy of the call's beginning: all of it up to [`HEAD_BYTES`], the first [`LONG_HEAD_BYTES`] of
     /// a longer one.
     pub head: Vec<u8>,
-    /// The whole call, where it was received: file data is passed on from here without a copy.
+    /// The whole call in the memory that received it, from which file data are passed on without a copy.
     pub record: Source,
     /// Reply encoded by the service, without record mark. Empty when the call arrives.
     pub reply: Vec<u8>,

@@ -199,7 +199,7 @@ impl SharedConnection {
         self.unsent_bytes.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns `true` if others wait for memory.
+    /// Returns `true` if more than half of the client's share, or of the memory of all clients, is lent.
     pub(super) fn is_memory_short(&self) -> bool {
         self.client.share.is_short()
     }
@@ -364,7 +364,7 @@ impl SharedConnection {
         }
     }
 
-    /// Uncounts completed calls.
+    /// Subtracts completed calls from the count.
     fn release(&self, calls: usize) {
         if calls == 0 {
             return;
