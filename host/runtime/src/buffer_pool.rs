@@ -52,7 +52,8 @@ pub struct BufferPool {
     retained_bytes: AtomicUsize,
     /// Connections waiting for memory shared by all clients.
     waiters: Waiters,
-    /// The same for clients with little memory, for which any memory suffices.
+    /// The same for clients that have less than one long call: they may begin while another fits in the
+    /// total.
     light_waiters: Waiters,
 }
 
@@ -173,10 +174,10 @@ pub struct ClientAccount {
     pool: Arc<BufferPool>,
     lent_bytes: AtomicUsize,
     waiters: Waiters,
-    /// Waiters with little memory, for which any memory suffices.
+    /// Waiting connections that have less than one long call: they may begin while another fits in the share.
     light_waiters: Waiters,
-    /// Connections in a queue of memory shared by all clients, to be notified if the queue becomes wrong
-    /// because this client has little memory.
+    /// Connections in [`BufferPool::waiters`], woken once this client has less than one long call: they then
+    /// belong in the pool's `light_waiters`.
     becomes_light: Waiters,
 }
 
@@ -184,7 +185,8 @@ pub struct ClientAccount {
 pub struct ConnectionAccount {
     share: Arc<ClientAccount>,
     lent_bytes: AtomicUsize,
-    /// Its connection, to be notified if its queue becomes wrong because it has little memory.
+    /// The connection while in [`ClientAccount::waiters`], woken once it has less than one long call: it then
+    /// belongs in the client's `light_waiters`.
     becomes_light: Waiters,
 }
 
@@ -218,7 +220,7 @@ impl ClientAccount {
         }
     }
 
-    /// Returns `true` if an account with more than little memory would have to wait.
+    /// Returns `true` if an account that has at least one long call would have to wait.
     pub fn is_short(&self) -> bool {
         !(self.is_below_half() && self.pool.is_below_half())
     }
@@ -261,9 +263,9 @@ impl ConnectionAccount {
         }
     }
 
-    /// Wakes the waiter when memory may be available, and when it has to wait in another queue because it has
-    /// little memory; a waiter woken without success goes to the front. The caller must check again
-    /// afterwards, as memory may have been returned meanwhile.
+    /// Registers a waiter, to be woken when memory may be available, or when it belongs in another queue; one
+    /// that was woken without success goes to the front. The caller must check again afterwards, as memory
+    /// may have been returned meanwhile.
     pub fn wait_for_room(&self, waiter: &Arc<dyn Waiter>, queued: &mut Queued) {
         loop {
             let (queue, notice) = self.queue();

@@ -56,7 +56,7 @@ impl PollWindow {
 pub struct SpinWindow {
     max: Duration,
     open: bool,
-    /// Number of short sleeps before polling is tried again, and its previous value.
+    /// Number of short sleeps before polling is tried again, and its value after the next failure.
     countdown: u32,
     backoff: u32,
 }

@@ -58,7 +58,7 @@ pub fn draft(path: &Path) -> io::Result<File> {
 /// the mode of the database.
 ///
 /// # Errors
-/// As of [`file()`].
+/// One of the files cannot be opened or made private, or belongs to another user.
 pub fn database(path: &Path) -> io::Result<()> {
     file(path)?;
     for suffix in ["-wal", "-shm", "-journal"] {

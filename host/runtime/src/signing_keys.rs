@@ -114,7 +114,7 @@ impl Keys {
         (self.newest.0, &self.newest.1)
     }
 
-    /// Returns a valid key.
+    /// Returns the key with this id, unless it is unknown or retired.
     pub fn find(&self, id: KeyId) -> Option<&Key> {
         std::iter::once(&self.newest).chain(&self.older).find(|key| key.0 == id).map(|key| &key.1)
     }

@@ -1,8 +1,9 @@
 //! A bounded thread pool for work that may block: cold reads, fsync, large removals, listings.
 //!
 //! A [`ThreadPool`] has a bounded number of threads. Each user (a session) has a [`Lane`] with a bounded
-//! queue. Threads serve the lanes in turn, and no lane may occupy all threads, so a client that requests
-//! much, or whose disk hangs, does not delay the others. A job that panics fails alone.
+//! queue. Threads serve the lanes in turn, and with four threads or more no lane may occupy more than three
+//! quarters of them (rounded up), so a client that requests much, or whose disk hangs, does not delay the
+//! others. A job that panics fails alone.
 
 use std::any::Any;
 use std::collections::VecDeque;

@@ -101,7 +101,7 @@ impl Drop for Entry {
         let waiter = order.entries.remove(&self.number);
         self.queue.any.store(!order.entries.is_empty(), Ordering::SeqCst);
         drop(order);
-        // This may be the last reference to it, which frees what others wait for.
+        // This may be the last reference to the waiter, whose destructor may return memory to other waiters.
         drop(waiter);
     }
 }
