@@ -219,8 +219,8 @@ impl ServerState {
 
     /// Removes these files, and the directory unless it has others.
     pub fn remove(self, names: &[&str]) {
-        // The lock last: a process that waits for it must not lose files of its own. A remaining directory
-        // does no harm.
+        // The lock is removed last: a process that waits for it must not lose files of its own. A remaining
+        // directory does no harm.
         for name in names.iter().chain(&[LOCK]) {
             let _ = fs::remove_file(self.files.path.join(name));
         }
@@ -317,7 +317,7 @@ fn locked_draft(draft: &Path) -> io::Result<File> {
         let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(draft)?;
         file.lock()?;
         let opened = file.metadata()?;
-        // Otherwise the process that held the lock has renamed it.
+        // If the names differ, the process that held the lock has renamed its draft.
         if fs::metadata(draft).is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
             file.set_len(0)?;
             return Ok(file);

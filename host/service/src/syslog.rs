@@ -1,6 +1,6 @@
 //! System log of a background process: one datagram per line to `/dev/log` (RFC 3164 §4.1.1, as syslog(3)
-//! sends), where journald or another syslog daemon listens. Without a daemon, or while it is busy, lines are
-//! lost here, but not in the log file.
+//! sends), where journald or another syslog daemon listens. Without a daemon, or while it is busy, lines do
+//! not reach the system log, but the log file has them.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;

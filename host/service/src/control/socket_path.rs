@@ -14,7 +14,7 @@ use tombolo_host_runtime::listener::{ListenError, Listener};
 /// Error of creating a control socket.
 #[derive(Debug, Error)]
 pub enum SocketPathError {
-    /// The directory belongs to another user, or others may write to it.
+    /// The directory belongs to another user, or grants permissions to others.
     #[error("{}: it must be a directory of user {uid} that no other user can enter", path.display())]
     Unsafe {
         /// The directory.
@@ -36,7 +36,8 @@ pub enum SocketPathError {
     Listen(#[from] ListenError),
 }
 
-/// Returns `$XDG_RUNTIME_DIR/tombolo`, or `/run/tombolo` for root and `/tmp/tombolo-UID` for others.
+/// Returns `$XDG_RUNTIME_DIR/tombolo`; without that variable `/run/tombolo` for root, and
+/// `$TMPDIR/tombolo-UID` (default `/tmp/tombolo-UID`) for others.
 pub fn default_directory() -> PathBuf {
     let (uid, _) = creds::own_ids();
     match env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {

@@ -1,9 +1,9 @@
 //! Helper process outside of a sandbox that opens files found by handle.
 //!
-//! Landlock checks the directories above a file. Of a file found by handle the kernel may know none until it
-//! is looked up by name, and landlock refuses it, whether in the export or not. The broker is not confined
-//! so, and parses nothing but numbers. It opens only regular files on the exports' mounts that are not known
-//! to be elsewhere, with the identity that the client requests.
+//! Landlock checks the directories above a file. Of a file found by handle the kernel may have none cached
+//! until it is looked up by name, and landlock refuses it, whether in the export or not. The broker has no
+//! landlock rules, and parses nothing but numbers. It opens and links only regular files on the exports'
+//! mounts whose paths are unknown or in an export, with the identity that the client requests.
 
 use std::ffi::OsStr;
 use std::io;
@@ -163,7 +163,8 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word))
 }
 
-/// Returns `true` if it is a regular file that may be in an export, as far as known.
+/// Returns `true` if `place` is a regular file on an export's mount, and its path is unknown or in that
+/// export.
 fn may_be_exported(own: &OwnDescriptors, exports: &[Export], place: &OwnedFd) -> Result<bool> {
     let (found, path) = (stat(place.as_fd())?, own.path(place.as_fd())?);
     let may_have = |export: &Export| export.spans(found.mount) && (path == PATH_UNKNOWN || export.has(&path));

@@ -174,7 +174,8 @@ const ACCEPTED: &[&str] = &[
 /// Outgoing connections.
 const OUTGOING: &[&str] = &["socket", "connect", "bind"];
 
-/// Listening on further sockets; whether another process listens is detected by connecting.
+/// Listening on further sockets. Creating these also takes [`OUTGOING`]: a socket on which another process
+/// listens is detected by connecting.
 const LISTENING: &[&str] = &["listen"];
 
 /// Using an existing ring. None can be created.
@@ -315,7 +316,7 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
         only("tgkill", equal(0, u64::from(std::process::id()))),
     ]);
     if changes {
-        // A thread's own umask.
+        // Gives a thread its own umask.
         allowed.push(only("unshare", equal(0, CLONE_FS)));
     }
     let does_not_connect = json!({ "masked_eq": MSG_FASTOPEN });

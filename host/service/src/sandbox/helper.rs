@@ -30,7 +30,7 @@ impl Helper {
     /// concurrent requests, at least 1.
     pub fn start(command: &mut Command, requests_max: usize) -> io::Result<Self> {
         let (ours, theirs) = packet::pair()?;
-        // Not waited for: it ends by itself.
+        // The child is not waited for: it ends once its socket is closed.
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn()?;
         // Drops the other end, which the command's settings hold.
         command.stdin(Stdio::null());
@@ -109,7 +109,7 @@ pub fn sockets(first: OwnedFd) -> io::Result<Vec<OwnedFd>> {
     Ok(sockets)
 }
 
-/// Generous limit on the number of sockets.
+/// Maximum number of sockets accepted from a [`Helper`].
 const SOCKETS_MAX: usize = 64;
 
 /// Answers the requests of a [`Helper`] on `socket`, until its other end is closed.

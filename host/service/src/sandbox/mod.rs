@@ -228,7 +228,7 @@ fn drop_rights(strictness: Strictness, needs: &Needs) -> Result<(bool, Capabilit
             Capabilities::Kept
         }
     };
-    // Last: the calls above are not on the list.
+    // Installed last, as the calls above are not on the list.
     let calls = match calls::confine(needs) {
         Ok(()) => true,
         Err(error) if is_strict => return Err(error.into()),
@@ -274,7 +274,7 @@ fn drop_capabilities(needs: &Needs) -> Result<Capabilities, CapsError> {
     }
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         for unneeded in caps::all().difference(&wanted) {
-            // A capability unknown to this kernel.
+            // Fails for a capability unknown to this kernel.
             let _ = caps::drop(None, CapSet::Bounding, *unneeded);
         }
     }

@@ -284,7 +284,7 @@ fn hide(attach: impl Fn(&OwnedFd) -> tombolo_sys::Result<()>) -> tombolo_sys::Re
     match attach(&mounts::empty()?) {
         // A file, such as /etc/hosts in containers: move_mount(2) fails with EINVAL.
         Err(Errno::NOTDIR | Errno::INVAL) => attach(&mounts::copy(Path::new("/dev/null"), false)?),
-        // It is below something hidden already.
+        // The path is below a mount that is hidden already.
         Err(Errno::NOENT) => Ok(()),
         outcome => outcome,
     }
