@@ -27,9 +27,9 @@ const CA_KEY_FILE: &str = "ca-key.pem";
 /// not revoked), name.
 const INDEX_FILE: &str = "issued";
 
-/// Validity of a CA, longer than that of its certificates.
+/// Validity of a CA, and time until the next update that its revocation lists announce: ten years.
 const CA_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
-/// Tolerance for clock differences: new certificates are valid since this long.
+/// Tolerance for clock differences: certificates are valid from this long before their issue.
 const SKEW: Duration = Duration::from_secs(60 * 60);
 /// Length of serial numbers, enough to be unique and unpredictable (RFC 5280 §4.1.2.2 allows 20).
 const SERIAL_BYTES: usize = 16;
@@ -126,7 +126,7 @@ impl Authority {
     /// Opens the authority in a directory.
     ///
     /// # Errors
-    /// There is none, or its files are unusable.
+    /// The directory has no authority, or its files are unusable.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(CA_KEY_FILE);
         let key = match fs::read_to_string(&path) {
@@ -186,11 +186,11 @@ impl Authority {
         Ok(issued)
     }
 
-    /// Revokes all valid certificates of a name, and returns their number. `crl.pem` lists all revoked
-    /// certificates, for those who must refuse them.
+    /// Revokes all certificates of a name that are not revoked, and returns their number. `crl.pem` lists all
+    /// revoked certificates, for the peers that must refuse them.
     ///
     /// # Errors
-    /// There are none.
+    /// There are no such certificates, or a file cannot be written.
     pub fn revoke(&self, name: &str) -> Result<usize> {
         let mut index = self.issued()?;
         let now = now_s();

@@ -258,8 +258,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Sessions are never resumed: each connection presents its certificate, as a revoked one would otherwise
-/// stay valid for the life of a ticket.
+/// Returns the configuration of a server. Sessions are never resumed: each connection presents its
+/// certificate, as a revoked one would otherwise stay valid for the life of a ticket.
 fn server_config(dir: &Path, lists: Lists) -> Result<ServerConfig, SetupError> {
     let unusable = |source| SetupError::Unusable { dir: dir.to_owned(), source };
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(dir)?, provider())

@@ -13,8 +13,8 @@ use tombolo_sys::{Errno, Result, tcp};
 
 use crate::{ALPN, PeerCertificate, TlsError};
 
-/// Number of bytes received in one system call, and encrypted before they are sent: four records and their
-/// headers.
+/// Maximum number of bytes received in one system call, and encrypted before they are sent: the data of four
+/// full records.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// A client's or server's side of a session over one stream. It never blocks. Threads may send and receive
@@ -25,8 +25,8 @@ pub struct Session(Mutex<SessionState>);
 
 struct SessionState {
     tls: Connection,
-    /// Data received from the socket, and the number of bytes decrypted. Has no memory while it is empty and
-    /// so is the socket.
+    /// Data received from the socket, and the number of bytes decrypted. The buffer is not allocated while it
+    /// and the socket are empty.
     received: Vec<u8>,
     taken: usize,
     /// `true` once the peer has stopped sending.
@@ -174,7 +174,8 @@ impl SessionState {
             Ok(now) => self.ended |= now.peer_has_closed(),
             Err(error) => return self.fail_with_alert(stream, error.into()),
         }
-        // The answer to a key update. Data pending with `is_one_ahead` are sent when the stream is writable.
+        // Sends the answer to a key update. Data pending with `is_one_ahead` are sent when the stream is
+        // writable.
         if self.tls.wants_write() && !self.is_one_ahead && !self.tls.is_handshaking() {
             match self.flush(stream) {
                 Ok(()) | Err(Errno::AGAIN) => {}
