@@ -21,7 +21,7 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
-/// Transport feature bits (virtio 1.2, chapter 6; vhost-user for the last).
+/// Transport feature bits (virtio 1.2, chapter 6; vhost-user for LOG_ALL and PROTOCOL_FEATURES).
 pub(crate) const FEATURE_LOG_ALL: u64 = 1 << 26;
 const FEATURE_INDIRECT: u64 = 1 << 28;
 const FEATURE_EVENT_INDEX: u64 = 1 << 29;
@@ -130,7 +130,7 @@ impl Connection {
 
     /// Starts the queue if all its parameters are set.
     fn resume(&mut self, index: u32) -> Result<()> {
-        // Without its log, an announced dirty log would miss the queue's writes.
+        // The front end has announced a dirty log but not sent it: the queue's writes would not be logged.
         if self.is_logging() && self.log.is_none() {
             return Ok(());
         }
@@ -249,7 +249,7 @@ impl Connection {
         Ok(Some(Arc::new(queue_log.map_err(invalid)?)))
     }
 
-    /// Returns the number of queues and their size for an in-flight area.
+    /// Validates the shape of an in-flight area. Returns its number of queues, and their size.
     fn in_flight_shape(&self, wanted: &VhostUserInflight) -> Result<(u16, u16)> {
         let (queues, size) = (wanted.num_queues, wanted.queue_size);
         if !self.device.repeats_requests() {
@@ -440,8 +440,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
     }
 
     /// Stops the queue. The next back end continues at the reported index, so chains taken must be returned
-    /// first. Chains that are still pending then are returned when the same queue continues here, and dropped
-    /// when it starts anew.
+    /// first. Chains still pending after the time-out are returned when the same queue continues in this
+    /// process, and dropped when it starts anew.
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let (guest, device, timeout) = (self.guest, self.device.clone(), self.settings.drain_timeout);
         let control = self.queue(index)?;

@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Notifies the front end that the device's configuration space has changed, so that it reads it again and
-/// notifies its guest. Does nothing without a back-end request channel.
+/// Notifier of changes of the device's configuration space: the front end reads the space again, and notifies
+/// its guest. Does nothing without a back-end request channel.
 #[derive(Debug, Clone, Default)]
 pub struct ConfigChange(Arc<Mutex<Option<OwnedFd>>>);
 

@@ -67,9 +67,9 @@ pub trait Device: Send + Sync + 'static {
         0
     }
 
-    /// Receives that memory: zeros if the area is new, otherwise as an earlier process left it. Called before
-    /// any queue starts. The holder of the area may have changed it, unless it is the server's own keeper,
-    /// which also provides a descriptor store. An error disconnects the front end.
+    /// Receives the device's part of the in-flight area: zeros if the area is new, otherwise as an earlier
+    /// process left it. Called before any queue starts. The front end may have changed it, unless that is the
+    /// server's own keeper, which also provides a descriptor store. An error disconnects the front end.
     fn set_state_memory(
         &self,
         _memory: Region,

@@ -112,7 +112,7 @@ impl QueueLog {
     /// descriptors are read again: a driver leaves them unchanged until the chain is returned; otherwise it
     /// loses marks of its own memory.
     pub(crate) fn chain(&self, table: &DescriptorTable, head: u16) {
-        // Guest memory has its bits: that has been checked.
+        // `check` has ensured that the log has bits for all guest memory.
         let _ = table.walk_with(&self.memory, head, self.limits, |address, len| {
             let _ = self.log.mark(address, u64::from(len));
         });

@@ -22,9 +22,9 @@ use tombolo_sys::{Errno, packet};
 /// Key of a stored descriptor: a number chosen by the device, and optionally an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FdKey {
-    /// The number.
+    /// The device's number of the object to which the descriptor belongs.
     pub number: u64,
-    /// The owner.
+    /// The device's number of an owner of that object, if each owner has a descriptor.
     pub owner: Option<u64>,
 }
 
@@ -118,8 +118,8 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
 pub struct FdStore {
     socket: OwnedFd,
     stored: Mutex<Vec<(FdKey, OwnedFd)>>,
-    /// Messages that could not be sent in time; they precede any other. There are no more than stored
-    /// descriptors.
+    /// Messages that could not be sent in time; they precede any other. At most one for each stored
+    /// descriptor.
     unsent: Mutex<VecDeque<Message>>,
 }
 
@@ -249,7 +249,7 @@ impl Drop for DescriptorStore {
 }
 
 fn serve(socket: &OwnedFd, stored: &Mutex<BTreeMap<FdKey, StoredFd>>, share: &Share) -> io::Result<()> {
-    // The server sends nothing before it has all of them. Its start may take a while.
+    // The server sends nothing before it has all stored descriptors. Its start may take a while.
     for (key, entry) in lock(stored).iter() {
         send(socket, Message::Keep(*key), Some(entry.descriptor.as_fd()), None)?;
     }

@@ -33,7 +33,7 @@ pub(crate) struct Waiter {
     _kick: Option<OwnedFd>,
 }
 
-/// Wakes a [`Waiter`] from within this process.
+/// Handle that wakes a [`Waiter`] from within this process.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 

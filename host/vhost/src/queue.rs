@@ -158,7 +158,7 @@ impl Queue {
         if used.run != run {
             return;
         }
-        // Before the guest can see the reply and hand over the next chain.
+        // Decremented before the guest can see the reply and hand over the next chain.
         self.outstanding.fetch_sub(1, Ordering::AcqRel);
         if used.is_stopped {
             return used.deferred.push((head, written));
@@ -193,7 +193,8 @@ impl UsedSide {
     fn push_used(&mut self, head: u16, written: u32) {
         let Some(rings) = &self.rings else { return };
         let next = self.next_used.wrapping_add(1);
-        // First: if the process is killed in between, the next one returns the chain.
+        // Logged first: if the process is killed before the entry is published, the next one returns the
+        // chain.
         if let Some(log) = &self.log {
             log.chain(&rings.table, head);
         }
@@ -296,7 +297,7 @@ impl AvailableSide {
         }
     }
 
-    /// Tells the guest that kicks are not needed.
+    /// Requests that the guest sends no kicks.
     pub(crate) fn suppress_kicks(&self) -> Result<(), QueueFault> {
         // With an event index the old value stays behind, which suppresses kicks.
         if !self.event_index {

@@ -39,8 +39,8 @@ const USED_ENTRY: usize = 8;
 const NO_NOTIFY: u16 = 1;
 
 impl Rings {
-    /// Locates the rings in the guest's memory; `None` if one is not contained in one slot, or not aligned as
-    /// section 2.7 requires.
+    /// Locates the rings in the guest's memory; `None` if one is not contained in one slot, or if the
+    /// available or the used ring has an odd address.
     pub(crate) fn new(
         memory: &GuestMemory,
         size: u16,

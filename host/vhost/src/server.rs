@@ -61,12 +61,12 @@ impl fmt::Display for GuestId {
     }
 }
 
-/// Creates a device for each connecting guest. An error refuses the guest and is logged.
+/// Factory of a device for each connecting guest. An error refuses the guest and is logged.
 pub type MakeDevice =
     dyn Fn(GuestId) -> Result<Arc<dyn Device>, Box<dyn std::error::Error + Send + Sync>> + Send + Sync;
 
-/// Serves a socket until stopped, with one thread per guest for messages and one for each queue. Guests are
-/// independent of each other. Dropping it stops it.
+/// Server of a socket, with one thread per guest for messages and one for each queue. Guests are independent
+/// of each other. Dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<ServerShared>,

@@ -55,7 +55,7 @@ impl Worker {
         Ok(Worker { stop, waker, thread })
     }
 
-    /// Finishes the current request and ends the thread.
+    /// Stops the thread after its current request. Returns its final state, or `None` if it panicked.
     pub(crate) fn stop(self) -> Option<Stopped> {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -139,7 +139,7 @@ impl Job {
 
     fn batch(&mut self, stop: &AtomicBool) -> Result<(), QueueFault> {
         let outcome = self.handle_batch(stop);
-        // Also for chains before a fault.
+        // Called even if a fault follows the handled chains.
         let handled = AssertUnwindSafe(|| self.device.batch_handled(self.index));
         catch_unwind(handled).map_err(|_| QueueFault::Device)?;
         outcome

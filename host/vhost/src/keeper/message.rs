@@ -43,7 +43,7 @@ pub(super) mod request {
 }
 
 const HEADER_LEN: usize = 12;
-/// Limit of QEMU and of the vhost crate.
+/// Maximum length of a body in bytes, as in QEMU and the vhost crate.
 const BODY_MAX: u32 = 0x1000;
 const DESCRIPTORS_MAX: usize = 32;
 

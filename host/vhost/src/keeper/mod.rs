@@ -3,13 +3,13 @@
 //! replaced under guests whose virtual machine monitor cannot reconnect, or does not support in-flight
 //! tracking.
 //!
-//! Requests and data bypass it: they are exchanged between guest memory and the server, with eventfds for
-//! wake-ups. The keeper is independent of the device and maps no memory; it records messages with their
+//! Requests and data bypass the keeper: they are exchanged between guest memory and the server, with eventfds
+//! for wake-ups. The keeper is independent of the device and maps no memory; it records messages with their
 //! descriptors.
 //!
 //! - [`Keeper`]: accepts front ends at a socket, according to [`Settings`].
 //! - [`Place`]: the listening socket of the successive servers.
-//! - [`Servers`]: which of them is running. Starting them is left to the caller.
+//! - [`Servers`]: the number and state of the current server. Starting servers is left to the caller.
 //!
 //! Reading order: `message`, `state`, `servers`, `session`, this file. Rationale: `docs/decisions/keeper.md`.
 
@@ -45,7 +45,7 @@ pub struct Settings {
     pub refuses_front_end_areas: bool,
 }
 
-/// Accepts front ends at a socket, with one thread for each.
+/// Acceptor of front ends at a socket, with one thread for each.
 #[derive(Debug)]
 pub struct Keeper {
     servers: Arc<Servers>,

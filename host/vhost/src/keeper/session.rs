@@ -1,4 +1,4 @@
-//! A front end's session with successive servers, whose change it does not notice.
+//! A front end's session with successive servers. The front end does not notice that one replaces another.
 
 use std::io;
 use std::sync::Arc;

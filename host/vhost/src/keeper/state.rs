@@ -12,7 +12,7 @@ pub(super) const PROTOCOL_MQ: u64 = 1 << 0;
 pub(super) const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
 pub(super) const PROTOCOL_IN_FLIGHT: u64 = 1 << 12;
 
-/// More queues than any device has.
+/// Maximum number of a device's queues.
 const QUEUES_MAX: u32 = 256;
 /// Maximum number of recorded writes to the configuration space.
 const CONFIGS_MAX: usize = 64;
@@ -50,7 +50,7 @@ const QUEUE_MESSAGES: [u32; 8] = [
 pub(super) struct FrontEndState {
     connection_wide: BTreeMap<u32, Message>,
     memory: Vec<MemoryRegion>,
-    /// By offset.
+    /// Writes to the configuration space, by offset.
     configs: BTreeMap<u32, Message>,
     queues: BTreeMap<u32, BTreeMap<u32, Message>>,
 }
@@ -179,7 +179,7 @@ impl FrontEndState {
                 server.send(message)?;
             }
         }
-        // It replies in order, and disconnects if it refuses a message.
+        // The server replies in order, and disconnects if it refuses a message.
         server.call(&features).map(drop)
     }
 
