@@ -49,7 +49,7 @@ impl Events {
     }
 }
 
-/// Receive time-out; its length does not matter.
+/// Receive time-out, after which receiving is repeated.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Logged events, about the machine and its devices. A guest can cause any number of other events.

@@ -34,8 +34,8 @@ impl Monitor {
         self.execute("device_add", &disk).map(drop)
     }
 
-    /// Returns `true` if the guest has read the disk since it was plugged, as it does when it has detected
-    /// it. `None` if QEMU does not report that.
+    /// Returns `true` if the guest has read the disk since it was plugged, as guests do when they detect a
+    /// disk. `None` if QEMU does not report that.
     pub fn has_read_identity(&mut self) -> Result<Option<bool>, MonitorError> {
         let reply = self.execute("query-blockstats", &json!({}))?;
         let is_its = |disk: &&Value| disk["node-name"] == NODE;

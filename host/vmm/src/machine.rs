@@ -135,7 +135,7 @@ impl Launch<'_> {
 struct Words(Vec<OsString>);
 
 impl Words {
-    /// Appends words without blanks.
+    /// Appends the words of a text, which are separated by blanks.
     fn plain(&mut self, words: &str) {
         self.0.extend(words.split(' ').map(OsString::from));
     }

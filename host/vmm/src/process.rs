@@ -39,7 +39,7 @@ pub fn spawn(mut command: Command) -> io::Result<(Child, Events)> {
         let _ = sender.send(child);
         let Some(number) = number else { return End::Unsaid };
         let end = receive_events(ours);
-        // Also after a protocol violation.
+        // Waits for the end even after a protocol violation.
         let _ = await_end(number);
         end
     })?;
