@@ -181,8 +181,8 @@ impl BaseTable {
         }
     }
 
-    /// Removes a domain and returns its memory, if present. Earlier resolved references stay valid, because
-    /// they hold the memory.
+    /// Removes a domain and returns its memory, if present. Earlier sources and sinks stay valid, because
+    /// they keep the memory mapped.
     pub fn forget(&mut self, domain: Domain) -> Option<Extent> {
         let at = self.bases.binary_search_by_key(&domain, |(domain, _)| *domain).ok()?;
         Some(self.bases.remove(at).1.memory)
@@ -194,7 +194,7 @@ impl BaseTable {
         self.base(address.domain())?.place(address, len)
     }
 
-    /// Returns a source of those bytes.
+    /// Returns a source of `len` bytes at the address.
     pub fn source(&self, address: GlobalAddress, len: u64) -> Result<Source, AddressError> {
         let place = self.resolve(address, len)?;
         let mut source = Source::new();
@@ -202,7 +202,7 @@ impl BaseTable {
         Ok(source)
     }
 
-    /// Returns a sink of those bytes, which must be our own.
+    /// Returns a sink of `len` bytes at the address, which must be in our own memory.
     pub fn sink(&self, address: GlobalAddress, len: u64) -> Result<Sink, AddressError> {
         let base = self.base(address.domain())?;
         if !base.ours {

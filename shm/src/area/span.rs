@@ -13,7 +13,7 @@ impl Span {
         Span { area, offset, len }
     }
 
-    /// Returns the offset, in bytes, relative to the origin of the area's range.
+    /// Returns the offset in bytes, within the range of offsets given to [`Area::new`].
     pub fn offset(&self) -> u64 {
         self.offset
     }

@@ -16,8 +16,8 @@ pub enum Mode {
     /// Polls for as long as that has paid recently, 50 µs at most, then sleeps. Costs nothing when idle.
     #[default]
     Adaptive,
-    /// As [`Poll`](Self::Poll), with the processor resting until the awaited line is written. Needs x86's
-    /// WAITPKG.
+    /// Polls as [`Poll`](Self::Poll) does, with the processor resting until the awaited line is written.
+    /// Needs x86's WAITPKG.
     Umwait,
 }
 

@@ -13,9 +13,8 @@ use crate::doorbell::polling::polls_per_us;
 const PAUSE: u32 = 16;
 /// Increment of the delay, in steps, after a message that had not arrived at the first poll.
 const LONGER: u32 = PAUSE;
-/// Decrement, in steps, after one that had. In equilibrium a fifth of the messages arrives after the first
-/// poll, which avoids wasted time: with less, both sides would adapt to each other and become slower and
-/// slower.
+/// Decrement, in steps, after a message that had arrived. In equilibrium a fifth of the messages arrives
+/// after the first poll: with fewer, both sides would adapt to each other and become slower and slower.
 const SHORTER: u32 = PAUSE / 4;
 /// Maximum delay. If it does not suffice, back-off is disabled for [`CLOSED_FOR`] messages: longer replies
 /// vary by more than there is to be gained.

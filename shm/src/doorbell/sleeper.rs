@@ -175,7 +175,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         };
         let expected = doorbell.load(Acquire);
         let sleep = self.notify_flag.load(Relaxed).wrapping_add(1) | 1;
-        // After reading `expected`: a ringer that sees the flag changes the doorbell.
+        // Stored after `expected` was read: a ringer that sees the flag changes the doorbell.
         self.notify_flag.store(sleep, Release);
         self.sleeping.store(1, Relaxed);
         // The flag is stored before the condition is polled once more, and the producer writes its message

@@ -6,7 +6,8 @@ pub const WINDOW_MAX: Duration = Duration::from_micros(50);
 const WINDOW_MIN: Duration = Duration::from_micros(4);
 /// Duration of a yield from which another thread must have needed the processor.
 const YIELD_MAX: Duration = Duration::from_micros(200);
-/// Initial and maximum number of short sleeps before the window opens again after such a yield.
+/// Initial and maximum number of short sleeps before the window opens again after a longer yield than
+/// [`YIELD_MAX`].
 const PENALTY: (u32, u32) = (256, 1 << 16);
 
 /// The learnt polling time of one consumer: halved whenever polling found nothing in time, down to zero, and

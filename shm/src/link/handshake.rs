@@ -134,7 +134,8 @@ impl ServerHandshake {
         }
         self.pulse.beat_in(&self.own, now);
         if self.page.stage(Role::Server) != Some(self.published) {
-            // The client overwrote it in violation of the protocol, and another client may be waiting for it.
+            // The client overwrote this side's stage in violation of the protocol, and another client may be
+            // waiting for it.
             self.page.set_stage(Role::Server, self.published);
         }
         let client = self.page.stage(Role::Client);
@@ -194,7 +195,8 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Refuses the requesting client. The next one is served once it has read that, or after a while.
+    /// Refuses the requesting client. The next client is served once this one has read the refusal, or after
+    /// [`HELLO_TIMEOUT`].
     pub fn refuse(&mut self, refused: &Refused, now: Instant) -> Result<(), PageError> {
         self.page.set_message(Role::Server, &Message::Refused(refused.clone()))?;
         self.publish(Phase::Refused);
@@ -210,8 +212,8 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Waits for the next client, once the memory of the former link is no longer in use. If this side ended
-    /// the link, the client gets some time to read the reason.
+    /// Accepts the next client; to be called once the memory of the former link is no longer in use. If this
+    /// side ended the link, the client has [`HELLO_TIMEOUT`] to read the reason first.
     pub fn reopen(&mut self, now: Instant) -> Result<(), PageError> {
         match self.state {
             ServerState::Ended if self.published.phase == Phase::Ended => {
@@ -445,7 +447,7 @@ impl ClientHandshake {
     fn release_claim(&mut self) {
         match self.state {
             ClientState::HelloSent => self.give_up(Phase::Ended),
-            // Not bound to an attempt yet, so the claim is withdrawn.
+            // The claim is not bound to an attempt yet, so it is withdrawn.
             ClientState::Claimed => {
                 self.page.claim.replace(self.token, 0);
             }
@@ -469,7 +471,7 @@ impl Drop for ClientHandshake {
     }
 }
 
-/// Returns the reason if the peer has ended the link, whose regular phase is `regular`.
+/// Returns the reason if the peer has ended the link; until then the peer's phase is `regular`.
 fn ended(page: &Page, side: Role, attempt: u32, regular: Phase, lost: bool) -> Option<LinkEnd> {
     match page.stage(side) {
         Some(stage) if stage == (Stage { attempt, phase: regular }) => lost.then_some(LinkEnd::Died),

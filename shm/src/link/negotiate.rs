@@ -20,8 +20,8 @@ pub struct Limits {
     pub slots: u32,
     /// Maximum number of slots of a link's back rings.
     pub back_slots: u32,
-    /// Maximum size of a region, in bytes. A link costs the server as much of its own once the client has
-    /// filled it.
+    /// Maximum size of a region, in bytes. The server's own region takes as much memory once the client has
+    /// used all of it.
     pub bytes: u64,
     /// Supported doorbells.
     pub doorbells: Doorbells,

@@ -1,7 +1,7 @@
 //! The rendezvous page: the first page of a file that both sides of a link can write, for set-up without a
 //! socket (docs/formats/link.md, "In a file").
 //!
-//! It is followed by the client's half and the server's half. Every word of the page has one writing side,
+//! The page is followed by the client's half and the server's half. Every word of it has one writing side,
 //! except the two that are claimed by compare-and-swap. A phase word carries the number of its attempt, so
 //! that nothing left by an earlier client or server is mistaken for the current one's.
 

@@ -57,7 +57,7 @@ fn made(path: &Path, lock: File, bytes: u64) -> Result<Served, RegionError> {
     match served() {
         Ok(region) => Ok(Served { region, lock }),
         Err(error) => {
-            // Ours, and useless.
+            // This process created the file, and cannot use it.
             let _ = std::fs::remove_file(path);
             Err(error)
         }

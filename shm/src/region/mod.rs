@@ -60,7 +60,7 @@ pub enum RegionError {
         /// The requested device, if any.
         which: Option<String>,
     },
-    /// There are several, and none was requested.
+    /// There are several such devices, and none was requested.
     #[error("several ivshmem devices, specify one of {}", found.join(", "))]
     Several {
         /// Their addresses.

@@ -41,7 +41,7 @@ impl Sealed {
     }
 }
 
-/// For sending to the peer.
+/// The descriptor to be sent to the peer.
 impl AsFd for Sealed {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
@@ -50,12 +50,12 @@ impl AsFd for Sealed {
 
 /// Maps the first `bytes` of a peer's memory for reading. The descriptor may be closed afterwards.
 pub fn map_peer(memory: impl AsFd, bytes: u64) -> Result<Region, RegionError> {
-    // EINVAL: not a memfd at all. The error does not distinguish the two cases.
+    // EINVAL if the descriptor is no memfd: reported like a memfd without the seals.
     let seals = memfd::seals(memory.as_fd()).map_err(|_| RegionError::NotSealed)?;
     if !seals.contains(SEALS) {
         return Err(RegionError::NotSealed);
     }
-    // After the seals: the size could change before.
+    // Read after the seals were checked: without them the size could still change.
     let size =
         memfd::size_bytes(memory.as_fd()).map_err(|error| RegionError::io("the peer's memory", error))?;
     let too_small = RegionError::TooSmall { bytes: size, wanted_bytes: bytes };

@@ -9,7 +9,7 @@ use crate::ring::message::{Message, TAIL_WORDS};
 use crate::ring::slot_stamp::{Cursor, SlotStamp};
 
 /// The reading side of a ring; one per ring. The peer may write anything at any time: messages are copied
-/// once, and unchecked.
+/// once, and are not checked.
 #[derive(Debug)]
 pub struct Consumer<C = Lines> {
     cells: C,

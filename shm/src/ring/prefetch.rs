@@ -6,11 +6,11 @@ use tombolo_mem::LinesMut;
 
 use crate::cells::CellsMut;
 
-/// Prefetches the slot that a [`Producer`](crate::ring::Producer) will write next, while its message is still
-/// being made: the consumer read that line a lap ago, and fetching it takes as long as a message transfer.
-/// Usable from any thread.
+/// A prefetcher of the slot that a [`Producer`](crate::ring::Producer) will write next, for use while the
+/// message is still being made: the consumer read that line a lap ago, and fetching it takes as long as a
+/// message transfer. Usable from any thread.
 ///
-/// It pays only while the consumer does not poll that slot yet, which is the purpose of
+/// Prefetching pays only while the consumer does not poll that slot yet, which is the purpose of
 /// [`PollBackoff`](crate::doorbell::PollBackoff) (docs/decisions/shm-rings.md). To remove this optimisation,
 /// delete the file and its uses.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl<C: CellsMut> Prefetch<C> {
         Prefetch { cells, next }
     }
 
-    /// Announces a message. A hint: if another one is pushed first, or none, only time is lost.
+    /// Fetches the next slot for writing. If another message is pushed first, or none, only time is lost.
     #[inline(always)]
     pub fn fetch(&self) {
         self.cells.claim(self.next.load(Relaxed));

@@ -32,11 +32,11 @@ impl<L: Cells> Counts<L> {
         count.is_multiple_of(DONE).then_some(Version { epoch, count, slot })
     }
 
-    /// Returns `true` if nothing has changed since: results of requests made after the version was taken are
-    /// current.
+    /// Returns `true` if nothing has changed since the version was taken: results of requests made after that
+    /// are current.
     #[inline(always)]
     pub fn holds(&self, version: &Version) -> bool {
-        // The slot first: an epoch change affects all slots at once, before any later change.
+        // The slot is loaded first: an epoch change affects all slots at once, before any later change.
         self.load(version.slot) == version.count && self.epoch() == version.epoch
     }
 

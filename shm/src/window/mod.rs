@@ -57,7 +57,7 @@ impl Window {
             own.as_fd().try_clone_to_owned().map_err(|error| RegionError::io("the window", error))?;
         let places = RandomState::new();
         let seen = Counts::of(head.as_lines(), slots.as_lines());
-        // Half of the numbers are left for counting.
+        // The shift leaves half of the numbers for increments of the epoch.
         let counts = Counts::begin(head, slots, places.hash_one(MAGIC) >> 1);
         Ok(Self { counts, seen, memory: Arc::new(memory), places })
     }
