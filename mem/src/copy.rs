@@ -2,10 +2,10 @@
 //!
 //! A plain `memcpy`, `ptr::copy` or slice access tells the compiler that no one else writes; with a guest as
 //! the writer that is untrue, and the behaviour undefined. vm-memory uses volatile accesses for a few bytes
-//! and falls back on `ptr::copy` for bulk. Here the accesses are inline assembly, which the compiler neither
-//! duplicates, splits nor reorders with other memory accesses: each byte is loaded from memory that a
-//! concurrent writer stores to, and any value stored there is a valid result. Other processors use word-sized
-//! relaxed atomics.
+//! and falls back on `ptr::copy` for bulk. On x86-64 this module uses inline assembly, which the compiler
+//! neither duplicates, splits nor reorders with other memory accesses: each byte is loaded from memory that
+//! a concurrent writer stores to, and any value stored there is a valid result. On other processors it uses
+//! word-sized relaxed atomics.
 //!
 //! After a fault in the middle (see `sigbus`) the copy resumes: the string instructions keep their progress
 //! in registers. Overlapping spans, which only a hostile peer passes, result in some mix of their bytes.
@@ -68,7 +68,7 @@ mod x86_64 {
     /// Copies the first and the last `unit` bytes, which together cover `unit..2 * unit` bytes.
     ///
     /// # Safety
-    /// As `copy`, and `len` is at least `unit`.
+    /// The conditions are those of `copy`, and that `len` is at least `unit`.
     #[inline]
     unsafe fn ends(
         from: *const u8,
@@ -88,7 +88,7 @@ mod x86_64 {
     /// Copies in blocks of 16 bytes, the last of which may overlap the one before.
     ///
     /// # Safety
-    /// As `copy`, and `len` is at least 16.
+    /// The conditions are those of `copy`, and that `len` is at least 16.
     #[inline]
     unsafe fn blocks(from: *const u8, to: *mut u8, len: usize) {
         let last = len - 16;
@@ -106,7 +106,7 @@ mod x86_64 {
     /// Copies by a string instruction.
     ///
     /// # Safety
-    /// As `copy`.
+    /// The conditions are those of `copy`.
     #[inline]
     unsafe fn string(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: `rep movsb` moves exactly `len` bytes upwards; the ABI keeps the direction flag clear.
@@ -121,7 +121,7 @@ mod x86_64 {
             /// Copies one unit of the named size.
             ///
             /// # Safety
-            /// As `copy`, for that size.
+            /// The conditions are those of `copy`, for that size.
             #[inline]
             unsafe fn $name(from: *const u8, to: *mut u8) {
                 // SAFETY: one load and one store of that size, which x86 allows at any alignment.

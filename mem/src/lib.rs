@@ -5,7 +5,7 @@
 //! spans that keep their memory alive, can cross threads, and are copied with instructions about which the
 //! compiler makes no assumptions.
 //!
-//! Non-goals: allocation, address spaces (the `host` crate translates guest addresses to regions), protocols.
+//! Non-goals: allocation, address spaces (`host/vhost` translates guest addresses to regions), protocols.
 //!
 //! - [`Region`]: a reference-counted span of memory; heap, or a mapping of a file that belongs to another
 //!   process.

@@ -92,7 +92,7 @@ impl Lines {
 pub struct LinesMut(Lines);
 
 impl LinesMut {
-    /// Returns lines as [`Lines::new`]; also fails on a read-only region.
+    /// Returns lines as [`Lines::new`] does; also fails on a read-only region.
     pub fn new(region: &Region, offset: usize, count: usize) -> Result<LinesMut, OutOfBounds> {
         region.writable(offset, count.saturating_mul(LINE_BYTES))?;
         Lines::new(region, offset, count).map(LinesMut)

@@ -22,7 +22,7 @@ pub struct Region(Arc<Span>);
 struct Span {
     start: NonNull<u8>,
     len: usize,
-    /// `true` if this process may store to it. A store to a read-only mapping would end the process.
+    /// `true` if this process may store to the span. A store to a read-only mapping would end the process.
     writable: bool,
     owner: Owner,
     note: OnceLock<Box<dyn Any + Send + Sync>>,
@@ -121,7 +121,8 @@ impl Region {
     }
 
     /// Maps `len` bytes of a peer's `file` from byte `offset`, shared, read-only: a descriptor open for
-    /// reading suffices. Otherwise as [`map`](Self::map). All writes to the region are refused.
+    /// reading suffices. All writes to the region are refused. Truncation, offset and limit are as for
+    /// [`map`](Self::map).
     pub fn map_read_only(file: impl AsFd, offset: u64, len: usize) -> Result<Region, MapError> {
         Region::map_for(Access::Read, file.as_fd(), offset, len)
     }
@@ -168,14 +169,14 @@ impl Region {
         self.0.len == 0
     }
 
-    /// Returns `true` if this process may write to it. Others may in any case.
+    /// Returns `true` if this process may write to the region. Others may in any case.
     pub fn is_writable(&self) -> bool {
         self.0.writable
     }
 
-    /// Returns `true` if the file beneath the region was truncated while in use. The bytes are then private
-    /// zeroes (plus our own later writes) and reach no other process. Never `true` for heap memory, and never
-    /// reset.
+    /// Returns `true` if an access failed because the file beneath the region was truncated or its file
+    /// system was full. The bytes are then private zeroes (plus our own later writes) and reach no other
+    /// process. Never `true` for heap memory, and never reset.
     pub fn is_poisoned(&self) -> bool {
         match &self.0.owner {
             Owner::Mapping(mapping) => mapping.slot.is_poisoned(),
@@ -183,7 +184,7 @@ impl Region {
         }
     }
 
-    /// Returns `true` if both reference the same memory.
+    /// Returns `true` if both are clones of one region. Two mappings of the same file are different regions.
     pub fn same(&self, other: &Region) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -365,7 +366,8 @@ impl Drop for Span {
                 drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, *capacity) });
             }
             Owner::Mapping(mapping) => {
-                // First, so that the fault handler never mistakes a later mapping at this address for ours.
+                // Retracted first: the fault handler must not mistake a later mapping at this address for
+                // this one.
                 mapping.slot.retract();
                 // SAFETY: mapped in `Region::map_for` with this length; the last reference is gone.
                 unsafe { libc::munmap(mapping.start.as_ptr().cast(), mapping.len) };

@@ -55,7 +55,7 @@ impl Word {
 pub struct WordMut(Word);
 
 impl WordMut {
-    /// Returns a word as [`Word::new`]; also fails on a read-only region.
+    /// Returns a word as [`Word::new`] does; also fails on a read-only region.
     pub fn new(region: &Region, offset: usize) -> Result<WordMut, OutOfBounds> {
         region.writable(offset, size_of::<u32>())?;
         Word::new(region, offset).map(WordMut)
