@@ -102,7 +102,7 @@ pub fn without_set_id() -> Result<WithoutSetId> {
     Ok(WithoutSetId { before: None, not_send: PhantomData })
 }
 
-/// A guard while which the thread acts as another user. Bound to its thread.
+/// A guard during whose life the thread acts as another user. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the thread acts as another user only while this lives"]
 pub struct Assumed {
@@ -110,7 +110,7 @@ pub struct Assumed {
     not_send: PhantomData<*const ()>,
 }
 
-/// A guard while which writes drop set-user-id and set-group-id bits. Bound to its thread.
+/// A guard during whose life writes drop set-user-id and set-group-id bits. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the right is dropped only while this lives"]
 pub struct WithoutSetId {
@@ -137,7 +137,7 @@ struct Undo {
 impl Drop for Assumed {
     fn drop(&mut self) {
         let own = own();
-        // The user first: user 0 regains the capabilities that the other two steps need.
+        // The user is restored first: user 0 regains the capabilities that the other two steps need.
         let uid = !self.undo.uid || thread::set_thread_res_uid(None, Uid::from_raw(own.uid), None).is_ok();
         let gid = !self.undo.gid || thread::set_thread_res_gid(None, Gid::from_raw(own.gid), None).is_ok();
         let groups = !self.undo.groups || set_groups(&own.groups).is_ok();

@@ -2,7 +2,7 @@
 
 /// The error number of a failed system call.
 ///
-/// `core` maps it to the waist's error, exhaustively and in one place; no crate above names a number.
+/// `core` maps every number to the waist's error, in one place.
 pub use rustix::io::Errno;
 
 /// The result of every wrapper in this crate.
@@ -10,7 +10,7 @@ pub type Result<T> = core::result::Result<T, Errno>;
 
 /// Repeats `call` while it is interrupted by a signal.
 ///
-/// For calls that have had no effect when they fail with EINTR; not for `close`.
+/// To be used for calls that have had no effect when they fail with EINTR; not for `close`.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match call() {

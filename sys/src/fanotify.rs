@@ -46,11 +46,11 @@ impl EventMask {
 pub struct Event<'a> {
     /// Kinds of the event.
     pub deeds: EventMask,
-    /// Process that caused it; 0 if not visible to this one.
+    /// Process that caused the event; 0 if not visible to this one.
     pub process: u32,
     /// Affected file; `None` if it is gone already.
     pub file: Option<FileHandle>,
-    /// Directory and name.
+    /// Directory and name, for a change of a name.
     pub name: Option<(FileHandle, &'a [u8])>,
 }
 
@@ -104,7 +104,7 @@ impl Fanotify {
         .map(drop)
     }
 
-    /// Passes all pending events to `take`. Returns `false` if there were none.
+    /// Passes pending events to `take`, as many as one read returns. Returns `false` if there were none.
     pub fn read(&self, buffer: &mut Vec<u8>, mut take: impl FnMut(&Event<'_>)) -> Result<bool> {
         buffer.clear();
         buffer.reserve(BATCH_BYTES);

@@ -47,8 +47,8 @@ pub fn may_back() -> bool {
 }
 
 /// Registers `file` with the connection as a backing file (`FUSE_DEV_IOC_BACKING_OPEN`, since Linux 6.9),
-/// which its kernel reads for every OPEN that refers to it. Returns its id in the connection. The descriptor
-/// may be closed.
+/// which the kernel reads and writes for files whose OPEN refers to it. Returns its id in the connection.
+/// The descriptor may be closed.
 ///
 /// EPERM: passthrough was not negotiated, or this process is not privileged. ELOOP: the file is on a stacked
 /// file system.
@@ -95,7 +95,7 @@ pub fn send(device: BorrowedFd<'_>, reply: &[u8]) -> Result<()> {
     retry(|| rustix::io::write(device, reply)).map(drop)
 }
 
-/// Writes one reply from shared memory. Errors as for [`send`].
+/// Writes one reply from shared memory. The errors are those of [`send`].
 pub fn send_from(device: BorrowedFd<'_>, reply: &Source) -> Result<()> {
     let spans = spans(reply.segments());
     retry(|| {

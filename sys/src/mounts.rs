@@ -32,7 +32,7 @@ impl Former {
         })
     }
 
-    /// Returns this thread to them (setns(2)).
+    /// Returns this thread to its former mounts, root and working directory (setns(2)).
     ///
     /// EPERM without CAP_SYS_ADMIN and CAP_SYS_CHROOT.
     pub fn restore_namespace(self) -> Result<()> {
@@ -121,8 +121,8 @@ impl NewRoot {
         Ok(Self(tree))
     }
 
-    /// Makes it the root directory and `/` the working directory. Earlier mounts are gone, except for open
-    /// files.
+    /// Makes the mount the root directory, and `/` the working directory. Earlier mounts are gone, except
+    /// for open files.
     ///
     /// EINVAL where the root is that of the initial file system (pivot_root(2)).
     pub fn enter(self) -> Result<()> {
@@ -176,7 +176,7 @@ pub fn unmount_if(dir: BorrowedFd<'_>, name: &[u8], mount: MountId, detach: bool
         return unmount(OwnPath::of(root.as_fd()).as_bytes(), UnmountFlags::DETACH);
     }
     is_it(mounted_at(dir, name))?;
-    // A descriptor of it would keep it busy.
+    // A descriptor of the mount would keep it busy.
     let path = [OwnPath::of(dir).as_bytes(), b"/", name].concat();
     unmount(path, UnmountFlags::NOFOLLOW)
 }

@@ -86,7 +86,7 @@ fn beneath_its_directory(path: &Path, flags: OpenFlags) -> Result<OwnedFd> {
     open_beneath(dir.as_fd(), name.as_bytes(), flags, Resolve::NO_SYMLINKS)
 }
 
-/// Opens an entry of `dir` as [`open_entry`] if that does not block; EAGAIN if it might (Linux 5.12).
+/// Opens an entry of `dir` as [`open_entry`] does, if that does not block; EAGAIN if it might (Linux 5.12).
 pub fn open_cached(dir: BorrowedFd<'_>, name: &[u8], flags: OpenFlags) -> Result<OwnedFd> {
     check_component(name)?;
     let flags = flags | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
@@ -128,7 +128,7 @@ pub trait Reopen: fmt::Debug + Send + Sync {
     /// Reopens the object of `place`, as the user that the calling thread acts as.
     fn reopen(&self, place: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd>;
 
-    /// Creates another name of it, as that user.
+    /// Creates another name of the object of `place`, as the user that the calling thread acts as.
     fn link(&self, place: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()>;
 }
 

@@ -52,7 +52,7 @@ impl Pattern {
         self.of_paths
     }
 
-    /// Returns `true` if it matches this name, or this path from the root without a leading `/`.
+    /// Returns `true` if the pattern matches this name, or this path from the root without a leading `/`.
     pub fn matches(&self, text: &CStr) -> bool {
         matches(&self.text, text)
     }

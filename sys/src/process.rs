@@ -74,7 +74,7 @@ pub fn await_end(child: u32) -> Result<()> {
     retry(|| waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)).map(drop)
 }
 
-/// Waits until no child of this process is in that group.
+/// Waits until no child of this process is in that group, and reaps those that end.
 pub fn await_group(group: u32) -> Result<()> {
     let group = pid(group)?;
     loop {

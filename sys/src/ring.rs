@@ -32,13 +32,13 @@ pub enum Memory {
 
 /// A read or write.
 pub struct Transfer<T> {
-    /// Memory.
+    /// Destination or source of the data.
     pub memory: Memory,
     /// Offset in the file, in bytes.
     pub offset: u64,
-    /// As for [`rw`](crate::rw).
+    /// Flags, with the meanings given in [`rw`](crate::rw).
     pub flags: TransferFlags,
-    /// Returned with the completion.
+    /// A value to be returned with the completion.
     pub note: T,
 }
 

@@ -108,7 +108,8 @@ pub(crate) fn connect_as(kind: SocketType, path: &Path) -> Result<OwnedFd> {
 pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len_bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // Not rustix's: its `Pid` has no 0, which the kernel reports for a process in another namespace.
+    // rustix's function is unsuitable: its `Pid` has no 0, which the kernel reports for a process in another
+    // namespace.
     // SAFETY: the kernel writes at most `len_bytes` bytes to `credentials`, which has that size and allows
     // any values, and a length to `len_bytes`.
     let outcome = unsafe {
@@ -149,7 +150,7 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>> {
                 groups.truncate(count);
                 return Ok(groups);
             }
-            // The kernel has stored their number.
+            // The kernel has stored the number of groups.
             Some(Errno::RANGE) if count > groups.len() => groups.resize(count, 0),
             errno => return Err(errno.unwrap_or(Errno::IO)),
         }

@@ -33,7 +33,7 @@ pub fn listen(socket: impl AsFd, backlog: i32) -> Result<()> {
 
 /// Starts to connect to `address`, from a given port or any, without blocking. The stream becomes writable
 /// once it is connected or has failed; [`connected`] returns the result. EACCES if the port is reserved,
-/// EADDRINUSE or EADDRNOTAVAIL if it is in use; other errors that occur at once.
+/// EADDRINUSE or EADDRNOTAVAIL if it is in use; any other error that occurs at once is returned too.
 pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     connecting(address, from_port, SocketType::STREAM)
 }
@@ -162,7 +162,8 @@ pub(crate) fn bound(address: SocketAddr, kind: SocketType) -> Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if kind == SocketType::STREAM {
-        // Otherwise a server could not restart while connections of its predecessor are in TIME_WAIT.
+        // Without this option a server could not restart while connections of its predecessor are in
+        // TIME_WAIT.
         set_socket_reuseaddr(&socket, true)?;
     }
     if address.is_ipv6() {

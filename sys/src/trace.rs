@@ -79,7 +79,7 @@ pub fn follow(process: u32, ready: impl FnOnce(), mut on: impl FnMut(Moment)) ->
             continue;
         }
         if status >> 16 == libc::PTRACE_EVENT_EXIT {
-            // From now on it belongs to its parent, which waits for its end.
+            // From now on the thread belongs to its parent, which waits for its end.
             threads.remove(&thread);
             detach(thread)?;
             continue;
@@ -144,7 +144,7 @@ fn moment(thread: u32, status: libc::c_int) -> Result<Option<Moment>> {
     let outcome =
         unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, id(thread)?, size, info.as_mut_ptr()) };
     match check(outcome) {
-        // Killed meanwhile; its end is reported next.
+        // The thread was killed meanwhile; its end is reported next.
         Err(Errno::SRCH) => return Ok(None),
         outcome => outcome?,
     };
@@ -168,7 +168,7 @@ fn resume(thread: u32, signal: libc::c_int) -> Result<()> {
     // SAFETY: this request reads no memory of ours; the signal is passed in place of a pointer.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_SYSCALL, id(thread)?, 0_usize, signal) };
     match check(outcome) {
-        // Killed meanwhile; its end is reported next.
+        // The thread was killed meanwhile; its end is reported next.
         Err(Errno::SRCH) => Ok(()),
         outcome => outcome.map(drop),
     }

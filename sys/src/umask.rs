@@ -33,7 +33,7 @@ pub fn mask(mask: u32, mode: u32) -> Masked {
     Masked { process: Some(process), mode, not_send: PhantomData }
 }
 
-/// A guard while which the thread has its own umask. Bound to its thread.
+/// A guard during whose life the thread has its own umask. Bound to its thread.
 #[derive(Debug)]
 #[must_use = "the umask applies only while this lives"]
 pub struct Masked {

@@ -12,11 +12,11 @@ use crate::open::OwnPath;
 /// The precondition of setting a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetMode {
-    /// Create or replace.
+    /// None: the value is created or replaced.
     Any,
-    /// EEXIST if it exists.
+    /// The attribute does not exist; EEXIST if it does.
     Create,
-    /// ENODATA if it does not.
+    /// The attribute exists; ENODATA if it does not.
     Replace,
 }
 
