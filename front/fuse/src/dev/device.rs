@@ -31,7 +31,7 @@ impl Device {
     }
 }
 
-/// Weak, so that the connection ends with the serving threads.
+/// A weak reference, so that the connection ends with the serving threads.
 impl Backing for Weak<Device> {
     fn open(&self, file: BorrowedFd<'_>) -> Result<BackingId, Errno> {
         let device = self.upgrade().ok_or(Errno::NODEV)?;
@@ -107,7 +107,8 @@ impl DevExchange {
         self.transfer_bytes >= LARGE_BYTES
     }
 
-    /// Handles the outcome of a send. ENOENT: the requester has been killed.
+    /// Ends the request with the outcome of its send; returns `true` if the kernel took the reply. ENOENT:
+    /// the requester has been killed.
     fn sent(&mut self, outcome: Result<(), Errno>) -> bool {
         self.waiting = None;
         match outcome {

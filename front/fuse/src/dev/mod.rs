@@ -32,12 +32,12 @@ use tombolo_sys::{Errno, creds, fuse_dev};
 pub struct Options {
     /// Source shown by `df` and `/proc/mounts`.
     pub source: String,
-    /// `true` if other users may use the mount; then the kernel checks permissions for the file system. A
-    /// single user has the server's own rights, so there is nothing to check.
+    /// `true` if other users may use the mount. A single user has the server's own rights, and the kernel
+    /// then checks no permissions.
     pub allow_other: bool,
-    /// `true` if the kernel checks mode bits when others may use the mount. It caches names looked up by one
-    /// user, and nothing else checks another user that walks them. Only a file system that checks for itself
-    /// can do without.
+    /// `true` if the kernel checks mode bits when others may use the mount. The kernel caches names looked up
+    /// by one user, and no other check applies to another user that walks them. `false` has an effect only if
+    /// the file system checks permissions itself.
     pub kernel_checks: bool,
     /// `true` to refuse changes in the kernel.
     pub read_only: bool,
@@ -230,7 +230,7 @@ impl Mount {
         self.mounter.unmount(&self.path, self.by_helper, true).map(|()| false)
     }
 
-    /// Blocks until the mount has ended, however, and is no longer in use.
+    /// Blocks until the mount has ended, for any reason, and is no longer in use.
     pub fn wait(&self) {
         let threads = std::mem::take(&mut *self.threads());
         for thread in threads {
@@ -244,8 +244,8 @@ impl Mount {
 
     fn read_ahead(&self, bytes: Option<u32>) {
         let Some(bytes) = bytes else { return };
-        // A request for the root would also wait, but a thread waiting for its own process keeps it from
-        // being killed.
+        // Polled: a request for the root would also wait for INIT, but a thread that waits for a FUSE server
+        // in its own process keeps the process from being killed.
         let end = Instant::now() + INIT_TIMEOUT;
         while !self.session.is_initialized() && Instant::now() < end {
             thread::sleep(INIT_POLL_INTERVAL);

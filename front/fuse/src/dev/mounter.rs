@@ -40,8 +40,8 @@ impl Mounter for DirectMounter {
     fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError> {
         let fail = |source| MountError::Target { path: target.into(), source };
         let absolute = std::path::absolute(target).map_err(fail)?;
-        // The dead mount of a killed server fails every request so. A listing is requested because the kernel
-        // may have cached attributes.
+        // Every request to the dead mount of a killed server fails with ENOTCONN. The request is a listing,
+        // because the kernel may have cached attributes.
         let is_dead = |error: &io::Error| error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
         let was_dead = std::fs::read_dir(&absolute).is_err_and(|error| is_dead(&error));
         if was_dead {

@@ -69,13 +69,13 @@ impl Wake for Unpark {
     }
 }
 
-/// First retry interval of a notice that found nothing; doubled each time. The reply is usually applied soon;
-/// the exception is a program that does not run.
+/// First interval before a notice that the kernel answered with ENOENT is sent again; doubled each time. The
+/// requesting thread usually applies the reply soon, unless it is not scheduled.
 const RETRY_MIN: Duration = Duration::from_millis(1);
 /// Last retry interval: about a second in total.
 const RETRY_MAX: Duration = Duration::from_millis(512);
 
-/// A notice that found nothing although a reply that concerns it may be under way.
+/// A notice that the kernel answered with ENOENT although a reply that concerns it may be under way.
 struct Retry {
     notice: Notice,
     due: Instant,
@@ -178,7 +178,7 @@ impl NotifierThread {
             Notice::Attributes(node) => self.write(&attributes(*node)),
             Notice::Gone { node, name } => {
                 // The kernel then reports the deletion to programs that watch the file, once it is no longer
-                // open. The kernel must still know the name.
+                // open. It does so only if it still caches the name.
                 let is_known = name.as_ref().is_some_and(|(dir, name)| {
                     let (parent, child, name) = (wire(*dir), wire(*node), name.as_name());
                     self.write(&Notification::Delete { parent, child, name })

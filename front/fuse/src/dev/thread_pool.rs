@@ -2,8 +2,8 @@
 //!
 //! A request wakes one of the threads waiting at the device, a different one each time. Two threads waiting
 //! for one program's requests would alternate and miss each other's CPU caches. Therefore one thread waits at
-//! the device; it calls another when several programs send requests without a pause, or before a slow
-//! request; a thread that finds no request while others receive goes back to sleep.
+//! the device; it calls another when several programs send requests without a pause, or before a large
+//! transfer; a thread that finds no request while others receive goes back to sleep.
 
 use super::buffer_pool::BufferPool;
 use crate::session::Session;

@@ -115,8 +115,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns `true` if polling the device is not worth its system calls. It is if other threads receive:
-    /// they take queued requests.
+    /// Returns `true` if this thread blocks without polling first: no poll window is open, and no other
+    /// thread receives, so this one may not leave.
     fn sleeps_at_once(&self) -> bool {
         !self.window.is_open() && self.pool.is_alone()
     }

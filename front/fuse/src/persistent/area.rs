@@ -2,9 +2,8 @@
 //! its openings.
 //!
 //! A stored word survives a kill at any instruction; a record is valid once its last word is stored. The area
-//! is large and mostly a hole: memory of a record is allocated when it is written. The content is trusted
-//! only as far as it was written by the previous server; arbitrary content cannot cause accesses outside of
-//! the area.
+//! is large and mostly a hole: memory of a record is allocated when it is written. The content is trusted to
+//! be the previous server's; arbitrary content cannot cause accesses outside of the area.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +18,7 @@ pub(super) const OPENINGS_MAX: u32 = 1 << 20;
 
 /// Offsets in the header. Numbers are little-endian.
 const VERSION_AT: usize = 0;
-/// The session: a mark, and what was negotiated.
+/// The session: 1 if there is one, and the capabilities and minor version that it negotiated.
 const BEGUN_AT: usize = 8;
 const CAPABILITIES_AT: usize = 16;
 const MINOR_AT: usize = 24;
@@ -166,8 +165,8 @@ impl Area {
 
     pub(super) fn token(&self) -> [u8; 16] {
         let mut token = [0; 16];
-        // The area's length has been checked, so this is in bounds, here and wherever else a result is
-        // ignored.
+        // In bounds, because the area's length has been checked. The same holds for each access whose result
+        // is ignored.
         let _ = self.0.read_at(TOKEN_AT, &mut token);
         token
     }

@@ -79,8 +79,8 @@ pub struct Memory {
 
 impl Memory {
     /// Wraps `memory`: the area that an earlier process left for the same tree, or [`AREA_BYTES`] of zeros.
-    /// Only such servers may have write access, since its handles open files. `store` has the descriptors
-    /// that were left.
+    /// Only servers of that tree may have write access to the area, since they open files by the handles in
+    /// it. `store` holds the descriptors that the earlier process left.
     ///
     /// # Errors
     /// [`PersistError::NoHandles`], [`PersistError::Root`] and [`PersistError::NotOurs`].
@@ -167,7 +167,7 @@ impl PersistentFs {
 
 impl Inner {
     fn table(&self) -> MutexGuard<'_, RecordTable> {
-        // No panic leaves it inconsistent.
+        // No panic leaves the table inconsistent.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,7 +193,7 @@ impl Inner {
         handle.map_result(|handle| Ok(handle.ok()))
     }
 
-    /// Returns a look-up that the guest does not receive.
+    /// Forgets a look-up that the guest does not receive.
     fn give_back(&self, cx: &Ctx, node: NodeId) {
         self.below.forget(cx, &[(node, 1)]);
     }
@@ -264,7 +264,7 @@ impl Inner {
             let handle = handles.next_if(|(node, _)| node == place).and_then(|(_, handle)| handle.as_ref());
             match (self.entered(cx, *place, handle), &failed) {
                 (Ok(node), Ok(())) => *place = node,
-                // The guest gets none of them.
+                // The guest receives no node of a page that failed.
                 (Ok(node), Err(_)) => {
                     self.forget(cx, &[(node, 1)]);
                     *place = NodeId::ROOT;
@@ -295,8 +295,8 @@ impl Inner {
         })
     }
 
-    /// Truncates a file opened with TRUNCATE. Separate from the open, because under the request's key it is
-    /// executed once across processes.
+    /// Truncates a file opened with TRUNCATE. The truncation is separate from the open, because under the
+    /// request's key it is executed once across processes.
     fn empty(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, local: File) -> Answer<Option<Attr>> {
         if !flags.contains(OpenFlags::TRUNCATE) {
             return Answer::ok(None);
@@ -350,7 +350,7 @@ impl Inner {
     fn release(&self, cx: &Ctx, file: File) {
         let (node, local) = (self.node(file.node), self.file(file).ok());
         let gone = self.table().released(&self.area, &self.openings, Number(file.open.0));
-        // From here on no concurrent removal gives this opening to the keeper.
+        // The opening is unregistered: no concurrent removal gives it to the keeper any more.
         self.release_descriptors(cx, file.open, local);
         if let (Some(open), Ok(node)) = (gone, node) {
             self.below.release(cx, File { node, open });

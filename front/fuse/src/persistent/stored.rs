@@ -26,8 +26,8 @@ pub(super) struct StoredDescriptors {
 #[derive(Debug, Default)]
 struct State {
     openings: HashSet<OpenId>,
-    /// Owners of record locks on each file, and the openings used to lock: the end of any of them ends all
-    /// locks.
+    /// Owners of record locks on each file, and the openings used to lock: closing any of these releases all
+    /// of the owner's locks.
     owners: HashMap<(NodeId, LockOwner), Vec<OpenId>>,
     /// Owners whose locks are being released, and how many releases run concurrently.
     flushes: HashMap<(NodeId, LockOwner), usize>,
@@ -109,7 +109,7 @@ fn key_of(open: OpenId, owner: Option<LockOwner>) -> FdKey {
 pub(super) struct Removal {
     inner: Arc<Inner>,
     cx: Ctx,
-    /// The node with that name; `None` if unknown, so that it may be any.
+    /// The node with that name; `None` while unknown: then any node may be concerned.
     node: Option<NodeId>,
     /// The node's attributes.
     pub(super) found: Option<Arc<Attr>>,
@@ -146,7 +146,7 @@ impl Inner {
     pub(super) fn store_opening(&self, open: OpenId, local: File) {
         let (Some(stored), Some(descriptors)) = (&self.stored, self.below.descriptors()) else { return };
         let mut state = lock(&stored.state);
-        // Nothing would release an opening that has ended meanwhile.
+        // The keeper would never release the descriptor of an opening that has ended meanwhile.
         if self.openings.local(Number(open.0)).is_some()
             && !state.openings.contains(&open)
             && let Ok(descriptor) = descriptors.of_opening(local)
@@ -208,7 +208,7 @@ impl Inner {
     }
 
     /// Gives the keeper the openings of a file before one of its names is removed, and returns the attributes
-    /// found. Also for files with several names, which may be removed at the same time.
+    /// found. Files with several names are included, since all names may be removed at the same time.
     pub(super) fn before_removal(
         self: &Arc<Self>,
         cx: &Ctx,

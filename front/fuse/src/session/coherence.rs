@@ -42,8 +42,8 @@ impl Coherence {
         Lifetimes { entry: keep, attr: keep }
     }
 
-    /// Returns the lifetime of a negative entry. None in auto: programs wait for a name to appear more often
-    /// than they request a missing name twice.
+    /// Returns the lifetime of a negative entry: none in strict and in auto, as programs wait for a name to
+    /// appear more often than they request a missing name twice.
     pub(super) fn absence(self) -> Option<Duration> {
         matches!(self, Coherence::Always | Coherence::Push).then(|| self.lifetimes().entry)
     }
@@ -100,9 +100,9 @@ impl PageCache {
         }
     }
 
-    /// Returns the flags for the reply to an open of a directory. In always the kernel caches the listing and
-    /// drops it at its own changes of the directory; in other modes changes by others would be missed until
-    /// the attributes are revalidated.
+    /// Returns the flags for the reply to an open of a directory. In always and push the kernel caches the
+    /// listing and drops it at its own changes of the directory and at a notice; in other modes changes by
+    /// others would be missed until the attributes are revalidated.
     pub(super) fn directory_flags(coherence: Coherence) -> OpenOutFlags {
         match coherence {
             Coherence::Always | Coherence::Push => OpenOutFlags::CACHE_DIR | OpenOutFlags::KEEP_CACHE,
@@ -114,8 +114,8 @@ impl PageCache {
     /// write-through cache; bypassing it saves a copy and a GETXATTR of security.capability at each file's
     /// first write. The kernel would place and cache an append at its own idea of the file's end.
     ///
-    /// Only where direct writes drop pages cached by other openings: since Linux 6.6, which also allows
-    /// mappings of such files. An older kernel would keep showing the old pages.
+    /// Returns `false` before Linux 6.6, where direct writes do not drop pages cached by other openings:
+    /// these would keep showing the old data. Linux 6.6 also allows mappings of files opened with direct I/O.
     fn bypasses_page_cache(how: OpenFlags, negotiated: Capabilities) -> bool {
         let past = how.contains(OpenFlags::APPEND) || !how.contains(OpenFlags::READ);
         past && negotiated.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)

@@ -204,7 +204,8 @@ impl Session {
                 let session = self.clone();
                 task::spawn(async move {
                     let result = match later.await {
-                        // No signal was sent: `admit` interrupted it because too many requests were pending.
+                        // No signal was sent: `admit` interrupted the operation because too many requests
+                        // were pending.
                         Err(Error::Interrupted) if permit.is_none() => Err(Error::Busy),
                         result => result,
                     };
@@ -234,7 +235,7 @@ impl Session {
         Capabilities::from_bits_truncate(self.negotiated.load(Ordering::Acquire))
     }
 
-    /// Returns how long the kernel may cache names, attributes and data.
+    /// Returns the configured cache policy for names, attributes and data.
     pub fn coherence(&self) -> Coherence {
         self.options.coherence
     }
@@ -508,7 +509,7 @@ impl Session {
         }
     }
 
-    /// Returns a look-up that the kernel never received.
+    /// Forgets a look-up that the kernel never received.
     fn return_look_up(&self, node: NodeId) {
         if let Some(push) = &self.push {
             push.forgotten(node, 1);

@@ -1,9 +1,9 @@
 //! Close-to-open for a file whose size has just changed.
 //!
 //! A kernel reads a file up to the size in its cached attributes, and the reply to OPEN cannot update them.
-//! An open of a file that changed while those may still be cached is therefore answered with ESTALE: the
-//! kernel looks the name up again, which updates the attributes, and opens once more, unnoticed by the
-//! program. A second ESTALE would reach the program. The thread's next open of the node that it found
+//! An open of a file that changed while its former attributes may still be cached is therefore answered with
+//! ESTALE: the kernel looks the name up again, which updates the attributes, and opens once more, unnoticed
+//! by the program. A second ESTALE would reach the program. The thread's next open of the node that it found
 //! succeeds whatever has happened to the file since: close-to-open does not cover a close after the open
 //! began.
 //!

@@ -3,8 +3,9 @@
 //! Linux sends one INTERRUPT for a request whose thread received a signal, without the signal's number and
 //! without a second INTERRUPT if a later signal is fatal. A signal with a handler ends waits for locks only,
 //! as on local file systems. Any other request ends early only if its thread is being killed: no program sees
-//! the reply then, and the process cannot exit before. `/proc` has the thread's state, which a thread of our
-//! own polls; it lives only while signalled requests are pending. Most are answered before its first look.
+//! the reply then, and the process cannot exit before. A thread of this process polls the requesting thread's
+//! state in `/proc`; it runs only while signalled requests are pending, most of which are answered before the
+//! first poll.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use tombolo_wire_fuse::Unique;
 /// Maximum number of remembered interrupts whose request has not arrived yet.
 const EARLY_MAX: usize = 64;
 
-/// Interval at which the state of a signalled thread is polled; the first look is one interval after the
+/// Interval at which the state of a signalled thread is polled; the first poll is one interval after the
 /// signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
