@@ -70,7 +70,7 @@ impl<'a> Caller<'a> {
     /// Returns the export of a handle.
     pub fn export(&self, handle: FileHandle<'_>) -> Result<&Arc<Served>> {
         let id = Signer::export_of(handle.as_bytes())?;
-        // It may be a valid handle of an export that is no longer served.
+        // The handle may be a valid one of an export that is no longer served.
         let export = self.service.export(id).ok_or(Failure(Status::Stale))?;
         if export.admits(&self.peer.origin) { Ok(export) } else { Err(Failure(Status::Acces)) }
     }
@@ -197,7 +197,7 @@ fn digest_of(origin: &Origin) -> u64 {
         },
         Origin::Link(link) => {
             hasher.write(&link.client.0);
-            // Not the length of an address.
+            // Together with the incarnation 24 bytes or more, a length that no address has.
             hasher.write(&link.user.map_or(u64::MAX, u64::from).to_le_bytes());
             if link.user.is_none() {
                 hasher.write(link.label.as_bytes());

@@ -149,8 +149,8 @@ impl Served {
                 self.gone(node);
                 Err(Error::Stale)
             }
-            // Unreachable, perhaps not gone: data written to it is still made stable when its opening is
-            // closed.
+            // The file may still exist, out of the back end's reach: data written to it is made stable when
+            // its opening is closed.
             Err(Error::Stale) => {
                 self.nodes.remove(node.id);
                 Err(Error::Stale)
@@ -223,7 +223,7 @@ pub struct NfsService {
     subtrees: Arc<()>,
     pub(crate) digests: Digests,
     pub(crate) packer: Packer,
-    /// Owner of the threads of both.
+    /// Owner of the threads of `digests` and `packer`.
     _pool: ThreadPool,
 }
 

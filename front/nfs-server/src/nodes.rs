@@ -16,16 +16,16 @@ use tombolo_wire_nfs3::FileHandle;
 
 /// A node with the look-up that keeps it valid and the handle that clients use.
 pub(crate) struct Node {
-    /// Its number in the waist.
+    /// Number in the waist.
     pub id: NodeId,
-    /// Its signed handle.
+    /// Signed handle.
     pub handle: Box<[u8]>,
     guard: NodeGuard,
     /// `true` if used since the clock hand passed.
     used: AtomicBool,
 }
 
-/// A look-up that is returned when dropped.
+/// A look-up that is forgotten when this guard is dropped.
 pub(crate) struct NodeGuard {
     file_system: Arc<dyn FileSystem>,
     session: SessionId,
@@ -168,7 +168,7 @@ impl Nodes {
     /// the lock.
     fn evict(&self, table: &mut NodeTable) -> Vec<Arc<Node>> {
         let mut out = Vec::new();
-        // Removed nodes leave ring entries, which are cleaned up here, so that the ring stays short.
+        // Removed nodes leave ring entries; this loop also removes these, so that the ring stays short.
         while table.by_handle.len() > self.limit || table.dead > self.limit {
             let Some(entry) = table.ring.pop_front() else { break };
             let Some(node) = entry.upgrade() else {

@@ -109,7 +109,7 @@ impl Syncs for Opening {
     }
 
     async fn sync_now(&self) -> Result<()> {
-        // Before the call: a concurrent write sets it again.
+        // Cleared before the call: a concurrent write sets the flag again.
         let unsynced = self.unsynced.swap(false, Ordering::AcqRel);
         let backing = &self.backing;
         // A separate statement, so that the context is not held while the call is pending.
@@ -285,7 +285,7 @@ impl Openings {
     /// closed.
     async fn evict(&self, evictions_before: u64) -> bool {
         let Some(unsynced) = self.close_half(evictions_before) else { return true };
-        // One, because it must be synced first. A failure changes the verifier.
+        // Only one is closed, because it must be synced first. A failed sync changes the verifier.
         for (key, opening) in unsynced {
             let _ = opening.sync().await;
             if self.cache.remove_if(&key, |cached| Arc::ptr_eq(cached, &opening)).is_some() {
@@ -314,7 +314,7 @@ impl Openings {
             .filter_map(|(key, opening)| self.cache.remove_if(key, |cached| Arc::ptr_eq(cached, opening)))
             .collect();
         *evictions += u64::from(!closed.is_empty());
-        // Unlocked, because a release may wake a call that enters here on this thread.
+        // Unlocked, because a release may wake a call that evicts openings on this thread.
         drop(evictions);
         closed.is_empty().then_some(unsynced)
     }

@@ -69,7 +69,7 @@ impl Drop for NfsServer {
 /// Interval between checks for idle openings.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Thread that closes a service's idle openings until it is dropped.
+/// Thread that closes a service's idle openings and expires its leases, until this handle is dropped.
 pub struct IdleCloser {
     /// Dropped to stop the thread.
     running: Option<mpsc::Sender<()>>,

@@ -1,7 +1,7 @@
 //! Group commit: concurrent callers share one sync.
 //!
 //! A sync covers the changes made before it began. Callers that arrive while one is running need another one,
-//! but can all share the next. This is an optimisation only.
+//! but can all share the next. Sharing only saves syncs.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -91,7 +91,7 @@ impl<S: Syncs> RunningSync<S> {
 
 impl<S: Syncs> Drop for RunningSync<S> {
     fn drop(&mut self) {
-        // After a panic.
+        // Set only if the sync did not complete, as after a panic.
         if let Some(promise) = self.promise.take() {
             promise.keep(Outcome::NotTried);
         }

@@ -1,8 +1,9 @@
 //! Files found by unchecked CREATEs, for duplicates of these requests: the name may belong to another file by
 //! then.
 //!
-//! The layer below records files that a CREATE makes (`layer/replies`); files that it only finds are recorded
-//! here, in memory, for as long as replies are. A duplicate after a restart looks the name up again.
+//! The layer below records files that a CREATE makes (`layer/replies`); files that a CREATE only finds are
+//! recorded in this table, in memory, for as long as that layer records replies. A duplicate after a restart
+//! looks the name up again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -13,7 +13,7 @@ use tombolo_host_runtime::thread_pool::{Lane, ThreadPool, ThreadPoolLimits};
 const USERS_MAX: usize = 4096;
 /// Lifetime of cached groups.
 const LIFETIME: Duration = Duration::from_secs(300);
-/// Lifetime of an empty result after a failed look-up.
+/// Lifetime of the result of a failed look-up.
 const FAILURE_LIFETIME: Duration = Duration::from_secs(10);
 /// The databases may be remote: a few look-ups run concurrently, and a server that does not answer is not
 /// flooded.
@@ -59,8 +59,8 @@ impl Groups {
         }
     }
 
-    /// Returns the groups of a user; empty for an unknown user and after a failed look-up.
-    /// [`Error::WouldBlock`] if too many look-ups are pending.
+    /// Returns the groups of a user; none for an unknown user, and after a failed look-up at most those of
+    /// /etc/group. [`Error::WouldBlock`] if too many look-ups are pending.
     pub(super) async fn of(&self, uid: u32) -> Result<Arc<[u32]>> {
         let now = Instant::now();
         if let Some(cached) = self.cache.get(&uid) {

@@ -15,7 +15,7 @@ use super::groups::Groups;
 /// Maximum number of cached group lists.
 const LISTS_MAX: usize = 1024;
 
-/// Maps credentials to identities. A recently used group list costs no allocation.
+/// Mapper of credentials to identities. A recently used group list costs no allocation.
 #[derive(Debug)]
 pub struct Identities {
     lists: Cache<Arc<[u32]>, Arc<[u32]>>,
@@ -122,7 +122,7 @@ impl Identities {
         Ok(Identity { uid: squash.uid(uid), gid: squash.gid(gid), groups })
     }
 
-    /// Returns the groups that the credential names.
+    /// Returns the groups that the credential names, squashed.
     fn credential_groups(&self, squash: Squash, sys: &AuthSys<'_>) -> Option<Arc<[u32]>> {
         let mut groups = [0; GIDS_MAX];
         let groups = groups.get_mut(..sys.gids.len())?;

@@ -35,7 +35,7 @@ impl LeaseHolders {
             return true;
         }
         match &peer.origin {
-            // The source address of a datagram may be forged, and would get a lease in another client's name.
+            // The source address of a datagram may be forged, to get a lease in another client's name.
             Origin::Network(address) => {
                 let address = address.ip().to_canonical();
                 self.admits_address(address) && (peer.transport != Transport::Udp || address.is_loopback())

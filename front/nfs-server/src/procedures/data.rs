@@ -85,7 +85,7 @@ pub(crate) async fn write_to(
     stable: StableHow,
     data: Option<&Source>,
 ) -> WriteReply {
-    // Read before the write: data lost from here on was accepted under this verifier.
+    // Read before the write: data lost after this point was accepted under this verifier.
     let verifier = target.export.verifier.bytes();
     // Under another verifier a duplicate is another write: the data of the first may have been lost.
     target.cx.key = target.cx.key.map(|key| key_under(key, verifier));

@@ -105,7 +105,8 @@ pub(crate) async fn link(caller: &Caller<'_>, args: LinkArgs<'_>) -> LinkReply {
     }
 }
 
-/// Returns the reply to a LINK of a file that is gone: for a duplicate, that of the first request.
+/// Returns the failure of a LINK of a file that is gone: for a duplicate of a failed request the recorded
+/// one, otherwise STALE.
 async fn gone_file_failure(dir: &CallTarget, name: &[u8]) -> Failure {
     let name = match new_name(name) {
         Ok(name) => name,
@@ -127,7 +128,7 @@ async fn link_in(file: &CallTarget, dir: &CallTarget, name: &[u8]) -> Result<Mad
     let name = new_name(name)?;
     let export = &dir.export;
     let made = export.file_system.link(&dir.cx, file.node.id, dir.node.id, name).resolve().await?;
-    // Adopting returns the extra look-up of the reply.
+    // The node is adopted only to forget the reply's look-up.
     drop(export.adopt(made.entry.node).await);
     export.settle(&dir.node).await?;
     Ok(made)
@@ -171,7 +172,7 @@ async fn create_in(dir: &CallTarget, name: &[u8], how: &CreateHow) -> Result<New
             let mode = NewMode::settled(Mode::new(DEFAULT_MODE));
             let created = open_new(dir, name, mode, Exclusive::Verifier(verifier.0)).await?;
             let node = entered(dir, &created).await?;
-            // The verifier is stored in its attributes.
+            // The verifier is stored in the file's attributes.
             dir.export.settle_attributes(&node, FileType::Regular).await?;
             finish(dir, node, created.entry.attr, created.dir, SetAttr::default()).await
         }
@@ -213,7 +214,7 @@ async fn open_existing(dir: &CallTarget, name: Name<'_>, attributes: &Sattr3) ->
         super::attributes::change(&file, &SetAttr { size: Some(size), ..SetAttr::default() }).await?;
     }
     let attr = file.attr().await?;
-    // The call that created it may not have been answered yet.
+    // The call that created the file may not have been answered yet: its name may not be stable.
     dir.export.settle(&dir.node).await?;
     dir.export.unchecked_creates.record(&dir.cx, &file.node.handle);
     Ok(NewNode { node: file.node, attr, dir: Change::default() })
@@ -251,9 +252,9 @@ async fn finish(
     Ok(NewNode { node, attr, dir: change })
 }
 
-/// Drops the owner and group unless the caller may give files away: clients send the owner that a new node
-/// gets anyway, and squashed ones an owner that they are not. Decided by the call alone, so that a duplicate
-/// sets the same attributes.
+/// Drops the owner and group unless the caller is the superuser: other clients send the owner that a new node
+/// gets anyway, or, if they are squashed, one that it does not get. The decision depends on the call alone,
+/// so that a duplicate sets the same attributes.
 fn without_ownership(set: SetAttr, cx: &Ctx) -> SetAttr {
     let gives = cx.identity.uid == 0;
     SetAttr {

@@ -108,8 +108,9 @@ struct Victim {
     is_last: bool,
 }
 
-/// Looks up a name before it is removed. Returns its node, if an opening or the node is cached, since either
-/// keeps the space of a removed file allocated; and the context for the removal, with the attributes found.
+/// Looks up a name before it is removed, and closes the node's openings without unstable data if the name is
+/// the last one. Returns the node, if an opening or the node is cached, since either keeps the space of a
+/// removed file allocated; and the context for the removal, with the attributes found.
 async fn look_up_victim(dir: &CallTarget, name: Name<'_>) -> (Option<Victim>, Ctx) {
     let (export, mut cx) = (&dir.export, dir.cx.clone());
     let Ok(Some(Entry { node, attr })) = dir.child(name).await else { return (None, cx) };
@@ -139,7 +140,7 @@ async fn drop_victim(dir: &CallTarget, victim: Option<Victim>) {
     match export.file_system.getattr(&export.own_ctx(), node, file).resolve().await {
         Ok(attr) if attr.nlink == 0 => {}
         Err(Error::Stale | Error::NotFound) => {}
-        // It has other names, or that is unknown: its data must still be made stable.
+        // The node has other names, or that is unknown: its data must still be made stable.
         _ => return,
     }
     export.openings.discard(node);
