@@ -49,7 +49,7 @@ pub(crate) struct Connection {
     pub(crate) buffers: Buffers,
     epoll: Epoll,
     events: Vec<Event>,
-    /// `None` while it is being filled.
+    /// Receive buffer; `None` while data is being received into it.
     received: Option<ReceiveBuffer>,
     stuck_after: Duration,
     /// End of the handshake's time limit.
@@ -133,7 +133,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the remaining replies and closes the connection.
+    /// Closes the connection. After a disconnect, a stop or a refusal the remaining replies are sent first,
+    /// within [`GRACE`].
     pub(crate) fn finish(&mut self, why: &ConnectionEnd) {
         let is_polite = matches!(why, ConnectionEnd::Leave | ConnectionEnd::Stop | ConnectionEnd::Refused(_));
         let until = Instant::now() + GRACE;

@@ -56,8 +56,8 @@ impl Replies {
         self.under_way.load(Ordering::SeqCst)
     }
 
-    /// Requests one wake-up of the connection's thread when a reply has been sent. Check again after this
-    /// call.
+    /// Requests one wake-up of the connection's thread when a reply has been sent. The caller checks
+    /// [`Self::under_way`] again after this call.
     pub(crate) fn await_one(&self) {
         self.is_awaited.store(true, Ordering::SeqCst);
     }
@@ -85,7 +85,7 @@ impl Replies {
         self.sent(dropped);
     }
 
-    /// Returns how long the client has received nothing.
+    /// Returns how long sending has been blocked because the client receives nothing.
     pub(crate) fn blocked_for(&self) -> Duration {
         self.queue.blocked_for()
     }

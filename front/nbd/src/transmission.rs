@@ -153,7 +153,7 @@ impl Transmission {
         connection.memory(len)
     }
 
-    /// Ends a batch: no further request is buffered.
+    /// Ends a batch: submits its requests to the disk and sends the queued replies.
     fn end_batch(&self, connection: &Connection) {
         self.selected.disk.submit();
         connection.replies.flush();
