@@ -106,7 +106,7 @@ pub(crate) const FLAG_UNMAP: u32 = 1;
 impl Segment {
     const BYTES: usize = 16;
 
-    /// Decodes the only segment, which is all that is offered.
+    /// Decodes the payload's segment: the device offers one segment per request.
     pub(crate) fn only(payload: &Source) -> Result<Self> {
         let mut bytes = [0; Self::BYTES];
         if payload.len() != bytes.len() || payload.read_at(0, &mut bytes) < bytes.len() {
