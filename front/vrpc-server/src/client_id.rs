@@ -6,7 +6,7 @@ use siphasher::sip::SipHasher24;
 use tombolo_core::ClientId;
 use tombolo_host_links::server::Peer;
 
-/// Marks a peer without a user reported by the kernel.
+/// Mark of a peer whose user the kernel does not report.
 const NO_USER: u64 = 1 << 63;
 
 /// Returns a peer's client id. The peer chooses the incarnation, and a peer that names another's would get

@@ -8,8 +8,8 @@ use tombolo_host_runtime::free_list::FreeList;
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_wire_vrpc::FRAME_BYTES;
 
-/// Maximum number of spare ones per link: requests answered at once need one, and few links have many pending
-/// requests.
+/// Maximum number of spare parts per link: requests answered at once need one, and few links have many
+/// pending requests.
 const SPARE_MAX: usize = 16;
 
 /// Private memory of one request.

@@ -33,7 +33,7 @@ enum SessionStage {
     #[default]
     Opened,
     Linked(LinkCutter),
-    /// The client's next session is waiting for its end.
+    /// The client's next session is waiting for the end of this one.
     Superseded,
 }
 
