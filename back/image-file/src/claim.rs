@@ -32,7 +32,7 @@ const RESIZES: Operation = Operation { offset: 3, done: "may resize it", refused
 /// The byte of a writer's ring. Readers follow, by user number.
 const RING_BASE: u64 = 1 << 32;
 
-/// Longer than any healthy disk takes.
+/// Maximum wait for the transfers of a killed user; longer than any healthy disk takes.
 const RING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A user of an image.
@@ -60,7 +60,7 @@ impl User {
         [if self.is_writer { all } else { byte_at(RING_BASE) }].into_iter().chain(own)
     }
 
-    /// Holds the lock of the user's ring while this open file lives.
+    /// Locks the user's ring for as long as this open file exists.
     pub(crate) fn lock_ring(self, file: BorrowedFd<'_>) -> Result<()> {
         try_lock(file, LockKind::Shared, self.ring())
     }

@@ -109,7 +109,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         self.shared.is_ending.store(true, Ordering::SeqCst);
         self.shared.ring.wake();
-        // The thread's last answer may be what drops the disk.
+        // The thread's last answer may drop the disk; then this is the thread itself.
         if let Some(thread) =
             self.thread.take().flatten().filter(|it| it.thread().id() != thread::current().id())
         {
@@ -135,7 +135,7 @@ fn finish(transfer: Transfer<Pending>, outcome: Result<usize>) {
     if let Some(image) = changes {
         image.changed();
     }
-    // The caller may reuse its memory once answered.
+    // Dropped before the answer, after which the caller may reuse the memory.
     drop(memory);
     promise.keep(outcome);
 }

@@ -26,7 +26,7 @@ pub(crate) const INLINE_BYTES_MAX: usize = 1 << 20;
 pub struct ImageFile {
     pub(crate) image: Arc<Image>,
     pub(crate) lane: Arc<Lane>,
-    /// For direct I/O.
+    /// Set for direct I/O.
     ring: Option<Ring>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Image {
     /// Alignment of direct I/O; `None` if transfers use the page cache.
     pub(crate) alignment: Option<Alignment>,
     profile: Profile,
-    /// The file is in memory (tmpfs): no waiting for a disk, and nothing to flush.
+    /// `true` if the file is in memory (tmpfs): operations wait for no disk, and there is nothing to flush.
     pub(crate) in_memory: bool,
     is_block_device: bool,
     pub(crate) write_pace: Pace,

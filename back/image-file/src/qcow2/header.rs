@@ -79,7 +79,7 @@ pub(super) struct Header {
     pub backing_format: Option<String>,
     pub data_file: Option<String>,
     pub has_data_file: bool,
-    /// Snapshots or bitmaps, which are not examined here, may reference clusters.
+    /// `true` if snapshots or bitmaps, which are not examined, may reference clusters.
     pub has_more: bool,
 }
 

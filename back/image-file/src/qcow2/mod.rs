@@ -43,12 +43,12 @@ pub struct Qcow2Image {
 
 /// State shared with the pool's threads.
 struct Image {
-    /// Locked exclusively by discards and resizing.
+    /// Locked exclusively by discards, by zeroing that may unmap, and by resizing.
     format: RwLock<FormatAccess<Storage>>,
     profile: Profile,
     bounds: Bounds,
     loss: FlushLoss,
-    /// imago has panicked, so its state of the image must not be written.
+    /// `true` once imago has panicked: its state of the image must not be written.
     is_broken: AtomicBool,
 }
 

@@ -9,7 +9,8 @@ use super::header::{Header, HeaderError};
 
 /// Offset in an entry of the refcount table, whose low bits are reserved.
 pub(super) const OFFSET_MASK: u64 = !0x1FF;
-/// QEMU's limits: 32 MiB of L1 table and 8 MiB of refcount table.
+/// Maximum size of a table in bytes: QEMU's limit for the L1 table (for the refcount table QEMU's limit is 8
+/// MiB).
 pub(super) const TABLE_BYTES_MAX: u64 = 32 << 20;
 
 struct Tables<'a> {
