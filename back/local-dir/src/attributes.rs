@@ -15,7 +15,7 @@ use crate::files::OpenFile;
 use crate::state::{Location, Session, is_big};
 use crate::window::ChangedFile;
 
-/// Truncation by less than this is quick.
+/// Number of bytes up to which a truncation is quick.
 const SMALL_TRUNCATION_BYTES: u64 = 4 << 20;
 
 impl Session {

@@ -144,7 +144,7 @@ impl Notifier<'_> {
         match (victim, lost) {
             (Victim::None, _) => {}
             (Victim::File { key, is_last_name: true }, Some((dir, name))) => {
-                // Another process may have linked it in between.
+                // Another process may have linked the file in between.
                 let is_gone = OnceCell::new();
                 self.each(|session| {
                     let node = session.node_of(&key)?;

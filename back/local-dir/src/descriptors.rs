@@ -123,7 +123,7 @@ impl Session {
             self.export.host_watch.met_volume(&self.export, &mount);
         }
         if adopted.is_new {
-            // Returned when the table frees the node.
+            // The permit is returned when the table frees the node.
             permit.keep();
         }
         if adopted.installed {
@@ -152,7 +152,7 @@ impl Session {
         }
         let mut slow = None;
         if let Some((descriptor, is_findable)) = self.table.last_descriptor(node, count) {
-            // Not on remote file systems, where a stat is a round trip.
+            // Remote files are not checked, because a stat of them is a round trip.
             let stat = self.is_local(node).then(|| stat::stat(descriptor.as_fd()).ok()).flatten();
             match stat.filter(|stat| stat.links == 0) {
                 Some(stat) => slow = is_big(&stat).then_some(descriptor),
@@ -169,7 +169,7 @@ impl Session {
         slow
     }
 
-    /// Returns the budget of freed nodes and closes their descriptors.
+    /// Returns freed nodes to the budget and closes their descriptors.
     pub(crate) fn freed(&self, freed: Freed) {
         if freed.nodes > 0 {
             self.budget.give_back(Resource::Nodes, freed.nodes);
@@ -258,7 +258,7 @@ impl Session {
         let mut round = self.clock.round.lock().unwrap_or_else(PoisonError::into_inner);
         round.push_back(node);
         if round.len() > 2 * limit + 64 {
-            // Mostly nodes that have been forgotten.
+            // Most of the entries are of forgotten nodes.
             round.retain(|&node| self.table.is_open(node));
         }
         let mut excess = usize::try_from(open).unwrap_or(0).saturating_sub(limit);

@@ -22,7 +22,7 @@ pub(crate) struct OpenFile {
     pub medium: Medium,
     /// Read position, for directories.
     pub cursor: Option<Mutex<Cursor>>,
-    /// Released by the client; requests in flight may still use it.
+    /// `true` once the client has released the opening; requests in flight may still use it.
     ended: AtomicBool,
     /// Declared after the descriptor, so that it is released after the close.
     _permit: OpenPermit,
@@ -47,7 +47,7 @@ impl Allowance {
         Arc::new(Self { budget, descriptors })
     }
 
-    /// Takes a permit to open one more.
+    /// Takes a permit for one more open file; [`Error::TooManyOpen`] if there is none.
     pub fn permit(&self) -> Result<OpenPermit> {
         let budget = self.budget.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)?;
         let descriptor = self.descriptors.take(1).ok_or(Error::TooManyOpen)?;
@@ -71,17 +71,17 @@ impl OpenFile {
         self.descriptor.as_fd()
     }
 
-    /// Marks it as released.
+    /// Marks the opening as released.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Returns `true` once it has been released.
+    /// Returns `true` once the opening has been released.
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Flushes it to stable storage.
+    /// Flushes the file to stable storage.
     pub fn sync(&self, what: SyncScope) -> Result<()> {
         Ok(match what {
             SyncScope::Data => sync::data(self.fd()),
@@ -89,7 +89,8 @@ impl OpenFile {
         }?)
     }
 
-    /// Fails unless it was opened with these flags.
+    /// Fails unless the file was opened with these flags. A directory is refused without `DIRECTORY` among
+    /// them.
     pub fn require(&self, flags: OpenFlags) -> Result<()> {
         if self.cursor.is_some() && !flags.contains(OpenFlags::DIRECTORY) {
             return Err(Error::IsDirectory);

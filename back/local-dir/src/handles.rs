@@ -195,9 +195,10 @@ impl Session {
         Ok((found, stat))
     }
 
-    /// Returns `true` if a file lies beneath the root, as far as the kernel knows. It always does for
-    /// directories, for others only if one of their names is cached. A file without a cached name counts as
-    /// inside, because its handle was issued by this export, which front ends guarantee by signing handles.
+    /// Returns `true` if a file lies beneath the root, as far as the kernel knows. The kernel knows the path
+    /// of every directory, but of another file only if one of its names is cached. A file without a cached
+    /// name counts as inside, because its handle was issued by this export, which front ends guarantee by
+    /// signing handles.
     fn is_inside(&self, found: &OwnedFd, stat: &Stat) -> Result<bool> {
         let path = self.export.own.path(found.as_fd())?;
         let root = self.export.own.path(self.export.root.fd())?;

@@ -1,10 +1,10 @@
 //! Changes by other processes of the host: a thread that reads fanotify events while any session is
 //! subscribed.
 //!
-//! Changes by this process are reported by the session that makes them and skipped here, unless another of
-//! its exports shows the same files. Events name files by handle, from which the inode number is read, so a
-//! file system must have handles of a known format and support marks. With any other file system in the
-//! export the watch is incomplete, and front ends do not rely on notifications. Stores through shared
+//! Events of changes by this process, which are reported by the session that makes them, are ignored, unless
+//! another of its exports shows the same files. Events name files by handle, from which the inode number is
+//! read, so a file system must have handles of a known format and support marks. With any other file system
+//! in the export the watch is incomplete, and front ends do not rely on notifications. Stores through shared
 //! mappings raise no event (see `volatile`), and neither do reads.
 
 use std::cell::LazyCell;

@@ -12,8 +12,8 @@
 //! **Threads.** Operations that cannot block run on the calling thread: attributes of an open node, reads
 //! from the page cache. Name operations, small writes and small removals do too on local file systems while
 //! they prove quick ([`Pace`](tombolo_host_runtime::pace::Pace)); all others run in a pool. **Permissions**
-//! are checked by one party, see `checks` in [`Client`]. `Caller`: nothing is checked here, but new files
-//! belong to the caller. `BackEnd`: the host's kernel checks with the identity of each request.
+//! are checked by one party, see `checks` in [`Client`]. `Caller`: this back end checks nothing, but new
+//! files belong to the caller. `BackEnd`: the host's kernel checks with the identity of each request.
 //!
 //! **Without root** everything is done and owned as the server's user, for all callers, and the host's kernel
 //! checks for that user; callers must check permissions between users (the profile says so). Without

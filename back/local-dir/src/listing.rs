@@ -130,7 +130,7 @@ fn lock(open: &OpenFile) -> Result<MutexGuard<'_, Cursor>> {
     Ok(cursor.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Look-up of the names of a listing one after another: a page of them as one caller.
+/// Look-up of a page's names one after another, which assumes the caller's identity once for all of them.
 ///
 /// A file with a node costs one system call (statx by name), a new one two: its handle is fetched by name
 /// too, and it is not opened before it is used. By handle a new entry of a long listing costs 2.2 instead of
@@ -140,7 +140,7 @@ pub(crate) struct Finder<'a> {
     session: &'a Session,
     cx: &'a Ctx,
     parent: NodeId,
-    /// Located with the first name.
+    /// The directory, resolved at the first name.
     dir: Option<Location>,
     /// Retained between names: changing the user and back costs more than a look-up.
     acting: Option<Acting>,

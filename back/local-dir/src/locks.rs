@@ -62,7 +62,7 @@ impl Locks for LocalSession {
 }
 
 impl LocalSession {
-    /// Works on an opening: on the calling thread, or in the pool for remote file systems.
+    /// Runs work on an opening: on the calling thread, or in the pool for remote file systems.
     fn on<T: Send + 'static>(
         &self,
         cx: &Ctx,

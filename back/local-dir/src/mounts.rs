@@ -23,7 +23,7 @@ pub(crate) struct Mount {
     id: u64,
     /// A descriptor on the mount, if one could be opened.
     descriptor: Option<OwnedFd>,
-    /// The device, packed as in [`Key`](crate::table::Key). Subvolumes of btrfs have others.
+    /// The device, packed as in [`Key`](crate::table::Key). Subvolumes of btrfs have other device numbers.
     pub device: u32,
     /// Identity of the file system.
     pub volume: Volume,
@@ -39,13 +39,13 @@ pub(crate) struct Mount {
 /// The storage under a mount, which determines the operations that cannot block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Medium {
-    /// On this machine, so operations on names are quick unless the disk is slow.
+    /// `true` if it is on this machine, so operations on names are quick unless the disk is slow.
     pub local: bool,
-    /// In memory, so reads and syncs never block.
+    /// `true` if it is in memory, so reads and syncs never block.
     pub memory: bool,
-    /// Copies are a plain read and write.
+    /// `true` if the kernel copies a range by reading and writing.
     pub plain_copies: bool,
-    /// Every directory cookie of the file system can be seeked.
+    /// `true` if every directory cookie of the file system can be seeked.
     pub seeks_all: bool,
 }
 
@@ -68,12 +68,12 @@ impl Mount {
         self.device == other.device && self.id != other.id
     }
 
-    /// Returns `true` if it has shown files of other devices than its root's, which are those of subvolumes.
+    /// Returns `true` if the mount has shown files of other devices than its root's: those of subvolumes.
     pub fn has_volumes(&self) -> bool {
         self.has_volumes.load(Ordering::SeqCst)
     }
 
-    /// Records that it has. Returns `true` the first time.
+    /// Records a file of another device than the root's. Returns `true` the first time.
     pub fn has_another_volume(&self) -> bool {
         !self.has_volumes.swap(true, Ordering::SeqCst)
     }
@@ -139,12 +139,12 @@ impl Mounts {
         self.list.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns `true` if all are on this machine.
+    /// Returns `true` if all mounts are on this machine.
     pub fn all_local(&self) -> bool {
         !self.some_remote.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if all have file handles.
+    /// Returns `true` if files can be opened by handle on all mounts.
     pub fn all_have_handles(&self) -> bool {
         !self.some_without_handles.load(Ordering::Relaxed)
     }

@@ -81,7 +81,7 @@ impl Session {
                 Err(_) => return None,
             }
         };
-        // Cannot block from here on: the inode was just opened.
+        // The remainder cannot block: the inode was just opened.
         Some(self.node_permit().and_then(|permit| self.take_in(location, permit, parent, &dir, name)))
     }
 
@@ -268,8 +268,8 @@ impl Session {
         Ok(change)
     }
 
-    /// Opens and retains a descriptor for the node whose anchoring name is about to go. Only for file systems
-    /// without handles.
+    /// Opens and retains a descriptor for the node whose anchoring name is about to be removed. Only for file
+    /// systems without handles.
     fn pin_descriptor(&self, parent: NodeId, dir: &Location, name: Name<'_>) {
         if self.export.mounts.all_have_handles() {
             return;
@@ -301,7 +301,7 @@ impl Session {
 }
 
 fn rename_flags(flags: RenameFlags) -> Result<SysRenameFlags> {
-    // The kernel would refuse it too, after looking the names up.
+    // The kernel would refuse this combination too, after looking the names up.
     if flags.contains(RenameFlags::EXCHANGE | RenameFlags::NO_REPLACE) {
         return Err(Error::InvalidArgument);
     }

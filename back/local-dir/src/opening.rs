@@ -45,7 +45,7 @@ impl Session {
         let dir = self.location(parent)?;
         let permits = self.permits_for_new()?;
         let mut flags = sys_flags(how.flags);
-        // Exclusive means here that the file may never get a name (open(2), O_TMPFILE).
+        // For an unnamed file, exclusive means that it may never get a name (open(2), O_TMPFILE).
         flags.set(SysFlags::EXCL, how.exclusive == Exclusive::Yes);
         let file = {
             let making = self.making(cx, how.mode)?;
@@ -215,8 +215,8 @@ impl Session {
     fn open_regular(&self, cx: &Ctx, location: &Location, flags: OpenFlags) -> Result<OwnedFd> {
         let writes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
         if flags.contains(OpenFlags::EXECUTE) && !writes {
-            // Users with execute permission read the file through their own kernel, which asks the server for
-            // the data (RFC 1813 §4.4).
+            // Users with execute permission read the file through their own kernel, which requests the data
+            // from the server (RFC 1813 §4.4).
             let _acting = self.checked(cx)?;
             check_access(location.fd(), access::EXECUTE)?;
             drop(_acting);

@@ -35,7 +35,7 @@ pub struct Options {
     pub watch_host: bool,
     /// Files that are [volatile](tombolo_core::fs::Attr::volatile).
     pub ask: Vec<Pattern>,
-    /// Opens files for this process that its sandbox does not allow it to open.
+    /// Helper that opens files which the sandbox of this process does not allow it to open.
     pub help: Option<Arc<dyn Reopen>>,
     /// Threads for operations that may block.
     pub pool: ThreadPoolLimits,

@@ -261,7 +261,8 @@ impl Records {
         }
     }
 
-    /// Works on an owner's descriptor for a file, if it has one, with its other lock changes excluded.
+    /// Runs work on an owner's descriptor for a file, if there is one, while the owner's other lock changes
+    /// on that file are excluded.
     fn in_turn<R>(&self, node: NodeId, owner: LockOwner, work: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
         loop {
             let description = self.description(node, owner)?;

@@ -243,7 +243,7 @@ impl FileSystem for LocalSession {
         }
         let name = name.to_owned();
         let work = move |session: &Session, cx: &Ctx| session.unlink(cx, parent, name.as_name());
-        // Slow because of its size; no sample of the pace of others.
+        // Slow because of the file's size, so its duration is no sample of the pace of names.
         if quick { self.in_pool(cx, work) } else { self.later(cx, work) }
     }
 

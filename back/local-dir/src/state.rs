@@ -53,7 +53,7 @@ impl Location {
 pub(crate) struct ExportState {
     pub options: Options,
     pub root: Location,
-    /// Set by the first request for it: the root is never closed, and in no table.
+    /// The root's handle, set by the first request for it: the node table has no entry for the root.
     pub root_handle: OnceLock<FileHandle>,
     pub own: OwnDescriptors,
     pub mounts: Mounts,
@@ -123,7 +123,7 @@ impl LastMountScan {
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     pub round: Mutex<VecDeque<NodeId>>,
-    /// May lag behind by those being counted.
+    /// Number of open descriptors; may lag behind by those that are being counted.
     pub open: AtomicIsize,
 }
 
@@ -141,9 +141,9 @@ pub(crate) struct Session {
     pub files: Files,
     pub records: Arc<Records>,
     pub budget: Arc<Budget>,
-    /// Limits on its open files.
+    /// Limits on the session's open files.
     pub allowance: Arc<Allowance>,
-    /// Reserved for its nodes, independent of other sessions.
+    /// Descriptors reserved for the session's nodes, independent of other sessions.
     pub _node_descriptors: descriptors::Permit,
     pub lane: Lane,
     /// Pending change notices.

@@ -110,23 +110,24 @@ struct Shard {
 }
 
 struct NodeSlot {
-    /// Number of the slot's tenants, so that no id is issued twice. Odd while there is one.
+    /// Incremented when a node takes the slot and when it leaves, so that no id is issued twice. Odd while
+    /// the slot has a node.
     generation: u32,
     /// Number of nodes anchored to this one by name, which it must outlive.
     dependants: u32,
     look_ups: u64,
-    /// Forgotten by the client; the number is retained.
+    /// `true` once the client has forgotten the node, whose number is retained.
     forgotten: bool,
     identity: Identity,
-    /// Used since the last round of cooling.
+    /// `true` if used since the last round of cooling.
     recently_used: bool,
     descriptor: Option<Arc<OwnedFd>>,
-    /// Open files of this node, which have descriptors of their own.
+    /// Number of open files of this node, which have descriptors of their own.
     openings: u32,
     anchor: Anchor,
-    /// Last known alive within a clock tick of its birth, and without a descriptor that keeps it alive. If it
-    /// has been deleted since, another file may have got its inode number and birth within the same tick:
-    /// only the handle tells them apart.
+    /// `true` if the file was last known alive within a clock tick of its birth, and has no descriptor that
+    /// keeps it alive. If it has been deleted since, another file may have got its inode number and birth
+    /// within the same tick: only the handle tells them apart.
     ambiguous: bool,
     naming: Naming,
 }
@@ -174,7 +175,7 @@ impl NodeTable {
                 slot.descriptor = descriptor.cloned();
                 slot.ambiguous = false;
             } else if slot.ambiguous && !is_newborn(identity.birth) {
-                // Its handle proves that it is alive, and no other file can get its birth any more.
+                // The handle proves that the file is alive, and no other file can get its birth any more.
                 slot.ambiguous = false;
             }
             return Adopted { node: slot.id(shard_number, index), is_new, installed };
@@ -209,7 +210,7 @@ impl NodeTable {
         .ok_or(Error::Stale)
     }
 
-    /// Gives a node a descriptor, unless it has one. Returns `true` if it took it.
+    /// Gives a node a descriptor, unless it has one. Returns `true` if the node got this one.
     pub fn install(&self, node: NodeId, descriptor: &Arc<OwnedFd>) -> bool {
         let taken = self.with(node, |slot| {
             let vacant = slot.descriptor.is_none();
@@ -428,7 +429,7 @@ impl Shard {
     fn keep_number(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         slot.forgotten = true;
-        // Closes from now on are not reported.
+        // The table is not notified of later closes.
         slot.openings = 0;
         slot.ambiguous = is_newborn(slot.identity.birth);
         self.forgotten.push_back((index, slot.generation));
@@ -496,12 +497,13 @@ impl NodeSlot {
         self.descriptor.is_some() || self.openings > 0
     }
 
-    /// Returns `true` if it retains the number of a forgotten node of this generation.
+    /// Returns `true` if the slot retains the number of a forgotten node of this generation.
     fn is_kept(&self, generation: u32) -> bool {
         self.forgotten && self.generation == generation
     }
 
-    /// Returns `true` if it is the same file, and not an earlier one with its inode number.
+    /// Returns `true` if the slot's file has this identity, and is not an earlier file with the same inode
+    /// number.
     fn is(&self, identity: &Identity, anchor: &Anchor) -> bool {
         if self.is_alive() {
             return true;
@@ -542,7 +544,7 @@ fn parts(node: NodeId) -> (usize, u32, u32) {
 fn shard_of(key: &Key) -> usize {
     let mut hasher = KeyHasher::default();
     std::hash::Hash::hash(key, &mut hasher);
-    // Not the bits that the shard's hash map uses.
+    // Other bits than those that the shard's hash map uses.
     (hasher.finish() >> 24) as usize % SHARDS
 }
 

@@ -204,9 +204,10 @@ fn stability(open: &OpenFile, how: &Write) -> Stability {
 }
 
 // Memory that the kernel cannot pin (a PCI BAR, or a mapping of `/dev/mmapper`, in a serving guest): copies
-// to and from it work, so files read through the page cache never return EFAULT. Files opened with O_DIRECT,
-// and those of an uncached FUSE mount, need pinned pages and do. The data then pass through private memory, a
-// piece at a time. Memory with a truncated backing file returns EFAULT too, and keeps returning it.
+// to and from it work, so transfers through the page cache never return EFAULT. Transfers of files opened
+// with O_DIRECT, and of those of an uncached FUSE mount, need pinned pages and return EFAULT. The data then
+// pass through private memory, a piece at a time. Memory with a truncated backing file returns EFAULT too,
+// and keeps returning it.
 
 /// Maximum private memory of one transfer, while it runs.
 const PIECE_BYTES: usize = 1 << 20;

@@ -55,8 +55,8 @@ pub(crate) struct Turn<'a, const N: usize> {
 }
 
 impl Turns {
-    /// Begins a change of these directories. With `wanted` (attributes from before are requested) it waits
-    /// briefly for others.
+    /// Begins a change of these directories. With `wanted` (attributes from before are requested) waits for
+    /// others, at most [`WAIT_MAX`].
     pub fn begin<const N: usize>(&self, dirs: [Key; N], wanted: bool) -> Turn<'_, N> {
         let mut turn = Turn { turns: self, dirs: [None; N] };
         if !self.are_wanted.load(Ordering::Relaxed) {

@@ -29,21 +29,21 @@ struct LockQueue {
 #[derive(Default)]
 struct QueueState {
     queue: Vec<Arc<Waiter>>,
-    /// A lock was released since the last attempt.
+    /// `true` if a lock was released since the last attempt.
     released: bool,
     running: bool,
 }
 
 struct Waiter(Mutex<Phase>);
 
-/// `None` while it runs: it may take long, and no other thread waits for it.
+/// The attempt to lock; `None` while it runs, because it may take long and no other thread waits for it.
 type Attempt = Option<Box<dyn Fn() -> Result<()> + Send>>;
 
 enum Phase {
     Waiting {
         attempt: Attempt,
         waker: Option<Waker>,
-        /// Interrupted while the attempt was running.
+        /// `true` if the request was interrupted while the attempt was running.
         interrupted: bool,
         _permit: Permit,
     },
