@@ -44,7 +44,7 @@ impl MemoryDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works on a range, if it lies inside the disk.
+    /// Runs `work` if the range lies inside the disk; otherwise fails with [`Error::InvalidArgument`].
     fn inside<T>(&self, range: Range, work: impl FnOnce(&mut State) -> Result<T>) -> Answer<T> {
         let mut state = self.state();
         let is_inside = range.checked_end().is_some_and(|end| end <= state.content.size());

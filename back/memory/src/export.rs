@@ -10,7 +10,7 @@ use crate::tree::{ExportState, Tree};
 
 /// An in-memory file system that sessions attach to. All share one tree, whose root belongs to the superuser
 /// and has mode
-/// 0755. It lives as long as the export or any session.
+/// 0755. The tree lives as long as the export or any session.
 pub struct Memory {
     shared: Arc<ExportState>,
 }

@@ -31,7 +31,8 @@ pub(crate) struct Node {
     pub(crate) verifier: Option<[u8; 8]>,
     /// `true` for an unnamed file that may still get a name.
     pub(crate) linkable: bool,
-    /// Number of sessions and openings that refer to the node. It lives while there are any, or a name.
+    /// Number of sessions and openings that refer to the node. The node lives while there are any, or while
+    /// it has a name.
     pub(crate) holders: u64,
 }
 

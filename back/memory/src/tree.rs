@@ -132,7 +132,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Returns the changes of the operation that ends here.
+    /// Returns the changes of the operation that ends.
     pub(crate) fn changed(&mut self) -> Vec<Changed> {
         let Self { change_log, nodes, .. } = self;
         change_log.take(|ino| nodes.get(&ino))

@@ -58,21 +58,22 @@ struct Opening {
     flags: OpenFlags,
 }
 
-/// A session and the tree, both locked (in this order) for one operation. All operations are methods of it.
+/// A session and the tree, both locked (in this order) for one operation. All operations are methods of the
+/// view.
 struct View<'a> {
     session: &'a Session,
     tables: MutexGuard<'a, SessionTables>,
     tree: MutexGuard<'a, Tree>,
     /// Waiters to wake after the locks above are released.
     woken: Woken,
-    /// Notices, sent then too.
+    /// Notices to send after the locks above are released.
     pending_notices: PendingNotices<'a>,
 }
 
 impl Drop for View<'_> {
     fn drop(&mut self) {
         self.pending_notices.changes = self.tree.changed();
-        // While the tree is locked, so that a session that has seen the change also sees the count.
+        // Counted while the tree is locked, so that a session that has seen the change also sees the count.
         self.session.count(&self.pending_notices.changes);
     }
 }
