@@ -80,7 +80,7 @@ pub(crate) struct Pending {
     /// Status so far.
     pub(crate) status: Result<(), Status>,
     pub(crate) extents: Vec<Extent>,
-    /// Changes that it makes durable, for a flush.
+    /// For a flush, the number of changes that it makes durable.
     mark: u64,
     promise: Arc<Promise<Outcome>>,
 }
@@ -222,7 +222,7 @@ impl DiskState {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Sleeps, until the disk is dropped at the latest.
+    /// Sleeps for `pause`, or until the disk is dropped.
     pub(crate) fn sleep(&self, pause: Duration) {
         let requests = lock(&self.requests);
         if !self.is_closed() {
@@ -290,8 +290,8 @@ impl DiskState {
         let shared = self.clone();
         Answer::later(async move {
             let outcome = sent.kept().await;
-            // It may have been sent again over another connection, to a server that has lost what it was to
-            // make durable.
+            // The flush may have been sent again over another connection, to a server that has lost the
+            // changes.
             if lock(&shared.requests).unflushed.take_loss() {
                 return Err(lost());
             }
@@ -324,7 +324,7 @@ impl DiskState {
             pending
         };
         let Pending { promise, status, extents, source, sink, .. } = pending;
-        // The caller may reuse its memory once answered.
+        // Dropped before the answer, after which the caller may reuse the memory.
         drop((source, sink));
         promise.keep(status.map(|()| extents));
         Some(())

@@ -7,7 +7,7 @@ pub(crate) struct Unflushed {
     answered: u64,
     /// Number of these that are durable.
     durable: u64,
-    /// Changes may be lost, and no flush has reported it yet.
+    /// `true` if changes may be lost and no flush has reported it yet.
     lost: bool,
 }
 
