@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Counts background work, so that an unmount can wait for it.
+/// Counter of background work, so that an unmount can wait for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Background(Arc<Count>);
 

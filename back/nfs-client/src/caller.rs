@@ -22,8 +22,8 @@ impl Caller {
         Self { identity: self.identity.clone(), ..Self::default() }
     }
 
-    /// Returns AUTH_SYS credentials. The stamp distinguishes this client from others on this machine. Excess
-    /// groups are cut off, as every client does; servers that look up groups themselves know them all.
+    /// Returns AUTH_SYS credentials. The stamp distinguishes this client from others on this machine. Groups
+    /// beyond the limit of 16 are omitted, as by every client; a server may look up all groups itself.
     pub(crate) fn credential<'m>(&self, stamp: u32, machine: &'m [u8]) -> Credential<'m> {
         let groups = self.identity.groups();
         let gids = Gids::new(groups.get(..GIDS_MAX).unwrap_or(groups)).unwrap_or_default();

@@ -61,8 +61,9 @@ impl NfsExport {
         block_on(Self::mounted(Endpoint::Links(route.clone()), path, options))
     }
 
-    /// Mounts as [`NfsExport::mount`] does, over the standard streams of a program. Takes ownership of the
-    /// tunnel and finally closes it.
+    /// Mounts as [`NfsExport::mount`] does, over the standard streams of a program. Each call of the mount
+    /// may take 30 seconds, because the program may first have to connect and authenticate. The tunnel is
+    /// closed with the export, or if the mount fails.
     ///
     /// # Errors
     /// Fails with [`MountError`], one line for people.
@@ -162,7 +163,7 @@ impl NfsExport {
         }
     }
 
-    /// Returns the counters of its calls.
+    /// Returns the counters of the export's calls.
     pub fn counts(&self) -> Counts {
         self.nfs.rpc().counts()
     }

@@ -163,7 +163,7 @@ pub(crate) enum ProgramEndpoint<'a> {
 }
 
 impl ProgramEndpoint<'_> {
-    /// Creates a client with its own timeouts.
+    /// Creates a client of a program with these options.
     pub(crate) fn start(
         self,
         (program, version): (u32, u32),
@@ -187,7 +187,7 @@ impl ProgramEndpoint<'_> {
         started.map_err(MountError::Start)
     }
 
-    /// Creates a client that fails soon.
+    /// Creates a client with the short timeouts of a mount's calls.
     pub(crate) fn start_probe(
         self,
         program: (u32, u32),
@@ -206,8 +206,8 @@ impl ProgramEndpoint<'_> {
         }
     }
 
-    /// Creates a client that fails soon, over the connection of `mount` if that serves this program
-    /// too.
+    /// Creates a client with the short timeouts of a mount's calls, over the connection of `mount` if that
+    /// serves this program too.
     pub(crate) fn start_probe_after(
         self,
         mount: &RpcClient,
@@ -234,7 +234,7 @@ fn probe_options(transport: Transport) -> RpcOptions {
     }
 }
 
-/// Creates a client of one of a server's programs that fails soon.
+/// Creates a client of one of a server's programs with the short timeouts of a mount's calls.
 fn probe(
     server: &Server,
     port: u16,

@@ -95,7 +95,7 @@ impl Allowance {
     }
 
     /// Returns `true` if uncommitted data should get a COMMIT: they use half of the limit, or a writer waits
-    /// for memory. Small pieces use far more memory than their bytes.
+    /// for memory. A writer may wait earlier, because small pieces use far more memory than their bytes.
     pub(super) fn is_scarce(&self) -> bool {
         self.stuck.load(Ordering::SeqCst) > 0
             || self.uncommitted_bytes.load(Ordering::SeqCst) >= self.limit_bytes / 2

@@ -63,7 +63,7 @@ impl Budget {
         })
     }
 
-    /// Returns the file data copied so far because the writer might have changed them.
+    /// Returns the number of bytes copied so far because the writer might have changed them.
     pub(crate) fn copied_bytes(&self) -> u64 {
         self.copied_bytes.load(Ordering::Relaxed)
     }

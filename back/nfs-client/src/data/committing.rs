@@ -97,7 +97,7 @@ async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Call
         state.is_committing = false;
         match verifier {
             Ok(verifier) => {
-                // Data read ahead there since the server lost the write are older than the write.
+                // Data read ahead in these ranges since the server lost the writes are older than the writes.
                 let lost = state.dirty.committed(verifier);
                 lost.iter().for_each(|range| state.readers.forget(range));
             }

@@ -26,9 +26,11 @@
 //!   is that of one file, [`ReadAhead`] that of one opening.
 //!
 //! Non-goals: the offset of appends while other machines append, attributes, lost handles.
+//!
 //! Reading order: `dirty_ranges` (states of written bytes, without I/O), `sending`, `committing`, `writing`,
 //! `read_sequence` and `read_ahead` (read-ahead policy, without I/O), `reading`; the others as needed.
-//! Decisions 0140 to 0142.
+//!
+//! Decisions: `docs/decisions/nfs-client-changes.md`, `docs/decisions/nfs-client-coherence.md`.
 
 mod allowance;
 mod budget;

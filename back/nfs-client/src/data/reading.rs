@@ -143,7 +143,8 @@ struct Fetch {
     reader: ReaderId,
     id: AheadId,
     range: Range<u64>,
-    /// Retained until then, so that the memory counts as used while the wire may write to it.
+    /// Retained until the result is recorded, so that the memory counts as used while a reply may be written
+    /// to it.
     memory: Lease,
     result: Option<(usize, bool)>,
 }

@@ -203,7 +203,7 @@ impl<S: Server> Writing<S> {
             Stuck::Memory(len) => {
                 let budget = self.server.budget();
                 let _stuck = budget.written.stuck();
-                // Later replies find this waiter; this covers earlier ones.
+                // Later replies send COMMITs for this waiter; this call does so for earlier ones.
                 budget.relieve();
                 budget.written.wait_for(len).await;
             }

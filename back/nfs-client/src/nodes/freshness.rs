@@ -9,12 +9,12 @@ use tombolo_core::fs::{Attr, FileType, WeakAttr};
 use crate::options::AttributeTimes;
 
 /// Time of the last removal of a name with unknown target, which may have been a link of any file with
-/// several.
+/// several names.
 #[derive(Debug, Default)]
 pub(super) struct UnknownRemoval(Mutex<Option<Instant>>);
 
 impl UnknownRemoval {
-    /// Records such a removal.
+    /// Records the removal of a name with unknown target.
     pub(super) fn happened(&self, now: Instant) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
@@ -103,7 +103,7 @@ impl Freshness {
         self.received
     }
 
-    /// Returns `true` if they were requested at `time` or later.
+    /// Returns `true` if the attributes were requested at `time` or later and have not been expired.
     pub(super) fn is_since(&self, time: Instant) -> bool {
         !self.expired && self.asked >= time
     }

@@ -53,9 +53,9 @@ struct State {
     /// answered.
     changes: u64,
     location: Option<Location>,
-    /// `true` if it was unlinked while open and has a silly name.
+    /// `true` if the file was unlinked while open and has a silly name.
     silly: bool,
-    /// Time when this client last removed a name of it.
+    /// Time when this client last removed a name of the node.
     lost_a_name: Option<Instant>,
     /// Number of names removed by this client and still included in the attributes.
     names_lost: u32,
@@ -172,7 +172,7 @@ impl Node {
         self.state().changes
     }
 
-    /// Returns the time of the last attributes, if the node has changed since it is cached.
+    /// Returns the time of the last attributes, if the node has changed since it was cached.
     pub(super) fn changed(&self) -> Option<Instant> {
         let state = self.state();
         (state.changes > 0).then(|| state.freshness.received())
@@ -322,7 +322,7 @@ impl Node {
         drop(before);
     }
 
-    /// Returns `true` if it was unlinked while open.
+    /// Returns `true` if the file was unlinked while open.
     pub(crate) fn is_silly(&self) -> bool {
         self.state().silly
     }
@@ -336,7 +336,7 @@ impl Node {
         drop(before);
     }
 
-    /// Records that it has its old name again.
+    /// Records that the file has its old name again.
     pub(crate) fn make_plain(&self) {
         self.state().silly = false;
     }
@@ -351,7 +351,7 @@ impl Node {
         self.openings.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Returns `true` if this session has it open.
+    /// Returns `true` if this session has the node open.
     pub(crate) fn is_open(&self) -> bool {
         self.openings.load(Ordering::Acquire) > 0
     }

@@ -12,7 +12,7 @@ use crate::nodes::Node;
 use crate::openings::Opening;
 
 impl View {
-    /// Reads up to the end of the file.
+    /// Reads into the sink; returns less only at the end of the file.
     pub(super) fn read(self, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
         match self.session.openings.made_for(file, OpenFlags::READ).and_then(has_data) {
             Ok(opening) => {

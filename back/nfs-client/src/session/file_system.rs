@@ -217,7 +217,8 @@ impl FileSystem for NfsFileSystem {
 }
 
 impl NfsFileSystem {
-    /// Makes all writes stable. Changes of directories are already stable when answered (RFC 1813 §4.8).
+    /// Makes all writes to a file stable. Changes of directories are already stable when answered (RFC 1813
+    /// §4.8).
     fn make_stable(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         let view = self.view(cx);
         let opening = match view.session.openings.of(file) {

@@ -264,7 +264,7 @@ impl View {
         }
     }
 
-    /// Returns the verifier of the directory's cookies. A cookie without one restarts the listing.
+    /// Returns the verifier of the directory's cookies. If none is known, requests the first page again.
     async fn verifier(&self, opening: &Opening) -> Result<CookieVerifier> {
         if let Some(verifier) = self.progress(opening, |progress| progress.verifier) {
             return Ok(verifier);

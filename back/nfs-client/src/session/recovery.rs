@@ -46,7 +46,7 @@ impl View {
                     Reply::Failed(..) => return Ok(false),
                 },
             };
-            // It may have been removed or moved meanwhile.
+            // The node may have been removed or moved meanwhile.
             let is_at_location = step.location().is_some_and(|location| location.name == *name);
             if is_at_location && is_same(step, &fattr) {
                 nodes.rename_handle(step, found.handle);

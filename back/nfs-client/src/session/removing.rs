@@ -41,7 +41,7 @@ impl View {
         {
             self.drop_data(node).await;
         }
-        // It may have other names: their number must be queried.
+        // The node may have other names: their number must be queried.
         self.session.nodes.lost_a_name(seen.iter().chain(found), self.now());
         Ok(change)
     }
@@ -245,7 +245,7 @@ impl View {
             }
             let change = match self.move_name((dir, name), (dir, &silly)).await {
                 Ok(renamed) => renamed.from_dir,
-                // The server did it before a restart and executed the repeated call again.
+                // The server renamed the file before a restart and executed the repeated call again.
                 Err(Error::NotFound) if self.leads_to(dir, &silly, node).await? => Change::default(),
                 Err(Error::Interrupted) => {
                     self.undo_unattended(dir, name, silly, node);
@@ -281,7 +281,7 @@ impl View {
     /// Restores the name of a file that was not removed after all, unless another file has it now.
     async fn give_back(&self, dir: &Arc<Node>, name: &NameBuf, node: &Arc<Node>) {
         let Some(location) = node.location().filter(|_| node.is_silly()) else { return };
-        // A concurrent close must not remove it.
+        // A concurrent close must not remove the silly name.
         node.make_plain();
         let given = match self.find(dir, name).await {
             Err(Error::NotFound) => self.move_name((dir, &location.name), (dir, name)).await.map(drop),
@@ -333,7 +333,7 @@ impl View {
         // The data are obsolete, but no WRITE may follow the REMOVE.
         let _ = self.settle(node).await;
         match self.remove(&location.dir, &location.name).await {
-            // Gone: the server did it before a restart and executed the repeated call again.
+            // Gone: the server removed the name before a restart and executed the repeated call again.
             Ok(_) | Err(Error::NotFound) if node.told().nlink <= 1 => self.drop_data(node).await,
             Ok(_) | Err(Error::NotFound) => {}
             Err(error) => {
