@@ -24,7 +24,7 @@ struct Table {
     identities: Vec<Identity>,
     /// Numbers by user and group; these may differ in supplementary groups.
     by_user: HashMap<(u32, u32), SmallVec<[u16; 2]>>,
-    /// Where the next search for a reassignable number begins.
+    /// Start of the next search for a reassignable number.
     hand: usize,
 }
 
@@ -36,11 +36,11 @@ struct Slot {
     user: AtomicU32,
     group: AtomicU32,
     has_groups: AtomicBool,
-    /// The server has acknowledged the identity.
+    /// `true` once the server has acknowledged the identity.
     introduced: AtomicBool,
 }
 
-/// The number has no identity. A thread may briefly add a use before it notices.
+/// Flag of a number without an identity. A thread may briefly add a use before it notices the flag.
 const VACANT: u32 = 1 << 31;
 
 /// Result of allocating a number for a request. The number is in use until [`Callers::leave`].
@@ -140,7 +140,7 @@ impl Slot {
         if identity.groups.is_some() || !self.stands_for(identity) {
             return None;
         }
-        // From here on the identity cannot change, unless the number is vacant.
+        // While the use is counted, the identity cannot change, unless the number is vacant.
         let is_vacant = self.uses.fetch_add(1, Ordering::Acquire) & VACANT != 0;
         if is_vacant || !self.stands_for(identity) {
             self.uses.fetch_sub(1, Ordering::Release);

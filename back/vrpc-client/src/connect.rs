@@ -42,9 +42,9 @@ pub enum LinkLossPolicy {
     /// Wait for another link; requests wait too.
     #[default]
     Hard,
-    /// The same, but a request fails with [`TimedOut`](tombolo_core::Error::TimedOut) after this time, and a
-    /// server's permanent refusal ends the session. A link lost to a silent server has waited this long
-    /// already.
+    /// Wait as with `Hard`, but a request fails with [`TimedOut`](tombolo_core::Error::TimedOut) after this
+    /// time, and a server's permanent refusal ends the session. After a link was lost because the server was
+    /// silent, requests count as having waited this long already.
     Soft(Duration),
     /// End the session: all requests fail with [`Disconnected`](tombolo_core::Error::Disconnected).
     None,

@@ -13,10 +13,10 @@ use crate::link::Link;
 use crate::request::OutgoingRequest;
 use crate::session::{VrpcFileSystem, in_reference, out_reference, written};
 
-/// Memory of this side of a link that the server reads: data assembled here is written without a copy.
+/// Memory of this side of a link that the server reads: data assembled in it is written without a copy.
 pub struct Lent {
     link: Arc<Link>,
-    /// `None` only during the drop.
+    /// `None` once a write has taken it, and during the drop.
     span: Option<Span>,
 }
 

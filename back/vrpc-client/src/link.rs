@@ -104,7 +104,7 @@ pub(crate) enum Untranslatable {
 }
 
 impl Link {
-    /// Requests the session's description. `wait` waits for the reply.
+    /// Creates a link and requests the session's description; `wait` waits for the reply.
     pub(crate) fn begin(
         connected: Connected,
         number: u32,
@@ -131,7 +131,7 @@ impl Link {
         self.terms.offers.contains(Offers::HANDLES)
     }
 
-    /// Returns `true` if its server has the volume of the session's nodes, and finds them by handle.
+    /// Returns `true` if the link's server has the volume of the session's nodes, and finds these by handle.
     pub(crate) fn knows_handles(&self) -> bool {
         self.has_handles() && self.objects.volume.get() == Some(&self.terms.volume)
     }
@@ -211,7 +211,7 @@ impl Translate for Numbers<'_> {
     }
 }
 
-/// Completes a call without waiting for it. A call not yet sent would otherwise never be.
+/// Completes a call without waiting for it. A call not yet sent would otherwise never be sent.
 pub(crate) fn unattended(call: Call) {
     if call.id().is_none() {
         task::spawn(async move { drop(call.await) });

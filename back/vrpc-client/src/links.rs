@@ -39,7 +39,7 @@ pub(crate) struct Links {
     link_waiters: Mutex<LinkWaiters>,
     /// Notifies the supervisor that a link may be lost.
     supervisor: SyncSender<()>,
-    /// The server reports all changes.
+    /// `true` if the server reports all changes.
     reports_all_changes: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ struct LinkWaiters {
     waiters: Vec<Waker>,
     /// Start of the time without a link.
     since: Option<Instant>,
-    /// No further link will be established.
+    /// `true` once no further link will be established.
     has_ended: bool,
 }
 
@@ -77,7 +77,7 @@ impl Links {
     /// Makes the end of the link notify the supervisor, even without requests.
     fn watch(&self, link: &Link) {
         let supervisor = self.supervisor.clone();
-        // A full channel means that it is notified already.
+        // A full channel means that the supervisor is notified already.
         link.line.on_end(move || {
             let _ = supervisor.try_send(());
         });
@@ -319,7 +319,7 @@ impl Links {
 
     /// Asks the supervisor to check the link.
     pub(crate) fn check_link(&self) {
-        // A full channel means that it is notified already; a supervisor that has ended blocks no request.
+        // A full channel means that the supervisor is notified already; one that has ended blocks no request.
         let _ = self.supervisor.try_send(());
     }
 

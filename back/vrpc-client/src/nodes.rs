@@ -25,17 +25,17 @@ pub(crate) struct Nodes {
 
 #[derive(Debug)]
 struct Node {
-    /// As counted by this session's callers.
+    /// Number of look-ups counted by this session's callers.
     look_ups: u64,
-    /// As counted by the server of the link on which it is bound.
+    /// Number of look-ups counted by the server of the link on which the node is bound.
     server_look_ups: u64,
-    /// Number of openings that keep it alive.
+    /// Number of openings that keep the node alive.
     openings: u32,
-    /// Known from listings only, not looked up.
+    /// `true` if known from listings only, not looked up.
     listed: bool,
     handle: Option<PersistentHandle>,
     locks: GrantedLocks<Identity>,
-    /// The last identity that opened it for listing, and the value of `permission_changes` before.
+    /// The last identity that opened the directory for listing, and the value of `permission_changes` before.
     lister: Option<(Identity, u64)>,
 }
 
@@ -44,7 +44,7 @@ const LISTED_MAX: usize = 1 << 17;
 
 #[derive(Debug, Default)]
 struct Index {
-    /// The newest link.
+    /// Number of the newest link.
     link: u32,
     /// Nodes by that server's ids.
     by_server_id: HashMap<u64, NodeId>,
@@ -97,7 +97,8 @@ impl Nodes {
     }
 
     /// Returns `true` if listings may add nodes. The front end keeps all of them until its own memory runs
-    /// short, so an endless directory would exhaust it; above the limit, names are looked up one by one.
+    /// short, so an endless directory would exhaust this process's memory; above the limit, names are looked
+    /// up one by one.
     pub(crate) fn takes_listed(&self) -> bool {
         self.index().listed < LISTED_MAX
     }
@@ -191,7 +192,7 @@ impl Nodes {
                 has_handle
             })
         {
-            // It may have been introduced by a reply without handles.
+            // The node may have been introduced by a reply without handles.
             if !has_handle && let Some(handle) = handle {
                 index.by_handle.entry(handle).or_insert(node);
             }

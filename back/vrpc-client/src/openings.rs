@@ -15,7 +15,7 @@ pub(crate) struct Opening {
     pub(crate) node: NodeId,
     pub(crate) flags: OpenFlags,
     pub(crate) identity: Identity,
-    /// A lock held through it was lost to another client: its user must not continue.
+    /// `true` if a lock held through the opening was lost to another client: the user must not continue.
     pub(crate) is_broken: bool,
 }
 
@@ -43,7 +43,7 @@ impl Openings {
         self.0.with(open.0, |item| item.value.clone())
     }
 
-    /// Records that it was reopened; `false` if that was not needed.
+    /// Records that the opening was reopened; returns `false` if that was not needed.
     pub(crate) fn reopened(&self, open: OpenId, link: u32, server_id: OpenId) -> bool {
         let is_needed = self.0.with(open.0, |item| {
             let is_needed = item.server_id(link).is_none();
@@ -62,7 +62,7 @@ impl Openings {
         Some((link, OpenId(server_id)))
     }
 
-    /// Marks it as broken by a lost lock.
+    /// Marks the opening as broken by a lost lock.
     pub(crate) fn mark_broken(&self, open: OpenId) {
         self.0.with(open.0, |item| {
             item.value.is_broken = true;

@@ -35,7 +35,7 @@ impl<'a> From<Request<'a>> for OutgoingRequest<'a> {
 pub(crate) enum NoAnswer {
     /// The link has ended. The server may or may not have performed the request.
     Lost,
-    /// The request could not be sent.
+    /// The request was not sent, or is known to have failed.
     Failed(Error),
 }
 
@@ -282,7 +282,7 @@ impl InFlight {
             }
             if may_be_raised
                 && raised.as_mut().poll(context).is_ready()
-                // Not yet sent without an id; polled again once it is.
+                // A call without an id is not sent yet; the interrupt takes effect once it is.
                 && let Some(id) = call.id()
             {
                 may_be_raised = false;

@@ -28,8 +28,8 @@ struct Free {
 #[derive(Debug)]
 struct Slot<T> {
     generation: AtomicU32,
-    /// The link on which `server_id` is its id; stored after it, so that a reader sees that id or one of a
-    /// later link.
+    /// Number of the link on which `server_id` is the object's id; stored after `server_id`, so that a reader
+    /// sees that id or one of a later link.
     link: AtomicU32,
     server_id: AtomicU64,
     value: Mutex<Option<T>>,

@@ -44,7 +44,7 @@ pub(crate) struct Supervisor {
 /// The latest link.
 struct Latest {
     since: Instant,
-    /// Number of replies before the session used it.
+    /// Number of replies before the session used the link.
     answers: u64,
     is_first: bool,
 }
@@ -152,7 +152,6 @@ impl Supervisor {
         if then == PermissionCheck::BackEnd && now == PermissionCheck::Caller {
             return Err(Failed::Unchecked);
         }
-        // Handles of another volume would name other files.
         links.objects.nodes.begin(number);
         restore_openings(&link)?;
         let answers = link.line.counts().answers;

@@ -18,9 +18,9 @@ use crate::request::OutgoingRequest;
 /// Maximum length of one listing, in bytes.
 const LISTING_BYTES_MAX: usize = 64 << 10;
 
-/// Opens a directory without a request, while the server reports all changes and has reported none since it
-/// let this identity open the directory. The server opens it on first use, as after a lost link: often there
-/// is none, because the kernel in front caches listings too.
+/// Opens a directory without a request, while the server reports all changes and has reported no change of
+/// the directory since it let this identity open it. The server opens the directory at the first use of the
+/// opening, as after a lost link; often there is no use, because the kernel in front caches listings too.
 pub(super) fn open_without_request(
     links: &Links,
     cx: &Ctx,

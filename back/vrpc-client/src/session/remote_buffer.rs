@@ -46,7 +46,7 @@ pub(super) fn write(
         several => Data::List(References::new(several).ok()?),
     };
     let request = Request::Write { file, how, data };
-    // Held while the server may be reading.
+    // The loan is retained while the server may be reading.
     let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(loan) };
     Some(links.call_on(link, cx, sequence, outgoing, move |link, answered| {
         written(link, &answered, limit).map(|written| (len, written))
