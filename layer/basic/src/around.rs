@@ -25,7 +25,7 @@ pub trait Around: Send + Sync + 'static {
         inner();
     }
 
-    /// Returns the length passed on of a transfer of `len_bytes`.
+    /// Returns the length to pass on of a transfer of `len_bytes`, in bytes.
     #[inline]
     fn transfer_limit(&self, _op: Op, len_bytes: usize) -> usize {
         len_bytes
@@ -176,7 +176,8 @@ impl<A: Around> FileSystem for Layered<dyn FileSystem, A> {
 
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges);
 
-    // Not counted, delayed or refused: requests for changes stay pending until there are any.
+    // These groups are passed on without the layer's behaviour: requests for changes stay pending until there
+    // are any.
     tombolo_core::forward!(to self.inner; changes versions backing_files descriptors digests packing lending);
 }
 

@@ -63,7 +63,7 @@ impl Drop for InProgress {
     }
 }
 
-/// A change is in progress.
+/// Error of a replacement while a change or a flush is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 

@@ -104,7 +104,7 @@ pub const TIMED_EVERY: u64 = 16;
 const SHARDS_MAX: usize = 16;
 
 /// Counts, errors, bytes and a histogram of times for each operation, in one shard per thread, so that queues
-/// on different cores share no cache lines. About 160 KB per core, up to sixteen.
+/// on different cores share no cache lines. The counters take about 160 KB for each of up to sixteen cores.
 pub struct Counters {
     shards: Box<[Shard]>,
     /// `true` if ended operations are counted too, which gives those in progress.
