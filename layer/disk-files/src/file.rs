@@ -16,8 +16,8 @@ pub(crate) struct DiskFile {
     /// Locked exclusively by writes of partial blocks, which read first: concurrent writes to the same blocks
     /// would be lost.
     writing: Arc<RwLock<()>>,
-    /// A write has failed. A kernel that wrote pages back discards them nevertheless, and reports the error
-    /// once (fsync(2)).
+    /// `true` once a write has failed. A kernel that wrote pages back discards them nevertheless, and reports
+    /// the error once (fsync(2)).
     has_failed: AtomicBool,
     /// Called once at the first failure.
     pub(crate) when_failed: OnceLock<WhenFailed>,
@@ -43,7 +43,7 @@ impl DiskFile {
         self.disk.geometry().size_bytes
     }
 
-    /// Returns `true` if data written to it was lost.
+    /// Returns `true` if data written to the file was lost.
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
@@ -61,7 +61,7 @@ impl DiskFile {
         done
     }
 
-    /// Submits a request, as no others follow.
+    /// Submits the request that `answer` belongs to, because no others follow.
     fn submitted<T>(&self, answer: Answer<T>) -> Answer<T> {
         self.disk.submit();
         answer
