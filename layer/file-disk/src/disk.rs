@@ -50,8 +50,8 @@ impl OpenFile {
         self.bounds = Bounds::new(geometry, self.profile.read_only);
     }
 
-    /// Returns the context of a front end's request in the file's own session. Without a key, because the
-    /// request may become several.
+    /// Returns the context of a front end's request in the file's own session. The context has no key,
+    /// because the request may become several.
     pub(crate) fn cx(&self, caller: &Ctx) -> Ctx {
         Ctx {
             request: caller.request,

@@ -15,13 +15,13 @@ use crate::disk::{FileDisk, OpenFile};
 /// Reasons why a file was not opened.
 #[derive(Debug, ThisError)]
 pub enum OpenError {
-    /// The file system refuses it.
+    /// The file system refuses the request.
     #[error("cannot open the file")]
     Refused(#[from] Error),
     /// A directory, a symbolic link or the like.
     #[error("it is not a regular file")]
     NotAFile,
-    /// Another user has it open as a disk.
+    /// Another user has the file open as a disk.
     #[error("the file is in use; stop its user first, or open it read-only in both")]
     InUse,
     /// The size is beyond the supported limit.
@@ -48,7 +48,7 @@ impl FileDisk {
         // Checked before anything is opened.
         Geometry::of_file(0).in_blocks(block_bytes)?;
         let file = find_and_open(&*fs, &cx, path, read_only).await?;
-        // Closed on drop from here on.
+        // From this point the file is closed on drop.
         let mut file = OpenFile::new(fs, cx, file, read_only);
         if options.locks {
             file.lock(read_only).await?;
@@ -119,7 +119,7 @@ async fn find(fs: &dyn FileSystem, cx: &Ctx, path: &[u8]) -> CoreResult<Entry> {
 /// to others (from 200 on).
 const DONE: LockRange = LockRange { start: 100, last: 199 };
 const REFUSED: LockRange = LockRange { start: 200, last: 299 };
-/// The first of each: reading.
+/// Byte of the operation that reads the image; the following ones change it.
 const READS: LockRange = LockRange { start: DONE.start, last: DONE.start };
 const CHANGES: LockRange = LockRange { start: DONE.start + 1, last: DONE.last };
 
