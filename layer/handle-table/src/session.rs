@@ -106,7 +106,7 @@ impl SessionNodes {
         self.id(parent).map(|parent| Location::new(parent, name))
     }
 
-    /// Returns a location, and the file replaced before an operation.
+    /// Returns a location, and the file there before an operation.
     fn location_and_file(&self, parent: NodeId, name: Name<'_>) -> Option<(Location, Option<Id>)> {
         let location = self.location(parent, name)?;
         let id = self.shared.table().at(&location);
@@ -117,7 +117,7 @@ impl SessionNodes {
         self.register_all(parent, [(name, entry)].into_iter())
     }
 
-    /// Registers all entries, or none.
+    /// Registers all entries. If one cannot be registered, no look-up is counted.
     fn register_all<'a>(
         &self,
         parent: NodeId,
@@ -208,7 +208,7 @@ fn has_names(attr: &Attr) -> bool {
     attr.nlink > 1 && attr.file_type != FileType::Directory
 }
 
-/// Gives back the look-ups counted by entries.
+/// Forgets the look-ups counted by entries.
 fn give_back<'a>(fs: &dyn FileSystem, cx: &Ctx, entries: impl IntoIterator<Item = &'a Entry>) {
     let nodes = entries.into_iter().map(|entry| entry.node).filter(|&node| node != NodeId::ROOT);
     nodes.for_each(|node| fs.forget(cx, &[(node, 1)]));

@@ -107,8 +107,8 @@ impl Table {
             self.name_removed(to, replaced);
         }
         let Some((id, file)) = moved.and_then(|id| Some((id, self.files.get(&id)?))) else { return };
-        // It may have been seen elsewhere since, or another file at its destination. It then has no location,
-        // because its old name may be another file's.
+        // The moved file may have been seen elsewhere since, or another file at the destination. The moved
+        // file then has no location, because its old name may be another file's.
         let (identity, is_on_the_way) =
             (file.identity, file.location.as_ref().is_none_or(|location| location == from));
         if is_on_the_way {
@@ -127,7 +127,7 @@ impl Table {
             self.put_at(ids[1], Some(one));
             return;
         }
-        // Another file was seen there meanwhile. The exchanged ones will be seen again.
+        // Another file was seen at one of the locations meanwhile. The exchanged ones will be seen again.
         for (now, was) in ids.into_iter().zip(was) {
             self.put_at(now.filter(|_| now == was), None);
         }
@@ -236,7 +236,7 @@ impl Table {
         if let Some(other) = self.by_location.insert(location, id)
             && other != id
         {
-            // It was removed by others, unnoticed.
+            // The other file was removed by others, unnoticed.
             self.set_location(other, None);
         }
     }
