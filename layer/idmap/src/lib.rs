@@ -121,13 +121,13 @@ impl Ids {
         Ok(Self { ranges, anonymous })
     }
 
-    /// Maps a client's id to the host's.
+    /// Maps a client's id to the host's id; `None` if it is outside all ranges.
     #[must_use]
     pub fn inward(&self, id: u32) -> Option<u32> {
         self.find(id, |range| (range.client, range.host))
     }
 
-    /// Maps a host's id to clients'.
+    /// Maps an id of the host to the clients' id.
     #[must_use]
     pub fn outward(&self, id: u32) -> Option<u32> {
         self.find(id, |range| (range.host, range.client))

@@ -10,7 +10,7 @@ use crate::IdMap;
 
 /// A reply of an operation.
 pub(crate) trait Reply: Send + 'static {
-    /// Maps owners to the client's.
+    /// Maps the owners in the reply to the client's ids.
     fn outward(&mut self, map: &IdMap);
 }
 
