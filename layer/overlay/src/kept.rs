@@ -38,7 +38,7 @@ const fn pages_at(segments: u64) -> usize {
 }
 
 impl Header {
-    /// Returns the length of memory for its states, in bytes; its pages are allocated when written.
+    /// Returns the length of memory for an overlay's states, in bytes; its pages are allocated when written.
     pub fn kept_bytes(&self) -> usize {
         let segments = self.size_bytes.div_ceil(SEGMENT_BYTES);
         pages_at(segments) + segments as usize * PAGE_BYTES as usize
@@ -51,7 +51,7 @@ impl StateMemory {
         Ok(Self { memory: Region::map(memory, 0, header.kept_bytes())?, identity })
     }
 
-    /// Returns `true` if it has the states left by an earlier process.
+    /// Returns `true` if the memory has the states left by an earlier process.
     pub(crate) fn holds(&self, header: &Header) -> Result<bool, OverlayError> {
         let other = |_: OutOfBounds| OverlayError::OtherMemory;
         if self.memory.len() != header.kept_bytes() {

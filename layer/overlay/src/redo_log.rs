@@ -29,7 +29,7 @@ pub(crate) struct RedoLog {
     /// Size of the disk in bytes, a multiple of its block size.
     pub(crate) size_bytes: u64,
     pub(crate) states: States,
-    /// Sealed when opened.
+    /// `true` if the overlay was sealed when opened.
     is_sealed: bool,
     pub(crate) bounds: Bounds,
     /// Locked while a block is written for the first time or zeroed, by block number modulo [`LOCKS`].
@@ -168,7 +168,7 @@ impl Overlay {
         if header.seal.is_some() && !options.read_only {
             return Err(OverlayError::Sealed);
         }
-        // Blocks are completed from the base's.
+        // Blocks are completed from whole blocks of the base.
         let base_block_bytes = base.geometry().block_bytes;
         if u64::from(base_block_bytes) > BLOCK_BYTES {
             return Err(OverlayError::BaseBlocks { found: base_block_bytes, max: BLOCK_BYTES });

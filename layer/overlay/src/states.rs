@@ -45,7 +45,7 @@ struct Page {
     memory: Region,
     /// Offset of the page in `memory`.
     start: usize,
-    /// Changed since the last flush took it.
+    /// `true` if changed since the last flush took the page.
     is_dirty: AtomicBool,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct States {
     pages: Vec<OnceLock<Box<Page>>>,
     blocks: u64,
     kept: Option<StateMemory>,
-    /// Some page is dirty, or was a moment ago.
+    /// `true` if a page is dirty; may also be `true` if none is.
     is_dirty: AtomicBool,
 }
 
