@@ -52,8 +52,8 @@ impl AppendLocks {
 impl Drop for AppendLock {
     fn drop(&mut self) {
         let waiting = self.append_locks.taken().remove(&self.file).unwrap_or_default();
-        // Outside the lock, because a waker may run anything. All of them, because the first may no longer be
-        // interested.
+        // Outside the lock, because a waker may run anything. All waiters are woken, because the first one
+        // may have been dropped.
         waiting.into_iter().for_each(Waker::wake);
     }
 }

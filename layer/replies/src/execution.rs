@@ -209,7 +209,7 @@ impl<R: Reply> Future for Detached<R> {
     type Output = Result<R>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<R>> {
-        // Taken while polled: after a panic it cannot be continued.
+        // The future is taken while polled: after a panic it cannot be continued.
         let Some(mut later) = self.later.take() else {
             return Poll::Ready(Err(Error::Interrupted));
         };

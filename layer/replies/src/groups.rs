@@ -1,4 +1,5 @@
-//! The optional groups with changes. Handles are the inner file system's own.
+//! The optional groups whose operations change something. Persistent handles are those of the inner file
+//! system.
 
 use std::os::fd::OwnedFd;
 

@@ -21,8 +21,8 @@ impl InnerSession {
         Change { before: None, after: self.fs.getattr(&self.cx, node, None).resolve().await.ok() }
     }
 
-    /// Returns the node of an outcome and counts a look-up: by its handle, or without one by the name that it
-    /// was given.
+    /// Returns the node of an outcome and counts a look-up: by its handle, or without a handle by the name
+    /// that the node was given.
     pub async fn entry(&self, outcome: &Outcome, name: Option<(NodeId, &NameBuf)>) -> Result<Entry> {
         let Outcome::Node(mark) = outcome else { return Err(Error::Stale) };
         match mark {

@@ -58,11 +58,11 @@ pub(super) enum RecordedEffect {
 /// Change of an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum XattrChange {
-    /// Creates it; fails if it exists.
+    /// Creates the attribute; fails if it exists.
     Make(ValueMark),
-    /// Replaces its value; fails if it does not exist.
+    /// Replaces the attribute's value; fails if the attribute does not exist.
     Replace(ValueMark),
-    /// Removes it.
+    /// Removes the attribute.
     Remove,
 }
 
@@ -81,7 +81,7 @@ impl ValueMark {
 pub(super) struct NamedEntry {
     pub parent: PersistentHandle,
     pub name: NameBuf,
-    /// `None`: no node.
+    /// `None` if there was no node.
     pub found: Option<Inode>,
 }
 

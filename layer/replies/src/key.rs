@@ -4,8 +4,8 @@ use tombolo_core::fs::Op;
 
 /// Identification of an operation of a request.
 ///
-/// The user is part of it: a reply is never returned to another user, even if two users of one machine send
-/// the same call with the same transaction id.
+/// The user is part of the key: a reply is never returned to another user, even if two users of one machine
+/// send the same call with the same transaction id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryKey {
     pub request: RequestKey,
@@ -41,7 +41,7 @@ impl EntryKey {
     }
 
     /// Returns the key like [`of`](Self::of), for idempotent operations, which are harmful only when repeated
-    /// after later requests. Fenced requests cannot be: see [`KeyProperties::FENCED`].
+    /// after later requests. Fenced requests cannot be repeated then: see [`KeyProperties::FENCED`].
     #[inline]
     pub fn of_repeatable(cx: &Ctx, op: Op) -> Option<Self> {
         if cx.key?.properties.contains(KeyProperties::FENCED) {
@@ -50,7 +50,7 @@ impl EntryKey {
         Self::of(cx, op)
     }
 
-    /// Returns `true` if the key is valid in the next process. Sessions end with theirs.
+    /// Returns `true` if the key is valid in the next process. Sessions end with their process.
     pub fn outlives_the_process(&self) -> bool {
         self.session.is_none()
     }

@@ -15,7 +15,7 @@
 //! - Failures are outcomes too, except transient ones.
 //! - Outcomes are limited in number and age ([`Limits`]); a later duplicate is a new request.
 //!
-//! With a state file ([`open`]) the outcomes of operations that create, remove or move names, and of appends,
+//! With a state file ([`open`]) the outcomes of operations that must not run twice ([`Options::durable`])
 //! also survive the process. Before such an operation the present state is recorded; a new process compares
 //! it with the state it finds, to determine if the operation in progress at the crash has happened. This
 //! covers the death of the process, not of the machine.

@@ -1,7 +1,7 @@
 //! Recording the state before an operation.
 //!
-//! Done on behalf of the server, not of the user: the results are not returned, and a back end that acts as
-//! the user for each operation can skip that here.
+//! The state is observed on behalf of the server, not of the user: it is not returned to the user, and a back
+//! end that assumes the user's identity for each operation need not do so.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use tombolo_core::fs::Op;
 /// State before an operation.
 pub(super) struct Observation {
     pub intent: Intent,
-    /// Excludes concurrent appends.
+    /// Lock that excludes concurrent appends.
     pub append_lock: Option<AppendLock>,
 }
 
@@ -43,7 +43,8 @@ pub(super) fn observe(
         ExpectedEffect::Makes { parent, name, file_type } => {
             named_entry(fs, &cx, parent, name).map(move |at| RecordedEffect::Make { at, file_type })
         }
-        // Also if the caller has just looked (`Ctx::found`): another request may have removed it since.
+        // The name is looked up even if the caller has just done so (`Ctx::found`): another request may have
+        // removed it since.
         ExpectedEffect::Removes { parent, name } => {
             named_entry(fs, &cx, parent, name).map(|at| RecordedEffect::Remove { at })
         }

@@ -3,8 +3,8 @@ use std::time::Duration;
 /// Options of the layer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Limits of operations that must not run twice: those that create, remove or move names, and guarded
-    /// changes of attributes or truncations.
+    /// Limits of operations that must not run twice: those that create, remove or move names, appends,
+    /// truncations, guarded changes of attributes, and conditional changes of extended attributes.
     pub durable: Limits,
     /// Limits of all others, mostly writes, in memory only. Separate, so that a stream of writes does not
     /// evict the former.

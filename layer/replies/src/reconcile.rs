@@ -27,7 +27,7 @@ const CLOCK_BEHIND_SECS: i64 = 2;
 
 /// Verdict about an intent.
 struct Verdict {
-    /// `None`: it did not happen.
+    /// `None` if the operation did not happen.
     happened: Option<Happened>,
     /// `true` if nothing else could explain the present state.
     is_certain: bool,
@@ -49,7 +49,7 @@ impl Verdict {
     }
 }
 
-/// Examines an export on behalf of the server.
+/// Examiner of an export on behalf of the server.
 pub(super) struct Reconciler<'a> {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
@@ -80,7 +80,8 @@ impl<'a> Reconciler<'a> {
         let mut claimed = HashSet::new();
         found.intents.sort_by_key(|intent| intent.sequence);
         for intent in found.intents {
-            // Both exist if the process died between writing the outcome and freeing the intent.
+            // An intent and its outcome both exist if the process died between writing the outcome and
+            // freeing the intent.
             if valid.get(&intent.key).is_some_and(|valid| valid.sequence >= intent.sequence) {
                 continue;
             }
@@ -98,8 +99,8 @@ impl<'a> Reconciler<'a> {
         valid
     }
 
-    /// Returns the outcome of an intent that happened. `taken` tells if another request already has the same
-    /// claim.
+    /// Returns the outcome of an intent that happened. `taken` returns `true` if another request already has
+    /// the same claim.
     fn reconcile_intent(&self, found: &StoredIntent, taken: impl Fn(u64) -> bool) -> Option<StoredOutcome> {
         let verdict = self.judge(found).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot examine an operation in progress at the crash");
@@ -191,7 +192,8 @@ impl<'a> Reconciler<'a> {
         let is_moved =
             |present: &PresentEntry| matches!(present, PresentEntry::Node(present) if present.inode == moved);
         if is_moved(&self.present_entry(from)?) {
-            // Also if both are names of one node: renaming it does nothing (rename(2)), and can be repeated.
+            // This includes two names of one node: renaming one to the other does nothing (rename(2)), and
+            // can be repeated.
             return Ok(Verdict::no(true));
         }
         Ok(Verdict::yes(is_moved(&self.present_entry(to)?)))
@@ -226,7 +228,7 @@ impl<'a> Reconciler<'a> {
         self.forget(entry.node);
         let now = now?;
         Ok(match (change, before, now) {
-            // It must have failed.
+            // The operation must have failed.
             (XattrChange::Make(_), Some(_), _) | (XattrChange::Replace(_) | XattrChange::Remove, None, _) => {
                 Verdict::no(true)
             }

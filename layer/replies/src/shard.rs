@@ -54,7 +54,7 @@ pub(super) enum EntryState {
 pub(super) struct Answered {
     pub outcome: Outcome,
     pub at: Instant,
-    /// Its record in the journal.
+    /// The outcome's record in the journal, if any.
     pub record: Option<JournalRecord>,
 }
 
@@ -70,7 +70,7 @@ impl Shard {
     }
 
     /// Adds an entry for a new operation, and returns its number, valid until the entry is removed. `key`
-    /// must not have one.
+    /// must not have an entry.
     pub fn begin(&mut self, key: Hashed<EntryKey>, client: Hashed<ClientKey>) -> u32 {
         let new_client = Client { key: client, entries: 0, answered: Chain::default() };
         let client =

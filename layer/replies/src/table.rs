@@ -144,8 +144,8 @@ impl Table {
     }
 
     /// Makes space for another entry of `client`, by evicting an older one if necessary; `false` if that is
-    /// impossible. While the total permits, a client may exceed its share, unless it never needs more: its
-    /// entries then stay in the CPU's cache.
+    /// impossible. While the total permits, a client may exceed its share, unless the client never needs more
+    /// than its share: its entries then stay in the CPU's cache.
     fn make_space(&self, shard: &mut Shard, client: &Hashed<ClientKey>) -> bool {
         let (entries, oldest) = shard.of(client);
         let has_all_it_asks_for = entries >= self.limits.entries_per_client && client.key.has_few_under_way();
@@ -155,8 +155,8 @@ impl Table {
         if entries >= self.limits.entries_per_client {
             return oldest.is_some_and(|oldest| self.evict(shard, oldest));
         }
-        // A shard below its share evicts from another one, or a client's only outcome would be evicted by its
-        // next.
+        // A shard below its share evicts from another one, as otherwise a client's next outcome would evict
+        // its only one.
         let has_its_part = shard.len() >= self.limits.entries.div_ceil(SHARDS);
         has_its_part && shard.oldest().is_some_and(|(oldest, _)| self.evict(shard, oldest))
     }
@@ -204,12 +204,12 @@ pub(super) struct RunningEntry {
     table: Arc<Table>,
     key: EntryKey,
     client: Hashed<ClientKey>,
-    /// Number in its client's shard.
+    /// Number of the entry in the client's shard.
     number: u32,
     intended: Option<Intended>,
     /// Released once the outcome is kept.
     append_lock: Option<AppendLock>,
-    /// Outcome for waiters if it is dropped unfinished.
+    /// Outcome for waiters if the entry is dropped unfinished.
     if_dropped: Failure,
     finished: bool,
 }
@@ -243,7 +243,8 @@ impl RunningEntry {
     /// Keeps the outcome, for waiters and later duplicates. `node` is the created node.
     pub fn keep(mut self, outcome: Outcome, node: Option<Inode>) {
         self.finished = true;
-        // Journal first: once a client has the reply, the next process must know it too.
+        // The journal is written first: once a client has the reply, the next process must know the outcome
+        // too.
         let record = match (&self.table.journal, self.intended.take()) {
             (Some(journal), Some(intended)) => Some(journal.conclude(&self.key, intended, &outcome, node)),
             _ => None,
@@ -281,7 +282,7 @@ impl RunningEntry {
 
 impl Drop for RunningEntry {
     /// Answers the waiters of a cancelled operation, or of one with an unknown end (a panic). The intent
-    /// stays for the next process; after a panic this process continues and needs its slot.
+    /// stays for the next process; after a panic this process continues and needs the intent's slot.
     fn drop(&mut self) {
         if !self.finished {
             if thread::panicking()

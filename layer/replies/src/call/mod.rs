@@ -40,8 +40,8 @@ pub(super) trait Call: Send + Sized + 'static {
         None
     }
 
-    /// Returns `true` if it is cancelled when its caller goes away: it only waits, and must not take what
-    /// nobody wants.
+    /// Returns `true` if the operation is cancelled when its caller goes away: a wait for a lock, which
+    /// nobody would release.
     fn is_cancellable(&self) -> bool {
         false
     }

@@ -218,7 +218,7 @@ impl Lock {
 }
 
 impl Draft {
-    /// Renames it to its final name. Releases `lock`, because the new file has a lock of its own.
+    /// Renames the draft to the final name. Releases `lock`, because the new file has a lock of its own.
     pub fn publish(self, lock: Lock) -> Result<(), OpenError> {
         fs::rename(&self.from, &self.to).map_err(at(&self.to))?;
         drop(lock);
@@ -275,7 +275,7 @@ fn write_empty(file: &mut File, header: &layout::Header, len: usize) -> io::Resu
     Ok(())
 }
 
-/// Returns the id of the kernel's boot. Records from an earlier one may be older than the files they are
+/// Returns the id of the kernel's boot. Records from an earlier boot may be older than the files they are
 /// about.
 fn boot_id() -> Option<[u8; 16]> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;

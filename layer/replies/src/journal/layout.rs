@@ -43,7 +43,7 @@ pub struct Header {
     pub intent_bytes: U32,
     pub outcomes: U32,
     pub outcome_bytes: U32,
-    /// Boot id of the kernel that wrote it.
+    /// Boot id of the kernel that wrote the file.
     pub boot: [u8; 16],
     /// File system of the handles.
     pub volume: [u8; 16],
@@ -163,7 +163,7 @@ pub struct Outcome {
     pub node: Handle,
     /// Digest of the claim; 0 for none.
     pub claim: U64,
-    /// Next sequence number at its end.
+    /// Next sequence number when the operation ended.
     pub ended: U64,
     /// Number of bytes written.
     pub count: U64,

@@ -50,7 +50,7 @@ pub struct Journal {
     sequence: AtomicU64,
     /// `true` once the loss of the file has been logged.
     lost: AtomicBool,
-    /// Held for its lock.
+    /// Open file that holds the lock.
     _file: File,
 }
 
@@ -65,10 +65,10 @@ pub struct Intended {
 /// Record of an answered operation.
 #[derive(Debug)]
 pub enum JournalRecord {
-    /// Its outcome, in this slot.
+    /// The operation's outcome, in this slot.
     Outcome(u32),
-    /// Its intent, with this sequence: the outcome could not be written, so the next process has to determine
-    /// it.
+    /// The operation's intent, with this sequence: the outcome could not be written, so the next process has
+    /// to determine it.
     Intent(u64),
 }
 
@@ -122,7 +122,8 @@ impl Journal {
         let stored =
             StoredOutcome { key: *key, outcome: outcome.clone(), sequence, time: now(), claim, ended };
         let Some(record) = self.keep(&stored) else { return self.retain_intent(intended) };
-        // Not earlier: while both exist, the outcome takes precedence.
+        // The intent is withdrawn after the outcome is written: while both exist, the outcome takes
+        // precedence.
         self.withdraw(intended);
         record
     }

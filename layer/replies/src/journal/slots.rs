@@ -72,7 +72,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Returns its number, for use.
+    /// Returns the slot's number, for use.
     pub fn into_number(mut self) -> Option<u32> {
         self.number.take()
     }
