@@ -132,8 +132,8 @@ impl DataFile {
         Ok(crc32c::crc32c(&self.bytes(range)?))
     }
 
-    /// Rewrites a range unchanged, so that a sync after a failed one writes it again: the kernel treats
-    /// unwritten pages as written then (fsync(2)).
+    /// Rewrites a range unchanged, so that the next sync writes it again: after a failed sync the kernel
+    /// treats unwritten pages as written (fsync(2)).
     pub(crate) fn write_again(self: &Arc<Self>, range: Range<u64>) -> Result<()> {
         let _alone = self.writing.write().unwrap_or_else(PoisonError::into_inner);
         let bytes = self.bytes(range.clone())?;

@@ -105,7 +105,7 @@ struct Pending {
     /// The group being written.
     under_way: Option<Ticket>,
     is_empty: bool,
-    /// `true` if a caller waits, so it is written immediately.
+    /// `true` if a caller waits, so that the group is written immediately.
     is_urgent: bool,
     is_closing: bool,
     /// Outcome of the last attempt, if it has failed.
@@ -125,7 +125,7 @@ const PAUSE_PER_WRITE: u32 = 10;
 /// Delay before a failed group is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Limit of data in the journal; more go to their files.
+/// Maximum size of the data in the journal, in bytes; beyond it, data are made stable in their files.
 const PIECES_BYTES_MAX: u64 = 8 << 20;
 
 /// Number of files above which the whole file system is synced.
@@ -327,7 +327,7 @@ impl Shared {
         }
     }
 
-    /// Waits up to `time` for the end; returns `true` if it has begun.
+    /// Waits up to `time` for the journal to be closed; returns `true` if that has begun.
     fn is_closing_within(&self, time: Duration) -> bool {
         let waited = self.work.wait_timeout_while(self.pending(), time, |pending| !pending.is_closing);
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.is_closing

@@ -90,7 +90,7 @@ pub(crate) struct ControlState {
     pub ended: u64,
     /// Reason why the last attempt failed.
     pub failure: Option<String>,
-    /// `true` if the origin refused something in it.
+    /// `true` if the origin refused something in the last attempt.
     pub is_refused: bool,
     /// Latest refusal of requested attributes. The origin may have accepted them since.
     pub refusal: Option<String>,
@@ -112,7 +112,7 @@ pub(crate) struct ControlState {
 #[derive(Clone, Debug)]
 pub(crate) struct Stuck {
     pub nodes: Arc<HashSet<NodeId>>,
-    /// Latest possible time of the oldest of them.
+    /// Latest possible time of the oldest of these changes.
     pub first: Instant,
     /// End of the attempt that met the refusal.
     pub ended: Instant,
@@ -238,7 +238,7 @@ impl Shared {
     }
 
     /// Waits until `bytes` more unsent bytes fit, as long as sending data can free space: data of unnamed
-    /// files are never sent. Fails if an attempt has just shown that only refused changes occupy it.
+    /// files are never sent. Fails if an attempt has just shown that only refused changes occupy the space.
     pub(crate) async fn wait_for_room(&self, bytes: u64) -> Result<()> {
         loop {
             let freed = {

@@ -68,8 +68,8 @@ impl Blocks {
         self.0.values().try_for_each(|(file, span)| file.write_again(span.clone()))
     }
 
-    /// Returns the current checksums, or those in `before` for blocks that it contains. Adds the others to
-    /// it.
+    /// Returns the checksums: those in `before` for blocks that it contains, otherwise the current ones,
+    /// which are added to `before`.
     pub(crate) fn sums(&self, before: &mut HashMap<Key, u32>) -> Result<Sums> {
         let sum = |(key, (file, span)): (&Key, &(Arc<DataFile>, Range<u64>))| {
             let now = file.sum(span.clone())?;

@@ -54,8 +54,8 @@ pub(crate) struct Place {
     pub user: Identity,
     /// `true` if an operation at the origin may have changed the name, so that it must be looked up there.
     pub is_in_doubt: bool,
-    /// Time at which both became equal. The name is retained for a while, so that listings in progress find
-    /// it at its position.
+    /// Time at which both targets became equal. The name is retained for a while, so that listings in
+    /// progress find it at its position.
     pub settled: Option<Instant>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Tree {
     pub names: HashMap<NodeId, BTreeMap<NameBuf, Place>>,
     /// Locally created nodes, by their number below.
     pub made: HashMap<NodeId, NodeId>,
-    /// Names by which files were last found, for a while.
+    /// Names by which files were last found; cleared when there are too many.
     seen: HashMap<NodeId, (NodeId, NameBuf)>,
     /// Number of openings of each node.
     pub open: HashMap<NodeId, u32>,
@@ -131,13 +131,13 @@ impl Tree {
         for (dir, name, row) in kept.names {
             let name = Name::new(&name).map_err(|_| damaged("names"))?.to_owned();
             let place = rows::decoded_place(&row).ok_or_else(|| damaged("names"))?;
-            // An unfinished operation may have changed the nodes there.
+            // An unfinished operation may have changed the nodes at the origin.
             for target in [place.before, place.now].into_iter().flatten().filter(|_| place.is_in_doubt) {
                 tree.node_mut(target.node).into_iter().for_each(|node| node.version = None);
             }
             tree.names.entry(NodeId(dir)).or_default().insert(name, place);
         }
-        // Unnamed files that the previous run had open.
+        // Forgets unnamed files that the previous run had open.
         tree.bury_gone();
         Ok(tree)
     }
@@ -193,14 +193,14 @@ impl Tree {
         of_nodes.chain(places.flat_map(|(dir, place)| self.numbers_of(dir, place))).collect()
     }
 
-    /// Returns a node that is about to be changed. `attr` are its attributes below, used unless it differs
-    /// already.
+    /// Returns a node that is about to be changed. `attr` are its attributes below, used unless the node
+    /// differs already.
     pub(crate) fn touch(&mut self, id: NodeId, attr: &Attr) -> &mut Node {
         self.touched(id);
         let node = self.nodes.entry(id).or_insert_with(|| Node::below(id, *attr));
         if !node.is_dirty() {
             if attr.ctime != node.attr.ctime {
-                // Another writer has changed it since, and this layer knows.
+                // Another writer has changed the node since, as its new ctime shows.
                 node.version = Some(WeakAttr::from(attr));
             }
             node.attr = *attr;
@@ -231,7 +231,8 @@ impl Tree {
         }
     }
 
-    /// Forgets all nodes without a name here or at the origin, unless they are open or being sent.
+    /// Forgets all nodes without a local name and without one at the origin, unless they are open or being
+    /// sent.
     pub(crate) fn bury_gone(&mut self) {
         let gone: Vec<_> = self.dirty.iter().copied().filter(|id| self.is_unnamed(*id)).collect();
         if gone.is_empty() {

@@ -43,7 +43,7 @@ impl Unproven {
         for (key, file, span) in batch.blocks.iter().filter(|(key, ..)| !is_there(&key.0)) {
             self.pieces.entry(key.0).or_default().insert(*key, file, span);
         }
-        // Not retained by this: a doomed file is removed with its last reference.
+        // `pieces` must not reference files that are gone: a doomed file is removed with its last reference.
         let gone = batch.gone.iter().map(|file| file.generation);
         for generation in gone.chain(batch.files.keys().copied()) {
             self.pieces.remove(&generation);

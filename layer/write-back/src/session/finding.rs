@@ -21,7 +21,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Returns `true` if a change may rely on it.
+    /// Returns `true` if a change may rely on this result.
     pub(super) fn holds(&self, tree: &Tree) -> bool {
         tree.epoch == self.epoch
             && tree.place(self.dir, &self.name).map(|place| place.now) == self.here

@@ -1,5 +1,5 @@
-//! Advisory locks among the clients of this proxy, in memory. Refused while others may use the tree without
-//! the proxy: they would not see them.
+//! Advisory locks among the clients of this proxy, in memory. Locks are refused while others may use the tree
+//! without the proxy, since they would not see the locks.
 
 use tombolo_core::fs::{File, Lock, LockFamily, LockOwner, LockRange, Locks};
 use tombolo_core::{Answer, Ctx};

@@ -52,8 +52,8 @@ impl Xattrs for WriteBackFileSystem {
 }
 
 impl WriteBackFileSystem {
-    /// Answers `NotImplemented` if the origin has none: a kernel then never repeats such a call, and only
-    /// requests values.
+    /// Runs `work`, or fails with `NotImplemented` if the origin has no extended attributes: a kernel then
+    /// never repeats such a call, and only requests values.
     fn if_origin_has_any<T>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Answer<T> {
         match self.session().shared.below.xattrs() {
             Some(_) => Answer::later(work),
