@@ -533,8 +533,8 @@ fn an_ordinary_user_mounts_through_the_helper() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (program, target) = (dir.path().join("test"), dir.path().join("mount"));
-    // By another process: a descriptor of ours open for writing, inherited by another test's child, would make
-    // the execution fail with ETXTBSY.
+    // By another process: a descriptor of ours open for writing, inherited by another test's child, would
+    // make the execution fail with ETXTBSY.
     let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap();
     assert!(copied.success());
     fs::create_dir(&target).unwrap();

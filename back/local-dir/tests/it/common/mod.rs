@@ -155,8 +155,8 @@ pub fn again_as_nobody(test: &str) -> bool {
     std::fs::set_permissions(binary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .expect("chmod");
     let copy = binary.path().join("test");
-    // By another process: a descriptor of ours open for writing, inherited by another test's child, would make
-    // the execution fail with ETXTBSY.
+    // By another process: a descriptor of ours open for writing, inherited by another test's child, would
+    // make the execution fail with ETXTBSY.
     let mut copying = Command::new("cp");
     copying.arg(std::env::current_exe().expect("own path")).arg(&copy);
     assert!(copying.status().expect("cp(1)").success());

@@ -55,8 +55,8 @@ use cases;
 
 /// Copies this program.
 ///
-/// Another process copies: a descriptor of ours open for writing could be inherited by another thread's child, and
-/// make the copy's execution fail with ETXTBSY.
+/// Another process copies: a descriptor of ours open for writing could be inherited by another thread's
+/// child, and make the copy's execution fail with ETXTBSY.
 fn copy_of_this_program(path: &Path) {
     let program = std::env::current_exe().expect("this program");
     let copied = Command::new("cp").arg(program).arg(path).status().expect("cp(1)");
