@@ -87,7 +87,7 @@ impl Tunnel {
         self.program.to_string_lossy().into_owned()
     }
 
-    /// Kills all processes, and waits until they are reaped, at most [`EXIT_TIMEOUT`] for each. No other can
+    /// Kills all processes, and waits until they are reaped, at most `EXIT_TIMEOUT` for each. No other can
     /// be started afterwards.
     pub fn close(&self) {
         let mut running = lock(&self.running);
