@@ -297,7 +297,7 @@ impl AvailableSide {
         }
     }
 
-    /// Requests that the guest sends no kicks.
+    /// Requests the guest not to send kicks.
     pub(crate) fn suppress_kicks(&self) -> Result<(), QueueFault> {
         // With an event index the old value stays behind, which suppresses kicks.
         if !self.event_index {
