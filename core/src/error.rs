@@ -15,7 +15,7 @@ pub enum Error {
     /// The permission bits or an ACL forbid it.
     #[error("permission denied")]
     AccessDenied,
-    /// No such name.
+    /// The name does not exist.
     #[error("no such file or directory")]
     NotFound,
     /// The name exists already.
@@ -69,7 +69,7 @@ pub enum Error {
     /// Waiting for the lock would deadlock.
     #[error("resource deadlock avoided")]
     Deadlock,
-    /// No lock is available.
+    /// No further lock is available.
     #[error("no locks available")]
     NoLocks,
     /// The operation ended early at the caller's request.
@@ -102,7 +102,7 @@ pub enum Error {
     /// A number does not fit the protocol's type.
     #[error("value too large for the data type")]
     Overflow,
-    /// No such device, or no data beyond this offset.
+    /// The device does not exist, or no data follow this offset.
     #[error("no such device or address")]
     NoDevice,
     /// The file system does not implement this operation.

@@ -77,7 +77,7 @@ impl Interrupt {
         self.0.as_ref().is_some_and(|state| state.raised.load(Ordering::Acquire))
     }
 
-    /// Returns `true` if it can be raised: the default value cannot.
+    /// Returns `true` if this interrupt can be raised: the default value cannot.
     #[inline]
     pub fn can_be_raised(&self) -> bool {
         self.0.is_some()

@@ -30,7 +30,7 @@ impl Buffer {
     pub fn sink(&self, range: Range<usize>) -> Sink {
         let mut sink = Sink::new();
         let (offset, len) = self.clip(range);
-        // Clipped to the buffer, so it fits.
+        // The range is clipped to the buffer, so `push` cannot fail.
         let _ = sink.push(&self.0, offset, len);
         sink
     }
@@ -39,7 +39,7 @@ impl Buffer {
     pub fn source(&self, range: Range<usize>) -> Source {
         let mut source = Source::new();
         let (offset, len) = self.clip(range);
-        // Clipped to the buffer, so it fits.
+        // The range is clipped to the buffer, so `push` cannot fail.
         let _ = source.push(&self.0, offset, len);
         source
     }

@@ -142,7 +142,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
 fn recover(info: *const libc::siginfo_t) -> bool {
     // SAFETY: the kernel passes a valid structure to an SA_SIGINFO handler.
     let info = unsafe { &*info };
-    // Zero and below: sent by a process, so it has no address.
+    // A code of zero or below: a process sent the signal, so it has no fault address.
     if info.si_code <= 0 {
         return false;
     }

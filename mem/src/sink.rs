@@ -81,8 +81,8 @@ impl Sink {
 impl From<&Region> for Sink {
     fn from(region: &Region) -> Sink {
         let mut sink = Sink::new();
-        // Refused if the region is read-only; otherwise it is inside itself and no longer than an allocation
-        // can be.
+        // `push` refuses a read-only region. It accepts any other: a whole region is inside itself and no
+        // longer than an allocation can be.
         let _ = sink.push(region, 0, region.len());
         sink
     }

@@ -44,8 +44,8 @@ impl Word {
 
     #[inline]
     fn atomic(&self) -> &AtomicU32 {
-        // SAFETY: `new` verified that it is inside the region and aligned, and the region is alive; an atomic
-        // may be changed by others at any time.
+        // SAFETY: `new` verified that `at` is inside the region and aligned, and the region is alive; an
+        // atomic may be changed by others at any time.
         unsafe { self.at.as_ref() }
     }
 }

@@ -87,7 +87,7 @@ pub enum AddressError {
     Range {
         /// The domain.
         domain: Domain,
-        /// Offset in it, in bytes.
+        /// Offset in the domain's memory, in bytes.
         offset: u64,
         /// Length in bytes.
         len_bytes: u64,

@@ -142,7 +142,7 @@ impl DoorbellWord for Word {
     }
 
     fn wake(&self) {
-        // Fails only if the word's file was truncated: then no thread can sleep on it.
+        // The call fails only if the word's file was truncated: then no thread can sleep on the word.
         let _ = futex::wake(self);
     }
 

@@ -65,7 +65,7 @@ pub fn is_being_killed(thread: u32) -> Result<bool> {
 
 /// The kernel's `PF_EXITING`: the thread is exiting.
 const ENDING: u64 = 0x4;
-/// The kernel's `PF_SIGNALED`: it exits because of a signal.
+/// The kernel's `PF_SIGNALED`: the thread exits because of a signal.
 const SIGNALLED: u64 = 0x400;
 /// SIGKILL in a signal set.
 const KILL: u64 = 1 << 8;

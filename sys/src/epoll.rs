@@ -32,14 +32,14 @@ pub enum Interest {
 pub struct Event {
     /// Token with which the descriptor was added.
     pub token: u64,
-    /// Data or the end of the stream can be read.
+    /// `true` if data or the end of the stream can be read.
     pub readable: bool,
-    /// There is space in the send buffer.
+    /// `true` if there is space in the send buffer.
     pub writable: bool,
-    /// The peer has finished sending: its data can be read, followed by the end. May be reported with the
-    /// last bytes.
+    /// `true` if the peer has finished sending: its data can be read, followed by the end. May be reported
+    /// with the last bytes.
     pub finished: bool,
-    /// Both directions are closed.
+    /// `true` if both directions are closed.
     pub ended: bool,
 }
 
@@ -108,16 +108,16 @@ impl EventFd {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
     }
 
-    /// Makes it readable until cleared.
+    /// Makes the descriptor readable until [`clear`](Self::clear).
     pub fn notify(&self) {
-        // EAGAIN: the counter is full, so it is readable. Nothing else can fail.
+        // EAGAIN means that the counter is full, so the descriptor is readable. No other failure is possible.
         let _ = retry(|| io::write(&self.0, &1u64.to_ne_bytes()));
     }
 
-    /// Makes it not readable.
+    /// Makes the descriptor not readable.
     pub fn clear(&self) {
         let mut count = [MaybeUninit::uninit(); 8];
-        // EAGAIN: it was clear.
+        // EAGAIN means that the counter was zero.
         let _ = retry(|| io::read(&self.0, &mut count).map(|_| ()));
     }
 }

@@ -19,13 +19,13 @@ bitflags! {
         const ATTRIB = libc::FAN_ATTRIB;
         /// A name was moved away, to another directory or another name.
         const MOVED_FROM = libc::FAN_MOVED_FROM;
-        /// A name was moved to its place.
+        /// A name was created by a rename.
         const MOVED_TO = libc::FAN_MOVED_TO;
         /// A name was created.
         const CREATE = libc::FAN_CREATE;
         /// A name was removed.
         const DELETE = libc::FAN_DELETE;
-        /// The file was removed, with its last name.
+        /// The file was removed together with its last name.
         const DELETE_SELF = libc::FAN_DELETE_SELF;
         /// The object is a directory.
         const TO_DIRECTORY = libc::FAN_ONDIR;
@@ -48,7 +48,7 @@ pub struct Event<'a> {
     pub deeds: EventMask,
     /// Process that caused the event; 0 if not visible to this one.
     pub process: u32,
-    /// Affected file; `None` if it is gone already.
+    /// Affected file; `None` if it is removed already.
     pub file: Option<FileHandle>,
     /// Directory and name, for a change of a name.
     pub name: Option<(FileHandle, &'a [u8])>,

@@ -93,7 +93,7 @@ fn raw_lock(kind: libc::c_int, range: LockRange) -> Result<libc::flock> {
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: i64::try_from(range.start).map_err(|_| Errno::OVERFLOW)?,
         l_len: i64::try_from(range.len).map_err(|_| Errno::OVERFLOW)?,
-        // Required to be 0 by F_OFD_*.
+        // F_OFD_* commands require 0.
         l_pid: 0,
     })
 }

@@ -44,7 +44,7 @@ impl Former {
     }
 }
 
-/// Gives this thread, and threads that it starts later, a copy of its mounts.
+/// Gives this thread, and threads that it starts later, a copy of this thread's mounts.
 ///
 /// EPERM without CAP_SYS_ADMIN.
 pub fn unshare() -> Result<Former> {

@@ -71,7 +71,7 @@ impl<T> FileRing<T> {
     /// Creates a ring for `depth` transfers in flight. ENOSYS, EPERM or EACCES where the system does not
     /// allow it.
     pub fn new(file: BorrowedFd<'_>, depth: u16) -> Result<Self> {
-        // One more, for the wake-up.
+        // The extra entry is for the wake-up.
         let ring = IoUring::builder()
             .setup_r_disabled()
             .build(u32::from(depth) + 1)

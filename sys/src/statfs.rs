@@ -81,7 +81,7 @@ fn uuid(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
     let outcome = unsafe { libc::ioctl(fd.as_raw_fd(), libc::Ioctl::from(GET_UUID), reply.as_mut_ptr()) };
     check(outcome.into()).ok()?;
     let (&len, uuid) = reply.split_first()?;
-    // All zeroes: a file system without a UUID.
+    // A UUID of all zeroes means that the file system has none.
     let is_set = usize::from(len) == uuid.len() && uuid.iter().any(|&byte| byte != 0);
     uuid.first_chunk().copied().filter(|_| is_set)
 }

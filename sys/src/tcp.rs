@@ -182,7 +182,7 @@ pub(crate) fn connecting(address: SocketAddr, from_port: Option<u16>, kind: Sock
     let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if let Some(port) = from_port {
         if kind == SocketType::STREAM {
-            // Allows the reuse of a port whose last connection is in TIME_WAIT.
+            // This option allows the reuse of a port whose last connection is in TIME_WAIT.
             set_socket_reuseaddr(&socket, true)?;
         }
         bind_to(&socket, &SocketAddr::new(any.ip(), port))?;

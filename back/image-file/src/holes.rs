@@ -82,7 +82,7 @@ impl Image {
             let at = extents.next_offset();
             let found = match next_data(self.file.as_fd(), at) {
                 Ok(data) => data,
-                // No more data, or the file ends before the disk.
+                // ENXIO: no data follow, or the file ends before the disk.
                 Err(Errno::NXIO) => u64::MAX,
                 Err(errno) => return Err(errno.into()),
             };

@@ -102,7 +102,7 @@ impl ImageFile {
     ) -> Result<Arc<Self>, OpenError> {
         let failed = |source| OpenError::Open { path: path.to_owned(), source };
         let way = LinkPolicy { no_links: options.no_links };
-        // Checked first, because opening a FIFO blocks until its other end is opened.
+        // The file type is checked first, because opening a FIFO blocks until its other end is opened.
         let kind = way.look(path).map_err(failed)?.file_type();
         if !is_disk(kind) {
             return Err(OpenError::NotADisk { path: path.to_owned() });
@@ -178,8 +178,8 @@ pub(crate) fn create_or_truncate(path: &Path) -> Result<File, OpenError> {
         return Err(OpenError::NotADisk { path: path.to_owned() });
     }
     claim(path, &file, WRITER)?;
-    // Before it was locked another process may have renamed the file, which must then not be emptied; neither
-    // may the target of a symbolic link.
+    // Another process may have renamed the file before it was locked. A renamed file must not be emptied;
+    // neither may the target of a symbolic link.
     let named = fs::symlink_metadata(path).map_err(failed)?;
     if !is_same(&named, &own) {
         return Err(OpenError::InUse { path: path.to_owned(), conflict: "has replaced the file" });

@@ -48,11 +48,11 @@ impl ExportState {
 /// The file that is about to lose a name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Victim {
-    /// Not looked up, because no session was subscribed at that time.
+    /// The file was not looked up, because no session was subscribed at that time.
     NotChecked,
-    /// No file, or one that no session can have a node of.
+    /// The name leads to no file, or to one that no session can have a node of.
     None,
-    /// This file.
+    /// The file with this key.
     File { key: Key, is_last_name: bool },
 }
 

@@ -48,7 +48,7 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Not joined: a session may end on the watch thread itself.
+        // The watch thread is not joined, because a session may be dropped on that thread itself.
         self.stop.notify();
     }
 }
@@ -89,8 +89,8 @@ impl HostWatch {
     /// Adds a file system that has joined the export.
     pub fn joined(&self, export: &ExportState, mount: &Mount) {
         let is_watched = lock(&self.state).running.as_ref().map(|running| self.add(running, mount)).is_some();
-        // Not under the lock: the last reference to a session may be dropped on the way, and its drop takes
-        // the lock.
+        // The lock is not held while notifying: this thread may drop the last reference to a session, and
+        // that drop takes the lock.
         if is_watched && !self.is_complete() {
             notify_everything(export);
         }
@@ -230,7 +230,7 @@ fn notify(export: &ExportState, event: &Event<'_>) {
     });
 }
 
-/// Sends a session notices of its nodes with that handle.
+/// Sends notices to a session, of each of its nodes that has this handle.
 fn each_node<const N: usize>(
     session: &Session,
     handle: &FileHandle,

@@ -117,9 +117,9 @@ impl Session {
                 self.forget_node(found.node, 1);
                 Ok(page.push(line))
             }
-            // Removed in between, or a hidden mount point.
+            // The name was removed after the listing was read, or leads to a hidden mount point.
             Err(Error::NotFound) => Ok(false),
-            // It exists, but its attributes are not available.
+            // The entry exists, but its attributes are not available.
             Err(_) => Ok(page.push(line)),
         }
     }

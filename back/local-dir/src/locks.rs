@@ -114,7 +114,7 @@ impl Session {
             Ok(registered) => registered,
             Err(error) => return Answer::err(error),
         };
-        // Without a reference to the session, which waiters must not keep alive.
+        // The waiter holds no reference to the session, which waiters must not keep alive.
         let (export, records) = (self.export.clone(), self.records.clone());
         self.export.waiting.until(cx, permit, move || {
             let _registered = &registered;

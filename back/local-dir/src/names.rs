@@ -174,7 +174,7 @@ impl Session {
     ) -> Result<Made> {
         self.writable()?;
         let dir = self.location(parent)?;
-        // Taken first: without a permit for the node, nothing is created.
+        // The permit is taken first: without a permit for the node, nothing is created.
         let permit = self.node_permit()?;
         let around = self.around(cx, [&dir]);
         let _changing = self.changing([ChangedFile::Key(dir.identity.key)]);

@@ -59,7 +59,7 @@ impl Session {
         if flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE | OpenFlags::APPEND) {
             self.writable()?;
         }
-        // Taken before the file is truncated.
+        // The permit is taken before the open, which may truncate the file.
         let permit = self.allowance.permit()?;
         let location = self.location(node)?;
         let (file, flags) = match location.kind() {

@@ -11,10 +11,10 @@ use tombolo_sys::pattern::Pattern;
 /// Treatment of other file systems mounted inside the export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Submounts {
-    /// Their files are part of the export, with a file system number of their own.
+    /// Show their files in the export, with a file system number of their own.
     #[default]
     Show,
-    /// Their mount points do not exist.
+    /// Hide them: their mount points do not exist in the export.
     Hide,
 }
 

@@ -156,7 +156,8 @@ impl Records {
     /// Returns a lock of the session or of the host that conflicts with `request`.
     pub fn conflict(&self, open: &OpenFile, request: &Lock) -> Result<Option<Lock>> {
         let own = self.description(open.node, request.owner);
-        // The opening's own description never has record locks, so it conflicts with all.
+        // The open file description of the opening never has record locks, so a test through it finds all
+        // conflicts.
         let from = own.as_ref().map_or(open.fd(), |own| own.descriptor.as_fd());
         let conflict = lock::conflict(from, sys_kind(request.kind), sys_range(request.range)?)?;
         let Some(conflict) = conflict else { return Ok(None) };
@@ -222,7 +223,7 @@ impl Records {
             return Ok(description);
         }
         let permit = self.allowance.permit().map_err(|_| Error::NoLocks)?;
-        // Without the table's lock: a remote file system may take long.
+        // The table is not locked during the open, because a remote file system may take long.
         let descriptor = descriptor(own, &request.open)?;
         let new = Arc::new(Description { descriptor, turn: Mutex::default(), _permit: permit });
         self.enter_through(request, Some(&new))?.ok_or(Error::NoLocks)

@@ -323,7 +323,7 @@ impl FileSystem for LocalSession {
     fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
         match self.0.files.find(file) {
             Err(error) => Answer::err(error),
-            // In memory there is no disk to wait for.
+            // A file system in memory has no disk to wait for.
             Ok(open) if open.medium.memory => self.now(|_| open.sync(what)),
             Ok(open) => self.in_pool(cx, move |_, _| open.sync(what)),
         }

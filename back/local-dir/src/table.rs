@@ -18,7 +18,7 @@ pub(crate) struct Key {
     pub inode: u64,
     /// The device, packed as the kernel does (12 and 20 bits).
     pub device: u32,
-    /// The mount through which it was reached: an index of `Mounts`.
+    /// Mount through which the file was reached: an index of `Mounts`.
     pub mount: u32,
 }
 
@@ -28,30 +28,30 @@ pub(crate) struct Identity {
     pub key: Key,
     /// See [`crate::attr::birth_mark`].
     pub birth: u64,
-    /// The type bits of its mode.
+    /// Type bits of the file's mode.
     pub kind: u32,
 }
 
 /// The means to find a node without a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Anchor {
-    /// None: the descriptor must stay open.
+    /// The file cannot be found again: the descriptor must stay open.
     None,
     /// By file handle.
     Handle(FileHandle),
-    /// By the name under which it was looked up.
+    /// Name under which the file was looked up.
     Name(Box<(NodeId, NameBuf)>),
 }
 
 /// Volatility of a file, according to the names under which it was looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Naming {
-    /// No name yet.
+    /// The file was not looked up under a name yet.
     #[default]
     Unnamed,
-    /// Only ordinary names.
+    /// All names seen so far are ordinary.
     Plain,
-    /// A name that makes it volatile.
+    /// At least one name makes the file volatile.
     Volatile,
 }
 

@@ -49,7 +49,7 @@ impl LocalSession {
             Err(error) => return Answer::err(error),
         };
         let stable = how.stability != Stability::Unstable || open.flags.intersects(SLOW_FLAGS);
-        // In memory there is no disk to wait for.
+        // A file system in memory has no disk to wait for.
         let slow = (stable && !open.medium.memory) || !open.medium.local;
         if !slow && from.len() <= INLINE_BYTES_MAX && self.0.write_pace().is_quick() {
             return Answer::Done(self.0.write_pace().timed(|| self.0.write_all(cx, &open, &how, &from)));

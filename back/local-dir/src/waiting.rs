@@ -211,7 +211,7 @@ impl Future for LockWait {
                 Phase::Ended(result) => Poll::Ready(result),
                 _ => Poll::Pending,
             },
-            // Polled after completion.
+            // The future was polled after its completion.
             Phase::GivenUp => Poll::Pending,
         }
     }

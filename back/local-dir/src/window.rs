@@ -49,13 +49,13 @@ pub(crate) enum ChangedFile {
 pub(crate) struct Changing<'a, const N: usize> {
     session: &'a Session,
     places: [ChangedFile; N],
-    /// The slots counted at its begin, if any.
+    /// Slots of the files, in which the change was counted at its begin.
     begun: Option<(&'a Window, [WindowSlot; N])>,
 }
 
 #[derive(Clone, Copy)]
 enum WindowSlot {
-    /// No file.
+    /// The change concerns no file.
     None,
     One(u32),
     /// Possibly any file.

@@ -258,7 +258,8 @@ impl DiskState {
             };
             let connection = requests.connection.clone();
             if let Some(connection) = &connection {
-                // Under the lock, because a new connection is sent all pending requests.
+                // The message is queued under the lock, because a new connection is sent all pending
+                // requests.
                 connection.queue.push(self.message(&request, &pending.source));
             }
             requests.pending.insert(cookie, pending);

@@ -31,7 +31,7 @@ struct Table {
 /// A caller number. Its identity changes only while vacant, under the table's lock.
 #[derive(Debug)]
 struct Slot {
-    /// Number of requests that carry it, and the flag [`VACANT`].
+    /// Number of requests that carry this caller number, and the flag [`VACANT`].
     uses: AtomicU32,
     user: AtomicU32,
     group: AtomicU32,
@@ -46,7 +46,7 @@ const VACANT: u32 = 1 << 31;
 /// Result of allocating a number for a request. The number is in use until [`Callers::leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallerNumber {
-    /// The server knows its identity.
+    /// The server knows the identity of this number.
     Introduced(CallerId),
     /// The server must be sent the identity before any request with this number.
     NotIntroduced(CallerId),

@@ -32,7 +32,7 @@ const UNINTERRUPTIBLE: Duration = Duration::from_secs(2);
 /// The successive links of a session.
 pub(crate) struct Links {
     current: ArcSwap<Link>,
-    /// The session as described when it began; stays valid for its users.
+    /// Terms of the session at its begin, which stay valid for its users.
     pub(crate) terms: Session,
     pub(crate) objects: Arc<SessionObjects>,
     link_loss_policy: LinkLossPolicy,
@@ -350,7 +350,7 @@ impl Links {
     /// Installs a new link.
     pub(crate) fn install(&self, link: Arc<Link>) {
         let former = self.current.swap(link);
-        // Not earlier: the supervisor checks the current link.
+        // The end of the link is watched only now, because the supervisor checks the current link.
         self.watch(&self.current.load());
         self.link_waiters().since = None;
         former.bulk_waiters.changed();

@@ -284,7 +284,7 @@ impl Nodes {
         self.slab.with(node.0, |item| item.value.openings += 1);
     }
 
-    /// Discounts an opening, and drops its locks.
+    /// Decrements the number of a node's openings, and drops the locks of this one.
     pub(crate) fn released(&self, node: NodeId, open: OpenId) -> Option<Released> {
         self.change(node, |node| {
             node.openings = node.openings.saturating_sub(1);

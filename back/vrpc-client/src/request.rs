@@ -299,8 +299,8 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let Stage::Asked(call) = std::mem::replace(&mut self.stage, Stage::Over) else { return };
-        // Its memory is in use until the reply; then waiters for memory are woken. The session may end
-        // earlier.
+        // The call's memory is in use until the reply is received, which also wakes waiters for memory. The
+        // session may end earlier.
         let (link, number) = (Arc::downgrade(&self.link), self.number.take());
         task::spawn(async move {
             drop(call.await);

@@ -222,7 +222,7 @@ fn restore_openings(link: &Arc<Link>) -> Result<(), Failed> {
                     }
                 }
                 tracing::warn!(link = &**link.line.label(), "reopening a file takes long");
-                // It may still succeed.
+                // The reopening may still succeed.
                 task::spawn(async move { drop(again.await) });
             }
         }

@@ -182,7 +182,7 @@ impl MountState {
             (Request::Mount { kernel_checks }, Stage::Unmounted) => {
                 let (device, by_helper) =
                     DirectMounter.mount(&prepared.path, &self.options, kernel_checks)?;
-                // Only one attempt, even if a symbolic link has redirected it.
+                // The mount is attempted once, even if a symbolic link has redirected it.
                 self.stage = Stage::Over;
                 self.stage =
                     Stage::Mounted(prepared.mounted().map_err(|errno| RemoteError::of(&errno.into()))?);

@@ -67,7 +67,8 @@ pub struct OpenOptions {
     pub limit: Option<Duration>,
 }
 
-/// See [`OpenOptions::limit`]: that of the command of this process.
+/// Maximum time that requests of this process wait for an unresponsive server, if neither the location nor
+/// the opener sets it (see [`OpenOptions::limit`]).
 static LIMIT: OnceLock<Duration> = OnceLock::new();
 
 /// Bounds how long requests of this process wait for a server that does not answer, where its location does

@@ -12,11 +12,11 @@ pub struct NotMounted {
 /// Expectation for a server that gave no export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reachability {
-    /// It responded, or does not exist: retrying is useless.
+    /// The server responded, or does not exist: retrying is useless.
     Permanent,
-    /// Unreachable at present.
+    /// The server is unreachable at present.
     Unreachable,
-    /// Its name has no address: misspelt, or the name service is unavailable.
+    /// The server's name has no address: it is misspelt, or the name service is unavailable.
     Unresolved,
 }
 

@@ -15,8 +15,8 @@ use tombolo_host_links::shared_memory::MemoryLocation;
 
 use crate::failure::Reason;
 
-/// Endpoint of a server and name of an export, as one path; where a command accepts it, followed by a path
-/// within the export.
+/// Location over shared memory: the endpoint of a server and the name of an export, as one path. Commands
+/// that take a file accept a path within the export after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmLocation {
     scheme: Scheme,

@@ -22,7 +22,7 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExportStatus {
     pub name: String,
-    /// Origin of its files.
+    /// Origin of the export's files.
     pub source: String,
     pub read_only: bool,
 }

@@ -30,7 +30,7 @@ pub(crate) fn attach(socket: &[u8], name: &[u8]) -> Result<Tree, Failure> {
     let links = Socket::new(socket, options, doorbell::Mode::default()).map_err(|error| system(&error))?;
     let user = User {
         identity: own_identity()?,
-        // Nothing is created.
+        // The umask is irrelevant, because this interface creates no files.
         umask: Mode::new(0o022),
         realm: format!("libtombolo: {}", socket.display()),
     };

@@ -88,13 +88,13 @@ pub unsafe extern "C" fn tombolo_list(
         let mut name = Vec::new();
         for entry in entries.iter() {
             name.clear();
-            // The name has no terminating zero of its own.
+            // Names of entries are not NUL-terminated.
             name.extend_from_slice(entry.name.as_name().as_bytes());
             name.push(0);
             // DT_UNKNOWN is 0.
             let kind = entry.file_type.map_or(0, |file_type| type_bits(file_type) >> TYPE_SHIFT);
-            // SAFETY: the caller guarantees that it may be called with its context; the name is a string
-            // until it returns.
+            // SAFETY: the caller guarantees that `each` may be called with `context`; `name` is
+            // NUL-terminated and lives until `each` returns.
             let end = unsafe { each(context, name.as_ptr().cast(), kind, entry.fileid) };
             if end != 0 {
                 return Ok(end);

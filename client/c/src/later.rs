@@ -81,8 +81,8 @@ impl Waiter {
 
     fn call(&mut self, result: c_int, stat: *const Stat) {
         self.is_told = true;
-        // SAFETY: the caller of `tombolo_stat_async` guarantees that it may be called so once: `is_told` is
-        // set.
+        // SAFETY: the caller of `tombolo_stat_async` guarantees that `function` may be called once with
+        // `context`; `is_told` ensures that this is the only call.
         unsafe { (self.function)(self.context, result, stat) }
     }
 }

@@ -10,7 +10,8 @@ use crate::connect;
 /// A tree, opaque to C.
 #[derive(Debug)]
 pub struct TomboloTree {
-    /// One thread. Dropped first: its tasks are cancelled, and each callback is called.
+    /// Thread that runs asynchronous calls. Dropped first: its tasks are cancelled, and each callback is
+    /// called.
     pub(crate) waiting: ThreadPool,
     pub(crate) cached: CachedTree,
 }

@@ -34,11 +34,11 @@ pub struct Listing {
 /// An entry of a directory; never `.` or `..`.
 #[derive(Debug)]
 pub struct Item {
-    /// Its name.
+    /// Name of the entry.
     pub name: NameBuf,
-    /// Its type, where the directory reports it.
+    /// Type of the entry, if the directory reports it.
     pub file_type: Option<FileType>,
-    /// Its file number.
+    /// File number of the entry.
     pub fileid: u64,
     /// The node, if requested and present.
     pub node: Option<Node>,
@@ -120,7 +120,7 @@ impl Listing {
         let mut is_broken = false;
         for entry in page.iter() {
             next = entry.cookie;
-            // Taken over first, so that the look-up is released in any case.
+            // The node is adopted first, so that the look-up is released in any case.
             let node = entry.entry.map(|&entry| Node::of(tree.clone(), entry));
             match tombolo_core::fs::Name::new(entry.name) {
                 Ok(name) => {

@@ -35,17 +35,18 @@ impl Node {
         Self(Arc::new(LookUp { tree, id: NodeId::ROOT, attr: None }))
     }
 
-    /// Returns its tree.
+    /// Returns the node's tree.
     pub fn tree(&self) -> &Tree {
         &self.0.tree
     }
 
-    /// Returns its number in the session.
+    /// Returns the node's number in the session.
     pub fn id(&self) -> NodeId {
         self.0.id
     }
 
-    /// Returns its attributes at the time of its look-up; fetches them now if there were none.
+    /// Returns the node's attributes at the time of its look-up; fetches them now if the look-up returned
+    /// none.
     pub async fn attr(&self) -> Result<Attr> {
         match self.0.attr {
             Some(attr) => Ok(attr),
@@ -53,12 +54,12 @@ impl Node {
         }
     }
 
-    /// Returns its attributes at the time of its look-up.
+    /// Returns the node's attributes at the time of its look-up, if the look-up returned any.
     pub fn attr_found(&self) -> Option<&Attr> {
         self.0.attr.as_ref()
     }
 
-    /// Requests its current attributes.
+    /// Requests the node's current attributes.
     pub fn attr_now(&self) -> Answer<Attr> {
         self.tree().fs().getattr(&self.tree().cx(), self.id(), None)
     }

@@ -121,7 +121,7 @@ impl Task<'_> {
             Err(error) => Err(error),
         };
         match begun {
-            // Another process removed it.
+            // `Error::NotFound`: another process removed the file.
             Ok(()) | Err(Error::NotFound) => {}
             Err(error) => self.fail(Some(item.name.as_name()), &error),
         }
@@ -158,7 +158,7 @@ impl Task<'_> {
         let Some(level) = self.levels.last_mut() else { return false };
         let Some((name, outcome)) = level.going.next().await else { return false };
         match outcome {
-            // Another process removed it.
+            // `Error::NotFound`: another process removed the directory.
             Ok(()) | Err(Error::NotFound) => {
                 level.removed += 1;
                 self.removal.removed += 1;
@@ -171,7 +171,8 @@ impl Task<'_> {
     async fn finish_level(&mut self) {
         while self.settle().await {}
         let Some(mut level) = self.levels.pop() else { return };
-        // It stays, like the entries left in it, whose failures were reported.
+        // A directory with entries that could not be removed stays too; the failures of those entries were
+        // reported.
         if level.failed > 0 {
             self.note_failure();
             return;

@@ -81,7 +81,7 @@ impl Tree {
         &self.session.fs
     }
 
-    /// Returns the identity of its operations.
+    /// Returns the identity under which the tree's operations run.
     pub fn identity(&self) -> &Identity {
         &self.session.identity
     }

@@ -133,9 +133,9 @@ impl From<&Attr> for WeakAttr {
 /// operation omits `before`, as RFC 1813 §2.6 allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Before the operation.
+    /// Attributes before the change.
     pub before: Option<WeakAttr>,
-    /// After it.
+    /// Attributes after the change.
     pub after: Option<Attr>,
 }
 
@@ -144,7 +144,7 @@ pub struct Change {
 pub enum SetTime {
     /// The server's current time.
     Now,
-    /// This time.
+    /// The given time.
     At(Timestamp),
 }
 

@@ -5,7 +5,7 @@ use super::{Lock, LockFamily, LockKind, LockOwner, LockRange, OpenId};
 /// A granted lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted<T> {
-    /// Opening through which it was taken.
+    /// Opening through which the lock was taken.
     pub open: OpenId,
     /// The lock, with its owner.
     pub lock: Lock,

@@ -16,9 +16,9 @@ use crate::{Answer, Ctx, Error};
 pub enum XattrSet {
     /// Create or replace.
     Any,
-    /// Fail with [`Error::Exists`](crate::Error::Exists) if it exists.
+    /// Fail with [`Error::Exists`](crate::Error::Exists) if the attribute exists.
     Create,
-    /// Fail with [`Error::NoAttribute`](crate::Error::NoAttribute) if it does not.
+    /// Fail with [`Error::NoAttribute`](crate::Error::NoAttribute) if the attribute does not exist.
     Replace,
 }
 
@@ -88,7 +88,7 @@ pub struct Lock {
     pub range: LockRange,
     /// The owner.
     pub owner: LockOwner,
-    /// The owner's process id as its client knows it; returned to clients that test for a conflicting lock.
+    /// Process id of the owner, as its client names it; returned to clients that test for a conflicting lock.
     pub pid: u32,
 }
 

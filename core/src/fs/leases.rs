@@ -28,12 +28,12 @@ pub enum LeaseRequest {
 pub enum LeaseAnswer {
     /// The lease is held.
     Held {
-        /// Its epoch.
+        /// Epoch of the lease.
         epoch: u64,
         /// Term, counted from the request.
         term: Duration,
     },
-    /// Another client waits for it: it must be returned.
+    /// Another client waits for the lease, which must be returned.
     Recalled,
     /// The lease is not held.
     NotHeld {

@@ -11,7 +11,7 @@ use super::{Attr, Change, Mode, NodeId, OpenId};
 pub struct Entry {
     /// The node.
     pub node: NodeId,
-    /// Its attributes.
+    /// The node's attributes.
     pub attr: Attr,
 }
 
@@ -60,7 +60,7 @@ bitflags! {
         const APPEND = 1 << 2;
         /// Truncate to zero length.
         const TRUNCATE = 1 << 3;
-        /// Bypass the host's page cache; aligned transfers.
+        /// Bypass the host's page cache. Buffers, offsets and lengths must be aligned (open(2), O_DIRECT).
         const DIRECT = 1 << 4;
         /// Make each write stable, data and attributes, before it is answered.
         const SYNC = 1 << 5;
@@ -118,7 +118,7 @@ pub struct Create {
 pub struct Created {
     /// The node.
     pub entry: Entry,
-    /// Its opening.
+    /// The opening of the created file.
     pub open: OpenId,
     /// Change of the parent directory.
     pub dir: Change,

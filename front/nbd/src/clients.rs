@@ -12,7 +12,7 @@ use tombolo_host_runtime::lock;
 const MEMORY: BufferLimits =
     BufferLimits { total_bytes: 512 << 20, share_bytes: 128 << 20, retained_bytes: 32 << 20 };
 
-/// A client, identified by what it cannot choose.
+/// A client, identified by a property that it cannot choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Client {
     /// A remote host.

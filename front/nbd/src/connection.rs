@@ -28,10 +28,10 @@ pub(crate) enum ConnectionEnd {
     /// The client is gone, or the connection broke.
     #[error("the client disconnected")]
     Gone,
-    /// The client disconnected by command.
+    /// The client sent NBD_CMD_DISC or NBD_OPT_ABORT.
     #[error("the client ended the session")]
     Leave,
-    /// The server stops.
+    /// This server is stopping.
     #[error("the server is stopping")]
     Stop,
     #[error("the client is too slow in completing a message or receiving replies")]

@@ -147,7 +147,7 @@ impl Nodes {
         table.ring.push_back(Arc::downgrade(&node));
         let evicted = self.evict(&mut table);
         drop(table);
-        // Unlocked, because forgetting calls the file system.
+        // Nodes are dropped outside of the lock, because forgetting calls the file system.
         drop((stale, evicted));
         node
     }
@@ -160,7 +160,7 @@ impl Nodes {
             self.unlink(&mut table, &node);
             out.push(node);
         }
-        // Unlocked, because forgetting calls the file system.
+        // The table is unlocked first, because forgetting calls the file system.
         drop(table);
     }
 

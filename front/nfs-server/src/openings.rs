@@ -150,7 +150,8 @@ impl Drop for Opening {
         task::spawn(async move {
             let cx = backing.ctx();
             let synced = backing.file_system.fsync(&cx, file, SyncScope::All).resolve().await;
-            // Any error: without an opening a failed write-back is no longer reported.
+            // After any error the data count as lost: without an opening a failed write-back is no longer
+            // reported.
             backing.data_lost(&synced);
             backing.file_system.release(&cx, file);
         });
@@ -256,7 +257,7 @@ impl Openings {
         let is_idle =
             |opening: &Opening| now_s.saturating_sub(opening.used_at_s.load(Ordering::Relaxed)) >= idle_s;
         let idle: Vec<_> = self.cache.iter().filter(|(_, opening)| is_idle(opening)).collect();
-        // One by one, outside of the cache's locks, because closing calls the file system.
+        // Closing calls the file system, so openings are removed one by one, outside of the cache's locks.
         for (key, opening) in idle {
             self.cache.remove_if(&key, |cached| Arc::ptr_eq(cached, &opening) && is_idle(cached));
         }

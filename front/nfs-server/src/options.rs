@@ -15,13 +15,13 @@ pub struct ExportOptions {
     pub name: String,
     /// The tree.
     pub export: Arc<dyn Export>,
-    /// Session of the waist that its clients share.
+    /// Session of the waist that the export's clients share.
     pub session: SessionId,
     /// Squashing of callers.
     pub squash: Squash,
     /// Client addresses that may call.
     pub allow: AllowList,
-    /// Durability of changes when they are answered.
+    /// Durability of changes of names and attributes at the time of the reply.
     pub durability: Durability,
     /// Leases of the tree; `None` if the tree may be changed by others than this server.
     pub leases: Option<Arc<LeaseTable>>,
@@ -45,7 +45,8 @@ pub enum Durability {
     /// On stable storage, as required by RFC 1813 §1.5 and §4.8: an answered change survives a loss of power.
     #[default]
     Stable,
-    /// As the host's own changes: an answered change survives the server, but not a loss of power.
+    /// As durable as the host's own changes: an answered change survives a crash of the server, but not a
+    /// loss of power.
     Relaxed,
 }
 

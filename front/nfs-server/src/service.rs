@@ -37,7 +37,7 @@ impl NfsService {
                 carried_out.map(|follows| *data = follows)
             }
             (mount3::PROGRAM, mount3::VERSION) => self.mount(peer, &header, args, &mut results).await,
-            // Boxed, so that its future does not enlarge those of NFS.
+            // The future is boxed, so that it does not enlarge the futures of NFS.
             (side::PROGRAM, side::VERSION) => {
                 let carried_out =
                     Box::pin(self.side(peer, &header, args, record, buffers, &mut results)).await;
@@ -121,7 +121,7 @@ impl NfsService {
             }
             side::Call::Pack(args) => packing::pack(&caller, args, buffers, results).await,
             side::Call::Unpack(args) => {
-                // The same changes as a WRITE's.
+                // An unpack changes the same as a WRITE.
                 let write = nfs3::Procedure::Write;
                 let caller = Caller::new(self, peer, header, write, arguments, arguments_bytes);
                 let _changing = caller.begin_change(args.file).await;

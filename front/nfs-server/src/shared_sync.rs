@@ -27,7 +27,7 @@ enum Outcome {
     Stable,
     /// Shared, because the kernel reports a failure only once.
     Failed(fn() -> Error),
-    /// Not attempted; each waiter retries.
+    /// The sync was not attempted; each waiter retries.
     NotTried,
 }
 

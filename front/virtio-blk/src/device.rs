@@ -30,7 +30,7 @@ pub enum DeviceError {
     /// The serial number is too long.
     #[error("a serial number must have at most {SERIAL_BYTES_MAX} bytes, but this one has {bytes}")]
     Serial {
-        /// Its length.
+        /// Length of the serial number in bytes.
         bytes: usize,
     },
 }

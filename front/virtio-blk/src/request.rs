@@ -44,7 +44,7 @@ impl Request {
     pub(crate) fn receive(chain: Chain) -> Option<Self> {
         let Chain { readable: mut payload, writable: mut space, token, .. } = chain;
         let Some(data_bytes) = space.len().checked_sub(1) else {
-            // No space for a status.
+            // The chain has no space for a status.
             token.complete(0);
             return None;
         };

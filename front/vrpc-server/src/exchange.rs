@@ -73,7 +73,8 @@ impl<'a> Exchange<'a> {
                 let shared = shared.clone();
                 task::spawn(async move {
                     let result = match later.await {
-                        // Not interrupted by the peer: too many requests were pending.
+                        // The interrupt was raised by this server, because too many requests were pending,
+                        // rather than by the peer.
                         Err(Error::Interrupted) if permit.is_none() => Err(Error::Busy),
                         result => result,
                     };

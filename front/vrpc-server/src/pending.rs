@@ -36,7 +36,7 @@ impl Pending {
     /// Interrupts a request at its caller's wish; does nothing if it has been answered.
     pub(crate) fn interrupt(&self, id: u32) {
         let found = self.table().requests.get(&id).cloned();
-        // Unlocked: raising the interrupt may continue the request on this thread.
+        // The table is unlocked first, because raising the interrupt may continue the request on this thread.
         if let Some(interrupt) = found {
             interrupt.raise();
         }

@@ -29,7 +29,7 @@ struct SessionKey {
 /// State of a session.
 #[derive(Debug, Default)]
 enum SessionStage {
-    /// No link yet.
+    /// The session has no link yet.
     #[default]
     Opened,
     Linked(LinkCutter),
@@ -63,7 +63,7 @@ impl ReconnectFence {
                 sessions.insert(key.clone(), stage.clone());
                 return Some(SessionGuard { fence: self.clone(), key, stage });
             };
-            // Unlocked: the session may be dropped together with its link.
+            // The table is unlocked first, because the session may be dropped together with its link.
             drop(sessions);
             supersede(&previous);
             sessions = lock(&self.sessions);

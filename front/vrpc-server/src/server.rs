@@ -82,7 +82,7 @@ impl Service for VrpcServer {
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         let (name, entry) = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
         let ExportEntry { export, options } = entry;
-        // Before anything of the new link exists.
+        // The former link ends before any part of the new link exists.
         let guard = self
             .fence
             .enter(name, client_id(peer), PREVIOUS_LINK_TIMEOUT)

@@ -126,7 +126,7 @@ impl Watcher {
         };
         if let Err(error) = self.shared.epoll.add(&watched.socket, token, Interest::Readable) {
             let link = lock(&self.shared.links).by_token.remove(&token);
-            // Dropped without the lock: the handler ends its link.
+            // The link is dropped without the lock, because its handler ends it.
             drop(link);
             return Err(error.into());
         }
@@ -351,7 +351,7 @@ fn received(
     };
     match answer.map(|answer| packet::send(&watched.socket, &answer.encode(), &[])) {
         Some(Err(Errno::AGAIN)) => Err(ProtocolError::Malformed("the peer does not read the answers".into())),
-        // If the peer is gone, the next event reports it.
+        // If the peer has disconnected, the next event reports it.
         _ => Ok(()),
     }
 }

@@ -89,7 +89,7 @@ pub enum ProtocolError {
 #[derive(Default)]
 pub(super) struct EndState {
     why: OnceLock<EndReason>,
-    /// `true` once it is decided; cheaper to read.
+    /// `true` once the end is decided; cheaper to read.
     is_over: AtomicBool,
     /// Callbacks for the end.
     listeners: Mutex<Vec<Listener>>,

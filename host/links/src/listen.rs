@@ -93,7 +93,7 @@ struct ListenerState {
     links: Arc<Links>,
     /// Users of the peers whose hello is being answered.
     answering: Mutex<Vec<u32>>,
-    /// Notified when one of them was answered.
+    /// Condition variable that is notified when a hello was answered.
     answered: Condvar,
 }
 

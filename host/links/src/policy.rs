@@ -47,7 +47,7 @@ struct Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Identities {
-    /// Its own user, with the groups that it has.
+    /// The process's own user, with its own groups.
     Own,
     /// Any identity.
     Any,
@@ -77,9 +77,9 @@ pub enum PolicyError {
     Unsafe {
         /// The file.
         path: PathBuf,
-        /// Its owner.
+        /// User id of the file's owner.
         uid: u32,
-        /// Its permission bits.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// The file exceeds the maximum length.

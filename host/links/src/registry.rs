@@ -20,7 +20,7 @@ pub struct Announcement {
     pub pid: u32,
     /// Start time, in seconds since 1970.
     pub since_secs: u64,
-    /// Names of its exports.
+    /// Names of the server's exports.
     pub exports: Vec<String>,
     /// Locations to connect to, as users write them: `shm:SOCKET/NAME` and similar.
     pub places: Vec<String>,
@@ -37,9 +37,9 @@ pub struct GuestEntry {
     pub export: String,
     /// Time since when the link has existed, in seconds since 1970.
     pub since_secs: u64,
-    /// State of its heartbeat: "well", "late" or "lost".
+    /// State of the guest's heartbeat: "well", "late" or "lost".
     pub health: String,
-    /// Silence of its heartbeat in milliseconds; 0 while it is well.
+    /// Time since the guest's last heartbeat in milliseconds; 0 while the heartbeat is well.
     #[serde(default)]
     pub silence_ms: u64,
     /// Number of requests answered.
@@ -232,7 +232,7 @@ impl Registry for Directory {
 struct DirectoryRegistration {
     directory: Directory,
     id: String,
-    /// Locked as long as it is open.
+    /// File of the registration, locked as long as it is open.
     lock: File,
 }
 

@@ -305,7 +305,7 @@ pub enum JoinError {
     /// The memory cannot carry a link.
     #[error("unusable shared memory: {0}")]
     Page(#[from] PageError),
-    /// There is no server, or it has another client.
+    /// The page has no server, or its server has another client.
     #[error("no server, or it is serving another client")]
     Busy,
     /// The server refused the link.

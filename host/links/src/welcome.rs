@@ -76,11 +76,11 @@ struct LinkPermit {
 pub struct Guest {
     /// The client.
     pub peer: Peer,
-    /// Time since when it has the link.
+    /// Time at which the link was made.
     pub since: SystemTime,
-    /// State of its heartbeat.
+    /// State of the guest's heartbeat.
     pub health: Health,
-    /// Silence of its heartbeat at the last check, about once a second at a socket.
+    /// Time since the guest's last heartbeat at the last check, about once a second at a socket.
     pub silence: Duration,
     /// Counters of the link; `None` if it is ending.
     pub counts: Option<Counts>,
@@ -129,7 +129,7 @@ impl Links {
     /// Ends all links in order, and makes no more.
     pub(super) fn close(&self) {
         let watcher = lock(&self.watcher).take();
-        // Says goodbye to all, and drops the handlers, which end their links.
+        // Notifies all clients of the end, and drops the handlers, which end their links.
         drop(watcher);
     }
 

@@ -69,7 +69,7 @@ struct SizeClass {
 struct PooledBuffer {
     buffer: Buffer,
     class: usize,
-    /// Pool to return it to. The pool owns its free buffers, not vice versa.
+    /// Pool to which the buffer is returned. The pool owns its free buffers, not vice versa.
     pool: Weak<BufferPool>,
     /// `None` for the server's own buffers.
     account: Mutex<Option<Arc<ConnectionAccount>>>,

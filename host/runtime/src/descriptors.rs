@@ -117,7 +117,7 @@ impl Share {
         self.0.guaranteed()
     }
 
-    /// Returns the maximum that it could have now, if no other took any more.
+    /// Returns the maximum that this share could have now, if no other share took any more.
     pub fn most(&self) -> usize {
         self.guaranteed() + lock(&self.0.budget.left).free.div_ceil(2)
     }
@@ -129,7 +129,8 @@ impl Share {
         let (beyond, beyond_after) = (self.0.beyond(*used), self.0.beyond(after));
         if beyond_after > beyond {
             let mut left = lock(&self.0.budget.left);
-            // As many as it has must stay free for others; the last one may be taken.
+            // As many descriptors as this share has beyond its guaranteed number must stay free for the
+            // others; the last free one may be taken.
             if beyond_after > left.free {
                 return None;
             }

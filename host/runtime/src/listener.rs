@@ -14,7 +14,7 @@ use tombolo_sys::{Errno, packet, socket};
 /// Reason why a socket cannot be bound.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// Another server is listening there.
+    /// Another server is listening at the address.
     #[error("{}: another server is listening", path.display())]
     Busy {
         /// Socket path.

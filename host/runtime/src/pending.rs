@@ -45,7 +45,7 @@ impl<K: Copy + Eq + Hash> Drop for PendingGuard<K> {
         *count -= 1;
         let over = if *count == 0 { all.remove(&self.key) } else { None };
         drop(all);
-        // Outside the lock: waiters may run on this thread.
+        // Interrupts are raised outside of the lock, because waiters may run on this thread.
         over.iter().for_each(|(_, over)| over.raise());
     }
 }

@@ -32,7 +32,7 @@ impl<T: Clone> Promise<T> {
             state.value.get_or_insert(value);
             std::mem::take(&mut state.wakers)
         };
-        // Outside the lock: a waiter may run anything.
+        // Wakers are called outside of the lock, because a waiter may run any code.
         wakers.into_iter().for_each(Waker::wake);
     }
 

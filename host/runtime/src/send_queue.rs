@@ -21,9 +21,9 @@ const BATCH_MAX: usize = 128;
 pub struct Message<T> {
     /// Head of the message.
     pub head: Vec<u8>,
-    /// Data behind it, sent without a copy.
+    /// Data sent after the bytes, without a copy.
     pub data: Source,
-    /// Resources retained until it is sent, such as the memory of the data.
+    /// Resources retained until the message is sent, such as the memory of the data.
     pub held: T,
 }
 

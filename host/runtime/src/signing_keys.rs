@@ -63,7 +63,7 @@ impl Key {
         Ok(Self(bytes))
     }
 
-    /// Returns its bytes, for signing.
+    /// Returns the key's bytes, for signing.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }

@@ -28,7 +28,7 @@ pub fn spawn_boxed(future: Pin<Box<dyn Future<Output = ()> + Send>>) {
     run(task);
 }
 
-/// Not being polled; the next wake-up polls it.
+/// State of a task that is not being polled; the next wake-up polls it.
 const IDLE: u8 = 0;
 /// Being polled by a thread, or in its queue.
 const POLLING: u8 = 1;
@@ -133,14 +133,15 @@ fn run_elsewhere(task: Arc<Task>) {
 fn poll_until_idle(task: &Arc<Task>) {
     let waker = Waker::from(task.clone());
     let mut context = Context::from_waker(&waker);
-    // Taken out for the poll, so that a panic drops it and everything it owns.
+    // The future is taken out for the poll, so that a panic drops it and everything that it owns.
     let Some(mut future) = take(task) else { return };
     loop {
         if let Poll::Ready(()) = future.as_mut().poll(&mut context) {
             task.state.store(DONE, Ordering::Release);
             return;
         }
-        // Put back before the state changes: the next thread to wake it must find it.
+        // The future is put back before the state changes, because the next thread to wake the task must find
+        // it.
         *lock(task) = Some(future);
         if task.state.compare_exchange(POLLING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return;

@@ -233,7 +233,7 @@ impl fmt::Debug for PoolShared {
 
 type JobFn<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 
-/// A job and the destination of its answer.
+/// A job with its state: the function until a thread runs it, then the result until the caller takes it.
 struct QueuedJob<T> {
     phase: Mutex<Phase<T>>,
     deadline: Option<Instant>,
@@ -318,7 +318,8 @@ impl<T> Future for Outcome<T> {
         let mut phase = self.job.lock();
         match &mut *phase {
             Phase::Waiting { .. } if raised => {
-                // Drops the job and everything it owns; the thread that dequeues it finds it gone.
+                // The job and everything that it owns are dropped now; the thread that dequeues it finds the
+                // phase `Taken`.
                 let given_up = std::mem::replace(&mut *phase, Phase::Taken);
                 drop(phase);
                 drop(given_up);
@@ -332,7 +333,7 @@ impl<T> Future for Outcome<T> {
                 Phase::Ended(result) => Poll::Ready(result),
                 _ => Poll::Pending,
             },
-            // Polled after completion: nothing follows.
+            // The future was polled after its completion.
             Phase::Taken => Poll::Pending,
         }
     }

@@ -38,7 +38,7 @@ pub enum StateError {
     Newer {
         /// The directory.
         path: PathBuf,
-        /// Its version.
+        /// Version of the directory.
         found: u32,
     },
     /// The file `version` has no number, or is missing although there are other files.

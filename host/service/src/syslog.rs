@@ -37,7 +37,7 @@ impl Syslog {
     }
 }
 
-/// One line and its severity.
+/// A line of the log and its severity.
 pub(crate) struct Line<'a> {
     syslog: &'a Syslog,
     severity: u8,

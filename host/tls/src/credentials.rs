@@ -132,7 +132,7 @@ impl ServerTls {
 pub enum Presents {
     /// By a certificate (`xprtsec=mtls`).
     Certificate,
-    /// None; only the server is authenticated (`xprtsec=tls`).
+    /// The client presents no certificate; only the server is authenticated (`xprtsec=tls`).
     Nothing,
 }
 
@@ -197,7 +197,7 @@ impl<T> LoadedFiles<T> {
     /// Loads the files. A revocation list is required if one was present `before`, or if a CA is marked as
     /// revoking.
     fn of(dir: &Path, make: Make<T>, before: bool) -> Result<Self, SetupError> {
-        // Taken before reading, so that concurrent changes cause a reload.
+        // The stamp is taken before reading, so that concurrent changes cause a reload.
         let stamp = stamp(dir);
         // An unreadable file is reported further down.
         let authority = read(&dir.join(CA_FILE)).unwrap_or_default();

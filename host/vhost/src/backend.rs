@@ -159,7 +159,8 @@ impl Connection {
         let indirect = features & FEATURE_INDIRECT != 0;
         let event_index = features & FEATURE_EVENT_INDEX != 0;
         let rings = Rings::new(&memory, control.size, addresses, indirect).map(Arc::new);
-        // Set before attaching, which writes late chains to the used ring and must mark them.
+        // The log is set before attaching, which writes late chains to the used ring and must log those
+        // writes.
         control.queue.set_log(log.clone());
         let Some((rings, run)) =
             rings.and_then(|rings| control.attach(rings, in_flight.clone(), is_first_start, event_index))
@@ -423,7 +424,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
         let addresses = RingAddresses { descriptors, available, used };
         let log_address = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG).then_some(log);
         let control = self.queue(index)?;
-        // Only this message has the log address of the used ring; a running queue keeps its rings.
+        // A message with unchanged ring addresses sets the log address of the used ring. A running queue
+        // keeps its rings.
         if control.started && control.addresses == Some(addresses) {
             control.log_address = log_address;
             return self.apply_queue_log(index);
@@ -459,8 +461,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
         let state = VhostUserVringState::new(index, u32::from(control.next));
         if was_started && !self.queues.iter().any(|control| control.started) {
             device.stopped();
-            // Migrating: the guest continues elsewhere. A guest that only stops, for example to reboot, keeps
-            // its turn.
+            // A guest with a dirty log is migrating: it continues on another host. A guest that only stops,
+            // for example to reboot, keeps its turn.
             if self.is_logging() {
                 self.turn.pass();
             }

@@ -121,7 +121,7 @@ impl QueueLog {
     /// Marks the used ring. One byte of the log covers eight pages, so the whole ring costs no more than an
     /// entry.
     pub(crate) fn used_ring(&self) {
-        // Checked in `new`.
+        // The range was checked in `new`.
         let _ = self.log.mark(self.used, self.used_len);
     }
 

@@ -21,7 +21,7 @@ const USED_INDEX: usize = 14;
 const HEADER_LEN: usize = 16;
 
 const ENTRY_LEN: usize = 16;
-/// One byte, followed by padding.
+/// Offset of the in-flight flag, which has one byte followed by padding.
 const IS_UNDER_WAY: usize = 0;
 const NEXT: usize = 6;
 const COUNTER: usize = 8;
@@ -159,7 +159,7 @@ impl InFlight {
     pub(crate) fn recover(&self, used: u16, available: u16) -> Result<Vec<u16>, OutOfBounds> {
         match used.wrapping_sub(self.load(USED_INDEX)?) {
             0 => {}
-            // The process ended between the used ring's index and this record of it: that chain has been
+            // The process ended after it moved the used index and before it recorded that: the chain has been
             // returned.
             1 => {
                 let head = self.load(LAST_HEAD)?;

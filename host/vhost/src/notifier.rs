@@ -29,7 +29,7 @@ impl Notifier {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     epoll: OwnedFd,
-    /// Held open while it is watched.
+    /// Kick descriptor, held open while it is watched.
     _kick: Option<OwnedFd>,
 }
 

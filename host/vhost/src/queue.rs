@@ -270,8 +270,8 @@ impl AvailableSide {
     fn begin(&self, head: u16) -> Result<Chain, QueueFault> {
         let (readable, writable) = self.rings.table.walk(&self.memory, head, self.limits)?;
         if let Some(in_flight) = &self.in_flight {
-            // Locked: the guest may reuse a head once it sees the used index, before `hand_back` has cleared
-            // the head's mark.
+            // The queue is locked, because the guest may reuse a head once it sees the used index, before
+            // `hand_back` has cleared the head's mark.
             let _used = self.queue.lock();
             in_flight.take(head)?;
         }

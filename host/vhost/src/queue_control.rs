@@ -42,10 +42,10 @@ pub(crate) struct StopState {
 /// Kick mechanism of the guest.
 #[derive(Default)]
 pub(crate) enum Kick {
-    /// Not set yet: the queue is stopped.
+    /// No kick descriptor is set yet: the queue is stopped.
     #[default]
     Unset,
-    /// None: the queue is polled.
+    /// The front end gave no kick descriptor: the queue is polled.
     Never,
     Descriptor(OwnedFd),
 }

@@ -189,7 +189,8 @@ impl Acceptor {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
-                // Usually a lack of descriptors: other guests continue, and the end of one resolves it.
+                // The usual cause is a lack of descriptors: other guests continue, and the end of one frees
+                // some.
                 tracing::warn!(%error, "cannot accept a guest");
                 thread::sleep(Duration::from_millis(100));
                 return;
@@ -210,7 +211,7 @@ impl Acceptor {
         let second = stream.try_clone()?;
         let turn = Turn::new(self.turns.clone(), id)?;
         let (shared, settings) = (self.shared.clone(), self.settings);
-        // Registered before its thread runs, so that the thread can mark it as gone.
+        // The guest is registered before its thread runs, so that the thread can mark it as disconnected.
         let mut guests = self.shared.guests();
         guests.insert(id, Guest { stream: second, thread: None, has_left: false });
         let thread = thread::Builder::new().name(format!("guest-{id}")).spawn(move || {
@@ -246,7 +247,7 @@ impl Acceptor {
     fn disconnect_all(&self) {
         let guests: Vec<Guest> = self.shared.guests().drain().map(|(_, guest)| guest).collect();
         for guest in &guests {
-            // Fails if the guest has left already.
+            // The shutdown fails if the guest has already disconnected.
             let _ = guest.stream.shutdown(Shutdown::Both);
         }
         for thread in guests.into_iter().filter_map(|guest| guest.thread) {
@@ -289,7 +290,7 @@ fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Set
                 Err(error) => break error,
             }
         }
-        // An error recurs below, where it is reported.
+        // An error recurs in the code below, which reports it.
         let _ = change.inspect_next(&second);
         match messages.handle_request() {
             Ok(()) | Err(Error::SocketRetry(_)) => {}

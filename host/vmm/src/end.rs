@@ -15,9 +15,10 @@ use crate::monitor::{Monitor, MonitorError};
 pub enum End {
     /// The guest was reset, by itself or by a kernel panic, and must be booted.
     Reset,
-    /// Another reason in QEMU's words: `guest-shutdown`, `guest-panic`, `host-qmp-quit`, `host-signal`…
+    /// A reason other than the above, in QEMU's words: `guest-shutdown`, `guest-panic`, `host-qmp-quit`,
+    /// `host-signal`…
     Other(String),
-    /// No reason reported: the VMM was killed, or has failed.
+    /// The VMM reported no reason: it was killed, or has failed.
     Unsaid,
 }
 
@@ -74,7 +75,8 @@ fn log_event(message: &Value) {
 /// Receives the events of a VMM on its monitor until it closes the connection, usually because it ends. All
 /// events are read, so that it is never blocked.
 pub(crate) fn receive_events(mut stream: UnixStream) -> End {
-    // Effective once the VMM has sent its greeting; an error shows below.
+    // The command takes effect once the VMM has sent its greeting; a failed write shows when events are
+    // received.
     let _ = stream.write_all(b"{\"execute\": \"qmp_capabilities\"}\n");
     let mut monitor = Monitor::from_stream(stream, RECEIVE_TIMEOUT);
     let mut end = End::Unsaid;

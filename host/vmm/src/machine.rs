@@ -47,7 +47,7 @@ pub struct Launch<'a> {
     pub name: &'a str,
     /// Memory file, of the memory's size.
     pub memory: &'a Path,
-    /// Socket of its disk, a vhost-user-blk device.
+    /// Socket of the VM's disk, a vhost-user-blk device.
     pub disk: &'a Path,
     /// Path of the monitor socket, which QEMU creates.
     pub monitor: &'a Path,
@@ -56,7 +56,7 @@ pub struct Launch<'a> {
     /// Generation id (`vmgenid`): a guest that finds a new one knows that it was cloned, and reseeds its
     /// random numbers.
     pub generation: &'a str,
-    /// `true` if it waits for a device state.
+    /// `true` if the VMM waits for a device state.
     pub incoming: bool,
 }
 

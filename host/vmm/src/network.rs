@@ -21,7 +21,7 @@ pub enum Network {
     },
     /// An existing TAP device.
     Tap {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
     },
 }
@@ -87,7 +87,7 @@ impl Monitor {
     pub fn plug(&mut self, mac: &str) -> Result<(), MonitorError> {
         let card = json!({
             "driver": "virtio-net-pci", "id": CARD, "netdev": NETWORK, "bus": NETWORK_SLOT, "mac": mac,
-            // No network boot.
+            // An empty option ROM disables network boot.
             "romfile": "",
         });
         self.execute("device_add", &card).map(drop)

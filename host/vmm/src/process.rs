@@ -33,7 +33,8 @@ pub fn spawn(mut command: Command) -> io::Result<(Child, Events)> {
     let listening = thread::Builder::new().name("vmm-events".into()).spawn(move || {
         ends_with_this_thread(&mut command, Death::Killed);
         let child = apply_filter(&filter).map_err(io::Error::other).and_then(|()| command.spawn());
-        // Then only the VMM holds the other end of the connection, which closes with it.
+        // With the command dropped only the VMM holds the other end of the connection, which closes with the
+        // VMM.
         drop(command);
         let number = child.as_ref().ok().map(Child::id);
         let _ = sender.send(child);

@@ -41,7 +41,7 @@ pub struct Rule {
 pub enum When {
     /// All calls.
     Always,
-    /// Only the `n`th call, counted from 1.
+    /// The `n`th call only, counted from 1.
     Nth(u64),
     /// Every `n`th call.
     Every(u64),

@@ -45,7 +45,7 @@ impl FileDisk {
         options: &OpenOptions,
     ) -> Result<Arc<Self>, OpenError> {
         let OpenOptions { read_only, block_bytes, .. } = *options;
-        // Checked before anything is opened.
+        // The block size is checked before any file is opened.
         Geometry::of_file(0).in_blocks(block_bytes)?;
         let file = find_and_open(&*fs, &cx, path, read_only).await?;
         // From this point the file is closed on drop.
@@ -53,7 +53,7 @@ impl FileDisk {
         if options.locks {
             file.lock(read_only).await?;
         }
-        // Read after locking, when no other user changes it.
+        // The attributes are read after locking, when no other user changes the file.
         let attr: Attr = file.fs.getattr(&file.cx, file.file.node, Some(file.file)).resolve().await?;
         if attr.size > SIZE_BYTES_MAX {
             return Err(OpenError::Size(attr.size));

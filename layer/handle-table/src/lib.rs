@@ -57,7 +57,7 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// Not a table, or one of a newer version. The file is left unchanged.
+    /// The file is no table, or one of a newer version. It is left unchanged.
     #[error("{}: not a table of file handles, or of an unsupported version", path.display())]
     Foreign {
         /// The table.

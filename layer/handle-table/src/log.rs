@@ -215,7 +215,7 @@ pub(super) fn read(from: &mut impl Read, mut replay: impl FnMut(Record)) -> io::
         record.clear();
         from.take(MARK_BYTES as u64).read_to_end(&mut record)?;
         let len = record.first_chunk().map_or(0, |len| u32::from_le_bytes(*len) as usize);
-        // At most the length of a record: the remainder may be damage of any length.
+        // At most the length of a record is read: the remainder may be damage of any length.
         from.take(len.min(FIXED_BYTES + NAME_MAX) as u64).read_to_end(&mut record)?;
         match decode(&record) {
             Some((found, _)) => replay(found),

@@ -10,9 +10,9 @@ use super::log::{FileIdentity, Id, Location, Log, Record};
 
 struct File {
     identity: FileIdentity,
-    /// `None` once it has lost its known name.
+    /// Location of the file; `None` once the file has lost its known name.
     location: Option<Location>,
-    /// `true` if it may have other names; also after a restart, when that is unknown.
+    /// `true` if the file may have other names; also after a restart, when that is unknown.
     has_names: bool,
     age: u64,
 }
@@ -91,8 +91,8 @@ impl Table {
         }
         let Some(file) = self.files.get(&was) else { return };
         let identity = file.identity;
-        // It cannot be seen again: it is deleted, or indistinguishable from the next file with its inode
-        // number.
+        // A file without names is deleted, and one without a generation is indistinguishable from the next
+        // file with its inode number.
         let is_gone = !file.has_names || identity.generation == 0;
         self.put(was, identity, None);
         if is_gone {

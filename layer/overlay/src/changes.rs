@@ -19,7 +19,7 @@ static ZEROES: LazyLock<Region> = LazyLock::new(|| Region::heap(BLOCK_BYTES as u
 
 fn zeroes(len: usize) -> Source {
     let mut source = Source::new();
-    // Always less than a block.
+    // `len` is always less than a block, so `push` cannot fail.
     let _ = source.push(&ZEROES, 0, len);
     source
 }

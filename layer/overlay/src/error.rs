@@ -4,7 +4,7 @@ use tombolo_core::block::BlockSizeError;
 /// Reasons why an overlay cannot be used or created.
 #[derive(Debug, ThisError)]
 pub enum OverlayError {
-    /// No overlay header.
+    /// The file has no overlay header.
     #[error("not an overlay")]
     NotAnOverlay,
     /// The base's blocks are larger than those of an overlay.
@@ -29,7 +29,7 @@ pub enum OverlayError {
         /// Length required by the header, in bytes.
         wanted: u64,
     },
-    /// Sealed, but its pages have changed since.
+    /// The overlay is sealed, but its contents have changed since.
     #[error("the overlay has changed since it was sealed, or is an incomplete copy")]
     Torn,
     /// Sealed, but opened for writing.
@@ -40,7 +40,7 @@ pub enum OverlayError {
         "the base image has changed since this overlay was created, so the overlay is unusable; restore the original base (size and modification time)"
     )]
     BaseChanged,
-    /// The memory for its states belongs to another overlay.
+    /// The memory for the overlay's states belongs to another overlay.
     #[error("the memory for unflushed changes belongs to another overlay or another version of this program")]
     OtherMemory,
     /// The length is zero or too large.

@@ -194,7 +194,7 @@ impl Overlay {
 }
 
 impl Overlay {
-    /// Returns `true` if it was sealed when opened.
+    /// Returns `true` if the overlay was sealed when opened.
     pub fn is_sealed(&self) -> bool {
         self.0.is_sealed
     }

@@ -194,7 +194,7 @@ impl States {
         }
         let taken = |segment: u64| {
             let page = self.page(segment)?;
-            // Before the words are read: later changes make the page dirty again.
+            // The flag is cleared before the words are read: later changes make the page dirty again.
             page.is_dirty.swap(false, Ordering::AcqRel).then(|| (segment, page.bytes()))
         };
         (0..self.segments()).filter_map(taken).collect()

@@ -135,7 +135,8 @@ impl Execution<'_> {
         })
     }
 
-    /// Keeps the outcome of a performed operation.
+    /// Records the outcome of an executed operation for its duplicates. A transient failure is not recorded:
+    /// the duplicate executes the operation again.
     fn keep<R: Reply>(self, entry: RunningEntry, result: Result<R>) -> Answer<R> {
         let reply = match result {
             Ok(reply) => reply,

@@ -32,7 +32,7 @@ pub(super) enum ExpectedEffect {
 pub(super) struct Intent {
     /// The operation.
     pub op: Op,
-    /// Its effect.
+    /// Effect of the operation.
     pub effect: RecordedEffect,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct NamedEntry {
 /// happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// None: others could have the same effect.
+    /// No exclusive effect: other operations could have the same effect.
     Nothing,
     /// Digest of a name and the node it led to.
     Taken(u64),

@@ -26,7 +26,7 @@ pub(super) enum Outcome {
 /// The means to find a node again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeMark {
-    /// By its handle.
+    /// Mark by the node's persistent handle.
     Handle(PersistentHandle),
     /// Without handles: the node's name must still lead to this inode.
     Inode(Inode),

@@ -182,7 +182,7 @@ impl<'a> Reconciler<'a> {
         Ok(match self.present_entry(at)? {
             PresentEntry::Nothing => Verdict::yes(true),
             PresentEntry::Node(present) if present.inode == before => Verdict::no(true),
-            // Another client's change followed ours, or preceded it.
+            // The name leads to another node: another client's change followed the removal, or preceded it.
             PresentEntry::Node(_) | PresentEntry::NoParent => Verdict::yes(false),
         })
     }
@@ -237,7 +237,7 @@ impl<'a> Reconciler<'a> {
                 Verdict::yes(true)
             }
             (XattrChange::Remove, _, None) => Verdict::yes(true),
-            // Another request's change preceded ours, or followed it.
+            // The value is neither of the two: another request's change preceded this one, or followed it.
             _ => Verdict::no(false),
         })
     }

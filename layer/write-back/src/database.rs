@@ -124,7 +124,7 @@ pub(crate) fn commit(
             ])?;
         }
     }
-    // These data are in their files, or obsolete.
+    // The data of all pieces are in their files by now, or obsolete.
     if is_emptied {
         database.prepare_cached("delete from pieces")?.execute([])?;
     }

@@ -12,7 +12,7 @@ pub(crate) struct Extents(BTreeMap<u64, u64>);
 pub(crate) struct Delta {
     /// Starts of removed ranges.
     pub gone: Vec<u64>,
-    /// Range that replaces them, if any.
+    /// Range that replaces the removed ones, if any.
     pub new: Option<Range<u64>>,
     /// Change of the number of bytes.
     pub added: i64,

@@ -313,7 +313,7 @@ impl Shared {
             pause = (begun.elapsed() * PAUSE_PER_WRITE).clamp(PAUSE_MIN, PAUSE_MAX);
             unproven.sums.clear();
             let change = batch.change;
-            // Outside the lock, since this may remove files.
+            // The batch is dropped outside of the lock, because the drop may remove files.
             drop(batch);
             {
                 let mut pending = self.pending();
@@ -369,7 +369,7 @@ impl Shared {
             batch.blocks.write_again()?;
         }
         let added = batch.pieces_bytes;
-        // Before the flush: later overwrites belong to a later group.
+        // The checksums are taken before the flush: later overwrites belong to a later group.
         let sums = batch.blocks.sums(&mut unproven.sums)?;
         let is_emptied = unproven.pieces_bytes + added > PIECES_BYTES_MAX;
         unproven.is_unwritten = true;
@@ -387,7 +387,7 @@ impl Shared {
         }
         batch.files.values().try_for_each(DataFile::sync)?;
         if !batch.files.is_empty() {
-            // Makes the names of new files stable.
+            // Syncing the directory makes the names of new files stable.
             File::open(self.files.dir()).and_then(|dir| dir.sync_all()).map_err(Error::io)?;
         }
         Ok(())

@@ -194,7 +194,7 @@ impl Shared {
         let tree = self.tree();
         let refused_nodes = if tree.is_clean() { 0 } else { refused_nodes };
         let refused = (tree.refused_count() + refused_nodes) as u64;
-        // Read last, so that none of the others exceeds it.
+        // `tree.change` is read last, so that no other position exceeds it.
         Watermarks { change: tree.change, on_disk, at_origin, refused, settled }
     }
 
@@ -208,7 +208,7 @@ impl Shared {
         let done = work(&mut tree)?;
         tree.change += 1;
         let batch = tree.take_batch();
-        // Under the lock, so that groups contain changes in their order.
+        // The batch is added under the tree's lock, so that groups contain changes in order.
         let ticket = self.journal.add(batch);
         drop(tree);
         self.control.made_dirty();
@@ -242,7 +242,7 @@ impl Shared {
     pub(crate) async fn wait_for_room(&self, bytes: u64) -> Result<()> {
         loop {
             let freed = {
-                // Locked first, so that space freed after the check notifies this waiter.
+                // The lock is taken first, so that space freed after the check notifies this waiter.
                 let mut room = lock(&self.room);
                 let dirty_bytes = self.tree().dirty_bytes;
                 let is_full = dirty_bytes > 0 && dirty_bytes + bytes > self.options.dirty_bytes_max;
@@ -289,7 +289,7 @@ impl Shared {
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        // Without interrupts or a deadline, as the work is short.
+        // The job has neither interrupt nor deadline, because the work is short.
         self.lane.run(&Ctx::root(SESSION), work).resolve().await
     }
 }

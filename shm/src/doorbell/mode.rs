@@ -8,8 +8,8 @@ use crate::doorbell::umwait;
 /// A consumer's waiting strategy. Each side chooses its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// Polls continuously, yielding its processor now and then lest a producer on the same one starve. Costs
-    /// a processor.
+    /// Polls continuously, yielding the processor now and then so that a producer on the same processor can
+    /// run. Occupies a processor.
     Poll,
     /// Sleeps at once. Costs a wake-up per message.
     Event,

@@ -39,8 +39,8 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Ringer<W, M> {
     #[inline]
     pub fn ring(&self) {
         let Some(notify_flag) = &self.notify_flag else { return };
-        // Orders the messages before the load of the notify flag; the sleeper orders its flag before its
-        // poll.
+        // This fence orders the messages before the load of the notify flag; the sleeper orders its flag
+        // before its poll.
         W::fence();
         let sleep = notify_flag.load(Acquire);
         if sleep % 2 == 1 && sleep != self.ended.load(Relaxed) {
@@ -57,8 +57,8 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Ringer<W, M> {
     fn wake(&self, sleep: u32) {
         self.doorbell.bump();
         self.doorbell.wake();
-        // Not earlier: another thread that finds this sleep ended must not rely on a ring that is still
-        // pending.
+        // The sleep is marked as ended only after the wake-up: another thread that finds the mark must not
+        // rely on a ring that is still pending.
         self.ended.swap(sleep, AcqRel);
         self.rings.fetch_add(1, Relaxed);
     }

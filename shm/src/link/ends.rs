@@ -49,7 +49,7 @@ impl Epoch {
 pub enum DoorbellKind {
     /// A shared futex on the word in the producer's header; both sides run on one kernel.
     Futex,
-    /// None (a guest and its host): a sleeper polls at intervals.
+    /// No doorbell (a guest and its host): a sleeper polls at intervals.
     Silent,
 }
 

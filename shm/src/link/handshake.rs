@@ -127,7 +127,7 @@ impl ServerHandshake {
             return self.take(owner, now);
         }
         if self.page.owner.load(Ordering::SeqCst) != self.token {
-            // Another server took over: we were stopped for longer than its timeout.
+            // Another server owns the page, because this process was stopped for longer than its timeout.
             self.watch = Watch::of(&self.own, now);
             self.state = ServerState::Foreign { owner: self.page.owner.load(Ordering::SeqCst) };
             return Ok(ServerStep::Busy);
@@ -145,7 +145,7 @@ impl ServerHandshake {
                 self.state = ServerState::Claimed { until: now + HELLO_TIMEOUT };
             }
             ServerState::Claimed { .. } if client_is_in(Phase::Greeted) => {
-                // Copied once.
+                // The message is copied once, then checked: the client may change the page.
                 match self.page.message(Role::Client) {
                     Ok(Message::Hello(hello)) => {
                         self.state = ServerState::HelloReceived;
@@ -245,7 +245,7 @@ impl ServerHandshake {
         &self.watch
     }
 
-    /// Takes the page if it has no owner, or a dead one.
+    /// Takes the page if it has no owner, or if its owner is dead.
     fn take(&mut self, owner: u32, now: Instant) -> Result<ServerStep, PageError> {
         let current = self.page.owner.load(Ordering::SeqCst);
         if current != owner {
@@ -313,7 +313,7 @@ enum ClientState {
 pub enum ClientStep {
     /// No event.
     Nothing,
-    /// There is currently no server, or it has another client.
+    /// The page currently has no server, or its server has another client.
     Busy,
     /// The server refused.
     Refused(Refused),
@@ -456,7 +456,7 @@ impl ClientHandshake {
     }
 
     fn give_up(&mut self, phase: Phase) {
-        // Unless another client owns the page by now: the stage is that client's.
+        // If another client owns the page by now, the stage is that client's and stays.
         if self.page.claim.load(Ordering::SeqCst) == self.token {
             self.page.set_stage(Role::Client, Stage { attempt: self.attempt, phase });
         }

@@ -59,7 +59,7 @@ pub struct Hello {
     pub slots: u32,
     /// Maximum number of slots of the back ring.
     pub back_slots: u32,
-    /// Size of its memory; the server may use less.
+    /// Size of the client's memory; the server may use less.
     pub bytes: u64,
     /// Incarnation of the client.
     pub client: Incarnation,
@@ -121,7 +121,7 @@ pub enum RefusalCode {
     Memory,
     /// No common doorbell.
     Doorbell,
-    /// The operator does not allow it.
+    /// The server's policy does not allow the link.
     NotAllowed,
     /// No such export.
     NoExport,

@@ -31,8 +31,8 @@ pub struct ForwardRegion {
 pub struct RegionForwarded {
     /// Domain.
     pub domain: Domain,
-    /// `true` if references may address its memory from now on. Otherwise the number stays unknown on this
-    /// link.
+    /// `true` if references may address the region's memory from now on. Otherwise the number stays unknown
+    /// on this link.
     pub is_known: bool,
 }
 

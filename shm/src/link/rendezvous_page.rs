@@ -40,7 +40,7 @@ const MAGIC: [u8; 8] = *b"TMBLPAGE";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Phase {
-    /// No process.
+    /// No process uses the page.
     Closed = 0,
     /// The server waits for a client.
     Open = 1,
@@ -73,7 +73,7 @@ pub enum PageError {
         /// Size, in bytes.
         bytes: u64,
     },
-    /// No server has used it yet.
+    /// No server has initialised the page yet.
     #[error("no server has used the file yet")]
     Blank,
     /// Unsupported version.

@@ -35,7 +35,7 @@ pub enum RegionError {
     Size {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file in bytes.
         bytes: u64,
     },
     /// The file belongs to another user, or is world-writable.
@@ -43,9 +43,9 @@ pub enum RegionError {
     NotOurs {
         /// The file.
         path: PathBuf,
-        /// Its owner's user id.
+        /// User id of the file's owner.
         owner: u32,
-        /// Its permissions.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// The file is in use by a server.
@@ -63,7 +63,7 @@ pub enum RegionError {
     /// There are several such devices, and none was requested.
     #[error("several ivshmem devices, specify one of {}", found.join(", "))]
     Several {
-        /// Their addresses.
+        /// PCI addresses of the devices.
         found: Vec<String>,
     },
     /// The mapping failed.

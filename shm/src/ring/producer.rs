@@ -51,7 +51,7 @@ impl<C: CellsMut> Producer<C> {
         for (word, value) in message.tail().into_iter().enumerate() {
             self.cells.store(slot, word + 1, value, Relaxed);
         }
-        // Stored last, ordered after the other words.
+        // The head is stored last, ordered after the other words.
         self.cells.store(slot, 0, message.head(self.cursor.stamp), Release);
         self.cursor.advance(self.cells.count());
         self.next.store(self.cursor.slot, Relaxed);

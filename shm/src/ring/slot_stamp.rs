@@ -35,7 +35,7 @@ impl SlotStamp {
     }
 }
 
-/// One side's position: the next slot, and its stamp.
+/// Position of one side: the next slot, and its stamp.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor {
     pub(super) slot: usize,

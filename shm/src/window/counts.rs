@@ -8,12 +8,14 @@ use crate::cells::{Cells, CellsMut};
 /// The line of the header whose first word is the epoch.
 const EPOCH_LINE: usize = 2;
 
-/// One change in progress: the lower 16 bits of a slot. There are fewer threads than that.
+/// Increment of a slot while a change is in progress: the lower 16 bits count such changes, of which there
+/// are at most as many as threads.
 const UNDER_WAY: u64 = 1;
-/// One completed change: the upper 48 bits, which last for years at a million changes per second.
+/// Increment of a slot for a completed change: the upper 48 bits count these, and wrap after nine years at a
+/// million changes per second.
 const DONE: u64 = 1 << 16;
 
-/// The counts of a window, in the byte order of the kernel that both sides share. Slot numbers wrap.
+/// Change counters of a window, in the byte order of the kernel that both sides share. Slot numbers wrap.
 #[derive(Clone, Debug)]
 pub struct Counts<L> {
     head: L,

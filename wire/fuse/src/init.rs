@@ -76,7 +76,7 @@ bitflags! {
         const SUBMOUNTS = 1 << 27;
         /// The server clears set-user-id bits when requested.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
-        /// SETXATTR has its long form.
+        /// SETXATTR requests have the extended header.
         const SETXATTR_EXT = 1 << 29;
         /// `flags2` is valid.
         const INIT_EXT = 1 << 30;

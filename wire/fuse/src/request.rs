@@ -164,7 +164,7 @@ pub struct Ioctl<'a> {
     pub output_bytes_max: u32,
 }
 
-/// One request.
+/// A decoded request with its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each field is what its operation's row in docs/protocols/fuse.md says")]
 pub enum Request<'a> {

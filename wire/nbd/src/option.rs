@@ -85,7 +85,7 @@ pub enum ClientOption<'a> {
     MetaContext {
         /// Name of the export.
         export: &'a str,
-        /// `true` to select them.
+        /// `true` to select the contexts, `false` to list them.
         set: bool,
         /// Queries; in `LIST`, none means all.
         queries: Strings<'a>,

@@ -89,7 +89,7 @@ xdr_enum! {
     /// Required stability of written data when answered (§3.3.7, `stable_how`).
     #[derive(PartialOrd, Ord)]
     pub enum StableHow {
-        /// None.
+        /// The server need not make the data stable before it replies.
         Unstable = 0,
         /// The data, and the metadata needed to find them.
         DataSync = 1,
@@ -248,7 +248,7 @@ xdr_struct! {
     pub struct LinkArgs<'a> {
         /// The node.
         pub file: FileHandle<'a>,
-        /// Its new name.
+        /// New name of the file.
         pub link: DirOpArgs<'a>,
     }
 }

@@ -45,7 +45,7 @@ xdr_enum! {
         Stale = 70,
         /// Too many levels of remote in path.
         Remote = 71,
-        /// Not a handle of this server.
+        /// The handle is not one of this server.
         BadHandle = 10_001,
         /// The guard of a SETATTR does not match.
         NotSync = 10_002,

@@ -44,7 +44,7 @@ xdr_struct! {
     pub struct LookupOk<'a> {
         /// The node.
         pub object: FileHandle<'a>,
-        /// Its attributes.
+        /// Attributes of the object.
         pub attributes: PostOpAttr,
         /// The directory's attributes.
         pub dir_attributes: PostOpAttr,
@@ -113,7 +113,7 @@ xdr_struct! {
     pub struct CreateOk<'a> {
         /// Handle of the node (`post_op_fh3`).
         pub object: Option<FileHandle<'a>>,
-        /// Its attributes.
+        /// Attributes of the object.
         pub attributes: PostOpAttr,
         /// Change of the directory.
         pub dir_wcc: WccData,

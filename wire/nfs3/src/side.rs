@@ -97,7 +97,7 @@ xdr_struct! {
     pub struct ListArgs<'a> {
         /// The directory.
         pub dir: FileHandle<'a>,
-        /// Position in its listing; 0: the beginning.
+        /// Position in the directory's listing; 0: the beginning.
         pub cookie: Cookie3,
         /// Verifier of the cookie, as in READDIRPLUS.
         pub verifier: CookieVerifier,

@@ -33,7 +33,7 @@ pub fn to_status(error: &Error) -> Status {
         Error::BadType => Status::BadType,
         Error::InvalidArgument | Error::SymlinkLoop | Error::Overflow | Error::NotDevice => Status::Inval,
         Error::NotSupported | Error::NotImplemented | Error::NoAttribute => Status::NotSupp,
-        // In use: refused, not to be retried until it is free.
+        // The file is in use: the call is refused, and the client must not retry it until the file is free.
         Error::Busy | Error::TextBusy => Status::Acces,
         // Transient: the client should wait and retry.
         Error::WouldBlock
@@ -43,7 +43,7 @@ pub fn to_status(error: &Error) -> Status {
         | Error::NoMemory
         | Error::TooManyOpen
         | Error::Disconnected => Status::Jukebox,
-        // No procedure can provoke these: an error of the server itself.
+        // No procedure can cause these errors, so the server itself is faulty.
         Error::BadOpen | Error::Deadlock => Status::ServerFault,
         Error::Io { .. } => Status::Io,
     }

@@ -25,7 +25,7 @@ pub enum Protocol {
 pub struct Mapping {
     /// The program.
     pub program: u32,
-    /// Its version.
+    /// Version of the program.
     pub version: u32,
     /// Transport.
     pub protocol: Protocol,

@@ -56,7 +56,7 @@ pub enum RecordError {
 /// The contents at the front of the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordScan {
-    /// Nothing complete.
+    /// The bytes contain no complete record.
     Nothing {
         /// Number of further bytes required for another result; at most one mark or one whole record.
         missing_bytes: usize,

@@ -111,9 +111,9 @@ flags! {
     AccessMask: Self::all().bits(), |mask: Self| mask.bits(), |bits| Ok(Self::from_bits_retain(bits));
     RenameFlags: Self::all().bits(), |flags: Self| flags.bits(), |bits| Ok(Self::from_bits_retain(bits));
     AllocateMode: Self::all().bits(), |mode: Self| mode.bits(), |bits| Ok(Self::from_bits_retain(bits));
-    // Set for the data alone.
+    // The bit is set for the data alone.
     SyncScope: 1, |what| u8::from(what == Self::Data), |bit| Ok(if bit == 0 { Self::All } else { Self::Data });
-    // Set for a hole.
+    // The bit is set for a hole.
     Whence: 1, |whence| u8::from(whence == Self::Hole), |bit| Ok(if bit == 0 { Self::Data } else { Self::Hole });
     XattrSet: XATTR_CREATE | XATTR_REPLACE, xattr_bits, xattr_set;
 }

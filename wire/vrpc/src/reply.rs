@@ -129,7 +129,8 @@ macro_rules! replies {
                 Ok(())
             }
 
-            // Constructed in place: an answer has a few hundred bytes, and moving it would be costly.
+            // The answer is constructed in place, because it has a few hundred bytes, and moving it would be
+            // costly.
             fn get(answer: Answer, from: &mut Decoder<'a>) -> Result<Outcome<'a>, DecodeError> {
                 Ok(Ok(match answer {
                     $(Answer::$name => {

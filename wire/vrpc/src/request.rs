@@ -115,7 +115,7 @@ macro_rules! requests {
                 Ok(())
             }
 
-            // Constructed in place: moving a request would be costly.
+            // The request is constructed in place, because moving it would be costly.
             fn get(kind: Kind, header: Header, from: &mut Decoder<'a>) -> Result<(Header, Self), DecodeError> {
                 let request = match kind {
                     $(Kind::$name => {

@@ -150,7 +150,7 @@ impl Image {
 
     fn discard(&self, range: Range) -> Result<()> {
         match self.exclusive().discard_to_any(range.offset, range.len_bytes) {
-            // Less than a cluster, or a version 2 image: the data may stay.
+            // The range is less than a cluster, or the image has version 2: the data may stay.
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
             result => result.map_err(failed),
         }

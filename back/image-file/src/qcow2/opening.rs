@@ -25,7 +25,7 @@ use crate::opening::{LinkPolicy, OpenError, create_or_truncate};
 /// Reasons why a qcow2 image was not opened.
 #[derive(Debug, ThisError)]
 pub enum Qcow2OpenError {
-    /// One of its files cannot be opened.
+    /// The image, or one of its backing files, cannot be opened.
     #[error("cannot open {}", path.display())]
     Open {
         /// The image, or one of its backing files.
@@ -37,7 +37,7 @@ pub enum Qcow2OpenError {
     /// A new image cannot be created at this path.
     #[error(transparent)]
     Create(#[from] OpenError),
-    /// Not a qcow2 image, or a damaged one.
+    /// A file that is no qcow2 image, or a damaged one.
     #[error("{} is not a valid qcow2 image", path.display())]
     Format {
         /// The image, or one of its backing files.
@@ -97,7 +97,7 @@ pub enum Qcow2OpenError {
     /// The chain is too long or circular.
     #[error("{} has more than {CHAIN_MAX} backing files, or is its own backing file", path.display())]
     Chain {
-        /// The image at which it was abandoned.
+        /// Image at which following the backing files was abandoned.
         path: PathBuf,
     },
     /// The block size is invalid.

@@ -107,7 +107,7 @@ impl FillArgs {
 impl Fill {
     /// Reads all files below these paths, `jobs` at a time.
     fn all(&self, tree: &Tree, paths: &[String], jobs: usize) {
-        // Bounded: names listed ahead of the readers take little memory.
+        // The channel is bounded: names listed ahead of the readers take little memory.
         let (found, files) = mpsc::sync_channel::<(Node, String)>(4096);
         let files = Mutex::new(files);
         thread::scope(|scope| {
@@ -177,7 +177,7 @@ impl Fill {
             let below = match item.node {
                 Some(below) => below,
                 None => match node.find(item.name.as_name()).resolve().await {
-                    // Removed since it was listed.
+                    // The name was removed after it was listed.
                     Err(Error::NotFound) => continue,
                     found => found?,
                 },

@@ -48,9 +48,9 @@ impl DoctorArgs {
 #[serde(rename_all = "lowercase")]
 enum Level {
     Ok,
-    /// Partly available, or slower without it.
+    /// The feature is partly available, or slower without it.
     Warn,
-    /// Unavailable: features that need it fail.
+    /// The feature is unavailable: commands that need it fail.
     Missing,
 }
 
@@ -58,7 +58,7 @@ enum Level {
 struct Finding {
     name: &'static str,
     level: Level,
-    /// `true` if nothing works without it.
+    /// `true` if no command works without this feature.
     essential: bool,
     found: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -39,7 +39,7 @@ impl CatArgs {
             let printed = opener.open(file, End::Target).and_then(|place| print(&place));
             match printed {
                 Ok(Reader::Listens) => {}
-                // The reader has closed its end.
+                // The reader of the output has closed its end.
                 Ok(Reader::Left) => return Err(Failure::silent()),
                 Err(failure) => {
                     failure.print();

@@ -114,7 +114,7 @@ impl Walk<'_> {
             let node = match item.node {
                 Some(node) => node,
                 None => match dir.find(item.name.as_name()).wait() {
-                    // Removed since it was listed.
+                    // The name was removed after it was listed.
                     Err(Error::NotFound) => continue,
                     found => found?,
                 },

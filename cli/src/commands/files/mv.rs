@@ -49,7 +49,7 @@ Examples:
 
 /// Reason that a file was not renamed.
 enum NotRenamed {
-    /// It must be copied to this location.
+    /// The target is on another file system: the file must be copied to this location.
     OtherFileSystem(Location),
     Failed(Failure),
 }

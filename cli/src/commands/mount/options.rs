@@ -60,8 +60,8 @@ pub enum Locks {
     Local,
 }
 
-/// Options that always apply or have no effect: the kernel checks permissions where it must (see `noperm`),
-/// and a FUSE mount maintains no access times of its own.
+/// Options that are accepted and ignored. The mount requests permission checks by the kernel itself (see
+/// `noperm`), and a FUSE mount maintains no access times of its own.
 const ALWAYS_SO: &[&str] = &[
     "async",
     "atime",

@@ -49,7 +49,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let has_left = Cell::new(false);
     let leave = || log.as_ref().map_or(Ok(()), |log| leave_terminal(log, &has_left));
     let metrics = prometheus::listen(mount.metrics.as_ref())?;
-    // Opened before entering the sandbox, which has its own mounts.
+    // The mount table is opened before entering the sandbox, which has its own mounts.
     let table = again.then(MountTable::open).transpose();
     let table = table.map_err(|error| Failure::cannot(&mounting, &error))?;
     let mut outside = Outside::start(mount, again, log.as_ref(), control.path())?;
@@ -64,7 +64,8 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     };
     let service = Service::new(status(mount), counted);
     let metrics = prometheus::serve(metrics, &service)?;
-    // Dropped last: a client that waits for the end of its connection finds everything else released.
+    // The control socket is dropped last: a client that waits for the end of its connection finds everything
+    // else released.
     let _control =
         ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;
     let (stop, stopped) = mpsc::channel();

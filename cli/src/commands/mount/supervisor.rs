@@ -32,7 +32,7 @@ pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outco
     let current = Arc::new(AtomicU32::new(server.id()));
     let stopping = Arc::clone(&current);
     signals::on_stop(move |_| {
-        // Fails if the server has already ended.
+        // The signal cannot be sent if the server has already ended.
         let _ = process::terminate(stopping.swap(NONE, Ordering::SeqCst));
     })
     .map_err(|error| cannot(&error))?;
@@ -57,7 +57,7 @@ pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outco
     }
 }
 
-/// No server to stop; no process has this id.
+/// Process id that stands for no server to stop; no process has it.
 const NONE: u32 = 0;
 
 /// Waits until a server reports readiness or has ended.

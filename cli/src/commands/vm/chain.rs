@@ -44,8 +44,8 @@ fn number_in(name: &OsStr, before: &str, after: &str) -> Option<u32> {
 pub struct Bases {
     /// Paths from the top down.
     pub files: Vec<PathBuf>,
-    /// `true` if they belong to an image, perhaps of another user, who may put links there at any time: no
-    /// link is followed.
+    /// `true` if the bases belong to an image, perhaps of another user, who may put links there at any time:
+    /// no link is followed.
     pub no_links: bool,
 }
 
@@ -88,7 +88,7 @@ fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
 /// Origin of a VM.
 pub struct Ground {
     pub here: Here,
-    /// Servers through which its images are read.
+    /// Servers through which the VM's images are read.
     pub origins: Origins,
 }
 
@@ -230,7 +230,7 @@ impl<'a> Draft<'a> {
         let top = self.home.file(&overlay(self.what));
         mark_base(&self.file, &self.frozen())?;
         match fs::rename(self.home.file(&new(self.what)), &top) {
-            // Renamed already by an attempt that could not make the rename durable.
+            // The draft was renamed already by an attempt that could not make the rename durable.
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_at(&top)? => {}
             renamed => renamed?,
         }
@@ -306,7 +306,7 @@ fn adopt_memory(home: &Home) -> Outcome {
 /// overlay is not used before [`write_down_memory`].
 pub fn cover_memory(home: &Home) -> Result<Bases, Failure> {
     let (top, base) = (home.file(&overlay(MEMORY)), Bases::default().under(home.file(MEMORY)));
-    // Left by a killed process.
+    // A killed process may have left this file.
     let _ = fs::remove_file(&top);
     begin_at(&top, base.clone())?;
     Ok(base)
@@ -327,7 +327,7 @@ pub fn write_down_memory(home: &Home) -> Outcome {
 /// Puts an empty overlay on top of these layers.
 fn put_on_top(home: &Home, what: &str, over: Bases) -> Outcome {
     let (new, top) = (home.file(&new(what)), home.file(&overlay(what)));
-    // Left by a killed process.
+    // A killed process may have left this file.
     let _ = fs::remove_file(&new);
     begin_at(&new, over)?;
     fs::rename(&new, &top)
@@ -339,7 +339,7 @@ fn put_on_top(home: &Home, what: &str, over: Bases) -> Outcome {
 pub fn thaw(home: &Home, number: u32) -> Outcome {
     let failed = |error| Failure::cannot(format_args!("restore VM {}", home.name), &error);
     let ground = Ground::of(home)?;
-    // Removed before any layer below them.
+    // Later checkpoints are removed before any layer below them.
     for later in numbers(home, STATE, "")?.into_iter().filter(|later| *later > number) {
         fs::remove_file(home.file(&state(later))).map_err(failed)?;
     }
@@ -420,7 +420,7 @@ pub fn remove_drafts(home: &Home) -> Outcome {
     if home.here()?.memory.is_some() {
         return remove_unused(home, MEMORY, &layers(home, MEMORY)?);
     }
-    // Its memory is a plain file still.
+    // The VM's memory is still a plain file without overlays.
     remove_unused(home, MEMORY, &[])?;
     forget(home, &overlay(MEMORY))
 }

@@ -134,7 +134,7 @@ pub fn restore(home: &Home, number: Option<u32>) -> Outcome {
         );
         return Err(Failure::cannot(restoring, reason).remedy(format!("see tombolo vm show {}", home.name)));
     };
-    // Until device state, memory and disk are all of that checkpoint.
+    // The VM counts as unfinished until device state, memory and disk are all those of the checkpoint.
     let unfinished =
         format!("the restoration is incomplete; repeat tombolo vm restore {} {wanted}", home.name);
     home.set_phase(&Phase::Failed(unfinished))?;

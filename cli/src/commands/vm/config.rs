@@ -41,23 +41,23 @@ pub struct Config {
 pub struct BootConfig {
     pub append: String,
     pub has_initrd: bool,
-    /// BLAKE3 digests of its files in hexadecimal, in the order of [`Config::boot_files`]. Images of older
-    /// versions lack them and are refused.
+    /// BLAKE3 digests of the boot files in hexadecimal, in the order of [`Config::boot_files`]. Images of
+    /// older versions lack them and are refused.
     #[serde(default)]
     pub digests: Vec<String>,
 }
 
-/// Resources of a VM on this host.
+/// Configuration of a VM that is specific to this host: paths and addresses that images do not contain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Here {
     pub version: u32,
-    /// Base of its disk: a file or a URL.
+    /// Base of the VM's disk: a file or a URL.
     pub disk: PathBuf,
-    /// Base of its memory, unless it began empty.
+    /// Base of the VM's memory; `None` if the memory began empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<PathBuf>,
-    /// Image that it was cloned from, which has its kernel.
+    /// Image from which the VM was cloned, which has its kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<PathBuf>,
     /// Base images, if the image is incremental, from the top down.

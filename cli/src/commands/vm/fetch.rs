@@ -127,7 +127,7 @@ impl Files {
             let copies: Vec<_> =
                 names.iter().map(|name| scope.spawn(move || self.copy_one(name, &to.join(name)))).collect();
             let all = copies.into_iter().map(|copy| copy.join().unwrap_or_else(|_| Err(Failure::silent())));
-            // Waits for all copies before returning a failure.
+            // Collecting waits for all copies before a failure is returned.
             all.collect::<Vec<_>>().into_iter().collect()
         })
     }

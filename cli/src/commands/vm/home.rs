@@ -36,13 +36,13 @@ const REMOVED: &str = ".removed-vm-";
 /// State of a VM, stored in a file that is replaced atomically.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Not completely created.
+    /// The VM is not completely created.
     Incomplete,
     /// Device state, memory and disk are consistent.
     Suspended,
     /// Running, or died.
     Running,
-    /// Ended; its memory is lost.
+    /// The VM has ended; its memory is lost.
     Off,
     /// Ended with possibly unsaved writes to its disk.
     Failed(String),
@@ -132,7 +132,7 @@ impl Home {
     }
 
     fn at(state: StateDir, path: &Path, name: &str) -> Result<Self, Failure> {
-        // Its files are opened without following links, like those of images.
+        // The VM's files are opened without following links, like those of images.
         let path = path
             .canonicalize()
             .map_err(|error| Failure::cannot(format_args!("find {}", path.display()), &error))?;
@@ -148,7 +148,7 @@ impl Home {
         fs::rename(&self.path, dir.join(format!("{REMOVED}{}", uuid()?)))
             .and_then(|()| sync_name(&self.path))
             .map_err(cannot)?;
-        // Also leftovers of interrupted removals.
+        // Leftovers of interrupted removals are removed too.
         for entry in fs::read_dir(dir).map_err(cannot)? {
             let entry = entry.map_err(cannot)?;
             if entry.file_name().to_string_lossy().starts_with(REMOVED)

@@ -38,7 +38,7 @@ fn this_program(words: impl FnOnce(&mut Command)) -> Outcome {
     ends_with_this_thread(&mut command, Death::Killed);
     match command.stdout(std::process::Stdio::null()).status() {
         Ok(status) if status.success() => Ok(()),
-        // It has printed the reason.
+        // The subprocess has printed the reason.
         Ok(_) => Err(Failure::silent()),
         Err(error) => Err(Failure::cannot("start a subprocess", &error)),
     }
@@ -121,7 +121,7 @@ fn remove_draft(home: &Home, record: &[u8]) -> io::Result<()> {
     if is_own && found.ino().to_string().as_bytes() == inode {
         return fs::remove_dir_all(path);
     }
-    // Killed before the inode was recorded.
+    // The process was killed before it recorded the inode.
     if is_own && inode == b"0" { fs::remove_dir(path) } else { Ok(()) }
 }
 
@@ -247,7 +247,7 @@ impl Image {
             ledger.reads_through(origin.control());
             origin.look_ahead(&self.file(MEMORY));
         }
-        // Both mostly wait for the network.
+        // `fetch` and `begin` run concurrently, as both mostly wait for the network.
         let (config, begun) = thread::scope(|scope| {
             // Assumes a standalone image, the common case.
             let begun = scope.spawn(|| self.begin(home, slice::from_ref(&self.place)));
@@ -257,7 +257,7 @@ impl Image {
         let bases = changes::bases(&self.place, &config, &self.bases)?;
         match bases.last() {
             None if begun.is_ok() => {}
-            // Succeeds if the image has become available meanwhile.
+            // This succeeds if the image has become available meanwhile.
             None => self.begin_anew(home, slice::from_ref(&self.place))?,
             Some(whole) => {
                 self.begin_over(home, &bases)?;

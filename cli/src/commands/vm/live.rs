@@ -200,7 +200,7 @@ impl Maker {
             drop(lock);
             completed
         })?;
-        // What is open there keeps it mounted.
+        // Files open on the mount would keep it mounted.
         drop((asleep, memory));
         if let Err(error) = self.tidy(home, keep) {
             tracing::warn!(%error, "excess checkpoints will be merged with the next one");
@@ -445,10 +445,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// A guest whose state of one moment was put aside, and which goes on.
 struct Frozen<'a> {
-    /// How long it stood still.
+    /// Time for which the guest was paused.
     time: Duration,
     asleep: Asleep<'a>,
-    /// `true` if another VMM runs it, over an overlay of its memory.
+    /// `true` if another VMM runs the guest, over an overlay of its memory.
     is_adopted: bool,
     lock: Exclusive,
 }

@@ -365,7 +365,7 @@ fn suspend(name: &str, to: Option<&Path>, how: &ImageArgs) -> Outcome {
     if let Some(dir) = to.as_deref().filter(|dir| dir.exists()) {
         return Err(Failure::cannot(format_args!("create image {}", dir.display()), "it already exists"));
     }
-    // Checked before the guest is paused.
+    // An incremental image is checked before the guest is paused.
     to.as_deref().filter(|_| how.changes).map_or(Ok(()), |dir| changes::check(&home, dir))?;
     let is_suspended = home.lock_within(home::GLANCE)?.is_some() && home.phase()? == Phase::Suspended;
     match (&to, is_suspended) {

@@ -190,7 +190,7 @@ impl Origin {
             let _ =
                 block_on(opened.disk.read(&Ctx::root(SessionId(0)), 0, page.sink(0..PAGE_BYTES)).resolve());
         };
-        // May be abandoned at any time: nothing waits for it.
+        // The read-ahead may be abandoned at any time, because nothing waits for it.
         let _ = thread::Builder::new().name("ahead".into()).spawn(look);
     }
 }
@@ -253,7 +253,7 @@ fn proxies(image: NfsUrl, args: &CacheArgs) -> Result<Vec<Proxy>, Failure> {
 struct Proxy {
     url: NfsUrl,
     args: CacheArgs,
-    /// Name of its cache, export and sockets.
+    /// Name of the proxy's cache, export and sockets.
     name: String,
     base: PathBuf,
 }

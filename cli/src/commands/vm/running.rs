@@ -149,7 +149,7 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     // Failures of the host's resources from here on can be repaired.
     home.has_started();
     ledger.enter("device state", Some(state_bytes));
-    // Fails before the guest runs if this host lacks resources for it.
+    // This fails before the guest runs if this host lacks resources for it.
     prepare(home, &mut monitor)?;
     // From here on memory and disk diverge from the device state.
     home.set_phase(&Phase::Running)?;
@@ -379,7 +379,7 @@ pub fn suspend(home: &Home) -> Outcome {
     if home.lock()?.is_some() {
         return Err(Failure::cannot(&suspending, "it is not running").remedy("see tombolo vm list"));
     }
-    // Left by an incomplete suspension.
+    // An incomplete suspension may have left this file.
     forget(home, SAVED)?;
     let mut asleep = Asleep::prepare(home, "suspend")?;
     let synced = |state: &File| {
@@ -406,7 +406,7 @@ pub fn suspend(home: &Home) -> Outcome {
         return Err(Failure::cannot(format_args!("write {}", saved.display()), &error));
     }
     asleep.monitor.quit().map_err(failed(home, "suspend"))?;
-    // Open files keep it mounted.
+    // Open files would keep the mount.
     drop(asleep);
     let Some(_lock) = home.lock_within(PATIENCE)? else {
         let reason = "its writes are not durable yet";

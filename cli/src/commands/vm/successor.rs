@@ -124,7 +124,8 @@ impl Successor {
         })
     }
 
-    /// Returns its monitor once it runs the guest, and waits until it has replaced the first VMM.
+    /// Returns the successor's monitor once the successor runs the guest, and waits until it has replaced the
+    /// first VMM.
     pub fn replace(mut self, handover: &Handover, tell: impl FnOnce()) -> Option<Monitor> {
         let mut monitor = self.monitor.take();
         monitor.iter_mut().for_each(|monitor| monitor.set_timeout(PATIENCE));

@@ -129,7 +129,7 @@ struct Parts {
     vmm: Child,
     /// VMMs that successors have replaced, and whose end has not been reported yet.
     replaced_vmms: u32,
-    /// Present until they are received.
+    /// Events of the VMM, until they are received.
     events: Option<Events>,
     disk: Server,
     /// Present if the memory is an overlay.
@@ -153,7 +153,7 @@ impl Parts {
         let bases = chain::bases(home, &ground, DISK)?.unwrap_or_default();
         let mut disk = Server::spawn(home, DISK, &bases, &run.disk_control, &words, log)?;
         let mut shares = Server::shares(vm)?;
-        // All connect to the underlying images at the same time.
+        // All servers connect to the underlying images at the same time.
         let mut ahead = None;
         if let Some(memory) = &mut memory {
             memory.is_ready(vm, Part::Memory)?;
@@ -179,14 +179,14 @@ impl Parts {
         loop {
             match vm.watch.end() {
                 Event::Switch => self.switch(vm),
-                // Not told by wait(2): that reports a traced process later than its descriptor does.
+                // wait(2) is not called, because it reports a traced process later than its pidfd does.
                 Event::Ended(Part::Vmm) if self.replaced_vmms > 0 => self.replaced_vmms -= 1,
                 event => return event,
             }
         }
     }
 
-    /// Replaces the VMM by its successor, if that runs the guest already.
+    /// Replaces the VMM by its successor, if the successor runs the guest already.
     fn switch(&mut self, vm: &Vm<'_>) {
         self.checkpoints.taken_over(|mut successor| {
             mem::swap(&mut self.vmm, &mut successor.vmm);
@@ -256,7 +256,7 @@ impl Parts {
         }
         let is_asked = first == Event::Stop && process::terminate(self.vmm.id()).is_ok();
         if !is_asked || !watch.ends(&mut self.vmm, Some(VMM_PATIENCE)) {
-            // It may wait for an ended server, and ignore any other signal.
+            // A VMM that waits for an ended server may ignore any other signal than SIGKILL.
             let _ = self.vmm.kill();
         }
         if !watch.ends(&mut self.vmm, Some(VMM_PATIENCE))
@@ -297,7 +297,7 @@ impl Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // No effect if it has been waited for.
+        // Killing has no effect on a VMM that has been waited for.
         let _ = self.vmm.kill();
         let _ = self.vmm.wait();
     }
@@ -364,7 +364,7 @@ pub struct Server {
     what: &'static str,
     child: Child,
     output: Option<ChildStdout>,
-    /// Channel for changes of its overlay's lower layers.
+    /// Channel for changes of the overlay's lower layers.
     pub layers: Option<OwnedFd>,
 }
 
@@ -423,7 +423,7 @@ impl Server {
         Ok(Self { what, child, output, layers: None })
     }
 
-    /// Waits until it is ready.
+    /// Waits until the server is ready.
     pub fn is_ready(&mut self, vm: &Vm<'_>, part: Part) -> Outcome {
         let starting = format!("serve the {} of VM {}", self.what, vm.home.name);
         let watching = |error| Failure::cannot(&starting, &error);
@@ -433,12 +433,12 @@ impl Server {
         }
         vm.watch.ready(part).map_err(|event| match event {
             Event::Stop => Failure::cannot(&starting, "it was stopped"),
-            // Its messages are complete.
+            // The server's messages are in its log by now.
             _ => Failure::cannot(&starting, see(&log_of(vm.home))),
         })
     }
 
-    /// Requests it to flush and end.
+    /// Sends SIGTERM, on which the server flushes and ends.
     fn ask(&mut self) {
         if !self.has_ended() {
             let _ = process::terminate(self.child.id());
@@ -449,7 +449,7 @@ impl Server {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for its end ([`Watch::ends`]), and kills it otherwise.
+    /// Waits for the end of the server ([`Watch::ends`]), and kills a server that does not end in time.
     fn end(&mut self, watch: &Watch, within: Option<Duration>) -> Result<(), String> {
         if !watch.ends(&mut self.child, within) {
             self.kill();
@@ -458,7 +458,7 @@ impl Server {
     }
 
     fn kill(&mut self) {
-        // It has not been waited for yet, so the number is not another group's.
+        // The process has not been waited for, so its id cannot be another group's.
         let _ = process::kill_group(self.child.id());
     }
 }

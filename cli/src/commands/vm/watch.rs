@@ -26,7 +26,7 @@ pub enum Part {
 pub enum Event {
     Ready(Part),
     Ended(Part),
-    /// Another VMM runs the guest: the present one is to end.
+    /// Another VMM runs the guest, so the present one must end.
     Switch,
     /// A signal requests the end of all processes.
     Stop,

@@ -15,16 +15,16 @@ use crate::path::Last;
 /// An entry of a directory; never `.` or `..`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its name.
+    /// Name of the entry.
     pub name: NameBuf,
-    /// Its type, where the directory reports it.
+    /// Type of the entry, if the directory reports it.
     pub file_type: Option<FileType>,
-    /// Its file number.
+    /// File number of the entry.
     pub fileid: u64,
 }
 
 impl Listed {
-    /// Returns its size in memory.
+    /// Returns the size of the entry in memory.
     fn size_bytes(&self) -> u64 {
         (size_of::<Self>() + self.name.as_name().as_bytes().len()) as u64
     }

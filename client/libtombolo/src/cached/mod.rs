@@ -296,7 +296,7 @@ fn kind(last: Last) -> u64 {
 
 impl CachedNode {
     fn new(node: Node) -> Self {
-        // Only the root is not found by a look-up.
+        // The root is the only node not found by a look-up.
         let file_type = node.attr_found().map_or(FileType::Directory, |attr| attr.file_type);
         Self { node, file_type, state: RwLock::default() }
     }

@@ -11,7 +11,7 @@ pub(super) struct Table<V: Weighed>(Cache<Key, V, ByWeight, Seed, DroppedLater>)
 
 /// A value with a size in memory.
 pub(super) trait Weighed: Clone {
-    /// Returns its weight without its key, in the unit of the table.
+    /// Returns the weight of the value without its key, in the unit of the table.
     fn weight(&self) -> u64;
 }
 

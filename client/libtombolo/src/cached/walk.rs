@@ -172,7 +172,7 @@ impl Walk<'_> {
     /// Returns the node behind a name in the current directory.
     async fn step(&mut self, name: Name<'_>) -> Result<Option<Arc<CachedNode>>> {
         let dir = Arc::clone(self.here());
-        // Taken before the look-up.
+        // The version is taken before the look-up, so that the answer is not older.
         let version = self.cache.look(self.versions, &dir).await?.1;
         self.hang_on(version);
         let remembered = self.cache.names.get(dir.id().0, name.as_bytes());

@@ -70,7 +70,7 @@ pub(super) async fn apply(
 
 /// Returns `true` if a directory has to be finished after all its entries were copied.
 pub(super) fn of_directory(options: &Options, attr: &Attr, is_new: bool) -> bool {
-    // Its final mode may deny its owner access, but the owner needed it while filling it.
+    // The final mode may deny the owner access that the owner needs to fill the directory.
     options.preserve || (is_new && attr.mode.bits() & OWNER_BITS != OWNER_BITS)
 }
 

@@ -26,11 +26,11 @@ pub(super) struct Directory {
     up: Option<Arc<Directory>>,
     /// The source's path as given, for the first directory of a source; else its name.
     from: Vec<u8>,
-    /// Likewise for the target.
+    /// The target's path as given, for the first directory of a source; else its name.
     to: Vec<u8>,
-    /// `None` once it is being finished.
+    /// Target directory; `None` once it is being finished.
     node: Option<Node>,
-    /// `true` if this copy made it: then it contains nothing else.
+    /// `true` if this copy made the target directory, which then contains nothing else.
     pub is_new: bool,
     attr: Option<Attr>,
     unfinished: Option<NameBuf>,
@@ -70,7 +70,7 @@ impl Directory {
         }
     }
 
-    /// Changes it into the copy of `from` itself, for copying the contents of a directory.
+    /// Changes this directory into the copy of `from` itself, for copying the contents of a directory.
     pub async fn for_contents(mut self, from: &Node, path: Vec<u8>) -> Self {
         self.from = path;
         self.source = Some(self.work.begin_directory(from).0);
@@ -82,7 +82,7 @@ impl Directory {
         self
     }
 
-    /// Returns its node.
+    /// Returns the target directory's node.
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
@@ -116,7 +116,7 @@ impl Directory {
         if made.file_type != FileType::Directory {
             return Err(self.failure(from_name, name, Step::OtherKind, Error::NotDirectory));
         }
-        // Only the first directory sets it; its descendants find it set.
+        // Only the first directory of a copy sets this; its descendants find it set.
         let _ = self.first.set(made);
         count(&self.work.counters.directories);
         if is_new {
@@ -145,7 +145,7 @@ impl Directory {
     async fn say_unfinished(&self, node: &Node, name: Name<'_>) {
         let mode = NewMode { mode: Mode::new(0o600), umask: Mode::new(0) };
         let how = Create { mode, flags: OpenFlags::WRITE, exclusive: Exclusive::Yes };
-        // Without it the copy can still be resumed, but less easily.
+        // Without the mark the copy can still be resumed, but less easily.
         if let Err(error) = node.create(name, how).await {
             tracing::debug!(%error, "the copy cannot be marked as unfinished");
         }
@@ -207,7 +207,8 @@ impl Directory {
 }
 
 impl Directory {
-    /// Schedules setting its attributes, if any. Returns its parent, unless that must wait for them.
+    /// Schedules setting the directory's attributes, if any. Returns the parent, unless the parent must wait
+    /// for them.
     fn end(&mut self) -> Option<Arc<Directory>> {
         let up = self.up.take()?;
         if self.work.spawner.is_closed() {

@@ -18,7 +18,8 @@ use super::{Existing, PIECE_BYTES, Work, attributes, part};
 pub(super) struct Entry {
     pub from: Node,
     pub attr: Attr,
-    /// The user's name for it; `None`: the same name as its copy, in the directory of the same path.
+    /// Path of the source as the user wrote it; `None`: the same name as its copy, in the directory of the
+    /// same path.
     pub from_path: Option<Vec<u8>>,
     pub dir: Arc<Directory>,
     pub name: NameBuf,
@@ -28,7 +29,7 @@ pub(super) struct Entry {
 pub(super) type Trouble = (Step, Error);
 
 pub(super) enum AtTarget {
-    /// Nothing.
+    /// Nothing exists at the target.
     Free,
     Taken,
     /// An object that is left as it is.

@@ -16,14 +16,14 @@ pub enum Event {
     /// A file, directory, link or special file was copied. Only with
     /// [`Options::tell_each`](super::Options::tell_each).
     Copied {
-        /// The source.
+        /// Path of the source.
         from: Vec<u8>,
-        /// Its copy.
+        /// Path of the copy.
         to: Vec<u8>,
     },
     /// A part was left for a later copy to resume.
     PartKept {
-        /// The file that it will become.
+        /// Path of the file that the part will become.
         to: Vec<u8>,
         /// Number of bytes that can be relied on.
         size_bytes: u64,
@@ -52,7 +52,7 @@ pub enum Step {
     Make,
     /// Writing the target.
     Write,
-    /// Setting the target's attributes; its data were copied.
+    /// Setting the target's attributes, after its data were copied.
     Attributes,
     /// Setting the target's owner, which takes a privilege that a server may refuse (root squash). Reported
     /// once; everything else was copied.

@@ -27,7 +27,7 @@ pub(super) struct First(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// `None`: it is still being copied.
+    /// Copy of the file; `None` while it is being copied.
     outcome: Option<Option<Node>>,
     waiting: Vec<Waker>,
 }

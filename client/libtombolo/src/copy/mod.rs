@@ -86,10 +86,10 @@ pub struct Options {
 /// Treatment of existing files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Replace them, each atomically and only when its replacement is complete.
+    /// Replace existing files, each atomically and only when its replacement is complete.
     #[default]
     Replace,
-    /// Leave them.
+    /// Leave existing files unchanged.
     Keep,
 }
 
@@ -167,7 +167,7 @@ impl std::fmt::Debug for Work {
 pub struct From {
     /// The file, directory or link.
     pub node: Node,
-    /// Its path in reports.
+    /// Path of the source in reports.
     pub path: Vec<u8>,
 }
 
@@ -176,7 +176,7 @@ pub struct From {
 pub struct To {
     /// The directory.
     pub dir: Node,
-    /// The name in it.
+    /// Name of the copy in the directory.
     pub name: NameBuf,
     /// The directory's path in reports.
     pub dir_path: Vec<u8>,

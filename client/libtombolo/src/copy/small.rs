@@ -35,8 +35,8 @@ impl Work {
                     drop(room);
                     return filled.map(|()| target.node().clone());
                 }
-                // Another process created it meanwhile, or this one did and the request was resent after its
-                // answer was lost.
+                // Another process created the file meanwhile, or this one did and the request was resent
+                // after its answer was lost.
                 Err(Error::Exists) => {}
                 Err(error) => return Err((Step::Make, error)),
             }

@@ -208,7 +208,7 @@ impl Transfer {
         let member = self.under_way.member();
         let this = self.clone();
         self.work.spawner.spawn(async move {
-            // The copy continues without it; at worst less of it can be resumed.
+            // The copy continues without this mark; at worst less of the copy can be resumed.
             if let Err(error) = this.mark().await {
                 tracing::debug!(%error, "the part could not be marked");
             }

@@ -122,7 +122,7 @@ impl Work {
         let fail = |error| level.dir.failure(name.as_name().as_bytes(), name.as_name(), Step::Read, error);
         let from = match found {
             Ok(from) => from,
-            // Removed since it was listed.
+            // The name was removed after it was listed.
             Err(Error::NotFound) => return Ok(None),
             Err(error) => return Err(fail(error)),
         };
@@ -153,7 +153,7 @@ impl Work {
         if dir.depth >= DEPTH_MAX {
             return Err(fail(too_deep()));
         }
-        // Listed first, so that an unreadable directory leaves nothing at the target.
+        // The source is listed first, so that an unreadable directory leaves nothing at the target.
         let listing = from.list(true).await.map_err(fail)?;
         let dir = dir.make(&from, attr, from_path.as_deref(), name.as_name(), unfinished).await?;
         Ok(Level { dir, listing })

@@ -90,8 +90,8 @@ impl Copy {
             while let Some(event) = going.walk.window.next().await {
                 may_have_lost |= matches!(event, Err(Fault { step: Step::Flush, .. }));
             }
-            // A disk that loses acknowledged writes reports it once: the next flush would succeed without
-            // them.
+            // A disk that loses acknowledged writes reports the loss once: the next flush would succeed
+            // without them.
             if may_have_lost {
                 return ended;
             }

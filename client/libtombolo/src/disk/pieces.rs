@@ -43,7 +43,7 @@ pub(super) async fn extents_from(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub range: Range,
-    /// `true` if it is known to be zero.
+    /// `true` if the piece is known to be zero.
     pub is_zero: bool,
 }
 

@@ -10,9 +10,9 @@ use super::pieces::extents_from;
 pub struct Room {
     /// Possibly data.
     pub data_bytes: u64,
-    /// Allocated, and reads as zeroes.
+    /// Number of bytes that are allocated and may contain data.
     pub zero_bytes: u64,
-    /// Not allocated, and reads as zeroes.
+    /// Number of bytes that are allocated and read as zeroes.
     pub hole_bytes: u64,
 }
 

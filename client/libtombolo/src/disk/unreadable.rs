@@ -15,11 +15,11 @@ use super::walk::{Walk, unit_bytes};
 /// The unreadable ranges of a disk.
 #[derive(Debug, Default)]
 pub struct Unreadable {
-    /// The first of them in order, with their errors.
+    /// The first unreadable ranges in order, with their errors.
     pub ranges: Vec<(Range, Error)>,
     /// Total number of such ranges.
     pub count: u64,
-    /// Their total length in bytes.
+    /// Total length of the unreadable ranges in bytes.
     pub bytes: u64,
     /// End of the last one.
     end: u64,

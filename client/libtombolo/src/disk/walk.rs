@@ -25,7 +25,7 @@ pub(super) struct Walk<T> {
     /// Operations in flight: pieces, and others that were added, whose results are returned in order.
     pub window: Window<Result<T, Fault>>,
     is_at_end: bool,
-    /// `true` if it ended early.
+    /// `true` if the walk ended early.
     pub is_stopped: bool,
 }
 

@@ -16,7 +16,7 @@ struct State {
     empty: Event,
 }
 
-/// One member that a [`Group`] waits for, until dropped.
+/// Membership in a [`Group`], which waits until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Member(Arc<State>);
 

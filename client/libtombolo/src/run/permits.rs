@@ -45,7 +45,7 @@ impl Permits {
         }
     }
 
-    /// Takes one if it is free now and no task is waiting.
+    /// Takes a permit if one is free now and no task is waiting.
     pub fn try_take(&self) -> Option<Permit> {
         let _front = self.0.front.try_lock()?;
         self.take_free(1)

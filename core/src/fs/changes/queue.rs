@@ -77,7 +77,7 @@ impl NoticeQueue {
     /// Queues a notice if the session has subscribed.
     pub fn push(&self, notice: Notice) {
         let wakers = self.state().push(notice);
-        // Outside the lock: a waker may run arbitrary code.
+        // Wakers are called outside of the lock, because a waker may run any code.
         wakers.into_iter().for_each(Waker::wake);
     }
 

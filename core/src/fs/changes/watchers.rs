@@ -42,7 +42,7 @@ impl<S> Watchers<S> {
 
     /// Calls `tell` for each session. It must not add one.
     pub fn tell(&self, mut tell: impl FnMut(&S)) {
-        // Outside the lock: this may drop the last reference to a session.
+        // The sessions are called outside of the lock, because this may drop the last reference to a session.
         let sessions = Arc::clone(&self.sessions.read().unwrap_or_else(PoisonError::into_inner));
         sessions.iter().filter_map(Weak::upgrade).for_each(|session| tell(&session));
     }

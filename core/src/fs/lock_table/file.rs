@@ -28,7 +28,7 @@ impl Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) owner: Owner,
-    /// The opening through which it was requested.
+    /// The opening through which the lock was requested.
     pub(super) open: OpenId,
     pub(super) lock: Lock,
 }

@@ -29,7 +29,7 @@ impl Future for Wait {
         if Pin::new(&mut self.raised).poll(context).is_ready() && self.withdraw() {
             return Poll::Ready(Err(Error::Interrupted));
         }
-        // Granted between the two polls: the second one finds it.
+        // A lock granted between the two polls is found by the second one.
         self.grant.poll(context.waker()).map_or(Poll::Pending, Poll::Ready)
     }
 }

@@ -237,7 +237,7 @@ impl Mount {
             // A panic was logged where it occurred.
             let _ = thread.join();
         }
-        // Dropped unlocked: the drop blocks until the notifier has ended.
+        // The notifier is dropped outside of the lock, because the drop blocks until the notifier has ended.
         let notifier = self.notifier().take();
         drop(notifier);
     }

@@ -99,8 +99,8 @@ impl NotifierThread {
                     }
                     was_complete = is_complete;
                     for notice in list {
-                        // Logged before it is sent: a reply written after this point must be followed by the
-                        // notice again.
+                        // The notice is logged before it is sent: a reply written after this point must be
+                        // followed by the notice again.
                         self.push.log_notice(&notice);
                         self.notify(notice, &mut under_way);
                     }
@@ -197,7 +197,7 @@ impl NotifierThread {
                 self.write(&pages(*dir, 0, 0));
                 is_known
             }
-            // Sent as individual notifications.
+            // `Everything` is sent as individual notifications.
             Notice::Everything => true,
         }
     }

@@ -88,7 +88,7 @@ impl Worker<'_> {
             match outcome {
                 Ok(()) => {}
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
-                // Unmounted, or the connection was aborted (reported thanks to ABORT_ERROR).
+                // The file system was unmounted, or the connection aborted (reported thanks to ABORT_ERROR).
                 Err(Errno::NODEV | Errno::CONNABORTED) => return None,
                 Err(error) => {
                     tracing::error!(%error, "reading the FUSE device failed; the mount ends");

@@ -120,7 +120,7 @@ pub(crate) struct Negotiated {
 pub(super) struct Opening {
     pub node: NodeId,
     pub flags: OpenFlags,
-    /// The request that made it.
+    /// The request that created the opening.
     pub unique: u64,
 }
 
@@ -300,7 +300,7 @@ impl Area {
     }
 
     fn load(&self, at: usize) -> u64 {
-        // In bounds and aligned: indices are below their table's length.
+        // The address is in bounds and aligned: indices are below their table's length.
         let found: Result<u64, OutOfBounds> = self.0.load_u64(at, Ordering::Acquire);
         found.map_or(0, u64::from_le)
     }

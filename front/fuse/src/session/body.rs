@@ -45,7 +45,7 @@ pub(super) enum Body {
     /// The conflicting lock, if any.
     Lock(Option<LockConflict>),
     Init(Box<tombolo_wire_fuse::layout::init::InitOut>),
-    /// No reply.
+    /// The request gets no reply.
     Silent,
 }
 

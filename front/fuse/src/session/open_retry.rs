@@ -104,7 +104,7 @@ impl OpenRetry {
             return false;
         }
         self.any.store(true, Ordering::Release);
-        // An open other than by name has no look-up; it finds this node again.
+        // An open other than by name has no look-up; its retry finds this node again.
         insert(&mut table.retrying, thread, Retrying { found: node, since: Instant::now() });
         true
     }

@@ -95,7 +95,7 @@ impl Passthrough {
         openings.count += 1;
         let Some(backed) = &openings.backed else { return (flags, None) };
         let mut flags = OpenOutFlags::PASSTHROUGH | (flags & OpenOutFlags::NOFLUSH);
-        // Then only its mappings use the backing file.
+        // With DIRECT_IO only memory mappings use the backing file; reads and writes reach the session.
         flags.set(OpenOutFlags::DIRECT_IO, !bypasses_session);
         self.openings.fetch_add(u64::from(bypasses_session), Ordering::Relaxed);
         (flags, Some(backed.id))

@@ -38,7 +38,7 @@ pub struct Options {
     pub request_queues: u16,
     /// Name of the guest in the log.
     pub label: String,
-    /// Configuration of its sessions.
+    /// Configuration of the device's sessions.
     pub session: SessionOptions,
     /// `true` if a keeper holds the guest's connection and is the only holder of its in-flight area. Sessions
     /// then survive the process, and the next one resumes them. A writable export must be stacked on a layer
@@ -58,7 +58,7 @@ pub enum DeviceError {
     /// The export cannot be attached.
     #[error("cannot attach to the export")]
     Export(#[source] Error),
-    /// Its sessions cannot survive the process.
+    /// The sessions cannot survive a restart of the process.
     #[error("sessions cannot survive a restart of the server")]
     Keep(#[source] PersistError),
 }

@@ -38,7 +38,7 @@ pub enum Claim {
     As {
         /// The user.
         uid: u32,
-        /// Its only group.
+        /// The user's only group.
         gid: u32,
     },
 }

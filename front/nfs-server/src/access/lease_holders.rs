@@ -26,7 +26,7 @@ impl Default for LeaseHolders {
 }
 
 impl LeaseHolders {
-    /// No client.
+    /// The empty set: no client may hold a lease.
     pub const NONE: Self = Self { loopback: false, certificates: false, networks: Vec::new() };
 
     /// Returns `true` if this client may hold leases.

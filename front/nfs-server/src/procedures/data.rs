@@ -170,7 +170,7 @@ async fn write_through(
     }
     let written = export.file_system.write(&target.cx, opening.file(), how, data).resolve().await;
     if how.stability == Stability::Unstable {
-        // Set again: a sync may have run while this write waited.
+        // The flag is set again, because a sync may have run while this write waited.
         opening.set_unsynced();
     }
     if how.stability > Stability::Unstable

@@ -179,7 +179,7 @@ async fn write(
     let mut left_out = begun.is_err();
     let mut writer = begun.ok();
     for found in page.iter() {
-        // Taken over even if the entry is left out, because it counts a look-up.
+        // The look-up of the entry is adopted even if the entry is left out, because it has to be forgotten.
         let guard = found.entry.map(|entry| hold(dir, entry));
         let Some(writer) = writer.as_mut().filter(|_| !left_out) else { continue };
         let entry = entry3(dir, attr, &found);

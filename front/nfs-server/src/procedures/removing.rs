@@ -104,7 +104,7 @@ async fn rename_between(from: &CallTarget, old: &[u8], to: &CallTarget, new: &[u
 /// A node that is about to lose a name.
 struct Victim {
     guard: NodeGuard,
-    /// `true` if that is its last name.
+    /// `true` if the removed name is the file's last.
     is_last: bool,
 }
 

@@ -121,7 +121,7 @@ fn changes(exchange: Exchange<'_>, since: u64) {
     let Some(changes) = exchange.fs().changes() else { return exchange.refuse(Error::NotSupported) };
     let answer = changes.next(exchange.cx, since, FRAME_BYTES);
     exchange.close(answer, |completion, notices| {
-        // Read after the notices: if completeness ends now, another notice follows.
+        // Completeness is read after the notices: if it ends now, another notice follows.
         let is_complete =
             completion.shared.file_system.changes().is_some_and(|changes| changes.is_complete());
         completion.send(&Reply::Changes(notices.last, NoticeList::new(&notices.list), is_complete));

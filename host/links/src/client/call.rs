@@ -143,7 +143,7 @@ impl Call {
         match self.poll_unsent(Some(waker)) {
             Some(outcome) => Poll::Ready(outcome),
             None => match self.stage {
-                // Sent meanwhile.
+                // The queued request was sent meanwhile.
                 Stage::Sent(_) => self.poll_with(waker),
                 _ => Poll::Pending,
             },

@@ -143,7 +143,7 @@ impl Core {
 
     #[inline]
     fn push(&self, message: &Message) {
-        // Checked after the whole request was written: zeroes must not pass for data.
+        // Poisoning is checked after the whole request was written, so that zeroes never pass for data.
         if self.own.region().is_poisoned() {
             self.end(EndReason::local_memory_lost());
             return;

@@ -11,7 +11,7 @@ pub struct Counts {
     pub calls: u64,
     /// Answers received.
     pub answers: u64,
-    /// Answers received by their own caller.
+    /// Answers received by the thread of their own caller.
     pub own: u64,
     /// Ids in use (a gauge).
     pub in_flight: u64,

@@ -91,7 +91,7 @@ impl Doorbell {
 
     /// Wakes the thread that sleeps on it, if any.
     pub(super) fn nudge(&self) {
-        // Fails only where no thread can sleep.
+        // The wake-up fails only where no thread can sleep.
         let _ = futex::wake(&self.0);
     }
 }

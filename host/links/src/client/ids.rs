@@ -59,7 +59,8 @@ impl Ids {
     /// Frees an id whose answer was taken. If a request is queued, returns it and the id to use.
     #[inline]
     pub(super) fn give_back(&self, id: u32) -> Option<(Arc<QueuedRequest>, u32)> {
-        // Same buffer, next generation; the number of slots divides the number of ids.
+        // The next id names the same buffer in the next generation. The number of slots divides the number of
+        // ids.
         let mut next = id.wrapping_add(self.slots);
         if !self.is_wanted() && self.cached.put(next) {
             if !self.is_wanted() {

@@ -73,9 +73,9 @@ const POLL: Duration = Duration::from_millis(1);
 /// Result of a leader's polling.
 enum PollResult {
     Reply(RawReply),
-    /// The polling time is over.
+    /// No reply was received within the polling time.
     Nothing,
-    /// Other tasks must be woken first.
+    /// Replies to other tasks were received; those tasks must be woken first.
     Others,
     ProtocolError(ProtocolError),
 }
@@ -429,7 +429,7 @@ impl Core {
                 }
             }
         };
-        // Dropped without the lock: a waker may own a task, and whatever that owns.
+        // The waker is dropped outside of the lock, because it may own a task and all that the task owns.
         drop(before);
         if slot.phase(id) != Phase::Answered {
             // The end of the line wakes only wakers already registered.

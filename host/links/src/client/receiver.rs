@@ -17,7 +17,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_
 /// Receives until the line ends.
 pub(super) fn run(core: &Arc<Core>) {
     while !core.outcome.is_over() {
-        // Waking a task may run it on this thread; its panic must not affect other tasks.
+        // Waking a task may run the task on this thread; its panic must not affect other tasks.
         let turn = catch_unwind(AssertUnwindSafe(|| match &core.doorbell {
             Some(doorbell) => core.receive_by_doorbell(doorbell),
             None => core.receive_by_polling(),

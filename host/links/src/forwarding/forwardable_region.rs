@@ -24,7 +24,7 @@ pub(crate) struct ForwardableRegion {
     nameable: Range<u64>,
     user: u32,
     cut: OnceLock<CutFn>,
-    /// Links to which it may have been forwarded.
+    /// Links to which the region may have been forwarded.
     forwarders: Mutex<Vec<Weak<RegionForwarder>>>,
 }
 

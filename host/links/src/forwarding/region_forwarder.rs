@@ -53,7 +53,7 @@ enum RegionState {
 /// References to a buffer in a region that the server has mapped.
 #[derive(Debug)]
 pub struct RemoteBuffer {
-    /// Addresses and lengths of its parts.
+    /// Addresses and lengths of the buffer's parts.
     pub parts: SmallVec<[(GlobalAddress, u64); 1]>,
     /// Loan to be retained until the server has answered the request that contains the addresses.
     pub loan: Loan,

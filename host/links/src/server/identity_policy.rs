@@ -10,7 +10,7 @@ use tombolo_core::Identity;
 pub enum IdentityPolicy {
     /// Any identity named by a request.
     Any,
-    /// Only that of the process that has the link.
+    /// The identity of the peer's process.
     Own {
         /// User of the process.
         uid: u32,

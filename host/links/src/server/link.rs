@@ -91,7 +91,7 @@ impl Link {
         if outstanding.load(Ordering::Acquire) {
             return Err(ProtocolError::StillOutstanding { id });
         }
-        // Only this thread sets it, so no exchange is needed.
+        // Only this thread sets the flag, so no atomic exchange is needed.
         outstanding.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -155,7 +155,8 @@ impl Link {
             return;
         }
         let message = Message { id, frame_len, kind, body };
-        // Cleared before the client can see the answer, as it may reuse the buffer at once.
+        // The flag is cleared before the client can see the answer, because the client may reuse the buffer
+        // at once.
         self.outstanding_flag(id).store(false, Ordering::Release);
         {
             let mut producer = lock(&self.producer);

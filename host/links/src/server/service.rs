@@ -81,7 +81,7 @@ pub struct Credentials {
 pub struct VerifiedPeer {
     /// The process.
     pub process: Credentials,
-    /// Identities that its requests may name.
+    /// Identities that the peer's requests may name.
     pub identities: AllowedIdentities,
 }
 
@@ -90,7 +90,7 @@ pub struct VerifiedPeer {
 pub enum AllowedIdentities {
     /// Any, including root.
     Any,
-    /// Its own user, own group and supplementary groups.
+    /// The process's own user, group and supplementary groups.
     Own {
         /// Supplementary groups of the process when it connected.
         groups: Arc<[u32]>,

@@ -60,9 +60,10 @@ enum Phase {
     Doubling { before: u32 },
     /// The limit is constant for this number of rounds.
     Holding { rounds: u32 },
-    /// Another limit is tried.
+    /// The client measures this limit in place of the current one.
     Trying { limit: u32 },
-    /// Another limit was tried, and moved this much; the current limit is measured again for comparison.
+    /// The client has measured `limit`, with throughput `moved`, and measures the current limit again for
+    /// comparison.
     Comparing { limit: u32, moved: f64 },
 }
 
@@ -222,7 +223,7 @@ impl AdaptiveLimit {
             moved > usual * GAIN || limit < self.current && self.queueing && moved > usual * NO_LOSS;
         if is_better {
             self.current = limit;
-            // Another step in the same direction may be better still.
+            // A further step in the same direction may be better still.
             return self.hold(0);
         }
         self.hold((self.pause_rounds * 2).min(PAUSE_ROUNDS.1));

@@ -16,7 +16,7 @@ const PADDING: [u8; 3] = [0; 3];
 pub(super) struct Message {
     /// Record mark, header and arguments.
     pub(super) head: Vec<u8>,
-    /// File data behind them.
+    /// File data sent after the encoded bytes.
     pub(super) data: Option<Source>,
 }
 
@@ -138,7 +138,7 @@ impl Batch {
 /// Progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing is sent.
+    /// No byte of the message is sent.
     Whole,
     /// Partly sent; the remainder is private, and can be sent whatever the caller does.
     Begun,

@@ -74,7 +74,7 @@ pub enum DataLocation {
     More,
     /// Range within the results. If it exceeds the sink or the results, the reply is malformed.
     Data(Range<usize>),
-    /// No file data.
+    /// The results have no file data.
     None,
 }
 

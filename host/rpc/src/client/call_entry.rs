@@ -44,7 +44,7 @@ pub(super) struct CallEntry {
     /// Length of the call, and that of call and requested data.
     pub(super) call_bytes: usize,
     pub(super) bytes: usize,
-    /// Time since when it does not wait for the limit.
+    /// Time at which the call stopped waiting for the in-flight limit.
     pub(super) begun_at: Instant,
     /// Time of the last transmission.
     pub(super) sent_at: Instant,
@@ -53,7 +53,7 @@ pub(super) struct CallEntry {
     pub(super) failures: u32,
     /// Number of the server's silence during which the interrupt was last watched.
     pub(super) watched_in: u64,
-    /// `true` if its interrupt is watched permanently, as the call itself is overdue.
+    /// `true` if the call's interrupt is watched permanently, because the call is overdue.
     pub(super) is_watched: bool,
     /// Outcome to be delivered once the sending thread has finished with its memory.
     pub(super) decided: Option<Outcome>,
@@ -62,13 +62,13 @@ pub(super) struct CallEntry {
 /// Progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallState {
-    /// Waiting for the in-flight limit.
+    /// The call waits for the in-flight limit.
     Waiting,
-    /// In a queue of its connection.
+    /// The call is in a queue of its connection.
     Queued,
-    /// In the batch of its connection.
+    /// The call is in the batch that its connection sends.
     Sending,
-    /// Sent.
+    /// The call is completely sent.
     Sent,
 }
 

@@ -1,4 +1,4 @@
-//! One connection: send queues and state.
+//! Connection of a client: send queues and state.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,11 +24,11 @@ pub(super) struct Connection {
     pub(super) bulk: VecDeque<u32>,
     /// Calls that the socket did not accept; empty while a thread sends.
     pub(super) batch: Batch,
-    /// `true` while a thread sends; it will also send calls queued meanwhile.
+    /// `true` while a thread sends; that thread will also send calls queued meanwhile.
     pub(super) sending: bool,
     /// `true` if the socket is full; an event reports when it is writable.
     pub(super) full: bool,
-    /// `true` if it became writable while a thread was sending.
+    /// `true` if the socket became writable while a thread was sending.
     pub(super) again: bool,
     /// Number of unanswered calls, and bytes that they send and request.
     pub(super) calls: usize,
@@ -51,7 +51,7 @@ pub(super) struct Connection {
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Not connected, and not needed yet.
+    /// The connection is not established, and was not needed so far.
     Idle,
     /// Connecting.
     Connecting {

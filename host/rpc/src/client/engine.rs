@@ -46,7 +46,7 @@ pub(super) struct ConnectionIo {
 
 /// Result of receiving.
 enum ReceiveEnd {
-    /// No more data.
+    /// The socket has no more data.
     Empty,
     /// The quota is used up: the waiters are woken before receiving continues.
     Used,

@@ -17,7 +17,7 @@ pub(super) struct Finished {
     pub(super) calls: SmallVec<[(Box<CallEntry>, Outcome); 2]>,
     /// Entries of delivered calls, for reuse.
     delivered: SmallVec<[Box<CallEntry>; 2]>,
-    /// Other waiters.
+    /// Wakers of tasks that wait for a permit or memory.
     pub(super) wakers: Vec<Waker>,
     /// Data of calls that ended earlier.
     pub(super) data: Vec<Source>,

@@ -49,7 +49,7 @@ const SPARE_MAX: usize = 64;
 pub(super) struct LinkedCall {
     shared: Arc<SharedClient>,
     linked: Arc<Linked>,
-    /// `None` only while it is being returned to the spare list.
+    /// State of the call; `None` only while it is being returned to the spare list.
     state: Option<Box<LinkedState>>,
 }
 
@@ -72,7 +72,7 @@ struct LinkedState {
     /// `true` once the server has requested a larger reply buffer.
     is_widened: bool,
     begun_at: Instant,
-    /// `true` while it counts against the in-flight limit.
+    /// `true` while the call counts against the in-flight limit.
     counted: bool,
     transmissions: u32,
     stage: LinkedStage,
@@ -312,7 +312,7 @@ impl LinkedState {
         };
         let outcome = match live.take_reply(reply, reply_buffer) {
             Ok(body) => self.read(shared, &body),
-            // Once only: a second request for a larger buffer is a violation.
+            // The call is repeated once only: a second request for a larger buffer is a violation.
             Err(ReplyError::BufferTooSmall(bytes))
                 if !self.is_widened
                     && bytes > self.request.buffer_bytes
@@ -405,7 +405,7 @@ impl LinkedState {
         }
     }
 
-    /// Returns the permit, if it has one.
+    /// Returns the permit, if the call has one.
     fn return_permit(&mut self, shared: &SharedClient) {
         if std::mem::take(&mut self.counted) {
             let now = shared.wire.now();

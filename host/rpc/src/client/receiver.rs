@@ -15,10 +15,10 @@ use tombolo_sys::epoll;
 /// Delay after a failed wait, as when the kernel lacks memory.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// One poll in this many covers all events; the others try the connection if there is exactly one.
+/// Every eighth poll covers all events; the other polls read the connection directly if there is exactly one.
 const POLLS: u32 = 8;
 
-/// Starts the thread. It ends with the last client.
+/// Starts the receiving thread, which ends with the last client.
 pub(super) fn start(engine: Engine, wire: Arc<SystemWire>) -> io::Result<()> {
     let receiver = Receiver { engine, wire, events: Vec::new(), window: PollWindow::default() };
     thread::Builder::new().name("rpc-receiver".into()).spawn(move || receiver.run())?;

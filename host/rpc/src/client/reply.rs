@@ -31,7 +31,7 @@ pub(super) enum Judged {
     Plain { results_at: usize },
     /// Results with file data at `range`.
     Data { results_at: usize, range: Range<usize> },
-    /// Not a successful reply.
+    /// The reply reports a failure.
     Failed(Failure),
 }
 

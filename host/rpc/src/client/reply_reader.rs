@@ -236,7 +236,7 @@ impl ReplyReader {
                 let found = match self.records.find(bytes, bytes.len()) {
                     Ok(found) => found,
                     Err(why) => {
-                        // This fragment's mark stands in front of the missing part of the transaction id.
+                        // The mark of this fragment precedes the missing part of the transaction id.
                         let front = body.iter().chain(bytes.iter().skip(Mark::BYTES)).copied();
                         let front: SmallVec<[u8; 4]> = front.take(4).collect();
                         if let Some(xid) = xid_of(&front) {
@@ -326,7 +326,7 @@ fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(ReadStag
             sink.truncate(range.len());
             let copied_bytes = sink.write_at(0, available);
             sink.advance(copied_bytes);
-            // Missing are the rest of the data and the bytes behind them.
+            // The missing bytes are the rest of the data and the bytes after the data.
             let behind_bytes = missing.saturating_sub(sink.len());
             let reply = Reply { results, data_bytes: range.len(), data_announced: range };
             Some((ReadStage::Direct(DirectReply { xid, reply, copied_bytes, sink, behind_bytes }), None))

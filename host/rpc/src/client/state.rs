@@ -269,7 +269,7 @@ impl ClientState {
         }
         if entry.bulk {
             let moved = outcome.as_ref().map_or(0, |reply| reply.data_bytes) + entry.call_bytes;
-            // Includes the time queued for the socket: too high a limit lengthens it.
+            // The duration includes the time queued for the socket, which too high a limit lengthens.
             self.limit.answered(now, moved, now.saturating_duration_since(entry.begun_at));
         }
         let procedure = entry.procedure;
@@ -311,9 +311,10 @@ impl ClientState {
             }
             match connection.batch.stage(xid) {
                 Stage::Whole => entry.message = connection.batch.remove(xid),
-                // The remainder is still sent; its reply will be unknown.
+                // The remainder of the message is still sent; the reply will be ignored as unknown.
                 Stage::Begun => {}
-                // Its memory may change from now on, so the record must never be completed.
+                // The caller may change the memory of the data from now on, so the record must never be
+                // completed.
                 Stage::BegunWithData => broken = true,
             }
         }
@@ -364,7 +365,7 @@ impl ClientState {
     /// Returns the time since which the server has been silent with calls outstanding; `None` if it responds
     /// or nothing is outstanding.
     pub(super) fn silent_since(&self) -> Option<Instant> {
-        // One responding connection is enough.
+        // One responding connection proves that the server is alive.
         let silent = self.connections.iter().filter_map(Connection::silent_since).max()?;
         let alive = self.connections.iter().map(|connection| connection.alive_at).max()?;
         Some(silent.max(alive))

@@ -65,7 +65,7 @@ impl Future for Sleep {
         let before = state.timers.sleepers.insert((this.until, id), context.waker().clone());
         let is_earlier = state.arm(this.until);
         drop(state);
-        // Dropped without the lock: the waker may be the last reference to a task.
+        // The former waker is dropped outside of the lock, because it may be the last reference to a task.
         drop(before);
         if is_earlier {
             this.shared.alarm.raise();
@@ -78,7 +78,7 @@ impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let waker = self.shared.lock().timers.sleepers.remove(&(self.until, id));
-            // Dropped without the lock: the waker may be the last reference to a task.
+            // The waker is dropped outside of the lock, because it may be the last reference to a task.
             drop(waker);
         }
     }

@@ -54,7 +54,7 @@ pub struct TunnelFault {
     pub program: Arc<str>,
     /// Exit code; `None` if a signal ended it.
     pub code: Option<i32>,
-    /// Last line of its standard error.
+    /// Last line of the command's standard error.
     pub last_line: Arc<str>,
 }
 
@@ -112,7 +112,7 @@ impl Tunnel {
     }
 
     fn spawned(&self) -> io::Result<TunnelSocket> {
-        // The thread must exist first: without it the process would never be reaped.
+        // The thread must exist first: without the thread the process would never be reaped.
         let (hand_over, taken) = mpsc::channel::<(Child, Arc<Process>)>();
         let label = self.label.clone();
         thread::Builder::new().name("tunnel".into()).spawn(move || {
@@ -149,10 +149,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 struct Process {
     id: u32,
-    /// Exit status, once it is reaped. Its process id may be reused from then on.
+    /// Exit status, once the process is reaped. The process id may be reused from then on.
     end: Mutex<Option<ExitStatus>>,
     exited: Condvar,
-    /// `true` if this client killed it, which is no fault.
+    /// `true` if this client killed the process, which is no fault.
     killed: AtomicBool,
 }
 
@@ -172,7 +172,7 @@ impl Process {
         }
     }
 
-    /// Blocks until it is reaped, at most for `at_most`.
+    /// Blocks until the process is reaped, at most for `at_most`.
     fn wait(&self, at_most: Duration) {
         let end = lock(&self.end);
         let waited = self.exited.wait_timeout_while(end, at_most, |end| end.is_none());

@@ -100,6 +100,6 @@ impl SocketToken {
 pub struct Event {
     /// `true` if there is something to receive, including end of stream and errors.
     pub readable: bool,
-    /// `true` if it is writable, or connecting has ended.
+    /// `true` if the socket is writable, or connecting has ended.
     pub writable: bool,
 }

@@ -12,7 +12,7 @@ use tombolo_host_links::client::{Call, FrameWriter, Spans};
 pub(crate) struct Outgoing<'a> {
     /// Header and arguments.
     pub(crate) head: &'a [u8],
-    /// File data behind them, without padding.
+    /// File data sent after the encoded bytes, without padding.
     pub(crate) data: Option<&'a Source>,
     /// Size of the reply buffer for the part beyond the frame.
     pub(crate) buffer_bytes: usize,
@@ -49,7 +49,7 @@ impl Live {
         if !fits(line.out_area(), out_bytes) {
             return Attempt::TooLong;
         }
-        // The server reports if it needs more.
+        // A server that needs a larger buffer reports that.
         let buffer_bytes = buffer_bytes.min(capacity(line.in_area()));
         let Some((out, reply_buffer)) = self.take(out_bytes, buffer_bytes) else {
             return Attempt::BufferTooSmall;

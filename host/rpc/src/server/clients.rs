@@ -246,7 +246,7 @@ fn close_idle(common: &Common, client: &Client) -> bool {
         idle.select_nth_unstable_by_key(BATCH, |(rank, _)| *rank);
         idle.truncate(BATCH);
     }
-    // Few at a time: most of the remaining ones may be in use in a moment.
+    // Only a few connections are closed at a time: most of the remaining ones may be in use in a moment.
     let count = client.connections.count() as usize;
     idle.sort_unstable_by_key(|(rank, _)| *rank);
     idle.truncate((count / 16).max(1));

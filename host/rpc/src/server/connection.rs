@@ -79,7 +79,7 @@ enum Phase {
     Open,
     /// Receiving has ended; calls already received are answered.
     Ended,
-    /// Only the queued replies are sent.
+    /// The connection sends the queued replies and accepts nothing more.
     Sealed,
     /// All replies are sent; input is read and discarded.
     Lingering { until: Instant, bytes: usize },
@@ -108,7 +108,7 @@ pub(super) enum NextStep {
 
 /// Reason for the end of a turn.
 enum TurnEnd {
-    /// No more input.
+    /// The socket has no more input.
     Empty,
     /// The turn's quota is used up.
     Used,
@@ -199,7 +199,7 @@ impl Connection {
     pub(super) fn turn(&mut self, context: &mut ThreadContext) -> TurnResult {
         let mut turn = TurnResult::default();
         if self.phase == Phase::Open && self.shared.is_sealed() {
-            // Sealed by a call that was answered later.
+            // A call that was answered later has sealed the connection.
             self.phase = Phase::Sealed;
         }
         let is_dead = self.shared.is_dead();

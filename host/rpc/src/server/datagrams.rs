@@ -47,7 +47,8 @@ impl DatagramReader {
         for count in 0..TURN_MAX {
             match self.receive() {
                 Ok((bytes, route)) => self.serve(bytes, route, calls, exchanges),
-                // Other errors concern an earlier reply (ICMP), or this one datagram.
+                // Errors other than EAGAIN concern an earlier reply (ICMP) or this one datagram, so the
+                // socket stays in use.
                 Err(Errno::AGAIN) => return (count, false),
                 Err(error) => tracing::debug!(%error, "datagram receive failed"),
             }

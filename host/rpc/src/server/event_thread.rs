@@ -24,7 +24,7 @@ use tombolo_host_runtime::polling::PollWindow;
 use tombolo_sys::epoll::{Epoll, Event, Interest};
 use tombolo_sys::{Result, socket};
 
-/// One poll in this many covers all connections; the others try the busy one only.
+/// Every eighth poll covers all connections; the other polls read the busy one directly.
 const POLLS: u32 = 8;
 
 /// Number of passes of the main loop between checks for a due sweep; the thread also checks before it sleeps.

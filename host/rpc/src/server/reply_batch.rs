@@ -38,7 +38,7 @@ pub(super) struct Batch {
 struct Piece {
     /// Number of bytes in the buffer of small replies.
     small: usize,
-    /// A long reply, with its mark in `small`.
+    /// Long reply of this piece, with its mark in `small`.
     long: Option<Vec<u8>>,
     /// File data behind the replies.
     data: Option<ReplyData>,

@@ -39,7 +39,7 @@ pub(super) enum FirstCall {
     Probe(Probe),
     /// Any other call, with its refusal.
     Refused(ReplyHeader<'static>),
-    /// Not a call.
+    /// The bytes are not a call.
     None,
 }
 

@@ -58,7 +58,7 @@ struct SendQueue {
     /// Remainder of a partly sent batch; empty while a thread sends.
     remainder: Batch,
     phase: Phase,
-    /// `true` while a thread sends; it will also send replies queued meanwhile.
+    /// `true` while a thread sends; that thread will also send replies queued meanwhile.
     sending: bool,
     /// `true` if the socket became writable after the sending thread found it full.
     again: bool,
@@ -72,9 +72,9 @@ struct SendQueue {
 enum Phase {
     #[default]
     Open,
-    /// No reply is added.
+    /// No further reply is added.
     Sealed,
-    /// Nothing is sent.
+    /// Nothing more is sent.
     Dead,
 }
 

@@ -81,7 +81,7 @@ impl Getent {
 struct Running(Child);
 
 impl Running {
-    /// Reads its output to the end. Returns `None` if it is too long.
+    /// Reads the output of getent(1) to its end. Returns `None` if the output is too long.
     fn answer(&mut self, deadline: Deadline) -> Result<Option<Vec<u8>>, LookUpError> {
         let failed = |errno: Errno| LookUpError::Start(errno.into());
         let Some(mut output) = self.0.stdout.take() else { return Ok(None) };
@@ -96,7 +96,7 @@ impl Running {
         if answer.len() > ANSWER_BYTES_MAX {
             return Ok(None);
         }
-        // A process that has closed its output may still be running.
+        // A getent process that has closed its output may still be running.
         let (ended, epoll) = (process::watched(self.0.id()).map_err(failed)?, Epoll::new().map_err(failed)?);
         epoll.add(&ended, 0, Interest::Readable).map_err(failed)?;
         until(&epoll, deadline, || Ok(true))?;
@@ -106,7 +106,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails harmlessly if the process has ended.
+        // Killing fails harmlessly if the process has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -50,7 +50,7 @@ pub enum LookUpError {
     /// A service does not answer.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    /// Other look-ups used all of the time; this one was not made.
+    /// Other look-ups used all of the time, so this look-up was not made.
     #[error("timed out after {0:?} behind other look-ups: try again")]
     Busy(Duration),
     /// A service recently did not answer, and was not queried.
@@ -233,7 +233,7 @@ impl Names {
         }
         let addresses = match self.getent.ask("ahosts", host, self.deadline(HOST_TIME_MAX)) {
             Ok(lines) => in_first_column(&lines.unwrap_or_default()),
-            // In an initial file system, for instance: names in hosts(5) need no getent.
+            // A system without getent(1), such as an initial file system, still resolves names in hosts(5).
             Err(LookUpError::NoGetent) => match self.databases.addresses_of(host)? {
                 found if found.is_empty() => return Err(LookUpError::NoGetent),
                 found => found,

@@ -128,7 +128,7 @@ fn accept(listener: &Listener, shared: &Arc<Shared>) {
             Ok((stream, _)) => admit(stream, shared),
             Err(_) if shared.ended() => return,
             Err(error) => {
-                // Possibly a temporary lack of descriptors.
+                // The cause may be a temporary lack of descriptors.
                 tracing::warn!(%error, "cannot accept on the control socket");
                 std::thread::sleep(ACCEPT_PAUSE);
             }
@@ -156,7 +156,7 @@ fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
     };
     tracing::warn!(refusal, "control connection refused");
     let reply = Reply { error: Some(refusal.into()), ..Reply::default() };
-    // Does not block: a new connection's buffer has space for it.
+    // This does not block: a new connection's buffer has space for the reply.
     let _ = send(&mut stream, &reply);
 }
 

@@ -94,7 +94,7 @@ pub fn prepare(directory: &Path) -> Result<(), SocketPathError> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
         _ => {}
     }
-    // In /tmp another user may have created it first.
+    // In /tmp another user may have created the directory first.
     let (uid, _) = creds::own_ids();
     let metadata = fs::symlink_metadata(directory).map_err(io)?;
     let private = metadata.is_dir() && metadata.uid() == uid && metadata.permissions().mode() & 0o077 == 0;

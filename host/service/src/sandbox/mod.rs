@@ -27,9 +27,9 @@ pub use mounts::Namespace;
 /// Required strength of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// No sandbox.
+    /// Run without a sandbox.
     Off,
-    /// As much as the kernel and the user's rights allow.
+    /// Confine the process as much as the kernel and the user's rights allow.
     #[default]
     Auto,
     /// The complete sandbox, or the process does not start.
@@ -65,20 +65,20 @@ pub struct Needs {
     pub listens_in: Vec<PathBuf>,
     /// Sockets of this host to connect to.
     pub reaches: Vec<PathBuf>,
-    /// `true` if it starts to listen on sockets that are already bound.
+    /// `true` if the process starts to listen on sockets that are already bound.
     pub listens: bool,
-    /// `true` if it connects to servers: any port, and sockets of this host.
+    /// `true` if the process connects to servers: any port, and sockets of this host.
     pub connects: bool,
-    /// `true` if it looks up host names or users' groups: another process does that, because filter and file
-    /// rules leave no way to run the resolver.
+    /// `true` if the process looks up host names or users' groups: another process does that, because filter
+    /// and file rules leave no way to run the resolver.
     pub looks_up: bool,
-    /// `true` if it has an io_uring, which is restricted to its purpose, since seccomp does not filter its
-    /// operations.
+    /// `true` if the process has an io_uring, which is restricted to its purpose, since seccomp does not
+    /// filter its operations.
     pub has_ring: bool,
     /// `true` if it serves directories of this host: within its rights it acts as other users, opens files by
     /// handle, makes devices, and watches for changes by other processes.
     pub serves_users: bool,
-    /// `true` if it serves mounts on this host.
+    /// `true` if the process serves mounts on this host.
     pub serves_mounts: bool,
     /// Reason for running without a sandbox, if its needs are unbounded.
     pub unconfinable: Option<Unconfinable>,
@@ -87,11 +87,11 @@ pub struct Needs {
 /// Reason for not confining a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unconfinable {
-    /// It starts other programs with unknown needs.
+    /// The process starts other programs with unknown needs.
     StartsPrograms,
     /// Callers' groups are visible only with access to other processes.
     ProcIsHidden,
-    /// It gets sessions to serve later, with arbitrary paths.
+    /// The process gets sessions to serve later, with arbitrary paths.
     TakesSessions,
     /// Something to connect to is missing now, and may appear anywhere.
     IsAway,

@@ -105,7 +105,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Access {
     writes: bool,
-    /// `true` with mounts below it, also later ones.
+    /// `true` if access includes the mounts below the path, also later ones.
     beneath: bool,
 }
 
@@ -191,7 +191,7 @@ impl Plan {
 
     fn enter(&self, lines: &[Vec<u8>]) -> io::Result<()> {
         mounts::only_receive()?;
-        // Copied before the first is attached, which would hide the host's mounts.
+        // All mounts are copied before the first copy is attached, which would hide the host's mounts.
         let mut copies = Vec::new();
         for (path, how) in self.wanted(lines) {
             match how.map(|access| copy(&path, access)).transpose() {

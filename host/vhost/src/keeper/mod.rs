@@ -78,7 +78,7 @@ impl Keeper {
             if let Err(error) = taken {
                 tracing::warn!(%error, "cannot accept a guest");
                 self.leave();
-                // Usually a lack of descriptors, which the end of another guest resolves.
+                // The usual cause is a lack of descriptors, which the end of another guest resolves.
                 thread::sleep(Duration::from_millis(100));
             }
         }

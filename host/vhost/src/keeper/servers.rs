@@ -34,7 +34,7 @@ const DEATH_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) enum Successor {
     /// The server with this number runs.
     Server(u64),
-    /// The same server still runs: it has disconnected the front end.
+    /// The former server still runs: it has disconnected the front end.
     Disconnected,
     /// There will be no further server.
     None,

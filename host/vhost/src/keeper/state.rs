@@ -158,7 +158,7 @@ impl FrontEndState {
 
     /// Replays the recorded state to a server, which has handled all of it when this returns.
     pub(super) fn replay(&self, server: &mut Channel) -> Result<(), ChannelError> {
-        // A server acknowledges nothing before GET_FEATURES.
+        // The vhost crate acknowledges messages (REPLY_ACK) only after a GET_FEATURES on the connection.
         let features = Message::new(request::GET_FEATURES, Vec::new(), Vec::new());
         server.call(&features)?;
         for message in CONNECTION_MESSAGES.iter().filter_map(|request| self.connection_wide.get(request)) {

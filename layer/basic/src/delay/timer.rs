@@ -94,7 +94,7 @@ fn run(shared: &TimerState) {
         }
         let over = sleepers.over;
         if !due.is_empty() {
-            // Outside the lock, because a waker may run anything.
+            // Wakers are called outside of the lock, because a waker may run any code.
             drop(sleepers);
             due.into_values().for_each(Waker::wake);
             sleepers = shared.lock();

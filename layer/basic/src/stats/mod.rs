@@ -151,7 +151,8 @@ impl Counters {
     /// Returns the current values. Operations continue meanwhile, so the numbers of one operation may differ
     /// by a few calls.
     pub fn snapshot(&self) -> Snapshot {
-        // Read first: operations that end later count as in progress, and none ends before it begins.
+        // Ends are read before begins: an operation that ends later counts as in progress, and none ends
+        // before it begins.
         let ended: u64 = self.shards.iter().map(|shard| shard.ended.load(Ordering::Acquire)).sum();
         let operation = |op: Op| -> Operation {
             let cells = || self.shards.iter().map(|shard| &shard.cells[op.index()]);

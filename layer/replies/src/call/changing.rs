@@ -98,7 +98,7 @@ impl Call for Append {
     async fn answer_duplicate(self, inner: InnerSession, outcome: Outcome) -> Result<Written> {
         let Outcome::Wrote { count, stability } = outcome else { return Err(Error::Io { source: None }) };
         if stability < self.stability {
-            // The process that wrote it was killed before making it stable.
+            // The process that wrote the data was killed before it made them stable.
             inner.fs.fsync(&inner.cx, self.file, SyncScope::All).resolve().await?;
         }
         let stability = stability.max(self.stability);

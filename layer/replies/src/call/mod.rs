@@ -23,7 +23,7 @@ pub(super) use removing::{Rename, Rmdir, Unlink};
 
 /// An operation with its arguments.
 pub(super) trait Call: Send + Sized + 'static {
-    /// Type of its reply.
+    /// Type of the operation's reply.
     type Reply: Reply;
     /// The operation's name.
     const OP: Op;

@@ -88,7 +88,7 @@ impl Journal {
         self.intents.wait()
     }
 
-    /// Records an intent. `None` if it does not fit.
+    /// Records an intent. Returns `None` if the journal has no space for it.
     pub fn intend(
         &self,
         key: &EntryKey,
@@ -175,14 +175,15 @@ impl Journal {
     /// Writes the record, and its state last, which makes it valid.
     fn publish(&self, offset: usize, bytes: &[u8], state: u16) {
         let Some(behind) = bytes.get(size_of::<u16>()..) else { return };
-        // Within the region: slot numbers come from `Slots`, which matches its size.
+        // The write lies within the region, because slot numbers are from `Slots`, which matches the region's
+        // size.
         let _ = self.region.write_at(offset + size_of::<u16>(), behind);
         self.set_state(offset, state);
     }
 
     fn set_state(&self, offset: usize, state: u16) {
         let _ = self.region.store_u16(offset, state.to_le(), Ordering::Release);
-        // Orders later effects, above all the operation itself, after the record.
+        // This fence orders later effects, above all the operation itself, after the record.
         fence(Ordering::SeqCst);
     }
 

@@ -45,7 +45,7 @@ impl Slots {
         state.free.push(number);
         let next = state.next();
         drop(state);
-        // Outside the lock, because a waker may run anything.
+        // The waker is called outside of the lock, because it may run any code.
         next.into_iter().for_each(Waker::wake);
     }
 

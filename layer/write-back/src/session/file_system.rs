@@ -129,7 +129,7 @@ impl FileSystem for WriteBackFileSystem {
 
     fn release(&self, _: &Ctx, file: File) {
         if self.0.opening(file).is_ok() {
-            // Outside the lock, since the end of an opening may write to the journal.
+            // The opening is dropped outside of the lock, because its end may write to the journal.
             let ended = lock(&self.0.openings).remove(&file.open);
             drop(ended);
             drop(self.0.locks.released(file));

@@ -86,7 +86,7 @@ impl View {
                 let Some(target) = now else { return Ok(seen) };
                 match self.attr(target.node).await {
                     Ok(attr) => seen.found = Some((target, attr)),
-                    // Removed or replaced meanwhile.
+                    // The node was removed or replaced meanwhile.
                     Err(Error::Stale) if !seen.holds(&self.shared().tree()) => continue,
                     Err(error) => return Err(error),
                 }

@@ -198,7 +198,7 @@ impl View {
             node.is_linkable = how.exclusive == Exclusive::No;
             let attr = node.attr;
             tree.add(id, node);
-            // Before anything can consider the node unused.
+            // The opening is counted before any other operation can consider the node unused.
             tree.open.insert(id, 1);
             Ok((id, attr))
         })?;

@@ -21,7 +21,7 @@ bitflags! {
         const OWNER = 2;
         const ATIME = 4;
         const MTIME = 8;
-        /// No attribute: the names, and so the link count, have changed.
+        /// Mark of changed names, and so of a changed link count, rather than of an attribute.
         const NAMES = 16;
         /// Extended attributes.
         const XATTRS = 32;
@@ -56,7 +56,7 @@ pub(crate) struct Node {
     /// Parent of a locally created or moved directory.
     pub parent: Option<NodeId>,
     pub link: Option<Vec<u8>>,
-    /// Verifier of its exclusive create (RFC 1813 §3.3.8).
+    /// Verifier of the node's exclusive create (RFC 1813 §3.3.8).
     pub verifier: Option<[u8; 8]>,
     /// `true` for an unnamed file that may be linked.
     pub is_linkable: bool,

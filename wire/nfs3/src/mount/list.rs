@@ -19,7 +19,7 @@ xdr_struct! {
     pub struct ExportEntry<'a> {
         /// Path.
         pub path: DirPath<'a>,
-        /// Hosts that may mount it; empty: all.
+        /// Hosts that may mount the export; empty: all.
         pub groups: List<'a, MountName<'a>>,
     }
 }

@@ -22,7 +22,7 @@ pub(super) const COMPLETE: u32 = 1 << 9;
 mod flag {
     /// The frame has the previous attributes of the node or (first) directory.
     pub const BEFORE: u32 = 1;
-    /// The frame has its current attributes.
+    /// The frame has the current attributes of the object.
     pub const AFTER: u32 = 1 << 1;
     /// RENAME: as `BEFORE`, for the directory of the new name.
     pub const TO_BEFORE: u32 = 1 << 2;

@@ -218,7 +218,7 @@ impl DiskConvertArgs {
         }
         let start = left.unwrap_or(0).min(size_bytes);
         if target.is_new() {
-            // Written first, before anything else is known about the conversion.
+            // The record is written first, before anything else is known about the conversion.
             let begun = Record { from: from.to_string(), version: version.text.clone(), ..Record::default() };
             records.write(&begun).map_err(|error| Failure::cannot(RECORDING, &error))?;
         }

@@ -53,7 +53,7 @@ struct Old {
 /// A target ready for copying.
 pub struct Prepared {
     pub disk: Arc<dyn BlockDevice>,
-    /// `true` if it reads as zeroes from the start offset on.
+    /// `true` if the target reads as zeroes from the start offset on.
     pub is_blank: bool,
 }
 
