@@ -103,7 +103,7 @@ pub struct Ctx {
     pub request: RequestId,
     /// Identifies retransmissions; `None` where the transport never retransmits (FUSE, virtio-fs).
     pub key: Option<RequestKey>,
-    /// The user.
+    /// User on whose behalf the operation runs.
     pub identity: Identity,
     /// Time at which the caller stops waiting.
     pub deadline: Option<Instant>,

@@ -1,4 +1,4 @@
-//! The image as a block device.
+//! A raw image or block device as a disk of the block waist.
 
 use std::fs::File;
 use std::os::fd::AsFd;

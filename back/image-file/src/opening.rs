@@ -26,7 +26,7 @@ pub enum OpenError {
     Open {
         /// The image.
         path: PathBuf,
-        /// The reported error.
+        /// Error of the system call.
         #[source]
         source: io::Error,
     },
@@ -58,7 +58,7 @@ pub enum OpenError {
     BlockSize {
         /// The image.
         path: PathBuf,
-        /// The reason.
+        /// Reason for the refusal.
         #[source]
         source: BlockSizeError,
     },

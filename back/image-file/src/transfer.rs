@@ -1,4 +1,5 @@
-//! Reads and writes.
+//! Reads and writes of a raw image: from the page cache on the calling thread, otherwise in the pool, or
+//! through a ring with direct I/O.
 
 use std::os::fd::AsFd;
 

@@ -1,8 +1,8 @@
-//! Persistent handles: those of the kernel.
+//! Persistent handles, made from the kernel's file handles (open_by_handle_at(2)).
 //!
-//! A kernel handle does not name its file system. Handles of the root's file system are the kernel's
-//! unchanged; those of other mounts inside the export have [`ON_SUBMOUNT`] in their kind and a [`Tag`] before
-//! their bytes.
+//! A kernel handle does not name its file system. Handles of the root's file system are the kernel's,
+//! unchanged; handles of other mounts inside the export have [`ON_SUBMOUNT`] in their kind and a [`Tag`]
+//! before their bytes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

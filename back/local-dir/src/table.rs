@@ -26,7 +26,7 @@ pub(crate) struct Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub key: Key,
-    /// See [`crate::attr::birth_mark`].
+    /// Birth mark, see [`crate::attr::birth_mark`].
     pub birth: u64,
     /// Type bits of the file's mode.
     pub kind: u32,
@@ -72,11 +72,11 @@ pub(crate) struct Adopted {
 
 /// Result of trying to close a node's descriptor.
 pub(crate) enum Cooled {
-    /// No descriptor.
+    /// The node has no descriptor.
     NoDescriptor,
     /// Used since the last attempt.
     InUse,
-    /// May be closed.
+    /// The descriptor may be closed.
     Idle { descriptor: Arc<OwnedFd>, anchor: Anchor, mount: u32 },
 }
 

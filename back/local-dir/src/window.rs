@@ -58,7 +58,7 @@ enum WindowSlot {
     /// The change concerns no file.
     None,
     One(u32),
-    /// Possibly any file.
+    /// The change may concern any file.
     Any,
 }
 

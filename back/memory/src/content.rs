@@ -250,7 +250,7 @@ impl Space {
         Self { limit_pages, used_pages: 0 }
     }
 
-    /// Takes one page.
+    /// Counts one more page as used; fails at the limit.
     pub(crate) fn take(&mut self) -> Result<()> {
         if self.used_pages >= self.limit_pages {
             return Err(Error::NoSpace);
@@ -259,7 +259,7 @@ impl Space {
         Ok(())
     }
 
-    /// Returns pages.
+    /// Counts these pages as free.
     pub(crate) fn give_back(&mut self, pages: u64) {
         self.used_pages = self.used_pages.saturating_sub(pages);
     }

@@ -1,4 +1,4 @@
-//! A node of the tree.
+//! A node of the tree: attributes, contents, and the rules for changing them.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};

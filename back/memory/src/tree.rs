@@ -1,4 +1,4 @@
-//! All nodes, and their lifetime.
+//! The tree: all nodes, their names, and their lifetime.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,7 +118,7 @@ impl Tree {
         Ok(node)
     }
 
-    /// Sets a name.
+    /// Makes a name in a directory refer to a node.
     pub(crate) fn set_name(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
         self.change_log.note_name(dir, name);
         self.node_mut(dir)?.directory_mut()?.set(name, ino);

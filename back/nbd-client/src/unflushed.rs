@@ -3,7 +3,7 @@
 /// Counters of changes, guarded by the lock of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct Unflushed {
-    /// Acknowledged changes.
+    /// Number of acknowledged changes.
     answered: u64,
     /// Number of these that are durable.
     durable: u64,

@@ -7,7 +7,7 @@ use tombolo_core::fs::{File, NodeId};
 /// An unneeded node or opening, with the ids of one link's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Released {
-    /// The link.
+    /// Number of the link on which the object is bound.
     pub(crate) link: u32,
     pub(crate) kind: ReleasedKind,
 }

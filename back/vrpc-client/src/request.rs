@@ -53,9 +53,9 @@ pub(crate) type Outcome = std::result::Result<Raw, NoAnswer>;
 
 /// State of a request after sending.
 pub(crate) enum Sent {
-    /// Completed.
+    /// The request is completed.
     Ended(Outcome),
-    /// In flight.
+    /// The request is in flight.
     Pending(InFlight),
 }
 
@@ -254,9 +254,9 @@ pub(crate) struct InFlight {
 enum Stage {
     /// Waiting for the server to acknowledge the caller.
     Introduced { call: Call, kind: Kind, body: Body, frame: Vec<u8>, spans: Spans },
-    /// Sent.
+    /// The request is sent.
     Asked(Call),
-    /// Completed or failed.
+    /// The request is completed, or has failed.
     Over,
 }
 

@@ -46,7 +46,7 @@ pub(crate) enum ServerId {
     Gone,
 }
 
-/// A locked object.
+/// An object of a slab, with its slot locked.
 pub(crate) struct SlabEntry<'a, T> {
     pub(crate) value: &'a mut T,
     slot: &'a Slot<T>,

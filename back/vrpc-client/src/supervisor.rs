@@ -26,7 +26,7 @@ use crate::request::NoAnswer;
 const CLOCK_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause after the first failed attempt; doubled after each further one.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Maximum pause.
+/// Maximum pause between two attempts to reconnect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Lifetime of a link that counts as a success.
 const USEFUL_LIFETIME: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(crate) struct Supervisor {
     pub(crate) link_loss_policy: LinkLossPolicy,
 }
 
-/// The latest link.
+/// The latest link: the time of its begin, and its use since.
 struct Latest {
     since: Instant,
     /// Number of replies before the session used the link.

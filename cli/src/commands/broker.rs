@@ -1,4 +1,5 @@
-//! Broker of a sandboxed server: this program again, opening files that the server may not open itself.
+//! Broker of a sandboxed server: a second process of this program, which opens files that the server may not
+//! open itself.
 
 use std::fs::File;
 use std::os::fd::AsFd;

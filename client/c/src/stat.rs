@@ -18,7 +18,7 @@ pub struct Time {
     pub sec: i64,
     /// Nanoseconds, below 10⁹.
     pub nsec: u32,
-    /// 0.
+    /// Reserved: 0.
     pub reserved: u32,
 }
 
@@ -52,15 +52,15 @@ pub struct Stat {
     pub rdev_minor: u32,
     /// Presence of optional fields: [`HAS_BTIME`].
     pub mask: u32,
-    /// Last read.
+    /// Time of the last read.
     pub atime: Time,
     /// Last change of the data.
     pub mtime: Time,
     /// Last change of the data or the attributes.
     pub ctime: Time,
-    /// Creation.
+    /// Time of creation.
     pub btime: Time,
-    /// 0.
+    /// Reserved: zeroes.
     pub reserved: [u64; 3],
 }
 

@@ -22,7 +22,7 @@ pub struct TomboloTree {
 pub struct Counts {
     /// Queries answered from the cache.
     pub from_memory: u64,
-    /// Other queries.
+    /// Queries that were sent to the server.
     pub asked: u64,
     /// Requests sent for those.
     pub requests: u64,

@@ -18,7 +18,7 @@ const PLUS: DirBudget = DirBudget { size_bytes: 64 << 10, entry_bytes: 200, alig
 #[derive(Debug)]
 pub struct Listing {
     dir: Node,
-    /// `None` after [`Listing::set_aside`].
+    /// Opening of the directory; `None` after [`Listing::set_aside`].
     opening: Option<File>,
     page: Option<DirPage>,
     budget: DirBudget,

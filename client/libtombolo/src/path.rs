@@ -72,7 +72,7 @@ impl Tree {
 /// The directories from the top to the present position, for `..`.
 struct Way {
     tree: Tree,
-    /// Below the top.
+    /// Directories below the top, down to the present one.
     nodes: Vec<Node>,
 }
 

@@ -29,10 +29,10 @@ impl Default for StreamOptions {
 /// The failed side of a stream.
 #[derive(Debug, Error)]
 pub enum StreamError {
-    /// The file.
+    /// The file failed.
     #[error(transparent)]
     File(FsError),
-    /// The other stream.
+    /// The other stream failed.
     #[error(transparent)]
     Stream(io::Error),
 }

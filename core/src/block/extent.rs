@@ -5,11 +5,11 @@ use super::Range;
 /// Allocation status and contents of a part of a disk, as in NBD's `base:allocation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
-    /// Possibly data.
+    /// The blocks may contain data.
     Data,
     /// Allocated, reads as zeroes.
     Zero,
-    /// Not allocated, reads as zeroes.
+    /// The blocks are not allocated, and read as zeroes.
     Hole,
 }
 

@@ -25,7 +25,7 @@ pub enum FileType {
 pub struct Mode(u16);
 
 impl Mode {
-    /// All twelve bits.
+    /// Mask of the twelve permission bits.
     pub const MASK: u32 = 0o7777;
     /// Set user id on execution.
     pub const SET_UID: u32 = 0o4000;
@@ -65,9 +65,9 @@ pub struct Timestamp {
 /// A device number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Device {
-    /// The driver.
+    /// Major number, which identifies the driver.
     pub major: u32,
-    /// The unit.
+    /// Minor number, which the driver interprets.
     pub minor: u32,
 }
 
@@ -98,7 +98,7 @@ pub struct Attr {
     pub fileid: u64,
     /// Distinguishes reuses of an inode number; 0 where the file system has no generations.
     pub generation: u64,
-    /// Last read.
+    /// Time of the last read.
     pub atime: Timestamp,
     /// Last change of the data.
     pub mtime: Timestamp,
@@ -159,7 +159,7 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// Size in bytes: truncates, or extends with zeros.
     pub size: Option<u64>,
-    /// Last read.
+    /// Time of the last read.
     pub atime: Option<SetTime>,
     /// Last change of the data.
     pub mtime: Option<SetTime>,

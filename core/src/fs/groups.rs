@@ -57,9 +57,9 @@ pub enum LockFamily {
 /// The mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockKind {
-    /// Shared.
+    /// Shared lock.
     Read,
-    /// Exclusive.
+    /// Exclusive lock.
     Write,
 }
 

@@ -19,7 +19,7 @@ pub enum LeaseRequest {
     Grant,
     /// Renew this lease. Answered when it is recalled, or after a while.
     Keep(u64),
-    /// Return this lease.
+    /// Return the lease with this epoch.
     GiveBack(u64),
 }
 

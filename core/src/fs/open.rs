@@ -185,7 +185,7 @@ pub struct Written {
 pub enum SyncScope {
     /// The data, and the metadata needed to find them.
     Data,
-    /// Everything.
+    /// The data and all attributes.
     All,
     /// Everything, whichever client has written it, such as a killed predecessor. A back end that tracks only
     /// its own writes must forward the request regardless.

@@ -25,7 +25,7 @@ pub(crate) struct UncheckedCreates(Mutex<Recorded>);
 #[derive(Debug, Default)]
 struct Recorded {
     handles: HashMap<Key, Box<[u8]>>,
-    /// Oldest first.
+    /// Keys by time, the oldest first.
     order: VecDeque<(Instant, Key)>,
 }
 

@@ -7,13 +7,13 @@ bitflags! {
     /// Feature bits of a block device (virtio 1.2, §5.2.3).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Features: u64 {
-        /// `size_max` is valid.
+        /// The field `size_max` of the configuration is valid.
         const SIZE_MAX = 1 << 1;
-        /// `seg_max` is valid.
+        /// The field `seg_max` of the configuration is valid.
         const SEG_MAX = 1 << 2;
         /// The device is read-only.
         const READ_ONLY = 1 << 5;
-        /// `blk_size` is valid.
+        /// The field `blk_size` of the configuration is valid.
         const BLOCK_SIZE = 1 << 6;
         /// The device has a cache and a flush request.
         const FLUSH = 1 << 9;

@@ -32,7 +32,7 @@ pub(crate) struct Completion<'a> {
     pub(crate) shared: &'a SessionShared,
     pub(crate) parts: &'a mut Parts,
     kind: Kind,
-    /// `None` once used.
+    /// Responder of the request; `None` once used.
     responder: Option<Responder>,
 }
 

@@ -86,7 +86,7 @@ pub enum ConnectError {
     Refused {
         /// Socket path.
         path: PathBuf,
-        /// Refusal.
+        /// Reason of the server.
         #[source]
         refused: Refused,
     },

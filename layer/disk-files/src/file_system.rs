@@ -1,4 +1,4 @@
-//! The waist over the directory.
+//! The directory of disks as a file system of the waist.
 
 use std::sync::Arc;
 

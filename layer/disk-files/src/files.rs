@@ -1,4 +1,4 @@
-//! The directory.
+//! Disks as the files of one directory, and the directory as an export.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

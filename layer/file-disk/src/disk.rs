@@ -1,4 +1,4 @@
-//! The file as a block device.
+//! A file of the waist as a block device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The files with a number.
+//! The table in memory: numbered files, by number and by location.
 
 use std::collections::{BTreeMap, HashMap};
 

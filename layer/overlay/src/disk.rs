@@ -1,4 +1,4 @@
-//! The overlay as a block device.
+//! An overlay as a disk of the block waist.
 
 use std::sync::Arc;
 

@@ -34,7 +34,7 @@ const DAMAGES_MAX: usize = 10;
 pub struct Damage {
     /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Description.
+    /// Description of the inconsistency.
     pub what: &'static str,
 }
 

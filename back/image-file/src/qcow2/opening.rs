@@ -30,7 +30,7 @@ pub enum Qcow2OpenError {
     Open {
         /// The image, or one of its backing files.
         path: PathBuf,
-        /// The reported error.
+        /// Error of the system call.
         #[source]
         source: io::Error,
     },
@@ -42,7 +42,7 @@ pub enum Qcow2OpenError {
     Format {
         /// The image, or one of its backing files.
         path: PathBuf,
-        /// The damage.
+        /// Description of the damage.
         #[source]
         source: io::Error,
     },
@@ -51,7 +51,7 @@ pub enum Qcow2OpenError {
     Unsupported {
         /// The image, or one of its backing files.
         path: PathBuf,
-        /// The feature.
+        /// The unsupported feature.
         #[source]
         source: Unsupported,
     },

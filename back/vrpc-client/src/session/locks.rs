@@ -56,7 +56,7 @@ pub(super) fn wait(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock) -> Answ
 }
 
 struct Waiting {
-    /// `None` once answered.
+    /// Pending answer of the server; `None` once received.
     later: Option<Later<()>>,
     /// The caller's interrupt.
     caller_interrupt: Option<Raised>,

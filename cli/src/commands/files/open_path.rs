@@ -1,4 +1,4 @@
-//! Locations of the command line, opened.
+//! Opening of the locations on a command line.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};

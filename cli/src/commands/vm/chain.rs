@@ -22,7 +22,7 @@ use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::overlay::{OverlaySource, mark_base, sync_name};
 use crate::failure::{Failure, Outcome};
 
-/// Images that a VM writes to.
+/// Names of the images that a VM writes to.
 pub const KINDS: [&str; 2] = [DISK, MEMORY];
 
 /// Returns the file name of a checkpoint's overlay.
@@ -85,7 +85,7 @@ fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
     }
 }
 
-/// Origin of a VM.
+/// Base of a VM's overlays: its images, and the servers through which they are read.
 pub struct Ground {
     pub here: Here,
     /// Servers through which the VM's images are read.
@@ -136,7 +136,8 @@ fn steady_lock(
     }
 }
 
-/// Keeps the chains unchanged until the result is dropped, so that they can be opened: [`tidy`] yields.
+/// Locks the chains against changes until the result is dropped, so that they can be opened. [`tidy`] skips
+/// locked chains.
 pub fn steady(home: &Home) -> Result<Option<File>, Failure> {
     steady_lock(home, |file| file.lock_shared().map_err(TryLockError::Error))
 }
@@ -167,7 +168,7 @@ pub struct Checkpoint {
     pub number: u32,
     /// Time of the guest's pause.
     pub time: SystemTime,
-    /// Bytes that earlier checkpoints do not have.
+    /// Number of bytes that earlier checkpoints do not have.
     pub bytes: u64,
 }
 
@@ -196,7 +197,7 @@ pub fn own_below(home: &Home, what: &str) -> Result<usize, Failure> {
     Ok(layers(home, what)?.len())
 }
 
-/// A new top for an overlay that a server writes to, which becomes a checkpoint's.
+/// An empty overlay that will be the new top, above the present top, which becomes a checkpoint's layer.
 pub struct Draft<'a> {
     home: &'a Home,
     pub what: &'static str,
@@ -359,7 +360,7 @@ pub fn thaw(home: &Home, number: u32) -> Outcome {
         .map_err(failed)
 }
 
-/// Writes a finished redo log of all changes that a VM made to its disk or memory, with `base` recorded as
+/// Writes all changes that a VM made to its disk or memory as one sealed redo log, with `base` recorded as
 /// its base.
 pub fn finish(home: &Home, ground: &Ground, what: &str, to: &Path, base: &Path) -> Outcome {
     let over = bases(home, ground, what)?.unwrap_or_default();
@@ -399,7 +400,7 @@ pub fn tidy(home: &Home) -> Outcome {
     Ok(())
 }
 
-/// Removes the VM's own overlays on which nothing stands. The caller has locked the chain.
+/// Removes the VM's own overlays that no other overlay is based on. The caller has locked the chain.
 fn remove_unused(home: &Home, what: &str, used: &[u32]) -> Outcome {
     for number in numbers(home, what, ".overlay")? {
         if !used.contains(&number) {
@@ -409,8 +410,8 @@ fn remove_unused(home: &Home, what: &str, used: &[u32]) -> Outcome {
     Ok(())
 }
 
-/// Removes the files of a checkpoint that was not completed, of a VM without processes. Not all of them may
-/// have been removed by the checkpoint itself: it may have been killed, or the directory been out of reach.
+/// Removes the files of an incomplete checkpoint of a VM without processes. The checkpoint may have failed to
+/// remove them: it may have been killed, or the directory inaccessible.
 pub fn remove_drafts(home: &Home) -> Outcome {
     for name in KINDS.map(new).iter().map(String::as_str).chain([DRAFT]) {
         forget(home, name)?;

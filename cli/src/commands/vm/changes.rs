@@ -152,7 +152,7 @@ pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failu
     Ok(words)
 }
 
-/// Returns the size of an image, and the command to clone it.
+/// Returns a message with the size of an image and the command to clone it.
 pub fn told(dir: &Path) -> Result<String, Failure> {
     let file = dir.join(CONFIG);
     let reading = |error| Failure::cannot(format_args!("read {}", file.display()), &error);
@@ -188,7 +188,7 @@ impl Origins {
         Ok(())
     }
 
-    /// Returns the location through a cache.
+    /// Returns the location of an image as read through its cache.
     pub fn near(&self, place: &Path) -> PathBuf {
         let near = self.0.iter().map(|origin| origin.near(place)).find(|near| near != place);
         near.unwrap_or_else(|| place.to_owned())

@@ -159,7 +159,7 @@ impl Here {
         cache: CacheArgs,
     ) -> Result<Self, Failure> {
         let [a, b, c, d] = random()?;
-        // QEMU's own range.
+        // QEMU's range of MAC addresses.
         let mac = format!("52:54:00:{:02x}:{b:02x}:{c:02x}", a ^ d);
         let machine_id = uuid()?.replace('-', "");
         Ok(Self {
@@ -216,7 +216,7 @@ pub fn digest_of(file: &Path) -> io::Result<String> {
     digest_of_open(&File::open(file)?)
 }
 
-/// Returns the same of an open file, from its position on.
+/// Returns the digest of the remainder of an open file, from its position on.
 pub fn digest_of_open(mut file: &File) -> io::Result<String> {
     let (mut digester, mut piece) = (Digester::new(), vec![0; PIECE_BYTES]);
     loop {

@@ -76,7 +76,8 @@ const NEW_NAME_WAIT: Duration = Duration::from_secs(4);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Finds the directory of an image. A remote one that is missing may just have been created.
+/// Finds the directory of an image. A missing remote directory is looked up again for a while, because it may
+/// just have been created.
 fn found(place: &OpenPath) -> Result<Node, Failure> {
     let end = Instant::now() + NEW_NAME_WAIT;
     loop {

@@ -40,11 +40,11 @@ pub enum Phase {
     Incomplete,
     /// Device state, memory and disk are consistent.
     Suspended,
-    /// Running, or died.
+    /// The VM is running, or its processes were killed.
     Running,
     /// The VM has ended; its memory is lost.
     Off,
-    /// Ended with possibly unsaved writes to its disk.
+    /// The VM has ended with possibly unsaved writes to its disk.
     Failed(String),
 }
 
@@ -115,7 +115,7 @@ impl Home {
 
     /// Records that the VMM has started, so that the VM is kept from now on.
     pub fn has_started(&self) {
-        // A leftover marker only costs a log.
+        // A leftover marker costs no more than a log.
         let _ = fs::remove_file(self.file(UNSTARTED));
     }
 
@@ -241,8 +241,7 @@ impl Home {
         Ok(text)
     }
 
-    /// Appends a timestamped line to the VM's log: an action of a command that the supervisor does not know
-    /// of.
+    /// Appends a timestamped line to the VM's log: an action of a command other than the supervisor.
     pub fn note(&self, step: &str) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at =
@@ -259,7 +258,7 @@ impl Home {
         self.config_of(&self.file(CONFIG))
     }
 
-    /// Returns the configuration copied from `origin`, which failures name, because the VM of an unusable
+    /// Returns the configuration copied from `origin`. Failures name `origin`, because the VM of an unusable
     /// image is removed.
     pub fn config_of(&self, origin: &Path) -> Result<Config, Failure> {
         Config::read(&self.text(CONFIG)?, origin)
@@ -312,8 +311,8 @@ impl Home {
 /// File with the directory of sockets.
 const RUN: &str = "run";
 
-/// File with the supervisor's process id. In the persistent directory, since the session's directory may be
-/// gone.
+/// File with the supervisor's process id. It is in the persistent directory, because the session's directory
+/// may have been removed.
 const PID: &str = "pid";
 
 /// Runtime paths of a VM.
@@ -377,14 +376,14 @@ impl Run {
         self.own.join(format!("share-{number}"))
     }
 
-    /// Returns the control socket of that server.
+    /// Returns the control socket of a share's server.
     pub fn share_control(&self, number: usize) -> PathBuf {
         self.own.join(format!("share-{number}.sock"))
     }
 
     /// Removes leftovers of a VMM that has not taken the guest over, and of its memory server.
     pub fn remove_next(&self) {
-        // Mount of a killed server: without root only the helper may unmount it.
+        // Without root only fusermount3 may unmount the mount of a killed server.
         if fuse_dev::unmount(&self.memory, true).is_err_and(|errno| errno == Errno::PERM) {
             let _ = fuse_dev::unmount_by_helper(&self.memory, true);
         }
@@ -404,7 +403,7 @@ impl Run {
         let _ = fs::remove_dir(&self.own);
     }
 
-    /// Ends what a killed supervisor has left, in the usual order.
+    /// Ends the processes that a killed supervisor has left, in the usual order.
     pub fn clear(&self) {
         if let Ok(mut monitor) = Monitor::connect(&self.monitor, || false, PATIENCE) {
             let _ = monitor.quit();
@@ -420,7 +419,8 @@ impl Run {
 /// Terminates the server with this control socket and waits for its end; kills it after a time-out.
 fn end_server(control: &Path) {
     let Ok(stream) = UnixStream::connect(control) else { return };
-    // Peer credentials come from the kernel: a hung server does not respond, but still holds locks.
+    // The kernel supplies the peer's credentials, so that a hung server, which still holds locks, can be
+    // killed.
     let Ok(listener) = socket::peer(stream.as_fd()) else { return };
     let pid = listener.pid.unsigned_abs();
     let Ok(watched) = process::watched(pid) else { return };

@@ -106,7 +106,7 @@ pub fn remove_unfinished(home: &Home) {
     let record = home.file(UNFINISHED);
     let Ok(text) = fs::read(&record) else { return };
     let removed = remove_draft(home, &text);
-    // An unreachable one is removed another time.
+    // An image in an unreachable directory is removed another time.
     if removed.map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true) {
         let _ = fs::remove_file(record);
     }
@@ -316,7 +316,7 @@ impl Image {
         self.begin(home, images)
     }
 
-    /// Copies the files that are read as a whole, and determines the memory to read ahead.
+    /// Copies the files that are read as a whole, and writes the list of pages to read ahead.
     fn fetch(&self, home: &Home) -> Result<Config, Failure> {
         let files = self.open()?;
         let config = thread::scope(|scope| {
@@ -349,7 +349,8 @@ impl Image {
         files.sidecar_of(MEMORY).map_or(Ok(()), |sidecar| ahead::write_down(home, &sidecar, is_far))
     }
 
-    /// Refuses memory of another size, with which the machine would fail to start, or later.
+    /// Refuses an image whose memory has another size than its configuration states: the machine would fail
+    /// at its start, or later.
     fn check_length(&self, home: &Home, config: &Config) -> Outcome {
         let found =
             OverlaySource::new(home.file(&overlay(MEMORY)), &ImageOptions::default()).header()?.size_bytes;

@@ -47,8 +47,8 @@ impl Ledger {
         Self { clock: Some(Clock { begun: now, last: now }), ..Self::default() }
     }
 
-    /// Charges the time so far to finding the image's cache, and counts its work from now on, including
-    /// that for other users.
+    /// Charges the time so far to finding the image's cache, and counts the cache's work from now on,
+    /// including its work for other users.
     pub fn reads_through(&mut self, control: &Path) {
         if self.cache.is_some() {
             return;
@@ -70,7 +70,7 @@ impl Ledger {
         self.rows.push(Row { cause: cause.into(), milliseconds, bytes });
     }
 
-    /// Adds the work of the servers so far, and the total.
+    /// Adds rows for the work of the servers so far and for the total.
     pub fn end(&mut self, run: &Run) {
         let total = self.clock.map(|clock| clock.begun.elapsed().as_secs_f64() * 1e3);
         for (what, socket) in [("memory", &run.memory_control), ("disk", &run.disk_control)] {
@@ -147,7 +147,7 @@ pub fn moved(socket: &Path) -> Option<(u64, u64)> {
     Meter::of(socket).moved()
 }
 
-/// A connection to a disk server, made before its counters are needed quickly.
+/// A connection to a disk server, made in advance because its counters are read while the guest is paused.
 pub struct Meter {
     socket: PathBuf,
     client: Option<Client>,

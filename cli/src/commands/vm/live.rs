@@ -1,14 +1,16 @@
-//! Checkpoints of a guest that runs. The process that watches the VM makes them: it has the guest's memory
-//! mounted where that is, and completes what it has begun whatever becomes of the command.
+//! Checkpoints of a running guest, made by the supervisor of its VM: the supervisor has the guest's memory
+//! mounted in its own namespace, and completes a checkpoint that has begun even if the command is killed.
 //!
-//! The guest goes on in the VMM that it has, but for the first checkpoint of a VM that was booted, whose
-//! memory is a plain file: there a [successor](super::successor), started before, takes it over.
+//! The guest continues in its VMM, except at the first checkpoint of a VM that was booted, whose memory is a
+//! plain file: a [successor](super::successor), started before, takes over the guest.
 //!
-//! Drafts of the overlays to come lie on the disk before the guest stands still, and nearly all of its memory
-//! is at the memory's server. Then its device state is written, the pages written meanwhile move to that
-//! server, and both servers put the drafts on top: nothing of that waits for a disk. The guest goes on. What
-//! was frozen becomes durable, the drafts get their names, and last the device state. Until then nothing that
-//! the guest makes durable is answered.
+//! Order of events:
+//! - The drafts of the new overlays are written to the disk, and most of the guest's memory to the memory's
+//!   server.
+//! - The guest is paused. Its device state is written, the pages written meanwhile are sent to the memory's
+//!   server, and both servers put the drafts on top. None of this waits for a disk.
+//! - The guest continues. The frozen overlays become durable, the drafts get their final names, and last the
+//!   device state does. Until then no flush of the guest is answered.
 
 use std::fmt;
 use std::fs::File;
@@ -36,7 +38,7 @@ use super::watch::{Event, Part};
 use crate::assembly::layers::{GO_ON, LAYER, REST, SETTLE, TAKE_BACK, TOP};
 use crate::failure::{Failure, Outcome};
 
-/// A lock of what is changed by checkpoints and by a VM's end, until it is dropped.
+/// Lock of the VM's files and servers, which both a checkpoint and the VM's end change. Released on drop.
 pub struct Exclusive(Arc<AtomicBool>);
 
 impl Exclusive {
@@ -53,29 +55,30 @@ impl Drop for Exclusive {
     }
 }
 
-/// The thread that makes checkpoints of a VM, as the thread that owns its processes sees it.
+/// Handle of the thread that makes checkpoints, for the thread that owns the VM's processes.
 pub struct Checkpoints {
-    /// Locked while files and servers do not go together.
+    /// Lock held while the VM's files do not match the state of its servers.
     lock: Arc<AtomicBool>,
     progress: Arc<Progress>,
     handover: Handover,
 }
 
-/// Flags of both threads.
+/// Flags shared by the supervisor and the thread that makes checkpoints.
 #[derive(Default)]
 struct Progress {
-    /// The VM ends: a checkpoint that has not paused the guest yet is undone.
+    /// `true` once the VM is ending: a checkpoint that has not paused the guest yet is undone.
     is_ending: AtomicBool,
-    /// A checkpoint has begun, and is neither undone nor completing.
+    /// `true` while a checkpoint has begun, and is neither undone nor being completed.
     is_undoable: AtomicBool,
 }
 
-/// Maximum time for undoing a checkpoint when the VM ends. The supervisor removes its files in any case.
+/// Maximum time for undoing a checkpoint when the VM ends. The supervisor removes the checkpoint's files in
+/// any case.
 const UNDO_PATIENCE: Duration = Duration::from_secs(3);
 
 impl Checkpoints {
-    /// Serves commands at the socket for checkpoints. The channels are those of the servers of disk and,
-    /// where it is an overlay, memory.
+    /// Serves requests for checkpoints at their socket. `channels` lead to the server of the disk and, if the
+    /// memory is an overlay, to that of the memory.
     pub fn serve(home: &Home, channels: Vec<OwnedFd>, events: Sender<Event>) -> io::Result<Self> {
         let listener = UnixListener::bind(&home.run().checkpoints)?;
         let (lock, progress, handover) = (Arc::default(), Arc::<Progress>::default(), Handover::default());
@@ -100,7 +103,7 @@ impl Checkpoints {
         self.progress.is_ending.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until a cancelled checkpoint is undone, up to a limit: its VMM may be unresponsive.
+    /// Waits until a cancelled checkpoint is undone, up to a limit, because its VMM may be unresponsive.
     pub fn wait_until_undone(&self) {
         let end = Instant::now() + UNDO_PATIENCE;
         while self.progress.is_undoable.load(Ordering::SeqCst) && Instant::now() < end {
@@ -108,12 +111,12 @@ impl Checkpoints {
         }
     }
 
-    /// Lets none begin, unless one is being made.
+    /// Locks out further checkpoints. Returns `None` while a checkpoint holds the lock.
     pub fn end(&self) -> Option<Exclusive> {
         Exclusive::take(&self.lock)
     }
 
-    /// Passes on a successor that runs the guest. The checkpoint waits for the end of `take`.
+    /// Passes a successor that runs the guest to `take`. The checkpoint waits until `take` returns.
     pub fn taken_over(&self, take: impl FnOnce(Successor)) {
         let mut handover = self.handover.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(successor) = handover.take() {
@@ -122,11 +125,11 @@ impl Checkpoints {
     }
 }
 
-/// What a command is told: a number, and for how many milliseconds the guest stood still; or why there is
-/// none.
+/// First word of the reply to a successful request. The number of the checkpoint and the guest's pause in
+/// milliseconds follow; any other reply is the reason of a failure.
 const MADE: &str = "made";
 
-/// Requests the checkpoint of a VM that runs. Returns its number, and how long the guest stood still.
+/// Requests a checkpoint of a running VM. Returns its number and the duration of the guest's pause.
 pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
     let making = format!("create a checkpoint of VM {}", home.name);
     let asked = || -> io::Result<String> {
@@ -149,7 +152,7 @@ pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
     }
 }
 
-/// The thread that makes checkpoints.
+/// State of the thread that makes checkpoints.
 struct Maker {
     /// The servers of disk and memory, in the order of [`KINDS`].
     channels: Vec<Channel>,
@@ -189,11 +192,12 @@ impl Maker {
         let Frozen { time, mut asleep, is_adopted, lock } = frozen?;
         let (state, memory) = (asleep.state.clone(), asleep.memory.clone());
         thread::scope(|scope| {
-            // The guest may be slow to find its devices. What it makes durable does not wait for that.
+            // The guest may be slow to find its devices, so plugging them does not delay the answers to its
+            // flushes.
             scope.spawn(|| asleep.plug());
             let adopted = if is_adopted { adopt(home, &memory) } else { Ok(()) };
             if adopted.is_err() {
-                // The kernel has dropped pages of the memory that could not be written.
+                // A failed sync means that the kernel has dropped pages of the memory, so the VM ends.
                 let _ = self.events.send(Event::Ended(Part::Memory));
             }
             let completed = self.complete(home, &drafts, &state, number, adopted);
@@ -225,8 +229,8 @@ impl Maker {
         self.channels.iter_mut().try_for_each(|channel| renew(home, channel))
     }
 
-    /// Stops the guest while device state, memory and disk of one moment are put aside, to which nothing is
-    /// written any more, and resumes it without what it has of this host. If that fails it goes on as before.
+    /// Pauses the guest, freezes device state, memory and disk at that moment, and resumes the guest without
+    /// its host devices. After a failure the guest continues as before.
     fn freeze<'a>(
         &mut self,
         home: &'a Home,
@@ -262,7 +266,8 @@ impl Maker {
             None => self.memory().map_or(Ok(()), |server| server.ask(REST, None, None))
                 .and_then(|()| sync_memory(home, &asleep.memory)),
         };
-        // The VM's end does not wait for merging and unplugging, which may be cut short anywhere.
+        // The lock is taken only now: the VM's end does not wait for merging and unplugging, which may be
+        // interrupted at any point.
         let lock = match prepared.and_then(|()| self.lock(home)) {
             Ok(lock) => lock,
             Err(failure) => {
@@ -367,7 +372,7 @@ impl Maker {
         self.progress.is_ending.load(Ordering::SeqCst)
     }
 
-    /// Fails if the VM ends.
+    /// Fails if the VM is ending.
     fn goes_on(&self, home: &Home) -> Outcome {
         if self.is_ending() {
             return Err(Failure::cannot(format_args!("{DOING} VM {}", home.name), "it is being stopped"));
@@ -404,7 +409,7 @@ fn write_memory(home: &Home, memory: &Arc<File>, until: Instant) -> Outcome {
     }
 }
 
-/// Parts of a guest's pause.
+/// Durations of the parts of a guest's pause.
 struct Laps {
     begun: Instant,
     last: Instant,
@@ -434,7 +439,7 @@ impl fmt::Display for Laps {
     }
 }
 
-/// Returns how much was written to the memory so far, in bytes.
+/// Returns the number of bytes written to the memory so far.
 fn written(home: &Home) -> u64 {
     ledger::moved(&home.run().memory_control).map_or(0, |(_, written)| written)
 }
@@ -443,7 +448,7 @@ pub const DOING: &str = "create a checkpoint of";
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// A guest whose state of one moment was put aside, and which goes on.
+/// A resumed guest whose state is frozen and must still become a checkpoint.
 struct Frozen<'a> {
     /// Time for which the guest was paused.
     time: Duration,
@@ -453,8 +458,7 @@ struct Frozen<'a> {
     lock: Exclusive,
 }
 
-/// Records that the memory is an overlay, once the file below is durable, to which nothing is written any
-/// more.
+/// Records that the memory is an overlay, after syncing the file below, which is not written any more.
 fn adopt(home: &Home, memory: &File) -> Outcome {
     let durable = sync_memory(home, memory);
     while let Err(failure) = chain::write_down_memory(home) {
@@ -486,8 +490,8 @@ fn renew(home: &Home, channel: &mut Channel) -> Outcome {
     passed?;
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     for (path, file) in layers? {
-        // The server has the same open file. Without the lock nothing that keeps to the chain's rules writes
-        // to it either.
+        // The server has the same open file descriptions, so these locks last as long as its use: programs
+        // that respect the locks do not write to the layers.
         if let Err(error) = lock_open_image(&path, &file, &options) {
             tracing::warn!(%error, "cannot lock an overlay of a checkpoint");
         }
@@ -495,5 +499,5 @@ fn renew(home: &Home, channel: &mut Channel) -> Outcome {
     Ok(())
 }
 
-/// Between two attempts.
+/// Pause between two attempts.
 const AGAIN: Duration = Duration::from_secs(1);

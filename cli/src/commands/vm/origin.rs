@@ -114,7 +114,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum pause between attempts to restart a proxy with an unreachable server.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A running proxy, restarted when it ends, as long as this lives: its users wait meanwhile.
+/// A running proxy. While this value lives, the proxy is restarted when it ends; its users wait meanwhile.
 pub struct Origin {
     /// Dropping this ends the restarts.
     _wanted: Arc<()>,
@@ -123,7 +123,7 @@ pub struct Origin {
     control: PathBuf,
 }
 
-/// A running proxy, kept in use as long as this lives.
+/// A connection to a running proxy, which keeps the proxy in use.
 struct Link {
     process: OwnedFd,
     _link: VrpcExport,
@@ -154,7 +154,7 @@ impl Origin {
         image.map_or(Ok(None), |image| Self::of_image(Path::new(&image.to_string()), args))
     }
 
-    /// Returns the location through the proxy.
+    /// Returns the location of a file as read through the proxy.
     pub fn near(&self, location: &Path) -> PathBuf {
         let path = far(location).filter(|url| is_same_server(url, &self.url)).map(|url| url.path);
         let within = path.as_deref().and_then(|path| path.strip_prefix(&*self.url.path));
@@ -195,7 +195,7 @@ impl Origin {
     }
 }
 
-/// Restarts a proxy whenever it ends. Always the same one, because readers have their links to it.
+/// Restarts a proxy whenever it ends: always the same proxy, because readers have their links to it.
 fn keep(link: Link, proxy: Proxy, wanted: Weak<()>) -> io::Result<()> {
     let keep = move || {
         let mut link = link;
@@ -223,7 +223,7 @@ fn keep(link: Link, proxy: Proxy, wanted: Weak<()>) -> io::Result<()> {
     thread::Builder::new().name("origin".into()).spawn(keep).map(drop)
 }
 
-/// Returns the URL of an NFS server over a network or ssh.
+/// Parses the URL of an NFS server over a network or ssh; `None` for any other location.
 fn far(word: &Path) -> Option<NfsUrl> {
     match Location::of_word(word.as_os_str()) {
         Ok(Location::Nfs(url)) if str::from_utf8(&url.path).is_ok() => Some(url),
@@ -231,7 +231,7 @@ fn far(word: &Path) -> Option<NfsUrl> {
     }
 }
 
-/// Returns the parent directory.
+/// Returns the URL of the parent directory.
 fn above(url: &NfsUrl) -> Option<NfsUrl> {
     let end = url.path.iter().rposition(|byte| *byte == b'/')?;
     let path = url.path.get(..end.max(1)).filter(|path| path.len() < url.path.len())?.to_vec();
@@ -351,7 +351,7 @@ impl Proxy {
         control::prepare(&usual).map_err(|error| self.cannot(&error))?;
         let cannot = |error: io::Error| self.cannot(&error);
         std::fs::write(self.file(".run"), usual.as_os_str().as_encoded_bytes()).map_err(cannot)?;
-        // Separate from the locked descriptor.
+        // The log gets a descriptor of its own, other than the locked one.
         let log = File::options().append(true).open(self.file(".log")).map_err(cannot)?;
         let mut command = beside("proxy", Some(&log)).map_err(cannot)?;
         command.arg(format!("{}=/{}", self.url, self.name)).arg("--cache").arg(self.file(""));

@@ -18,15 +18,15 @@ use super::{shares, supervisor};
 use crate::assembly::plan::overlay::sync_name;
 use crate::failure::{Failure, Outcome};
 
-/// Timeout of each answer of a VMM. A starting one loads its kernel first.
+/// Maximum wait for an answer of a VMM. A VMM that is starting loads its kernel first.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Timeout of a supervisor that is to end its VM. Its own waits are shorter.
+/// Maximum wait for a supervisor to end its VM. The supervisor's own waits are shorter.
 const STOP_PATIENCE: Duration = Duration::from_secs(40);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Timeout of a guest that is to release its network card.
+/// Maximum wait for a guest to release its network card.
 const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Device state while it is being written.
@@ -49,7 +49,7 @@ fn failed<'a>(home: &'a Home, doing: &'a str) -> impl Fn(MonitorError) -> Failur
 /// Boots a VM.
 pub fn boot(home: &Home) -> Outcome {
     {
-        // Excludes another start.
+        // The lock excludes a concurrent start.
         let _turn = home.locked()?;
         if home.phase()? == Phase::Incomplete {
             return Err(incomplete(home, "boot"));
@@ -156,7 +156,7 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     monitor.proceed().map_err(&failed)?;
     home.note("guest resumed from its device state");
     if let Err(failure) = plug(home, &mut monitor, true) {
-        // The guest runs, and is not stopped for that.
+        // A failure to plug a device does not stop the running guest.
         failure.remedy("running without it").print();
     }
     ledger.enter("identity, network card", None);
@@ -202,7 +202,7 @@ fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
     shared
 }
 
-/// A running guest prepared for saving: everything that can fail before the pause has been tried.
+/// A running guest prepared for saving. All steps that can fail before the pause are done.
 pub struct Asleep<'a> {
     home: &'a Home,
     pub monitor: Monitor,
@@ -233,11 +233,11 @@ impl<'a> Asleep<'a> {
             let remedy = "the guest must release its network card, identity and shares; has it booted?";
             failed(home, doing)(error).remedy(remedy)
         })?;
-        // Opened after devices are unplugged: the VM's end waits until the memory is closed.
+        // The memory is opened after devices are unplugged, because the VM's end waits until it is closed.
         let memory = open_memory(home).inspect_err(|_| plug_again(home, &mut monitor))?;
         let disk = Meter::of(&home.run().disk_control);
         let mut asleep = Self { home, monitor, memory: Arc::new(memory), state: Arc::new(state), disk };
-        // Writes since then.
+        // The guest has written since the first sync.
         let synced = sync(home, &asleep.memory)
             .and_then(|()| asleep.monitor.pass_state(&asleep.state).map_err(failed(home, doing)));
         // The VMM would wait for it to stop the disk's queues, with the guest paused.
@@ -286,7 +286,7 @@ impl<'a> Asleep<'a> {
         }
     }
 
-    /// Returns the guest's host resources.
+    /// Plugs the guest's host devices again.
     pub fn plug(&mut self) {
         let plugged =
             prepare(self.home, &mut self.monitor).and_then(|()| plug(self.home, &mut self.monitor, true));
@@ -318,8 +318,8 @@ fn record_machine(home: &Home, monitor: &mut Monitor, doing: &str) -> Outcome {
     Ok(())
 }
 
-/// Plugs the devices again that the guest had released before another one failed. QEMU refuses those it still
-/// has.
+/// Plugs the devices again that the guest had released before a failure to release another. QEMU refuses
+/// those that it still has.
 fn plug_again(home: &Home, monitor: &mut Monitor) {
     let Ok(here) = home.here() else { return };
     // The backends of the devices usually still exist.
@@ -333,8 +333,8 @@ fn plug_again(home: &Home, monitor: &mut Monitor) {
     }
 }
 
-/// Makes memory and disk durable while the guest runs, until a round is short or no shorter than the last
-/// one.
+/// Syncs memory and disk repeatedly while the guest runs, until a round is short, or no shorter than the one
+/// before.
 fn make_durable(home: &Home) -> Outcome {
     let memory = open_memory(home)?;
     let mut last = Duration::MAX;
@@ -351,7 +351,7 @@ fn make_durable(home: &Home) -> Outcome {
 }
 
 fn sync(home: &Home, memory: &File) -> Outcome {
-    // The disk first: memory is written by the guest meanwhile.
+    // The disk is synced first, because the guest writes its memory meanwhile.
     let disk = File::open(home.file(&overlay(DISK))).and_then(|disk| disk.sync_all());
     let sync = disk.and_then(|()| memory.sync_all());
     sync.map_err(|error| Failure::cannot(format_args!("make VM {} durable", home.name), &error))
@@ -461,7 +461,7 @@ fn memory_of(home: &Home) -> Result<PathBuf, Failure> {
     Ok(if is_overlay { home.run().memory.join(MEMORY) } else { home.file(MEMORY) })
 }
 
-/// Ends a VM as by a loss of power, including the remains of one whose supervisor was killed.
+/// Ends a VM as a loss of power would, and removes what a killed supervisor has left.
 pub fn stop(home: &Home) -> Outcome {
     // A command that queries the phase holds the lock briefly.
     if let Some(_turn) = home.lock_within(GLANCE)? {

@@ -22,7 +22,7 @@ pub struct Share {
     from: PathBuf,
 }
 
-/// VIRTIO 1.2 §5.11.4.
+/// Maximum length of a mount tag (VIRTIO 1.2 §5.11.4).
 const TAG_BYTES_MAX: usize = 36;
 
 impl FromStr for Share {

@@ -25,7 +25,7 @@ use super::watch::{Part, Watch};
 use crate::failure::{Failure, Outcome, Reason};
 
 pub struct Successor {
-    /// VMM of the successor; after the takeover, the first VMM, which is killed.
+    /// VMM of the successor. After the takeover the first VMM, which is killed on drop.
     pub vmm: Child,
     pub events: Option<Events>,
     pub memory: Option<Server>,

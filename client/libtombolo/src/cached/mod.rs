@@ -66,11 +66,11 @@ struct Cache {
     tree: Tree,
     options: CacheOptions,
     top: Arc<CachedNode>,
-    /// By kind of query and path.
+    /// Resolved paths, by kind of query and path.
     places: Table<Arc<CachedPath>>,
-    /// By directory and name.
+    /// Names in directories, by directory and name.
     names: Table<Arc<Named>>,
-    /// By node.
+    /// Contents of files, directories and links by node.
     contents: Table<Arc<Remembered>>,
     counters: Counters,
 }
@@ -111,7 +111,7 @@ struct CachedPath {
 struct ResolvedNode {
     known: Arc<CachedNode>,
     attr: Attr,
-    /// See [`CachedPath::versions`].
+    /// Version under which the path was resolved (see [`CachedPath::versions`]).
     version: Version,
 }
 

@@ -4,7 +4,7 @@ use tombolo_core::Error;
 
 /// Receives the events of a copy. Called from the copying threads, so it must be quick.
 pub trait Observer: Send + Sync {
-    /// Receives an event.
+    /// Handles an event of the copy.
     fn see(&self, event: Event);
 }
 
@@ -33,13 +33,13 @@ pub enum Event {
 /// A failure to copy something.
 #[derive(Debug)]
 pub struct Failure {
-    /// The source.
+    /// Path of the source.
     pub from: Vec<u8>,
-    /// The intended target.
+    /// Path of the intended target.
     pub to: Vec<u8>,
     /// The step that failed.
     pub step: Step,
-    /// The cause.
+    /// Cause of the failure.
     pub error: Error,
 }
 

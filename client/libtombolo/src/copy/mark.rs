@@ -1,4 +1,4 @@
-//! The mark that says how much of a part is valid.
+//! The mark of an incomplete file: the length of its valid beginning.
 //!
 //! The mark is in the part's access time: in its seconds a digest of the source's size and modification time,
 //! in its nanoseconds the number of MiB from the beginning that are complete and stable. Writing does not

@@ -93,7 +93,7 @@ pub enum Existing {
     Keep,
 }
 
-/// Treatment of zeroes.
+/// Treatment of zeroes in the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holes {
     /// Holes stay holes where the source's file system reports them.
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Work {
     }
 }
 
-/// A source.
+/// Source of a copy.
 #[derive(Debug)]
 pub struct From {
     /// The file, directory or link.
@@ -171,10 +171,10 @@ pub struct From {
     pub path: Vec<u8>,
 }
 
-/// A target.
+/// Target of a copy.
 #[derive(Debug)]
 pub struct To {
-    /// The directory.
+    /// Directory that gets the copy.
     pub dir: Node,
     /// Name of the copy in the directory.
     pub name: NameBuf,

@@ -13,7 +13,7 @@ pub struct Tally {
     pub others: u64,
     /// Files that were skipped because they exist already.
     pub skipped: u64,
-    /// Failures.
+    /// Number of failures.
     pub failed: u64,
     /// Parts that were left for a later copy.
     pub parts_kept: u64,

@@ -49,7 +49,7 @@ struct State {
 pub(super) enum Outcome {
     Complete,
     Stopped,
-    /// The first failure.
+    /// The transfer failed; this is its first failure.
     Failed(Trouble),
 }
 

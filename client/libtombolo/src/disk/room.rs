@@ -8,11 +8,11 @@ use super::pieces::extents_from;
 /// Number of bytes by allocation; together the whole disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Possibly data.
+    /// Number of bytes that may contain data.
     pub data_bytes: u64,
-    /// Number of bytes that are allocated and may contain data.
-    pub zero_bytes: u64,
     /// Number of bytes that are allocated and read as zeroes.
+    pub zero_bytes: u64,
+    /// Number of bytes that are not allocated and read as zeroes.
     pub hole_bytes: u64,
 }
 

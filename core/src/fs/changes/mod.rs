@@ -25,7 +25,7 @@ pub enum Notice {
     Data {
         /// The file.
         node: NodeId,
-        /// The first byte.
+        /// First byte of the changed range.
         start: u64,
         /// The last byte; `u64::MAX` for the end of the file, wherever it is.
         last: u64,

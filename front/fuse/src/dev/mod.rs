@@ -130,7 +130,7 @@ pub struct Mount {
     by_helper: bool,
     session: Arc<Session>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Set with [`Coherence::Push`].
+    /// Thread that notifies the kernel; present with [`Coherence::Push`].
     notifier: Mutex<Option<Notifier>>,
 }
 

@@ -17,7 +17,7 @@ pub(super) enum Body {
     /// Success, with a change of this node's attributes that the kernel does not expect.
     AttrChanged(NodeId),
     Entry(Entry),
-    /// Negative entry, cacheable.
+    /// A negative entry, which the kernel may cache.
     NoEntry,
     Attr(Attr),
     /// Attributes in statx format.

@@ -121,7 +121,7 @@ pub struct Session {
     posix_locks: PosixLocks,
     /// Set if the file system has backing files and the transport can register them.
     passthrough: Option<Arc<Passthrough>>,
-    /// Set with [`Coherence::Push`].
+    /// Queue of notices for the kernel; present with [`Coherence::Push`].
     push: Option<Arc<Push>>,
     /// State that survives a server restart, if there is a keeper; also the session's `file_system`.
     persistent: Option<PersistentFs>,

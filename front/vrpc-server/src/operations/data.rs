@@ -1,4 +1,4 @@
-//! File data.
+//! Reads and writes of file data.
 
 use tombolo_core::fs::{File, Write};
 use tombolo_host_links::ProtocolError;

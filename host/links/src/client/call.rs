@@ -31,7 +31,7 @@ enum Stage {
     Sent(u32),
     /// Queued, as all ids are in use.
     Queued(Arc<QueuedRequest>),
-    /// Never sent.
+    /// The request could not be sent.
     Failed(LineError),
     /// The answer was taken.
     Done,

@@ -21,7 +21,7 @@ pub(super) struct QueuedState {
     pub(super) stage: QueuedStage,
     /// Woken when the call is sent, or the line ends.
     pub(super) waker: Option<Waker>,
-    /// Variable arguments.
+    /// Variable part of the request.
     pub(super) frame: Option<Buffer>,
 }
 

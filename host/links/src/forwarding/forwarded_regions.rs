@@ -1,4 +1,4 @@
-//! The server's view of further domains, on one link.
+//! The server's table of the regions forwarded to it over one link.
 
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;

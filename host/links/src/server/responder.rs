@@ -15,7 +15,7 @@ use crate::end::{EndReason, ProtocolError};
 /// client would wait forever.
 #[must_use = "dropping it cuts the link"]
 pub struct Responder {
-    /// `None` once answered.
+    /// Link of the request; `None` once answered.
     link: Option<Arc<Link>>,
     id: u32,
 }

@@ -1,4 +1,4 @@
-//! Client API.
+//! Interface of the client: starting calls, counters, and the end.
 
 use std::future::Future;
 use std::io;

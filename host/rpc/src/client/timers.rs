@@ -1,4 +1,4 @@
-//! Timers.
+//! Sleeps on the client's clock, ended by the engine's thread.
 
 use std::collections::BTreeMap;
 use std::future::Future;

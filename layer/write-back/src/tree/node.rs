@@ -1,4 +1,4 @@
-//! A node that differs: its attributes and data.
+//! A node that differs from the layer below: its attributes and data.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
