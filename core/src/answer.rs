@@ -101,8 +101,8 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Blocks this thread until the answer is available. For tools and tests: a thread that serves a queue
-    /// must never call this.
+    /// Blocks the calling thread until the answer is available. Meant for tools and tests: a thread that
+    /// serves a queue must never call this.
     pub fn wait(self) -> Result<T> {
         match self {
             Self::Done(result) => result,

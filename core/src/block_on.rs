@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Polls `future` on this thread until it is ready, sleeping between polls. For programs without a runtime,
-/// tools and tests: a thread on which others depend (a queue's or a receiver's) must never call this.
+/// Polls `future` on this thread until it is ready, sleeping between polls. Meant for programs without a
+/// runtime, tools and tests: a thread on which others depend (a queue's or a receiver's) must never call
+/// this.
 ///
 /// Calls may be nested. Allocates once per thread.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -20,8 +21,8 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(value) => return value,
-            // An earlier wake-up has left a token, so none is lost; another future's token costs one extra
-            // poll.
+            // `park` returns at once if an earlier wake-up has left a token, so no wake-up is lost; another
+            // future's token costs one extra poll.
             Poll::Pending => thread::park(),
         }
     }

@@ -50,8 +50,7 @@ impl Budget {
         Arc::new(Self { limits, used: Default::default() })
     }
 
-    /// Acquires `amount`, or returns `None` if that would exceed the limit. Released when the permit is
-    /// dropped.
+    /// Acquires `amount` until the permit is dropped. Returns `None` if that would exceed the limit.
     pub fn take(self: &Arc<Self>, resource: Resource, amount: u64) -> Option<Permit> {
         self.try_add(resource, amount).then(|| Permit { budget: self.clone(), resource, amount })
     }
@@ -107,7 +106,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Leaves the amount acquired, to be released with [`Budget::give_back`].
+    /// Drops the permit without releasing its amount, which must be released with [`Budget::give_back`].
     pub fn keep(mut self) {
         self.amount = 0;
     }

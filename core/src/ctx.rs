@@ -49,7 +49,7 @@ bitflags! {
 pub struct RequestKey {
     /// The sending client.
     pub client: ClientId,
-    /// Identifies the request among the client's requests.
+    /// Number of the request among the client's requests.
     pub key: u128,
     /// Guarantees that apply to all of the client's requests.
     pub properties: KeyProperties,
@@ -101,7 +101,7 @@ pub struct Ctx {
     pub session: SessionId,
     /// The request's id in the logs.
     pub request: RequestId,
-    /// Identifies retransmissions; `None` where the transport never retransmits (FUSE, virtio-fs).
+    /// Key that identifies retransmissions; `None` where the transport never retransmits (FUSE, virtio-fs).
     pub key: Option<RequestKey>,
     /// User on whose behalf the operation runs.
     pub identity: Identity,
@@ -115,8 +115,8 @@ pub struct Ctx {
     /// that accompanied another answer. For `lookup`: reject cached entries older than this, even if they are
     /// trusted.
     pub fetched_since: Option<Instant>,
-    /// For a removal: the caller's recent look-up of the name. The name may lead elsewhere by now; where that
-    /// does not matter, the back end need not look it up again.
+    /// For a removal: attributes from the caller's recent look-up of the name. The name may refer to another
+    /// node by now; a back end for which that does not matter need not look the name up again.
     pub found: Option<Arc<Attr>>,
     /// For `open`: the caller checks permissions and fetches attributes itself, in parallel with using the
     /// opening. A back end that would have to query a server for them opens at once; operations on the
@@ -145,8 +145,8 @@ impl Ctx {
         }
     }
 
-    /// Returns a context for a server's own query on behalf of a request, independent of its outcome:
-    /// superuser, without key, optional results, interrupt and deadline.
+    /// Returns a context for a server's own query on behalf of a request, independent of the request's
+    /// outcome: the superuser's, without key, optional results, interrupt and deadline.
     pub fn beside(&self) -> Self {
         Self {
             identity: Identity::ROOT,

@@ -12,7 +12,7 @@ pub enum Error {
     /// The operation needs a privilege or ownership that the user lacks.
     #[error("operation not permitted")]
     NotPermitted,
-    /// The permission bits or an ACL forbid it.
+    /// The permission bits or an ACL forbid the operation.
     #[error("permission denied")]
     AccessDenied,
     /// The name does not exist.
@@ -39,7 +39,7 @@ pub enum Error {
     /// The name is too long.
     #[error("name too long")]
     NameTooLong,
-    /// Too many symbolic links, or one where none is allowed.
+    /// The path has too many symbolic links, or one where none is allowed.
     #[error("too many levels of symbolic links")]
     SymlinkLoop,
     /// The node has the maximum number of names.
@@ -63,7 +63,7 @@ pub enum Error {
     /// The file is being executed.
     #[error("text file busy")]
     TextBusy,
-    /// The operation would block, and the caller requested that it not.
+    /// The operation would block, and the caller requested a non-blocking one.
     #[error("resource temporarily unavailable")]
     WouldBlock,
     /// Waiting for the lock would deadlock.
@@ -78,7 +78,7 @@ pub enum Error {
     /// The deadline passed.
     #[error("timed out")]
     TimedOut,
-    /// The node is gone, or the reference is invalid.
+    /// The node no longer exists, or the reference to it is invalid.
     #[error("stale file handle")]
     Stale,
     /// The opening does not exist in this session, or belongs to another node.
@@ -111,7 +111,7 @@ pub enum Error {
     /// The operation is unknown to the server.
     #[error("function not implemented")]
     NotImplemented,
-    /// Node type not supported (RFC 1813: `NFS3ERR_BADTYPE`).
+    /// The node type is not supported (RFC 1813: `NFS3ERR_BADTYPE`).
     #[error("node type not supported")]
     BadType,
     /// The request is not valid for this kind of device.

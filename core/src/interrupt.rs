@@ -28,10 +28,10 @@ struct InterruptState {
 }
 
 impl InterruptState {
-    /// Returns `true` if unused and referenced once only: all other references were dropped before.
+    /// Returns `true` if the interrupt was not used and has no other reference, so that it can be reused.
     fn is_fresh(self: &Arc<Self>) -> bool {
         let is_alone = Arc::strong_count(self) == 1;
-        // Synchronises with the drops of the other references.
+        // This fence synchronises with the drops of the other references.
         fence(Ordering::Acquire);
         is_alone && !self.is_used.load(Ordering::Relaxed)
     }
@@ -83,7 +83,7 @@ impl Interrupt {
         self.0.is_some()
     }
 
-    /// Returns a future that is ready once this is raised; never for the default value.
+    /// Returns a future that is ready once the interrupt is raised, and never for the default value.
     pub fn raised(&self) -> Raised {
         Raised(self.clone())
     }

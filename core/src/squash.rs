@@ -25,8 +25,8 @@ pub struct Squash {
     pub anonymous_gid: u32,
 }
 
-/// An id that stands for no user and no group. Never passed on from a caller: setresuid(2) would leave the
-/// server's own id unchanged.
+/// An id that stands for no user and no group. The server never accepts it from a caller: setresuid(2) would
+/// leave the server's own id unchanged.
 pub const NO_ID: u32 = u32::MAX;
 
 /// The ids of the user `nobody` on all Linux systems.

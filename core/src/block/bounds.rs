@@ -80,7 +80,7 @@ impl Bounds {
         is_padding && into.zero(0, into.len()) == into.len()
     }
 
-    /// Records a new length, and notifies the watchers if it differs.
+    /// Records the present length, and notifies the watchers if it has changed.
     pub fn resized(&self, size_bytes: u64) {
         if self.size_bytes.swap(size_bytes, Ordering::AcqRel) != size_bytes {
             self.sizes.changed(size_bytes);
@@ -102,7 +102,7 @@ pub struct FlushLoss {
 }
 
 impl FlushLoss {
-    /// Returns `true` if a flush has failed.
+    /// Returns `true` if a flush has failed, so that data may be lost.
     pub fn is_there(&self) -> bool {
         self.occurred.load(Ordering::Acquire)
     }
@@ -115,8 +115,8 @@ impl FlushLoss {
         }
     }
 
-    /// Flushes, unless a flush has failed before. One at a time: a flush running in parallel with a failing
-    /// one could succeed before the failure is recorded.
+    /// Runs `flush`, unless a flush has failed before. Only one flush runs at a time: a second one in
+    /// parallel with a failing one could succeed before the failure is recorded.
     pub fn guard(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
         let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;

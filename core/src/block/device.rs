@@ -7,7 +7,7 @@ use tombolo_mem::{Sink, Source};
 use super::{Extents, Geometry, Range, SizeWatch};
 use crate::{Answer, Ctx, Stability};
 
-/// The fixed properties of a disk. Constant during its life.
+/// Properties of a disk that never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// `true` if every change is refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
@@ -50,15 +50,15 @@ pub trait BlockDevice: Send + Sync {
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()>;
     /// Makes all answered writes durable.
     fn flush(&self, cx: &Ctx) -> Answer<()>;
-    /// Declares the contents of a range unused. Subsequent reads of it are unspecified; its space may be
-    /// freed.
+    /// Declares the contents of a range unused. Subsequent reads of the range are unspecified; its space may
+    /// be freed.
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()>;
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()>;
     /// Returns the allocation map of a range: at least its first extent, at most `count_max` of them.
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents>;
 
-    /// Submits requests that were batched, since no more follow at once. A front end must call this after
+    /// Submits batched requests to the disk, because no more follow at once. A front end must call this after
     /// each batch of requests, or some of them may wait forever.
     fn submit(&self) {}
 
@@ -75,6 +75,6 @@ pub trait Resize: Send + Sync {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()>;
     /// Adopts an external change of the underlying storage's size. Returns the current size, in bytes.
     fn follow_size(&self, cx: &Ctx) -> Answer<u64>;
-    /// Notifies `watch` of each new size from now on, for as long as it lives.
+    /// Notifies `watch` of each new size from now on, until `watch` is dropped.
     fn watch(&self, watch: &Arc<SizeWatch>);
 }

@@ -7,7 +7,8 @@ use crate::Error;
 /// The unit of virtio offsets (virtio 1.2, §5.2.4) and the smallest block size, in bytes.
 pub const SECTOR_BYTES: u32 = 512;
 
-/// Maximum disk length that an image header or a server may claim, in bytes: scanning more takes years.
+/// Maximum disk length that an image header or a server may claim, in bytes. Scanning a longer disk would
+/// take years.
 pub const SIZE_BYTES_MAX: u64 = 1 << 55;
 
 /// The sizes of a disk. Only [`size_bytes`](Self::size_bytes) changes during its life.
@@ -16,7 +17,7 @@ pub struct Geometry {
     /// Length, in bytes; a multiple of `block_bytes`.
     pub size_bytes: u64,
     /// The smallest unit that can be read or written, in bytes: a power of two from 512 to 64 KiB. Offsets
-    /// and lengths are multiples.
+    /// and lengths of requests are multiples of it.
     pub block_bytes: u32,
     /// The unit below which a write costs a read, in bytes: a power of two, at least `block_bytes`.
     pub physical_block_bytes: u32,

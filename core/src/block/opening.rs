@@ -10,9 +10,9 @@ pub struct OpenOptions {
     /// Lock the storage against other users, where possible. Without the lock, two writers corrupt each
     /// other's data.
     pub locks: bool,
-    /// Distinguishes concurrent readers of one disk: the process that replaces a killed one passes the same
-    /// number, and requests that the kernel is still executing for the killed process are waited for. 0: any
-    /// number of users, none of which is waited for.
+    /// Number that distinguishes concurrent readers of one disk: the process that replaces a killed one
+    /// passes the same number, and requests that the kernel is still executing for the killed process are
+    /// waited for. 0: any number of users, none of which is waited for.
     pub user: u32,
     /// Block size of the disk, in bytes: a power of two from 512 to 64 KiB.
     pub block_bytes: u32,

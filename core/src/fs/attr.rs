@@ -58,7 +58,7 @@ impl Mode {
 pub struct Timestamp {
     /// Seconds since 1970-01-01 UTC; negative before.
     pub secs: i64,
-    /// Nanoseconds, always added, below 10⁹.
+    /// Nanoseconds below 10⁹, which are added to `secs` even if it is negative.
     pub nanos: u32,
 }
 
@@ -96,7 +96,7 @@ pub struct Attr {
     pub fsid: u64,
     /// Inode number, unique within `fsid` among live nodes.
     pub fileid: u64,
-    /// Distinguishes reuses of an inode number; 0 where the file system has no generations.
+    /// Number that distinguishes reuses of an inode number; 0 where the file system has no generations.
     pub generation: u64,
     /// Time of the last read.
     pub atime: Timestamp,

@@ -10,7 +10,7 @@ use super::File;
 pub struct BackingFile {
     /// Open for reading. Reads through it are not checked again.
     pub descriptor: OwnedFd,
-    /// Guarantees constant data until dropped: nothing is written, truncated or freed.
+    /// Guard that keeps the data constant until it is dropped: they are not written, truncated or freed.
     pub hold: Arc<dyn Any + Send + Sync>,
 }
 
@@ -18,9 +18,9 @@ pub struct BackingFile {
 /// file system ([`Profile::read_only`](super::Profile::read_only)): data written through one opening would
 /// not be visible through another.
 pub trait BackingFiles: Send + Sync {
-    /// Returns the backing file of the current version of a file that is open for reading; `None` if there is
-    /// none yet. May open a host file whose inode is in memory, and does not block otherwise. The file behind
-    /// `file` stays at this version as long as the hold lives: once there is a newer one, the node is
+    /// Returns the backing file of the current version of a file that is open for reading; `None` if the file
+    /// has none yet. May open a host file whose inode is in memory, and does not block otherwise. The file
+    /// behind `file` stays at this version as long as the hold lives: once there is a newer one, the node is
     /// [`Stale`](crate::Error::Stale), and look-ups find another.
     fn backing_file(&self, file: File) -> Option<BackingFile>;
 }

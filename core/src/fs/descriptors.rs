@@ -16,8 +16,8 @@ pub trait Descriptors: Send + Sync {
     /// Returns a duplicate of the descriptor that carries an owner's record locks on a file; `None` if the
     /// owner has requested none since its last flush.
     fn of_records(&self, file: File, owner: LockOwner) -> Result<Option<OwnedFd>>;
-    /// Recreates an opening from such a descriptor, on the given node and with its former flags. Counts a
-    /// look-up of the node.
+    /// Recreates an opening from a preserved descriptor, on the given node and with its former flags. Counts
+    /// a look-up of the node.
     fn opening(
         &self,
         cx: &Ctx,

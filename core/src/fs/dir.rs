@@ -13,7 +13,7 @@ pub struct DirBudget {
     pub entry_bytes: usize,
     /// Alignment of entries; a power of two.
     pub align: usize,
-    /// `true` if entries carry attributes. Each entry that does counts a look-up.
+    /// `true` if entries carry attributes. Each entry with attributes counts a look-up.
     pub plus: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct DirEntry<'a> {
     pub file_type: Option<FileType>,
     /// Position after this entry.
     pub cookie: Cookie,
-    /// The node, if attributes were requested and there is one (never for `.` and `..`).
+    /// The entry's node, if attributes were requested and are available (never for `.` and `..`).
     pub entry: Option<&'a Entry>,
 }
 
@@ -89,8 +89,8 @@ impl DirPage {
         self.budget.plus
     }
 
-    /// Returns `true` if an entry with a name of `name_len` bytes still fits. To be called before looking a
-    /// node up for [`DirPage::push`].
+    /// Returns `true` if an entry with a name of `name_len` bytes still fits. A back end calls this before it
+    /// looks up a node for [`DirPage::push`].
     pub fn fits(&self, name_len: usize) -> bool {
         self.cost(name_len).is_some_and(|cost| self.budget.size_bytes - self.used_bytes >= cost)
     }

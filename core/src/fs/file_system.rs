@@ -19,8 +19,8 @@ pub struct Client {
     pub session: SessionId,
     /// Name for logs and listings: a socket, an address, a guest's name.
     pub label: String,
-    /// The requested checker of permissions: a guest's kernel checks itself, an NFS client is not trusted to.
-    /// The effective one is in [`Profile`].
+    /// The requested checker of permissions: a guest's kernel checks permissions itself, an NFS client is not
+    /// trusted to do so. [`Profile`] has the effective checker.
     pub checks: PermissionCheck,
 }
 
@@ -34,14 +34,14 @@ pub trait Export: Send + Sync {
 /// The party that checks permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermissionCheck {
-    /// The caller has checked (a guest's kernel, FUSE's `default_permissions`); the back end only records
-    /// owners.
+    /// The caller checks permissions before each call (a guest's kernel, FUSE's `default_permissions`); the
+    /// back end only records owners.
     Caller,
-    /// The back end checks, for the identity in each [`Ctx`].
+    /// The back end checks permissions, for the identity in each [`Ctx`].
     BackEnd,
 }
 
-/// The fixed properties of a file system. Constant during a session.
+/// Properties of a file system that do not change during a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// The effective checker of permissions. `Caller`, even for a [`Client`] that requested `BackEnd`, if the
@@ -72,7 +72,7 @@ pub trait FileSystem: Send + Sync {
 
     /// Looks a name up in a directory.
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry>;
-    /// Releases look-ups, a number for each node. Unknown nodes and excess counts are ignored.
+    /// Releases the given number of look-ups of each node. Unknown nodes and excess counts are ignored.
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]);
     /// Returns the attributes of a node, through its opening if the caller has one (an unlinked file is
     /// reachable in no other way).
@@ -121,10 +121,10 @@ pub trait FileSystem: Send + Sync {
 
     /// Opens a file, or with [`OpenFlags::DIRECTORY`] a directory for listing.
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened>;
-    /// Ends an opening, together with the locks taken through it: its own (flock), and record locks. The
-    /// record locks of a process have been released before by [`flush`](FileSystem::flush); the remaining
-    /// ones belong to an open file description (fcntl(2), `F_OFD_SETLK`), whose end FUSE reports in no other
-    /// way.
+    /// Ends an opening, together with the locks taken through it: those of the opening itself (flock), and
+    /// record locks. The record locks of a process have been released before by [`flush`](FileSystem::flush);
+    /// the remaining ones belong to an open file description (fcntl(2), `F_OFD_SETLK`), whose end FUSE
+    /// reports in no other way.
     fn release(&self, cx: &Ctx, file: File);
     /// Handles the closing of one descriptor of the opening: reports delayed errors and releases the POSIX
     /// locks of `owner` (POSIX: closing any descriptor drops the process's locks on the file).

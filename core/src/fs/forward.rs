@@ -3,7 +3,7 @@
 use crate::{Answer, Error};
 
 /// Calls an operation of an optional group. Fails with [`Error::NotSupported`] if the file system below lacks
-/// the group, although a layer offers it only where it exists.
+/// the group, although a layer should offer a group only if the file system below has it.
 #[inline]
 pub fn within<G: ?Sized, T>(group: Option<&G>, call: impl FnOnce(&G) -> Answer<T>) -> Answer<T> {
     group.map_or_else(|| Answer::err(Error::NotSupported), call)

@@ -67,7 +67,7 @@ impl<T: Clone + PartialEq> GrantedLocks<T> {
         self.0.append(&mut remainders);
     }
 
-    /// Returns `true` if releasing that range splits a lock in two.
+    /// Returns `true` if releasing `range` splits a lock of `owner` in two.
     pub fn is_split_by(&self, family: LockFamily, owner: LockOwner, range: LockRange) -> bool {
         self.0.iter().any(|existing| {
             let Lock { range: has, .. } = existing.lock;
@@ -77,7 +77,7 @@ impl<T: Clone + PartialEq> GrantedLocks<T> {
         })
     }
 
-    /// Removes the process's record locks after it closed a descriptor.
+    /// Removes the record locks of a process that has closed a descriptor of the file.
     pub fn closed(&mut self, owner: LockOwner) {
         self.0.retain(|existing| (existing.lock.family, existing.lock.owner) != (LockFamily::Posix, owner));
     }

@@ -94,7 +94,7 @@ pub struct Lock {
 
 /// Advisory locks.
 pub trait Locks {
-    /// Returns a lock that conflicts with `lock`, if any.
+    /// Returns a lock of another owner that conflicts with `lock`, if any.
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>>;
     /// Acquires a lock. If `wait` is set, waits for conflicting locks, and fails with
     /// [`Error::Interrupted`](crate::Error::Interrupted) once the request's interrupt is raised; otherwise
@@ -135,15 +135,15 @@ pub trait PersistentHandles: Send + Sync {
     /// Returns the handle of a node.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle>;
     /// Returns the node of a handle, counting a look-up. Fails with [`Error::Stale`](crate::Error::Stale) if
-    /// it is gone or never existed.
+    /// the node no longer exists or never existed.
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry>;
     /// Returns the parent of a directory, counting a look-up, so that a caller that resolved a handle finds
     /// the path to the root. The root is its own parent. Fails with [`Error::Stale`](crate::Error::Stale) for
     /// a directory that has left the export. For a file: the directory in which it was last found, if known.
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry>;
     /// Returns a node by its number even after it was forgotten, counting a look-up. Fails with
-    /// [`Error::Stale`] if the file is gone or its number has been discarded, which may happen at any time.
-    /// Never returns another node than the one that had the number.
+    /// [`Error::Stale`] if the file no longer exists or its number has been discarded, which may happen at
+    /// any time. Never returns another node than the one that had the number.
     fn again(&self, _cx: &Ctx, _node: NodeId) -> Answer<Entry> {
         Answer::err(Error::Stale)
     }
@@ -199,7 +199,8 @@ pub trait Ranges {
 
 /// A local cache of file data.
 pub trait DataCache {
-    /// Offers data of a file at this version. As much as possible is cached; failures have no consequence.
+    /// Offers data of the given version of a file to the cache, which stores as much of them as possible.
+    /// Failures have no consequence.
     fn offer(&self, cx: &Ctx, node: NodeId, version: &WeakAttr, offset: u64, from: Source) -> Answer<()>;
 }
 
@@ -216,7 +217,7 @@ pub const DIGESTED_BYTES: u64 = 64 << 10;
 /// Compressed reads of several file ranges at a time, for slow connections.
 pub trait CompressedReads: Send + Sync {
     /// Reads these ranges of a file, concatenated, into `into`, which has their total length: at most
-    /// [`COMPRESSED_BYTES_MAX`] and [`COMPRESSED_RANGES_MAX`]. All or nothing.
+    /// [`COMPRESSED_BYTES_MAX`] and [`COMPRESSED_RANGES_MAX`]. Reads all of them or fails.
     fn read_compressed(&self, cx: &Ctx, node: NodeId, parts: &[Range<u64>], into: Sink) -> Answer<Packed>;
 }
 
@@ -229,8 +230,8 @@ pub struct Packed {
     pub compressed_bytes: usize,
 }
 
-/// Round-trip time from which a server counts as remote: its connection is slower than both sides can
-/// compress.
+/// Minimum round-trip time of a remote server, to which data are sent compressed: such a connection is slower
+/// than compression on both sides.
 pub const FAR: Duration = Duration::from_millis(5);
 
 /// Maximum total size of a compressed read, in bytes.
@@ -244,11 +245,11 @@ pub trait Leases: Send + Sync {
     fn lease(&self, cx: &Ctx, ask: LeaseRequest) -> Answer<LeaseAnswer>;
 }
 
-/// Access to data cached from a lower file system.
+/// Access to the data that a caching layer has stored from the file system below it.
 pub trait Lending: Send + Sync {
-    /// Fills `into` with data of the given version of a file, named by its handle in the lower file system,
-    /// for a user who may read it. Fails with [`Error::NotFound`](crate::Error::NotFound) if the data are not
-    /// cached.
+    /// Fills `into` with data of the given version of a file, identified by the file's handle in the lower
+    /// file system, if the user may read the file. Fails with [`Error::NotFound`](crate::Error::NotFound) if
+    /// the data are not cached.
     fn lend(
         &self,
         cx: &Ctx,

@@ -10,8 +10,8 @@ pub struct NodeId(pub u64);
 impl NodeId {
     /// The root of the export. It is never forgotten.
     pub const ROOT: Self = Self(1);
-    /// No node, for operations on a node that is gone: they fail with [`Error::Stale`](crate::Error::Stale).
-    /// No back end assigns it.
+    /// No node, for operations on a node that no longer exists: they fail with
+    /// [`Error::Stale`](crate::Error::Stale). No back end assigns it.
     pub const NONE: Self = Self(0);
 }
 

@@ -64,19 +64,20 @@ const HOLDERS_MAX: usize = 256;
 /// Maximum number of lease holders of one party.
 const PARTY_HOLDERS_MAX: usize = 8;
 
-/// Fraction of the term: a party is barred once others have waited that long in total for its recalled
-/// leases, or once a recalled lease expired.
+/// Fraction of the term for which others may wait in total for a party's recalled leases. After a longer
+/// wait, or after a recalled lease has expired, the party is barred.
 const LATE_PART: u32 = 2;
 
-/// Terms after which waits for a party's leases are forgotten.
+/// Number of terms after which waits for a party's leases are forgotten.
 const WAITS_TERMS: u32 = 60;
 
-/// Terms of a party's first bar. Each further bar is twice as long, up to [`BAR_DOUBLINGS_MAX`] times.
+/// Length of a party's first bar in terms. Each further bar is twice as long, up to [`BAR_DOUBLINGS_MAX`]
+/// times.
 const BAR_TERMS: u32 = 6;
 const BAR_DOUBLINGS_MAX: u32 = 4;
 
-/// Maximum number of recorded bars, and of waits. Beyond it the bar that ends first is forgotten, and the
-/// shortest wait.
+/// Maximum number of recorded bars, and of waits. Beyond this number the bar that ends first is dropped, or
+/// the shortest wait.
 const BARS_MAX: usize = 1024;
 
 /// A client of a server: its responsible party, which it cannot choose, and a number that distinguishes
@@ -93,7 +94,8 @@ pub struct LeaseTable {
 
 #[derive(Debug)]
 struct LeaseTableState {
-    /// Until then leases of a previous server may be held: changes wait, and no lease is granted.
+    /// End of the grace period, in which leases of a previous server may be held: changes wait, and no lease
+    /// is granted.
     free_from: Instant,
     note: Option<Box<dyn LeaseNote>>,
     is_noted: bool,
@@ -106,7 +108,8 @@ struct LeaseTableState {
     waits: HashMap<u64, Waits>,
     /// Changes in progress or waiting for a lease.
     changing: HashMap<LeaseClient, usize>,
-    /// The client that last finished a change, and when; then the last change of another client.
+    /// The client that last finished a change, and the time of that change; second, the time of the last
+    /// change of another client.
     last: Option<(LeaseClient, Instant)>,
     last_other: Option<Instant>,
     /// Changes that wait for leases.
@@ -142,7 +145,7 @@ struct Waits {
     sum: Duration,
 }
 
-/// A change in progress. While it lives no lease is granted to other clients.
+/// A change in progress. No lease is granted to other clients before it is dropped.
 #[derive(Debug)]
 pub struct Changing {
     table: Arc<LeaseTable>,
@@ -156,9 +159,8 @@ impl Drop for Changing {
 }
 
 impl LeaseTable {
-    /// Returns an empty table. During the grace period, which must be one term where a previous server may
-    /// have granted leases, none is granted and all changes wait. `epoch` must differ for each table of a
-    /// tree.
+    /// Returns an empty table. During the grace period no lease is granted and all changes wait; it must be
+    /// one term if a previous server may have granted leases. `epoch` must differ for each table of a tree.
     pub fn new(term: Duration, grace: Duration, epoch: u64) -> Arc<Self> {
         Self::with(term, grace, epoch, None)
     }
@@ -226,7 +228,7 @@ impl LeaseTable {
         }
     }
 
-    /// Expires leases and the grace period. To be called about once a second.
+    /// Expires leases and the grace period. The server calls this about once a second.
     pub fn tick(&self) {
         let now = Instant::now();
         self.step(|state| {
@@ -252,7 +254,8 @@ impl LeaseTable {
         });
     }
 
-    /// Runs `step` under the lock, then wakes the collected wakers: they may access the state at once.
+    /// Runs `step` under the lock, then calls the collected wakers without the lock, because they may access
+    /// the state at once.
     fn step<T>(&self, step: impl FnOnce(&mut LeaseTableState) -> T) -> T {
         let (result, woken) = {
             let mut state = self.state();
@@ -280,7 +283,7 @@ impl LeaseTableState {
         self.woken.extend(concerned.filter_map(|(_, _, waker)| waker.take()));
     }
 
-    /// Removes leases. A recalled lease that has expired bars its party, and so do long waits.
+    /// Removes leases. A recalled lease that has expired bars its party, and so do long waits for a lease.
     fn leave(&mut self, is_gone: impl Fn(&Holder) -> bool) {
         let mut recalled = Vec::new();
         for holder in self.holders.extract_if(.., |holder| is_gone(holder)) {
@@ -314,7 +317,7 @@ impl LeaseTableState {
         waits.sum >= allowed
     }
 
-    /// Bars a party for a while, because others had to wait for it.
+    /// Bars a party from leases for a while, because others had to wait for its leases.
     fn bar(&mut self, party: u64, now: Instant) {
         self.waits.remove(&party);
         let first = self.term * BAR_TERMS;

@@ -6,7 +6,7 @@ use crate::{Ctx, Error, Result, Stability};
 
 use super::{Attr, Change, Mode, NodeId, OpenId};
 
-/// A node that was looked up or created. Carries one look-up of `node`.
+/// A node that was looked up or created. The receiver owns one look-up of `node`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The node.
@@ -129,8 +129,9 @@ pub struct Created {
 pub struct ReadDone {
     /// Bytes stored at the start of the sink.
     pub count: usize,
-    /// `true` if the file ended there; a short read without it is not the end. A completely filled read may
-    /// return `false` even at the end: a caller that must know (RFC 1813 §3.3.6) compares with the size.
+    /// `true` if the read reached the end of the file. A short read with `false` did not. A completely filled
+    /// read may return `false` even at the end: a caller that must know (RFC 1813 §3.3.6) compares with the
+    /// size.
     pub eof: bool,
 }
 
@@ -187,8 +188,8 @@ pub enum SyncScope {
     Data,
     /// The data and all attributes.
     All,
-    /// Everything, whichever client has written it, such as a killed predecessor. A back end that tracks only
-    /// its own writes must forward the request regardless.
+    /// The data and all attributes, whichever client has written them, such as a killed predecessor. A back
+    /// end that tracks only its own writes must forward the request regardless.
     AllWriters,
 }
 

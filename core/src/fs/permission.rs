@@ -78,8 +78,8 @@ impl Ownership {
 }
 
 impl Mode {
-    /// Returns the mode without set-user-id, and without set-group-id if the group may execute (otherwise the
-    /// bit does not raise privileges).
+    /// Returns the mode without set-user-id, and without set-group-id if the group may execute (without that
+    /// right set-group-id does not mean execution).
     #[must_use]
     pub const fn without_privileges(self) -> Self {
         const GROUP_EXECUTE: u32 = 0o010;

@@ -22,7 +22,8 @@ pub struct Watermarks {
 }
 
 impl Watermarks {
-    /// Name of the root's extended attribute that contains them, as text. Neither listed nor stored.
+    /// Name of the root's extended attribute that contains these numbers, as text. The attribute is neither
+    /// listed nor stored.
     pub const XATTR: &'static [u8] = b"user.tombolo.watermarks";
 }
 

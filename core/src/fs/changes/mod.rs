@@ -46,7 +46,7 @@ pub enum Notice {
         /// The name, in a directory referenced by the session; `None` if unknown.
         name: Option<(NodeId, NameBuf)>,
     },
-    /// A change of unknown extent: everything learnt before is invalid.
+    /// A change of unknown extent: all state cached before is invalid.
     Everything,
 }
 

@@ -49,7 +49,7 @@ struct Latest {
     gone: u64,
 }
 
-/// A fast hash of node ids. The back end assigns them, so no peer can provoke collisions.
+/// A fast hash of node ids, which the back end assigns, so that no peer can cause collisions.
 #[derive(Debug, Default)]
 struct NodeHasher(u64);
 
@@ -130,7 +130,7 @@ impl QueueState {
         self.notices.clear();
         self.nodes.clear();
         self.names.clear();
-        // A client may pass any number, including one without successors.
+        // A client may pass any number, including the largest, which has no successor.
         self.first = if after < NUMBER_MAX { after + 1 } else { 1 };
         self.delivered = self.first - 1;
         self.notices.push_back(Notice::Everything);

@@ -24,13 +24,13 @@ impl<S> fmt::Debug for Watchers<S> {
 
 impl<S> Watchers<S> {
     /// Returns `true` if any session is subscribed. To be called after the change and before its answer: a
-    /// session that subscribes later discards everything it learnt before.
+    /// session that subscribes later discards all state that it cached before.
     #[inline]
     pub fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
     }
 
-    /// Subscribes a session until it ends. Its first notice must be
+    /// Subscribes a session until it ends. The session's first notice must be
     /// [`Everything`](super::Notice::Everything).
     pub fn add(&self, session: Weak<S>) {
         self.keep(|sessions| {
@@ -40,7 +40,7 @@ impl<S> Watchers<S> {
         });
     }
 
-    /// Calls `tell` for each session. It must not add one.
+    /// Calls `tell` for each subscribed session. `tell` must not subscribe another.
     pub fn tell(&self, mut tell: impl FnMut(&S)) {
         // The sessions are called outside of the lock, because this may drop the last reference to a session.
         let sessions = Arc::clone(&self.sessions.read().unwrap_or_else(PoisonError::into_inner));

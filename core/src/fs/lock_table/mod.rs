@@ -31,7 +31,7 @@ struct LockTableState {
     files: HashMap<NodeId, FileLocks>,
     /// Waiting owners, and the files that they wait for.
     waiting: Vec<(Owner, NodeId)>,
-    /// Returns `true` if locks may be granted; absent: always.
+    /// Function that returns `true` while locks may be granted; `None`: always.
     may_grant: Option<Box<dyn Fn() -> bool + Send>>,
 }
 
@@ -42,7 +42,7 @@ pub struct SessionLocks {
     session: u64,
 }
 
-/// Waiters to be woken when this is dropped: at a time when the caller holds no mutex that they may need.
+/// Wakers called on drop, which the caller delays until it holds no mutex that the waiters may need.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Woken(Vec<Waker>);
@@ -261,7 +261,7 @@ impl LockTableState {
         }
     }
 
-    /// Removes a waiter from the queue. Returns `false` if its wait was over already.
+    /// Removes a waiter from the queue. Returns `false` if its wait had already ended.
     fn withdraw(&mut self, node: NodeId, claim: &Claim, grant: &Arc<Grant>) -> bool {
         let is_withdrawn = self.files.get_mut(&node).is_some_and(|locks| locks.withdraw(grant));
         if is_withdrawn {
