@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use tombolo_host_runtime::buffer_pool::{BufferLimits, BufferPool, Buffers, ClientAccount};
 use tombolo_host_runtime::lock;
 
-/// A request has at most 32 MiB, so a client's share holds a few of them.
+/// Limits of data memory. A request has at most 32 MiB, so a client's share suffices for a few requests.
 const MEMORY: BufferLimits =
     BufferLimits { total_bytes: 512 << 20, share_bytes: 128 << 20, retained_bytes: 32 << 20 };
 
@@ -50,7 +50,7 @@ impl Clients {
     }
 
     /// Admits one more connection; returns its permit and buffers. A client may have at most as many
-    /// connections as remain free, so that others can always connect. `None` at that limit.
+    /// connections as remain free, so that others can always connect. Returns `None` at that limit.
     pub(crate) fn admit(self: &Arc<Self>, client: Client) -> Option<(Admitted, Buffers)> {
         let mut connected = lock(&self.connected);
         let free = self.connections_max - connected.count;

@@ -171,7 +171,7 @@ impl Connection {
         }
     }
 
-    /// Waits for an event of the socket, for an awaited reply, or until `until`.
+    /// Waits for an event of the socket or for an awaited reply, at most until `until`.
     pub(crate) fn wait(&mut self, until: Option<Instant>) -> Result<(), ConnectionEnd> {
         let now = Instant::now();
         let blocked_for = self.replies.blocked_for();

@@ -35,7 +35,8 @@ impl Exports {
 pub(crate) fn flags(disk: &dyn BlockDevice, can_df: bool) -> TransmissionFlags {
     use TransmissionFlags as Flags;
     let profile = disk.profile();
-    // The waist guarantees that a flush covers writes answered on every connection.
+    // NBD_FLAG_CAN_MULTI_CONN is set, because the waist guarantees that a flush covers the writes answered on
+    // every connection.
     let mut flags = Flags::HAS_FLAGS | Flags::SEND_FLUSH | Flags::SEND_FUA | Flags::CAN_MULTI_CONN;
     flags.set(Flags::SEND_DF, can_df);
     flags.set(Flags::READ_ONLY, profile.read_only);

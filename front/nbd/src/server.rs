@@ -57,7 +57,8 @@ pub struct Options {
     /// Time after which a client is disconnected that receives no replies or does not complete a request.
     /// Default: 30 s.
     pub stuck_after: Duration,
-    /// TLS, required for TCP if set. UNIX sockets rely on the permissions of their files.
+    /// TLS configuration; if set, TLS is required over TCP. UNIX sockets rely on the permissions of their
+    /// files.
     pub tls: Option<Arc<ServerTls>>,
 }
 

@@ -240,7 +240,8 @@ impl Pending {
 }
 
 impl Drop for Pending {
-    /// Replies with an error: the disk has panicked, or the connection ended within the request.
+    /// Replies with an error to a request that was not answered, because the disk has panicked, or the
+    /// connection ended within the request.
     fn drop(&mut self) {
         if !self.is_answered {
             self.write_error(Status::Io, "");

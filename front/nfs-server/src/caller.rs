@@ -75,8 +75,8 @@ impl<'a> Caller<'a> {
         if export.admits(&self.peer.origin) { Ok(export) } else { Err(Failure(Status::Acces)) }
     }
 
-    /// Returns the client's identity for leases; `None` if its calls carry nothing that distinguishes it from
-    /// others of its party.
+    /// Returns the client's identity for leases; `None` if its calls lack a property that distinguishes it
+    /// from other clients of its party.
     pub fn lease_client(&self) -> Option<LeaseClient> {
         match &self.credential {
             Credential::Sys(auth) if auth.stamp != 0 => Some(lease_client(self.peer, auth.stamp)),
@@ -178,7 +178,7 @@ pub(crate) fn request_key(client: u64, xid: u32, procedure: u32, checksum: u32) 
     RequestKey { client: client.into(), key, properties: KeyProperties::empty() }
 }
 
-/// Derives the key of a request that is a different one under a different write verifier.
+/// Derives a request key that also depends on the write verifier.
 pub(crate) fn key_under(key: RequestKey, verifier: [u8; 8]) -> RequestKey {
     let verifier = u128::from(u64::from_be_bytes(verifier) as u32) << CHECKSUM_SHIFT;
     RequestKey { key: key.key ^ verifier, ..key }
@@ -207,9 +207,9 @@ fn digest_of(origin: &Origin) -> u64 {
     hasher.finish()
 }
 
-/// Returns a client's identity for leases. The party is what a client cannot choose: its certificate; without
-/// one its address, of IPv6 a site's network (64 bits, RFC 4291 §2.5.4); over a link its user or the memory
-/// assigned to it. The second part is chosen by the client.
+/// Returns a client's identity for leases. The party is a property that the client cannot choose: its
+/// certificate, or without one its address (of an IPv6 address the site's network, 64 bits, RFC 4291 §2.5.4);
+/// over a link its user or the memory assigned to it. The second part is chosen by the client.
 fn lease_client(peer: &Peer, stamp: u32) -> LeaseClient {
     let (mut party, mut own) = (SipHasher13::new(), SipHasher13::new());
     own.write_u32(stamp);
@@ -287,19 +287,21 @@ impl CallTarget {
         }
     }
 
-    /// Returns the same as [`CallTarget::failed`], for a call that changes the directory.
+    /// Returns the status and attributes of a failed call that changes the directory, as
+    /// [`CallTarget::failed`] does for others.
     pub async fn change_failed(&self, failure: Failure) -> (Status, WccData) {
         let (status, after) = self.failed(failure).await;
         (status, WccData { before: None, after })
     }
 
-    /// Returns the node's data after a failure; its previous attributes are unknown.
+    /// Returns the node's `wcc_data` after a failure, without the attributes from before.
     pub async fn wcc_now(&self) -> WccData {
         WccData { before: None, after: self.post_op().await }
     }
 
-    /// Returns the node's data around a change. If the back end did not return attributes after the change,
-    /// they are requested, without those from before: others may have changed the node since.
+    /// Returns the node's `wcc_data` of a change. Attributes after the change that the back end did not
+    /// return are requested; those from before are then omitted, because others may have changed the node
+    /// since.
     pub async fn wcc(&self, change: &Change) -> WccData {
         let mut data = wcc_data(change);
         if data.after.is_none() {
@@ -309,7 +311,7 @@ impl CallTarget {
         data
     }
 
-    /// Returns the directory's entry with this name; `None` if there is none.
+    /// Returns the directory's entry with this name; `None` if the name does not exist.
     pub async fn child(&self, name: Name<'_>) -> Result<Option<Entry>> {
         match self.export.file_system.lookup(&self.cx, self.node.id, name).resolve().await {
             Ok(entry) => Ok(Some(entry)),

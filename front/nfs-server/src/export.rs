@@ -113,7 +113,7 @@ impl Served {
         self.adopt(NodeId::ROOT).await
     }
 
-    /// Returns the node of an entry that the file system has just returned, and takes over its look-up.
+    /// Returns the node of an entry that the file system has just returned, and adopts its look-up.
     pub async fn adopt(&self, id: NodeId) -> Result<Arc<Node>> {
         self.adopt_guard(NodeGuard::new(&self.file_system, self.session, id)).await
     }
@@ -130,7 +130,8 @@ impl Served {
         Ok(self.nodes.enter(Node::new(guard, handle)))
     }
 
-    /// Returns the attributes of a node. A node without a name is treated as gone, since NFS has no openings.
+    /// Returns the attributes of a node. A node without a name is treated as removed (ESTALE), because NFS
+    /// has no openings.
     pub async fn attr(&self, node: &Arc<Node>) -> Result<Attr> {
         self.attr_through(node, None).await
     }
@@ -231,7 +232,7 @@ pub struct NfsService {
 /// works.
 const SUBTREES_MAX: usize = 64;
 
-/// Limits of digests and compression, so that most of the machine is left to other calls.
+/// Limits of threads for digests and compression, which leave most processors to other calls.
 const SIDE: ThreadPoolLimits = ThreadPoolLimits { threads: 2, queue_len: 256 };
 
 impl NfsService {
@@ -256,7 +257,7 @@ impl NfsService {
         }))
     }
 
-    /// Closes idle openings and expires leases. Call it about once per second.
+    /// Closes idle openings and expires leases. The server calls this about once per second.
     pub fn close_idle(&self) {
         self.exports.iter().for_each(|export| export.close_idle());
         self.leases().for_each(LeaseTable::tick);

@@ -117,7 +117,8 @@ pub enum Refused {
     /// BADHANDLE: never issued; the format, the MAC or the key is wrong.
     #[error("not a handle of this server")]
     Bad,
-    /// STALE: issued, but no longer valid, because its key is retired or its export is gone.
+    /// STALE: the handle was issued, but is no longer valid, because its key is retired or its export no
+    /// longer served.
     #[error("stale file handle")]
     Stale,
 }

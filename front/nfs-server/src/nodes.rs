@@ -65,7 +65,7 @@ impl Node {
     }
 }
 
-/// Hashes a node number. The file system chooses them, not a peer, so mixing is enough.
+/// Hashes a node number. Mixing the bits is enough, because the file system chooses the numbers, not a peer.
 fn mixed(id: NodeId) -> u64 {
     let product = id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     product ^ (product >> 32)
@@ -83,7 +83,7 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// The node cache. A single mutex, held for a few dozen nanoseconds by a handful of threads.
+/// The node cache. Its single mutex is held for a few dozen nanoseconds, by a handful of threads.
 pub(crate) struct Nodes {
     table: Mutex<NodeTable>,
     hasher: RandomState,
@@ -94,8 +94,8 @@ pub(crate) struct Nodes {
 struct NodeTable {
     by_handle: HashTable<Arc<Node>>,
     by_id: HashTable<Arc<Node>>,
-    /// Clock eviction: the hand is at the front. Weak, so that an evicted node is dropped at once: a node
-    /// still held would keep a removed file's space allocated.
+    /// Nodes in the order of the eviction clock, whose hand is at the front. References are weak, so that an
+    /// evicted node is dropped at once: a node still held would keep a removed file's space allocated.
     ring: VecDeque<Weak<Node>>,
     /// Number of ring entries that are no longer in the tables.
     dead: usize,
@@ -121,8 +121,8 @@ impl Nodes {
         self.with_handle(id, |_| true).is_some()
     }
 
-    /// Returns a node if it is cached under a handle that satisfies the predicate: after a key change a node
-    /// may be cached under two.
+    /// Returns a node if it is cached under a handle that satisfies the predicate: after a change of the
+    /// signing key a node may be cached under two handles.
     pub fn with_handle(&self, id: NodeId, is_such: impl Fn(&[u8]) -> bool) -> Option<Arc<Node>> {
         let table = self.lock();
         table.by_id.find(mixed(id), |node| node.id == id && is_such(&node.handle)).cloned()

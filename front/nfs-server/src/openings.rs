@@ -296,8 +296,8 @@ impl Openings {
         false
     }
 
-    /// Closes the least recently used half, but no opening with unstable writes; returns those if no other
-    /// could be closed.
+    /// Closes the least recently used half of the openings, except those with unstable writes. Returns the
+    /// latter if no other could be closed.
     fn close_half(&self, evictions_before: u64) -> Option<Vec<CachedOpening>> {
         let mut evictions = self.evictions();
         if *evictions != evictions_before {
@@ -330,7 +330,8 @@ impl Openings {
         Ok(self.enter(node, kind, opened.open))
     }
 
-    /// Caches an opening. Of two concurrent ones the later remains cached; the other ends with its call.
+    /// Caches an opening. Of two concurrent openings of a file the later remains cached; the other ends with
+    /// its call.
     fn enter(&self, node: NodeId, kind: Use, open: OpenId) -> Arc<Opening> {
         let opening = Arc::new(Opening {
             backing: self.backing.clone(),

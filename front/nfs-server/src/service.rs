@@ -70,7 +70,7 @@ impl NfsService {
         let caller = Caller::new(self, peer, header, procedure, args.rest(), record.len());
         // Calls that change something begin with a handle in the changed tree.
         let changed = Decoder::new(args.rest()).value::<FileHandle<'_>>();
-        // The decoder counts from the start of the message, by which a WRITE's data is located.
+        // The decoder begins at the start of the message, because its position locates the data of a WRITE.
         let call = Call::decode(procedure, &mut args, record.len()).map_err(|error| {
             tracing::debug!(%peer.origin, ?procedure, %error, "garbage arguments");
             Accepted::GarbageArgs

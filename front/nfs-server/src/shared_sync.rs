@@ -67,7 +67,7 @@ impl SharedSync {
     }
 }
 
-/// A running sync. Dropping it, also when its caller gave up, starts the next one.
+/// A running sync. Dropping it starts the next one, even if its caller has given up.
 struct RunningSync<S: Syncs> {
     object: Arc<S>,
     /// The promise to those that wait for this sync.

@@ -40,7 +40,7 @@ pub(crate) struct Request {
 const HEADER_BYTES: usize = 16;
 
 impl Request {
-    /// Parses a chain. Returns `None` for an invalid one, which has been answered.
+    /// Parses a chain. Returns `None` for an invalid chain, after answering it.
     pub(crate) fn receive(chain: Chain) -> Option<Self> {
         let Chain { readable: mut payload, writable: mut space, token, .. } = chain;
         let Some(data_bytes) = space.len().checked_sub(1) else {
@@ -86,7 +86,7 @@ impl Reply {
     }
 }
 
-/// A request that was not answered because its handler panicked: the guest must not wait forever.
+/// Completes a request whose handler has panicked, so that the guest does not wait forever.
 impl Drop for Reply {
     fn drop(&mut self) {
         self.finish(Status::IoError);

@@ -33,7 +33,7 @@ impl Pending {
         self.table().requests.remove(&id);
     }
 
-    /// Interrupts a request at its caller's wish; does nothing if it has been answered.
+    /// Interrupts a request as its caller has requested; does nothing if the request was answered.
     pub(crate) fn interrupt(&self, id: u32) {
         let found = self.table().requests.get(&id).cloned();
         // The table is unlocked first, because raising the interrupt may continue the request on this thread.

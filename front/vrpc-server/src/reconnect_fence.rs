@@ -46,8 +46,9 @@ pub(crate) struct SessionGuard {
 }
 
 impl ReconnectFence {
-    /// Admits the next session of `client`. The previous one loses its link and is waited for; `None` if that
-    /// takes longer than `timeout`. Of several waiters one is admitted, and the others wait for its end.
+    /// Admits the next session of `client`. The previous session loses its link, and its end is awaited;
+    /// returns `None` if that takes longer than `timeout`. Of several waiters one is admitted, and the others
+    /// wait for its end.
     pub(crate) fn enter(
         self: &Arc<Self>,
         export: &str,

@@ -18,8 +18,8 @@ use crate::parts::PartsPool;
 use crate::pending::Pending;
 use crate::reconnect_fence::SessionGuard;
 
-/// A link's session. Dropping it drops the last reference to its file system, and thereby all that the peer
-/// holds.
+/// A link's session. Dropping it drops the last reference to its file system, and thereby releases all
+/// resources of the peer.
 pub(crate) struct LinkSession(Arc<SessionShared>);
 
 /// The part of a session that pending requests share.
@@ -33,7 +33,8 @@ pub(crate) struct SessionShared {
     pub(crate) pending: Pending,
     pub(crate) parts_pool: PartsPool,
     pub(crate) budget: Arc<Budget>,
-    /// Last, so that it is dropped last: the next session relies on nothing being held or running.
+    /// The last field, so that it is dropped last: the next session relies on this one holding no resource
+    /// and running no request.
     guard: SessionGuard,
 }
 

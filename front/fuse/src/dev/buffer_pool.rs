@@ -24,7 +24,7 @@ struct Memory {
     buffers: Vec<Buffer>,
     /// Buffers that were still in use when their request was answered.
     retained: Vec<Buffer>,
-    /// Number of buffers that may be used after their reply: those of unanswered requests that were lent, and
+    /// Number of buffers that the file system may use after the reply: those lent to unanswered requests, and
     /// those in `retained`.
     lent: usize,
 }
@@ -49,7 +49,7 @@ impl BufferPool {
         (slot.unwrap_or_default(), buffer.unwrap_or_else(|| self.fresh()))
     }
 
-    /// Returns a request's memory to the pool; with `lent` the buffer may still be in use.
+    /// Returns a request's memory to the pool. With `lent` the file system may still use the buffer.
     pub(super) fn put(&self, slot: Box<Slot>, buffer: Buffer, lent: bool) {
         let mut memory = self.memory();
         if memory.slots.len() < SPARE_MAX {
@@ -61,8 +61,8 @@ impl BufferPool {
         }
     }
 
-    /// Returns `true` if one more buffer may be used after its reply. The buffer is then returned by
-    /// [`BufferPool::put`] with `lent`, [`BufferPool::exchange`] or [`BufferPool::give_up`].
+    /// Returns `true` if the file system may use one more buffer after the reply. Such a buffer is returned
+    /// by [`BufferPool::put`] with `lent`, [`BufferPool::exchange`] or [`BufferPool::give_up`].
     pub(super) fn lend(&self) -> bool {
         let mut memory = self.memory();
         if memory.lent >= LENT_MAX {
@@ -73,7 +73,8 @@ impl BufferPool {
         may
     }
 
-    /// Exchanges a lent buffer for a free one: the same, if it was not retained.
+    /// Exchanges a lent buffer for a free one, which is the same buffer if the file system has not retained
+    /// it.
     pub(super) fn exchange(&self, lent: Buffer) -> Buffer {
         let spare = {
             let mut memory = self.memory();

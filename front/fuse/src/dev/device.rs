@@ -127,7 +127,8 @@ impl Exchange for DevExchange {
         self.buffer.source(DATA_OFFSET..DATA_OFFSET.saturating_add(len_bytes))
     }
 
-    /// Lends only buffers that are well filled: a file system that retains a part retains the whole buffer.
+    /// Lends the buffer only if the data fill much of it, because a file system that retains a part retains
+    /// the whole buffer.
     fn may_retain_payload(&mut self, len_bytes: usize) -> bool {
         self.lent = len_bytes >= self.buffer.len() / RETAINED_PART && self.buffers.lend();
         self.lent
@@ -183,7 +184,7 @@ fn transfer_bytes(header: &InHeader, head: &[u8]) -> usize {
     }
 }
 
-/// A request that was not answered because its handler panicked: the caller must not wait forever.
+/// Replies to a request whose handler has panicked, so that its caller does not wait forever.
 impl Drop for DevExchange {
     fn drop(&mut self) {
         if let Some(unique) = self.waiting.take() {

@@ -47,16 +47,16 @@ pub struct Options {
     pub set_id: bool,
     /// `true` to allow execution of programs.
     pub exec: bool,
-    /// Number of threads; at least one. They sleep unless there are requests for them.
+    /// Number of threads; at least one. Threads without requests sleep.
     pub threads: usize,
     /// Lifetimes of the kernel's cached names, attributes and data.
     pub coherence: Coherence,
-    /// `true` if the kernel manages locks itself: without requests, and visible only to programs of this
-    /// mount.
+    /// `true` if the kernel manages locks itself: it sends no lock requests, and locks are visible only to
+    /// programs that use this mount.
     pub local_locks: bool,
     /// `true` if extended attributes are exposed.
     pub xattrs: bool,
-    /// `true` if this kernel labels files, so that the reason for a missing label matters.
+    /// `true` if this kernel labels files (SELinux), so that the error for a missing label matters.
     pub labels: bool,
     /// Read-ahead of the kernel in bytes, if other than its default. Only root can set it.
     pub read_ahead_bytes: Option<u32>,
@@ -65,8 +65,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Returns options without devices and set-user-id, and with one thread per core, from 2 to 16: one
-    /// thread can be busy with a large transfer while another takes requests.
+    /// Returns options that ignore device nodes and set-user-id bits, with one thread per core, from 2 to 16:
+    /// one thread can be busy with a large transfer while another takes requests.
     fn default() -> Self {
         Options {
             source: "tombolo".into(),
@@ -219,7 +219,7 @@ impl Mount {
     /// `false`.
     ///
     /// # Errors
-    /// The kernel's error. A mount that is already gone is not an error.
+    /// The kernel's error. A mount that was already removed is not an error.
     pub fn unmount(&self) -> io::Result<bool> {
         self.session.interrupt_all();
         match self.mounter.unmount(&self.path, self.by_helper, false) {

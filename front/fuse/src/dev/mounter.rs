@@ -17,7 +17,7 @@ pub trait Mounter: fmt::Debug + Send + Sync {
     fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError>;
 
     /// Mounts a file system whose root is a directory; the flag is `true` if fusermount3 did it.
-    /// `kernel_checks`: users other than the mounting one are checked by mode bits.
+    /// `kernel_checks`: the kernel checks mode bits for users other than the mounting one.
     fn mount(
         &self,
         path: &Path,

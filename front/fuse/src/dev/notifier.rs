@@ -164,7 +164,7 @@ impl NotifierThread {
         });
     }
 
-    /// Sends a notice. Returns `false` if the kernel knows nothing that it concerns.
+    /// Sends a notice. Returns `false` if the kernel does not know the notice's subject.
     fn send(&self, notice: &Notice) -> bool {
         let wire = |node: NodeId| tombolo_wire_fuse::NodeId(node.0);
         let attributes =

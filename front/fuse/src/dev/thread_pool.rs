@@ -36,8 +36,8 @@ impl ThreadPool {
         Arc::new(ThreadPool { session, buffers, receiving, state: Mutex::default(), called: Condvar::new() })
     }
 
-    /// Begins to receive: the first thread at once, others when called. Returns `false` once the mount is
-    /// gone.
+    /// Begins to receive: the first thread at once, others when called. Returns `false` once the mount has
+    /// ended.
     pub(super) fn enter(&self) -> bool {
         let mut state = self.state();
         if self.receiving.load(Ordering::Relaxed) == 0 {

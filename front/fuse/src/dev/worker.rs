@@ -10,9 +10,9 @@ use tombolo_host_runtime::polling::PollWindow;
 use tombolo_mem::Buffer;
 use tombolo_sys::{Errno, fuse_dev};
 
-/// Number of changes of the caller without a pause after which one more thread is called. A single caller's
-/// requests are no backlog: each waits for the reply to the previous one, and requests after a close are not
-/// urgent.
+/// Number of changes of the caller without a pause after which one more thread is called. Requests of a
+/// single caller are no backlog: the caller waits for each reply before its next request, and requests after
+/// a close are not urgent.
 const BACKLOG: u32 = 4;
 
 /// A request that arrives within this time counts as having been queued already.
@@ -40,7 +40,7 @@ struct Callers {
 }
 
 impl Callers {
-    /// Counts a request; returns the number of changes of the caller so far. 0 is an unknown caller.
+    /// Counts a request; returns the number of changes of the caller so far. Caller 0 is unknown.
     fn changed(&mut self, caller: u32) -> u32 {
         if caller != 0 && caller != self.last {
             self.changes += u32::from(self.last != 0);
@@ -67,7 +67,7 @@ impl Worker<'_> {
         (slot, DevExchange::new(self.device.clone(), self.pool.buffers.clone(), buffer))
     }
 
-    /// Serves requests while this thread is needed. Returns `None` once the mount is gone.
+    /// Serves requests while this thread is needed. Returns `None` once the mount has ended.
     fn receive_while_needed(&mut self, (mut slot, mut exchange): Parts) -> Option<Parts> {
         let mut callers = Callers::default();
         loop {

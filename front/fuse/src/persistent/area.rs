@@ -34,7 +34,7 @@ const ROOT_AT: usize = 80;
 const HEADER_LEN: usize = 4096;
 const VERSION: u64 = 1;
 
-/// Offsets in a node's record. It is free while it has no look-ups; until it is reused it identifies the node
+/// Offsets in a node's record. A record without look-ups is free; until it is reused it identifies the node
 /// that the guest has forgotten.
 const LOOK_UPS: usize = 0;
 const GENERATION: usize = 8;
@@ -47,7 +47,7 @@ const HANDLE_BYTES_MAX: usize = HANDLE_LEN - 8;
 /// Length that marks a node without a handle, which cannot be found again.
 const NO_HANDLE: u32 = u32::MAX;
 
-/// Offsets in an opening's record. It is free while it has no node. Its generation is at `GENERATION`.
+/// Offsets in an opening's record, whose generation is at `GENERATION`. A record without a node is free.
 const NODE: usize = 0;
 const UNIQUE: usize = 16;
 const FLAGS: usize = 24;
@@ -305,7 +305,7 @@ impl Area {
         found.map_or(0, u64::from_le)
     }
 
-    /// Stores in program order, which is the order that a killed process leaves.
+    /// Stores a word in program order: a killed process leaves the stores before its death, and none after.
     fn store(&self, at: usize, value: u64) {
         let stored = self.0.store_u64(at, value.to_le(), Ordering::Release);
         debug_assert!(stored.is_ok());

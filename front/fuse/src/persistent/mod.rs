@@ -189,7 +189,7 @@ impl Inner {
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<Option<PersistentHandle>> {
         let handles = self.below.persistent_handles();
         let handle = handles.map_or_else(|| Answer::err(Error::NotSupported), |it| it.handle_of(cx, node));
-        // Without a handle (a mount inside the export) the node is lost with this process.
+        // A node without a handle (on a mount inside the export) is lost with this process.
         handle.map_result(|handle| Ok(handle.ok()))
     }
 

@@ -56,7 +56,8 @@ impl PersistentFs {
         (!missing.nodes.is_empty() || !missing.openings.is_empty()).then_some(missing)
     }
 
-    /// Recovers what can be recovered; a request that names the remainder fails with ESTALE.
+    /// Recovers as many of these nodes and openings as possible; a request that names any other fails with
+    /// ESTALE.
     pub(crate) async fn find(&self, cx: Ctx, missing: &Missing) {
         for &node in &missing.nodes {
             self.0.find_node(&cx, node).await;

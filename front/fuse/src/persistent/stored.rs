@@ -52,7 +52,7 @@ impl StoredDescriptors {
         outcome.is_ok()
     }
 
-    /// Gives the keeper the descriptor of an owner's current record locks on a file, if there are any.
+    /// Sends the keeper the descriptor of an owner's current record locks on a file, if the owner has any.
     fn keep_records(
         &self,
         state: &mut State,
@@ -116,7 +116,8 @@ pub(super) struct Removal {
 }
 
 impl Removal {
-    /// Records the node that was found and returns its openings; openings made from now on see the removal.
+    /// Records the node about to lose a name and returns its openings. Openings made from now on find the
+    /// removal.
     fn found(&mut self, entry: &Entry) -> Vec<OpenId> {
         self.found = Some(Arc::new(entry.attr));
         let mut table = self.inner.table();
@@ -141,8 +142,8 @@ impl Drop for Removal {
 }
 
 impl Inner {
-    /// Gives the keeper the descriptor of an opening. An opening that cannot be given loses its locks with
-    /// the process.
+    /// Sends the keeper the descriptor of an opening. An opening whose descriptor cannot be sent loses its
+    /// locks with the process.
     pub(super) fn store_opening(&self, open: OpenId, local: File) {
         let (Some(stored), Some(descriptors)) = (&self.stored, self.below.descriptors()) else { return };
         let mut state = lock(&stored.state);
@@ -184,8 +185,8 @@ impl Inner {
         Some(Flush { inner: Arc::clone(self), node, owner })
     }
 
-    /// Releases the descriptors of an ended opening, and its flock at once, which the keeper's duplicate
-    /// would hold a moment longer.
+    /// Releases the descriptors of an ended opening. Its flock is released explicitly, because the keeper's
+    /// duplicate descriptor would hold it a moment longer.
     pub(super) fn release_descriptors(&self, cx: &Ctx, open: OpenId, local: Option<File>) {
         let Some(stored) = &self.stored else { return };
         let mut state = lock(&stored.state);
@@ -253,7 +254,7 @@ impl Inner {
         }
     }
 
-    /// Gives the keeper a registered but unanswered opening of a file without a name: a concurrent removal
+    /// Sends the keeper a registered but unanswered opening of a file without a name: a concurrent removal
     /// may have looked before it was registered, and a completed one may have removed the last name.
     pub(super) fn store_nameless(self: &Arc<Self>, cx: &Ctx, file: File) -> Answer<()> {
         let local = match self.file(file) {

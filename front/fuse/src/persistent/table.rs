@@ -223,8 +223,8 @@ impl RecordTable {
         true
     }
 
-    /// Subtracts the guest's look-ups. Returns node and look-ups to give back to the file system with the
-    /// last one.
+    /// Subtracts look-ups that the guest has forgotten. With the last one, returns the node and the number of
+    /// look-ups to forget in the file system.
     pub(super) fn forgotten(
         &mut self,
         area: &Area,

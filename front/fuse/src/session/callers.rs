@@ -88,8 +88,8 @@ pub(crate) fn file_of(request: &Request<'_>) -> Option<FileHandle> {
     }
 }
 
-/// Returns `true` if the caller's groups affect the outcome. Attributes are readable by every caller that has
-/// reached the node.
+/// Returns `true` if the caller's groups affect the outcome. Every caller that has reached a node may read
+/// its attributes.
 fn needs_groups(request: &Request<'_>) -> bool {
     !matches!(
         request,

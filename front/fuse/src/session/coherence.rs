@@ -11,15 +11,17 @@ use tombolo_wire_fuse::reply::Lifetimes;
 /// Bound on the age of the kernel's cache when others change the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coherence {
-    /// Every call reaches the server; no page is cached from one open to the next.
+    /// Nothing is cached in the kernel: every call reaches the server, and pages are dropped at each open.
     Strict,
-    /// Names and attributes for one second; pages as long as each open finds the file unchanged.
+    /// Names and attributes are cached for one second; pages are kept as long as each open finds the file
+    /// unchanged.
     #[default]
     Auto,
-    /// For a tree that changes through this session alone: everything for a day, negative entries too.
+    /// All state is cached for a day, negative entries too, for a tree that changes through this session
+    /// alone.
     Always,
-    /// Everything until a notice reports a change, as long as the file system reports all changes; otherwise
-    /// as `Strict`.
+    /// All state is cached until a notice reports a change, as long as the file system reports all changes;
+    /// otherwise as in `Strict`.
     Push,
 }
 
@@ -53,7 +55,7 @@ impl Coherence {
 #[derive(Debug)]
 pub(super) struct PageCache {
     coherence: Coherence,
-    /// By node: attributes of the file when its cached pages were last valid.
+    /// Attributes of each file at the time when its cached pages were last valid, by node.
     versions: [Mutex<HashMap<NodeId, WeakAttr>>; SHARDS],
 }
 
@@ -73,7 +75,7 @@ impl PageCache {
         self.coherence == Coherence::Auto
     }
 
-    /// Returns the flags for the reply to an open of `node`. `attr` is as of the open.
+    /// Returns the flags for the reply to an open of `node`. `attr` are the attributes as of the open.
     pub(super) fn flags(
         &self,
         coherence: Coherence,

@@ -19,7 +19,7 @@ pub trait Exchange: Send + Sized + 'static {
         false
     }
 
-    /// Returns space for `len_bytes` of data behind the reply's header, or less if the requester provided
+    /// Returns space for `len_bytes` of data after the reply's header, or less if the requester provided
     /// less. Called at most once.
     fn reply_space(&mut self, len_bytes: usize) -> Sink;
 

@@ -4,7 +4,8 @@ use super::{Coherence, Options};
 use tombolo_core::fs::{FileSystem, PermissionCheck};
 use tombolo_wire_fuse::init::{Capabilities, Preferences};
 
-/// Useful on every mount: readahead, parallel direct I/O, large transfers, extended request formats.
+/// Capabilities useful on every mount: readahead, parallel direct I/O, large transfers, extended request
+/// formats.
 const ALWAYS: Capabilities = Capabilities::ASYNC_READ
     .union(Capabilities::BIG_WRITES)
     .union(Capabilities::ATOMIC_O_TRUNC)
@@ -36,15 +37,16 @@ pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Pr
     if file_system.persistent_handles().is_some() {
         capabilities |= Capabilities::EXPORT_SUPPORT;
     }
-    // With POSIX_ACL the kernel caches access lists and checks permissions by them: only where the kernel is
-    // the one to check, or is notified when a cached list changes.
+    // With POSIX_ACL the kernel caches access lists and checks permissions by them: so it is negotiated only
+    // if the kernel is the party that checks, or is notified when a cached list changes.
     let checks_alone = options.kernel_checks && profile.permission_check == PermissionCheck::Caller;
     let keeps_lists = options.coherence == Coherence::Push && options.kernel_may_check;
     if file_system.xattrs().is_some() && options.xattrs && (checks_alone || keeps_lists) {
         capabilities |= Capabilities::POSIX_ACL;
     }
     if options.coherence != Coherence::Strict {
-        // With strict, entries of a listing expire at once: each would be looked up again, then forgotten.
+        // READDIRPLUS is useless with `Strict`: its entries expire at once, so each would be looked up again,
+        // then forgotten.
         capabilities |=
             Capabilities::CACHE_SYMLINKS | Capabilities::DO_READDIRPLUS | Capabilities::READDIRPLUS_AUTO;
     }

@@ -63,14 +63,15 @@ pub struct Options {
     pub limits: Limits,
     /// Capabilities of this transport in addition to those of all transports.
     pub extra: Capabilities,
-    /// `true` if the kernel checks permissions before it sends a request. Not needed where the mount serves a
-    /// single user with no more rights than the server.
+    /// `true` if the kernel checks permissions before it sends a request. Not needed if the mount serves only
+    /// the user under whose identity the server runs.
     pub kernel_checks: bool,
     /// `true` if the kernel's own check refuses nothing that the server would grant.
     pub kernel_may_check: bool,
-    /// `true` if callers are threads of this host, so that `/proc` has more about them than the request.
+    /// `true` if callers are threads of this host, so that `/proc` shows their groups and pending signals.
     pub local_callers: bool,
-    /// `true` if the kernel manages locks itself, visible only to programs of this mount.
+    /// `true` if the kernel manages locks itself, so that they are visible only to programs that use this
+    /// mount.
     pub local_locks: bool,
     /// `true` if extended attributes are exposed. Otherwise their four operations answer ENOSYS, after which
     /// the kernel sends no more of them.
@@ -443,8 +444,8 @@ impl Session {
         }
     }
 
-    /// Counts a request as pending. Beyond the session's limit it is interrupted at once; it still gets a
-    /// reply.
+    /// Counts a request as pending. A request beyond the session's limit is interrupted at once, and still
+    /// gets a reply.
     fn admit(&self, unique: Unique, interrupt: &Interrupt, on_signal: OnSignal) -> Option<Permit> {
         self.counters.later.fetch_add(1, Ordering::Relaxed);
         self.pending.add(unique, interrupt, on_signal);

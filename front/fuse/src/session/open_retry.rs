@@ -56,9 +56,9 @@ pub(super) struct Attempt {
 /// Maximum number of files and of threads; a full map is cleared, which costs each entry one more retry.
 const ENTRIES_MAX: usize = 8192;
 
-/// Maximum delay of a second attempt; after that the thread was killed, or found nothing and opens another
-/// file now. Generous, because look-ups on a slow server lie in between, and an unrecognised second attempt
-/// may fail.
+/// Maximum delay of a second attempt. After this time the thread was killed, or its look-up failed and it now
+/// opens another file. The limit is generous, because look-ups on a slow server precede the second attempt,
+/// and an unrecognised one may fail.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Number of all threads outside of the mount's pid namespace.
@@ -91,7 +91,8 @@ impl OpenRetry {
         Attempt { node, how, thread, is_retry }
     }
 
-    /// Returns `true` if the kernel must look the node up again before it opens it. `attr` is as of the open.
+    /// Returns `true` if the kernel must look the node up again before it opens the file. `attr` are the
+    /// attributes as of the open.
     pub(super) fn is_due(&self, coherence: Coherence, attempt: Attempt, attr: Option<&Attr>) -> bool {
         let Some(attr) = attr else { return false };
         let Attempt { node, how, thread, is_retry } = attempt;

@@ -14,7 +14,7 @@ use tombolo_core::Interrupt;
 use tombolo_sys::caller;
 use tombolo_wire_fuse::Unique;
 
-/// Maximum number of remembered interrupts whose request has not arrived yet.
+/// Maximum number of retained interrupts whose request was not received yet.
 const EARLY_MAX: usize = 64;
 
 /// Interval at which the state of a signalled thread is polled; the first poll is one interval after the
@@ -60,7 +60,7 @@ struct Request {
 }
 
 impl Pending {
-    /// Adds a request. An INTERRUPT that arrived before takes effect at once.
+    /// Adds a request. An INTERRUPT received before its request takes effect at once.
     pub(super) fn add(&self, unique: Unique, interrupt: &Interrupt, on_signal: OnSignal) {
         let overtaken = {
             let mut table = self.0.table();

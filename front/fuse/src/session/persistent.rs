@@ -48,9 +48,9 @@ impl Session {
         let opcode = InHeader::read_from_prefix(&slot.head).ok();
         let opcode = opcode.and_then(|(raw, _)| Opcode::from_wire(raw.opcode));
         if matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget)) {
-            // Completed first: the next process does not repeat a completed request, so it is never counted
-            // twice. If this process is killed before counting it, the FORGET is lost and the node is
-            // retained.
+            // The FORGET is completed before it is counted: the next process does not repeat a completed
+            // request, so that it is never counted twice. If this process is killed in between, the FORGET is
+            // lost and the node is retained.
             exchange.send_nothing();
         }
         match self.missing(persistent, &slot) {

@@ -16,7 +16,8 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use tombolo_core::fs::{NameBuf, NodeId, Notice};
 
-/// Maximum number of notices that can be sent again individually; beyond that everything is invalidated.
+/// Maximum number of notices that can be sent again individually; beyond that all of the kernel's cached
+/// state is invalidated.
 const LOG_MAX: usize = 1024;
 
 /// Time for which a written reply counts as not yet applied by the requesting thread.

@@ -30,7 +30,7 @@ impl ChainExchange {
         let mut head = [0; size_of::<InHeader>()];
         let got = remaining.read_at(0, &mut head);
         let header = InHeader::read_from_bytes(&head).unwrap_or_default();
-        // The decoder refuses a wrong length, given as much of the request as can be copied.
+        // As much of the request as fits is copied; the decoder refuses a wrong length.
         let wanted = Extent::of(&header).map_or(got, |extent| extent.private_bytes);
         let private_bytes = wanted.min(remaining.len());
         slot.fill(private_bytes, |bytes| {
@@ -96,7 +96,7 @@ impl Exchange for ChainExchange {
     }
 }
 
-/// A request that was not answered because its handler panicked: the guest must not wait forever.
+/// Replies to a request whose handler has panicked, so that the guest does not wait forever.
 impl Drop for ChainExchange {
     fn drop(&mut self) {
         if self.token.is_some() {

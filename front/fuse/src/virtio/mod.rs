@@ -190,8 +190,8 @@ impl Device for VirtioFs {
         self.options.request_queues.saturating_add(1)
     }
 
-    /// Returns `false` for the first queue, hiprio, which is for forgets and interrupts (virtio 1.2, section
-    /// 5.11.2); Linux sends only forgets on it.
+    /// Returns `false` for the first queue, hiprio (virtio 1.2, section 5.11.2: FORGET and INTERRUPT), on
+    /// which Linux sends only FORGET.
     fn is_urgent(&self, queue: QueueIndex) -> bool {
         queue != FORGETS
     }
@@ -237,8 +237,8 @@ impl Device for VirtioFs {
         }
     }
 
-    /// Interrupts pending requests, because the session ends with its queues. A wait for a lock could last
-    /// until another guest releases it.
+    /// Interrupts pending requests, because the session ends with its queues. Otherwise a wait for a lock
+    /// could last until another guest releases the lock.
     fn queue_stopping(&self) {
         self.session().interrupt_all();
     }

@@ -15,8 +15,8 @@ const USERS_MAX: usize = 4096;
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Lifetime of the result of a failed look-up.
 const FAILURE_LIFETIME: Duration = Duration::from_secs(10);
-/// The databases may be remote: a few look-ups run concurrently, and a server that does not answer is not
-/// flooded.
+/// Limits of concurrent look-ups: a few for slow remote databases, but not so many as to flood a server that
+/// does not answer.
 const LOOK_UP_POOL: ThreadPoolLimits = ThreadPoolLimits { threads: 4, queue_len: 256 };
 
 /// Looks up a user's groups; `None` if the user is unknown.

@@ -102,7 +102,8 @@ impl Identities {
     }
 
     /// Returns the identity of a process under an identity policy. Claimed groups are checked against the
-    /// kernel's, so none are looked up. Without AUTH_SYS it is the process's own identity.
+    /// kernel's, so none are looked up. Without an AUTH_SYS credential the result is the process's own
+    /// identity.
     fn under_policy(
         &self,
         squash: Squash,

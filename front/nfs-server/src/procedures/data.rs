@@ -31,8 +31,8 @@ pub(crate) async fn read(
     }
 }
 
-/// Reads with attributes from before the read: data newer than the attributes makes a client revalidate,
-/// whereas attributes newer than the data would let it cache old data.
+/// Reads, and returns attributes from before the read: data newer than the attributes makes a client
+/// revalidate, whereas attributes newer than the data would let it cache old data.
 async fn read_some(
     target: &CallTarget,
     offset: u64,
@@ -52,7 +52,8 @@ async fn read_some(
     let into = lease.sink(0..wanted);
     let done = export.file_system.read(&target.cx, opening.file(), offset, into).resolve().await?;
     let count = done.count.min(wanted);
-    // A short read before the end may be followed by an error, which the client's next READ gets.
+    // After a short read before the end the next bytes may be unreadable; the client's next READ gets the
+    // error.
     let eof = done.eof || count as u64 == remaining;
     Ok((ReadOk::to_send(Some(fattr3(&attr)), count as u32, eof), Some(ReplyData::new(lease, count))))
 }
@@ -87,7 +88,8 @@ pub(crate) async fn write_to(
 ) -> WriteReply {
     // Read before the write: data lost after this point was accepted under this verifier.
     let verifier = target.export.verifier.bytes();
-    // Under another verifier a duplicate is another write: the data of the first may have been lost.
+    // Under another verifier a duplicate counts as another write, because the data of the first may have been
+    // lost.
     target.cx.key = target.cx.key.map(|key| key_under(key, verifier));
     let how = Write {
         offset,

@@ -38,7 +38,7 @@ async fn lent(caller: &Caller<'_>, args: LendArgs<'_>, buffers: &Buffers) -> Res
     });
     match lent.resolve().await {
         Ok(()) => Ok(ReplyData::new(lease, count)),
-        // Stale is about the other server's file; STALE would be about this export.
+        // `Stale` concerns the other server's file; a STALE reply would concern this export.
         Err(Error::Stale) => Err(Failure(Status::NoEnt)),
         Err(error) => Err(error.into()),
     }

@@ -134,7 +134,8 @@ async fn link_in(file: &CallTarget, dir: &CallTarget, name: &[u8]) -> Result<Mad
     Ok(made)
 }
 
-/// Executes MKDIR, SYMLINK or MKNOD: `step` makes the node and removes the attributes that it has set.
+/// Executes MKDIR, SYMLINK or MKNOD: `step` makes the node, and removes from the argument the attributes that
+/// it has set.
 async fn make(
     caller: &Caller<'_>,
     location: DirOpArgs<'_>,
@@ -233,7 +234,7 @@ async fn entered(dir: &CallTarget, created: &Created) -> Result<Arc<Node>> {
     Ok(dir.export.adopt(created.entry.node).await?)
 }
 
-/// Sets the remaining attributes and makes everything stable: a sync of the directory covers the node as it
+/// Sets the remaining attributes and makes the new node stable: a sync of the directory covers the node as it
 /// was made, but not attributes set afterwards.
 async fn finish(
     dir: &CallTarget,

@@ -65,8 +65,8 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     })
 }
 
-/// Returns `true` if closes need no FLUSH; see [`posix_locks`](super::super::posix_locks). Strict flushes
-/// always.
+/// Returns `true` if closes need no FLUSH; see [`posix_locks`](super::super::posix_locks). With `Strict`
+/// every close is flushed.
 fn needs_no_flush(call: Call<'_>, how: OpenFlags) -> bool {
     let relaxed = call.session.coherence_now() != Coherence::Strict;
     let is_free = call.session.posix_locks.is_free(call.node) && !call.session.is_resumed();

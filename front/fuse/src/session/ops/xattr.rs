@@ -31,7 +31,7 @@ pub(super) fn set(
         flags::XATTR_REPLACE => XattrSet::Replace,
         _ => return Answer::err(Error::InvalidArgument),
     };
-    // An access list sets the mode. A kernel without ACL support would keep its cached mode.
+    // Setting an access list changes the mode. A kernel without ACL support would keep its cached mode.
     let sets_mode =
         name.as_bytes() == ACCESS_ACL && !call.session.negotiated().contains(Capabilities::POSIX_ACL);
     if name.as_bytes() == LABEL {
@@ -67,7 +67,8 @@ pub(super) fn remove(call: Call<'_>, name: XattrName<'_>) -> Answer<Body> {
 }
 
 /// Answers a request for a label. Programs that list files (`ls -l`) request each file's label, and stop once
-/// they get EOPNOTSUPP. That is the answer where no kernel labels files, until a label is found.
+/// they get EOPNOTSUPP. If the kernel labels no files, the answer is therefore EOPNOTSUPP until a label is
+/// found.
 fn labelled(answer: Answer<Body>, labels: Arc<AtomicBool>) -> Answer<Body> {
     answer.map_result(move |outcome| match outcome {
         Err(Error::NoAttribute) if !labels.load(Ordering::Relaxed) => Err(Error::NotSupported),
