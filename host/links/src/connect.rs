@@ -44,8 +44,8 @@ pub struct ConnectOptions {
     pub layout: Layout,
     /// Time-out for the server's answer.
     pub timeout: Duration,
-    /// Longest silence of the server's heartbeat before the link ends; `None` waits for ever, as a stopped
-    /// server may continue.
+    /// Longest silence of the server's heartbeat before the link ends; `None`: the client waits forever,
+    /// because a stopped server may continue.
     pub silence_max: Option<Duration>,
 }
 
@@ -163,7 +163,7 @@ pub struct Connection {
     user: u32,
 }
 
-/// Requests a link from the server listening at `path`. Blocks until it answers.
+/// Requests a link from the server listening at `path`. Blocks until the server answers.
 pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, ConnectError> {
     let io = |source: io::Error| ConnectError::Io { path: path.to_owned(), source };
     let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
@@ -233,8 +233,8 @@ impl Handler for ClientHandler {
         // if `silence_max` is set.
         let _ = self.heartbeat.tick(now);
         let is_silent = self.silence_max.is_some_and(|max| self.heartbeat.silence() >= max);
-        // The line is cut when this is dropped: that runs tasks, which must not happen while the watcher is
-        // locked.
+        // The line is cut when this handler is dropped, because cutting runs tasks, which must not happen
+        // while the watcher is locked.
         let fault = || self.heartbeat.fault().or(is_silent.then_some(EndReason::Silent));
         self.end = self.line.end().or_else(fault)?;
         Some(goodbye(&self.end))
@@ -304,7 +304,8 @@ fn receive(
     let packet = loop {
         match packet::receive(socket.as_fd(), &mut buffer) {
             Ok(packet) => break packet,
-            // The server closed without reading the hello; what it sent before follows.
+            // The server closed without reading the hello; messages that it sent before can still be
+            // received.
             Err(Errno::CONNRESET) => {}
             Err(Errno::AGAIN) => {
                 let left = until.saturating_duration_since(Instant::now());

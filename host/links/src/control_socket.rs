@@ -46,7 +46,7 @@ pub type Descriptors = smallvec::SmallVec<[OwnedFd; 1]>;
 /// the socket or through [`Watcher::tick_fn`].
 pub const TICK: Duration = HEARTBEAT;
 
-/// A thread that watches the sockets of any number of links. Dropping it says goodbye on all of them.
+/// A thread that watches the sockets of any number of links. Dropping it sends a goodbye on all of them.
 #[derive(Debug)]
 pub struct Watcher {
     shared: Arc<WatcherState>,
@@ -222,15 +222,15 @@ impl Watched {
         if self.over.swap(true, Ordering::AcqRel) {
             return;
         }
-        // A peer that is gone or does not read is informed by the end of the socket.
+        // A peer that has disconnected or does not read is informed by the end of the socket.
         let _ = packet::send(&self.socket, &Message::Goodbye(goodbye.clone()).encode(), &[]);
         let _ = socket::shut_down(&self.socket);
     }
 
     fn read(&self) -> Incoming {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
-        // If the peer closed without reading something, Linux reports that before the peer's own messages:
-        // receive again.
+        // If the peer closed the socket with unread messages, Linux reports ECONNRESET before the peer's own
+        // messages, which a second receive returns.
         let packet = match packet::receive(self.socket.as_fd(), &mut buffer) {
             Err(Errno::CONNRESET) => packet::receive(self.socket.as_fd(), &mut buffer),
             outcome => outcome,

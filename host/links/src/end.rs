@@ -34,8 +34,8 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    /// Returns the end for lost local memory: pages that could not be allocated or are faulty. The kernel
-    /// reports that only on access.
+    /// Returns the reason for an end because of lost local memory: pages that could not be allocated or are
+    /// faulty. The kernel reports that only on access.
     pub(super) fn local_memory_lost() -> EndReason {
         EndReason::Failed("local memory lost: the system is out of memory, or it is faulty".into())
     }

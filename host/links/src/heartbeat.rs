@@ -37,7 +37,7 @@ impl Heartbeat {
     }
 
     /// Returns the reason why the link cannot continue, if local memory has lost its pages: the peer no
-    /// longer sees what is written there.
+    /// longer sees this side's writes to it.
     pub(super) fn fault(&self) -> Option<EndReason> {
         self.own.region().is_poisoned().then(EndReason::local_memory_lost)
     }

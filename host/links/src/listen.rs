@@ -183,7 +183,7 @@ const LISTENER: u64 = 1;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of connections accepted in a row.
 const ACCEPT_BATCH: usize = 32;
-/// Time-out for exports being opened and for links that end: a back end may never answer.
+/// Maximum wait for exports being opened and for links that end: a back end may never answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of the accepting thread.
@@ -364,7 +364,7 @@ impl Drop for Answering {
     }
 }
 
-/// Returns `true` if the limit is reached in total, or a quarter of it for this user.
+/// Returns `true` if the limit is reached in total, or a quarter of the limit by this user.
 pub(super) fn is_full(users: impl Iterator<Item = u32>, user: u32, max: usize) -> bool {
     let (all, own) = users.fold((0, 0), |(all, own), uid| (all + 1, own + usize::from(uid == user)));
     all >= max || own >= max.div_ceil(4)

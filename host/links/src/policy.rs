@@ -154,12 +154,14 @@ impl Policy {
         self.rules.iter().any(|rule| rule.fits(credentials))
     }
 
-    /// Returns `true` if this process may have a link to the export of that name, compared literally.
+    /// Returns `true` if a process with these credentials may have a link to this export. Names are compared
+    /// literally.
     pub fn allows(&self, credentials: Credentials, export: &str) -> bool {
         self.rules_of(credentials, export).next().is_some()
     }
 
-    /// Returns `true` if a process may use any identity for that export. Otherwise it can act only as itself.
+    /// Returns `true` if a process may use any identity for that export. Otherwise it can act only under its
+    /// own identity.
     pub fn may_use_any_identity(&self, credentials: Credentials, export: &str) -> bool {
         // Root and this process's user need no server for that.
         let could_anyway = credentials.uid == 0 || credentials.uid == creds::own_ids().0;

@@ -58,7 +58,7 @@ pub struct GuestEntry {
 
 /// A registry of servers.
 pub trait Registry: Send + Sync {
-    /// Registers a server, for as long as the registration exists and the process lives.
+    /// Registers a server until the registration is dropped or the process ends.
     fn announce(&self, announcement: &Announcement) -> Result<Box<dyn Registration>, RegistryError>;
 
     /// Returns all live servers, ordered by name.
@@ -103,7 +103,7 @@ pub struct Directory {
 
 /// Maximum length of a file read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Names of an entry's files: the lock last, since it leads a reader to the others.
+/// Names of an entry's files. The lock is the last, because readers find the other files by it.
 const FILES: [fn(&str) -> String; 4] = [data_name, new_data_name, new_lock_name, lock_name];
 /// Age up to which an unlocked lock file under its temporary name is preserved: it may be about to be locked.
 const BEING_MADE: Duration = Duration::from_secs(60);
@@ -175,8 +175,8 @@ impl Directory {
     }
 }
 
-/// Returns `true` if no process has the lock. Only the server's death releases it, readers share it, and ids
-/// are never reused.
+/// Returns `true` if no process has the lock. Only the server's death releases the lock, readers share it,
+/// and ids are never reused.
 fn is_dead(lock: &File) -> io::Result<bool> {
     match lock.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Ok(false),

@@ -32,7 +32,8 @@ use tombolo_host_runtime::lock;
 /// Polling interval of the rendezvous page, except for running links.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A server over memory that both sides can write. Dropping it says goodbye and releases the memory.
+/// A server over memory that both sides can write. Dropping it ends the link in order and releases the
+/// memory.
 #[derive(Debug)]
 pub struct MemoryListener {
     _thread: StoppedOnDrop,
@@ -59,7 +60,7 @@ pub enum HandshakeError {
 
 impl MemoryListener {
     /// Serves clients over the memory on behalf of `server`, one after the other, on a thread of its own.
-    /// `label` names the clients in the log, as they have no name.
+    /// `label` stands for the clients in the log, because they have no names.
     pub fn start(
         memory: SharedMemory,
         server: Arc<Server>,
@@ -191,7 +192,7 @@ impl PageServer {
                     self.stage = LinkStage::Running { handle };
                 }
             },
-            // The next client gets the same memory: no late answer may be written there.
+            // The next client gets the same memory, to which no late answer may be written.
             LinkStage::Ending { handle } if handle.counts().is_some() => {
                 self.stage = LinkStage::Ending { handle }
             }

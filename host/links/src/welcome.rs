@@ -34,8 +34,8 @@ pub(super) struct Links {
     /// `None` once no more links may be made.
     watcher: Mutex<Option<Watcher>>,
     incarnation: Incarnation,
-    /// Locked only briefly: no code or destructor of a peer runs under it, so that a slow end of one does not
-    /// delay the others.
+    /// Permits of all links. The lock is held only briefly: no code or destructor of a link runs under it, so
+    /// that a link that ends slowly does not delay the others.
     permits: Arc<Mutex<Permits>>,
     ending_links: EndingLinks,
     pub(super) changes: ChangeHook,
@@ -200,7 +200,7 @@ pub(super) fn welcome(
     if !options.policy.allows(credentials, &hello.export) {
         return Err(Refused::new(RefusalCode::NotAllowed, "no rule allows this export to this user"));
     }
-    // Taken before any resource is allocated, so that the limit applies to concurrent hellos.
+    // The permit is taken before any resource is allocated, so that the limit applies to concurrent hellos.
     let permit = LinkPermit::take(links, credentials.uid, options.links_max)
         .ok_or_else(|| Refused::new(RefusalCode::TooMany, ""))?;
     let agreement = options.limits.agree(hello, epoch()?, links.incarnation)?;
@@ -236,8 +236,8 @@ pub(super) fn welcome(
         region_receiver.then(|| handle.receive(options.limits.bytes.saturating_mul(FORWARDED_MAX)));
     let permit = keep(links, permit, peer, handle, region_receiver, &ends, socket).map_err(failed)?;
     let message = Message::Welcome(agreement.welcome()).encode();
-    // Sent last, so that no client is welcomed by a server that ends. If the peer is already gone, the
-    // watcher has noticed.
+    // The welcome is sent last, so that a server that is ending welcomes no client. If the peer has already
+    // disconnected, the watcher has noticed.
     let memory: SmallVec<[_; 2]> =
         [Some(own.as_fd()), window.as_ref().map(|window| window.as_fd())].into_iter().flatten().collect();
     packet::send(socket, &message, &memory).map_err(|error| {
@@ -316,7 +316,8 @@ fn keep(
         });
         Some(watcher.watch(socket, Box::new(handler))?)
     };
-    // If the link ended at once, the handler ran before the control socket was stored; it is dropped then.
+    // If the link ended at once, the handler ran before the control socket was stored; the socket is then
+    // dropped now.
     permit.with(|live| live.as_mut().map(|live| live.control_socket = control_socket.take()));
     links.changes.notify();
     Ok(permit)

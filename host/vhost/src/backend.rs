@@ -189,7 +189,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Logs once how memory is wrongly shared, since the guest itself only hangs.
+    /// Logs once that guest memory is not shared with this process: without the log one would only see a
+    /// guest that hangs.
     fn check_sharing(&mut self) {
         if std::mem::replace(&mut self.sharing_checked, true) {
             return;
@@ -243,7 +244,7 @@ impl Connection {
         let (memory, limits) = (self.memory.clone(), self.device.limits());
         let control = self.queue(index)?;
         let (Some(log), Some(addresses)) = (log, control.addresses) else { return Ok(None) };
-        // Cloud Hypervisor logs used rings without an address: their own address is meant.
+        // Cloud Hypervisor logs used rings without giving a log address, and means the rings' own address.
         let used = control.log_address.or_else(|| memory.guest_address(addresses.used));
         let Some(used) = used else { return Ok(None) };
         let queue_log = QueueLog::new(log, memory, limits, used, Rings::used_len(control.size));
@@ -322,7 +323,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         if changed & !FEATURE_LOG_ALL != 0 || !self.queues.iter().any(|control| control.started) {
             self.device.negotiated(features & !FEATURE_LOG_ALL);
         }
-        // Without protocol features there is no message to enable a ring: rings are enabled initially.
+        // Without protocol features no message enables a ring, so rings are enabled initially.
         if features & FEATURE_PROTOCOL_FEATURES == 0 {
             self.queues.iter_mut().for_each(|control| control.enabled = true);
         }
@@ -568,8 +569,8 @@ impl VhostUserBackendReqHandlerMut for Connection {
         Err(UNSUPPORTED)
     }
 
-    /// Replaces the log. When this is answered the previous log is no longer written, and the front end
-    /// collects its last bits.
+    /// Replaces the log. After the reply the previous log is no longer written, and the front end collects
+    /// its last bits.
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
         let log = DirtyLog::map(&file, log.mmap_offset, log.mmap_size).map_err(invalid)?;
         self.log = Some(Arc::new(log));

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use tombolo_mem::{Sink, Source};
 
 /// A guest's request: a checked descriptor chain. Its memory stays valid while any part of it is held, even
-/// after the guest has left.
+/// after the guest has disconnected.
 #[derive(Debug)]
 pub struct Chain {
     /// Buffers that the device reads: headers, data of a write.
@@ -27,7 +27,7 @@ impl Chain {
 #[derive(Debug)]
 pub struct ChainToken {
     queue: Arc<Queue>,
-    /// Run of the queue that the chain belongs to: a queue stopped since then is not written to.
+    /// Run of the queue in which the chain was taken: a chain of an earlier run is not put on the used ring.
     run: u64,
     head: u16,
     /// Length of the writable part.
@@ -40,8 +40,8 @@ impl ChainToken {
         ChainToken { queue, run, head, capacity, done: false }
     }
 
-    /// Returns the chain; the first `written` bytes of the writable part are the reply. Values beyond its
-    /// length count as its length.
+    /// Returns the chain; the first `written` bytes of the writable part are the reply. A value beyond the
+    /// length of that part counts as its length.
     pub fn complete(mut self, written: usize) {
         self.hand_back(written);
     }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::fmt;
 use tombolo_mem::Region;
 
-/// A virtio device for one guest: one value per connected guest, dropped when the guest has left and the last
-/// [`handle`](Device::handle) has returned. Pending chains may outlive it.
+/// A virtio device for one guest: one value per connected guest, dropped when the guest has disconnected and
+/// the last [`handle`](Device::handle) has returned. Pending chains may outlive it.
 pub trait Device: Send + Sync + 'static {
     /// Returns the name for the log and for threads.
     fn name(&self) -> &str;
@@ -21,7 +21,7 @@ pub trait Device: Send + Sync + 'static {
     fn config(&self) -> Cow<'_, [u8]>;
 
     /// Returns `true` if every front end reads the configuration space from the device. QEMU itself provides
-    /// that of a file system, and refuses any other device without one.
+    /// the configuration space of a file-system device, and refuses any other device without one.
     fn offers_config(&self) -> bool {
         true
     }
@@ -50,19 +50,19 @@ pub trait Device: Send + Sync + 'static {
     fn negotiated(&self, _features: u64) {}
 
     /// Returns `true` if a request that an earlier process left unanswered may be repeated with the same
-    /// effect. Then in-flight tracking is offered to front ends.
+    /// effect. In-flight tracking is then offered to front ends.
     fn repeats_requests(&self) -> bool {
         false
     }
 
-    /// Returns `true` if a guest can continue on another device of this kind: no state that it needs remains
-    /// in this one once its queues are stopped. Then live migration's dirty log is offered.
+    /// Returns `true` if a guest can continue on another device of this kind: once its queues are stopped,
+    /// this device has no state that the guest needs. The dirty log of live migration is then offered.
     fn can_migrate(&self) -> bool {
         false
     }
 
     /// Returns the size of the device's own part of the in-flight area, for state that the next process
-    /// needs. Its pages take memory once written.
+    /// needs. A page of it takes memory once it is written.
     fn state_bytes(&self) -> usize {
         0
     }
@@ -91,8 +91,8 @@ pub trait Device: Send + Sync + 'static {
     /// may wait for other guests interrupts them.
     fn queue_stopping(&self) {}
 
-    /// Handles the stop of the last running queue: the driver was unbound, or the guest rebooted or left.
-    /// Queues may start again.
+    /// Handles the stop of the last running queue: the driver was unbound, or the guest has rebooted or
+    /// disconnected. Queues may start again.
     fn stopped(&self) {}
 }
 

@@ -156,11 +156,11 @@ impl FdStore {
         mem::take(&mut lock(&self.stored))
     }
 
-    /// Stores a duplicate of a descriptor, replacing one with the same key; stored when this returns. Waits
-    /// for at most one second.
+    /// Stores a duplicate of a descriptor, replacing one with the same key. It is stored when this returns.
+    /// Waits for at most one second.
     ///
     /// # Errors
-    /// The keeper is gone, or does not receive.
+    /// The keeper has ended, or does not receive.
     pub fn put(&self, key: FdKey, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.send_unsent(&mut lock(&self.unsent))?;
         send(&self.socket, Message::Keep(key), Some(descriptor), Some(&SEND_TIMEOUT))

@@ -12,7 +12,7 @@ use thiserror::Error as ThisError;
 use tombolo_mem::{MapError, OutOfBounds, Region};
 use tombolo_sys::memfd::{self, Seals};
 
-// Layout of a queue's part: a header, and an entry for each descriptor. Little-endian numbers; those that
+// Layout of a queue's part: a header, and an entry for each descriptor. Numbers are little-endian; those that
 // must be consistent after a crash are stored in a single access.
 const VERSION: usize = 8;
 const DESCRIPTORS: usize = 10;
@@ -129,7 +129,7 @@ pub(crate) fn open_device_part(
     Ok(Region::map(file, offset, device_bytes)?)
 }
 
-/// A queue's part of the area. The front end may write anything to it, so each access is checked.
+/// A queue's part of the area. Each access is checked, because the front end may write anything to it.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     region: Region,
@@ -219,7 +219,7 @@ impl InFlight {
         self.region.load_u16(self.offset + field, Ordering::Acquire).map(u16::from_le)
     }
 
-    /// Stores in program order, which is the order that a killed process leaves.
+    /// Stores a number in program order: a killed process leaves the stores before its death, and none after.
     fn store(&self, field: usize, value: u16) -> Result<(), OutOfBounds> {
         self.region.store_u16(self.offset + field, value.to_le(), Ordering::Release)
     }

@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(crate) struct Notifier(OwnedFd);
 
 impl Notifier {
-    /// Makes the descriptor non-blocking: a full one must not block this side, and is signalled already.
+    /// Makes the descriptor non-blocking: a full descriptor is signalled already, and must not block this
+    /// side.
     pub(crate) fn new(file: File) -> std::io::Result<Notifier> {
         let fd = OwnedFd::from(file);
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
@@ -73,7 +74,8 @@ impl Waiter {
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        // A full counter is signalled already; no other error is possible on our own eventfd.
+        // A failed write means that the counter is full, and so signalled already; no other error is possible
+        // on our own eventfd.
         let _ = io::write(&self.0, &1u64.to_ne_bytes());
     }
 }

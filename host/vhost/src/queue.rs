@@ -108,8 +108,8 @@ impl Queue {
         Ok(run)
     }
 
-    /// Sets the log for chains returned from now on, and marks the whole used ring: a process that died may
-    /// have omitted that.
+    /// Sets the log for chains returned from now on, and marks the whole used ring, because a process that
+    /// died may have omitted some marks.
     pub(crate) fn set_log(&self, log: Option<Arc<QueueLog>>) {
         let mut used = self.lock();
         if let Some(log) = &log {
@@ -299,7 +299,7 @@ impl AvailableSide {
 
     /// Requests the guest not to send kicks.
     pub(crate) fn suppress_kicks(&self) -> Result<(), QueueFault> {
-        // With an event index the old value stays behind, which suppresses kicks.
+        // With an event index the available event keeps its old value, which suppresses kicks.
         if !self.event_index {
             self.rings.want_kicks(false)?;
             self.log_used_ring();

@@ -70,10 +70,10 @@ impl QueueControl {
         self.started = false;
     }
 
-    /// Attaches the rings. A queue that starts as it stopped continues with its requests under way: the
-    /// virtual machine was paused. With other rings or another base it starts from scratch, and its guest
-    /// waits for nothing: a reset. On a new connection, requests that an earlier process left under way are
-    /// recovered; those begin after the ones it had returned.
+    /// Attaches the rings. A queue that starts as it stopped continues with its requests under way, because
+    /// the virtual machine was paused. A queue with other rings or another base starts from scratch, because
+    /// the guest was reset and waits for no request. On a new connection, requests that an earlier process
+    /// left under way are recovered; those begin after the ones it had returned.
     pub(crate) fn attach(
         &mut self,
         rings: Arc<Rings>,

@@ -11,8 +11,8 @@ pub(crate) struct RingAddresses {
     pub(crate) used: u64,
 }
 
-/// A split virtqueue's rings (virtio 1.2, 2.7) as used by the device. The region checks every access,
-/// cheaply; the guest may have written anything.
+/// A split virtqueue's rings (virtio 1.2, 2.7) as used by the device. The guest may have written anything to
+/// them; the region checks every access, at little cost.
 #[derive(Debug)]
 pub(crate) struct Rings {
     pub(crate) size: u16,

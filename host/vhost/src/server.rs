@@ -25,8 +25,8 @@ pub struct Settings {
     pub spin_max: Duration,
     /// Maximum number of connected guests; others wait until one leaves.
     pub guests_max: usize,
-    /// `true` to run the queues of one guest at a time: those of others wait until it has left, or stops to
-    /// migrate.
+    /// `true` to run the queues of one guest at a time. Queues of other guests wait until that guest has
+    /// disconnected, or stops to migrate.
     pub one_at_a_time: bool,
     /// Maximum memory of a guest in bytes.
     pub memory_bytes_max: u64,
@@ -36,8 +36,8 @@ pub struct Settings {
     pub drain_timeout: Duration,
 }
 
-/// 50 µs of polling (measured: `docs/decisions/runtime-polling.md`), 64 guests with 1 TiB each, 10 s for
-/// requests under way.
+/// Defaults: 50 µs of polling (measured: `docs/decisions/runtime-polling.md`), 64 guests with 1 TiB each, 10
+/// s for requests under way.
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
@@ -141,7 +141,8 @@ impl ServerShared {
     }
 
     fn wake(&self) {
-        // A full counter is signalled already; no other error is possible on our own eventfd.
+        // A failed write means that the counter is full, and so signalled already; no other error is possible
+        // on our own eventfd.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -259,7 +260,7 @@ impl Acceptor {
 const NO_DESCRIPTORS: &str = "no descriptors left for one more guest; raise RLIMIT_NOFILE";
 
 /// Returns the number of descriptors of a guest: its connection three times, the request channel twice, its
-/// turn; for each queue four eventfds, two of them twice. Messages have more temporarily.
+/// turn; for each queue four eventfds, two of them twice. Messages in transit have more temporarily.
 fn descriptors_of(queues: u16) -> usize {
     16 + 6 * usize::from(queues)
 }

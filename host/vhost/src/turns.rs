@@ -35,7 +35,8 @@ impl Turn {
         Ok(Turn { guest, shared })
     }
 
-    /// Returns `true` if this guest's queues may run now; otherwise it is notified when they may.
+    /// Returns `true` if this guest's queues may run now; otherwise the guest's thread is notified when they
+    /// may.
     pub(crate) fn take(&self) -> bool {
         let Some((turns, called)) = &self.shared else { return true };
         let mut queue = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +47,8 @@ impl Turn {
         is_mine
     }
 
-    /// Passes the turn to the guest that has waited longest, or leaves the queue.
+    /// Passes the turn to the guest that has waited longest. A guest without the turn leaves the queue of
+    /// waiting guests.
     pub(crate) fn pass(&self) {
         let Some((turns, _)) = &self.shared else { return };
         let mut queue = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +56,8 @@ impl Turn {
         if queue.running == Some(self.guest) {
             let next = queue.waiting.pop_front();
             if let Some((_, called)) = &next {
-                // A full counter is signalled already; no other error is possible on our own eventfd.
+                // A failed write means that the counter is full, and so signalled already; no other error is
+                // possible on our own eventfd.
                 let _ = rustix::io::write(called, &1u64.to_ne_bytes());
             }
             queue.running = next.map(|(guest, _)| guest);

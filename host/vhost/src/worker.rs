@@ -67,7 +67,7 @@ impl Worker {
 const BATCH_MAX: usize = 32;
 
 /// Batching delay of non-urgent queues in milliseconds. When such a queue is full, Linux's driver retries
-/// after 1 ms, and nothing waits for it.
+/// after 1 ms, and no program waits for it.
 const GATHER_MS: u32 = 2;
 
 /// Polling interval of a queue whose guest cannot kick, in milliseconds.
@@ -149,7 +149,7 @@ impl Job {
         for _ in 0..BATCH_MAX {
             let Some(chain) = self.side.pop()? else { break };
             let handle = AssertUnwindSafe(|| self.device.handle(self.index, chain));
-            // A bug in a device must not leave the guest with a dead queue without a log line.
+            // A panic of a device must not stop the guest's queue without a log line.
             catch_unwind(handle).map_err(|_| QueueFault::Device)?;
             if stop.load(Ordering::Relaxed) && self.side.leftover.is_empty() {
                 break;

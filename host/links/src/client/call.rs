@@ -123,7 +123,7 @@ impl Call {
         }
     }
 
-    /// Sleeps until the answer arrives, or, if the call was queued, until it is sent.
+    /// Sleeps until the answer is received, or, if the call was queued, until it is sent.
     fn sleep(&mut self) -> Option<Outcome> {
         let was_queued = matches!(self.stage, Stage::Queued(_));
         block_on(poll_fn(|context| match self.poll_with(context.waker()) {

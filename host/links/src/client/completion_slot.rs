@@ -90,7 +90,7 @@ impl CompletionSlot {
         ((state >> 32) as u32, Phase::of(state))
     }
 
-    /// Returns the phase of an issued id. If the slot has another id, this one is answered.
+    /// Returns the phase of an issued id. An id that the slot no longer has is answered.
     #[inline]
     pub(super) fn phase(&self, id: u32) -> Phase {
         match self.load() {

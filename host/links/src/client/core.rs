@@ -210,8 +210,8 @@ impl Core {
         }
     }
 
-    /// Parks all replies not yet taken, as a request is queued for an id: its caller may be the one that
-    /// takes those replies later.
+    /// Parks all replies not yet taken, because a request is queued for an id, and its caller may be the one
+    /// that must take those replies.
     #[cold]
     pub(super) fn park_all_replies(&self) {
         let mut wakes = Wakes::default();
@@ -295,14 +295,14 @@ impl Core {
                 let mut completion = slot.completion();
                 (completion.waker.take(), std::mem::take(&mut completion.spans))
             };
-            // The server may still write there, but this side allocates none of that memory any more.
+            // The server may still write to this memory, but this side allocates none of it any more.
             drop(spans);
             waker.into_iter().for_each(wake);
         }
     }
 
-    /// Makes a parked leader yield to another caller that polls for its answer. Must be repeated, as the
-    /// leader may not be asleep yet.
+    /// Makes a parked leader yield to another caller that polls for its answer. The caller repeats this,
+    /// because the leader may not be asleep yet.
     #[inline]
     pub(super) fn unpark_leader(&self) {
         if self.leader_park.is_parked() {
@@ -311,8 +311,8 @@ impl Core {
         }
     }
 
-    /// Stops a parked leader after the end of the link. If it is this thread, ending the link while sending a
-    /// queued request, it stops at its next step.
+    /// Stops a parked leader after the end of the link. A leader that ends the link itself, while it sends a
+    /// queued request, stops at its next step.
     fn stop_leader(&self) {
         while self.leader_park.is_other_thread() {
             self.unpark_leader();

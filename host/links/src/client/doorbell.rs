@@ -8,13 +8,13 @@ use tombolo_mem::{OutOfBounds, Word, WordMut};
 use tombolo_shm::link::{DOORBELL_OFFSET, DoorbellKind, Ends, NOTIFY_FLAG_OFFSET};
 use tombolo_sys::futex::{self, Woken};
 
-/// The flag that tells the server whether this side sleeps. Unlike
-/// [`Sleeper`](tombolo_shm::doorbell::Sleeper) it does not sleep itself: any thread may set the flag while
+/// The flag that tells the server whether this side sleeps. Unlike a
+/// [`Sleeper`](tombolo_shm::doorbell::Sleeper), this type does not sleep: any thread may set the flag while
 /// another one sleeps.
 #[derive(Debug)]
 pub(super) struct NotifyFlag {
     notify_flag: Option<WordMut>,
-    /// Value of the flag: odd while armed, different each time. The server rings once for each.
+    /// Value of the flag: odd while armed, different each time. The server rings once for each value.
     number: u32,
     is_armed: bool,
 }
@@ -75,7 +75,7 @@ impl Doorbell {
         Ok((ends.doorbell == DoorbellKind::Futex).then_some(Self(word)))
     }
 
-    /// Returns the number of rings. Must be read before the last check of the ring buffer.
+    /// Returns the number of rings. The caller reads it before its last check of the message ring.
     pub(super) fn rung(&self) -> u32 {
         self.0.load(Acquire)
     }

@@ -47,7 +47,8 @@ impl Ids {
         }
         inner.waiting.push_back(queued.clone());
         self.is_wanted.store(true, Ordering::SeqCst);
-        // A thread that returns an id checks the flag afterwards, so one of the two sees the other.
+        // A thread that returns an id checks the flag afterwards, so that either it finds the flag, or this
+        // thread finds the id.
         let id = self.cached.take();
         if id.is_some() {
             inner.waiting.pop_back();
@@ -133,8 +134,8 @@ impl IdCache {
         u32::try_from(self.0.swap(NONE, Ordering::SeqCst)).ok()
     }
 
-    /// Stores an id, if the cache is empty. Sequentially consistent: ordered before this thread's later
-    /// reads.
+    /// Stores an id, if the cache is empty. The store is sequentially consistent, and so ordered before this
+    /// thread's later reads.
     #[inline]
     pub(super) fn put(&self, id: u32) -> bool {
         self.is_empty()

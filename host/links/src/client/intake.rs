@@ -216,8 +216,8 @@ impl Core {
         }
     }
 
-    /// Releases the lead, wakes the calls that were answered, and ensures that the registered ones will be
-    /// woken.
+    /// Releases the lead, wakes the calls that were answered, and ensures that answers to registered calls
+    /// will wake a thread.
     #[inline]
     pub(super) fn release_lead<'a>(&'a self, mut intake: MutexGuard<'a, Intake>, wakes: &mut Wakes) {
         loop {
@@ -249,8 +249,8 @@ impl Core {
         wakes.wake_all();
     }
 
-    /// Requests a ring of the doorbell, and checks once more. Returns `true` if messages were found: the line
-    /// is then not armed.
+    /// Requests a ring of the doorbell, and checks for messages once more. Returns `true` if it has found
+    /// messages; the line is then not armed.
     #[cold]
     fn arm(&self, intake: &mut Intake, wakes: &mut Wakes) -> Result<bool, ProtocolError> {
         intake.notify_flag.arm();
@@ -360,7 +360,8 @@ impl Core {
         }
     }
 
-    /// Returns `true` if the next slot should be left alone for a moment before the first poll.
+    /// Returns `true` if the first poll of the next slot should be delayed, so that it does not take the
+    /// cache line from the server.
     #[inline]
     fn may_back_off(&self, intake: &Intake) -> bool {
         match self.mode {

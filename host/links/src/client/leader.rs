@@ -49,7 +49,8 @@ impl Intake {
 pub(super) struct Waiting(pub(super) AtomicUsize);
 
 impl Waiting {
-    /// Counts a registration. Sequentially consistent: ordered before this thread's later operations.
+    /// Counts a registration. The increment is sequentially consistent, and so ordered before this thread's
+    /// later operations.
     #[inline]
     pub(super) fn enter(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);

@@ -71,7 +71,7 @@ impl Line {
     }
 
     /// Sends a request that refers to bulk memory, as [`call`](Self::call) does. The spans are returned with
-    /// the answer; if the call is dropped before, they stay in use until the server has answered.
+    /// the answer; if the call is dropped before its answer, they stay in use until the server has answered.
     #[inline]
     pub fn call_with(
         &self,
@@ -120,14 +120,14 @@ impl Line {
         address(Domain::SERVER, span)
     }
 
-    /// Returns the memory of a span of [`out_area`](Self::out_area), to be filled before the call. It stays
-    /// mapped as long as the sink lives.
+    /// Returns the memory of a span of [`out_area`](Self::out_area), to be filled before the call. The memory
+    /// stays mapped as long as the sink lives.
     pub fn out_sink(&self, span: &Span) -> Result<Sink, AddressError> {
         self.core().bases.sink(self.out_address(span), span.len())
     }
 
     /// Returns the memory of a span of [`in_area`](Self::in_area), to be read after the answer. The server
-    /// may change it while it is read. It stays mapped as long as the source lives.
+    /// may change the memory while it is read. The memory stays mapped as long as the source lives.
     pub fn in_source(&self, span: &Span) -> Result<Source, AddressError> {
         self.core().bases.source(self.in_address(span), span.len())
     }
@@ -190,9 +190,9 @@ impl Line {
         self.core().outcome.on_end(Box::new(listener));
     }
 
-    /// Ends the link, unless it has ended before: for the owner of its control socket, and after a malformed
-    /// reply. All unanswered calls fail; their wakers are woken on this thread. The memory stays mapped as
-    /// long as there are clones, calls, sinks or sources.
+    /// Ends the link, unless it has ended before. Called by the owner of the control socket, and after a
+    /// malformed reply. All unanswered calls fail; their wakers are woken on this thread. The memory stays
+    /// mapped as long as there are clones, calls, sinks or sources.
     pub fn cut(&self, why: EndReason) {
         self.core().end(why);
     }

@@ -15,8 +15,8 @@ use crate::end::ProtocolError;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// Sleeps on the doorbell until the answer arrives, if no other is awaited. Returns `None` if the caller
-    /// must wait in another way.
+    /// Sleeps on the doorbell until the answer is received, if no other call is awaited. Returns `None` if
+    /// the caller must wait in another way.
     pub(super) fn park(&self, id: u32) -> Option<Result<RawReply, LineError>> {
         let doorbell = self.doorbell.as_ref()?;
         // A caller that sends a request meanwhile unparks this thread.
@@ -25,8 +25,8 @@ impl Core {
         }
         let mut intake = self.try_lead()?;
         let mut wakes = Wakes::default();
-        // The answer may have arrived before this thread took the lead; from now on no other thread takes
-        // answers out.
+        // The answer may have been received before this thread took the lead; from now on no other thread
+        // takes answers out.
         let is_answered = self.slot(id).phase(id) == Phase::Answered;
         if is_answered || intake.has_receiver || !self.waiting.is_empty() {
             self.release_lead(intake, &mut wakes);
@@ -58,7 +58,8 @@ impl Core {
         wakes: &mut Wakes,
     ) -> Result<Option<RawReply>, ProtocolError> {
         loop {
-            // Read before the message ring is checked: a later ring of the doorbell ends the wait.
+            // The number of rings is read before the message ring is checked: a later ring of the doorbell
+            // ends the wait.
             let rung = doorbell.rung();
             intake.notify_flag.arm();
             let found = self.drain(intake, Some(id), wakes)?;

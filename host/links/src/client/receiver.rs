@@ -39,7 +39,8 @@ impl Core {
             return;
         }
         while !self.outcome.is_over() {
-            // Read before the message ring is checked: a later ring of the doorbell ends the wait.
+            // The number of rings is read before the message ring is checked: a later ring of the doorbell
+            // ends the wait.
             let rung = doorbell.rung();
             self.drain_all();
             if self.outcome.is_over() {
@@ -96,7 +97,8 @@ impl Core {
         }
     }
 
-    /// Takes out all messages, wakes the calls registered for them, and arms for the remaining ones.
+    /// Takes out all messages, wakes the calls registered for them, and arms the doorbell for the remaining
+    /// calls.
     fn drain_all(&self) {
         let mut wakes = Wakes::default();
         while !self.outcome.is_over() {

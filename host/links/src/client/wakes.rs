@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 /// Maximum number woken at a time.
 const WAKES: usize = 16;
 
-/// Wakers to be woken while no lock is held, as waking may run a task at once. Dropping this also wakes them,
-/// since they are registered nowhere else.
+/// Wakers to be called while no lock is held, because waking may run a task at once. Dropping the list also
+/// calls them, because they are registered nowhere else.
 #[derive(Debug, Default)]
 pub(super) struct Wakes(SmallVec<[Waker; WAKES]>);
 

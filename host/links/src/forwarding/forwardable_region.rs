@@ -15,7 +15,8 @@ use tombolo_host_runtime::lock;
 /// A function that ends the link to which some memory belongs.
 pub(crate) type CutFn = Box<dyn Fn(EndReason) + Send + Sync>;
 
-/// Memory of a peer that may be forwarded, its permitted users, and the links that have it.
+/// Memory of a peer that may be forwarded, the users that may map it, and the links over which it was
+/// forwarded.
 pub(crate) struct ForwardableRegion {
     /// Unique number in this process, never reused.
     number: u64,

@@ -25,7 +25,8 @@ struct RegionTable {
     bases: BaseTable,
     /// Registered domains, with their sizes.
     registered: Vec<(Domain, u64)>,
-    /// Last number used. Numbers only grow, so a late message never refers to another region than intended.
+    /// Last number used. Numbers only increase, so that a late message never refers to another region than
+    /// its sender intended.
     last: Option<Domain>,
 }
 
@@ -94,7 +95,7 @@ impl ForwardedRegions {
         Ok(())
     }
 
-    /// Returns bytes of a region for reading. They stay mapped as long as the source lives.
+    /// Returns bytes of a region for reading. The bytes stay mapped as long as the source lives.
     pub(crate) fn source(&self, address: GlobalAddress, len_bytes: u64) -> Result<Source, AddressError> {
         lock(&self.table).bases.source(address, len_bytes)
     }

@@ -59,7 +59,8 @@ pub struct RemoteBuffer {
     pub loan: Loan,
 }
 
-/// Use of another domain's memory by a request. Keeps it forwarded, and marks it as in use.
+/// Use of another domain's memory by a request. The memory stays forwarded, and counts as in use, until this
+/// is dropped.
 #[derive(Debug)]
 pub struct Loan {
     _use: Arc<()>,

@@ -82,7 +82,7 @@ impl Link {
     }
 
     /// Marks a request as outstanding. Returns an error if the previous one in the same buffer is unanswered.
-    /// To be called on the link's thread only.
+    /// Called on the link's thread only.
     ///
     /// Since every id names a buffer, this also limits the requests outstanding.
     #[inline]
@@ -148,8 +148,8 @@ impl Link {
                 return;
             }
         }
-        // Checked after the whole answer was written, including data in bulk memory, and before the slot's
-        // stamp.
+        // Poisoning is checked after the whole answer was written, including data in bulk memory, and before
+        // the slot's stamp is.
         if self.own.region().is_poisoned() {
             self.end(EndReason::local_memory_lost());
             return;

@@ -33,7 +33,7 @@ pub(super) fn take(link: &Arc<Link>) -> Arc<Link> {
     CACHED.with_borrow_mut(Option::take).unwrap_or_else(|| link.clone())
 }
 
-/// Caches a reference no longer needed, if it is to this thread's link; drops it otherwise.
+/// Caches an unneeded reference to this thread's link. Drops a reference to any other link.
 #[inline]
 pub(super) fn keep(link: Arc<Link>) {
     if OWN.get() != Arc::as_ptr(&link).addr() {

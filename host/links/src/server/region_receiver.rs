@@ -10,11 +10,12 @@ use crate::control_socket::Descriptors;
 use crate::end::ProtocolError;
 use crate::forwarding::{CutFn, ForwardedRegions};
 
-/// A receiver of the regions that one client forwards. Keeps nothing of its link alive but them.
+/// A receiver of the regions that one client forwards. It keeps the regions alive, but nothing else of its
+/// link.
 #[derive(Debug)]
 pub(crate) struct RegionReceiver {
-    /// Shared with the link, of which no reference is taken even briefly: the thread that reads control
-    /// messages must not be the one that destroys it.
+    /// Table shared with the link. No reference to the link itself is taken, even briefly, because the thread
+    /// that reads control messages must not be the one that destroys the link.
     forwarded_regions: Arc<ForwardedRegions>,
     link: Weak<Link>,
 }

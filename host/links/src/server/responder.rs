@@ -11,8 +11,8 @@ use super::link::Link;
 use super::link_cache;
 use crate::end::{EndReason, ProtocolError};
 
-/// An obligation to answer one request, from any thread. Dropping it without an answer cuts the link, as the
-/// client would wait forever.
+/// An obligation to answer one request, from any thread. Dropping it without an answer ends the link, because
+/// the client would wait forever.
 #[must_use = "dropping it cuts the link"]
 pub struct Responder {
     /// Link of the request; `None` once answered.
@@ -54,8 +54,8 @@ impl Responder {
         self.link.as_ref().map_or_else(Source::new, |link| link.frame(self.id, len_bytes))
     }
 
-    /// Returns `len_bytes` of this side's bulk memory, which the client will read. The client may assign the
-    /// same span to two requests; only it is affected.
+    /// Returns `len_bytes` of this side's bulk memory, which the client will read. A client that assigns the
+    /// same span to two requests affects only itself.
     pub fn sink(&self, address: GlobalAddress, len_bytes: u64) -> Result<Sink, AddressError> {
         match &self.link {
             Some(link) => link.bases.sink(address, len_bytes),

@@ -36,7 +36,7 @@ pub trait Session: Send + Sync {
     }
 
     /// Reports the end of the link, once, from any thread, which must not block: work in progress is useless
-    /// and should be interrupted. [`serve`](Self::serve) may still be called concurrently.
+    /// and should be interrupted now. [`serve`](Self::serve) may still be called concurrently.
     fn ended(&self) {}
 }
 

@@ -70,7 +70,7 @@ impl Server {
         found.map_or(Err(Refusal::NoSuchExport), |(_, service)| service.open(peer))
     }
 
-    /// Opens a vrpc session. To be called before memory is allocated for the peer.
+    /// Opens a vrpc session. Called before memory is allocated for the peer.
     pub fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         self.service.open(peer)
     }
@@ -157,7 +157,8 @@ impl LinkHandle {
         }
     }
 
-    /// Attaches an object that lives as long as the link: until its memory is freed and its session dropped.
+    /// Attaches an object to the link. It is dropped after the link's memory is freed and its session
+    /// dropped.
     pub(crate) fn retain(&self, what: impl Any + Send + Sync) {
         if let Some(link) = self.link.upgrade() {
             let _ = link.retained.set(Box::new(what));

@@ -178,7 +178,7 @@ impl Channel {
         Ok((got, rights.flatten().collect()))
     }
 
-    /// Reads a remainder; a peer that dies within a message counts as having left.
+    /// Reads the remainder of a message. A peer that dies within a message counts as disconnected.
     fn fill(&mut self, rest: &mut [u8]) -> Result<(), ChannelError> {
         self.0.read_exact(rest).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => ChannelError::Left,

@@ -40,8 +40,9 @@ const DESCRIPTORS_MAX: usize = 64 + 3 * 256 + 48;
 pub struct Settings {
     /// Maximum number of front ends at a time; others wait until one leaves.
     pub guests_max: usize,
-    /// `true` to refuse in-flight areas of front ends, where servers store state in the area that a front end
-    /// must not change. Such servers also store descriptors ([`Settings::has_fd_store`](crate::Settings)).
+    /// `true` to refuse in-flight areas of front ends, because the servers store state in the area that a
+    /// front end must not change. Such servers also store descriptors
+    /// ([`Settings::has_fd_store`](crate::Settings)).
     pub refuses_front_end_areas: bool,
 }
 

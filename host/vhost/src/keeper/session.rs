@@ -13,7 +13,8 @@ use super::message::{Channel, ChannelError, Message, request};
 use super::servers::{Place, Servers, Successor};
 use super::state::{FrontEndState, PROTOCOL_IN_FLIGHT, PROTOCOL_MQ, PROTOCOL_REPLY_ACK, in_flight_wanted};
 
-/// Queue size for in-flight areas, requested before the sizes are known: the maximum of our servers.
+/// Queue size for in-flight areas, requested before the sizes are known: the maximum queue size of our
+/// servers.
 const QUEUE_SIZE_MAX: u16 = 1024;
 
 /// Reason for the end of a session.
@@ -52,7 +53,7 @@ pub(super) struct Session {
     state: FrontEndState,
     /// Protocol features offered by the server.
     offered: u64,
-    /// Descriptors stored by servers; set if the front end must not have its own in-flight area.
+    /// Descriptors stored by servers; present if the front end must not have an in-flight area of its own.
     store: Option<DescriptorStore>,
 }
 
@@ -156,7 +157,7 @@ impl Session {
     }
 
     /// Sends a message to the current server or its successors, and returns the reply if there is one. If a
-    /// server dies before it replies, the next one gets the message as if for the first time.
+    /// server dies before it replies, the next server gets the message again, as a first transmission.
     fn exchange(&mut self, message: &Message) -> Result<Option<Message>, SessionEnd> {
         loop {
             let outcome = match self.is_answered(message) {

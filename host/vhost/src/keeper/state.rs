@@ -149,8 +149,8 @@ impl FrontEndState {
         self.connection_wide.contains_key(&request::SET_INFLIGHT_FD)
     }
 
-    /// Returns `true` if another server can take over: it finds the requests under way, or no queue can have
-    /// any.
+    /// Returns `true` if another server can take over, because it finds the requests under way in the
+    /// in-flight area, or because no queue has started.
     pub(super) fn can_take_over(&self) -> bool {
         let is_started = |queue: &BTreeMap<u32, Message>| queue.contains_key(&request::SET_VRING_KICK);
         self.has_in_flight() || !self.queues.values().any(is_started)
