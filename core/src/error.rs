@@ -123,7 +123,7 @@ pub enum Error {
     /// The server's or the session's limit on open files is reached.
     #[error("too many open files")]
     TooManyOpen,
-    /// The connection to the data's server is lost.
+    /// The connection to the server that stores the data is lost.
     #[error("not connected")]
     Disconnected,
     /// A device error, or another failure that the caller cannot act upon.

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// The sizes of a disk that may be resized while in use, and its write protection. Usable from any thread at
 /// any time.
 pub struct Bounds {
-    /// Everything but the size.
+    /// Sizes other than the length, which [`size_bytes`](Self::size_bytes) replaces.
     geometry: Geometry,
     size_bytes: AtomicU64,
     read_only: bool,
@@ -20,7 +20,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Takes the initial sizes of a disk.
+    /// Returns the bounds of a disk with these initial sizes.
     pub fn new(geometry: Geometry, read_only: bool) -> Self {
         let size_bytes = AtomicU64::new(geometry.size_bytes);
         Self { geometry, size_bytes, read_only, sizes: Sizes::default() }
@@ -74,7 +74,7 @@ impl Bounds {
     /// `offset` that reached the end of the file. Returns `false` if more than that is missing, i.e. the file
     /// was truncated.
     pub fn pad(&self, size_bytes: u64, offset: u64, into: &Sink) -> bool {
-        // The file may have been resized meanwhile, and have data where the read reached its end.
+        // A file that has grown since the read may have data at `offset`: only the padding is zero-filled.
         let is_padding =
             offset >= size_bytes && offset.saturating_add(into.len() as u64) <= self.padded(size_bytes);
         is_padding && into.zero(0, into.len()) == into.len()

@@ -16,8 +16,9 @@
 //! - [`flush`](BlockDevice::flush) makes durable every write that was **answered** before it began, of all
 //!   clients (as NBD's multi-conn requires). After a power loss each sector has the contents last flushed, or
 //!   written since, or is torn between those.
-//! - After a failed write each sector is old, new or torn. A failed flush has lost the data it covered: the
-//!   next flush does not recover them, and fails too where the back end cannot know (fsync(2) reports once).
+//! - After a failed write each sector is old, new or torn. A failed flush may lose the data it covered, and
+//!   no later flush recovers them: where the storage reports a loss only once (fsync(2)), all later flushes
+//!   fail too ([`FlushLoss`]).
 
 mod bounds;
 mod device;

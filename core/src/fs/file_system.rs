@@ -195,7 +195,7 @@ pub trait FileSystem: Send + Sync {
     fn leases(&self) -> Option<&dyn Leases> {
         None
     }
-    /// Returns the data cached from a lower file system.
+    /// Returns access to the data cached from a lower file system, if offered.
     fn lending(&self) -> Option<&dyn Lending> {
         None
     }

@@ -241,7 +241,8 @@ pub const COMPRESSED_RANGES_MAX: usize = 256;
 
 /// Leases of the tree, where the server grants them.
 pub trait Leases: Send + Sync {
-    /// Requests, keeps or returns a lease. [`LeaseRequest::Keep`] is answered on recall, or after a while.
+    /// Requests, renews or returns a lease. [`LeaseRequest::Keep`] is answered on recall, or after a
+    /// twentieth of the term.
     fn lease(&self, cx: &Ctx, ask: LeaseRequest) -> Answer<LeaseAnswer>;
 }
 

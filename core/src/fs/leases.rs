@@ -1,8 +1,8 @@
 //! Leases of a whole tree: while a client holds one, no other client of the same server has changed anything.
 //!
-//! A server tracks them in a [`LeaseTable`]: before a change of one client the leases of all others are
-//! recalled. A lease that is not returned expires at the end of its term. The holder counts the term from its
-//! request, the server from its answer, and thus the holder's term ends first.
+//! A server tracks them in a [`LeaseTable`]: a change of one client is executed once the leases of all others
+//! have been recalled, and returned or expired. A lease expires at the end of its term. The holder counts the
+//! term from its request, the server from its answer, and thus the holder's term ends first.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use crate::Answer;
 pub enum LeaseRequest {
     /// Request a lease.
     Grant,
-    /// Renew this lease. Answered when it is recalled, or after a while.
+    /// Renew this lease. Answered on recall, or after a twentieth of the term.
     Keep(u64),
     /// Return the lease with this epoch.
     GiveBack(u64),
@@ -45,11 +45,11 @@ pub enum LeaseAnswer {
 /// Term of a lease without renewal.
 pub const LEASE_TERM: Duration = Duration::from_secs(20);
 
-/// Fraction of the term after which a renewal is answered if nothing happens: before its client assumes that
-/// the server is unreachable.
+/// Divisor of the term that gives the time after which a renewal is answered if the lease is not recalled:
+/// before the client assumes that the server is unreachable.
 const KEEP_PART: u32 = 20;
 
-/// Fraction of the term without changes by others that is required for a grant.
+/// Divisor of the term that gives the time without changes by others that is required for a grant.
 const QUIET_PART: u32 = 10;
 
 /// A persistent record of whether leases may be held, preserved over crashes.
@@ -106,7 +106,7 @@ struct LeaseTableState {
     bars: HashMap<u64, Bar>,
     /// Parties that others have waited for since their last bar.
     waits: HashMap<u64, Waits>,
-    /// Changes in progress or waiting for a lease.
+    /// Number of each client's changes that are in progress or wait for leases of others.
     changing: HashMap<LeaseClient, usize>,
     /// The client that last finished a change, and the time of that change; second, the time of the last
     /// change of another client.
@@ -165,8 +165,8 @@ impl LeaseTable {
         Self::with(term, grace, epoch, None)
     }
 
-    /// Returns an empty table whose note tells the next server whether it needs a grace period. `was_set`:
-    /// the note as left by the previous server.
+    /// Returns an empty table with a persistent note of whether leases may be held, by which the next server
+    /// decides on a grace period. `was_set`: the note as left by the previous server.
     pub fn noted(term: Duration, was_set: bool, epoch: u64, note: Box<dyn LeaseNote>) -> Arc<Self> {
         Self::with(term, if was_set { term } else { Duration::ZERO }, epoch, Some(note))
     }
@@ -207,7 +207,7 @@ impl LeaseTable {
         })
     }
 
-    /// Executes a lease operation of a client. Waits for at most a fraction of the term.
+    /// Executes a lease operation of a client. A renewal waits for at most a twentieth of the term.
     pub async fn ask(self: Arc<Self>, client: LeaseClient, ask: LeaseRequest) -> LeaseAnswer {
         match ask {
             LeaseRequest::Grant => self.step(|state| state.grant(client, self.term, Instant::now())),
@@ -241,7 +241,7 @@ impl LeaseTable {
         });
     }
 
-    /// Ends the server: pending renewals are answered.
+    /// Ends the server: answers pending renewals, and clears the note if no lease is held.
     pub fn end(&self) {
         self.step(|state| {
             state.has_ended = true;
@@ -334,7 +334,7 @@ impl LeaseTableState {
         self.bars.insert(party, Bar { until: now + first * (1 << doublings), doublings });
     }
 
-    /// Returns the time until a party may be granted a lease, if its own leases or bars prevent it.
+    /// Returns the delay until a party's next request, if a bar or the number of holders prevents a grant.
     fn party_waits(&self, client: LeaseClient, now: Instant) -> Option<Duration> {
         if let Some(bar) = self.bars.get(&client.0).filter(|bar| bar.until > now) {
             return Some(bar.until - now);
@@ -345,7 +345,8 @@ impl LeaseTableState {
         (is_full || has_many).then_some(self.term)
     }
 
-    /// Recalls the leases of all other clients. Returns `true` if there are none.
+    /// Recalls the leases of all other clients. Returns `true` if there are none and the grace period is
+    /// over.
     fn recall(&mut self, client: LeaseClient, now: Instant) -> bool {
         let mut is_free = self.free_from <= now;
         if self.holders.is_empty() {

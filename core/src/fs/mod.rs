@@ -3,8 +3,8 @@
 //! An [`Export`] is offered by a server; attaching to it gives one session's [`FileSystem`]. Operations take
 //! a [`Ctx`](crate::Ctx) and return an [`Answer`](crate::Answer): `Done` if nothing had to wait, `Later`
 //! otherwise. Operations that only some file systems support are in optional groups ([`Xattrs`], [`Locks`],
-//! [`PersistentHandles`], [`Ranges`], [`Changes`], [`Versions`], [`BackingFiles`], [`Descriptors`],
-//! [`Digests`], [`CompressedReads`], [`Leases`], [`Lending`]).
+//! [`PersistentHandles`], [`Ranges`], [`Changes`], [`Versions`], [`DataCache`], [`BackingFiles`],
+//! [`Descriptors`], [`Digests`], [`CompressedReads`], [`Leases`], [`Lending`]).
 
 mod attr;
 mod backing;

@@ -134,8 +134,8 @@ impl Op {
         Self::ALL.into_iter().find(|op| op.name() == name)
     }
 
-    /// Returns `true` if every call changes the file system. `open` and `access` change it, or check for it,
-    /// depending on their arguments.
+    /// Returns `true` if every call changes the file system. `open`, which may truncate, and `access`, which
+    /// may check for write access, are not among those.
     pub const fn mutates(self) -> bool {
         matches!(
             self,

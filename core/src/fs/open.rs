@@ -97,8 +97,8 @@ pub enum Exclusive {
     No,
     /// Fail with [`Error::Exists`](crate::Error::Exists).
     Yes,
-    /// Fail, unless the file was created with this verifier: then this is a retry, and succeeds (RFC 1813
-    /// §3.3.8, EXCLUSIVE).
+    /// Fail, unless the file was created with this verifier: then this create is a retry, and succeeds (RFC
+    /// 1813 §3.3.8, EXCLUSIVE).
     Verifier([u8; 8]),
 }
 

@@ -18,8 +18,8 @@ const NOTICES_MAX: usize = 8192;
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// The notices of one session: numbered, retained until acknowledged, and coalesced with equal ones that have
-/// not been delivered yet. A session that never subscribes costs nothing. Usable from any thread; only
-/// answers wait.
+/// not been delivered yet. A session that never subscribes costs nothing. Usable from any thread. No method
+/// blocks: only the answer of [`next`](Self::next) may be pending.
 #[derive(Debug, Default)]
 pub struct NoticeQueue(Mutex<QueueState>);
 
@@ -55,7 +55,7 @@ struct NodeHasher(u64);
 
 impl Hasher for NodeHasher {
     fn finish(&self) -> u64 {
-        // The map uses the upper bits as well.
+        // The multiplication mixes into the upper bits, and the map takes its bucket from the lower ones.
         self.0 ^ self.0 >> 32
     }
 
@@ -188,7 +188,8 @@ impl QueueState {
         }
     }
 
-    /// Returns the notices after `since`, if there are any.
+    /// Returns the notices after `since`, or `None` if there are none yet; drops those up to `since`. An
+    /// unknown number restarts the numbering.
     fn next(&mut self, since: u64, limit_bytes: usize) -> Option<Result<Notices>> {
         if self.has_ended {
             return Some(Err(Error::Disconnected));

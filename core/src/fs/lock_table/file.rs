@@ -151,7 +151,7 @@ impl FileLocks {
         grant
     }
 
-    /// Removes a waiter from the queue. Returns `false` if its lock was granted already.
+    /// Removes a waiter from the queue. Returns `false` if its claim was granted or refused already.
     pub(super) fn withdraw(&mut self, grant: &Arc<Grant>) -> bool {
         let before = self.waiters.len();
         self.waiters.retain(|waiter| !Arc::ptr_eq(&waiter.grant, grant));

@@ -68,7 +68,8 @@ impl LockTable {
     }
 
     /// Grants locks only while `may_grant` returns `true`, including to claims that wait already; otherwise
-    /// refuses them with [`Error::NoLocks`]. Granted locks persist. Called with the table locked.
+    /// refuses them with [`Error::NoLocks`]. Granted locks persist. The table is locked while `may_grant` is
+    /// called.
     pub fn grant_while(&self, may_grant: impl Fn() -> bool + Send + 'static) {
         self.table().may_grant = Some(Box::new(may_grant));
     }

@@ -10,7 +10,7 @@ use super::file::{Claim, Grant};
 use crate::fs::NodeId;
 use crate::{Error, Raised, Result};
 
-/// The future of a waiting claim. Leaves the queue when dropped.
+/// The future of a waiting claim. Dropping it withdraws the claim from the queue.
 pub(super) struct Wait {
     pub table: LockTable,
     pub node: NodeId,
