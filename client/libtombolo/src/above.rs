@@ -12,8 +12,8 @@ use crate::node::Node;
 ///
 /// No file system nests a directory in itself, but a faulty server or a damaged disk may report one, and an
 /// unchecked walk would never end. File numbers do not identify a directory: btrfs subvolumes all have 256,
-/// and behind NFS servers also the same file system (RFC 1813 §2.6, `fsid` and `fileid`). A server's file
-/// handle does, and a referenced node has exactly one.
+/// and behind NFS servers also the same file system (RFC 1813 §2.6, `fsid` and `fileid`). The number of a
+/// referenced node does, because it stands for one file handle assigned by the server.
 #[derive(Debug, Default)]
 pub struct Above {
     way: Vec<Node>,
@@ -21,10 +21,10 @@ pub struct Above {
 }
 
 impl Above {
-    /// Enters a directory at `depth`; those entered at that depth or deeper are left.
+    /// Enters a directory at `depth`; directories entered at that depth or deeper are left.
     ///
     /// # Errors
-    /// [`Error::Io`]: it is one of its own ancestors, or lies deeper than [`DEPTH_MAX`].
+    /// [`Error::Io`]: the directory is one of its own ancestors, or lies deeper than [`DEPTH_MAX`].
     pub fn enter(&mut self, depth: usize, dir: &Node) -> Result<()> {
         self.way.drain(depth.min(self.way.len())..).for_each(|left| {
             self.ids.remove(&left.id());

@@ -50,7 +50,8 @@ struct Task<'a> {
     levels: Vec<Level>,
     above: Above,
     removal: Removal,
-    /// Listings report the types of entries only with all attributes (RFC 1813 §3.3.16, READDIR).
+    /// `true` once a listing reported no types: then listings include the attributes (RFC 1813 §3.3.16,
+    /// READDIR).
     plus: bool,
     failed: &'a mut (dyn FnMut(&[u8], &Error) + Send),
 }

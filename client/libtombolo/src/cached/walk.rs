@@ -56,7 +56,7 @@ impl Cache {
         match error {
             // The node behind a name was removed meanwhile; the name may lead elsewhere now.
             Error::Stale => true,
-            // Cached answers retain nodes that others of the session need.
+            // Cached answers retain nodes that other users of the session need.
             Error::NoMemory | Error::TooManyOpen => {
                 self.clear();
                 true
@@ -96,8 +96,8 @@ impl Cache {
         }
     }
 
-    /// Returns the attributes of a node, and its version from before they were requested; caches both if they
-    /// hold.
+    /// Returns the attributes of a node, and its version from before they were requested, if there is one:
+    /// then both are cached.
     async fn look(&self, versions: &dyn Versions, known: &CachedNode) -> Result<(Attr, Option<Version>)> {
         let state = *known.state();
         if let Some(State { attr, version, .. }) = state

@@ -22,8 +22,8 @@ pub(super) fn first_mode(options: &Options, attr: &Attr) -> Mode {
 
 /// Returns the changes that give a new file the attributes of its source; `None`: no change.
 ///
-/// `made` are its attributes as far as known. Only differences are requested: a correct owner needs no
-/// privilege.
+/// `made` are the attributes of the new file as far as known. Owner and group are set only if they differ,
+/// since a change of them needs a privilege.
 pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) -> Option<SetAttr> {
     if !work.options.preserve {
         return None;

@@ -248,8 +248,8 @@ impl Drop for Directory {
 }
 
 impl Work {
-    /// Registers a source's directory as being copied. `true` if it was already: by another name, elsewhere
-    /// or above.
+    /// Registers a source's directory as being copied. Returns `true` if it was being copied already: by
+    /// another name, elsewhere or above.
     fn begin_directory(self: &Arc<Self>, dir: &Node) -> (Source, bool) {
         let mut entered = self.entered.lock();
         let count = entered.entry(dir.id()).or_insert(0);
