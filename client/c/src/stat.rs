@@ -113,7 +113,7 @@ impl TomboloTree {
 /// Returns the attributes of a path.
 ///
 /// # Safety
-/// As [`tombolo_stat`].
+/// The conditions of [`tombolo_stat`].
 #[inline]
 unsafe fn stat(
     tree: *const TomboloTree,
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn tombolo_stat(
 /// Returns the attributes of what is at a path; documented in the header.
 ///
 /// # Safety
-/// As [`tombolo_stat`].
+/// The conditions of [`tombolo_stat`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tombolo_lstat(
     tree: *const TomboloTree,

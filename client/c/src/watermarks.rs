@@ -12,11 +12,11 @@ use crate::boundary::{Failure, guarded_int, tree_of};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
-    /// The latest change.
+    /// Number of the latest change.
     pub change: u64,
-    /// The latest change on the server's local disk.
+    /// Number of the last change up to which the server's local disk has all changes.
     pub on_disk: u64,
-    /// The latest change at the origin.
+    /// Number of the last change up to which the origin has everything, except attributes that it refused.
     pub at_origin: u64,
 }
 
