@@ -372,8 +372,8 @@ impl<'a> Args<'a> {
         Ok(text)
     }
 
-    /// Decodes a LOOKUP. With EXPORT_SUPPORT the kernel looks up nodes that it has forgotten, and their
-    /// parents.
+    /// Decodes a LOOKUP. With EXPORT_SUPPORT the kernel looks up `.` to find a node that it has forgotten,
+    /// and `..` to find the parent of a node.
     fn lookup(&mut self, negotiated: Capabilities) -> Result<Request<'a>> {
         let text = self.text()?;
         match text {

@@ -21,7 +21,8 @@ impl<'a> Extensions<'a> {
         Ok(Extensions(bytes))
     }
 
-    /// Returns the supplementary groups in the request: the one that is relevant to the parent directory.
+    /// Returns the supplementary groups in the request. A kernel sends at most one: the parent directory's
+    /// group, if the caller is a member.
     pub fn groups(self) -> impl Iterator<Item = u32> {
         let body = self.find(EXT_GROUPS).unwrap_or_default();
         let (count, ids) = u32::read_from_prefix(body).unwrap_or_default();

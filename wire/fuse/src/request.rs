@@ -77,7 +77,6 @@ pub struct Write {
     pub handle: FileHandle,
     pub offset: u64,
     pub size_bytes: u32,
-    /// Options.
     pub write_flags: WriteFlags,
     /// `O_*` flags of the open file.
     pub flags: u32,
@@ -89,7 +88,6 @@ pub struct Release {
     pub handle: FileHandle,
     /// `O_*` flags of the open file.
     pub flags: u32,
-    /// Options.
     pub release_flags: ReleaseFlags,
     /// Owner of the locks to release.
     pub lock_owner: LockOwner,
@@ -119,9 +117,7 @@ pub enum LockKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
     pub handle: FileHandle,
-    /// Owner.
     pub owner: LockOwner,
-    /// Kind.
     pub kind: LockKind,
     /// First byte.
     pub start: u64,
