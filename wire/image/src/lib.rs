@@ -21,7 +21,7 @@ pub use zeros::ZeroMap;
 /// Name of the sidecar in its directory.
 pub const NAME: &str = ".tombolo-image";
 
-/// Name of the first file that is read of a VM: the description of the machine.
+/// Name of the file of a VM that is read first: the description of the machine.
 pub const FIRST_FILE: &str = "vm.toml";
 
 /// Maximum length of a head, in bytes.

@@ -178,7 +178,7 @@ xdr_struct! {
     }
 }
 
-/// Results of LEND: as READ, without attributes. NOENT if the data are not available.
+/// Results of LEND: those of READ, without attributes. NOENT if the data are not available.
 pub type LendReply = ReadReply;
 
 xdr_enum! {
@@ -186,7 +186,7 @@ xdr_enum! {
     pub enum LeaseOperation {
         /// Request a lease.
         Grant = 0,
-        /// Keep the given lease: answered when it is recalled, or after a while.
+        /// Keep the given lease: answered on recall, or after a fraction of the term.
         Keep = 1,
         /// Return the given lease.
         GiveBack = 2,
@@ -287,5 +287,5 @@ xdr_struct! {
     }
 }
 
-/// Results of UNPACK: as WRITE. INVAL: the frame has another length, or is too long.
+/// Results of UNPACK: those of WRITE. INVAL: the frame has another length, or is too long.
 pub type UnpackReply = WriteReply;

@@ -46,7 +46,8 @@ impl Probe {
         ReplyHeader { xid: self.xid, body: ReplyBody::Accepted { verifier, status: Accepted::Success } }
     }
 
-    /// Returns `true` if this is that reply. Any other message means no TLS, or is no reply to this probe.
+    /// Returns `true` if `message` is the reply that [`accept`](Self::accept) returns. Any other message
+    /// means no TLS, or is no reply to this probe.
     #[must_use]
     pub fn is_accepted_by(&self, message: &[u8]) -> bool {
         let mut xdr = Decoder::new(message);

@@ -10,8 +10,8 @@ use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
 /// Maximum number of references in one message.
 pub const REFERENCES_MAX: usize = 128;
 
-/// A range of bulk memory. Guaranteed not to be empty and not to leave its domain; the receiver checks that
-/// it is inside a region of the link.
+/// A range of bulk memory, never empty and within one domain. The receiver checks that the range is inside a
+/// region of the link.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Reference {

@@ -102,8 +102,8 @@ pub(crate) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads from the body; offsets as in [`Encoder::put`]. The value is not returned in a `Result`, in which
-    /// it would be misaligned by one byte and moved in parts.
+    /// Reads from the body at `at`, one of the offsets that [`Shape::new`] has checked. The value is not
+    /// returned in a `Result`, in which it would be misaligned by one byte and moved in parts.
     #[inline]
     pub fn get<T: FromBytes + Unaligned + Immutable + KnownLayout + Copy>(&self, at: usize) -> T {
         match T::ref_from_bytes(self.bytes(at, size_of::<T>())) {
@@ -112,7 +112,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Returns bytes of the body; offsets as in [`get`](Self::get).
+    /// Returns bytes of the body at `at`, one of the offsets that [`Shape::new`] has checked.
     #[inline]
     pub fn bytes(&self, at: usize, len: usize) -> &'a [u8] {
         self.body.get(at..at + len).unwrap_or_default()

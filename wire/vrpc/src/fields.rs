@@ -150,7 +150,7 @@ impl<'a, const MASK: u32> Field<'a, Bit<MASK>> for bool {
     }
 }
 
-/// Bit 0 of the flags marks a valid value; otherwise it is zero.
+/// Bit 0 of the flags marks a valid value; without it the bytes in the body are zero.
 impl<'a> Field<'a> for Option<OpenId> {
     const BYTES: usize = 8;
     const ALIGN: usize = 8;

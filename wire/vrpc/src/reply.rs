@@ -169,7 +169,7 @@ replies! {
     Done;
     /// The properties of the session.
     Session(8 session: Session);
-    /// A node. This and the next two include the node's handle, if requested and available.
+    /// A node. `Entry`, `Made` and `Created` include the node's handle, if requested and available.
     Entry(8 entry: Entry, 24 handle: Option<HandleBytes<'a>>);
     /// Attributes.
     Attr(frame attr: Attr);

@@ -24,9 +24,9 @@ mod flag {
     pub const BEFORE: u32 = 1;
     /// The frame has the current attributes of the object.
     pub const AFTER: u32 = 1 << 1;
-    /// RENAME: as `BEFORE`, for the directory of the new name.
+    /// RENAME: the frame has the previous attributes of the directory of the new name.
     pub const TO_BEFORE: u32 = 1 << 2;
-    /// RENAME: as `AFTER`, for the directory of the new name.
+    /// RENAME: the frame has the current attributes of the directory of the new name.
     pub const TO_AFTER: u32 = 1 << 3;
     /// OPEN: the frame has attributes.
     pub const ATTR: u32 = 1 << 4;
