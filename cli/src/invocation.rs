@@ -1,4 +1,4 @@
-//! Command-line words to exit code.
+//! Execution of a command line, and its exit code.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

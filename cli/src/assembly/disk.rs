@@ -81,7 +81,7 @@ fn keep(plan: &DiskPlan) -> Outcome {
     keeper::keep(&sockets, settings, &plan.name, own)
 }
 
-/// A running disk server. Fields drop in order.
+/// A running disk server. Fields drop in order: the mount uses the disk.
 struct DiskServer {
     mount: Option<DiskMount>,
     disk: ServedDisk,
@@ -91,7 +91,7 @@ struct DiskServer {
     sandbox: SandboxStatus,
 }
 
-/// Resources opened before the sandbox is closed.
+/// Resources opened before the sandbox is entered.
 struct Prepared {
     control: Listener,
     metrics: Vec<TcpListener>,

@@ -40,7 +40,8 @@ const FAR_READ_AHEAD_BYTES: u32 = 128 << 10;
 
 fn read_ahead_bytes(plan: &DiskPlan) -> u32 {
     match &plan.source {
-        // Accessed pages only. A cache behind shared memory reads around them by itself, in the background.
+        // Only accessed pages are read: a record needs the order of accesses, and a cache behind shared
+        // memory reads ahead by itself, in the background.
         DiskSource::Overlay(overlay) if overlay.is_recorded() => 0,
         source @ DiskSource::Overlay(_) if source.is_behind_memory() => 0,
         source if source.is_of_this_host() => NEAR_READ_AHEAD_BYTES,
@@ -91,7 +92,7 @@ impl PreparedDiskMount {
         let name = Name::new(self.name.as_bytes()).map_err(|error| Failure::cannot(&mounting, &error))?;
         let files = DiskFiles::new([(name.to_owned(), disk)], Identity { uid, gid, groups: None });
         if self.ends_at_failed_write {
-            // The kernel then signals all processes that map it (SIGBUS).
+            // Once the server has exited, the kernel signals all processes that map the file (SIGBUS).
             files.when_failed(|| std::process::exit(Code::Failed as i32));
         }
         let mount = FuseMount::start(&files, SESSION, &self.point, &self.options)
@@ -118,8 +119,8 @@ impl DiskMount {
         EndpointStatus { kind: "fuse".into(), at, export: self.name.clone() }
     }
 
-    /// Waits for the last user, because pages that the kernel has not written back would be lost. Fails if a
-    /// write failed.
+    /// Unmounts the file, and waits for its last user, because pages that the kernel has not written back
+    /// would be lost. Fails if a write failed.
     pub fn end(&self) -> Outcome {
         let ending = format!("unmount the file {}", self.path().display());
         match self.mount.unmount() {

@@ -124,7 +124,7 @@ impl Layers {
 
     fn put_on_top(&mut self, file: File) -> io::Result<()> {
         let old = Switch::new(self.disk.now());
-        // The file was created for this base.
+        // The file was created for this base: the mark recorded in it is accepted unchecked.
         let top = self.overlay(old.disk(), file, None, &OpenOptions::default())?;
         self.disk.replace(top).map_err(|_| io::Error::other("requests are outstanding"))?;
         self.before = Some(self.below.replace(old));

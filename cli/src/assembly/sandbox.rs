@@ -14,7 +14,7 @@ use tombolo_sys::open::Reopen;
 use crate::commands;
 use crate::failure::Failure;
 
-/// A sandbox before it is closed. Helpers outside are started first.
+/// A sandbox before this process enters it. Helpers, which stay outside, are started first.
 pub struct Sandbox<'a> {
     strictness: Strictness,
     pub needs: Needs,
@@ -22,7 +22,7 @@ pub struct Sandbox<'a> {
     log: Option<&'a File>,
 }
 
-/// A closed sandbox.
+/// The result of entering a sandbox.
 pub struct Closed {
     pub status: SandboxStatus,
     /// Opener of files by handle.
@@ -81,8 +81,8 @@ impl<'a> Sandbox<'a> {
         }
     }
 
-    /// Drops all privileges that are no longer needed, for good. Returns the broker of these directories, if
-    /// there is one; it has the same view of mounts.
+    /// Enters the sandbox: drops all privileges that are no longer needed, for good. Returns the broker of
+    /// these directories, if there is one, which has the same view of mounts.
     pub fn close(mut self, dirs: &[PathBuf]) -> Result<Closed, Failure> {
         let cannot = |error: SandboxError| {
             let word = if matches!(error, SandboxError::Stuck(_)) { "off" } else { "auto" };

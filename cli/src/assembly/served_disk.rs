@@ -1,4 +1,4 @@
-//! A served disk: the resources opened before the sandbox closes, and the front ends.
+//! A served disk: the resources opened before the sandbox is entered, and the front ends.
 
 use std::io::{self, Write};
 use std::path::absolute;
@@ -35,15 +35,15 @@ use crate::service::status::{EndpointStatus, ExportStatus};
 /// Maximum pending requests on local disks, above the total depth of all guests' queues.
 const PENDING_MAX: usize = 1 << 17;
 
-/// A request lost from a device state is never answered: a checkpoint waits for it this long, less than its
-/// VMM waits.
+/// Maximum time for which a checkpoint waits for outstanding requests, less than its VMM waits. A request
+/// that is missing from a device state is never answered.
 const CHECKPOINT_DRAIN_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Limit for the flush at the end. Beyond it the disk is slow or its server unreachable; the latter is waited
 /// for only if there are writes.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Resources of a disk that are opened before the sandbox closes.
+/// Resources of a disk that are opened before the sandbox is entered.
 pub struct PreparedDisk {
     plan: DiskPlan,
     sockets: Vec<GuestSocket>,
@@ -125,8 +125,9 @@ fn how(plan: &DiskPlan) -> OpenOptions {
     OpenOptions { read_only, block_bytes, user: place_of(plan), ..OpenOptions::default() }
 }
 
-/// Returns a number for the guest's socket and the disk's name, unique among the servers of a host at a time
-/// (FNV-1a). 0 without guests, where no late transfer can reach a guest's memory.
+/// Returns a number that distinguishes the servers of a host that run at the same time: a hash (FNV-1a) of
+/// the guest's socket and the disk's name. 0 without guests, where no late transfer can reach a guest's
+/// memory.
 fn place_of(plan: &DiskPlan) -> u32 {
     let Some(path) = plan.options.vhost_user.first() else { return 0 };
     let path = absolute(path).unwrap_or_else(|_| path.clone());
@@ -242,7 +243,7 @@ impl ServedDisk {
             return Ok(());
         }
         let cx = Ctx::root(SessionId(0));
-        // Includes the frozen layer of an unfinished checkpoint.
+        // `settle` also flushes the frozen layer of an unfinished checkpoint.
         let settled = self
             .switch
             .as_ref()

@@ -71,8 +71,7 @@ pub struct OpenOptions {
 /// the opener sets it (see [`OpenOptions::limit`]).
 static LIMIT: OnceLock<Duration> = OnceLock::new();
 
-/// Bounds how long requests of this process wait for a server that does not answer, where its location does
-/// not say that, nor its opener.
+/// Sets the default of [`OpenOptions::limit`] for this process. Only the first call has an effect.
 pub fn limit_waits(limit: Duration) {
     let _ = LIMIT.set(limit);
 }

@@ -22,7 +22,7 @@ pub enum NfsOption {
     MountPort(u16),
     ReadSize(u32),
     WriteSize(u32),
-    /// `timeo=`, there in tenths of a second.
+    /// `timeo=`, in tenths of a second on the command line.
     Timeout(Duration),
     Retries(u32),
     Hard(bool),
@@ -47,7 +47,7 @@ pub enum NfsOption {
     SshCommand(String),
     /// `tombolo=`: program on the other host, interpreted by its shell.
     RemoteProgram(String),
-    /// `retry=`, there in minutes: time to retry an unreachable server.
+    /// `retry=`, in minutes on the command line: time to retry an unreachable server.
     Retry(Duration),
     /// Accepted without effect, because it always applies.
     SoAnyway,

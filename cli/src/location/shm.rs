@@ -46,7 +46,7 @@ pub enum ShmEndpoint {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotReachable {
-    /// `true` if a server may still create it.
+    /// `true` if a server may still create the socket or file.
     pub is_transient: bool,
     pub reason: String,
     pub file: bool,

@@ -18,7 +18,7 @@ pub const KIND: &str = "fuse.tombolo";
 pub struct MountPoint {
     /// Absolute path without symbolic links.
     pub path: PathBuf,
-    /// `true` if a mount of ours with a dead server is still there.
+    /// `true` if a mount of ours with a dead server is still at the path.
     pub dead: bool,
 }
 

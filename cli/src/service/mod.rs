@@ -118,7 +118,7 @@ impl Service {
         )
     }
 
-    /// Flushes likewise, and invalidates everything cached.
+    /// Starts the same flush, and invalidates everything cached.
     fn invalidate(&self, session: Option<&str>) -> Value {
         let states = self.start_flush(session);
         let parts = lock(&self.parts);

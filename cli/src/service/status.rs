@@ -29,7 +29,8 @@ pub struct ExportStatus {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndpointStatus {
-    /// `virtiofs`, `fuse`, `shm`, `shm-file`, `nfs`, or `vhost-user-blk` for a disk.
+    /// `virtiofs`, `fuse`, `shm`, `shm-file`, `nfs` or `nfs-tls`; for a disk `vhost-user-blk`, `nbd` or
+    /// `fuse`.
     pub kind: String,
     /// Socket, mount point or address.
     pub at: String,

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::quoted;
 use crate::location::encoded;
 
-/// Address of the host in QEMU's user network (slirp; reaches only its loopback).
+/// Address of the host in QEMU's user network (slirp), at which a guest reaches the host's loopback only.
 const QEMU_HOST: &str = "10.0.2.2";
 
 /// Prints a line for each kind of client that can mount the export at this address. `host` is the name of

@@ -1,5 +1,5 @@
 //! Process started by `--keep`: it holds the connections of guests, starts the server (this program again),
-//! and starts the next one when that is killed or replaced.
+//! and starts the next server when the present one is killed or replaced.
 //!
 //! Reading order: `turn`, the start and end of a server; this module; `upgrade`, its replacement.
 
@@ -28,8 +28,9 @@ use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::failure::{Code, Failure, Outcome};
 use turn::{Input, Launched};
 
-/// Keeps the guests of these sockets connected until the server exits by itself or is stopped. `tombolo
-/// upgrade` finds it by `name`. Each server is started with `options` in addition to the command line.
+/// Keeps the guests of these sockets connected until the server exits by itself or is stopped. `name` is that
+/// of the keeper for `tombolo upgrade`. Each server is started with `options` in addition to the command
+/// line.
 pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options: Vec<String>) -> Outcome {
     if sockets.is_empty() {
         return Err(Failure::usage("--keep requires sockets for VMMs"));
@@ -41,7 +42,7 @@ pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options
     }
     let keeping = Arc::new(Keeping {
         words: words_for_server(env::args_os().skip(1), options),
-        // Also valid after the program's file was replaced.
+        // This link stays valid after the program's file was replaced.
         program: Mutex::new("/proc/self/exe".into()),
         servers,
         running: Mutex::default(),
@@ -85,8 +86,9 @@ struct Keeping {
     upgrading: Mutex<()>,
 }
 
-/// Control of the running server, through its standard input: a line gives it its turn, end of file stops it.
-/// Signals are not used: the user may have sent one already, and a second one kills.
+/// Control of the running server, through its standard input: a line permits the server to open its files and
+/// to serve, end of file stops it. Signals are not used: the user may have sent one already, and a second one
+/// kills.
 #[derive(Default)]
 struct RunningServer {
     input: Option<Input>,

@@ -1,6 +1,6 @@
-//! Start of a server by its keeper, from both sides. The keeper gives the server its turn through standard
-//! input, and end of file there stops it. A server opens nothing before its turn, so a successor can wait
-//! while its predecessor runs.
+//! Start of a server by its keeper, from both sides. The keeper gives the server its turn by a line on
+//! standard input, and stops it by end of file. A server opens nothing before its turn, so a successor can
+//! wait while its predecessor runs.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use tombolo_sys::process::{await_end, await_group, kill_group};
 
 use crate::failure::Failure;
 
-/// Output of a server that waits for its turn. It is not passed on.
+/// Line that a server prints while it waits for its turn. Not passed on by the keeper.
 const WAITING: &str = "waiting";
 /// Beginning of the line that a server prints once it serves.
 const SERVING: &str = "ready control";
@@ -54,9 +54,9 @@ impl Launched {
     }
 }
 
-/// Waits for a server to end and kills the processes that it started: its broker may be about to open or
-/// truncate a file, which must not happen while the next server runs. This process must be the subreaper of
-/// their orphans.
+/// Waits for a server to end and kills the processes that it started: the server's broker may be about to
+/// open or truncate a file, which must not happen while the next server runs. This process must be the
+/// subreaper of the orphans.
 pub fn wait_for_all(process: &mut Child) -> io::Result<ExitStatus> {
     let group = process.id();
     await_end(group)?;
@@ -92,7 +92,7 @@ fn listen(output: ChildStdout, sender: &Sender<Progress>, is_first: bool) {
             let mut out = io::stdout().lock();
             let _ = writeln!(out, "{line}").and_then(|()| out.flush());
         }
-        // Sending fails if nothing waits for it, which is the usual case.
+        // Sending fails if nothing waits for the progress, which is the usual case.
         progress.map(|progress| sender.send(progress));
     }
 }
@@ -104,7 +104,7 @@ impl Input {
     }
 }
 
-/// Role of this server: if it belongs to a keeper, it ends with it.
+/// Relation of this server to its keeper, if it has one: the server ends when the keeper does.
 pub struct Turn {
     is_kept: bool,
 }
@@ -116,7 +116,7 @@ impl Turn {
         let is_kept = !descriptors.is_empty();
         if is_kept {
             let asked = writeln!(io::stdout(), "{WAITING}").and_then(|()| io::stdin().read_exact(&mut [0]));
-            // The keeper has closed it.
+            // The keeper has closed the pipe: this server is not needed.
             asked.map_err(|_| Failure::silent())?;
         }
         Ok(Self { is_kept })

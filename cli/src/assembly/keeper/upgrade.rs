@@ -24,7 +24,7 @@ pub fn directory() -> PathBuf {
     control::default_directory().join("keepers")
 }
 
-/// Answers `upgrade=PROGRAM`.
+/// Serves the control socket of the keeper, for `upgrade=PROGRAM`.
 pub fn serve(keeping: &Arc<Keeping>, name: &str) -> Result<Server, Failure> {
     let listening = "listen for `tombolo upgrade`";
     // An unusable directory is detected when the socket is created.
@@ -58,7 +58,7 @@ impl Keeping {
         let launched = Launched::start(program, &self.words, false);
         let mut next = launched.map_err(|error| String::from(Reason::from(&error)))?;
         if !reaches(&next.progress, Progress::Waits, START_TIMEOUT) {
-            // Both fail only if it has exited.
+            // Both calls fail only if the process has exited.
             let _ = next.process.kill();
             let _ = next.process.wait();
             return Err(format!("{shown} cannot serve this disk; the old server continues"));
@@ -71,7 +71,7 @@ impl Keeping {
             return Err("the server has just died; try again".into());
         };
         *lock(&self.next) = Some(next);
-        // It has its own process group. Failure means that it is dead already.
+        // The server leads a process group of its own. A failure means that the server is dead already.
         let _ = kill_group(process);
         drop(running);
         if !reaches(&progress, Progress::Serves, START_TIMEOUT) {

@@ -48,7 +48,7 @@ impl FromStr for ListenAddress {
             None => {
                 let (host, rest) = Host::cut(text).map_err(wrong)?;
                 let port = rest.strip_prefix(':').ok_or_else(|| wrong(String::new()))?;
-                // Resolvers return ::1 for it too; users mean one address.
+                // Resolvers return ::1 for `localhost` too; users mean one address.
                 if host.to_string() != "localhost" {
                     let port = port.parse().map_err(|_| wrong(String::new()))?;
                     return Ok(Self { host, port });

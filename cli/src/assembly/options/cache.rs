@@ -21,9 +21,9 @@ pub struct CacheOptions {
     /// Read data from the cache in this directory, whose proxy has --share-cache, and from the origin
     /// otherwise.
     ///
-    /// It must be a cache of the same file system. Names, attributes and permissions are still fetched by
-    /// this proxy and stored in its own cache, together with data that could not be borrowed. If no proxy
-    /// lends from there, all data are read from the origin.
+    /// The directory must be a cache of the same file system. Names, attributes and permissions are still
+    /// fetched by this proxy and stored in its own cache, together with data that could not be borrowed. If
+    /// no proxy lends from that directory, all data are read from the origin.
     #[arg(long, value_name = "DIR", help_heading = CACHE)]
     pub borrow_from: Option<PathBuf>,
     /// Read data from the cache of another host, whose proxy of the same origin is served as
@@ -51,11 +51,11 @@ pub struct CacheOptions {
     ///
     /// immutable: the tree never changes; nothing is revalidated. exclusive: all changes are made through
     /// this proxy; nothing is revalidated while it runs; over NFS a lease file at the root of the export
-    /// keeps other proxies away. close-to-open: each open revalidates with the origin and sees the
-    /// changes to all files closed before; a look-up without an open may be as old as --attr-refresh. lease:
-    /// nothing is revalidated while the origin, which must be a directory served by tombolo, promises to
-    /// notify this proxy before another client changes anything; otherwise like close-to-open. refresh:
-    /// everything may be SECONDS old.
+    /// keeps other proxies away. close-to-open: each open revalidates the file with the origin, and so sees
+    /// the changes of all clients that closed it before; a look-up without an open may be as old as
+    /// --attr-refresh. lease: nothing is revalidated while the origin, which must be a directory served by
+    /// tombolo, promises to notify this proxy before another client changes anything; otherwise like
+    /// close-to-open. refresh: everything may be SECONDS old.
     #[arg(long, value_name = "CONTRACT", help_heading = CACHE)]
     pub contract: Option<ContractArg>,
     /// Take over the tree's lease from another proxy, with --contract exclusive over NFS. The other proxy is

@@ -20,7 +20,7 @@ use crate::setting::Setting;
 #[derive(Args, Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DiskOptions {
-    /// Disk to serve: an image (raw, qcow2 or an overlay, by its name), a block device, a disk of an NBD
+    /// Disk to serve: an image (raw, qcow2 or an overlay, see --format), a block device, a disk of an NBD
     /// server (nbd[s]://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH), or a file on an NFS server
     /// (nfs://HOST/NAME/FILE, nfs+ssh://HOST/PATH) or over shared memory (shm:SOCKET/NAME/FILE).
     #[arg(value_name = "FILE")]
@@ -51,8 +51,8 @@ pub struct DiskOptions {
     #[arg(long, value_name = "SOCKET")]
     #[serde(default)]
     pub vhost_user: Vec<PathBuf>,
-    /// Present the disk to this user as a file, DIR/NAME, for programs that need one. Writes are visible
-    /// elsewhere only after a sync.
+    /// Present the disk as a file, DIR/NAME, to this user only, for programs that need one. Writes to the
+    /// file are visible to guests and NBD clients only after a sync.
     #[arg(long, value_name = "DIR")]
     #[serde(skip)]
     pub mount: Option<PathBuf>,

@@ -92,7 +92,7 @@ pub struct ServerOptions {
     /// repeatable.
     ///
     /// Applies in both directions, to all front ends and to access lists. With any mapping, unmapped users
-    /// become 65534 in either direction; of an unmapped root, --squash decides how it is treated.
+    /// become 65534 in either direction; an unmapped root is treated as --squash says.
     #[arg(long, value_name = "CLIENT:HERE[:COUNT]")]
     #[serde(deserialize_with = "list")]
     pub map_users: Vec<IdRangeArg>,
@@ -119,7 +119,7 @@ pub struct ServerOptions {
     #[arg(long, value_name = "PATTERN[,export=/NAME]…")]
     #[serde(deserialize_with = "list")]
     pub ask: Vec<AskArg>,
-    /// Cache policy of guests (by default auto).
+    /// Cache policy of guests and of --fuse mounts (by default auto).
     #[arg(long, value_name = "POLICY")]
     pub coherence: Option<Coherence>,
     /// Extended attributes for guests, mounts and shared-memory clients (by default on).

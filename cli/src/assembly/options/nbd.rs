@@ -37,8 +37,8 @@ impl FromStr for NbdListen {
 }
 
 /// Disk of an NBD server: `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`, as in libnbd
-/// and QEMU, or `nbds://HOST[:PORT][/EXPORT][?tlsdir=DIR]` over TLS, with the option name of `nfs:` URLs
-/// because the files have the same names.
+/// and QEMU, or `nbds://HOST[:PORT][/EXPORT][?tlsdir=DIR]` over TLS. The option has the name that it has in
+/// `nfs:` URLs, because the files in the directory have the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUrl {
     pub server: Address,

@@ -24,7 +24,8 @@ pub struct ShmFileArg {
     pub place: MemoryLocation,
     /// Size in bytes, for memory without a size of its own.
     pub size_bytes: Option<u64>,
-    /// Users of the client that become the anonymous user. The client itself has no identity.
+    /// Users of the client that become the anonymous user. The client is not authenticated: whoever maps the
+    /// memory is the client.
     pub squash: Squash,
     /// Exports offered through this memory; all if empty.
     pub exports: Vec<ExportName>,

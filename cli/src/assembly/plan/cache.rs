@@ -33,7 +33,7 @@ pub struct CachePlan {
     store: StoreOptions,
     policy: Policy,
     lease: Lease,
-    /// Machine id, which a sandbox hides.
+    /// Machine id, read before a sandbox hides it.
     machine: String,
     is_shared: bool,
     borrows_from: Option<PathBuf>,

@@ -215,7 +215,7 @@ impl DiskSource {
             Self::Qcow2 { .. } => Needs::default(),
             Self::Overlay(overlay) => overlay.needs(),
             Self::File(Location::Dir(path)) => {
-                // The target, if it is a link.
+                // A symbolic link is followed: the directory of its target is the one needed.
                 let target = path.canonicalize().or_else(|_| absolute(path)).unwrap_or_else(|_| path.clone());
                 let dir = target.parent().unwrap_or(&target).to_owned();
                 Needs { changes: vec![dir], ..Needs::default() }
@@ -274,8 +274,8 @@ pub fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<Opene
     let Myself { identity, .. } = Myself::ask();
     let opened =
         location.open(&OpenOptions { read_only, since: Some(Instant::now()), ..OpenOptions::default() })?;
-    // As for the file commands: the back end checks a process that may assume identities, the kernel all
-    // others.
+    // The back end checks permissions for a process that may assume identities, the kernel for all others, as
+    // in the file commands.
     let is_own = matches!(location, Location::Dir(_)) && !creds::may_assume();
     let checks = if is_own { PermissionCheck::Caller } else { PermissionCheck::BackEnd };
     let client = Client { session: SESSION, label: "disk".into(), checks };

@@ -355,7 +355,7 @@ fn planned_mounts(
         let mounting = format!("mount at {}", mountpoint.display());
         let export = position(export, exports, &mounting)?;
         let point = MountPoint::checked(&mountpoint)?;
-        // A mount of one export inside another would receive its requests too.
+        // A server that enters its own mount would wait for itself.
         let mut dirs = exports.iter().filter_map(|export| export.tree.dir());
         dirs.try_for_each(|dir| point.is_apart_from(dir, submounts))?;
         if planned.iter().any(|other| other.point.path == point.path) {

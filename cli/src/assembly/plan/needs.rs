@@ -21,7 +21,7 @@ const PCI_DEVICES: [&str; 2] = ["/sys/bus/pci/devices", "/sys/devices"];
 
 /// Returns the needs of a client of a remote NFS server.
 pub fn of_client(url: &NfsUrl) -> Needs {
-    // ssh makes the connection.
+    // The connection is made by ssh, which the server starts.
     let unconfinable = url.ssh.is_some().then_some(Unconfinable::StartsPrograms);
     let (reads, looks_up) = (certificates(&url.options), url.host.is_name());
     Needs { connects: true, looks_up, reads, unconfinable, ..Needs::default() }
@@ -127,7 +127,7 @@ impl Plan {
 
     fn need_of_front_ends(&self, needs: &mut Needs) {
         let (nfs, shm) = (&self.front_ends.nfs, &self.front_ends.shm);
-        // Callers are refused until they are served.
+        // The bound NFS sockets begin to listen inside the sandbox; connections are refused until then.
         needs.listens = !nfs.ports.is_empty();
         needs.reads.extend(nfs.tls_dir.iter().flat_map(|dir| with_targets(dir)));
         needs.looks_up |= nfs.manage_gids;

@@ -25,7 +25,7 @@ pub struct NfsPlan {
     pub tls_dir: Option<PathBuf>,
     /// Users that clients with certificates may act as.
     pub claims: Option<Claims>,
-    /// Callers that become the anonymous user.
+    /// Users of clients that become the anonymous user.
     pub squash: Squash,
     pub allow: AllowList,
     /// Clients that may hold leases.

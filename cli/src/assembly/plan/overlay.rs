@@ -40,7 +40,7 @@ const DEPTH_MAX: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct OverlaySource {
     pub path: PathBuf,
-    /// Location of a redo log that is not a local file. It is then read-only.
+    /// Location of a redo log that is not a local file; the overlay is then read-only.
     pub location: Option<Location>,
     /// Bases given on the command line, which override those recorded in the redo logs.
     bases: Vec<PathBuf>,
@@ -126,7 +126,7 @@ impl OverlaySource {
             Some(word) => word,
             None => self.named()?,
         };
-        // The server of a directory resolves links differently, so it is bypassed.
+        // The back end behind `dir:` follows links by rules of its own: the path is opened without it.
         let plain = word.to_str().and_then(|word| word.strip_prefix("dir:")).map(PathBuf::from);
         let word = plain.filter(|_| self.bases_no_links).unwrap_or(word);
         let (backing_dir, base, base_no_links) =
@@ -142,8 +142,8 @@ impl OverlaySource {
         Ok(base)
     }
 
-    /// Returns the way the base is opened. A base named in the redo log was checked by its path, where
-    /// another user may place a link afterwards.
+    /// Returns the link policy for opening the base. A base named in the redo log was checked by its path,
+    /// where another user may place a link afterwards.
     fn base_link_policy(&self) -> LinkPolicy {
         LinkPolicy { no_links: self.bases_no_links || self.bases.is_empty() }
     }
@@ -417,7 +417,7 @@ impl OverlaySource {
 }
 
 fn first_page(path: &Path, way: LinkPolicy) -> std::io::Result<Vec<u8>> {
-    // Checked before: opening a pipe blocks until its peer opens it.
+    // Checked before the file is opened: opening a pipe blocks until its peer opens it.
     if !way.look(path)?.is_file() {
         return Err(std::io::Error::other("it is not a file"));
     }
@@ -446,7 +446,8 @@ fn cx() -> Ctx {
 }
 
 /// Returns the mark of a disk as recorded in a redo log (docs/formats/overlay.md): the modification times of
-/// its file and of the files below it. An overlay verifies its base itself.
+/// its file and of the files below it. Of an overlay only the redo log counts, since an overlay verifies its
+/// own base.
 fn mark_of(disk: &DiskSource, way: LinkPolicy) -> Result<Vec<u8>, Failure> {
     if let Some(location) = disk.location() {
         let Timestamp { secs, nanos } = attr_of(location)?.mtime;
@@ -469,13 +470,13 @@ fn mark_of(disk: &DiskSource, way: LinkPolicy) -> Result<Vec<u8>, Failure> {
 }
 
 impl OverlaySource {
-    /// Creates an empty redo log at `path`, to be put over this one under its name. This one is written to
-    /// until then. The draft is locked for writing while the result is open. All but its name is durable; its
-    /// base is fixed once it is [marked](mark_base).
+    /// Creates an empty redo log at `path`, which later takes the name of this overlay and lies over it. This
+    /// overlay is written to until then. The returned file is locked for writing. The contents of the draft
+    /// are durable, its directory entry is not; [`mark_base`] fixes its base.
     pub fn draft(&self, path: &Path, base_name: &str) -> Result<File, Failure> {
         let header = self.header()?;
         let drafted = || -> std::io::Result<File> {
-            // Left by a process that was killed.
+            // A process that was killed may have left this file.
             let _ = fs::remove_file(path);
             let (size_bytes, base_mark) = (header.size_bytes, vec![0; mark_of_time(0, 0).len()]);
             let base_name = base_name.as_bytes().to_vec();

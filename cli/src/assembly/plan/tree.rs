@@ -18,8 +18,7 @@ use crate::location::{self, Location, NfsOptions, NfsShmUrl, NfsUrl, NotMounted,
 pub enum Tree {
     /// Local directory, as a canonical path.
     Dir(PathBuf),
-    /// Export of another server over shared memory. If both agree, data written by our clients are not
-    /// copied.
+    /// Export of another server over shared memory.
     Shm(ShmLocation),
     /// Export of an NFS server.
     Nfs(NfsUrl),

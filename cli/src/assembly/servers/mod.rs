@@ -83,7 +83,8 @@ pub fn serve(plan: &Plan) -> Outcome {
 /// Runs as the keeper of the guests' sockets across servers.
 fn keep(plan: &Plan) -> Outcome {
     let sockets = guest_sockets(plan)?;
-    // Servers leave handles there, which would open any file.
+    // A server stores file handles in the in-flight area. A front end that provided the area could replace
+    // them, and so open any file.
     let settings =
         KeeperSettings { guests_max: Settings::default().guests_max, refuses_front_end_areas: true };
     keeper::keep(&sockets, settings, &plan.name(), Vec::new())
@@ -109,7 +110,7 @@ pub fn until_stopped<P, S>(
     announce: impl FnOnce(&S) -> io::Result<()>,
     end: impl FnOnce(&mut S) -> Outcome,
 ) -> Outcome {
-    // Before anything is open and before any thread starts.
+    // Both calls must precede open files and threads.
     DescriptorBudget::of_process();
     time_slices::request_short_slices();
     let prepared = prepare()?;
@@ -133,7 +134,7 @@ pub fn until_stopped<P, S>(
     end(&mut server)
 }
 
-/// Resources opened before the sandbox closes.
+/// Resources opened before the sandbox is entered.
 struct Prepared {
     places: Places,
     control: Listener,
@@ -329,7 +330,7 @@ impl Serving {
         self.disks.iter_mut().try_for_each(ServedDisk::admit)
     }
 
-    /// Returns when the origin has all changes, or reports which it lacks.
+    /// Ends the front ends and sends all changes to the origin; otherwise reports which the origin lacks.
     fn end(&mut self) -> Result<(), Unfinished> {
         self.end_front_ends();
         self.unsent_changes.detach()
@@ -436,7 +437,7 @@ fn open(
     plan: &Plan,
     broker: Option<&Arc<dyn Reopen>>,
 ) -> Result<OpenedExport, Failure> {
-    // A read-only cache still writes its lease.
+    // A read-only cache still writes its lease file at the origin.
     let is_leased =
         plan.cache.as_ref().is_some_and(|cache| cache.is_read_only() && cache.takes_lease(&planned.tree));
     let mut options = DirOptions {

@@ -68,7 +68,7 @@ impl ShmServers {
 
     /// Prints a line for each export of each endpoint, with commands for the peer.
     pub fn announce(&self, out: &mut impl Write, plan: &Plan) -> io::Result<()> {
-        // Clients are notified of all changes, and mounts cache until then.
+        // Clients are notified of changes by other processes too, so their mounts may cache until notified.
         let watch = if plan.layers.host_watch { " host-watch" } else { "" };
         let xattrs = plan.front_ends.xattrs.suffix();
         for (index, place) in self.endpoints.iter().enumerate() {
@@ -133,8 +133,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns the location for `tombolo mount`, without the export's name; inside the guest if the memory is
-    /// not a file.
+    /// Returns the location for `tombolo mount`, up to the export's name. If the memory is not a file, the
+    /// location is valid inside the guest.
     fn front(&self) -> String {
         match &self.at {
             At::Socket { path, .. } => format!("shm:{}", path.display()),
@@ -226,7 +226,7 @@ fn serve_memory(memory: &PlannedMemory, plan: &Plan, state: &Arc<DurableState>) 
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
     let common = SharedMemory::to_serve(&place, memory.size_bytes);
     let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
-    // Guests have no names.
+    // A guest has no name: the memory is shown instead.
     let label = place.to_string();
     let listener = MemoryListener::start(common, server, limits, plan.front_ends.shm.doorbell, &label);
     let listener = listener.map_err(|error| Failure::cannot(&serving, &error))?;

@@ -2,9 +2,10 @@
 //!
 //! A client has several connections, each of which starts a process on this host, and a request repeated over
 //! another connection must be recognised. Therefore one process serves: the first to listen at a socket in
-//! the state directory, whose name is a hash of all options. It runs until the last connection, of its own or
-//! another process, is closed. The other processes copy bytes between their streams and that socket. A
-//! process with other options finds no such socket, and the state directory in use.
+//! the state directory, whose name is a hash of all options. The server runs until the last connection, of
+//! its own or another process, is closed. The other processes copy bytes between their streams and that
+//! socket. A process with other options finds no such socket, and fails because the state directory is in
+//! use.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -53,7 +54,7 @@ pub fn serve(plan: &Plan) -> Outcome {
         let problem = format!("cannot {SERVING}: it is a terminal");
         return Err(Failure::usage(problem).remedy("let ssh start it: tombolo ls nfs+ssh://HOST/PATH"));
     }
-    // Before anything is open and before any thread starts.
+    // Must precede open files and threads.
     DescriptorBudget::of_process();
     let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
     let null = File::options().read(true).write(true).open("/dev/null").map_err(cannot)?;

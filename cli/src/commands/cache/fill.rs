@@ -58,7 +58,7 @@ impl FillArgs {
     pub fn run(self) -> Outcome {
         let Self { tree: word, paths, cache, cache_size, block_size, jobs } = self;
         let contract = Some(ContractArg(tombolo_layer_cache::Contract::Exclusive));
-        // No client is served from the cache meanwhile, so it needs no lease.
+        // No client is served from the cache meanwhile, so the cache needs no lease.
         let options =
             CacheOptions { cache_size, block_size, contract, no_lease: true, ..CacheOptions::default() };
         let plan = CachePlan::new(cache, options)?;

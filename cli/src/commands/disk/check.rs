@@ -39,7 +39,7 @@ pub struct DiskCheckArgs {
     image: ImageOptions,
     #[command(flatten)]
     wait: WaitArgs,
-    /// Disk, as for a server.
+    /// Disk: a file or URL, as for `tombolo disk`.
     file: PathBuf,
 }
 

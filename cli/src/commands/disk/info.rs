@@ -29,7 +29,7 @@ pub struct DiskInfoArgs {
     image: ImageOptions,
     #[command(flatten)]
     wait: WaitArgs,
-    /// Disk, as for a server.
+    /// Disk: a file or URL, as for `tombolo disk`.
     file: PathBuf,
 }
 

@@ -36,7 +36,8 @@ use merge::{DiskDiscardArgs, DiskMergeArgs};
 
 /// Serve a disk to guests and NBD clients; create, check and convert disks.
 ///
-/// Serves an image (raw or qcow2), a block device, a disk of an NBD server, or a file on an NFS server.
+/// Serves an image (raw, qcow2 or an overlay), a block device, a disk of an NBD server, or a file on an NFS
+/// server.
 ///
 /// Runs in the foreground and logs to standard error. Once ready, it prints a line that begins with `ready`
 /// for each endpoint, followed by the options for the VMM and the command for the guest. SIGINT or SIGTERM

@@ -87,7 +87,7 @@ impl MkdirArgs {
         let cannot = |error: &Error| place.cannot("create", error);
         if !self.parents {
             return match self.make_in(&place.tree, &place.path, true) {
-                // The root of an export.
+                // The path is the root of an export, which exists.
                 Err(Error::InvalidArgument) => Err(cannot(&Error::Exists)),
                 made => made.map(|()| true).map_err(|error| cannot(&error)),
             };

@@ -102,7 +102,7 @@ impl MvArgs {
             Some(name) if to.is_dir() && !self.no_target_directory => to.join(name),
             _ => to.to_owned(),
         };
-        // As for rename(2), a symbolic link is not a directory.
+        // rename(2) does not follow a symbolic link to a directory either.
         let onto_dir = || target.symlink_metadata().is_ok_and(|found| found.is_dir());
         if self.no_clobber && target.symlink_metadata().is_ok() {
             return Ok(());

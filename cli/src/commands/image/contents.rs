@@ -43,7 +43,7 @@ struct Part {
     digests: Vec<Digest>,
 }
 
-/// Size of a read: whole blocks of any size.
+/// Size of a read, a multiple of every valid block size.
 const PART_BYTES: u64 = 4 << 20;
 
 /// State shared by the threads.

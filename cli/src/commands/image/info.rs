@@ -17,7 +17,8 @@ use crate::commands::files::{print, shown};
 use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
-/// Show the description of a VM's files: the share of zeroes, and of blocks equal to earlier ones.
+/// Show the contents of a directory's .tombolo-image: the share of zeroes, and of blocks equal to earlier
+/// ones.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageInfoArgs {

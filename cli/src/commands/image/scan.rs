@@ -28,9 +28,9 @@ use crate::progress::bar;
 /// Scan the files of a VM and write their description, which proxies use to fetch less.
 ///
 /// All files of the directory itself are read once, except holes and hidden files. The result,
-/// .tombolo-image, lists the blocks of zeroes and digests (BLAKE3) of the others. It is replaced as a whole.
-/// The entry of a file is valid until the file's size or modification time changes: then scan again. Its mode
-/// admits only those who may read all of the files.
+/// .tombolo-image, lists the blocks of zeroes and digests (BLAKE3) of the others. It is replaced as a whole,
+/// and readable only by those who may read all of the files. The entry of a file is valid until the file's
+/// size or modification time changes: then scan again.
 #[derive(Args, Default)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageScanArgs {
@@ -246,7 +246,7 @@ fn check_boot_files(found: &[ScanFile], scanned: &[Scanned], scanning: &str) -> 
     };
     let Some((text, path)) = file(CONFIG) else { return Ok(()) };
     let text = io::read_to_string(text.take(TEXT_BYTES_MAX));
-    // The directory may not be an image.
+    // A directory without a valid `vm.toml` is not an image, and passes.
     let Some(config) = text.ok().and_then(|text| Config::read(&text, path).ok()) else { return Ok(()) };
     for name in config.boot_files() {
         let Some((file, path)) = file(name) else { continue };

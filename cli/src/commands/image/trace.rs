@@ -14,7 +14,7 @@ pub fn steps(text: &[u8], dir: &[u8], files: &[ImageFile]) -> Vec<Step> {
         let Some(step) = step(line, dir, files) else { continue };
         let is_full = steps.len() == STEPS_MAX;
         match steps.last_mut() {
-            // Continues the last step, or overlaps its last block.
+            // The read begins in the last step, or directly behind it.
             Some(last)
                 if last.file == step.file && (last.start..=last.start + last.count).contains(&step.start) =>
             {
@@ -112,7 +112,7 @@ fn joined(mut window: Vec<(u32, Range<u64>)>, files: &[ImageFile]) -> Vec<Step> 
     window.sort_by_key(|(file, blocks)| (place(*file), blocks.start));
     let mut steps: Vec<Step> = Vec::new();
     for (file, blocks) in window {
-        // Zero blocks cost nothing.
+        // Steps are joined across zero blocks, which are not fetched.
         let is_next = |last: &Step| {
             let gap = last.start + last.count..blocks.start;
             let is_zeros =

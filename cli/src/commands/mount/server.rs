@@ -40,7 +40,7 @@ use crate::mount_point::{MountTable, mounted_at};
 /// reachable, as do the users of the mount.
 pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
-    // Must precede open files and threads.
+    // These calls must precede open files and threads.
     DescriptorBudget::of_process();
     time_slices::request_short_slices();
     let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
@@ -136,7 +136,7 @@ fn tells_all(export: &dyn Export) -> bool {
 const SESSION: SessionId = SessionId(1);
 const PROBE: SessionId = SessionId(2);
 
-/// Processes outside the sandbox, which is entered, and their parameters.
+/// Helper processes outside the sandbox, which this process has entered, and the mount parameters.
 struct Outside {
     broker: Option<Arc<dyn Reopen>>,
     /// Mount parameters.

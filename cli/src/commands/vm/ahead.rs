@@ -40,8 +40,8 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// Writes the pages of the sidecar's trace for the VM's first start. Not for a VM whose accesses are being
-/// recorded. Remote images (`is_far`) are read in trace order, others in the fewest requests.
+/// Writes the pages of the sidecar's trace for the VM's first start. Does nothing for a VM whose accesses are
+/// being recorded. Remote images (`is_far`) are read in trace order, others in the fewest requests.
 pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
     if home.file(RECORD).exists() {
         return Ok(());
@@ -76,7 +76,7 @@ impl Drop for Ahead {
     }
 }
 
-/// Starts the read-ahead, once.
+/// Starts the read-ahead of the trace, and removes the trace. Returns `None` if there is none.
 pub fn begin(home: &Home, memory: PathBuf) -> Option<Ahead> {
     let file = home.file(TRACE);
     let lines = fs::read_to_string(&file).ok()?;

@@ -76,7 +76,7 @@ fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
     loop {
         let header = source(home, &name, Bases::default()).header()?;
         let below = number_in(OsStr::from_bytes(&header.base_name), what, ".overlay");
-        // A layer is older than the one above it.
+        // A layer is older than the one above it, so a base without a lower number is no layer of the VM.
         match below.filter(|below| found.last().is_none_or(|above| below < above)) {
             Some(below) => found.push(below),
             None => return Ok(found),
@@ -226,7 +226,7 @@ impl<'a> Draft<'a> {
         self.home.file(&layer(self.what, self.number))
     }
 
-    /// Makes the draft the top from the next start on, once the layers below it are durable. Idempotent.
+    /// Makes the draft the top from the next start on. The layers below it must be durable. Idempotent.
     pub fn take_its_name(&self) -> io::Result<()> {
         let top = self.home.file(&overlay(self.what));
         mark_base(&self.file, &self.frozen())?;

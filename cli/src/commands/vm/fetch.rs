@@ -111,7 +111,7 @@ pub fn has_changed(doing: &str, name: &str) -> Failure {
 }
 
 impl Files {
-    /// Opens the directory of an image on this host.
+    /// Opens the directory of an image. Refuses a local one that is reached through a symbolic link.
     pub fn of(image: &Path) -> Result<Self, Failure> {
         let location = Location::of_word(image.as_os_str()).map_err(Failure::usage)?;
         let place = Opener::new().open(&location, End::Target)?;

@@ -56,7 +56,8 @@ pub struct ImageArgs {
     /// its base and must not change.
     #[arg(long, requires = "to")]
     pub changes: bool,
-    /// Omit the sidecar (see tombolo image scan), which lets remote clones read less of the image.
+    /// Do not create .tombolo-image, with which remote clones read less of the image (see tombolo image
+    /// scan).
     #[arg(long, requires = "to")]
     no_scan: bool,
 }
@@ -249,7 +250,7 @@ impl Image {
         }
         // `fetch` and `begin` run concurrently, as both mostly wait for the network.
         let (config, begun) = thread::scope(|scope| {
-            // Assumes a standalone image, the common case.
+            // The image is assumed to be standalone, the common case.
             let begun = scope.spawn(|| self.begin(home, slice::from_ref(&self.place)));
             (self.fetch(home), begun.join().unwrap_or_else(|_| Err(Failure::silent())))
         });
@@ -398,7 +399,7 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
     let Some(image) = here.images().pop().filter(|_| !names.is_empty()) else { return Ok(()) };
     let fetching = format!("copy the kernel of VM {} from its image", home.name);
     let cannot = |error: io::Error| Failure::cannot(&fetching, &error);
-    // Files present in the VM's directory are complete.
+    // The files are copied to a draft directory: those in the VM's directory must be complete.
     let draft = home.file(BOOT_DRAFT);
     let _ = fs::remove_dir_all(&draft);
     fs::create_dir(&draft).map_err(cannot)?;

@@ -138,7 +138,7 @@ struct StartArgs {
     /// Name of the VM.
     #[arg(value_parser = checked_name)]
     name: String,
-    /// Base of its disk: a local file or a URL, as for tombolo disk.
+    /// Base of the VM's disk: a local file or a URL, as for tombolo disk.
     #[arg(long, value_name = "DISK")]
     disk: PathBuf,
     /// Memory size in bytes; K, M and G are powers of 1024.
@@ -221,7 +221,8 @@ pub struct CloneArgs {
     /// otherwise. The smallest image that has all is chosen.
     #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]…")]
     needs: Option<Needs>,
-    /// Location of the base of an incremental image, if it is not next to it. Repeat for the base's base.
+    /// Location of the base of an incremental image, if the base is not next to the image. Repeat for the
+    /// base of the base.
     #[arg(long, value_name = "IMAGE")]
     base: Vec<PathBuf>,
     #[command(flatten)]

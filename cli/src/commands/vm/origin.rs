@@ -43,8 +43,8 @@ pub struct CacheArgs {
     /// Directory of caches for images on NFS servers (by default $XDG_CACHE_HOME/tombolo, for root
     /// /var/cache/tombolo).
     ///
-    /// All VMs of a server's images share a cache. Its proxy runs as long as any of them, and five minutes
-    /// longer.
+    /// All VMs of a server's images share a cache. The proxy of a cache ends five minutes after the last VM
+    /// that uses it.
     #[arg(long = "cache", value_name = "DIR", help_heading = CACHE)]
     #[serde(rename = "dir", skip_serializing_if = "Option::is_none")]
     dir: Option<PathBuf>,
@@ -57,7 +57,7 @@ pub struct CacheArgs {
     #[serde(skip_serializing_if = "Option::is_none")]
     cache_size: Option<String>,
     /// Read data from the cache of another host, whose proxy of the same tree is served as
-    /// nfs://HOST[:PORT]/NAME. It need not be trusted.
+    /// nfs://HOST[:PORT]/NAME. That host need not be trusted.
     #[arg(long, value_name = "URL", value_parser = checked::<NfsUrl>, help_heading = CACHE)]
     #[serde(skip_serializing_if = "Option::is_none")]
     data_from: Option<String>,

@@ -32,8 +32,8 @@ const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 /// Device state while it is being written.
 pub const DRAFT: &str = "state.new";
 
-/// Device state of a guest being suspended. The supervisor declares it suspended when everything has ended
-/// well.
+/// Device state of a guest being suspended. The supervisor declares the guest suspended once all processes
+/// have ended without an error.
 pub const SAVED: &str = "state.saved";
 
 fn failed<'a>(home: &'a Home, doing: &'a str) -> impl Fn(MonitorError) -> Failure + use<'a> {
@@ -177,9 +177,9 @@ fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     monitor.connect_network(&network).map_err(|error| Failure::cannot(&connecting, &error))
 }
 
-/// Plugs the guest's identity and then its network card. A running guest must have found the first before it
-/// gets the second: it handles simultaneous devices in any order, and would be reachable on its network under
-/// the identity of the VM it was cloned from.
+/// Plugs the guest's identity and then its network card. A running guest must have found the identity before
+/// the network card is plugged: it handles simultaneous devices in any order, and would be reachable on its
+/// network under the identity of the VM it was cloned from.
 fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
     let here = home.here()?;
     let telling = format!("provide VM {} with its identity", home.name);

@@ -74,7 +74,7 @@ impl RunArgs {
         let _lock = home.locked()?;
         home.run().clear();
         forget(&home, SAVED)?;
-        // Of a supervisor that was killed.
+        // A supervisor that was killed may have left drafts.
         chain::remove_drafts(&home)?;
         let starting = format!("start VM {}", home.name);
         let cannot = |error: &io::Error| Failure::cannot(&starting, error);
@@ -222,7 +222,7 @@ impl Parts {
         let _turn = self.turn(vm);
         fetch_boot_files(vm.home)?;
         for (number, (server, share)) in self.shares.iter_mut().zip(&vm.home.here()?.shares).enumerate() {
-            // The guest could run without this server, but no VMM starts.
+            // A guest runs on without the server of a share, but no VMM starts without it.
             if server.has_ended() {
                 *server = Server::share(vm, number, share)?;
                 server.is_ready(vm, Part::Share(number))?;
@@ -290,7 +290,7 @@ impl Parts {
                 tracing::warn!(why);
             }
         }
-        // Without its memory a VMM fails too.
+        // A VMM without its memory fails too, so the VMM's failure is the last one considered.
         memory.and(disk).and(vmm)
     }
 }
@@ -358,8 +358,9 @@ pub fn start_vmm(vm: &Vm<'_>, here: &Here, incoming: bool) -> Result<(Child, Eve
     })
 }
 
-/// A `tombolo disk` process: a process that maps a guest's memory must not serve it. Dropping it ends the
-/// server.
+/// A server process of a VM: `tombolo disk` for the disk or the memory, `tombolo serve` for a share. Separate
+/// from the VMM, because a process that maps a guest's memory must not serve that memory. Dropping it kills
+/// the process.
 pub struct Server {
     what: &'static str,
     child: Child,
@@ -464,7 +465,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Without a guest, or already ended.
+    /// Kills the server unless it has ended. No guest uses it any more.
     fn drop(&mut self) {
         if !self.has_ended() {
             self.kill();

@@ -101,7 +101,8 @@ impl Watch {
         }
     }
 
-    /// Waits until a server is ready. Fails with any other event.
+    /// Waits until a server is ready. Fails if that server ends first, or on a stop request; keeps other
+    /// events.
     pub fn ready(&self, part: Part) -> Result<(), Event> {
         let is_ready = |event: &Event| *event == Event::Ready(part);
         while !self.aside.borrow().iter().any(is_ready) {
@@ -117,7 +118,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits for the end of a process other than a share's server, or for a stop request.
+    /// Returns the next end of a process other than a share's server, switch of VMMs, or stop request.
     pub fn end(&self) -> Event {
         loop {
             let aside = self.aside.borrow_mut().pop_front();

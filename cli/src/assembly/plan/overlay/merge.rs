@@ -39,7 +39,7 @@ pub struct Merged {
 
 impl Drop for Merged {
     fn drop(&mut self) {
-        // Absent if it was renamed.
+        // The file is absent if it was renamed.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -67,8 +67,8 @@ impl OverlaySource {
         self.merged_beside(&self.path, count, None, done)
     }
 
-    /// Merges `count` redo logs into a finished one that names its base `base_name`. All but its name is
-    /// durable.
+    /// Merges `count` redo logs into a finished one that names its base `base_name`. The contents of the new
+    /// file are durable, its directory entry is not.
     pub fn finished(&self, count: usize, to: &Path, base_name: &[u8]) -> Outcome {
         let merged = self.merged_beside(to, count, Some(base_name), |_| ())?;
         let writing = format!("write {}", to.display());
@@ -208,15 +208,16 @@ impl Merged {
     /// use; other overlays on the lower one become invalid. If the process is killed in between, the upper
     /// one remains and is invalid too.
     pub fn replace_base(mut self, top: &OverlaySource, below: &OverlaySource) -> Outcome {
-        // These locks exclude writers only.
+        // The locks of the merged layers exclude writers only, and would conflict with the exclusive locks
+        // taken next.
         self.layers.clear();
         let _locks = (top.locked()?, below.locked()?);
         let replaced = || {
             let modified = |path: &Path| fs::metadata(path)?.modified();
             let new = File::open(&self.path)?;
             like(&fs::metadata(&below.path)?, &new)?;
-            // A mark different from the lower one's, and equal to the upper one's for overlays on top of
-            // that.
+            // The modification time is the mark of a base. Overlays on top of the upper file recorded that
+            // file's time and remain valid; overlays on the lower file must not, so its time is avoided.
             let (upper, lower) = (modified(&top.path)?, modified(&below.path)?);
             let own = if upper == lower { upper + Duration::from_nanos(1000) } else { upper };
             new.set_times(FileTimes::new().set_modified(own))?;

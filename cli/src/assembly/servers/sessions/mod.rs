@@ -178,7 +178,7 @@ impl Sessions {
             let made = sessions.make(name, &plan).and_then(|()| sessions.save(name, &start));
             if let Err(failure) = made {
                 if is_new && refuse_what_is_kept("remove it", &dir, "").is_ok() {
-                    // Contains nothing worth retaining.
+                    // The cache directory of a session that never ran contains nothing worth retaining.
                     let _ = fs::remove_dir_all(&dir);
                     let _ = fs::remove_dir(&sessions.dir);
                 }
@@ -235,7 +235,7 @@ impl Sessions {
     fn save(&self, name: &str, start: &Start) -> Outcome {
         let saved = {
             let mut inner = lock(&self.inner);
-            // It may have been detached meanwhile.
+            // The session may have been detached meanwhile.
             let is_there = inner.sessions.get(name).is_some_and(|session| session.serving.is_some());
             if is_there { inner.saved.put(name, start) } else { Ok(()) }
         };

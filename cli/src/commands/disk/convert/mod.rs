@@ -85,9 +85,9 @@ pub struct DiskConvertArgs {
     base_no_links: bool,
     #[command(flatten)]
     wait: WaitArgs,
-    /// Disk to copy, as for a server.
+    /// Disk to copy: a file or URL, as for `tombolo disk`.
     from: PathBuf,
-    /// Target.
+    /// Disk to write: a file, which is created, a block device or a URL.
     to: PathBuf,
 }
 

@@ -33,11 +33,11 @@ use target::{NameRules, Target};
 /// that replace others, are written as `.NAME.tombolo-part` and renamed when complete, so that no program
 /// sees a partial file; a replaced file becomes a new one. A DST that is a symbolic link is followed;
 /// symbolic links within an existing target tree are replaced. A local pipe or device as DST is written to;
-/// within a tree they are never replaced by files.
+/// files never replace pipes and devices within a tree.
 ///
-/// After an interruption, the same command with --resume continues: partial files are continued where they
-/// are known to be complete, and files with the size and time of their source are skipped (so copy with -p
-/// from the start).
+/// After an interruption, the same command with --resume continues: partial files are continued after the
+/// part that is known to be complete, and files with the size and time of their source are skipped (so copy
+/// with -p from the start).
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CpArgs {
@@ -49,7 +49,7 @@ pub struct CpArgs {
     /// Same as -r -p.
     #[arg(short, long)]
     archive: bool,
-    /// Preserve modes, times, hard links, and as root owners.
+    /// Preserve modes, times and hard links, and owners if run by root.
     #[arg(short, long)]
     preserve: bool,
     /// Continue an interrupted copy.
@@ -208,7 +208,8 @@ impl CpArgs {
             existing: if self.no_clobber { Existing::Keep } else { Existing::Replace },
             resume: self.resume,
             holes: if self.sparse { Holes::Make } else { Holes::AsTheyAre },
-            // One round trip to a server instead of two: a client makes data stable when it closes a file.
+            // FILE_SYNC writes save the COMMIT that a client sends when it closes a file: one round trip
+            // instead of two.
             small_files: if to_server { Stability::FileSync } else { Stability::Unstable },
             ..Options::default()
         }
