@@ -24,7 +24,7 @@ xdr_struct! {
         pub verifier: CookieVerifier,
         /// The entries.
         pub entries: List<'a, DirEntry3<'a>>,
-        /// `true` if the directory ends with them.
+        /// `true` if the directory ends with these entries.
         pub eof: bool,
     }
 }
@@ -38,7 +38,7 @@ xdr_struct! {
         pub verifier: CookieVerifier,
         /// The entries.
         pub entries: List<'a, DirEntryPlus3<'a>>,
-        /// `true` if the directory ends with them.
+        /// `true` if the directory ends with these entries.
         pub eof: bool,
     }
 }

@@ -78,7 +78,7 @@ xdr_struct! {
         pub attributes: PostOpAttr,
         /// Number of bytes read. May differ from the length of the data that a peer sends.
         pub count: u32,
-        /// `true` if the file ends with them.
+        /// `true` if the file ends with these bytes.
         pub eof: bool,
         /// The bytes.
         pub data: Data,
