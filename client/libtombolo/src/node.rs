@@ -12,8 +12,8 @@ use crate::file::File;
 use crate::listing::Listing;
 use crate::tree::Tree;
 
-/// A reference to a node of a [`Tree`]. The file system keeps the node for as long as this, or a clone of it,
-/// lives.
+/// A reference to a node of a [`Tree`]. The file system keeps the node until this reference and all its
+/// clones are dropped.
 #[derive(Clone)]
 pub struct Node(Arc<LookUp>);
 

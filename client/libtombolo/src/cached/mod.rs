@@ -102,7 +102,7 @@ struct Named {
 
 /// The node behind a path, valid while all versions hold.
 struct CachedPath {
-    /// In the order of the walk; the last is that of the end, if it exists.
+    /// Versions in the order of the walk; the last is that of the end, if it exists.
     versions: Trail,
     /// `None`: the path does not exist.
     end: Option<ResolvedNode>,

@@ -34,8 +34,8 @@ pub(super) struct Directory {
     pub is_new: bool,
     attr: Option<Attr>,
     unfinished: Option<NameBuf>,
-    /// Attributes of the target of its source's first directory, by which a source that contains its target
-    /// is recognised.
+    /// Attributes of the target of the same source's first directory, by which a source that contains its
+    /// target is recognised.
     first: Arc<OnceLock<Attr>>,
     /// The source's directory, if any.
     source: Option<Source>,
