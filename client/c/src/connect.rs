@@ -24,7 +24,7 @@ pub(crate) fn attach(socket: &[u8], name: &[u8]) -> Result<Tree, Failure> {
     }
     let name = std::str::from_utf8(name).map_err(|_| Failure(-libc::ENOENT))?;
     let socket = Path::new(OsStr::from_bytes(socket));
-    // Each session chooses its own number.
+    // Each session chooses its own number in place of this one.
     let unused = Incarnation([0; 16]);
     let options = ConnectOptions::new(name, "libtombolo", unused).map_err(|_| Failure::BROKEN)?;
     let links = Socket::new(socket, options, doorbell::Mode::default()).map_err(|error| system(&error))?;
