@@ -88,7 +88,7 @@ impl Service {
             std::mem::take(&mut *parts).into_iter().partition(|part| part.session == session);
         *parts = left;
         drop(parts);
-        // Dropping may take a while.
+        // Dropping may take long, so the lock is released first.
         drop(ended);
     }
 

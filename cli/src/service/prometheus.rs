@@ -52,7 +52,7 @@ fn text(counters: Counters) -> String {
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => classic(&text),
-        // Only running out of memory could fail, which aborts.
+        // Encoding could fail only if memory ran out, which aborts the process.
         Err(fmt::Error) => String::new(),
     }
 }

@@ -48,9 +48,9 @@ pub struct CachePlan {
 enum Lease {
     /// Acquire the lease if it is free.
     Free,
-    /// Take it over from another proxy.
+    /// Take the lease over from another proxy.
     Taken,
-    /// Acquire none.
+    /// Acquire no lease.
     None,
 }
 

@@ -134,8 +134,8 @@ impl Plan {
         if (nfs.is_any() || shm.is_any() || self.keep.is_some())
             && let Ok(state) = state_path(self.state.as_deref())
         {
-            // Created now, because a sandbox cannot allow a missing directory. Errors are reported when it is
-            // used.
+            // The directory is created now, because a sandbox cannot allow a missing one. Errors are reported
+            // when it is used.
             let _ = StateDir::open(&state);
             needs.changes.push(state);
         }

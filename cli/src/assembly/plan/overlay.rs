@@ -63,7 +63,7 @@ pub struct OverlaySource {
     pub base_in_use: bool,
 }
 
-/// Slot for the disk below changing overlays, filled when it is opened.
+/// Slot for the disk below changing overlays, filled when that disk is opened.
 #[derive(Clone, Default)]
 pub struct Bottom(Arc<OnceLock<Arc<dyn BlockDevice>>>);
 
@@ -126,7 +126,8 @@ impl OverlaySource {
             Some(word) => word,
             None => self.named()?,
         };
-        // The back end behind `dir:` follows links by rules of its own: the path is opened without it.
+        // The back end behind `dir:` follows links by rules of its own: the path is opened without that
+        // prefix.
         let plain = word.to_str().and_then(|word| word.strip_prefix("dir:")).map(PathBuf::from);
         let word = plain.filter(|_| self.bases_no_links).unwrap_or(word);
         let (backing_dir, base, base_no_links) =
@@ -239,7 +240,7 @@ impl OverlaySource {
             || self.base().is_ok_and(|base| base.is_behind_memory())
     }
 
-    /// Creates memory for the states that outlives servers, and the descriptor by which they inherit it.
+    /// Creates memory for the states that outlives servers, and the descriptor by which servers inherit it.
     pub fn memory_for_states(&self) -> Result<(OwnedFd, i32), Failure> {
         let made = memfd::heritable("overlay-states", self.header()?.kept_bytes() as u64);
         made.map_err(|errno| Failure::cannot(KEEPING, &std::io::Error::from(errno)))
@@ -265,7 +266,7 @@ impl OverlaySource {
         Ok(())
     }
 
-    /// Publishes the disk below the lowest of `layers` overlays under this one when it is opened.
+    /// Publishes the disk below the lowest of `layers` overlays under this one when that disk is opened.
     pub fn hand_out_below(&mut self, layers: u32) {
         self.bottom = Some((layers, Bottom::default()));
     }

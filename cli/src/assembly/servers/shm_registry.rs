@@ -41,7 +41,7 @@ impl Listed {
     }
 
     fn try_start(announcement: Announcement, endpoints: Arc<[Endpoint]>) -> Result<Self, RegistryError> {
-        // Both levels, because no other process may have created the parent.
+        // Both levels are created, because no other process may have created the parent.
         Directory::open(&control::default_directory())?;
         let directory = links::directory();
         let entry = Directory::open(&directory)?.announce(&announcement)?;

@@ -28,7 +28,7 @@ use crate::failure::Failure;
 /// Durable state. Nothing is opened before it is needed.
 pub struct DurableState {
     asked: Option<PathBuf>,
-    /// `true` if the server fails without it.
+    /// `true` if the server fails without durable state.
     must: bool,
     /// `true` if the owner of the state may serve streams for this process.
     over_stdio: bool,
@@ -108,8 +108,8 @@ impl DurableState {
 
     /// Returns an export that executes each request once, by its index in the plan.
     ///
-    /// Works without a state directory too, unless one was named or NFS needs it; clients then fail after a
-    /// restart.
+    /// Unless a state directory was named or NFS needs one, the export works without it too; clients then
+    /// fail after a restart.
     pub fn once(&self, index: usize) -> Result<Option<Arc<dyn Export>>, Failure> {
         let Some((planned, source)) = self.sources.get(index) else { return Ok(None) };
         let export = self.opened()?.once(index, planned, source)?;

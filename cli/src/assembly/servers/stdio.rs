@@ -117,7 +117,8 @@ fn serve_all(plan: &Plan, listener: &Listener, streams: Streams) -> Outcome {
         }
         door.close();
         let ended = server.end();
-        // Last, so that processes that connect meanwhile retry until the state is free for the next server.
+        // The socket is shut down last, so that processes that connect meanwhile retry until the state is
+        // free for the next server.
         drop(server);
         let _ = socket::shut_down(listener.socket());
         ended
@@ -183,7 +184,7 @@ impl Streams {
     fn carry(self, connection: &UnixStream) -> io::Result<()> {
         let Self { input, output } = self;
         let inwards = connection.try_clone()?;
-        // Not joined: the input may never end.
+        // The thread is not joined: the input may never end.
         thread::Builder::new().name("stdin".into()).spawn(move || {
             copy(&input, &inwards);
             let _ = inwards.shutdown(Shutdown::Write);

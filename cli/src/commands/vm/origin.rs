@@ -170,7 +170,7 @@ impl Origin {
         &self.control
     }
 
-    /// Returns the control socket of the proxy of the image that contains the file, if it is running.
+    /// Returns the control socket of the proxy of the image that contains the file, if that proxy is running.
     pub fn running(file: &Path, args: &CacheArgs) -> Option<PathBuf> {
         let image = far(file).and_then(|url| above(&url))?;
         let mut proxies = proxies(image, args).ok()?.into_iter();

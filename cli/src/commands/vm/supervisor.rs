@@ -314,8 +314,8 @@ fn said(which: &str, status: io::Result<ExitStatus>) -> Result<(), String> {
 /// Number of log lines shown when the log is removed with its VM.
 const LINES_TOLD: usize = 5;
 
-/// Returns the last line of a log and a reference to the log; of a VM that has never started, and is removed,
-/// its last lines.
+/// Returns the last line of a log and a reference to the log; for a VM that has never started and is removed,
+/// the log's last lines instead.
 pub fn see(log: &Path) -> String {
     let last = fs::read_to_string(log).unwrap_or_default();
     if log.with_file_name(UNSTARTED).exists() {

@@ -26,7 +26,8 @@ use crate::failure::{Failure, Outcome};
 /// The unit of `st_blocks`, in bytes (stat(3type)).
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// A new redo log with the merged content of a chain, whose files are locked against writers while it lives.
+/// A new redo log with the merged content of a chain, whose files are locked against writers until this value
+/// is dropped.
 pub struct Merged {
     path: PathBuf,
     /// Merged layers, from the top down.
@@ -140,8 +141,8 @@ impl OverlaySource {
         removed().map_err(|error| Failure::cannot(format_args!("remove {}", self.path.display()), &error))
     }
 
-    /// Discards all changes, if `forced`; returns their allocated size in bytes. Overlays on top of it become
-    /// invalid.
+    /// Discards all changes, if `forced`; returns their allocated size in bytes. Overlays on top of this one
+    /// become invalid.
     pub fn discard(&self, forced: bool) -> Result<u64, Failure> {
         let discarding = format!("discard the changes in {}", self.path.display());
         let size_bytes = self.header()?.size_bytes;

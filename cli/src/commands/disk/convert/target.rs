@@ -143,8 +143,8 @@ impl Target {
         }
     }
 
-    /// Opens the target for a disk of `size_bytes`, whose first `start` bytes are complete; with none it is
-    /// created anew.
+    /// Opens the target for a disk of `size_bytes`, whose first `start` bytes are complete; if none are, the
+    /// target is created anew.
     pub fn open(&self, size_bytes: u64, start: u64, pool: &ThreadPool) -> Result<Prepared, Failure> {
         let options = OpenOptions::default();
         let making = format!("create {}", self.disk);
@@ -241,8 +241,8 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Resizes the disk to `size_bytes` and zeroes it from `start` on, by truncating it. Returns `false` if its
-/// length is fixed.
+/// Resizes the disk to `size_bytes` and zeroes it from `start` on, by truncating it there first. Returns
+/// `false` if its length is fixed.
 fn blank_from(disk: &dyn BlockDevice, start: u64, size_bytes: u64) -> CoreResult<bool> {
     let Some(resize) = disk.resize() else { return Ok(false) };
     let cx = Ctx::root(SessionId(0));

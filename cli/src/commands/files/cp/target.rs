@@ -25,11 +25,11 @@ pub struct Target {
 /// Interpretation of the last argument.
 #[derive(Clone, Copy, Debug)]
 pub struct NameRules {
-    /// `true` if it is the name of the copy, even if it is a directory.
+    /// `true` if the last argument is the name of the copy, even if it is a directory.
     pub is_name: bool,
     /// `true` if the copy also replaces whatever exists there, including a symbolic link.
     pub replaces_name: bool,
-    /// `true` if it is the name of the copy in case it is an unfinished one.
+    /// `true` if the last argument is the name of the copy in case it is an unfinished one.
     pub resume: bool,
 }
 
