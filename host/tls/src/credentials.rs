@@ -30,7 +30,7 @@ pub(crate) const KEY_FILE: &str = "key.pem";
 pub(crate) const REVOKED_FILE: &str = "crl.pem";
 /// Marker in front of a CA that revokes (RFC 7468 §5.2 allows text there): without it a lost list would be
 /// indistinguishable from none.
-pub(crate) const REVOKES: &str = "# This CA has_revocation_list: crl.pem has to lie beside.\n";
+pub(crate) const REVOKES: &str = "# This CA revokes: crl.pem has to lie beside.\n";
 const FILES: [&str; 4] = [CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE];
 
 /// Reason why the files cannot be used.

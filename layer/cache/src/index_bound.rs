@@ -243,8 +243,7 @@ mod tests {
         let pool = ThreadPoolLimits { threads: 0, ..ThreadPoolLimits::default() };
         let options = Options { pool, ..Options::default() };
         let export = crate::over(&Memory::default(), store.clone(), options).expect("a cache");
-        let client =
-            Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
+        let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd };
         let (fs, cx) = (export.attach(&client).expect("attach"), Ctx::root(SessionId(1)));
         for n in 0..1000 {
             let (name, mode) = (n.to_string(), NewMode::settled(Mode::new(0o644)));

@@ -263,7 +263,9 @@ impl Maker {
         let prepared = match &mut successor {
             Some(successor) => successor.prepare(home),
             // To its server, which has it durable later.
-            None => self.memory().map_or(Ok(()), |server| server.ask(REST, None, None))
+            None => self
+                .memory()
+                .map_or(Ok(()), |server| server.ask(REST, None, None))
                 .and_then(|()| sync_memory(home, &asleep.memory)),
         };
         // The lock is taken only now: the VM's end does not wait for merging and unplugging, which may be

@@ -247,7 +247,10 @@ impl<'a> Asleep<'a> {
     }
 
     fn unresponsive(&self, doing: &str) -> Failure {
-        Failure::cannot(format_args!("{doing} VM {}", self.home.name), "the server of its disk does not respond")
+        Failure::cannot(
+            format_args!("{doing} VM {}", self.home.name),
+            "the server of its disk does not respond",
+        )
     }
 
     /// Pauses the guest and writes its device state. Returns the time of the pause.

@@ -258,7 +258,10 @@ fn hung_server_fails_checkpoint_and_guest_runs_on() {
     for server in ["disk", "memory"] {
         let (bed, told) = Bed::with_clone("none", Flaw::Slow("migrate"));
         bed.remember("kept  ");
-        let pids = bed.processes("one").into_iter().filter(|(_, words)| words.contains(&format!("{server}.overlay")));
+        let pids = bed
+            .processes("one")
+            .into_iter()
+            .filter(|(_, words)| words.contains(&format!("{server}.overlay")));
         let pids: Vec<_> = pids.map(|(pid, _)| pid.as_raw_nonzero().get().unsigned_abs()).collect();
         let all = |name: &str| pids.iter().for_each(|pid| signal(*pid, name));
         // Before the guest is paused.

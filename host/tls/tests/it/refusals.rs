@@ -87,6 +87,9 @@ fn revoking_ca_file_requires_revocation_list() {
     let (world, other) = (World::new(), World::of_authority("other-ca"));
     let both = |file: &str| [&world, &other].map(|of| fs::read(of.at(file)).unwrap()).concat();
     let (ca, list) = (world.at("server/ca.pem"), world.at("server/crl.pem"));
+    // Files in use have this line, so it never changes.
+    let marked = fs::read_to_string(&ca).unwrap();
+    assert!(marked.starts_with("# This CA revokes: crl.pem has to lie beside.\n"), "{marked}");
     fs::copy(world.at("ca/ca.pem"), &ca).unwrap();
     fs::remove_file(&list).unwrap();
     let server = world.server("server");

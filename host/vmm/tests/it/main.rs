@@ -179,7 +179,12 @@ fn save_returns_time_of_pause_or_is_cancelled() {
     let begun = Instant::now();
     let paused = monitor.save(PATIENCE).expect("saved");
     let moment = Duration::from_millis(90);
-    assert!(paused - begun > moment && paused.elapsed() > moment, "{:?}, {:?}", paused - begun, begun.elapsed());
+    assert!(
+        paused - begun > moment && paused.elapsed() > moment,
+        "{:?}, {:?}",
+        paused - begun,
+        begun.elapsed()
+    );
     let vmm = Vmm::new(&[DONE, DONE]);
     let mut monitor = vmm.monitor(Duration::from_millis(200));
     let late = monitor.save(Duration::from_millis(200)).expect_err("it does not end");

@@ -220,8 +220,7 @@ fn listing_shows_every_name_while_others_change_the_directory() {
     const COUNT: usize = 10_000;
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make(&origin, COUNT);
-    let options =
-        Options { attr_refresh: Duration::ZERO, prefetch: Prefetch::Off, ..Options::default() };
+    let options = Options { attr_refresh: Duration::ZERO, prefetch: Prefetch::Off, ..Options::default() };
     let Cached { cache: _cache, session } = origin.cached_with(dir.path(), options, StoreOptions::default());
     let is_over = AtomicBool::new(false);
     let missing = std::thread::scope(|scope| {

@@ -3,7 +3,9 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tombolo_core::fs::{Client, Entry, Export, FileSystem, NodeId, PersistentHandle, PersistentHandles, Volume};
+use tombolo_core::fs::{
+    Client, Entry, Export, FileSystem, NodeId, PersistentHandle, PersistentHandles, Volume,
+};
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
