@@ -89,8 +89,8 @@ pub fn check(options: &NfsOptions) -> Result<(), String> {
 /// Opens the export that contains the location: the longest name known to the server.
 pub fn open(url: &NfsShmUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
     let found = find(&url.place, Mode::default())?;
-    let export = found.mount(&found.name, url, options)?;
-    Ok(Opened { export: Arc::new(export), path: found.within.into_bytes(), nfs: None })
+    let export = Arc::new(found.mount(&found.name, url, options)?);
+    Ok(Opened { export: export.clone(), path: found.within.into_bytes(), nfs: Some(export) })
 }
 
 /// Mounts the location: an export, or a directory in it.

@@ -4,6 +4,7 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -58,16 +59,15 @@ impl Keeping {
         let launched = Launched::start(program, &self.words, false);
         let mut next = launched.map_err(|error| String::from(Reason::from(&error)))?;
         if !reaches(&next.progress, Progress::Waits, START_TIMEOUT) {
-            // Both calls fail only if the process has exited.
-            let _ = next.process.kill();
-            let _ = next.process.wait();
-            return Err(format!("{shown} cannot serve this disk; the old server continues"));
+            end(&mut next.process);
+            return Err(format!("{shown} cannot serve what this server does; the old server continues"));
         }
         let (_, nothing) = std::sync::mpsc::channel();
         let progress = std::mem::replace(&mut next.progress, nothing);
         let since = Instant::now();
         let running = lock(&self.running);
         let Some(process) = running.process else {
+            end(&mut next.process);
             return Err("the server has just died; try again".into());
         };
         *lock(&self.next) = Some(next);
@@ -84,4 +84,10 @@ impl Keeping {
         tracing::info!(program = %shown, took_ms = took.as_millis(), "upgraded");
         Ok(took)
     }
+}
+
+/// Kills a successor that is not needed, and reaps it. Both calls fail only if it has exited.
+fn end(successor: &mut Child) {
+    let _ = successor.kill();
+    let _ = successor.wait();
 }
