@@ -27,7 +27,7 @@ use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::assembly::plan::disk::{DiskPlan, DiskSource, OpenedDisk};
 use crate::assembly::plan::needs::{directories_of, with_targets};
 use crate::assembly::servers::guest_socket::{GuestSocket, SocketAccess};
-use crate::assembly::servers::nbd::{NbdPlace, NbdPlan, NbdSockets};
+use crate::assembly::servers::nbd::{NbdPlace, NbdRequest, NbdSockets};
 use crate::failure::{Failure, Outcome, Reason};
 use crate::service::Counted;
 use crate::service::status::{EndpointStatus, ExportStatus};
@@ -61,7 +61,7 @@ impl PreparedDisk {
     pub fn open(plan: &DiskPlan, kept: &[i32]) -> Result<Self, Failure> {
         let options = &plan.options;
         let sockets = guest_sockets(plan, kept)?;
-        let nbd = NbdPlan {
+        let nbd = NbdRequest {
             plain: &options.nbd,
             tls: &options.nbd_tls,
             tls_dir: options.tls_dir.as_ref(),
@@ -209,8 +209,8 @@ impl ServedDisk {
         }
         for place in &self.nbd_places {
             let tls = if place.is_secure { " tls" } else { "" };
-            writeln!(out, "ready nbd {} disk={name} size={size_bytes}{only}{tls}", place.at)?;
-            hints::disk::nbd(out, &place.at, &place.url, name, place.is_secure)?;
+            writeln!(out, "ready nbd {} disk={name} size={size_bytes}{only}{tls}", place.address)?;
+            hints::disk::nbd(out, &place.address, &place.url, name, place.is_secure)?;
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ impl ServedDisk {
         let status = ExportStatus { name: name.clone(), source: self.plan.source.shown(), read_only };
         let guests =
             self.sockets.iter().map(|socket| ("vhost-user-blk", socket.path().display().to_string()));
-        let clients = self.nbd_places.iter().map(|place| ("nbd", place.at.clone()));
+        let clients = self.nbd_places.iter().map(|place| ("nbd", place.address.clone()));
         let endpoints = guests.chain(clients);
         let endpoints =
             endpoints.map(move |(kind, at)| EndpointStatus { kind: kind.into(), at, export: name.clone() });

@@ -61,7 +61,7 @@ fn reason(error: &Error) -> Failure {
 fn of_connect(error: &ConnectError) -> c_int {
     match error {
         ConnectError::Away { .. } => libc::ECONNREFUSED,
-        ConnectError::NotLinks { .. } => libc::ENOTSOCK,
+        ConnectError::NotALinkSocket { .. } => libc::ENOTSOCK,
         ConnectError::Refused { refused, .. } => match refused.code {
             RefusalCode::NoExport => libc::ENOENT,
             RefusalCode::NotAllowed => libc::EACCES,

@@ -77,7 +77,7 @@ pub enum ConnectError {
     },
     /// The path names a socket of another type, or a file that is no socket.
     #[error("{}: not a link socket", path.display())]
-    NotLinks {
+    NotALinkSocket {
         /// Socket path.
         path: PathBuf,
     },
@@ -271,7 +271,7 @@ fn dial(path: &Path, until: Instant) -> Result<OwnedFd, ConnectError> {
                 return Err(ConnectError::Away { path: path.to_owned() });
             }
             Err(Errno::PROTOTYPE | Errno::NOTSOCK) => {
-                return Err(ConnectError::NotLinks { path: path.to_owned() });
+                return Err(ConnectError::NotALinkSocket { path: path.to_owned() });
             }
             Err(error) => return Err(ConnectError::Io { path: path.to_owned(), source: error.into() }),
         }

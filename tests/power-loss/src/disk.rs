@@ -49,14 +49,14 @@ struct Entry {
 fn header(file: &File) -> Result<(u64, u64)> {
     let mut bytes = [0; 28];
     file.read_exact_at(&mut bytes, 0)?;
-    if word(&bytes, 0) != MAGIC {
+    if u64_at(&bytes, 0) != MAGIC {
         return Err("not a log of writes".into());
     }
-    Ok((word(&bytes, 2), word(&bytes, 3)))
+    Ok((u64_at(&bytes, 2), u64_at(&bytes, 3)))
 }
 
 /// Returns the little-endian 64-bit number at `index`, in units of eight bytes; missing bytes are zeroes.
-fn word(bytes: &[u8], index: usize) -> u64 {
+fn u64_at(bytes: &[u8], index: usize) -> u64 {
     let mut word = [0; 8];
     let there = &bytes[index * 8..bytes.len().min(index * 8 + 8)];
     word[..there.len()].copy_from_slice(there);
@@ -77,12 +77,12 @@ impl Log {
         for _ in 0..count {
             let mut bytes = [0; 32];
             file.read_exact_at(&mut bytes, place)?;
-            let (blocks, flags) = (word(&bytes, 1), word(&bytes, 2));
+            let (blocks, flags) = (u64_at(&bytes, 1), u64_at(&bytes, 2));
             if flags & MARK != 0 {
                 return Err("a mark in the log".into());
             }
             let (at, len, data_at) =
-                (word(&bytes, 0) * block_bytes, blocks * block_bytes, place + block_bytes);
+                (u64_at(&bytes, 0) * block_bytes, blocks * block_bytes, place + block_bytes);
             entries.push(Entry { flags, at, len: len.try_into()?, data_at });
             place = data_at + if flags & DISCARD == 0 { len } else { 0 };
         }

@@ -57,10 +57,10 @@ fn rule_of(rule: Rule) -> Result<ClaimRule, String> {
         (false, Some(text), None, None) => {
             let ids = text.split_once(':').and_then(|(uid, gid)| Some((id(uid)?, id(gid)?)));
             let (uid, gid) = ids.ok_or_else(|| format!("act-as = {text:?}: UID:GID"))?;
-            Claim::As { uid, gid }
+            Claim::Fixed { uid, gid }
         }
         (false, None, Some(users), Some(groups)) => {
-            Claim::Of { users: ranges(users)?, groups: ranges(groups)? }
+            Claim::Within { users: ranges(users)?, groups: ranges(groups)? }
         }
         _ => return Err("one of users and groups, act-as, any = true".into()),
     };
@@ -102,8 +102,8 @@ mod tests {
             any = true
         ";
         let claims: Vec<Claim> = parsed(good).expect("good").0.into_iter().map(|rule| rule.claim).collect();
-        let of = Claim::Of { users: vec![1000..=1000, 2000..=2999], groups: vec![100..=100] };
-        assert_eq!(claims, [of, Claim::As { uid: 5000, gid: 600 }, Claim::Any]);
+        let of = Claim::Within { users: vec![1000..=1000, 2000..=2999], groups: vec![100..=100] };
+        assert_eq!(claims, [of, Claim::Fixed { uid: 5000, gid: 600 }, Claim::Any]);
         for (bad, said) in [
             ("[[client]]\nany = true", "subject"),
             ("[[client]]\nsubject = \"a\"", "one of"),

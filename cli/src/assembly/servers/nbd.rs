@@ -12,8 +12,8 @@ use crate::certificates;
 use crate::failure::Failure;
 use crate::location::encoded;
 
-/// Requested NBD sockets.
-pub struct NbdPlan<'a> {
+/// Request for NBD sockets.
+pub struct NbdRequest<'a> {
     pub plain: &'a [NbdListen],
     pub tls: &'a [NbdListen],
     pub tls_dir: Option<&'a PathBuf>,
@@ -24,7 +24,7 @@ pub struct NbdPlan<'a> {
 /// Address of a served disk, and its URL.
 pub struct NbdPlace {
     /// `unix:PATH` or `HOST:PORT`.
-    pub at: String,
+    pub address: String,
     pub url: String,
     pub is_secure: bool,
 }
@@ -40,19 +40,19 @@ pub struct NbdSockets {
 
 impl NbdSockets {
     /// Binds the sockets, and loads the certificates if any of them requires TLS.
-    pub fn open(plan: &NbdPlan<'_>, export: &str) -> Result<Self, Failure> {
-        let (tls, tls_dir) = match plan.tls {
+    pub fn open(request: &NbdRequest<'_>, export: &str) -> Result<Self, Failure> {
+        let (tls, tls_dir) = match request.tls {
             [] => (None, None),
             _ => {
-                let (tls, dir) = tls(plan)?;
+                let (tls, dir) = load_tls(request)?;
                 (Some(tls), Some(dir))
             }
         };
         let (plain, secure) = (Listeners::default(), Listeners::default());
         let mut sockets = Self { plain, secure, tls, tls_dir, places: Vec::new() };
-        for (listens, is_secure) in [(plan.plain, false), (plan.tls, true)] {
+        for (listens, is_secure) in [(request.plain, false), (request.tls, true)] {
             for listen in listens {
-                sockets.add(listen, is_secure, plan.mode, export)?;
+                sockets.add(listen, is_secure, request.mode, export)?;
             }
         }
         Ok(sockets)
@@ -74,13 +74,13 @@ impl NbdSockets {
                     encoded(export.as_bytes()),
                     encoded(path.as_os_str().as_encoded_bytes())
                 );
-                self.places.push(NbdPlace { at: format!("unix:{}", path.display()), url, is_secure });
+                self.places.push(NbdPlace { address: format!("unix:{}", path.display()), url, is_secure });
             }
             NbdListen::Tcp(address) => {
                 for address in address.resolve()? {
                     let address = listeners.add_tcp(address).map_err(failed)?;
                     let url = format!("{scheme}://{address}/{}", encoded(export.as_bytes()));
-                    self.places.push(NbdPlace { at: address.to_string(), url, is_secure });
+                    self.places.push(NbdPlace { address: address.to_string(), url, is_secure });
                 }
             }
         }
@@ -89,7 +89,7 @@ impl NbdSockets {
 
     /// Returns the paths of the UNIX sockets.
     pub fn paths(&self) -> impl Iterator<Item = PathBuf> {
-        self.places.iter().filter_map(|place| place.at.strip_prefix("unix:").map(PathBuf::from))
+        self.places.iter().filter_map(|place| place.address.strip_prefix("unix:").map(PathBuf::from))
     }
 
     /// Returns the certificate directory; changed files are read again.
@@ -121,9 +121,9 @@ impl NbdSockets {
 }
 
 /// Loads the certificates; returns them and their directory.
-fn tls(plan: &NbdPlan<'_>) -> Result<(Arc<ServerTls>, PathBuf), Failure> {
+fn load_tls(request: &NbdRequest<'_>) -> Result<(Arc<ServerTls>, PathBuf), Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::cannot("serve NBD over TLS", why.to_string());
-    let dir = match plan.tls_dir {
+    let dir = match request.tls_dir {
         Some(dir) => dir.clone(),
         None => certificates::tls_dir().map_err(|why| failed(&why))?,
     };

@@ -59,7 +59,7 @@ enum Reader {
 
 fn print(place: &OpenPath) -> Result<Reader, Failure> {
     let cannot = |error: &Error| place.cannot("read", error);
-    let node = place.found(Last::Follow)?;
+    let node = place.find_or_fail(Last::Follow)?;
     let file = block_on(node.open(OpenFlags::READ)).map_err(|error| cannot(&error))?;
     match block_on(file.read_to(0, &mut io::stdout().lock(), Default::default())) {
         Ok(_) => Ok(Reader::Listens),

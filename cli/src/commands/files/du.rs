@@ -88,7 +88,7 @@ impl DuArgs {
 
 impl Walk<'_> {
     fn run(&mut self) -> Outcome {
-        let node = self.place.found(Last::Keep)?;
+        let node = self.place.find_or_fail(Last::Keep)?;
         let attr = block_on(node.attr()).map_err(|error| self.place.cannot("get attributes of", &error))?;
         if attr.file_type != FileType::Directory {
             return self.print(allocated(&attr), &self.place.word);

@@ -134,7 +134,7 @@ impl LsArgs {
 
     fn list(&self, location: &Location, place: &OpenPath, report: &mut Report) -> Outcome {
         let last = if self.long || self.directory { Last::Keep } else { Last::Follow };
-        let node = place.found(last)?;
+        let node = place.find_or_fail(last)?;
         let attr = block_on(node.attr()).map_err(|error| place.cannot("get attributes of", &error))?;
         if self.directory || attr.file_type != FileType::Directory {
             let target =

@@ -118,7 +118,7 @@ impl MvArgs {
     /// Renames where one side is a server.
     fn rename_there(&self, source: &Location, opener: &mut Opener) -> Result<(), NotRenamed> {
         let from = opener.open(source, End::Name)?;
-        let node = from.found(Last::Keep)?;
+        let node = from.find_or_fail(Last::Keep)?;
         let to = opener.open(&self.target, End::Name)?;
         let (dir, name, target) = self.target_of(&to, own_name(source))?;
         let found = dir.find(name.as_name()).wait();
@@ -230,7 +230,7 @@ impl MvArgs {
 
 fn look_at(source: &Location, opener: &mut Opener) -> Result<Attr, Failure> {
     let place = opener.open(source, End::Name)?;
-    let node = place.found(Last::Keep)?;
+    let node = place.find_or_fail(Last::Keep)?;
     block_on(node.attr()).map_err(|error| place.cannot("get attributes of", &error))
 }
 

@@ -100,7 +100,7 @@ pub struct OpenPath {
 /// Returns a file's current attributes from its server.
 pub fn attr_of(location: &Location) -> Result<Attr, Failure> {
     let place = Opener::new().open(location, End::Target)?;
-    let node = place.found(Last::Follow)?;
+    let node = place.find_or_fail(Last::Follow)?;
     node.attr_now().wait().map_err(|error| place.cannot("get attributes of", &error))
 }
 
@@ -217,8 +217,8 @@ impl OpenPath {
         block_on(self.tree.find(&self.path, last))
     }
 
-    /// Looks up the node like [`OpenPath::find`]; the failure names the path.
-    pub fn found(&self, last: Last) -> Result<Node, Failure> {
+    /// Looks up the node as [`OpenPath::find`] does. The failure names the path.
+    pub fn find_or_fail(&self, last: Last) -> Result<Node, Failure> {
         self.find(last).map_err(|error| self.cannot("find", &error))
     }
 

@@ -89,7 +89,7 @@ pub struct Facts {
 impl Facts {
     fn of(location: &Location, place: &OpenPath) -> Result<Self, Failure> {
         let cannot = |error: &_| place.cannot("get attributes of", error);
-        let node = place.found(Last::Keep)?;
+        let node = place.find_or_fail(Last::Keep)?;
         let attr = node.attr_now().wait().map_err(|error| cannot(&error))?;
         let target = match attr.file_type {
             FileType::Symlink => Some(node.read_link().wait().map_err(|error| cannot(&error))?),

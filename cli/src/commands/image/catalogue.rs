@@ -260,7 +260,7 @@ fn within(dir: &Path, name: &str) -> Result<(Location, String), Failure> {
 /// Reads a whole file of limited length.
 fn read(file: &Location, reading: &str) -> Result<String, Failure> {
     let place = Opener::new().open(file, End::Target)?;
-    let file = block_on(place.found(Last::Follow)?.open(OpenFlags::READ));
+    let file = block_on(place.find_or_fail(Last::Follow)?.open(OpenFlags::READ));
     let file = file.map_err(|error| place.cannot("read", &error))?;
     let mut bytes = Bounded(Vec::new());
     match block_on(file.read_to(0, &mut bytes, Default::default())) {

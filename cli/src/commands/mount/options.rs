@@ -45,8 +45,20 @@ pub struct MountOptions {
     pub sandbox: Strictness,
 }
 
-const FLAGS: &[&str] =
-    &["allow_other", "dev", "exec", "nodev", "noexec", "noperm", "nosuid", "perm", "remount", "ro", "suid"];
+const FLAGS: &[&str] = &[
+    "allow_other",
+    "dev",
+    "exec",
+    "nodev",
+    "noexec",
+    "noperm",
+    "nosuid",
+    "perm",
+    "remount",
+    "ro",
+    "rw",
+    "suid",
+];
 
 const TAKES_VALUE: &[&str] =
     &["ask", "coherence", "doorbell", "fsname", "locks", "sandbox", "submounts", "threads", "xattrs"];
@@ -62,7 +74,7 @@ pub enum Locks {
 
 /// Options that are accepted and ignored. The mount requests permission checks by the kernel itself (see
 /// `noperm`), and a FUSE mount maintains no access times of its own.
-const ALWAYS_SO: &[&str] = &[
+const WITHOUT_EFFECT: &[&str] = &[
     "async",
     "atime",
     "default_permissions",
@@ -72,12 +84,11 @@ const ALWAYS_SO: &[&str] = &[
     "norelatime",
     "nostrictatime",
     "relatime",
-    "rw",
     "strictatime",
 ];
 
 /// Options that mount(8) and systemd handle themselves and pass on.
-const NOT_OURS: &[&str] = &[
+const OF_MOUNT_PROGRAMS: &[&str] = &[
     "_netdev", "auto", "defaults", "group", "loud", "noauto", "nofail", "nogroup", "noowner", "nouser",
     "owner", "silent", "user", "users",
 ];
@@ -117,7 +128,7 @@ impl MountOptions {
                 self.threads = Some(count as usize);
             }
             ("fsname", Some(value)) if !value.is_empty() => self.fsname = Some(value.into()),
-            (name, None) if ALWAYS_SO.contains(&name) || NOT_OURS.contains(&name) => {}
+            (name, None) if WITHOUT_EFFECT.contains(&name) || OF_MOUNT_PROGRAMS.contains(&name) => {}
             (name, _) if name.starts_with("x-") || name.starts_with("X-") => {}
             ("user" | "comment", Some(_)) => {}
             _ if self.nfs.add(setting).map_err(in_mount)? => {}
@@ -152,7 +163,7 @@ fn misunderstood(Setting { text, name, .. }: Setting<'_>) -> String {
     if TAKES_VALUE.contains(&name) {
         return format!("mount option {name:?} needs a value: {name}=…");
     }
-    let flags = [FLAGS, ALWAYS_SO, NOT_OURS].concat().into_iter().map(|name| (name, false));
+    let flags = [FLAGS, WITHOUT_EFFECT, OF_MOUNT_PROGRAMS].concat().into_iter().map(|name| (name, false));
     let known = flags.chain(TAKES_VALUE.iter().map(|name| (*name, true))).chain(NfsOptions::names());
     unknown("mount option", text, known)
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::changes::{Origins, files};
-use super::config::{DISK, HERE, Here, MEMORY, STATE};
+use super::config::{DISK, HERE, HostConfig, MEMORY, STATE};
 use super::home::Home;
 use super::image::{begin_at, overlay};
 use super::running::{DRAFT, forget};
@@ -87,7 +87,7 @@ fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
 
 /// Base of a VM's overlays: its images, and the servers through which they are read.
 pub struct Ground {
-    pub here: Here,
+    pub here: HostConfig,
     /// Servers through which the VM's images are read.
     pub origins: Origins,
 }
@@ -104,7 +104,7 @@ impl Ground {
 
     /// Returns the original base of disk or memory. `None` for a memory that is a plain file.
     fn began_as(&self, what: &str) -> Option<Bases> {
-        let Here { disk, memory, image, .. } = &self.here;
+        let HostConfig { disk, memory, image, .. } = &self.here;
         let files = match image {
             Some(_) => files(&self.here.images(), what),
             None => vec![if what == DISK { disk.clone() } else { memory.clone()? }],
@@ -322,7 +322,7 @@ pub fn write_down_memory(home: &Home) -> Outcome {
         .open(&top)
         .and_then(|top| mark_base(&top, &memory))
         .map_err(|error| Failure::cannot(format_args!("write {}", top.display()), &error))?;
-    home.write(HERE, &Here { memory: Some(memory), ..home.here()? })
+    home.write(HERE, &HostConfig { memory: Some(memory), ..home.here()? })
 }
 
 /// Puts an empty overlay on top of these layers.

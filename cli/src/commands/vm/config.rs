@@ -50,7 +50,7 @@ pub struct BootConfig {
 /// Configuration of a VM that is specific to this host: paths and addresses that images do not contain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Here {
+pub struct HostConfig {
     pub version: u32,
     /// Base of the VM's disk: a file or a URL.
     pub disk: PathBuf,
@@ -150,7 +150,7 @@ impl Config {
     }
 }
 
-impl Here {
+impl HostConfig {
     pub fn new(
         disk: PathBuf,
         memory: Option<PathBuf>,
@@ -178,7 +178,7 @@ impl Here {
     }
 }
 
-impl Here {
+impl HostConfig {
     /// Returns the image that the VM was cloned from and its bases, from the top down.
     pub fn images(&self) -> Vec<PathBuf> {
         self.image.iter().chain(&self.bases).cloned().collect()
@@ -187,11 +187,11 @@ impl Here {
 
 /// Formats the identity that a guest reads whenever it starts to run: lines of a word and a value, padded to
 /// whole sectors.
-pub fn identity(name: &str, here: &Here) -> Result<String, Failure> {
+pub fn identity(name: &str, here: &HostConfig) -> Result<String, Failure> {
     let seed: [u8; 32] = random()?;
     let seed: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let Here { machine_id, .. } = here;
+    let HostConfig { machine_id, .. } = here;
     let mut text =
         format!("tombolo-identity 1\nname {name}\nmachine-id {machine_id}\nseed {seed}\ntime {time}\n");
     text.extend(here.shares.iter().map(|share| format!("share {}\n", share.tag)));
@@ -271,7 +271,8 @@ mod tests {
 
     #[test]
     fn identity_is_stable_with_fresh_seed() {
-        let here = Here::new("disk".into(), None, "qemu".into(), None, CacheArgs::default()).expect("random");
+        let here =
+            HostConfig::new("disk".into(), None, "qemu".into(), None, CacheArgs::default()).expect("random");
         let [one, two] = [(); 2].map(|()| identity("vm", &here).expect("random"));
         let word =
             |text: &str, key: &str| text.lines().find_map(|line| line.strip_prefix(key).map(str::to_owned));

@@ -17,7 +17,7 @@ use tombolo_host_vmm::Monitor;
 use tombolo_host_vmm::shares::SHARES_MAX;
 use tombolo_sys::{Errno, fuse_dev, packet, process, socket};
 
-use super::config::{CONFIG, Config, HERE, Here, uuid};
+use super::config::{CONFIG, Config, HERE, HostConfig, uuid};
 use super::shares;
 use super::supervisor::log_of;
 use crate::assembly::plan::overlay::sync_name;
@@ -264,7 +264,7 @@ impl Home {
         Config::read(&self.text(CONFIG)?, origin)
     }
 
-    pub fn here(&self) -> Result<Here, Failure> {
+    pub fn here(&self) -> Result<HostConfig, Failure> {
         self.toml(HERE)
     }
 

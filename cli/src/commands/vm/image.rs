@@ -17,7 +17,7 @@ use tombolo_sys::process::{Death, ends_with_this_thread};
 use super::ahead;
 use super::chain::{self, Bases, Ground};
 use super::changes::{self, Origins, file_of, files};
-use super::config::{CONFIG, Config, DISK, HERE, Here, INITRD, KERNEL, MEMORY, STATE, digest_of, uuid};
+use super::config::{CONFIG, Config, DISK, HERE, HostConfig, INITRD, KERNEL, MEMORY, STATE, digest_of, uuid};
 use super::fetch::{Files, has_changed};
 use super::home::{Home, Phase};
 use super::ledger::Ledger;
@@ -269,8 +269,8 @@ impl Image {
         ledger.enter("device state, overlays", Some(fetched_bytes));
         self.check_length(home, &config)?;
         let (disk, memory) = (self.file(DISK), self.file(MEMORY));
-        let here = Here::new(disk, Some(memory), qemu.into(), net, self.cache.clone())?;
-        home.write(HERE, &Here { image: Some(self.place.clone()), bases, shares, ..here })?;
+        let here = HostConfig::new(disk, Some(memory), qemu.into(), net, self.cache.clone())?;
+        home.write(HERE, &HostConfig { image: Some(self.place.clone()), bases, shares, ..here })?;
         home.set_phase(&Phase::Suspended)
     }
 

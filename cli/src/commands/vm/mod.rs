@@ -38,7 +38,7 @@ use crate::table::table;
 
 use chain::Bases;
 use checkpoint::CheckpointArgs;
-use config::{BootConfig, DISK, HERE, Here, INITRD, KERNEL, MEMORY, digest_of};
+use config::{BootConfig, DISK, HERE, HostConfig, INITRD, KERNEL, MEMORY, digest_of};
 pub use config::{CONFIG, Config, digest_of_open};
 pub use fetch::has_changed;
 use home::{Home, Phase};
@@ -311,8 +311,8 @@ impl StartArgs {
             .and_then(|file| file.set_len(config.memory_bytes))
             .map_err(|error| Failure::cannot(format_args!("make {}", memory.display()), &error))?;
         home.write(CONFIG, config)?;
-        let here = Here::new(disk, None, self.place.qemu()?, self.place.net(), CacheArgs::default())?;
-        home.write(HERE, &Here { shares, ..here })?;
+        let here = HostConfig::new(disk, None, self.place.qemu()?, self.place.net(), CacheArgs::default())?;
+        home.write(HERE, &HostConfig { shares, ..here })?;
         home.set_phase(&Phase::Off)
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tombolo_host_vmm::{Events, Monitor, MonitorError};
 
 use super::chain;
-use super::config::{Here, MEMORY};
+use super::config::{HostConfig, MEMORY};
 use super::home::{Home, Run};
 use super::image::overlay;
 use super::ledger::Meter;
@@ -58,7 +58,7 @@ impl Successor {
             log.map_err(|error| Failure::cannot(format_args!("open {}", log_path.display()), &error))?;
         let watch = Watch::without_signals();
         let bases = chain::cover_memory(home)?;
-        let here = Here { memory: Some(home.file(MEMORY)), ..here };
+        let here = HostConfig { memory: Some(home.file(MEMORY)), ..here };
         let vm = Vm { home, run: &run, log: &log, watch: &watch };
         let started = || -> Result<_, Failure> {
             let mut memory = Server::of_memory(&vm, &bases, true)?;

@@ -20,7 +20,7 @@ use tombolo_sys::process::{self, Death};
 
 use super::ahead::{self, Ahead};
 use super::chain::{self, Bases, Ground};
-use super::config::{DISK, Here, MEMORY, uuid};
+use super::config::{DISK, HostConfig, MEMORY, uuid};
 use super::home::{Home, Phase, Run, UNSTARTED};
 use super::image::{fetch_boot_files, overlay};
 use super::live::{Checkpoints, Exclusive};
@@ -326,7 +326,7 @@ pub fn see(log: &Path) -> String {
     format!("{last}see {}", log.display())
 }
 
-pub fn start_vmm(vm: &Vm<'_>, here: &Here, incoming: bool) -> Result<(Child, Events), Failure> {
+pub fn start_vmm(vm: &Vm<'_>, here: &HostConfig, incoming: bool) -> Result<(Child, Events), Failure> {
     let Vm { home, run, log, .. } = *vm;
     let config = home.config()?;
     let generation = uuid()?;

@@ -26,16 +26,16 @@ pub struct ClaimRule {
 pub enum Claim {
     /// Any identity: the AUTH_SYS credential is trusted.
     Any,
-    /// These users and groups. A caller with another user or primary group becomes the anonymous user; other
-    /// supplementary groups are dropped.
-    Of {
+    /// An identity among these users and groups. A caller with another user or primary group becomes the
+    /// anonymous user; other supplementary groups are dropped.
+    Within {
         /// The users.
         users: Vec<RangeInclusive<u32>>,
         /// The groups.
         groups: Vec<RangeInclusive<u32>>,
     },
-    /// This user, whatever the AUTH_SYS credential says.
-    As {
+    /// This user, whatever the AUTH_SYS credential contains.
+    Fixed {
         /// The user.
         uid: u32,
         /// The user's only group.
@@ -55,8 +55,8 @@ impl Claims {
         let rule = self.0.iter().find(|rule| rule.subject.matches(&subject))?;
         match &rule.claim {
             Claim::Any => claimed,
-            Claim::As { uid, gid } => Some(Identity { uid: *uid, gid: *gid, groups: None }),
-            Claim::Of { users, groups } => {
+            Claim::Fixed { uid, gid } => Some(Identity { uid: *uid, gid: *gid, groups: None }),
+            Claim::Within { users, groups } => {
                 let claimed = claimed?;
                 let has =
                     |ranges: &[RangeInclusive<u32>], id: u32| ranges.iter().any(|range| range.contains(&id));
@@ -79,9 +79,9 @@ mod tests {
     #[test]
     fn certificate_rules_limit_identities() {
         let rule = |subject: &str, claim| ClaimRule { subject: subject.parse().expect("a pattern"), claim };
-        let of = Claim::Of { users: vec![1000..=1009, 7..=7], groups: vec![100..=100, 105..=106] };
+        let of = Claim::Within { users: vec![1000..=1009, 7..=7], groups: vec![100..=100, 105..=106] };
         let claims = Claims(vec![
-            rule("lab-1", Claim::As { uid: 5000, gid: 600 }),
+            rule("lab-1", Claim::Fixed { uid: 5000, gid: 600 }),
             rule("lab-*", of),
             rule("gateway", Claim::Any),
         ]);

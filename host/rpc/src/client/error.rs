@@ -99,11 +99,11 @@ pub enum CallError {
     },
     /// The reply is malformed.
     #[error("{callee}: invalid reply: {why}")]
-    Garbage {
+    InvalidReply {
         /// The callee.
         callee: Callee,
         /// Fault of the reply.
-        why: Garbage,
+        why: InvalidReply,
     },
     /// The call exceeds the transport's maximum length.
     #[error("{callee}: call of {len_bytes} bytes is too long")]
@@ -143,7 +143,7 @@ impl Fault {
 
 /// Fault of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
-pub enum Garbage {
+pub enum InvalidReply {
     /// The header is malformed.
     #[error("header: {0}")]
     Header(tombolo_wire_xdr::Error),
@@ -156,14 +156,14 @@ pub enum Garbage {
     /// The reply exceeds the maximum for this call, and was not sent.
     #[error("longer than its buffer")]
     BufferTooSmall,
-    /// The server does not reply to this call; over a shared-memory link it says so.
+    /// The server sends no reply to this call; over a shared-memory link it reports that.
     #[error("empty")]
     Silence,
     /// The reply violates the protocol of shared-memory links.
     #[error("link protocol violation")]
     Link,
     /// The file data in the reply extend beyond the results, or exceed the requested length.
-    #[error("{len_bytes} bytes of data at {start} of {results_bytes}, {room_bytes} requested")]
+    #[error("{len_bytes} bytes of data at {start} of {results_bytes}, {requested_bytes} requested")]
     Data {
         /// Start of the data in the results.
         start: usize,
@@ -172,7 +172,7 @@ pub enum Garbage {
         /// Length of the results.
         results_bytes: usize,
         /// Requested length.
-        room_bytes: usize,
+        requested_bytes: usize,
     },
 }
 
@@ -181,7 +181,7 @@ pub enum Garbage {
 pub(super) enum Failure {
     Refused(Rejected),
     NotServed(Accepted),
-    Garbage(Garbage),
+    InvalidReply(InvalidReply),
 }
 
 impl Failure {
@@ -189,7 +189,7 @@ impl Failure {
         match self {
             Self::Refused(why) => CallError::Refused { callee, why },
             Self::NotServed(why) => CallError::NotServed { callee, why },
-            Self::Garbage(why) => CallError::Garbage { callee, why },
+            Self::InvalidReply(why) => CallError::InvalidReply { callee, why },
         }
     }
 }

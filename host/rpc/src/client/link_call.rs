@@ -17,7 +17,7 @@ use tombolo_core::{Interrupt, Raised};
 use tombolo_mem::Source;
 
 use super::call::{ReceiveBuffer, Reply};
-use super::error::{CallError, Failure, Garbage};
+use super::error::{CallError, Failure, InvalidReply};
 use super::options::{Interrupts, Recovery};
 use super::pending::Outcome;
 use super::permit::NextPermit;
@@ -87,7 +87,8 @@ enum LinkedStage {
     AwaitingLink,
     /// Waiting for bulk memory of this link.
     AwaitingMemory(Arc<Live>),
-    /// Sent. `fresh`: the answer was not checked for yet. `has_memory`: the call uses bulk memory.
+    /// The call is sent. `fresh`: no poll has checked for its answer yet. `has_memory`: the call uses bulk
+    /// memory.
     Sent { live: Arc<Live>, call: Call, reply_buffer: Option<usize>, has_memory: bool, fresh: bool },
     /// Ended; the outcome is returned at most once.
     Over(Option<Outcome>),
@@ -322,11 +323,11 @@ impl LinkedState {
                 live.memory_returned();
                 return;
             }
-            Err(ReplyError::BufferTooSmall(_)) => Err(Failure::Garbage(Garbage::BufferTooSmall)),
-            Err(ReplyError::Silence) => Err(Failure::Garbage(Garbage::Silence)),
+            Err(ReplyError::BufferTooSmall(_)) => Err(Failure::InvalidReply(InvalidReply::BufferTooSmall)),
+            Err(ReplyError::Silence) => Err(Failure::InvalidReply(InvalidReply::Silence)),
             // A malformed reply would be malformed again, so this call fails; others are retransmitted over
             // the next link.
-            Err(ReplyError::ProtocolError(_)) => Err(Failure::Garbage(Garbage::Link)),
+            Err(ReplyError::ProtocolError(_)) => Err(Failure::InvalidReply(InvalidReply::Link)),
         };
         live.memory_returned();
         let outcome = match outcome {
@@ -335,7 +336,7 @@ impl LinkedState {
                 Ok(reply)
             }
             Err(failure) => {
-                if let Failure::Garbage(why) = failure {
+                if let Failure::InvalidReply(why) = failure {
                     shared.counters.garbage.add(1);
                     live.cut(ProtocolError::Malformed(why.to_string().into()));
                 }

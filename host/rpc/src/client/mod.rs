@@ -55,7 +55,7 @@ mod wire;
 pub use call::{Call, DataLocation, FindData, ReceiveBuffer, Reply};
 pub use counters::Counts;
 pub use engine::Engine;
-pub use error::{CallError, Callee, Fault, Garbage};
+pub use error::{CallError, Callee, Fault, InvalidReply};
 pub use options::{InFlight, Interrupts, Options, Recovery, Target, Transport};
 pub use pending::Pending;
 pub use permit::NextPermit;

@@ -1,7 +1,7 @@
 //! Decoding of replies.
 
 use super::call::{DataLocation, FindData, ReceiveBuffer, Reply};
-use super::error::{Failure, Garbage};
+use super::error::{Failure, InvalidReply};
 use super::state::ReplyContext;
 use std::ops::Range;
 use tombolo_mem::{Sink, Source};
@@ -19,12 +19,12 @@ pub(super) struct Incoming {
 impl Incoming {
     /// Returns `true` if the reply is malformed.
     pub(super) fn is_garbage(&self) -> bool {
-        matches!(self.outcome, Err(Failure::Garbage(_)))
+        matches!(self.outcome, Err(Failure::InvalidReply(_)))
     }
 }
 
-/// Interpretation of a reply's beginning.
-pub(super) enum Judged {
+/// Result of examining the beginning of a reply.
+pub(super) enum Verdict {
     /// More bytes are needed.
     More,
     /// Results without file data.
@@ -41,35 +41,37 @@ pub(super) fn xid_of(body: &[u8]) -> Option<u32> {
 }
 
 /// Interprets a reply of `body_bytes`, of which `body` is the part received.
-pub(super) fn judge(body: &[u8], body_bytes: usize, receive_buffer: Option<&ReceiveBuffer>) -> Judged {
+pub(super) fn judge(body: &[u8], body_bytes: usize, receive_buffer: Option<&ReceiveBuffer>) -> Verdict {
     let is_whole = body.len() >= body_bytes;
     let mut xdr = Decoder::new(body);
     match xdr.value::<ReplyHeader<'_>>() {
-        Err(Error::Short { .. }) if !is_whole => return Judged::More,
-        Err(error) => return Judged::Failed(Failure::Garbage(Garbage::Header(error))),
-        Ok(ReplyHeader { body: ReplyBody::Denied(why), .. }) => return Judged::Failed(Failure::Refused(why)),
+        Err(Error::Short { .. }) if !is_whole => return Verdict::More,
+        Err(error) => return Verdict::Failed(Failure::InvalidReply(InvalidReply::Header(error))),
+        Ok(ReplyHeader { body: ReplyBody::Denied(why), .. }) => {
+            return Verdict::Failed(Failure::Refused(why));
+        }
         Ok(ReplyHeader { body: ReplyBody::Accepted { status: Accepted::Success, .. }, .. }) => {}
         Ok(ReplyHeader { body: ReplyBody::Accepted { status, .. }, .. }) => {
-            return Judged::Failed(Failure::NotServed(status));
+            return Verdict::Failed(Failure::NotServed(status));
         }
     }
     let results_at = xdr.position();
     let results_bytes = body_bytes.saturating_sub(results_at);
-    let Some(ReceiveBuffer { sink, find }) = receive_buffer else { return Judged::Plain { results_at } };
+    let Some(ReceiveBuffer { sink, find }) = receive_buffer else { return Verdict::Plain { results_at } };
     let find: &FindData = find;
     match find(xdr.rest(), results_bytes) {
-        DataLocation::More if !is_whole => Judged::More,
-        DataLocation::More | DataLocation::None => Judged::Plain { results_at },
+        DataLocation::More if !is_whole => Verdict::More,
+        DataLocation::More | DataLocation::None => Verdict::Plain { results_at },
         DataLocation::Data(range)
             if range.start <= range.end && range.end <= results_bytes && range.len() <= sink.len() =>
         {
-            Judged::Data { results_at, range }
+            Verdict::Data { results_at, range }
         }
-        DataLocation::Data(range) => Judged::Failed(Failure::Garbage(Garbage::Data {
+        DataLocation::Data(range) => Verdict::Failed(Failure::InvalidReply(InvalidReply::Data {
             start: range.start,
             len_bytes: range.end.saturating_sub(range.start),
             results_bytes,
-            room_bytes: sink.len(),
+            requested_bytes: sink.len(),
         })),
     }
 }
@@ -92,25 +94,25 @@ pub(super) fn read(
     receive_buffer: Option<&ReceiveBuffer>,
     mut results: Vec<u8>,
 ) -> Result<Reply, Failure> {
-    let judged = judge(body, body.len() + behind.len(), receive_buffer);
-    if matches!(judged, Judged::More) && !behind.is_empty() {
+    let verdict = judge(body, body.len() + behind.len(), receive_buffer);
+    if matches!(verdict, Verdict::More) && !behind.is_empty() {
         // The server may split its reply anywhere.
         let mut all = body.to_vec();
         append(&mut all, behind, 0);
         return read(xid, &all, &Source::new(), receive_buffer, results);
     }
     if xid_of(body) != Some(xid) {
-        return Err(Failure::Garbage(Garbage::OtherCall));
+        return Err(Failure::InvalidReply(InvalidReply::OtherCall));
     }
-    match judged {
-        Judged::More => Ok(Reply::default()),
-        Judged::Failed(failure) => Err(failure),
-        Judged::Plain { results_at } => {
+    match verdict {
+        Verdict::More => Ok(Reply::default()),
+        Verdict::Failed(failure) => Err(failure),
+        Verdict::Plain { results_at } => {
             results.extend_from_slice(body.get(results_at..).unwrap_or_default());
             append(&mut results, behind, results_at.saturating_sub(body.len()));
             Ok(Reply { results, ..Reply::default() })
         }
-        Judged::Data { results_at, range } => {
+        Verdict::Data { results_at, range } => {
             let data = results_at + range.start..results_at + range.end;
             results.extend_from_slice(body.get(results_at..data.start).unwrap_or_default());
             let data_bytes = receive_buffer.map_or(0, |buffer| copy_data(body, behind, data, &buffer.sink));

@@ -7,7 +7,7 @@
 use std::mem;
 
 use super::call::Reply;
-use super::reply::{Incoming, Judged, judge, whole, xid_of};
+use super::reply::{Incoming, Verdict, judge, whole, xid_of};
 use super::state::ReplyContext;
 use super::wire::Socket;
 use smallvec::SmallVec;
@@ -22,7 +22,8 @@ const STAGING_BYTES: usize = 64 << 10;
 /// arrive in it must be copied.
 const STAGING_SHORT_BYTES: usize = 4 << 10;
 
-/// Length of a reply's beginning in which its data must be located; otherwise the whole reply is collected.
+/// Maximum length of a reply's beginning that is examined to locate its data. If that is not enough, the
+/// whole reply is collected.
 const HEAD_BYTES_MAX: usize = 4 << 10;
 
 /// Receiving side of one connection.
@@ -281,7 +282,7 @@ impl ReplyReader {
         (0, Some(Step::Reply(Incoming { xid, outcome: Ok(reply), copied_bytes })))
     }
 
-    /// Moves unprocessed bytes to the front of the staging buffer, if little space is left behind them.
+    /// Moves unprocessed bytes to the front of the staging buffer, if little space is left after them.
     fn make_space(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -294,8 +295,8 @@ impl ReplyReader {
     }
 }
 
-/// Begins a partly received record. Returns the stage for its remainder, and a step if already determined;
-/// `None` if more bytes are needed.
+/// Begins a partly received record. Returns the stage for its remainder, and the next step if it is already
+/// determined; `None` if more bytes are needed.
 fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(ReadStage, Option<Step>)> {
     let xid = xid_of(body)?;
     let missing = body_bytes.saturating_sub(body.len());
@@ -308,13 +309,13 @@ fn begin(body: &[u8], body_bytes: usize, lookup: Lookup<'_>) -> Option<(ReadStag
     };
     let Some(receive_buffer) = receive_buffer else { return collect(spare) };
     match judge(body, body_bytes, Some(&receive_buffer)) {
-        Judged::More if body.len() < HEAD_BYTES_MAX => None,
-        Judged::More | Judged::Plain { .. } => collect(spare),
-        Judged::Failed(failure) => {
+        Verdict::More if body.len() < HEAD_BYTES_MAX => None,
+        Verdict::More | Verdict::Plain { .. } => collect(spare),
+        Verdict::Failed(failure) => {
             let incoming = Incoming { xid, outcome: Err(failure), copied_bytes: 0 };
             Some((ReadStage::Skip { bytes: missing }, Some(Step::Reply(incoming))))
         }
-        Judged::Data { results_at, range } => {
+        Verdict::Data { results_at, range } => {
             let received_results = body.get(results_at..).unwrap_or_default();
             if received_results.len() < range.start {
                 return if body.len() < HEAD_BYTES_MAX { None } else { collect(spare) };

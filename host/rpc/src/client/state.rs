@@ -12,7 +12,7 @@ use super::call::{ReceiveBuffer, Reply};
 use super::call_entry::{CallEntry, CallState, NewCall};
 use super::connection::Connection;
 use super::counters::Counts;
-use super::error::{Callee, Failure, Garbage};
+use super::error::{Callee, Failure, InvalidReply};
 use super::finished::Finished;
 use super::limit::Limit;
 use super::options::{Options, Target, Transport};
@@ -21,8 +21,8 @@ use super::reply_reader::ProtocolError;
 use super::round_trip::RoundTrip;
 use super::timers::Timers;
 
-/// Number of newer spare entries required before one is reused: the waiter of its outcome may still be using
-/// it.
+/// Number of newer spare entries that there must be before an entry is reused: the waiter of its outcome may
+/// still be using it.
 const SPARE_MIN: usize = 8;
 
 /// Maximum number of entries and of buffers retained for reuse.
@@ -292,12 +292,12 @@ impl ClientState {
         }
         let entry = self.calls.get(&fault.xid).filter(|entry| entry.can_be_answered(index));
         let Some(procedure) = entry.map(|entry| entry.procedure) else { return false };
-        let failure = Failure::Garbage(Garbage::Record(fault.why));
+        let failure = Failure::InvalidReply(InvalidReply::Record(fault.why));
         self.end(fault.xid, Err(failure.of(self.callee(procedure))), now, finished);
         true
     }
 
-    /// Ends a call, now or once the sending thread has finished with its memory.
+    /// Ends a call, now or once the sending thread no longer uses its memory.
     pub(super) fn end(&mut self, xid: u32, outcome: Outcome, now: Instant, finished: &mut Finished) {
         let Some(entry) = self.calls.get_mut(&xid) else { return };
         let index = entry.connection;
@@ -418,7 +418,8 @@ pub(super) const SILENT: Duration = Duration::from_secs(2);
 /// Silence of the server after which it is reported as not responding.
 pub(super) const NOT_RESPONDING: Duration = Duration::from_secs(5);
 
-/// A hash of transaction ids. They are sequential, and not chosen by the server: spreading them is enough.
+/// A hash of transaction ids, which are sequential and not chosen by the server, so that spreading them is
+/// enough.
 #[derive(Default)]
 pub(super) struct XidHasher(u64);
 

@@ -22,7 +22,7 @@ impl Source {
     pub fn find(location: &Location, opener: &mut Opener, is_tree: bool) -> Result<Self, Failure> {
         let (end, last) = if is_tree { (End::Name, Last::Keep) } else { (End::Target, Last::Follow) };
         let place = opener.open(location, end)?;
-        let node = place.found(last)?;
+        let node = place.find_or_fail(last)?;
         let attr = block_on(node.attr()).map_err(|error| place.cannot("get attributes of", &error))?;
         Ok(Self { place, node, name: own_name(location), file_type: attr.file_type })
     }

@@ -80,7 +80,7 @@ fn an_absent_server_is_told_from_one_that_refuses() {
     assert!(matches!(connect(&path, &TestHost::options("/")), Err(ConnectError::Away { .. })));
     let other = dir.path().join("other");
     let _stream = std::os::unix::net::UnixListener::bind(&other).expect("a socket of another kind");
-    assert!(matches!(connect(&other, &TestHost::options("/")), Err(ConnectError::NotLinks { .. })));
+    assert!(matches!(connect(&other, &TestHost::options("/")), Err(ConnectError::NotALinkSocket { .. })));
 }
 
 /// A stopped server: it accepts no connection, and the backlog is full or the hello is not read.

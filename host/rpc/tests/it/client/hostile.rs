@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tombolo_host_rpc::client::{CallError, Garbage, Options, Transport};
+use tombolo_host_rpc::client::{CallError, InvalidReply, Options, Transport};
 use tombolo_mem::Buffer;
 use tombolo_wire_rpc::{Accepted, AuthStat, Rejected, ReplyHeader, Xid};
 use tombolo_wire_xdr::{Encode, Encoder};
@@ -50,14 +50,14 @@ fn a_malformed_reply_fails_its_own_call() {
         }),
         // A call, not a reply.
         (&|xid| [xid.to_be_bytes(), [0; 4], [0; 4]].concat(), |error| {
-            matches!(error, CallError::Garbage { why: Garbage::Header(_), .. })
+            matches!(error, CallError::InvalidReply { why: InvalidReply::Header(_), .. })
         }),
         // Truncated.
         (&|xid| message(xid, b"")[..20].to_vec(), |error| {
-            matches!(error, CallError::Garbage { why: Garbage::Header(_), .. })
+            matches!(error, CallError::InvalidReply { why: InvalidReply::Header(_), .. })
         }),
         (&|xid| xid.to_be_bytes().to_vec(), |error| {
-            matches!(error, CallError::Garbage { why: Garbage::Header(_), .. })
+            matches!(error, CallError::InvalidReply { why: InvalidReply::Header(_), .. })
         }),
     ];
     for (reply, is_right) in rows {
@@ -97,7 +97,7 @@ fn oversized_record_fails_its_call_and_resends_others() {
         script.bring(&line, &too_long(calls[0].xid.to_be_bytes())[form]);
         assert!(first.is_ready());
         let error = first.wait().expect_err("beyond the limit");
-        assert!(matches!(error, CallError::Garbage { why: Garbage::Record(_), .. }), "{error}");
+        assert!(matches!(error, CallError::InvalidReply { why: InvalidReply::Record(_), .. }), "{error}");
         assert!(line.is_shut_down() && !other.is_ready());
         script.pass(Duration::from_millis(100));
         let next = script.line(1);
@@ -117,7 +117,7 @@ fn oversized_record_fails_partly_sent_call() {
     let pending = write(&script.client, vec![7; 10_000]);
     script.bring(&line, &too_long(0xffff_fff1_u32.to_be_bytes())[0]);
     assert!(pending.is_ready());
-    assert!(matches!(pending.wait(), Err(CallError::Garbage { why: Garbage::Record(_), .. })));
+    assert!(matches!(pending.wait(), Err(CallError::InvalidReply { why: InvalidReply::Record(_), .. })));
     assert!(line.is_shut_down());
     script.pass(Duration::from_millis(99));
     assert_eq!(script.line_count(), 1, "connecting anew is in no hurry");
@@ -166,7 +166,10 @@ fn unrequested_data_fail_the_call_without_side_effects() {
                 reply.chunks(999).for_each(|piece| script.bring(&line, piece));
             }
             let error = pending.wait().expect_err("garbage");
-            assert!(matches!(error, CallError::Garbage { why: Garbage::Data { .. }, .. }), "{error}");
+            assert!(
+                matches!(error, CallError::InvalidReply { why: InvalidReply::Data { .. }, .. }),
+                "{error}"
+            );
             assert!(buffer.as_slice().expect("it was let go").iter().all(|byte| *byte == 0));
             script.bring(&line, &calls[2].reply(b"fine"));
             assert_eq!(after.wait().expect("a reply").results, b"fine", "the stream goes on");

@@ -13,7 +13,7 @@ use tombolo_host_links::EndReason;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_host_rpc::client::{
-    Call, CallError, DataLocation, Garbage, Options, ReceiveBuffer, Recovery, Reply, RpcClient,
+    Call, CallError, DataLocation, InvalidReply, Options, ReceiveBuffer, Recovery, Reply, RpcClient,
 };
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, ReplyMessage, Route};
 use tombolo_mem::Buffer;
@@ -23,9 +23,9 @@ use tombolo_wire_rpc::{Credential, ReplyHeader, Xid};
 use tombolo_wire_xdr::Encoder;
 
 /// Reply to the call with this xid: kind, body, frame.
-type InvalidReply = fn(Xid) -> (u32, [u8; 48], Vec<u8>);
+type FaultyReply = fn(Xid) -> (u32, [u8; 48], Vec<u8>);
 
-struct InvalidServer(InvalidReply);
+struct InvalidServer(FaultyReply);
 
 impl Service for InvalidServer {
     fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
@@ -55,7 +55,7 @@ fn success(xid: Xid) -> Vec<u8> {
 const FRAME: ReplyMessage = ReplyMessage::Reply { placed_bytes: 0 };
 
 /// Calls the violating server; returns the outcome and the reason of the link's end.
-fn ask(reply: InvalidReply, call: Call<'_>) -> (Result<Reply, CallError>, Option<EndReason>) {
+fn ask(reply: FaultyReply, call: Call<'_>) -> (Result<Reply, CallError>, Option<EndReason>) {
     let server = LinkServer::of(Arc::new(InvalidServer(reply)), LinkPlan::default());
     let options =
         Options { recovery: Recovery::Soft, timeout: Duration::from_secs(20), ..Options::default() };
@@ -63,18 +63,18 @@ fn ask(reply: InvalidReply, call: Call<'_>) -> (Result<Reply, CallError>, Option
     (client.call(call, |_| ()).wait(), server.client_end())
 }
 
-fn violation_of(reply: InvalidReply) -> Garbage {
+fn violation_of(reply: FaultyReply) -> InvalidReply {
     let (outcome, end) = ask(reply, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
     assert!(matches!(end, Some(EndReason::ProtocolError(_))), "the link goes on: {end:?}");
     match outcome {
-        Err(CallError::Garbage { why, .. }) => why,
+        Err(CallError::InvalidReply { why, .. }) => why,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_message_that_is_no_reply_cuts_the_link() {
-    let replies: [InvalidReply; 5] = [
+    let replies: [FaultyReply; 5] = [
         |xid| (5, said(FRAME, &success(xid)).1, success(xid)),
         |xid| (said(FRAME, &[]).0, [0xff; 48], success(xid)),
         |xid| said(ReplyMessage::Reply { placed_bytes: 101 }, &success(xid)),
@@ -86,23 +86,26 @@ fn a_message_that_is_no_reply_cuts_the_link() {
         },
     ];
     for reply in replies {
-        assert_eq!(violation_of(reply), Garbage::Link);
+        assert_eq!(violation_of(reply), InvalidReply::Link);
     }
 }
 
 #[test]
 fn invalid_reply_is_refused() {
-    assert_eq!(violation_of(|xid| said(FRAME, &success(Xid(xid.0.wrapping_add(1))))), Garbage::OtherCall);
-    assert_eq!(violation_of(|_| said(FRAME, &[])), Garbage::OtherCall, "not even a number");
-    assert!(matches!(violation_of(|xid| said(FRAME, &success(xid)[..20])), Garbage::Header(_)));
-    assert_eq!(violation_of(|_| said(ReplyMessage::Silence, &[])), Garbage::Silence);
+    assert_eq!(
+        violation_of(|xid| said(FRAME, &success(Xid(xid.0.wrapping_add(1))))),
+        InvalidReply::OtherCall
+    );
+    assert_eq!(violation_of(|_| said(FRAME, &[])), InvalidReply::OtherCall, "not even a number");
+    assert!(matches!(violation_of(|xid| said(FRAME, &success(xid)[..20])), InvalidReply::Header(_)));
+    assert_eq!(violation_of(|_| said(ReplyMessage::Silence, &[])), InvalidReply::Silence);
     assert_eq!(
         violation_of(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 50 }, &[])),
-        Garbage::BufferTooSmall
+        InvalidReply::BufferTooSmall
     );
     assert_eq!(
         violation_of(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: u32::MAX }, &[])),
-        Garbage::BufferTooSmall
+        InvalidReply::BufferTooSmall
     );
 }
 
@@ -111,13 +114,13 @@ fn ever_larger_buffer_requests_are_refused() {
     // The same length each time, which the second call provides.
     assert_eq!(
         violation_of(|_| said(ReplyMessage::BufferTooSmall { needed_bytes: 8192 }, &[])),
-        Garbage::BufferTooSmall
+        InvalidReply::BufferTooSmall
     );
     // A larger one each time.
     static WANTED: AtomicU32 = AtomicU32::new(1000);
-    let more: InvalidReply =
+    let more: FaultyReply =
         |_| said(ReplyMessage::BufferTooSmall { needed_bytes: WANTED.fetch_add(1, Ordering::SeqCst) }, &[]);
-    assert_eq!(violation_of(more), Garbage::BufferTooSmall);
+    assert_eq!(violation_of(more), InvalidReply::BufferTooSmall);
     assert_eq!(WANTED.load(Ordering::SeqCst), 1002, "it was asked twice");
 }
 
@@ -188,10 +191,13 @@ fn reply_data_land_in_the_receive_buffer_or_fail() {
     ];
     for find in finds {
         let receive_buffer = Some(ReceiveBuffer { sink: buffer.sink(0..100), find });
-        let reply: InvalidReply =
+        let reply: FaultyReply =
             |xid| said(ReplyMessage::Reply { placed_bytes: 4 }, &[&*success(xid), &[1; 200]].concat());
         let (outcome, end) = ask(reply, Call { receive_buffer, ..Call::new(1, Credential::None) });
-        assert!(matches!(outcome, Err(CallError::Garbage { why: Garbage::Data { .. }, .. })), "{outcome:?}");
+        assert!(
+            matches!(outcome, Err(CallError::InvalidReply { why: InvalidReply::Data { .. }, .. })),
+            "{outcome:?}"
+        );
         assert!(matches!(end, Some(EndReason::ProtocolError(_))), "the link goes on: {end:?}");
     }
     assert!(buffer.as_slice().is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0)), "nothing was copied");
@@ -200,7 +206,7 @@ fn reply_data_land_in_the_receive_buffer_or_fail() {
 #[test]
 fn a_reply_may_be_divided_in_any_way() {
     // The last byte of the header and all data are in the reply buffer.
-    let reply: InvalidReply = |xid| said(ReplyMessage::Reply { placed_bytes: 100 }, &success(xid)[..23]);
+    let reply: FaultyReply = |xid| said(ReplyMessage::Reply { placed_bytes: 100 }, &success(xid)[..23]);
     let (outcome, end) = ask(reply, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
     assert_eq!(outcome.expect("a reply").results, [0; 99]);
     assert_eq!(end, None);
