@@ -20,7 +20,7 @@ pub struct Lines {
     region: Region,
 }
 
-// SAFETY: an address inside `region`, which is itself Send; all access is atomic.
+// SAFETY: the pointer is an address inside `region`, which is itself Send; all access to it is atomic.
 unsafe impl Send for Lines {}
 // SAFETY: as above.
 unsafe impl Sync for Lines {}
@@ -55,8 +55,9 @@ impl Lines {
         self.region.is_poisoned()
     }
 
-    /// Returns the address of a line, for an instruction that monitors it. The number wraps. Valid while
-    /// these lines live; others may write to it, so it must never become a reference.
+    /// Returns the address of a line, for an instruction that monitors it. The number wraps. The address is
+    /// valid while these lines live; others may write to the line, so the address must never become a
+    /// reference.
     #[inline]
     pub fn address(&self, line: usize) -> *const u8 {
         // SAFETY: the masked number is less than the count of lines that `new` verified to be inside the
@@ -81,7 +82,8 @@ impl Lines {
         // SAFETY: the masked number is less than the count of lines that `new` verified to be inside the
         // region.
         let line = unsafe { self.start.add(line & self.mask) };
-        // SAFETY: aligned to a line, kept alive by `region`; an atomic may be changed by others at any time.
+        // SAFETY: the address is aligned to a line, and `region` keeps it alive; an atomic may be changed by
+        // others at any time.
         let line = unsafe { line.as_ref() };
         &line[word % WORDS_PER_LINE]
     }
@@ -116,13 +118,13 @@ impl LinesMut {
         self.0.word(line, word).fetch_add(n, order)
     }
 
-    /// Prefetches a line for writing, taking it from other processors. The number wraps. No observable
-    /// effect.
+    /// Prefetches a line for writing, taking it from other processors. The number wraps. This has no
+    /// observable effect.
     #[inline(always)]
     pub fn claim(&self, line: usize) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint without observable effects, which faults at no address. Processors without it ignore
-        // it.
+        // SAFETY: the instruction is a hint without observable effects, which faults at no address.
+        // Processors that do not support it ignore it.
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) self.address(line), options(nostack, preserves_flags));
         }

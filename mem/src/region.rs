@@ -74,13 +74,13 @@ macro_rules! atomic_access {
         #[inline]
         pub fn $load(&self, offset: usize, order: Ordering) -> Result<$word, OutOfBounds> {
             let at = self.aligned_span(offset, size_of::<$word>(), size_of::<$word>())?;
-            // SAFETY: inside the region, aligned, and alive as long as `self` is borrowed; an atomic may be
-            // changed by others at any time.
+            // SAFETY: the address is inside the region, aligned, and alive as long as `self` is borrowed; an
+            // atomic may be changed by others at any time.
             Ok(unsafe { <$atomic>::from_ptr(at.cast()) }.load(order))
         }
 
         #[doc = concat!("Stores ", $what, " in the host's byte order, in one access.")]
-        /// Fails outside of the region, on a read-only one, and at a misaligned address. `order` must be
+        /// Fails outside of the region, on a read-only region, and at a misaligned address. `order` must be
         /// valid for stores.
         #[inline]
         pub fn $store(&self, offset: usize, value: $word, order: Ordering) -> Result<(), OutOfBounds> {
@@ -136,7 +136,7 @@ impl Region {
             Access::Read => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
-        // SAFETY: a new shared mapping at an address chosen by the kernel touches no memory in use.
+        // SAFETY: a new shared mapping at an address that the kernel chooses affects no memory in use.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -231,8 +231,8 @@ impl Region {
     #[inline]
     pub fn set_bits(&self, offset: usize, bits: u8, order: Ordering) -> Result<(), OutOfBounds> {
         let at = self.writable_span(offset, 1)?;
-        // SAFETY: inside the region, which is writable and alive as long as `self` is borrowed; an atomic may
-        // be changed by others at any time.
+        // SAFETY: the address is inside the region, which is writable and alive as long as `self` is
+        // borrowed; an atomic may be changed by others at any time.
         unsafe { AtomicU8::from_ptr(at) }.fetch_or(bits, order);
         Ok(())
     }
@@ -250,8 +250,8 @@ impl Region {
         self.writable(offset, size_of::<u64>())?;
         let at = self.aligned_span(offset, size_of::<u64>(), size_of::<u64>())?;
         let replaced = |value: u64| Some(value & !mask | bits & mask);
-        // SAFETY: inside the region, which is writable and alive as long as `self` is borrowed, and aligned;
-        // an atomic may be changed by others at any time.
+        // SAFETY: the address is aligned and inside the region, which is writable and alive as long as `self`
+        // is borrowed; an atomic may be changed by others at any time.
         let before =
             unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_update(order, Ordering::Acquire, replaced);
         // The closure never refuses.
@@ -317,8 +317,9 @@ impl Region {
         if matches!(span.owner, Owner::Mapping(_)) {
             return None;
         }
-        // SAFETY: heap memory, initialised at its allocation, and `get_mut` proved that no sink, source or
-        // other region references it; the slice borrows `self`, so none can be created while it lives.
+        // SAFETY: the span is heap memory, initialised at its allocation, and `get_mut` proved that no sink,
+        // source or other region references it; the slice borrows `self`, so none can be created while it
+        // lives.
         Some(unsafe { std::slice::from_raw_parts_mut(span.start.as_ptr(), span.len) })
     }
 
@@ -357,19 +358,21 @@ impl Drop for Span {
             Owner::Empty => {}
             // SAFETY: allocated in `Region::heap` with this layout, and freed once.
             Owner::Heap(layout) => unsafe { alloc::dealloc(self.start.as_ptr(), *layout) },
-            // SAFETY: mapped by `map_pages` with this length; the last reference is gone.
+            // SAFETY: `map_pages` has mapped this length at the address, and the last reference is dropped.
             Owner::Pages => unsafe {
                 libc::munmap(self.start.as_ptr().cast(), self.len);
             },
             Owner::Vec { capacity } => {
-                // SAFETY: the parts of a vector that `From<Vec<u8>>` took apart, reassembled once.
+                // SAFETY: these are the parts of a vector that `From<Vec<u8>>` took apart, and they are
+                // reassembled only once.
                 drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, *capacity) });
             }
             Owner::Mapping(mapping) => {
                 // Retracted first: the fault handler must not mistake a later mapping at this address for
                 // this one.
                 mapping.slot.retract();
-                // SAFETY: mapped in `Region::map_for` with this length; the last reference is gone.
+                // SAFETY: `Region::map_for` has mapped this length at the address, and the last reference is
+                // dropped.
                 unsafe { libc::munmap(mapping.start.as_ptr().cast(), mapping.len) };
             }
         }
@@ -380,7 +383,7 @@ impl Drop for Span {
 fn map_pages(len: usize) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new private mapping at an address chosen by the kernel touches no memory in use.
+    // SAFETY: a new private mapping at an address that the kernel chooses affects no memory in use.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     if address == libc::MAP_FAILED { None } else { NonNull::new(address.cast()) }
 }

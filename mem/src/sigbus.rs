@@ -38,7 +38,7 @@ struct Entry {
 pub(crate) struct Registration(&'static Entry);
 
 impl Registration {
-    /// Allocates an entry; `None` if there is none left. Installs the handler at the first call.
+    /// Allocates an entry. Returns `None` if no entry is left. Installs the handler at the first call.
     pub(crate) fn take() -> io::Result<Option<Registration>> {
         if let Err(code) = HANDLER.get_or_init(install) {
             return Err(io::Error::from_raw_os_error(*code));
@@ -104,20 +104,22 @@ impl Entry {
 /// The former action of SIGBUS. Written once, before the handler can run, and only read afterwards.
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
-// SAFETY: see above: the only write happens inside `HANDLER.get_or_init`, before our handler is installed.
+// SAFETY: the only write happens inside `HANDLER.get_or_init`, before our handler is installed.
 unsafe impl Sync for Previous {}
 
 fn install() -> Result<(), i32> {
     let failed = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
     let previous = PREVIOUS.0.get().cast::<libc::sigaction>();
-    // SAFETY: only queries the current action; `previous` has space for it, and nothing else reads it yet.
+    // SAFETY: the call only queries the current action; `previous` has space for it, and nothing else reads
+    // it yet.
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), previous) } != 0 {
         return Err(failed());
     }
     // SAFETY: all zero bytes is a valid `sigaction`: default action, empty mask, no flags.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = on_sigbus as *const () as usize;
-    // On the alternative stack, because the previous handler may be the one that reports stack overflows.
+    // The handler runs on the alternative stack, because the previous handler may be the one that reports
+    // stack overflows.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: `action` is complete, and `on_sigbus` has the signature required by SA_SIGINFO.
     if unsafe { libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()) } != 0 {
@@ -152,8 +154,8 @@ fn recover(info: *const libc::siginfo_t) -> bool {
     let found = TABLE.iter().find_map(|entry| Some((entry, entry.read().filter(hit)?)));
     let Some((entry, (start, len))) = found else { return false };
     entry.poisoned.store(true, Ordering::Release);
-    // SAFETY: replaces pages of our own mapping, which the faulting thread keeps alive; they are only ever
-    // accessed by raw copies, which may read any bytes.
+    // SAFETY: the call replaces pages of this process's own mapping, which the faulting thread keeps alive.
+    // Only raw copies, which may read any bytes, access these pages.
     let mapped = unsafe {
         libc::mmap(
             start as *mut libc::c_void,
@@ -183,12 +185,14 @@ fn call_previous(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut 
         }
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
             type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-            // SAFETY: installed by sigaction with SA_SIGINFO, so it is a function of this type.
+            // SAFETY: the handler was installed by sigaction with SA_SIGINFO, so it is a function of this
+            // type.
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: installed by sigaction without SA_SIGINFO, so it is a function of this type.
+            // SAFETY: the handler was installed by sigaction without SA_SIGINFO, so it is a function of this
+            // type.
             let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
             handler(signal);
         }

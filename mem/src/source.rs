@@ -74,7 +74,7 @@ impl Source {
     }
 
     /// Returns the region, if all bytes are in a single one, and the offset and length of each part in it, in
-    /// order. For callers that can refer another process to the region, instead of copying.
+    /// order. Used by callers that can pass another process references to the region instead of copying.
     pub fn within(&self) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
         self.0.within()
     }

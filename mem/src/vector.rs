@@ -67,7 +67,7 @@ impl Vector {
         }
         self.len += len;
         match self.segments.last_mut() {
-            // A guest's pages are often adjacent: one longer segment is cheaper everywhere.
+            // A guest's pages are often adjacent, and one longer segment is cheaper in all later steps.
             Some(last) if last.ptr.wrapping_add(last.len) == ptr && region.holds(last.ptr) => last.len += len,
             _ => self.segments.push(Segment { ptr, len }),
         }
@@ -199,8 +199,8 @@ impl Vector {
 }
 
 impl Segment {
-    /// Copies the first bytes to `out`, as many as exist and fit; returns how many. Others may write to them
-    /// concurrently.
+    /// Copies the first bytes to `out`, as many as exist and fit, and returns their number. Others may write
+    /// to the bytes concurrently.
     ///
     /// # Safety
     /// The segment's vector must be alive.

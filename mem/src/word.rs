@@ -12,7 +12,7 @@ pub struct Word {
     region: Region,
 }
 
-// SAFETY: an address inside `region`, which is itself Send; all access is atomic.
+// SAFETY: `at` is an address inside `region`, which is itself Send; all access to it is atomic.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
@@ -31,8 +31,8 @@ impl Word {
         self.atomic().load(order)
     }
 
-    /// Returns the address, for a system call that reads it. Valid while this word lives; others may write to
-    /// it, so it must never become a reference.
+    /// Returns the word's address, for a system call that reads the word. The address is valid while this
+    /// word lives; others may write to the word, so the address must never become a reference.
     pub fn address(&self) -> *const u32 {
         self.at.as_ptr().cast_const().cast()
     }
@@ -68,7 +68,7 @@ impl WordMut {
     }
 
     /// Replaces the value `current` by `new` atomically, with sequentially consistent ordering. Returns
-    /// `true` if it was `current`.
+    /// `true` if the value was `current`.
     pub fn replace(&self, current: u32, new: u32) -> bool {
         self.0.atomic().compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }

@@ -48,8 +48,8 @@ pub trait DoorbellWord {
     /// Returns the value.
     fn load(&self, order: Ordering) -> u32;
 
-    /// Sleeps while the value is `expected`, until [woken](DoorbellWordMut::wake), for at most `timeout`. May
-    /// return spuriously.
+    /// Sleeps while the value is `expected`, until [woken](DoorbellWordMut::wake), for at most `timeout`. It
+    /// may return for no reason.
     fn wait(&self, expected: u32, timeout: Option<Duration>) -> SleepOutcome;
 
     /// Wakes a sleeper.
@@ -80,7 +80,7 @@ pub enum SleepOutcome {
     Woken,
     /// The timeout expired.
     TimedOut,
-    /// Sleeping is not possible: the memory lost its file, or the system forbids it.
+    /// Sleeping is not possible: the memory's file was truncated, or the system forbids the call.
     Unsupported,
 }
 

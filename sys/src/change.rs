@@ -32,9 +32,9 @@ pub fn permissions(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     }
 }
 
-/// Sets user and group, where given. The kernel clears set-user-id bits, for every caller.
+/// Sets the user and the group that are given. The kernel clears set-user-id bits, for every caller.
 pub fn owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-    // The kernel interprets the number with all bits set as "unchanged"; it is no id.
+    // The number with all bits set is no id: the kernel interprets it as "unchanged".
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
         return Err(Errno::INVAL);
     }

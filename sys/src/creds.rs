@@ -92,7 +92,7 @@ pub fn assume(identity: Identity<'_>, checks: Checks) -> Result<Assumed> {
 }
 
 /// Drops the right to keep set-user-id and set-group-id bits on a write or truncation until the guard is
-/// dropped, as for an unprivileged thread. No effect for a thread without the right.
+/// dropped, as if the thread were unprivileged. It has no effect for a thread without the right.
 pub fn without_set_id() -> Result<WithoutSetId> {
     let sets = thread::capabilities(None)?;
     if sets.effective.contains(CapabilitySet::FSETID) {
@@ -142,8 +142,7 @@ impl Drop for Assumed {
         let gid = !self.undo.gid || thread::set_thread_res_gid(None, Gid::from_raw(own.gid), None).is_ok();
         let groups = !self.undo.groups || set_groups(&own.groups).is_ok();
         if !(uid && gid && groups) {
-            // A thread that is stuck with foreign rights must not serve requests; there is no safe way to
-            // continue.
+            // A thread that cannot drop another user's rights must not serve requests, so the process ends.
             std::process::abort();
         }
     }
@@ -155,7 +154,7 @@ struct Own {
     groups: Vec<u32>,
 }
 
-/// Returns the identity of the process at the first call. A program drops its privileges before it serves.
+/// Returns the identity of the process at the first call. A program drops its privileges before that call.
 fn own() -> &'static Own {
     static OWN: OnceLock<Own> = OnceLock::new();
     OWN.get_or_init(|| Own {

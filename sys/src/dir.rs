@@ -49,8 +49,8 @@ impl Listing {
     pub fn fill(&mut self, dir: BorrowedFd<'_>) -> Result<bool> {
         self.filled = 0;
         self.filled = retry(|| {
-            // SAFETY: the kernel writes at most the given length to the buffer, which is exclusively ours
-            // during the call.
+            // SAFETY: the kernel writes at most the given length to the buffer, which this function borrows
+            // exclusively during the call.
             let outcome = unsafe {
                 libc::syscall(
                     libc::SYS_getdents64,
@@ -98,7 +98,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 /// Returns `true` if an open directory can be moved to a position. The kernel refuses offsets of 2^63 and
-/// above, because it takes them for negative ones, although file systems behind NFS and FUSE return such, and
+/// above, because it treats them as negative, although file systems behind NFS and FUSE return such, and
 /// reading on from them works.
 pub fn can_seek(place: Cookie) -> bool {
     i64::try_from(place.0).is_ok()

@@ -49,8 +49,8 @@ impl Epoll {
         sys::create(CreateFlags::CLOEXEC).map(Self)
     }
 
-    /// Watches a descriptor; its events have the token. It leaves the set when removed, or when its last
-    /// duplicate is closed. EPERM for a descriptor that cannot be polled.
+    /// Watches a descriptor, whose events have the token. The descriptor stays in the set until it is
+    /// removed, or its last duplicate is closed. EPERM for a descriptor that cannot be polled.
     pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
         let flags = match interest {
             Interest::Readable => EventFlags::IN,

@@ -71,12 +71,12 @@ impl Fanotify {
         // SAFETY: the call takes two numbers.
         let outcome = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as libc::c_uint) };
         let number = i32::try_from(check(outcome.into())?).map_err(|_| Errno::BADF)?;
-        // SAFETY: the kernel has just created this descriptor for us, and nothing else knows it.
+        // SAFETY: the kernel has just created this descriptor for this call, and no other owner has it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(number) }))
     }
 
-    /// Adds the file system that contains `root`. ENODEV, EOPNOTSUPP or EXDEV for one whose files are not
-    /// distinguishable by handle (overlayfs, a subvolume of btrfs).
+    /// Adds the file system that contains `root`. ENODEV, EOPNOTSUPP or EXDEV for a file system whose files
+    /// are not distinguishable by handle (overlayfs, a subvolume of btrfs).
     pub fn add_file_system(&self, root: BorrowedFd<'_>) -> Result<()> {
         let wanted = EventMask::all().difference(EventMask::OVERFLOW | EventMask::DELETE_SELF);
         self.mark(libc::FAN_MARK_FILESYSTEM, wanted, root, c".")

@@ -39,8 +39,8 @@ pub fn clone(device: BorrowedFd<'_>) -> Result<OwnedFd> {
 /// `_IOR(229, 0, uint32_t)`.
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 
-/// Returns `true` if this process may register backing files: only the superuser may, since they are not
-/// visible from outside.
+/// Returns `true` if this process may register backing files: only the superuser may, because tools such as
+/// lsof(8) do not show backing files.
 pub fn may_back() -> bool {
     let held = rustix::thread::capabilities(None);
     held.is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
@@ -130,7 +130,8 @@ fn spans(segments: impl Iterator<Item = Segment>) -> Spans {
     segments.map(|segment| libc::iovec { iov_base: segment.ptr.cast(), iov_len: segment.len }).collect()
 }
 
-/// Mounts a connection; needs CAP_SYS_ADMIN. `options` are those of fuse(8) except `fd`, which is added.
+/// Mounts a connection; needs CAP_SYS_ADMIN. `options` are the options of fuse(8) except `fd`, which this
+/// function adds.
 pub fn mount(
     device: BorrowedFd<'_>,
     source: &str,
@@ -152,7 +153,7 @@ pub fn remount(target: &Path, flags: MountFlags) -> Result<()> {
 /// connection. If the helper refuses, the error contains its message.
 pub fn mount_by_helper(target: &Path, options: &str) -> std::io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
-    // The helper sends the descriptor over the socket whose number it is passed: its standard input.
+    // The helper sends the descriptor over the socket whose number is in its environment: its standard input.
     let helper = Command::new("fusermount3")
         .arg("-o")
         .arg(options)

@@ -36,7 +36,7 @@ impl<'a> Gather<'a> {
         self.push(bytes.as_ptr().cast_mut(), bytes.len());
     }
 
-    /// Adds bytes that others may change concurrently: some mix of old and new ones is sent.
+    /// Adds bytes that others may change concurrently: the bytes sent are then a mix of old and new ones.
     pub fn source(&mut self, source: &'a Source) {
         for segment in source.segments() {
             self.push(segment.ptr, segment.len);

@@ -66,7 +66,7 @@ impl FileHandle {
         self.bytes().chunks_exact(number.len()).any(|word| word == number)
     }
 
-    /// Returns the inode number, for known kinds of handles: those of ext4, f2fs, xfs, btrfs and tmpfs.
+    /// Returns the inode number, for the kinds of handles of ext4, f2fs, xfs, btrfs and tmpfs.
     pub fn inode(&self) -> Option<u64> {
         /// `FILEID_INO32_GEN`, `FILEID_INO64_GEN`, `FILEID_BTRFS_WITHOUT_PARENT` (include/linux/exportfs.h).
         const INO32: i32 = 1;
@@ -85,7 +85,7 @@ impl FileHandle {
 
     /// Opens the file on the file system of `mount`.
     ///
-    /// ESTALE if the file is gone, EPERM without CAP_DAC_READ_SEARCH. May block on disk I/O.
+    /// ESTALE if the file no longer exists, EPERM without CAP_DAC_READ_SEARCH. May block on disk I/O.
     pub fn open(&self, mount: BorrowedFd<'_>, flags: OpenFlags) -> Result<OwnedFd> {
         let mut raw = RawHandle { len: 0, kind: self.kind(), bytes: [0; HANDLE_MAX_LEN] };
         let bytes = self.bytes();
@@ -95,15 +95,15 @@ impl FileHandle {
         let mut tries = REUSE_TRIES;
         let fd = loop {
             match retry(|| open_raw(mount, &raw, flags)) {
-                // ext4 returns this while the inode number is being reassigned to another file; a moment
-                // later it returns ESTALE.
+                // ext4 returns ENOMEM while the inode number is being reassigned to another file, and ESTALE
+                // a moment later.
                 Err(Errno::NOMEM) if tries > 0 => tries -= 1,
                 outcome => break outcome?,
             }
             std::thread::yield_now();
         };
         let number = i32::try_from(fd).map_err(|_| Errno::BADF)?;
-        // SAFETY: the kernel has just created this descriptor for us, and nothing else knows its number.
+        // SAFETY: the kernel has just created this descriptor for this call, and no other owner has it.
         Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 }
@@ -116,7 +116,7 @@ impl std::fmt::Debug for FileHandle {
     }
 }
 
-/// Maximum number of retries while a new file replaces the old one: far longer than that takes.
+/// Maximum number of retries while a new file replaces the old one, which takes a much shorter time.
 const REUSE_TRIES: u32 = 1000;
 
 fn open_raw(mount: BorrowedFd<'_>, handle: &RawHandle, flags: OpenFlags) -> Result<usize> {

@@ -17,7 +17,7 @@ pub enum LockKind {
     Exclusive,
 }
 
-/// A byte range; a `len` of 0 extends to the end of the file, wherever that will be.
+/// A byte range; with a `len` of 0 it extends to the end of the file, wherever that will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRange {
     /// The first byte.

@@ -37,7 +37,8 @@ impl Former {
     /// EPERM without CAP_SYS_ADMIN and CAP_SYS_CHROOT.
     pub fn restore_namespace(self) -> Result<()> {
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
-        // The root directory is now that of the namespace, but may have been another one (chroot(2)).
+        // setns(2) has set the root directory to that of the namespace; the former one may have been another
+        // (chroot(2)).
         rustix::process::fchdir(&self.root)?;
         rustix::process::chroot(".")?;
         rustix::process::fchdir(&self.working)
@@ -49,8 +50,8 @@ impl Former {
 /// EPERM without CAP_SYS_ADMIN.
 pub fn unshare() -> Result<Former> {
     let former = Former::of_this_thread()?;
-    // SAFETY: only CLONE_NEWNS, which also unshares root and working directory from other threads: no
-    // descriptor or memory of theirs is affected.
+    // SAFETY: the only flag is CLONE_NEWNS, which also unshares root and working directory: no descriptor or
+    // memory of other threads is affected.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
     Ok(former)
 }
@@ -66,7 +67,7 @@ pub fn only_receive() -> Result<()> {
 /// Copies the mount, file or directory at `path` as a detached mount; including the mounts beneath if
 /// `recursive`.
 ///
-/// EINVAL for what may not be copied (`MS_UNBINDABLE`).
+/// EINVAL for a mount that may not be copied (`MS_UNBINDABLE`).
 pub fn copy(path: &Path, recursive: bool) -> Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     flags.set(OpenTreeFlags::AT_RECURSIVE, recursive);
@@ -152,7 +153,7 @@ pub fn mounted_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<MountId> {
 }
 
 fn identify(fd: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<MountId> {
-    /// STATX_MNT_ID_UNIQUE: requested in place of the reusable id, where the kernel supports it.
+    /// STATX_MNT_ID_UNIQUE, which requests an id that is never reused, on kernels that support it.
     const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     let flags = flags | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let found = retry(|| statx(fd, name, flags, StatxFlags::MNT_ID | UNIQUE))?;

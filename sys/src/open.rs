@@ -46,7 +46,7 @@ pub fn open_place(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     open_beneath(dir, name, OpenFlags::PATH | OpenFlags::NOFOLLOW, Resolve::empty())
 }
 
-/// Opens the parent of `dir`. Not confined to any tree: the caller must check the result.
+/// Opens the parent of `dir`. The result is not confined to any tree, so the caller must check it.
 pub fn open_parent(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
     let flags = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::CLOEXEC;
     retry(|| rfs::openat(dir, c"..", flags, Mode::empty()))

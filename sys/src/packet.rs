@@ -48,7 +48,7 @@ pub fn listens(path: &Path) -> Result<bool> {
 }
 
 /// Connects to the listener at `path`. EAGAIN if its backlog is full, ENOENT if the path does not exist,
-/// ECONNREFUSED if nothing listens there any more, EPROTOTYPE for a socket of another type.
+/// ECONNREFUSED if no process listens on it any more, EPROTOTYPE for a socket of another type.
 pub fn connect(path: &Path) -> Result<OwnedFd> {
     connect_as(SocketType::SEQPACKET, path)
 }
@@ -85,7 +85,7 @@ pub fn wait_for(socket: impl AsFd, time: Duration) -> Result<bool> {
 }
 
 /// Sends a message of at least one byte and at most [`DESCRIPTORS_MAX`] descriptors. EAGAIN if the peer does
-/// not read, EPIPE if it is gone.
+/// not read, EPIPE if it has disconnected.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

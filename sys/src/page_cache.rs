@@ -18,8 +18,8 @@ pub fn will_need(file: BorrowedFd<'_>, offset: u64, len_bytes: NonZero<u64>) -> 
     retry(|| fadvise(file, offset, Some(len_bytes), Advice::WillNeed))
 }
 
-/// A file whose presence in the page cache can be queried, by an otherwise unused mapping. Keeps the file
-/// open.
+/// A file whose presence in the page cache can be queried, by an otherwise unused mapping. The probe keeps
+/// the file open.
 pub struct PageCacheProbe {
     start: NonNull<c_void>,
     len: usize,

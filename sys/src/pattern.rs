@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, NulError};
 use std::fmt;
 use std::str::FromStr;
 
-/// A glob(7) pattern: if it contains a `/`, of paths from the root of a tree, otherwise of their last
+/// A glob(7) pattern. With a `/` in it, it applies to paths from the root of a tree, otherwise to their last
 /// components. `*` also matches `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {

@@ -33,7 +33,7 @@ pub fn sealed_memory() -> Result<()> {
 
 fn close(outcome: libc::c_long) -> Result<()> {
     let number = libc::c_int::try_from(check(outcome)?).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the kernel has just created this descriptor for us, and nothing else knows it.
+    // SAFETY: the kernel has just created this descriptor for this call, and no other owner has it.
     drop(unsafe { OwnedFd::from_raw_fd(number) });
     Ok(())
 }

@@ -38,7 +38,7 @@ pub enum Death {
     Killed,
 }
 
-/// Makes the process started by `command` end when the thread that starts it ends, at the latest with this
+/// Makes the process that `command` starts end with the thread that starts it, at the latest with this
 /// process (prctl(2), `PR_SET_PDEATHSIG`). Ineffective for a process that changes its user or gains
 /// capabilities.
 pub fn ends_with_this_thread(command: &mut Command, death: Death) {
@@ -67,8 +67,8 @@ pub fn adopt_orphans() -> Result<()> {
     set_child_subreaper(Some(getpid()))
 }
 
-/// Waits until a child has ended, without reaping it: until it is reaped no other process or group has its
-/// number.
+/// Waits until a child has ended, without reaping it: its number cannot be reused by another process or group
+/// before it is reaped.
 pub fn await_end(child: u32) -> Result<()> {
     let child = pid(child)?;
     retry(|| waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)).map(drop)

@@ -53,7 +53,8 @@ pub struct FileRing<T> {
 }
 
 struct Slots<T> {
-    /// Transfers in flight, at stable addresses: the kernel reads the spans at submission.
+    /// Transfers in flight, in memory that does not move, because the kernel reads their lists of spans at
+    /// submission.
     in_flight: Box<[Option<InFlight<T>>]>,
     free: Vec<usize>,
 }
@@ -134,7 +135,8 @@ impl<T> FileRing<T> {
         None
     }
 
-    /// Adds an entry. Called with the slots locked; there are fewer slots than entries.
+    /// Adds an entry to the submission queue. The caller has locked the slots; the queue has more entries
+    /// than there are slots.
     fn queue(&self, entry: &Entry) {
         // SAFETY: every caller has locked the slots, and no other submission queue is created.
         let mut queue = unsafe { self.ring.submission_shared() };
@@ -159,7 +161,8 @@ impl<T> FileRing<T> {
         loop {
             match self.ring.submit().map_err(|error| errno(&error)) {
                 Ok(_) if self.is_all_submitted() => return,
-                // Out of memory temporarily, or of space for completions, which another thread removes.
+                // The kernel is temporarily out of memory, or of space for completions, which another thread
+                // removes.
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => thread::yield_now(),
                 Err(_) => return,
             }
@@ -175,7 +178,7 @@ impl<T> FileRing<T> {
     /// Waits for completions, and passes each to `done` with the number of bytes transferred.
     pub fn wait(&self, mut done: impl FnMut(Transfer<T>, Result<usize>)) {
         let completing = self.completing.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: no pointer is passed; submits nothing and waits for one completion.
+        // SAFETY: no pointer is passed: the call submits no entry and waits for one completion.
         let waited = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GETEVENTS, None) };
         if let Err(error) = waited
             && errno(&error) == Errno::BUSY

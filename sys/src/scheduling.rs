@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::errno::{Errno, Result, check};
 
-/// Requests short time slices of about `turn` for the calling thread, and threads that it starts later: its
-/// share of the processor is unchanged, but its latency is lower. The kernel supports slices of 0.1 to 100 ms
-/// and clamps others (Linux 6.12; no effect on older ones). Other scheduling attributes are unchanged.
+/// Requests short time slices of about `turn` for the calling thread, and threads that it starts later: their
+/// share of the processor is unchanged, but their latency is lower. The kernel supports slices of 0.1 to 100
+/// ms and clamps others (Linux 6.12; no effect on older ones). Other scheduling attributes are unchanged.
 pub fn use_short_slices(turn: Duration) -> Result<()> {
     let mut attr = own_attr()?;
     if attr.sched_policy != libc::SCHED_OTHER as u32 && attr.sched_policy != libc::SCHED_BATCH as u32 {
@@ -18,7 +18,7 @@ pub fn use_short_slices(turn: Duration) -> Result<()> {
 }
 
 /// Gives the calling thread precedence over all ordinary threads (`SCHED_RR`, the lowest priority; threads
-/// and processes that it starts are ordinary). For threads that mostly wait. Needs `CAP_SYS_NICE`.
+/// and processes that it starts are ordinary). Meant for threads that mostly wait. Needs `CAP_SYS_NICE`.
 pub fn run_realtime() -> Result<()> {
     let mut attr = own_attr()?;
     attr.sched_policy = libc::SCHED_RR as u32;

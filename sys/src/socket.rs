@@ -34,7 +34,7 @@ pub fn listen_unix(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
 /// Returns a duplicate of an inherited listening unix socket. The original stays open, but is not inherited
 /// by child programs. EBADF if it is not open, ENOTSOCK or EINVAL if it is something else.
 pub fn inherited_listener(fd: i32) -> Result<OwnedFd> {
-    // SAFETY: an invalid number causes an error; nothing else knows the new descriptor.
+    // SAFETY: an invalid number causes an error, and no other owner has the new descriptor.
     let socket = match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => return Err(last_errno()),
         // SAFETY: as above.
@@ -76,8 +76,8 @@ pub(crate) fn listen_as(
 ) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, kind, flags | SocketFlags::CLOEXEC, None)?;
-    // unix(7): the file takes its mode from the socket, so that it is never more accessible than intended,
-    // minus the umask, which must not remove rights that the operator has granted.
+    // The file gets its mode from the socket (unix(7)), so that it is never more accessible than intended.
+    // The umask is 0 meanwhile, because it must not remove rights that the operator has granted.
     let masked = umask::mask(0, mode);
     fchmod(&socket, permission(masked.mode()))?;
     bind(&socket, &address)?;

@@ -19,8 +19,8 @@ use crate::errno::{Errno, Result, check, retry};
 use crate::gather::{Gather, SPANS_MAX};
 
 /// Returns a socket bound to `address`, which refuses connections until it [`listen`]s; port 0 selects a free
-/// one. An IPv6 socket at the unspecified address also accepts IPv4 connections. EADDRINUSE if another socket
-/// listens there.
+/// port. An IPv6 socket at the unspecified address also accepts IPv4 connections. EADDRINUSE if another
+/// socket listens there.
 pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
     bound(address, SocketType::STREAM)
 }
@@ -79,14 +79,14 @@ pub fn abort_on_close(stream: impl AsFd) -> Result<()> {
 }
 
 /// Makes the stream readable only once this number of bytes has arrived, at its end, or when the buffer is
-/// full. Receiving still returns whatever has arrived.
+/// full. Receiving still returns all bytes that were received.
 pub fn set_low_watermark(stream: impl AsFd, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
 /// Receives into the sinks, in order. Returns the number of bytes received, 0 only at the end of the stream
-/// or for empty sinks. EAGAIN if nothing has arrived.
+/// or for empty sinks. EAGAIN if no data were received.
 pub fn receive(stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
     let mut spans = into.iter().flat_map(|sink| sink.segments());
     let (first, second) = (spans.next(), spans.next());
@@ -117,7 +117,7 @@ pub fn receive(stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
 }
 
 /// Sends the beginning of the list. Returns the number of bytes sent. EAGAIN if the buffer is full; EPIPE,
-/// without a signal, if the peer is gone.
+/// without a signal, if the peer has disconnected.
 pub fn send(stream: BorrowedFd<'_>, gather: &mut Gather<'_>) -> Result<usize> {
     let message = message(&mut gather.spans);
     retry(|| {

@@ -13,7 +13,8 @@ use crate::errno::{Errno, Result, retry};
 pub struct KeyMode(libc::termios);
 
 impl KeyMode {
-    /// Changes the terminal's mode; ENOTTY for anything else. Keys that send signals, such as ^C, still do.
+    /// Changes the mode of a terminal; ENOTTY for any other file. Keys that send signals, such as ^C, still
+    /// do.
     pub fn enter(terminal: BorrowedFd<'_>) -> Result<Self> {
         let mut before = MaybeUninit::<libc::termios>::uninit();
         // SAFETY: the descriptor is open while borrowed, and the library writes a structure to `before`,

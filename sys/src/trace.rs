@@ -60,7 +60,7 @@ impl DataCall {
 }
 
 /// Reports every system call of a process, blocking this thread until the process ends. All its threads are
-/// traced, including later ones. `ready` is called once no call is missed any more.
+/// traced, including later ones. `ready` is called once all further calls are reported.
 ///
 /// Slows the process down by an order of magnitude. Its end is left to its parent, unless a signal kills it.
 /// EPERM if this process may not trace that one.

@@ -42,7 +42,7 @@ impl Route {
     }
 }
 
-/// Returns a socket bound to `address`; port 0 selects a free one. At the unspecified address the kernel
+/// Returns a socket bound to `address`; port 0 selects a free port. At the unspecified address the kernel
 /// reports the local address of each datagram, and an IPv6 socket also accepts IPv4 datagrams.
 pub fn bind(address: SocketAddr) -> Result<OwnedFd> {
     let socket = tcp::bound(address, SocketType::DGRAM)?;
@@ -66,7 +66,8 @@ pub fn connect(address: SocketAddr, from_port: Option<u16>) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Receives a datagram. Returns its length and its addresses. Excess bytes are lost. EAGAIN if there is none.
+/// Receives a datagram. Returns its length and its addresses. Excess bytes are lost. EAGAIN if no datagram
+/// was received.
 pub fn receive(socket: BorrowedFd<'_>, into: &Sink) -> Result<(usize, Route)> {
     let mut list: SmallVec<[libc::iovec; 4]> = into
         .segments()

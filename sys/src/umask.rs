@@ -24,8 +24,8 @@ pub fn mask(mask: u32, mode: u32) -> Masked {
     if process.is_some_and(|process| process & mode == mask & mode) {
         return Masked { process: None, mode, not_send: PhantomData };
     }
-    // Repeated each time, because a thread started meanwhile shares again; otherwise the kernel has nothing
-    // to do.
+    // The attributes are unshared each time, because a thread started meanwhile shares them again; otherwise
+    // the call costs little.
     let Some(process) = process.filter(|_| unshare_fs().is_ok()) else {
         return Masked { process: None, mode: mode & !mask, not_send: PhantomData };
     };
@@ -72,8 +72,8 @@ fn process() -> Option<u32> {
 
 /// Makes the thread's umask, root and working directory its own, no longer shared with other threads.
 fn unshare_fs() -> Result<()> {
-    // SAFETY: only CLONE_FS: no descriptor or memory of other threads is affected, and nothing here relies on
-    // a shared working directory.
+    // SAFETY: the only flag is CLONE_FS: no descriptor or memory of other threads is affected, and this
+    // process relies on no shared working directory.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }
 }
 

@@ -52,8 +52,9 @@ impl User {
         byte_at(if self.is_writer { RING_BASE } else { RING_BASE + 1 + u64::from(self.number) })
     }
 
-    /// Returns the rings that must be gone before this user begins. A writer has claimed the image, so all
-    /// rings belong to dead processes; rings of other readers may be in use.
+    /// Returns the rings whose end this user must await before it begins. A writer has claimed the image, so
+    /// that all rings belong to dead processes; a reader awaits fewer, because rings of other readers may be
+    /// in use.
     fn rings_to_await(self) -> impl Iterator<Item = LockRange> {
         let all = LockRange { start: RING_BASE, len: 1 << 33 };
         let own = (!self.is_writer && self.number != 0).then(|| self.ring());
@@ -92,7 +93,7 @@ pub(crate) fn claim(file: BorrowedFd<'_>, user: User) -> Result<Option<&'static 
 fn take_locks(file: BorrowedFd<'_>, is_writer: bool) -> Result<Option<&'static str>> {
     let done: &[Operation] = if is_writer { &[READS, WRITES, RESIZES] } else { &[READS] };
     let refused = [WRITES, RESIZES];
-    // Lock first, then check: of two concurrent users at least one sees the other.
+    // The locks are taken before the check, so that of two concurrent users at least one finds the other.
     for byte in
         done.iter().map(|it| DONE_BASE + it.offset).chain(refused.iter().map(|it| REFUSED_BASE + it.offset))
     {

@@ -23,13 +23,13 @@ use crate::image::{Image, ImageFile};
 /// Maximum number of transfers in the ring; further ones go to the pool.
 const DEPTH: u16 = 256;
 
-/// Maximum batch size of submissions: larger batches would leave the disk idle while they fill.
+/// Maximum number of transfers submitted at once. A larger batch would leave the disk idle while it fills.
 const BATCH_MAX: usize = 4;
 
 /// The ring of an image opened for direct I/O.
 pub(crate) struct Ring {
     shared: Arc<RingState>,
-    /// The completion thread. Started by the first transfer, so that it is subject to a sandbox entered
+    /// The completion thread, started by the first transfer, so that it is subject to a sandbox entered
     /// before. `None` if it could not be started.
     thread: OnceLock<Option<JoinHandle<()>>>,
     /// Pushes since the last `submit`, including failed ones.
@@ -50,9 +50,9 @@ struct Pending {
 impl Ring {
     /// Creates a ring; `None` if the system does not provide one.
     pub(crate) fn new(file: &File, options: &OpenOptions) -> Option<Self> {
-        // A second open file: when a process is killed its files are closed with it, except those of rings,
-        // which the kernel closes after their transfers. This one holds the ring's lock, the other one all
-        // other locks.
+        // The ring has an open file description of its own, which holds the ring's lock; the other one holds
+        // all other locks. When a process is killed its files are closed with it, except those of rings,
+        // which the kernel closes after their transfers.
         let flags = if options.read_only { OpenFlags::RDONLY } else { OpenFlags::RDWR };
         let own = || {
             let own = OwnDescriptors::open()?.reopen(file.as_fd(), flags)?;
@@ -105,7 +105,7 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// Waits for the thread, after which the file is closed and others may open it.
+    /// Waits for the end of the completion thread. The file is then closed, and other users may open it.
     fn drop(&mut self) {
         self.shared.is_ending.store(true, Ordering::SeqCst);
         self.shared.ring.wake();

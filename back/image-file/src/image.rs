@@ -19,7 +19,8 @@ use tombolo_sys::sync;
 use crate::direct::Ring;
 use crate::opening;
 
-/// Largest transfer on the calling thread (one or two tenths of a millisecond); larger ones go to the pool.
+/// Largest transfer on the calling thread (one or two tenths of a millisecond); larger transfers are made in
+/// the pool.
 pub(crate) const INLINE_BYTES_MAX: usize = 1 << 20;
 
 /// An open image. Any number of front ends may use it concurrently.
@@ -69,7 +70,8 @@ impl ImageFile {
             in_memory,
             is_block_device,
             write_pace: Pace::default(),
-            // A killed process may have left changes that are not durable, unknown to its guests.
+            // The count begins at one change, because a killed process may have left changes that are not
+            // durable.
             changes: AtomicU64::new(1),
             durable: AtomicU64::new(0),
             loss: FlushLoss::default(),
@@ -81,7 +83,7 @@ impl ImageFile {
         self.ring.as_ref().zip(self.image.alignment)
     }
 
-    /// Runs work that may wait for a disk in the pool, or on the calling thread if the file is in memory.
+    /// Runs work that may wait for a disk: in the pool, or on the calling thread if the file is in memory.
     pub(crate) fn in_pool<T: Send + 'static>(
         &self,
         cx: &Ctx,

@@ -78,8 +78,8 @@ impl Image {
         }
     }
 
-    /// Returns `true` if a direct transfer may have transferred this many bytes; otherwise it has met the end
-    /// of the image.
+    /// Returns `true` if a direct transfer may have transferred this many bytes; otherwise the transfer has
+    /// reached the end of the image.
     pub(crate) fn is_whole(&self, count: usize) -> bool {
         self.alignment.is_none_or(|alignment| count.is_multiple_of(alignment.range_bytes as usize))
     }

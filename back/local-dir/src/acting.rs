@@ -7,13 +7,13 @@ use tombolo_sys::umask::{self, Masked};
 
 use crate::state::Session;
 
-/// Guard: while it lives, the thread acts as the caller, as far as the session's checks need it.
+/// Guard of a thread that acts as the caller, if the session's checks require it, until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Acting {
     _assumed: Option<Assumed>,
 }
 
-/// Guard: while it lives, new files belong to the caller and get the caller's umask.
+/// Guard under which new files belong to the caller and get the caller's umask.
 #[derive(Debug)]
 pub(crate) struct Making {
     masked: Masked,
@@ -28,8 +28,8 @@ impl Making {
 }
 
 impl Session {
-    /// Acts as the caller if the back end checks permissions, else as the server. For operations that the
-    /// kernel must check.
+    /// Acts as the caller if the back end checks permissions, else as the server. Used for operations whose
+    /// permissions the kernel must check.
     pub(crate) fn checked(&self, cx: &Ctx) -> Result<Acting> {
         let assumed = match self.checks {
             PermissionCheck::BackEnd => self.assume(cx, Checks::Kernel)?,

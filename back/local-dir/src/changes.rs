@@ -28,7 +28,7 @@ impl Changes for LocalSession {
 }
 
 impl LocalSession {
-    /// Subscribes to changes: they are reported and counted from the return of this call until the session
+    /// Subscribes to changes, which are reported and counted from the return of this call until the session
     /// ends.
     pub(crate) fn begin_watch(&self) {
         self.0.watch.call_once(|| {
@@ -157,7 +157,7 @@ impl Notifier<'_> {
                 });
             }
             (Victim::File { key, .. }, _) => self.about(Some(key), Notice::Attributes),
-            // A session subscribed in between, and may have looked before the change was done.
+            // A session may have subscribed since the check, and have read state from before the change.
             (Victim::NotChecked, _) => self.each(|_| Some(Notice::Everything)),
         }
     }

@@ -49,7 +49,8 @@ impl Session {
     }
 
     /// Creates or finds the node of the file open as `location`, found in `parent` as `name`. `keep`: the
-    /// node may keep the descriptor, which must then be an `O_PATH` one. `permit` is the node's.
+    /// node may keep the descriptor, which must then be an `O_PATH` descriptor. `permit` is the permit for
+    /// the node.
     pub(crate) fn adopt(
         &self,
         location: OwnedFd,
@@ -198,7 +199,8 @@ impl Session {
             Anchor::Handle(handle) => {
                 let mount = self.export.mounts.mount(identity.key.mount)?;
                 let found = mount.find(&handle)?;
-                // Nodes from listings were never open, and their handle was fetched after their attributes.
+                // A node from a listing was never open, and its handle was fetched after its attributes, so
+                // both are compared.
                 if mount.handles_have_inodes
                     && self.identity(&stat::stat(found.as_fd())?, identity.key.mount) != identity
                 {
@@ -213,8 +215,8 @@ impl Session {
         }
     }
 
-    /// Walks by name from the nearest ancestor with a descriptor, and verifies the identity at each step. Not
-    /// recursive, because the client determines the depth of directories.
+    /// Walks by name from the nearest ancestor with a descriptor, and verifies the identity at each step. The
+    /// walk is not recursive, because the client determines the depth of directories.
     fn walk_again(&self, node: NodeId, identity: Identity, parent: NodeId, name: &[u8]) -> Result<Location> {
         let mut steps = vec![(node, identity, name.to_vec())];
         let mut next = parent;

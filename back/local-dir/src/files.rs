@@ -201,13 +201,13 @@ impl Cursor {
             return Ok(());
         }
         if !dir::can_seek(SysCookie(cookie.0)) {
-            // Searching for a cookie that cannot exist would read the whole directory each time.
+            // A search for a cookie that cannot exist would read the whole directory each time.
             return if medium.seeks_all { Err(Error::BadCookie) } else { self.find(fd, cookie) };
         }
         if dir::seek(fd, SysCookie(cookie.0)).is_err() {
             self.start_anew();
-            // ext4 refuses every position in a removed directory; reading it tells this case from an invalid
-            // cookie.
+            // ext4 refuses every position in a removed directory; reading the directory distinguishes this
+            // case from an invalid cookie.
             return match new_listing().fill(fd) {
                 Err(Errno::NOENT) => Err(Error::NotFound),
                 _ => Err(Error::BadCookie),
@@ -236,8 +236,8 @@ impl Cursor {
         Ok(more)
     }
 
-    /// Finds a cookie that the kernel cannot seek. It is mostly among the entries read last, of which the
-    /// caller did not take all; otherwise the directory is read from its start.
+    /// Finds a cookie that the kernel cannot seek. Usually the cookie is among the entries read last, of
+    /// which the caller did not take all; otherwise the directory is read from its start.
     fn find(&mut self, fd: BorrowedFd<'_>, cookie: Cookie) -> Result<()> {
         if self.is_in_listing(cookie) {
             return Ok(());

@@ -19,7 +19,7 @@ use crate::mounts::{Mount, Tag};
 use crate::state::{LocalSession, Session};
 use crate::submounts::is_beneath;
 
-/// Flag in the kind: the bytes begin with a [`Tag`]. The kernel's own kinds are below 256.
+/// Flag in the kind of handles whose bytes begin with a [`Tag`]. The kernel's own kinds are below 256.
 const ON_SUBMOUNT: i32 = 1 << 14;
 
 impl PersistentHandles for LocalSession {
@@ -111,7 +111,7 @@ impl Session {
         self.adopt(found, true, &stat, self.node_permit()?, NodeId::ROOT, None).map(|(entry, _)| entry)
     }
 
-    /// Looks a node up again by its number, also a forgotten one whose number is retained.
+    /// Looks up a node again by its number. The node may be a forgotten one whose number is retained.
     fn again(&self, node: NodeId) -> Result<Entry> {
         let entry = match self.table.forgotten(node) {
             Some((identity, handle)) => {

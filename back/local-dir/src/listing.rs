@@ -71,8 +71,8 @@ impl Session {
             match self.reading(open.node, open.fd(), || cursor.read(open.fd())) {
                 Ok(true) => {}
                 Ok(false) => break,
-                // Return this page: its look-ups are counted, so the caller must see them. The next page gets
-                // the error.
+                // The page is returned, because its look-ups are counted and the caller must forget them. The
+                // next page gets the error.
                 Err(_) if !page.is_empty() => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -142,7 +142,7 @@ pub(crate) struct Finder<'a> {
     parent: NodeId,
     /// The directory, resolved at the first name.
     dir: Option<Location>,
-    /// Retained between names: changing the user and back costs more than a look-up.
+    /// The caller's identity, kept between names: changing the user and back costs more than a look-up.
     acting: Option<Acting>,
 }
 

@@ -102,7 +102,7 @@ impl Mounts {
         list.iter().position(|mount| mount.id == stat.mount).map(|index| index as u32)
     }
 
-    /// Returns the index of the mount that `location` lies on, and registers a new one.
+    /// Returns the index of the mount that `location` lies on. Registers the mount if it is new.
     pub fn register(&self, own: &OwnDescriptors, location: BorrowedFd<'_>, stat: &Stat) -> Result<u32> {
         if let Some(index) = self.index_of(stat) {
             return Ok(index);

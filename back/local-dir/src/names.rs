@@ -22,7 +22,7 @@ use crate::window::ChangedFile;
 const TARGET_MAX_LEN: usize = 4096;
 
 impl Session {
-    /// Looks a name up. A file with a node costs one system call, another one two more.
+    /// Looks a name up. A file that has a node costs one system call, any other file three.
     pub(crate) fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Entry> {
         let dir = self.location(parent)?;
         let acting = self.checked(cx)?;
@@ -284,7 +284,7 @@ impl Session {
         }
     }
 
-    /// Anchors the node to its new name. Only for file systems without handles.
+    /// Records the new name as the means to find the node again. Only for file systems without handles.
     fn moved(&self, parent: NodeId, dir: &Location, name: Name<'_>) {
         if self.export.mounts.all_have_handles() {
             return;

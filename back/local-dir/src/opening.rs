@@ -82,8 +82,8 @@ impl Session {
                 (file, flags)
             }
             S_IFLNK => return Err(Error::SymlinkLoop),
-            // FIFOs, sockets and devices belong to the client's kernel; opening the host's would reach its
-            // drivers.
+            // FIFOs, sockets and devices belong to the client's kernel; opening a device file of the host
+            // would reach the host's drivers.
             _ => return Err(Error::NoDevice),
         };
         let is_volatile = location.kind() == S_IFREG && self.is_volatile(node);
@@ -95,7 +95,7 @@ impl Session {
         Ok(Opened { open: self.enter(file, permit, node, flags, mount)?, attr })
     }
 
-    /// Takes the permits for a new file before it exists, so that none is created without them.
+    /// Takes the permits for a new file before the file exists, so that no file is created without permits.
     fn permits_for_new(&self) -> Result<(Permit, OpenPermit)> {
         Ok((self.node_permit()?, self.allowance.permit()?))
     }
@@ -208,7 +208,8 @@ impl Session {
         if self.checks == PermissionCheck::Caller {
             return Ok(self.export.own.reopen_directory(location.fd())?);
         }
-        // Listing takes read permission; the quicker call above would also take search permission.
+        // Listing a directory requires read permission only; the quicker call above would require search
+        // permission too.
         Ok(self.export.own.reopen(location.fd(), SysFlags::RDONLY | SysFlags::DIRECTORY)?)
     }
 

@@ -25,7 +25,8 @@ pub struct Options {
     pub read_only: bool,
     /// Treatment of mounts inside the export.
     pub submounts: Submounts,
-    /// Maximum number of descriptors of nodes, over all sessions. Openings and locks take further ones.
+    /// Maximum number of descriptors of nodes, over all sessions. Openings and locks need further
+    /// descriptors.
     pub descriptors: usize,
     /// Limits of one session.
     pub limits: Limits,

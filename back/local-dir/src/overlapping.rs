@@ -1,5 +1,5 @@
-//! Other exports of this process that may show the same files. Changes through one of them are reported to
-//! the sessions of the other like those of a foreign process.
+//! Other exports of this process that may show the same files. A change through one export is reported to the
+//! sessions of the others as a change by another process.
 
 use std::sync::{Arc, Mutex, Weak};
 

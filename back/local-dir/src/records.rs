@@ -50,7 +50,7 @@ struct Owner {
 
 struct Description {
     descriptor: OwnedFd,
-    /// Locked during a change of the locks in the table and in the kernel; taken before the table's lock.
+    /// Lock held during a change of the locks in the table and in the kernel; taken before the table's lock.
     turn: Mutex<()>,
     /// Declared after the descriptor, so that it is released after the close.
     _permit: OpenPermit,
@@ -83,7 +83,7 @@ impl Records {
         Arc::new(Self { allowance, ranges_max, table: Mutex::default() })
     }
 
-    /// Takes a lock if nothing conflicts, with a new descriptor for an owner without one.
+    /// Takes a lock if no other lock conflicts. An owner without a descriptor gets a new one.
     pub fn lock(&self, own: &OwnDescriptors, request: &LockRequest) -> Result<()> {
         let range = sys_range(request.lock.range)?;
         loop {
@@ -103,8 +103,8 @@ impl Records {
         }
     }
 
-    /// Unlocks a range. [`Error::NoLocks`] (as F_UNLCK, fcntl(2)) if that would split a range and the session
-    /// is at its limit.
+    /// Unlocks a range. Fails with [`Error::NoLocks`] (as F_UNLCK does, fcntl(2)) if that would split a range
+    /// and the session is at its limit.
     pub fn unlock(&self, node: NodeId, owner: LockOwner, range: LockRange) -> Result<()> {
         let sys_range = sys_range(range)?;
         let unlocked = self.in_turn(node, owner, |descriptor| {
@@ -175,7 +175,8 @@ impl Records {
         Ok(Some(Lock { family: LockFamily::Posix, kind, range, owner, pid }))
     }
 
-    /// Registers a wait. [`Error::Deadlock`] if it would wait, directly or through others, for its own owner.
+    /// Registers a wait. Fails with [`Error::Deadlock`] if the owner would wait, directly or through others,
+    /// for itself.
     pub fn wait(self: &Arc<Self>, request: &LockRequest) -> Result<RegisteredWait> {
         let wait = Arc::new(Wait { node: request.open.node, lock: request.lock });
         let mut table = self.table();
@@ -229,8 +230,8 @@ impl Records {
         self.enter_through(request, Some(&new))?.ok_or(Error::NoLocks)
     }
 
-    /// Returns the owner's description, which becomes `new` if it has none. From now on the end of the
-    /// opening releases its locks.
+    /// Returns the owner's description, which becomes `new` if the owner has none. From now on the end of the
+    /// opening releases the description's locks.
     fn enter_through(
         &self,
         request: &LockRequest,

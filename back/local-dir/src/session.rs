@@ -77,7 +77,8 @@ impl Drop for Session {
     }
 }
 
-/// The end of an opening: its drop, on whatever thread, releases the locks taken through it.
+/// Guard of an opening's locks: dropping it, on whatever thread, releases the locks taken through the
+/// opening.
 struct OpeningEnd {
     session: Arc<Session>,
     open: Arc<OpenFile>,

@@ -118,8 +118,8 @@ impl LastMountScan {
     }
 }
 
-/// The nodes with a descriptor, in the order in which they got it: a clock that evicts nodes not used for a
-/// whole round.
+/// Eviction clock: the nodes with a descriptor, in the order in which they got it. A node that was not used
+/// for a whole round loses its descriptor.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     pub round: Mutex<VecDeque<NodeId>>,
@@ -187,7 +187,8 @@ impl LocalSession {
         if self.is_quick(node) { self.now(|session| work(session, cx)) } else { self.later(cx, work) }
     }
 
-    /// Transfers `bytes` of data in the pool; they count against the session's budget until done.
+    /// Transfers `bytes` of data in the pool; the bytes count against the session's budget until the transfer
+    /// has ended.
     pub(crate) fn transfer_in_pool<T: Send + 'static>(
         &self,
         cx: &Ctx,

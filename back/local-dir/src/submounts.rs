@@ -12,8 +12,8 @@ use crate::state::ExportState;
 use crate::options::Submounts;
 
 impl ExportState {
-    /// Registers all mounts inside the export, waiting for remote file systems. Returns `true` if it
-    /// searched.
+    /// Registers all mounts inside the export, waiting for remote file systems. Returns `false` if the list
+    /// was searched a moment ago.
     pub(crate) fn register_submounts(&self) -> bool {
         if self.options.submounts == Submounts::Hide || !self.last_mount_scan.is_due() {
             return false;

@@ -137,8 +137,8 @@ impl NodeTable {
         Self { shards: Default::default() }
     }
 
-    /// Counts a look-up of a node that is certainly still the same file; `None` if there is none or that is
-    /// uncertain.
+    /// Counts a look-up of the node of this file. Returns `None` if there is no node, or if it is not certain
+    /// that its file is still the same.
     pub fn hit(&self, identity: &Identity) -> Option<NodeId> {
         let shard_number = shard_of(&identity.key);
         let mut shard = self.lock(shard_number);
@@ -147,8 +147,8 @@ impl NodeTable {
         if slot.forgotten {
             return None;
         }
-        // A descriptor keeps the inode alive, so the number means the same file; otherwise the birth must
-        // match.
+        // A descriptor keeps the inode alive, so the inode number identifies the file; otherwise the birth
+        // time must match.
         let born_then = identity.birth != 0 && slot.identity.birth == identity.birth;
         let same = slot.is_alive() || (born_then && !slot.ambiguous);
         if !same {
@@ -228,7 +228,7 @@ impl NodeTable {
         self.with(node, |slot| slot.openings += 1);
     }
 
-    /// Discounts an open file that is about to be closed; the file is still alive.
+    /// Discounts an open file that is about to be closed. The caller still holds its descriptor.
     pub fn closes(&self, node: NodeId) {
         self.with(node, |slot| {
             slot.openings = slot.openings.saturating_sub(1);
@@ -236,7 +236,7 @@ impl NodeTable {
         });
     }
 
-    /// Checks if a node's descriptor may be closed: it may if not used since the last check.
+    /// Checks if a node's descriptor may be closed: it may be if the node was not used since the last check.
     pub fn cool(&self, node: NodeId) -> Cooled {
         let cooled = self.with(node, |slot| match &slot.descriptor {
             None => Cooled::NoDescriptor,
@@ -425,7 +425,7 @@ impl NodeTable {
 }
 
 impl Shard {
-    /// Retains the number of a forgotten node, within the limit, for a client that uses it again.
+    /// Retains the number of a forgotten node, within the limit, because a client may use it again.
     fn keep_number(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         slot.forgotten = true;
@@ -526,8 +526,8 @@ impl NodeSlot {
     }
 }
 
-/// Returns `true` if another file may still get this birth time. File system clocks tick at least once a
-/// second.
+/// Returns `true` if another file may still get this birth time. The clocks of file systems advance at least
+/// once a second.
 fn is_newborn(birth: u64) -> bool {
     const TICK_NS: u64 = 1_000_000_000;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -548,7 +548,8 @@ fn shard_of(key: &Key) -> usize {
     (hasher.finish() >> 24) as usize % SHARDS
 }
 
-/// Hasher for inode numbers. The file system chooses them, not an attacker, so mixing is enough.
+/// Hasher for inode numbers. Mixing the bits is enough, because the file system chooses the numbers, not an
+/// attacker.
 #[derive(Default)]
 struct KeyHasher(u64);
 

@@ -61,7 +61,7 @@ impl LocalSession {
     }
 }
 
-/// Guard: while it lives, data changes clear set-user-id and set-group-id.
+/// Guard under which changes of data clear set-user-id and set-group-id.
 #[derive(Debug, Default)]
 pub(crate) struct Dropping {
     _acting: Option<Acting>,
@@ -102,8 +102,9 @@ fn read_all(open: &OpenFile, offset: u64, into: &Sink, mut done: usize) -> Resul
                 done += count;
                 rest.advance(count);
             }
-            // Return the data read before the failure; a read of the remainder gets the error. With O_DIRECT
-            // the file may end here, inside of a block, where no further read is possible.
+            // The data read before the failure are returned; a read of the remainder gets the error. With
+            // O_DIRECT the file may end at this point, inside of a block, from which no further read is
+            // possible.
             Err(_) if done > 0 => {
                 let eof = at >= stat::stat(open.fd())?.size_bytes;
                 return Ok(ReadDone { count: done, eof });
@@ -169,7 +170,7 @@ fn write_out(open: &OpenFile, how: &Write, from: &Source) -> Result<usize> {
         // follow, so O_DIRECT stays off.
         disable_direct(open.fd())?;
     }
-    // Set per write, not at the open: pages written back from a mapping keep their offset.
+    // APPEND is set for each write, not at the open: pages written back from a mapping keep their offset.
     flags.set(TransferFlags::APPEND, open.flags.contains(OpenFlags::APPEND) && !how.in_place);
     let count = write_pinned(open, from, how.offset, flags)?;
     if count == from.len() || count == 0 {

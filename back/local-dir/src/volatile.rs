@@ -66,7 +66,7 @@ impl Session {
         };
         matches(name.as_bytes().to_vec(), false)
             || (patterns.iter().any(Pattern::is_of_paths)
-                // A directory moved out of the export or removed has no path: assume a match.
+                // A directory that was moved out of the export or removed has no path, so a match is assumed.
                 && self.path_from_root(dir, name).is_none_or(|path| matches(path, true)))
     }
 

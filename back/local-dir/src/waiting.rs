@@ -52,8 +52,8 @@ enum Phase {
 }
 
 impl Waiting {
-    /// Retries until `attempt` succeeds, fails other than with [`Error::WouldBlock`], or the request is
-    /// interrupted. Dropping the answer cancels the wait.
+    /// Retries `attempt` until it succeeds, it fails with another error than [`Error::WouldBlock`], or the
+    /// request is interrupted. Dropping the answer cancels the wait.
     pub fn until(
         &self,
         cx: &Ctx,

@@ -20,7 +20,7 @@ impl Versions for LocalSession {
         self.begin_watch();
         let version = self.0.version(node);
         let export = Arc::clone(&self.0.export);
-        // Checked after getattr: if some changes are not observed from now on, no version is valid any more.
+        // Completeness is checked after getattr: if some changes are no longer observed, no version is valid.
         self.getattr(cx, node, None).map(move |attr| {
             let is_told = !attr.volatile && export.sees_all_changes();
             (attr, version.filter(|_| is_told))
@@ -130,7 +130,7 @@ impl<const N: usize> Drop for Changing<'_, N> {
                     }
                 }
             }
-            // A session may have subscribed in between, and have read before the change was done.
+            // A session may have subscribed since the check, and have read state from before the change.
             None => {
                 if let Some(window) = self.session.counting() {
                     self.end_uncounted(window);

@@ -110,7 +110,8 @@ impl BlockDevice for MemoryDisk {
             if how.may_unmap {
                 return state.content.punch(range.offset, range.len_bytes, &mut state.space);
             }
-            // Holes read as zeroes already, and need no space: allocation is not guaranteed to any write.
+            // A hole reads as zeroes already and needs no space. Space is not reserved, because this disk
+            // guarantees it to no write.
             state.content.clear(range.offset, range.end());
             Ok(())
         })

@@ -23,7 +23,7 @@ use crate::connection::{Connection, all_data, run};
 use crate::handshake::{ConnectError, Negotiated, connect};
 use crate::unflushed::Unflushed;
 
-/// Longest range of a request without data, in bytes; compact headers have 32 bits for it.
+/// Maximum length of a request without data, in bytes. Compact headers have 32 bits for the length.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Address of a server.
@@ -172,8 +172,8 @@ impl NbdDisk {
         }
     }
 
-    /// Clips a range to the server's size: the end of the last block may be missing there, and reads as
-    /// zeroes.
+    /// Clips a range to the server's size: the end of the last block may be missing on the server, and reads
+    /// as zeroes.
     fn at_server(&self, range: Range) -> Range {
         let end = range.end().min(self.0.first.size_bytes);
         Range { len_bytes: end.saturating_sub(range.offset), ..range }

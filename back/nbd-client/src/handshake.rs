@@ -204,7 +204,7 @@ impl Handshake {
         let mut question = Vec::new();
         encode_option(&mut question, code, export);
         self.send(&question)?;
-        // More replies than any option has: a server must not keep the client in this loop.
+        // This is more replies than any option has; a server must not keep the client in this loop.
         for _ in 0..1024 {
             let head = OptionReplyHead::decode(&self.receive_array()?)?;
             let data = self.receive(head.data_bytes)?;

@@ -18,7 +18,7 @@ pub(crate) struct BulkWaiters {
 
 impl BulkWaiters {
     /// Allocates `len_bytes` contiguously, waiting until that is possible; the area must be at least as
-    /// large. `None` once `is_lost`, or if the request is interrupted.
+    /// large. Returns `None` once `is_lost` returns `true`, or if the request is interrupted.
     pub(crate) async fn wait(
         &self,
         area: &Area,

@@ -14,7 +14,7 @@ use tombolo_wire_vrpc::CallerId;
 pub(crate) struct Callers {
     slots: Box<[Slot]>,
     table: RwLock<Table>,
-    /// Number of the last caller; often also the next one, which then needs no lock.
+    /// Number of the last caller. The next caller is often the same, and then needs no lock.
     last: AtomicU16,
 }
 
@@ -28,7 +28,7 @@ struct Table {
     hand: usize,
 }
 
-/// A caller number. Its identity changes only while vacant, under the table's lock.
+/// A caller number. Its identity changes only while the number is vacant, under the table's lock.
 #[derive(Debug)]
 struct Slot {
     /// Number of requests that carry this caller number, and the flag [`VACANT`].
@@ -132,11 +132,11 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Adds a use if the number has that identity, without supplementary groups, which only the table has.
-    /// Returns `true` if the server knows it.
+    /// Adds a use if the number has this identity, which must have no supplementary groups, because only the
+    /// table stores those. Returns `true` if the server knows the identity.
     #[inline]
     fn enter_as(&self, identity: &Identity) -> Option<bool> {
-        // Checked before adding a use, because even a brief use prevents reassignment.
+        // The identity is checked before a use is added, because even a brief use prevents reassignment.
         if identity.groups.is_some() || !self.stands_for(identity) {
             return None;
         }

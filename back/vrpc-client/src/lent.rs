@@ -20,7 +20,7 @@ pub struct Lent {
     span: Option<Span>,
 }
 
-/// Data of a file in the memory where the server put it. The server can change it at any time.
+/// Data of a file in the memory to which the server has written them. The server can change them at any time.
 pub struct InPlace {
     link: Arc<Link>,
     spans: Spans,
@@ -67,8 +67,8 @@ impl VrpcFileSystem {
         self.links.call_on(&link, cx, sequence, outgoing, move |link, answered| written(link, &answered, len))
     }
 
-    /// Reads at most `len_bytes` and leaves the data where the server put it. [`Error::NoMemory`] as for
-    /// [`lend`](Self::lend).
+    /// Reads at most `len_bytes` and leaves the data where the server put it. Fails with [`Error::NoMemory`]
+    /// as [`lend`](Self::lend) does.
     pub fn read_in_place(&self, cx: &Ctx, file: File, offset: u64, len_bytes: usize) -> Answer<InPlace> {
         self.links.repeat(cx, move |links, link, cx| {
             let len = len_bytes.min(link.terms.transfer_bytes_max as usize);
@@ -96,7 +96,7 @@ impl VrpcFileSystem {
 }
 
 impl Lent {
-    /// Returns the memory for filling. It must not be written to once passed to a write.
+    /// Returns the memory for filling. The caller must not write to it after passing it to a write.
     pub fn sink(&self) -> Result<Sink> {
         match &self.span {
             Some(span) => self.link.line.out_sink(span).map_err(Error::io),

@@ -233,8 +233,8 @@ impl Links {
         }
     }
 
-    /// Releases nodes and openings at the server of the link whose ids they are: now, or once that link is
-    /// the current one; not at all for a former link.
+    /// Releases nodes and openings at the server that has assigned their ids: now, or once the link to that
+    /// server is the current one. Releases for a former link are dropped.
     pub(crate) fn release(&self, cx: &Ctx, gone: &[Released]) {
         let link = self.current.load();
         send_releases(&link, cx, gone);

@@ -244,7 +244,7 @@ impl Nodes {
         node
     }
 
-    /// Binds a node found again by its handle. Returns the look-up to give back, if it was superfluous.
+    /// Binds a node found again by its handle. Returns the release of the look-up, if it was superfluous.
     pub(crate) fn rebind(&self, link: u32, node: NodeId, server_id: NodeId) -> Option<(NodeId, u64)> {
         let mut index = self.index();
         let is_kept = self.slab.with(node.0, |item| match item.server_id(link) {
@@ -308,8 +308,8 @@ impl Nodes {
         });
     }
 
-    /// Returns `true` if the server would let that identity open the directory for listing, as far as is
-    /// known.
+    /// Returns `true` if the server would let that identity open the directory for listing, as far as this
+    /// client knows.
     pub(crate) fn is_lister(&self, node: NodeId, identity: &Identity) -> bool {
         let look = |item: SlabEntry<'_, Node>| match &item.value.lister {
             Some((lister, since)) => {

@@ -28,7 +28,8 @@ impl ReleaseQueue {
         self.list().push(gone);
     }
 
-    /// Takes the releases for that link's server. Discards those for former links, whose servers are gone.
+    /// Takes the releases for that link's server. Discards releases for former links, whose sessions have
+    /// ended.
     pub(crate) fn take(&self, link: u32) -> Vec<Released> {
         let mut list = self.list();
         let (later, now) = std::mem::take(&mut *list).into_iter().partition(|gone| gone.link > link);

@@ -60,7 +60,7 @@ pub(crate) enum Sent {
 }
 
 impl Link {
-    /// Sends a request, and waits for its reply only as long as busy-waiting pays.
+    /// Sends a request, and polls for its reply as long as polling is likely to succeed soon.
     #[inline]
     pub(crate) fn send(self: &Arc<Self>, cx: &Ctx, sequence: u64, outgoing: OutgoingRequest<'_>) -> Sent {
         let OutgoingRequest { request, tail, spans } = outgoing;
@@ -130,7 +130,7 @@ impl Link {
         result
     }
 
-    /// Sends a request whose result the waist ignores; not sent again if the link is lost.
+    /// Sends a request whose result the waist ignores; the request is not sent again if the link is lost.
     pub(crate) fn send_detached(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
         let kind = request.kind();
         let heard = move |link: &Link, reply| {

@@ -103,8 +103,8 @@ impl Supervisor {
     }
 
     /// Retries until there is a link, while a second thread checks the deadlines of waiting requests, because
-    /// an attempt may take long. Returns the link's number of replies so far; `None` once the session is
-    /// gone.
+    /// an attempt may take long. Returns the link's number of replies so far; `None` once the session has
+    /// ended.
     fn reconnect(
         &self,
         links: &Weak<Links>,

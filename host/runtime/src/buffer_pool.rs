@@ -61,7 +61,7 @@ pub struct BufferPool {
 #[derive(Default)]
 struct SizeClass {
     free: Vec<Arc<PooledBuffer>>,
-    /// Minimum number of free buffers since the last trim: that many were not needed.
+    /// Minimum number of free buffers since the last trim: these buffers were not needed.
     low: usize,
 }
 
@@ -200,8 +200,8 @@ impl ClientAccount {
         })
     }
 
-    /// Wakes the first waiter of each queue for which there is memory. A woken waiter that leaves some calls
-    /// it again.
+    /// Wakes the first waiter of each queue for which there is memory. A woken waiter that leaves memory for
+    /// others calls this function again.
     pub fn wake_next(&self) {
         if self.is_light() {
             self.becomes_light.wake_one();
@@ -277,8 +277,8 @@ impl ConnectionAccount {
         }
     }
 
-    /// Returns the queue to wait in now, and the one that notifies when a reduction of lent memory makes it
-    /// the wrong one.
+    /// Returns the queue to wait in now, and the queue that notifies the waiter when a reduction of lent
+    /// memory makes the first the wrong one.
     fn queue(&self) -> (&Waiters, Option<&Waiters>) {
         let (share, pool) = (&*self.share, &*self.share.pool);
         match pool.is_below_half() {
@@ -333,8 +333,8 @@ impl BufferPool {
     }
 }
 
-/// A connection's view of the pool: what it takes is charged to its account. Cloning costs one atomic
-/// increment.
+/// A connection's view of the pool: buffers taken through it are charged to the connection's account. Cloning
+/// costs one atomic increment.
 #[derive(Clone)]
 pub struct Buffers(Arc<ConnectionAccount>);
 

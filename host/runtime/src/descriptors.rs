@@ -12,7 +12,7 @@ use tombolo_sys::process;
 
 use crate::lock;
 
-/// Number for the process itself: mostly 64 connected but unidentified peers, with two each.
+/// Number for the process itself: mostly 64 connected but unidentified peers, with two descriptors each.
 const OWN_USE: usize = 256;
 /// Divisor of the descriptors reserved for future sessions.
 const RESERVED_ONE_IN: usize = 4;
@@ -49,7 +49,8 @@ struct Holding {
     used: Mutex<usize>,
 }
 
-/// A permit to have a number of descriptors open. To be dropped after they are closed.
+/// A permit to have a number of descriptors open. The owner closes the descriptors before it drops the
+/// permit.
 #[derive(Debug)]
 pub struct Permit {
     holding: Arc<Holding>,

@@ -43,7 +43,8 @@ pub enum ListenError {
     },
 }
 
-/// A listening Unix socket. Dropping it closes it and removes its file, unless that was replaced.
+/// A listening Unix socket. Dropping it closes the socket and removes its file, unless another file has
+/// replaced that one.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
@@ -53,7 +54,7 @@ pub struct Listener {
 
 impl Listener {
     /// Listens at `path`; the file gets the permission bits `mode`. A stale socket of a killed server is
-    /// replaced; two servers that find it at the same time do not replace each other's.
+    /// replaced; two servers that find it at the same time do not replace each other's socket.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, ListenError> {
         Self::bind_as(&STREAM, path, mode)
     }
@@ -106,7 +107,7 @@ impl Drop for Listener {
     }
 }
 
-/// A type of socket: functions to listen with it, and to find out whether a server does.
+/// A type of socket: functions to listen on it, and to detect a server that listens.
 struct Kind {
     listen: fn(&Path, u32, i32) -> tombolo_sys::Result<OwnedFd>,
     listens: fn(&Path) -> tombolo_sys::Result<bool>,

@@ -20,7 +20,7 @@ const WEIGHT: u32 = 32;
 /// Statistics on the duration of one kind of work.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Raised by [`WEIGHT`] by slow work, at most to twice that; lowered by one by quick work.
+    /// Score of slowness: slow work adds [`WEIGHT`], up to twice that; quick work subtracts one.
     slowness: AtomicU32,
 }
 

@@ -50,8 +50,8 @@ impl PollWindow {
 
 /// Polling without yielding, while that has recently paid.
 ///
-/// Failed polling is not repeated soon: either the guest is idle, or it waits for the very core that is
-/// polling, and polling only delays it.
+/// Failed polling is not repeated soon: either the guest is idle, or it waits for the core that is polling,
+/// and is delayed by the polling.
 #[derive(Debug)]
 pub struct SpinWindow {
     max: Duration,
@@ -97,8 +97,8 @@ impl SpinWindow {
         let short = time <= self.max;
         if self.open {
             self.open = false;
-            // An idle guest may become active at any time. Polling is avoided for one that had work as soon
-            // as this thread slept.
+            // An idle guest may become active at any time. Polling is avoided for a guest that had work as
+            // soon as this thread slept.
             self.countdown = if short { self.backoff } else { 1 };
             self.backoff = if short { (self.backoff * 2).min(SpinWindow::BACKOFF_MAX) } else { self.backoff };
         } else if short {

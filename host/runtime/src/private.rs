@@ -40,7 +40,8 @@ pub fn file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates an empty file for writing, to be renamed over another. Remains of an earlier attempt are removed.
+/// Creates an empty file for writing, to be renamed over another. A file that an earlier attempt has left is
+/// removed.
 ///
 /// # Errors
 /// The file cannot be created.

@@ -20,8 +20,8 @@ use tombolo_core::{Answer, Ctx, Error, Interrupt, Raised, RequestId, Result};
 /// Limits of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadPoolLimits {
-    /// Number of threads, started on demand and retained. 0 runs each job at once, on the caller's thread
-    /// (simulations).
+    /// Number of threads, started on demand and retained. With 0, each job runs at once on the caller's
+    /// thread (for simulations).
     pub threads: usize,
     /// Maximum number of queued jobs in one lane; further ones are refused.
     pub queue_len: usize,
@@ -77,7 +77,7 @@ impl Lane {
     /// Runs `job` on a thread of the pool.
     ///
     /// A job that has not begun fails with [`Error::Interrupted`] when the request's interrupt is raised, and
-    /// with [`Error::TimedOut`] when its deadline has passed. One that has begun is completed. Fails with
+    /// with [`Error::TimedOut`] when its deadline has passed. A job that has begun is completed. Fails with
     /// [`Error::WouldBlock`] when the queue is full or the pool is dropped. The waker is called on the pool's
     /// thread.
     pub fn run<T: Send + 'static>(

@@ -31,8 +31,8 @@ struct Order {
     back: i64,
 }
 
-/// Position of a waiter, which leaves its queues when this is dropped: an entry owns the waiter, and thereby
-/// its descriptor.
+/// Position of a waiter in its queues. Dropping it removes the waiter from them: a queue's entry owns the
+/// waiter, and thereby its descriptor.
 #[derive(Default)]
 pub struct Queued {
     position: Option<Entry>,

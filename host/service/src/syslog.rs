@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Socket of the syslog daemon, as in syslog(3).
 pub(crate) const PLACE: &str = "/dev/log";
 
-/// `true` once this process has left its terminal: until then its user reads standard error.
+/// `true` once this process has left its terminal: before that the user reads standard error.
 static IN_BACKGROUND: AtomicBool = AtomicBool::new(false);
 
 /// Enables the system log.

@@ -153,7 +153,7 @@ impl Authority {
         let name = checked(&request.name)?;
         let mut serial = [0; SERIAL_BYTES];
         tombolo_sys::random::fill(&mut serial).map_err(AuthorityError::Random)?;
-        // Positive and of fixed length, whatever the random bytes (RFC 5280 §4.1.2.2).
+        // The serial number is positive and of fixed length, whatever the random bytes (RFC 5280 §4.1.2.2).
         serial[0] = serial[0] & 0x3f | 0x40;
         let ends_s = unix_s(request.until);
         let mut params = params(name, ends_s)?;

@@ -28,8 +28,8 @@ pub(crate) const CERTIFICATE_FILE: &str = "cert.pem";
 pub(crate) const KEY_FILE: &str = "key.pem";
 /// Revocation lists of the CAs. Optional, unless [`CA_FILE`] contains [`REVOKES`].
 pub(crate) const REVOKED_FILE: &str = "crl.pem";
-/// Marker in front of a CA that revokes (RFC 7468 §5.2 allows text there): without it a lost list would be
-/// indistinguishable from none.
+/// Marker in front of a CA that revokes (RFC 7468 §5.2 allows text there): without the marker a lost
+/// revocation list would be indistinguishable from none.
 pub(crate) const REVOKES: &str = "# This CA revokes: crl.pem has to lie beside.\n";
 const FILES: [&str; 4] = [CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE];
 
@@ -336,7 +336,8 @@ fn roots(dir: &Path) -> Result<Arc<RootCertStore>, SetupError> {
 
 fn revocation_lists(dir: &Path) -> Result<Lists, SetupError> {
     let path = dir.join(REVOKED_FILE);
-    // Absence must be certain: a file that cannot be examined may contain revocations.
+    // The list counts as absent only if that is certain: a file that cannot be examined may contain
+    // revocations.
     match path.try_exists() {
         Ok(false) => Ok(Vec::new()),
         _ => all(&path, "revocation list"),

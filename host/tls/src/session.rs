@@ -34,7 +34,8 @@ struct SessionState {
     /// `true` if the last byte to be sent is encrypted but the socket is full, so that the byte counts as not
     /// sent. It is the first byte of the next send.
     is_one_ahead: bool,
-    /// `true` if both sides must negotiate RPC (RFC 9289 §5: neither proceeds otherwise).
+    /// `true` if both sides must negotiate the protocol name of RPC (RFC 9289 §5); otherwise neither
+    /// proceeds.
     requires_rpc: bool,
     fault: Option<TlsError>,
 }

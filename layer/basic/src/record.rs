@@ -16,9 +16,9 @@ const BLOCK_BYTES: u64 = 4 << 10;
 /// Maximum number of blocks recorded: 16 GiB.
 const BLOCKS_MAX: usize = 1 << 22;
 
-/// Wraps `inner`, and writes a line to `out` for each part read for the first time: offset and length in
-/// bytes, and `name`. Each line is one write, so several disks may append to one file, in the order of their
-/// reads. After a write error, or 16 GiB, recording stops; reads continue.
+/// Wraps `inner`, and writes a line to `out` for each part of the disk that is read for the first time:
+/// offset and length in bytes, and `name`. Each line is one write, so several disks may append to one file,
+/// in the order of their reads. After a write error, or 16 GiB, recording stops; reads continue.
 pub fn over(inner: Arc<dyn BlockDevice>, out: Arc<File>, name: &str) -> Arc<dyn BlockDevice> {
     let state = State { out: Some(out), read: HashSet::new() };
     Arc::new(RecordedDisk { inner, name: name.into(), state: Mutex::new(state) })

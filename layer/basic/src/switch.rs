@@ -175,7 +175,7 @@ impl SwitchState {
         .await;
     }
 
-    /// Makes a change that must be durable in a phase in which the disk alone cannot guarantee that.
+    /// Performs a change and flushes it, because in this phase the disk alone cannot make the change durable.
     fn in_two_steps(
         self: &Arc<Self>,
         cx: &Ctx,

@@ -138,7 +138,7 @@ impl TableState {
 }
 
 impl Drop for TableState {
-    /// Waits for the writer, so that the next process does not find the table in use.
+    /// Waits for the thread that writes the log, so that the next process does not find the table in use.
     fn drop(&mut self) {
         let writer = self.writer().take();
         if let Some(writer) = writer

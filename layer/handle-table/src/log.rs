@@ -30,7 +30,7 @@ const _: () = {
 /// Parent of a file that has lost its known name; no directory has this number.
 const NO_PARENT: u64 = u64::MAX;
 
-/// A file's number. The upper half is drawn at random at each start, so that lost numbers are not issued
+/// A file's number. Its upper half is random at each start, so that numbers lost in a crash are not issued
 /// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Id(pub u64);
@@ -45,7 +45,8 @@ impl Id {
 pub(super) struct FileIdentity {
     pub fsid: u64,
     pub fileid: u64,
-    /// 0 where the file system does not distinguish a file from an earlier one with its inode number.
+    /// Generation number; 0 if the file system does not distinguish a file from an earlier one with its inode
+    /// number.
     pub generation: u64,
 }
 
@@ -109,7 +110,8 @@ impl Log {
 
     /// Creates a log without records.
     pub fn create(path: &Path, volume: Volume) -> io::Result<Self> {
-        // A new file instead of truncation, because another process may still have the old one open.
+        // A new file is created instead of truncating the old one, because another process may still have the
+        // old one open.
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -141,8 +143,8 @@ impl Log {
         }
     }
 
-    /// Writes the appended records. After an error no more are recorded: files registered from then on are
-    /// stale after a restart.
+    /// Writes the appended records. After an error no further records are appended: files registered from
+    /// then on are stale after a restart.
     pub fn flush(&mut self) {
         let Some(file) = self.file.as_mut().filter(|_| !self.buffer.is_empty()) else { return };
         if let Err(error) = file.write_all(&self.buffer) {
@@ -205,7 +207,8 @@ pub(super) fn draft_of(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Reads a table, calling `replay` with each valid record. Returns the volume; `None` if it is not a table.
+/// Reads a table, calling `replay` with each valid record. Returns the table's volume; `None` if the file is
+/// not a table.
 pub(super) fn read(from: &mut impl Read, mut replay: impl FnMut(Record)) -> io::Result<Option<Volume>> {
     let mut header = Vec::with_capacity(HEADER_BYTES);
     from.take(HEADER_BYTES as u64).read_to_end(&mut header)?;
@@ -258,7 +261,7 @@ fn encode(record: &Record, into: &mut Vec<u8>) {
     }
 }
 
-/// Decodes the first record, and returns what follows; `None` if it is invalid.
+/// Decodes the first record. Returns it with the remaining bytes, or `None` if it is invalid.
 fn decode(bytes: &[u8]) -> Option<(Record, &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (sum, rest) = rest.split_first_chunk::<4>()?;

@@ -47,8 +47,8 @@ pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
     Ok((table, volume))
 }
 
-/// Rewrites the log of `table`, on a thread that may wait for the disk. [`Log::begin_successor`] was called,
-/// so changes since then go to both logs. The table is locked only briefly.
+/// Rewrites the log of `table`, on a thread that may wait for the disk. The caller has called
+/// [`Log::begin_successor`], so that changes since then are in both logs. The table is locked only briefly.
 pub(super) fn rewrite(table: &Mutex<Table>, path: &Path, volume: Volume) {
     if let Err(error) = try_to(table, path, volume) {
         tracing::warn!(%error, "{}: cannot rewrite the log, which has grown long", path.display());

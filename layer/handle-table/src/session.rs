@@ -35,8 +35,8 @@ impl Session {
         Self { inner, nodes: Arc::new(SessionNodes { shared, nodes: Mutex::default() }) }
     }
 
-    /// Registers the entry in an answer, found in `parent` as `name`. If that fails, so does the request, and
-    /// `undo` releases the answer's references other than the look-up.
+    /// Registers the entry in an answer, which was found in `parent` as `name`. If that fails, the request
+    /// fails too, and `undo` releases the references in the answer other than the look-up.
     fn registering<T: Send + 'static>(
         &self,
         cx: &Ctx,

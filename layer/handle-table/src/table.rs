@@ -83,8 +83,8 @@ impl Table {
         self.by_location.get(location).copied()
     }
 
-    /// Records the removal of a name. `was` is the file there before: if the location has another file by
-    /// now, that one is not affected.
+    /// Records the removal of a name. `was` is the file that had the name: another file that is at the
+    /// location by now is not affected.
     pub fn name_removed(&mut self, location: &Location, was: Id) {
         if self.at(location) != Some(was) {
             return;
@@ -254,7 +254,7 @@ impl Table {
     }
 
     /// Returns the file to evict: those without a location first, then the oldest. A directory with children
-    /// becomes the youngest when it would be evicted, because they would be lost with it.
+    /// is not evicted but becomes the youngest, because its children would be lost with it.
     fn eviction_candidate(&mut self) -> Option<Id> {
         if let Some((_, &id)) = self.nameless.first_key_value() {
             return Some(id);

@@ -11,7 +11,8 @@ use crate::redo_log::{Location, RedoLog};
 /// Maximum range examined at once, in bytes: NBD has 32 bits for it.
 const EXTENTS_BYTES_MAX: u64 = 1 << 30;
 
-/// A disk that began as another one. Any number of front ends may use it concurrently.
+/// A disk whose contents are another disk's until they are overwritten. Any number of front ends may use it
+/// concurrently.
 pub struct Overlay(pub(crate) Arc<RedoLog>);
 
 /// Waits for several answers; completes immediately if they are complete.
@@ -28,7 +29,8 @@ pub(crate) fn all(answers: Vec<Answer<()>>) -> Answer<()> {
     if pending.is_empty() {
         return Answer::Done(failed.map_or(Ok(()), Err));
     }
-    // The caller's memory is in use until the last one has ended, even after a failure.
+    // All answers are awaited even after a failure, because the caller's memory is in use until the last part
+    // has ended.
     Answer::later(async move {
         for later in pending {
             if let Err(error) = later.await {

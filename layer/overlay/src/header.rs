@@ -20,7 +20,7 @@ const SUM_AT: usize = PAGE_BYTES as usize - 4;
 pub struct Header {
     /// Size of the disk, in bytes.
     pub size_bytes: u64,
-    /// Size of the base, in bytes. The disk reads as zeroes beyond it until written.
+    /// Size of the base, in bytes. Beyond this size the overlay reads as zeroes until it is written.
     pub base_bytes: u64,
     /// Name of the base, for the program that opens it.
     pub base_name: Vec<u8>,

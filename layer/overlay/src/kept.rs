@@ -89,7 +89,7 @@ impl StateMemory {
         let _ = self.memory.set_bits(USED + segment as usize / 8, 1 << (segment % 8), Ordering::AcqRel);
     }
 
-    /// Returns `true` if a segment's page is used. Unused ones must not be accessed, because that would
+    /// Returns `true` if a segment's page is used. Unused pages must not be accessed, because an access would
     /// allocate them.
     pub(crate) fn is_used(&self, segment: u64) -> bool {
         let mut bits = [0];

@@ -1,6 +1,7 @@
 //! Layout of a redo log.
 
-/// Unit of copying, in bytes: that of file systems, so hardly any write has to be completed from the base.
+/// Unit of copying, in bytes: the block size of most file systems, so that few writes have to be completed
+/// with data of the base.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// Length of the header and of a page of states, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
@@ -8,7 +9,8 @@ pub const PAGE_BYTES: u64 = 4096;
 pub(crate) const SEGMENT_BLOCKS: u64 = PAGE_BYTES * 4;
 /// Length of these blocks, in bytes.
 pub(crate) const SEGMENT_BYTES: u64 = SEGMENT_BLOCKS * BLOCK_BYTES;
-/// Maximum size of a disk, in bytes (16 TiB): its pages take 1 GiB of memory if all of it was written.
+/// Maximum size of a disk, in bytes (16 TiB): the pages of states take 1 GiB of memory if the whole disk was
+/// written.
 pub(crate) const SIZE_MAX: u64 = 1 << 44;
 
 /// Returns the offset of a segment's page.
@@ -16,7 +18,7 @@ pub(crate) const fn page_at(segment: u64) -> u64 {
     PAGE_BYTES + segment * (PAGE_BYTES + SEGMENT_BYTES)
 }
 
-/// Returns the offset of a byte of the disk in the redo log. Contiguous within a segment.
+/// Returns the offset of a byte of the disk in the redo log. Offsets are contiguous within a segment.
 pub(crate) const fn data_at(offset: u64) -> u64 {
     page_at(offset / SEGMENT_BYTES) + PAGE_BYTES + offset % SEGMENT_BYTES
 }

@@ -43,7 +43,7 @@ fn state_in_chain(layers: &[Arc<Overlay>], block: u64, mut end: u64) -> (BlockSt
     for layer in layers {
         let RedoLog { states, size_bytes, .. } = &*layer.0;
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
-        // An overlay on a shorter one reads as zeroes beyond its end, whatever is below.
+        // Beyond the end of a shorter overlay below it, an overlay reads as zeroes, whatever is further down.
         if block >= blocks {
             return (BlockState::Zero, end);
         }

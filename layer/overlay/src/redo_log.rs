@@ -32,7 +32,7 @@ pub(crate) struct RedoLog {
     /// `true` if the overlay was sealed when opened.
     is_sealed: bool,
     pub(crate) bounds: Bounds,
-    /// Locked while a block is written for the first time or zeroed, by block number modulo [`LOCKS`].
+    /// Locks of blocks that are written for the first time or zeroed, by block number modulo [`LOCKS`].
     pub(crate) locks: [Mutex<()>; LOCKS],
     /// Locked while pages are written.
     flushing: Mutex<()>,
@@ -128,7 +128,8 @@ async fn states_of(
 
 impl Overlay {
     /// Opens the redo log `log` over `base`. `base_mark` is the base's present mark; the overlay is refused
-    /// if it differs from the original one. The caller must make sure that nothing else writes to either.
+    /// if it differs from the original one. The caller must ensure that no other program writes to `log` or
+    /// `base`.
     pub async fn open(
         cx: &Ctx,
         base: Arc<dyn BlockDevice>,
@@ -200,8 +201,8 @@ impl Overlay {
     }
 
     /// Makes the overlay durable and seals it: after the next opening it is read-only, and changed pages are
-    /// detected. The header with the seal is written last, so an incomplete copy is not mistaken for the
-    /// whole. Nothing else may write meanwhile.
+    /// detected. The header with the seal is written last, so that an incomplete copy is not mistaken for the
+    /// whole. The caller must not write to the overlay meanwhile.
     pub async fn seal(&self, cx: &Ctx) -> std::result::Result<(), OverlayError> {
         let RedoLog { log, states, .. } = &*self.0;
         self.0.make_durable(cx).resolve().await?;
@@ -225,8 +226,8 @@ impl RedoLog {
         Profile { read_only, has_cache: true, discards: !read_only, zeroes_fast: !read_only }
     }
 
-    /// Returns the source of the disk's bytes from `offset` on, and the number of bytes contiguous there, at
-    /// most up to `end`.
+    /// Returns the source of the disk's bytes from `offset` on, and the number of bytes that are contiguous
+    /// in that source, at most up to `end`.
     pub(crate) fn locate(&self, offset: u64, end: u64) -> (Location, u64) {
         let (state, run_end) = self.states.run(offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
         let end = end.min(run_end * BLOCK_BYTES);
@@ -245,7 +246,8 @@ impl RedoLog {
 
     /// Makes all answered changes durable.
     pub(crate) fn make_durable(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
-        // A concurrent flush may have taken pages and not written them yet: none may begin during this check.
+        // A concurrent flush may have taken dirty pages and not written them yet, so no flush may begin
+        // during this check.
         let clean = task::defer_woken_tasks(|| {
             let _alone = self.flushing.try_lock()?;
             (!self.states.is_dirty()).then(|| self.log.flush(cx))

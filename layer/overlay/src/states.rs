@@ -66,7 +66,8 @@ impl Page {
     }
 }
 
-/// All states. Segments never written take no memory. Changes of one block must not be concurrent.
+/// The states of all blocks. Segments that were never written take no memory. Changes of one block must not
+/// be concurrent.
 pub(crate) struct States {
     pages: Vec<OnceLock<Box<Page>>>,
     blocks: u64,
@@ -106,7 +107,7 @@ impl States {
     }
 
     /// Adopts the states left in kept memory by an earlier process. All their pages become dirty, because it
-    /// is unknown which were written.
+    /// is unknown which of them the earlier process has written.
     pub(crate) fn adopt_retained(&self) {
         let is_used = |segment: &u64| self.kept.as_ref().is_some_and(|kept| kept.is_used(*segment));
         for page in (0..self.segments()).filter(is_used).filter_map(|it| self.page_to_change(it)) {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tombolo_core::fs::{OpenFlags, OpenId};
 use tombolo_core::{Answer, Stability};
 
-/// The appending openings of a session, with the stability of their writes. Costs one load in sessions
-/// without any.
+/// The appending openings of a session, with the stability of their writes. Writes cost one load more in
+/// sessions without such openings.
 #[derive(Debug, Default)]
 pub(super) struct Appending {
     count: AtomicUsize,

@@ -35,11 +35,11 @@ counters! {
     recorded,
     /// Outcomes dropped because of the limits of entries or age.
     evicted,
-    /// Operations performed without an entry, because all entries that could have been evicted were in
+    /// Operations performed without an entry, because no entry could be evicted: all candidates were in
     /// progress.
     unremembered,
-    /// Operations that should have had an intent in the state file but had none, or whose outcome could not
-    /// be written there.
+    /// Operations that required an intent in the state file but had none, or whose outcome could not be
+    /// written there.
     unprotected,
     /// Intents found at start whose operations had happened.
     reconciled_done,

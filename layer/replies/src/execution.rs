@@ -102,9 +102,9 @@ impl Execution<'_> {
         }
     }
 
-    /// Answers a duplicate of a request in progress, once that is answered, or interrupted. If the original
-    /// was interrupted, for example by the end of its link, nothing was done, and the duplicate performs the
-    /// operation.
+    /// Answers a duplicate of a request in progress, once the original is answered or interrupted. If the
+    /// original was interrupted, for example by the end of its link, it had no effect, and the duplicate
+    /// performs the operation.
     pub fn after<C: Call>(
         self,
         call: C,
@@ -199,8 +199,8 @@ async fn unless_interrupted<T>(waiting: impl Future<Output = T>, cx: &Ctx) -> Op
     waiting.await
 }
 
-/// An operation in progress. It continues if its caller goes away, because the work does so anyway, and its
-/// outcome is needed for the expected duplicate.
+/// An operation in progress. It continues after its caller has disconnected, because the work does so anyway,
+/// and its outcome is needed for the expected duplicate.
 struct Detached<R: Reply> {
     later: Option<Later<R>>,
     inner: Option<InnerSession>,

@@ -85,7 +85,7 @@ failures! {
     40 => Disconnected,
 }
 
-/// Returns `true` for transient errors, which are not kept: a retry runs again.
+/// Returns `true` for transient errors, which are not recorded: a retry executes the operation again.
 pub(super) fn is_passing(error: &Error) -> bool {
     matches!(
         error,

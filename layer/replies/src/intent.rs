@@ -23,7 +23,8 @@ pub(super) enum ExpectedEffect {
     Changes { node: NodeId, set: SetAttr },
     /// Creates, replaces or removes an extended attribute, conditional on its existence.
     Xattr { node: NodeId, name: XattrNameBuf, change: XattrChange },
-    /// Appends bytes to a file. Serialized by append locks, so that the origin of the bytes is certain.
+    /// Appends bytes to a file. Appends are serialized by append locks, so that it is certain which request
+    /// wrote the bytes.
     Appends { node: NodeId, len: u64, append_locks: Arc<AppendLocks> },
 }
 

@@ -9,7 +9,8 @@ use tombolo_core::fs::Op;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryKey {
     pub request: RequestKey,
-    /// Set if the result ends with the session, so that another session must get a new one.
+    /// Session of the request, if the result ends with the session, so that another session must get a new
+    /// result.
     pub session: Option<SessionId>,
     pub op: Op,
     pub uid: u32,

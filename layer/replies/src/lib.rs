@@ -64,7 +64,7 @@ use reconcile::Reconciler;
 use session::Session;
 use table::Table;
 
-/// An export whose requests are performed once. Its sessions share the entries.
+/// An export whose requests are performed exactly once. Its sessions share the table of entries.
 pub struct Replies {
     inner: Arc<dyn Export>,
     shared: Arc<LayerState>,
@@ -79,7 +79,7 @@ struct LayerState {
     append_locks: Arc<AppendLocks>,
 }
 
-/// The session used by the layer itself. Front ends number theirs from the other end.
+/// The session used by the layer itself. Front ends number their sessions upwards.
 const OWN_SESSION: SessionId = SessionId(u64::MAX);
 
 /// Wraps `inner`, keeping outcomes in memory only.

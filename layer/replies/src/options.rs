@@ -6,12 +6,13 @@ pub struct Options {
     /// Limits of operations that must not run twice: those that create, remove or move names, appends,
     /// truncations, guarded changes of attributes, and conditional changes of extended attributes.
     pub durable: Limits,
-    /// Limits of all others, mostly writes, in memory only. Separate, so that a stream of writes does not
-    /// evict the former.
+    /// Limits of all other operations, mostly writes, whose outcomes are in memory only. They are separate,
+    /// so that a stream of writes does not evict the durable outcomes.
     pub fleeting: Limits,
 }
 
-/// Limits of number and age of outcomes. Beyond them a duplicate is a new request, and gets the plain reply.
+/// Limits of number and age of outcomes. A duplicate of an operation beyond these limits is performed as a
+/// new request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of entries of all clients. Above it old ones are evicted.

@@ -21,8 +21,8 @@ use super::key::EntryKey;
 use super::observe::value_of;
 use super::outcome::{Inode, NodeMark, Outcome};
 
-/// Maximum lag of the file system's clock behind ours, in seconds. Locally a kernel tick (10 ms at most);
-/// more if the clock is another machine's.
+/// Maximum lag of the file system's clock behind this host's, in seconds. The lag of a local file system is a
+/// kernel tick (10 ms at most); that of another machine's clock may be longer.
 const CLOCK_BEHIND_SECS: i64 = 2;
 
 /// Verdict about an intent.
@@ -152,7 +152,7 @@ impl<'a> Reconciler<'a> {
 
     fn judge_making(&self, at: &NamedEntry, file_type: FileType, time: Timestamp) -> Result<Verdict> {
         let present = match self.present_entry(at)? {
-            // Indistinguishable from creation followed by removal by another client.
+            // This state is indistinguishable from a creation followed by another client's removal.
             PresentEntry::NoParent | PresentEntry::Nothing => return Ok(Verdict::no(true)),
             PresentEntry::Node(present) => present,
         };
@@ -242,7 +242,7 @@ impl<'a> Reconciler<'a> {
         })
     }
 
-    /// Judges an append. No other request of this server appended meanwhile: appends are serialized.
+    /// Judges an append. No other request of this server appended meanwhile, because appends are serialized.
     fn judge_append(&self, node: &PersistentHandle, size_before: u64, len: u64) -> Result<Verdict> {
         let Some(entry) = self.resolve(node)? else { return Ok(Verdict::no(true)) };
         self.forget(entry.node);
@@ -250,8 +250,8 @@ impl<'a> Reconciler<'a> {
         if grown == 0 {
             return Ok(Verdict::no(true));
         }
-        // Fewer bytes: the process was killed midway, and the result is a short write. More: others appended
-        // later.
+        // The file has fewer bytes if the process was killed midway, which is a short write. It has more if
+        // others appended later.
         let outcome = Outcome::Wrote { count: grown.min(len), stability: Stability::Unstable };
         Ok(Verdict { happened: Some(Happened { outcome, node: None }), is_certain: grown <= len })
     }

@@ -85,7 +85,8 @@ impl Shard {
         number
     }
 
-    /// Keeps the outcome of an operation in progress. Returns the promise to keep, if others wait for it.
+    /// Stores the outcome of an operation in progress. Returns the promise to be kept, if duplicates wait for
+    /// the outcome.
     pub fn answer(&mut self, number: u32, answered: Answered) -> Option<(Arc<PendingReply>, Outcome)> {
         let entry = self.entries.get_mut(number as usize)?;
         let EntryState::Running(pending) = &mut entry.state else { return None };

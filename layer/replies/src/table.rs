@@ -20,7 +20,8 @@ use super::shard::{Answered, EntryState, Shard};
 /// Number of locks; a client's entries are all behind the same one.
 const SHARDS: usize = 16;
 
-/// Maximum number of outdated entries dropped per request. More than a request adds, so none accumulate.
+/// Maximum number of outdated entries dropped per request. The number is larger than the number that a
+/// request adds, so that outdated entries do not accumulate.
 const OUTDATED_AT_ONCE: usize = 4;
 
 /// The entries of all clients.
@@ -79,8 +80,8 @@ impl Table {
                 self.counters.unremembered.count();
                 return Begin::Unrecorded;
             }
-            // Concurrent threads may have found the same gap: the limit may be exceeded by the number of
-            // threads.
+            // Concurrent threads may have found the same free space, so the limit may be exceeded by the
+            // number of threads.
             shard = self.shard(&client);
             if let Some(existing) = self.existing(&mut shard, &hashed, now) {
                 return existing;
@@ -161,7 +162,7 @@ impl Table {
         has_its_part && shard.oldest().is_some_and(|(oldest, _)| self.evict(shard, oldest))
     }
 
-    /// Makes space like `make_space`, by evicting the oldest entry of all clients. Called without locks;
+    /// Makes space as `make_space` does, by evicting the oldest entry of all clients. Called without locks;
     /// locks one shard at a time.
     fn make_space_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
         if self.shard(client).of(client).0 >= self.limits.entries_per_client {
@@ -187,8 +188,8 @@ impl Table {
     }
 
     fn shard(&self, client: &Hashed<ClientKey>) -> MutexGuard<'_, Shard> {
-        // The upper half of the hash, because the map inside uses the lower one. The remainder is a valid
-        // index.
+        // The shard is chosen by the upper half of the hash, because the map in it uses the lower half. The
+        // remainder is a valid index.
         let number = (client.hash >> 32) as usize % SHARDS;
         lock(self.shards.get(number).unwrap_or(&self.shards[0]))
     }
@@ -226,7 +227,7 @@ impl RunningEntry {
     }
 
     /// Records the intent, with the state observed after `sequence` was taken. The operation runs even if the
-    /// state could not be observed or does not fit.
+    /// state could not be observed or the intent does not fit.
     pub fn intend(&mut self, observed: Option<Observation>, sequence: u64, slot_reservation: Reserved) {
         let Some(journal) = self.journal() else { return };
         let (intent, append_lock) =
@@ -240,7 +241,7 @@ impl RunningEntry {
         self.append_lock = append_lock;
     }
 
-    /// Keeps the outcome, for waiters and later duplicates. `node` is the created node.
+    /// Stores the outcome for waiters and later duplicates. `node` is the created node.
     pub fn keep(mut self, outcome: Outcome, node: Option<Inode>) {
         self.finished = true;
         // The journal is written first: once a client has the reply, the next process must know the outcome

@@ -23,7 +23,8 @@ pub(crate) async fn learn_root(below: Arc<dyn FileSystem>, cx: Ctx, user: Identi
     }
 }
 
-/// Requests all rights, then only those to read: a refusal does not say which of several rights is denied.
+/// Requests all rights, and after a refusal only those to read, because the refusal does not state which of
+/// the rights is denied.
 async fn learn_rights(below: &dyn FileSystem, cx: &Ctx) {
     let reads = AccessMask::READ | AccessMask::EXECUTE;
     for mask in [reads | AccessMask::WRITE, reads] {

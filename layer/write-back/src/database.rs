@@ -78,7 +78,7 @@ const TABLES: &str = "
     create table if not exists records (id integer primary key, record blob);
 ";
 
-/// Writes a group. With `is_emptied` the data of all files are on the disk, so none stay in the journal.
+/// Writes a group. With `is_emptied` the data of all files are on the disk, so the journal keeps no data.
 pub(crate) fn commit(
     database: &Connection,
     batch: &Batch,

@@ -32,8 +32,8 @@ pub(crate) struct Batch {
     pub nodes: HashMap<u64, Option<Vec<u8>>>,
     pub names: HashMap<(u64, Vec<u8>), Option<Vec<u8>>>,
     pub extents: Vec<(u64, Delta)>,
-    /// Data stored in the journal itself: generation, offset, bytes. Absent above a limit: their files are
-    /// synced instead.
+    /// Data stored in the journal itself: generation, offset, bytes. Above a limit the data are not stored in
+    /// the journal, and their files are synced instead.
     pub pieces: Vec<(u64, u64, Vec<u8>)>,
     /// Size of these data, even if they are absent.
     pub pieces_bytes: u64,
@@ -356,7 +356,7 @@ impl Shared {
     }
 
     /// Requests the records that identify lower nodes referred to by rows, since the layer below may lose
-    /// their numbers. Some nodes may be gone.
+    /// their numbers. Nodes that no longer exist have no record.
     fn records(&self, batch: &Batch, recorded: &HashSet<NodeId>) -> Vec<(NodeId, Vec<u8>)> {
         let Some(handles) = self.below.persistent_handles() else { return Vec::new() };
         let new = batch.numbers.difference(recorded);

@@ -27,7 +27,8 @@ pub(crate) struct NodeRow {
 }
 
 impl NodeRow {
-    /// Returns `true` if the origin lacks something of a named node. Changed names have rows of their own.
+    /// Returns `true` if the origin lacks data or attributes of a named node. Changed names have rows of
+    /// their own.
     pub(crate) fn is_dirty(&self) -> bool {
         let lacks = self.below.is_none() || !self.set.is_empty() || !self.layers.is_empty();
         lacks && self.attr.nlink > 0

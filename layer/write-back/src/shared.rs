@@ -92,11 +92,12 @@ pub(crate) struct ControlState {
     pub failure: Option<String>,
     /// `true` if the origin refused something in the last attempt.
     pub is_refused: bool,
-    /// Latest refusal of requested attributes. The origin may have accepted them since.
+    /// Latest refusal of requested attributes. The origin may have accepted the attributes since.
     pub refusal: Option<String>,
     /// Number of nodes with an operation that the origin refused in the last attempt.
     pub refused_nodes: usize,
-    /// Set if the last attempt has left nothing but refused operations and what depends on them.
+    /// The remaining changes, if the last attempt has left only refused operations and the changes that
+    /// depend on them.
     pub stuck: Option<Stuck>,
     /// Change up to which the origin has everything except what it refused.
     pub settled: u64,

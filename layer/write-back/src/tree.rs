@@ -317,8 +317,8 @@ impl Tree {
         }
     }
 
-    /// Returns `true` if the origin lacks something of a name: its target there is in doubt or differs, or
-    /// the local target does not exist there yet.
+    /// Returns `true` if a name differs at the origin: its target there is in doubt or differs, or the local
+    /// target does not exist there yet.
     pub(crate) fn differs(&self, place: &Place) -> bool {
         place.is_in_doubt
             || place.before != place.now
@@ -348,8 +348,8 @@ impl Tree {
         });
     }
 
-    /// Returns the named nodes of which the origin lacks something; unless `tries_refused`, without those of
-    /// which it lacks only what it has refused.
+    /// Returns the named nodes of which the origin lacks data or attributes. Without `tries_refused`, nodes
+    /// are omitted of which it lacks only what it has refused.
     pub(crate) fn dirty_nodes(&mut self, tries_refused: bool) -> Vec<NodeId> {
         let Self { nodes, dirty, .. } = self;
         dirty.retain(|id| nodes.get(id).is_some_and(Node::is_dirty));

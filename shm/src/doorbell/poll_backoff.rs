@@ -11,13 +11,13 @@ use crate::doorbell::polling::polls_per_us;
 
 /// Steps per pause.
 const PAUSE: u32 = 16;
-/// Increment of the delay, in steps, after a message that had not arrived at the first poll.
+/// Increment of the delay, in steps, after a message that the first poll did not find.
 const LONGER: u32 = PAUSE;
 /// Decrement, in steps, after a message that had arrived. In equilibrium a fifth of the messages arrives
 /// after the first poll: with fewer, both sides would adapt to each other and become slower and slower.
 const SHORTER: u32 = PAUSE / 4;
-/// Maximum delay. If it does not suffice, back-off is disabled for [`CLOSED_FOR`] messages: longer replies
-/// vary by more than there is to be gained.
+/// Maximum delay. If it does not suffice, back-off is disabled for [`CLOSED_FOR`] messages: the time of
+/// longer replies varies by more than back-off could gain.
 const BACKOFF_MAX_NS: u32 = 600;
 const CLOSED_FOR: u32 = 512;
 
@@ -44,7 +44,7 @@ impl Default for PollBackoff {
 }
 
 impl PollBackoff {
-    /// Delays the first poll of a slot, by less than a microsecond. To be called before each poll.
+    /// Delays the first poll of a slot, by less than a microsecond. The consumer calls this before each poll.
     #[inline]
     pub fn rest(&self) {
         if self.is_fresh && self.closed_for == 0 {

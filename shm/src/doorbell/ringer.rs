@@ -9,8 +9,8 @@ use crate::link::{DOORBELL_OFFSET, DoorbellKind, Ends, NOTIFY_FLAG_OFFSET};
 /// The producer's side of a doorbell: wakes a peer that has announced its sleep. Usable from any thread.
 #[derive(Debug)]
 pub struct Ringer<W = Word, M = WordMut> {
-    /// The peer's notify flag, in its memory: odd while it sleeps, changing with each sleep. `None` without a
-    /// doorbell.
+    /// The notify flag in the peer's memory: odd while the peer sleeps, changing with each sleep. `None`
+    /// without a doorbell.
     notify_flag: Option<W>,
     /// The doorbell, in our memory, on which the peer sleeps.
     doorbell: M,
@@ -34,8 +34,8 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Ringer<W, M> {
         Ringer { notify_flag, doorbell, ended: AtomicU32::new(0), rings: AtomicU64::new(0) }
     }
 
-    /// Wakes the peer if it sleeps and has not been woken already. To be called after pushing messages. Costs
-    /// a fence, and a system call if it rings.
+    /// Wakes the peer if it sleeps and has not been woken already. The producer calls this after it has
+    /// pushed messages. Costs a fence, and a system call if it rings.
     #[inline]
     pub fn ring(&self) {
         let Some(notify_flag) = &self.notify_flag else { return };

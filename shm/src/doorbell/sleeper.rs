@@ -69,14 +69,14 @@ pub struct SleeperCounts {
 pub struct Sleeper<W = Word, M = WordMut> {
     mode: Mode,
     window: Window,
-    /// Notify flag, in our memory: odd while we sleep, changing with each sleep.
+    /// Notify flag in this side's memory: odd while this consumer sleeps, changing with each sleep.
     notify_flag: M,
     /// Doorbell, in the peer's memory: changes with each ring. `None` without a doorbell.
     doorbell: Option<W>,
-    /// Nonzero after a nudge by another thread of this process. Private memory.
+    /// Word that is nonzero after a nudge by another thread of this process, in private memory.
     nudged: M,
-    /// Nonzero while we may sleep on the doorbell. Private memory, since other processes might write
-    /// `notify_flag`.
+    /// Word that is nonzero while this consumer may sleep on the doorbell, in private memory, because other
+    /// processes might write `notify_flag`.
     sleeping: M,
     counts: SleeperCounts,
 }
@@ -179,7 +179,8 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         self.notify_flag.store(sleep, Release);
         self.sleeping.store(1, Relaxed);
         // The flag is stored before the condition is polled once more, and the producer writes its message
-        // before it loads the flag, so one side sees the other. The same applies to a nudge.
+        // before it loads the flag, so that either this poll finds the message, or the producer finds the
+        // flag. The same applies to a nudge.
         M::fence();
         let is_ready = awaited.is_ready();
         let mut outcome = SleepOutcome::Woken;

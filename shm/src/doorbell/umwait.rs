@@ -6,8 +6,8 @@
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86_64::{is_available, rest};
 
-/// Maximum rest, in ticks of the time stamp counter: a fraction of a millisecond. The kernel's own limit is
-/// 100,000.
+/// Maximum time at rest, in ticks of the time stamp counter: a fraction of a millisecond. The kernel's own
+/// limit is 100,000.
 #[cfg(target_arch = "x86_64")]
 const REST_TICKS: u64 = 100_000;
 
@@ -62,8 +62,8 @@ mod x86_64 {
     /// # Safety
     /// The processor must have WAITPKG.
     unsafe fn umwait(until: u64) {
-        // SAFETY: guaranteed by the caller; it changes the flags only. State 1 (C0.1) has the lower exit
-        // latency.
+        // SAFETY: guaranteed by the caller; the instruction changes the flags only. State 1 (C0.1) has the
+        // lower exit latency.
         unsafe {
             asm!("umwait {:e}", in(reg) 1u32, in("eax") until as u32, in("edx") (until >> 32) as u32, options(nostack));
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 pub const WINDOW_MAX: Duration = Duration::from_micros(50);
 /// Minimum length of a window that is worth its system calls.
 const WINDOW_MIN: Duration = Duration::from_micros(4);
-/// Duration of a yield from which another thread must have needed the processor.
+/// Minimum duration of a yield in which another thread must have used the processor.
 const YIELD_MAX: Duration = Duration::from_micros(200);
 /// Initial and maximum number of short sleeps before the window opens again after a longer yield than
 /// [`YIELD_MAX`].

@@ -62,7 +62,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Returns `len` bytes of the region from `offset` on. Fails if they are not inside.
+    /// Returns `len` bytes of the region from `offset` on. Fails if they are not inside the region.
     pub fn new(region: Region, offset: u64, len: u64) -> Result<Extent, OutOfBounds> {
         let region_len = region.len();
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -99,7 +99,8 @@ impl Extent {
     }
 
     /// Translates `len` bytes at `offset` of this end to an offset in the region. Fails if they are not all
-    /// inside. This is the one check between an offset named by a peer and its memory.
+    /// inside this end. This is the only check between an offset that a peer names and the memory at that
+    /// offset.
     #[inline]
     pub fn place(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
         let outside = || OutOfBounds {

@@ -63,7 +63,7 @@ enum ServerState {
     Welcomed { agreement: Agreement, until: Instant },
     /// The link is in use.
     Running,
-    /// The link has ended; the owner announces with `reopen` when its memory is free.
+    /// The link has ended. Its owner calls `reopen` once the memory is no longer in use.
     Ended,
 }
 
@@ -225,7 +225,7 @@ impl ServerHandshake {
         }
     }
 
-    /// Releases the page. To be called after [`goodbye`](Self::goodbye), if there was a link.
+    /// Releases the page. If there was a link, the owner calls [`goodbye`](Self::goodbye) before.
     pub fn leave(mut self) {
         if !matches!(self.state, ServerState::Foreign { .. }) {
             if !matches!(self.state, ServerState::Ended) {
@@ -410,8 +410,8 @@ impl ClientHandshake {
             self.state = ClientState::Waiting;
             return Ok(ClientStep::Busy);
         }
-        // Read after the claim: another client may have come and gone before, and then the claim is for a
-        // later attempt.
+        // The attempt is read after the claim was made: another client may have connected and disconnected
+        // before, and the claim is then for a later attempt.
         let Some(Stage { attempt, phase: Phase::Open }) = self.page.stage(Role::Server) else {
             return Ok(ClientStep::Busy);
         };

@@ -25,7 +25,8 @@ pub const DOORBELL_OFFSET: u64 = 384;
 
 const MAGIC: [u8; 8] = *b"TMBLRGN\0";
 
-/// Returns the owner's heartbeat count. Every end has a header, so there is a number, which is not validated.
+/// Returns the owner's heartbeat count. Every end has a header, so the call cannot fail; the number is not
+/// validated.
 pub(super) fn heartbeat(end: &Extent) -> u64 {
     let at = end.place(HEARTBEAT_OFFSET, 8);
     at.and_then(|at| end.region().load_u64(at, Ordering::Relaxed)).map_or(0, u64::from_le)
@@ -85,7 +86,7 @@ pub enum HeaderError {
 
 impl Header {
     /// Initialises the end: clears header page and rings, removing all traces of an earlier link, and writes
-    /// the header. For the owner only, before the peer looks.
+    /// the header. Called by the owner only, before the peer reads the end.
     pub fn format(&self, own: &Extent) -> Result<(), OutOfBounds> {
         const ZEROES: [u8; 4096] = [0; 4096];
         for page in (0..self.layout.buffers_offset()).step_by(ZEROES.len()) {

@@ -20,7 +20,7 @@ pub struct HeartbeatSender {
 }
 
 impl HeartbeatSender {
-    /// Returns a heartbeat whose counter continues from `count`; the first beat is due at once.
+    /// Returns a heartbeat whose counter continues from `count`; the first heartbeat is due at once.
     pub fn new(count: u64, now: Instant) -> HeartbeatSender {
         HeartbeatSender { count, interval: BEAT, next: now }
     }
@@ -118,11 +118,11 @@ impl Watch {
         self.look(heartbeat(peer), now)
     }
 
-    /// Records a sample of the counter. Any change is a beat, even an irregular one. Once lost, a peer stays
-    /// lost.
+    /// Records a sample of the counter. Any change of the counter is a heartbeat, even an irregular one. A
+    /// lost peer stays lost.
     pub fn look(&mut self, count: u64, now: Instant) -> Health {
-        // Without samples for a while (this machine was suspended, this process stopped) the peer may have
-        // been stopped as well, or starved: such time counts as one beat.
+        // After a time without samples (this machine was suspended, or this process stopped) the peer may
+        // have been stopped or starved as well, so that time counts as one heartbeat.
         let passed = now.saturating_duration_since(self.looked);
         self.silence += if passed > self.timeouts.late { BEAT } else { passed };
         self.looked = now;

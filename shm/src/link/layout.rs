@@ -79,7 +79,8 @@ impl Layout {
 
     /// Returns the layout with `bulk_bytes` of bulk data, rounded up to whole pages, at least one.
     pub fn with_bulk(slots: u32, back_slots: u32, bulk_bytes: u64) -> Result<Layout, LayoutError> {
-        // With the maximum region first, so that the rings are checked before anything is computed from them.
+        // A layout with the maximum region is created first, so that the rings are checked before sizes are
+        // computed from them.
         let largest = Layout::new(slots, back_slots, REGION_BYTES_MAX)?;
         let bulk = bulk_bytes.max(1).checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         Layout::new(slots, back_slots, largest.bulk_offset().saturating_add(bulk))

@@ -55,7 +55,8 @@ pub struct Hello {
     pub offered: Features,
     /// Extensions that the client requires.
     pub required: Features,
-    /// Maximum number of slots; see [`Layout`](crate::link::Layout), which these three need not satisfy yet.
+    /// Maximum number of slots; see [`Layout`](crate::link::Layout), whose rules the three sizes in this
+    /// message need not satisfy.
     pub slots: u32,
     /// Maximum number of slots of the back ring.
     pub back_slots: u32,
@@ -158,7 +159,8 @@ pub enum Cause {
 /// The reason why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum MessageError {
-    /// Shorter than the fixed part, longer than the maximum, or different from the stated length.
+    /// The message is shorter than the fixed part, longer than the maximum, or of another length than it
+    /// states.
     #[error("invalid length of a message: {bytes} bytes")]
     Length {
         /// Actual length, in bytes.

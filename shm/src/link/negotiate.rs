@@ -83,7 +83,8 @@ impl Limits {
         let doorbell = doorbell
             .ok_or_else(|| Refused::new(RefusalCode::Doorbell, "none of the client's is supported"))?;
         let sizes = |error: LayoutError| Refused::new(RefusalCode::Sizes, error);
-        // The client's request is validated first, because reducing nonsense may yield valid sizes.
+        // The client's request is validated before it is reduced to the limits, because reducing an invalid
+        // request may yield valid sizes.
         let wanted = Layout::new(hello.slots, hello.back_slots, hello.bytes).map_err(sizes)?;
         let layout = Layout::new(
             wanted.slots().min(self.slots),
@@ -157,7 +158,8 @@ impl Hello {
         }
     }
 
-    /// Checks the server's reply against the offer. Nothing in it that could harm a client is trusted.
+    /// Checks the server's reply against the offer. No value in the reply that could harm a client is
+    /// trusted.
     pub fn check(&self, welcome: &Welcome) -> Result<Agreement, WelcomeError> {
         let offered = |what, holds: bool| if holds { Ok(()) } else { Err(WelcomeError::NotOffered { what }) };
         offered("version", (self.version_min..=self.version_max).contains(&welcome.version))?;

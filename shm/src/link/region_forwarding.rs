@@ -17,8 +17,8 @@ pub const FORWARDED_REGIONS_MAX: usize = 8;
 pub struct ForwardRegion {
     /// Number on this link: [`Domain::FIRST_OTHER`] or above, and never used before.
     pub domain: Domain,
-    /// Effective user of the process that created the memory. It is forwarded only to that user's processes
-    /// and root's.
+    /// Effective user of the process that created the memory. The memory is forwarded only to processes of
+    /// that user and of root.
     pub user: u32,
     /// Size of the memory, in bytes.
     pub bytes: u64,

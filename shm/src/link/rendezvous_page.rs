@@ -171,7 +171,8 @@ impl Page {
     /// Publishes our phase, after all earlier stores.
     pub(super) fn set_stage(&self, role: Role, stage: Stage) {
         let word = (stage.attempt & ATTEMPT_MASK) << 8 | u32::from(stage.phase as u8);
-        // A full fence: stores by string instructions must not be reordered with the word either.
+        // This fence is a full one, because stores by string instructions must not be reordered with the word
+        // either.
         fence(Ordering::SeqCst);
         self.phase(role).store(word.to_le(), Ordering::SeqCst);
     }

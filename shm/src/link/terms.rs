@@ -19,12 +19,12 @@ impl Features {
     pub const NONE: Features = Features(0);
     /// The client answers call-backs.
     pub const CALL_BACKS: Features = Features(1);
-    /// The server accepts the memory of further domains from the client. With a socket only.
+    /// The server accepts the memory of further domains from the client. Only for links with a socket.
     pub const FORWARDED_REGIONS: Features = Features(1 << 1);
-    /// The client's memory may be forwarded to further domains, of its own user and of root. With a socket
-    /// only.
+    /// The client's memory may be forwarded to further domains, of its own user and of root. Only for links
+    /// with a socket.
     pub const REGION_FORWARDING: Features = Features(1 << 2);
-    /// The server sends its window along with its memory. With a socket only.
+    /// The server sends its window along with its memory. Only for links with a socket.
     pub const WINDOW: Features = Features(1 << 3);
     /// Extensions that need a link control socket.
     pub const AT_SOCKETS: Features =
@@ -118,8 +118,8 @@ pub enum Protocol {
     OncRpc,
 }
 
-/// The identity of one life of a client or server: random, made when it starts. A client uses the same for
-/// all its links, so that a server recognises it.
+/// The identity of one life of a client or server: random, made when it starts. A client uses the same
+/// incarnation for all its links, so that a server recognises the client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Incarnation(pub [u8; 16]);
 

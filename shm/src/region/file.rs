@@ -24,7 +24,8 @@ pub fn open(path: &Path) -> Result<Region, RegionError> {
 pub struct Served {
     /// The whole file.
     pub region: Region,
-    /// The mapped file, locked for as long as this is open or the region exists: no other server takes it.
+    /// The mapped file. It is locked as long as this descriptor is open or the region exists, so that no
+    /// other server takes it.
     pub lock: File,
 }
 

@@ -14,7 +14,7 @@ use crate::region::RegionError;
 /// Seals required by both sides. SEAL keeps others from being added.
 const SEALS: Seals = Seals::SHRINK.union(Seals::FUTURE_WRITE).union(Seals::SEAL);
 
-/// Our memory, and the descriptor through which others map it for reading.
+/// Memory of this process, and the descriptor through which other processes map it for reading.
 #[derive(Debug)]
 pub struct Sealed {
     region: Region,

@@ -16,8 +16,8 @@ pub struct Consumer<C = Lines> {
     cursor: Cursor,
 }
 
-/// An invalid stamp in the next slot, which no honest peer writes: an old or future lap, more messages than
-/// slots, or another epoch.
+/// An invalid stamp in the next slot, which only a faulty peer writes: of an old or future lap, of more
+/// messages than slots, or of another epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("slot {slot} has stamp {found:#010x}, expected {awaited:#010x}")]
 pub struct StampFault {
@@ -77,8 +77,9 @@ impl<C: Cells> Consumer<C> {
         self.cells.address(self.cursor.slot)
     }
 
-    /// Verifies that the next slot is empty or has the next message. To be called occasionally when nothing
-    /// arrives, such as before a sleep; a peer that writes nonsense looks idle otherwise.
+    /// Verifies that the next slot is empty or has the next message. The reader calls this occasionally while
+    /// it receives no message, for example before a sleep: without it a peer that writes invalid stamps would
+    /// seem idle.
     pub fn check(&self) -> Result<(), StampFault> {
         let found = SlotStamp::of(self.cells.load(self.cursor.slot, 0, Relaxed));
         let awaited = self.cursor.stamp;

@@ -44,7 +44,7 @@ impl<C: CellsMut> Producer<C> {
     }
 
     /// Writes the next slot. The caller must ensure that no more messages are outstanding than there are
-    /// slots, or an unread one is overwritten.
+    /// slots, or an unread message is overwritten.
     #[inline]
     pub fn push(&mut self, message: &Message) {
         let slot = self.cursor.slot;

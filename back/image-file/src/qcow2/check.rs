@@ -22,8 +22,8 @@ const IS_COMPRESSED: u64 = 1 << 62;
 const L1_RESERVED: u64 = 0x7F00_0000_0000_01FF;
 const L2_RESERVED: u64 = 0x3F00_0000_0000_01FE;
 
-/// Limit of an image of 16 TiB with clusters of 64 KiB. Its refcounts take 512 MiB, twice: as stored and as
-/// computed.
+/// Maximum number of clusters: an image of 16 TiB with clusters of 64 KiB. Its refcounts take twice 512 MiB
+/// of memory, as stored and as computed.
 const CLUSTERS_MAX: u64 = 1 << 28;
 
 /// Maximum number of inconsistencies listed.
@@ -66,8 +66,8 @@ impl Checked {
 }
 
 impl Qcow2Image {
-    /// Checks all tables of the image at `path`, but not of its backing files. Read-only; nothing else may
-    /// write to the image meanwhile.
+    /// Checks all tables of the image at `path`, but not of its backing files. The image is only read; no
+    /// other program may write to it meanwhile.
     pub fn check(path: &Path) -> Result<Checked, Qcow2OpenError> {
         let (opener, path) = Opener::new(path, None, &OpenOptions::default())?;
         let file = opener.file(&path, false)?;
@@ -100,15 +100,15 @@ struct Walk<'a> {
     cluster_bytes: u64,
     /// Number of references to each cluster of the file.
     used: Vec<u16>,
-    /// Entries of the mapping: the cluster referenced, and the flag that it is the only reference. Takes
-    /// twice the memory of the tables.
+    /// Entries of the mapping: the cluster referenced, and the flag that this is its only reference. The list
+    /// takes twice the memory of the tables.
     shared: Vec<(u64, bool)>,
     found: Checked,
 }
 
 impl Walk<'_> {
-    /// Counts a reference to a part of the file. Records an inconsistency and returns `false` if it is beyond
-    /// the end.
+    /// Counts a reference to a part of the file. Records an inconsistency and returns `false` if the part is
+    /// beyond the end.
     fn used_by(&mut self, offset: u64, len_bytes: u64) -> bool {
         let (first, last) =
             (offset / self.cluster_bytes, (offset.saturating_add(len_bytes) - 1) / self.cluster_bytes);

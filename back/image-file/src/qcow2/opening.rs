@@ -74,8 +74,8 @@ pub enum Qcow2OpenError {
         /// The backing file.
         path: PathBuf,
     },
-    /// The image does not specify the format of its backing file. Guessing it from the contents would let a
-    /// guest choose.
+    /// The image does not specify the format of its backing file. If the format were guessed from the
+    /// contents, the guest could choose it.
     #[error(
         "{} does not specify the format of its backing file {}: set it with qemu-img rebase -u -b FILE -F raw|qcow2",
         image.display(), path.display()
@@ -261,7 +261,8 @@ impl Opener {
             .map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
     }
 
-    /// Opens a file of the image. Its path was checked, so symbolic links put there since then are refused.
+    /// Opens a file of the image. The path was checked before, so a symbolic link that was created since is
+    /// refused.
     pub fn file(&self, path: &Path, is_writer: bool) -> Result<fs::File> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
         let file = LinkPolicy { no_links: true }.open(path, is_writer).map_err(failed)?;

@@ -77,8 +77,8 @@ impl Tables<'_> {
     }
 }
 
-/// Returns a refcount from a block. Refcounts of less than a byte are stored from the low bits up. Missing
-/// ones are zero.
+/// Returns a refcount from a block. Refcounts of less than a byte are stored from the low bits up. A missing
+/// refcount is zero.
 pub(super) fn count_in(bytes: &[u8], index: usize, order: u32) -> u64 {
     let bit = index << order;
     let len = 1 << order.saturating_sub(3);

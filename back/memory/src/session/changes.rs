@@ -21,7 +21,7 @@ impl Changes for Session {
 }
 
 impl Session {
-    /// Subscribes to changes: they are reported and counted from the return of this call until the session
+    /// Subscribes to changes, which are reported and counted from the return of this call until the session
     /// ends.
     pub(super) fn begin_watch(&self) {
         self.watch.call_once(|| self.shared.watchers.add(self.me.clone()));

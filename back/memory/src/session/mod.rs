@@ -148,7 +148,7 @@ impl View<'_> {
         Ok(self.directory(cx, parent, AccessMask::EXECUTE)?.find(name))
     }
 
-    /// Checks that the user may add an entry to `dir`. A removed directory takes none.
+    /// Checks that the user may add an entry to `dir`. A removed directory accepts no entries.
     fn check_add(&self, cx: &Ctx, dir: Ino) -> Result<()> {
         let dir = self.tree.node(dir)?;
         if dir.nlink == 0 {

@@ -46,7 +46,7 @@ pub(super) fn read(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: 
     })
 }
 
-/// Returns `true` if nothing is left to read, given that the last piece was to end at `requested`.
+/// Returns `true` if nothing is left to read, if the last piece should have ended at `requested`.
 fn is_all(requested: usize, done: &ReadDone, wanted: usize) -> bool {
     done.count < requested || done.eof || done.count >= wanted
 }

@@ -130,7 +130,8 @@ impl Locks for VrpcFileSystem {
         range: LockRange,
         owner: LockOwner,
     ) -> Answer<()> {
-        // Before the request: a released lock must not be taken again on another link.
+        // The record of the lock is removed before the request, because a released lock must not be taken
+        // again on another link.
         self.links.objects.nodes.with_locks(file.node, |locks| locks.give_back(family, owner, range));
         self.links.call_unit(cx, Request::Unlock { file, family, range, owner })
     }

@@ -76,7 +76,7 @@ fn readdir_on(
     links.call_on(link, cx, sequence, outgoing, move |link, answered| {
         let mut adopted = Vec::new();
         let filled = fill(link, &answered, (&mut page, plus), room_bytes, &mut adopted);
-        // Release the nodes of entries that did not fit; all of them after a malformed entry.
+        // The nodes of entries that did not fit are released, and after a malformed entry all nodes.
         let kept_count = *filled.as_ref().unwrap_or(&0);
         let nodes = &link.objects.nodes;
         let gone: Vec<_> =

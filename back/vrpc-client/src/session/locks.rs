@@ -21,8 +21,8 @@ pub(super) fn request(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait
         let granted = Granted { open: file.open, lock, note: identity };
         link.objects.nodes.with_locks(file.node, |locks| locks.add(granted));
         if link.line.is_lost() {
-            // The opening may have been reopened before this was recorded: reopen it once more, together with
-            // the lock.
+            // The opening may have been reopened before the lock was recorded, so it is reopened once more,
+            // together with the lock.
             let unbound = link.objects.openings.unbind(file.open);
             if let Some(gone) = unbound.and_then(|server_id| link.objects.opening_gone(file.node, server_id))
             {
@@ -33,7 +33,7 @@ pub(super) fn request(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock, wait
     })
 }
 
-/// Waits for a lock. Dropping the answer cancels it: the request is interrupted, and a lock granted
+/// Waits for a lock. Dropping the answer cancels the wait: the request is interrupted, and a lock granted
 /// nevertheless is released.
 pub(super) fn wait(links: &Arc<Links>, cx: &Ctx, file: File, lock: Lock) -> Answer<()> {
     let interrupt = Interrupt::new();

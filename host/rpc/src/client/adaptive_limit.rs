@@ -70,7 +70,7 @@ enum Phase {
 /// A period with a constant limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// Number of answers still expected to calls made under the previous limit.
+    /// Number of answers still expected to calls that were made under the previous limit.
     earlier: u32,
     since: Option<Instant>,
     answers: u32,
@@ -136,7 +136,8 @@ impl AdaptiveLimit {
         round.duration += duration;
         let lasted = now.saturating_duration_since(since);
         let enough = match self.phase {
-            // Over a long-distance network each round is expensive, and long enough.
+            // Rounds are short while the limit doubles: over a long-distance network each is expensive, and
+            // long enough.
             Phase::Doubling { .. } => 2 * limit,
             _ => (ROUND_TURNS * limit).max(ROUND_ANSWERS_MIN),
         };
@@ -204,8 +205,8 @@ impl AdaptiveLimit {
         let current = self.current;
         let downwards = self.queueing || current >= self.max || self.attempts.is_multiple_of(DOWNWARDS);
         let limit = match downwards {
-            // In large steps as well: where memory caches overflow, fewer calls are no faster until they are
-            // few.
+            // Large steps down are tried as well: if the calls overflow the CPU's caches, fewer calls are no
+            // faster until they are few enough to fit.
             true if self.queueing || self.attempts.is_multiple_of(2 * DOWNWARDS) => current.div_ceil(2),
             true => current - (current / 3).max(1).min(current - 1),
             false => (current + (current / 2).max(1)).min(self.max),

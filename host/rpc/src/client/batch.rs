@@ -20,7 +20,7 @@ pub(super) struct Message {
     pub(super) data: Option<Source>,
 }
 
-/// Calls in sending order. Owned by the sending thread, which holds no lock meanwhile.
+/// Calls in sending order. The batch is owned by the sending thread, which holds no lock while it sends.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     items: VecDeque<(u32, Message)>,
@@ -140,8 +140,9 @@ impl Batch {
 pub(super) enum Stage {
     /// No byte of the message is sent.
     Whole,
-    /// Partly sent; the remainder is private, and can be sent whatever the caller does.
+    /// The message is partly sent. The remainder is in private memory, and can be sent whatever the caller
+    /// does.
     Begun,
-    /// Partly sent; the remainder lies in the caller's memory.
+    /// The message is partly sent. The remainder is in the caller's memory.
     BegunWithData,
 }

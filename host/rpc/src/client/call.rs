@@ -9,19 +9,19 @@ use tombolo_wire_rpc::Credential;
 
 /// One call, without its arguments.
 pub struct Call<'a> {
-    /// Program and version, if other than the client's own, of the same server.
+    /// Program and version of the call on the same server, if other than the client's own.
     pub program: Option<(u32, u32)>,
     /// Procedure number.
     pub procedure: u32,
     /// The caller's credential.
     pub credential: Credential<'a>,
-    /// File data behind the arguments, sent without a copy and without padding. In use until the call is
-    /// answered, as it may have to be retransmitted.
+    /// File data that follow the arguments, sent without a copy and without padding. They are in use until
+    /// the call is answered, because it may have to be retransmitted.
     pub data: Option<Source>,
     /// Destination of the reply's file data.
     pub receive_buffer: Option<ReceiveBuffer>,
     /// Expected length of the results without file data, in bytes, if more than a few hundred: over a link it
-    /// determines the reply buffer. Too small a value costs a second call.
+    /// determines the reply buffer. If the value is too small, the call is made a second time.
     pub results_bytes: usize,
     /// `true` if the call counts against the in-flight limit. Other calls never wait behind those that do.
     pub bulk: bool,
@@ -63,8 +63,8 @@ impl fmt::Debug for ReceiveBuffer {
 
 /// A function that locates file data, given the first bytes of a procedure's results and their total length.
 ///
-/// It is called again with more bytes after [`DataLocation::More`], but with no more than 4 KiB until all are
-/// received.
+/// It is called again with more bytes after [`DataLocation::More`], but with at most 4 KiB until all bytes
+/// are received.
 pub type FindData = fn(results: &[u8], results_bytes: usize) -> DataLocation;
 
 /// Location of file data.
@@ -81,7 +81,7 @@ pub enum DataLocation {
 /// Reply to an executed call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// Results: those before the data if data went to the receive buffer, otherwise all.
+    /// Results: the part before the data if the data were written to the receive buffer, otherwise all.
     pub results: Vec<u8>,
     /// Number of bytes of data in the receive buffer, from its beginning.
     pub data_bytes: usize,

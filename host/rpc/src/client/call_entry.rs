@@ -11,7 +11,7 @@ use tombolo_core::Interrupt;
 /// Minimum length of data to be received straight into their destination.
 const LONG_BUFFER_BYTES: usize = 8 << 10;
 
-/// Amount of data with which a call occupies its connection for long: 13 ms at 80 Mbit/s.
+/// Amount of data from which a call occupies its connection for a long time: 13 ms at 80 Mbit/s.
 const MUCH_BYTES: usize = 128 << 10;
 
 /// A new call.
@@ -55,7 +55,7 @@ pub(super) struct CallEntry {
     pub(super) watched_in: u64,
     /// `true` if the call's interrupt is watched permanently, because the call is overdue.
     pub(super) is_watched: bool,
-    /// Outcome to be delivered once the sending thread has finished with its memory.
+    /// Outcome to be delivered once the sending thread no longer uses the call's memory.
     pub(super) decided: Option<Outcome>,
 }
 
@@ -106,8 +106,8 @@ impl CallEntry {
         self.bytes >= MUCH_BYTES
     }
 
-    /// Returns `true` if a reply over this connection may answer the call. `false` if its end was decided
-    /// while it is being sent: its memory returns to its owner as soon as that is done.
+    /// Returns `true` if a reply over this connection may answer the call. Returns `false` if the call's end
+    /// was decided while it is being sent: its memory returns to the owner as soon as sending has finished.
     pub(super) fn can_be_answered(&self, connection: usize) -> bool {
         self.out && self.decided.is_none() && self.connection == connection
     }

@@ -35,7 +35,8 @@ pub(super) struct Connection {
     pub(super) bytes: usize,
     /// Number of those with a long receive buffer.
     pub(super) long_buffers: usize,
-    /// Last sign of life: data received, or data accepted after the socket was full.
+    /// Time of the last sign of life: data were received, or the socket accepted data again after it was
+    /// full.
     pub(super) alive_at: Instant,
     /// Time since when calls have been outstanding.
     pub(super) waiting_since: Instant,

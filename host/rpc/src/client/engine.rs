@@ -74,8 +74,8 @@ impl Engine {
         self.wake_finished();
     }
 
-    /// Handles the end of the peer's stream: its remaining data can be received, then the end. Must be called
-    /// before [`ready`](Self::ready).
+    /// Handles the end of the peer's stream: its remaining data can be received, then the end. The owner
+    /// calls this before [`ready`](Self::ready).
     pub fn finished(&mut self, token: SocketToken) {
         if let Some(lane) = self.lane(token.index()).filter(|lane| lane.token == token) {
             lane.finished = true;
@@ -108,7 +108,7 @@ impl Engine {
         self.wake_finished();
     }
 
-    /// Returns the time of the next [`expire`](Self::expire); `None` if nothing is awaited.
+    /// Returns the time of the next [`expire`](Self::expire); `None` if no timer is set.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.ended {
@@ -142,8 +142,8 @@ impl Engine {
         if let Some(connection) = self.shared.lock().connections.get_mut(index) {
             connection.again = connection.sending;
             if connection.full {
-                // The peer has received something, so it is alive. Data in the socket buffer alone prove
-                // nothing.
+                // The peer has received data, so it is alive. Data accepted by the socket buffer alone would
+                // not prove that.
                 connection.alive_at = now;
             }
             connection.full = false;

@@ -37,7 +37,8 @@ impl Finished {
             self.delivered.drain(..).for_each(|entry| state.keep_entry(entry));
         }
         for waker in self.wakers.drain(..) {
-            // A wake-up may run a task on this thread; if that panics, the others must be woken nevertheless.
+            // A wake-up may run a task on this thread; if that task panics, the other tasks must be woken
+            // nevertheless.
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
                 tracing::error!(callee = &*shared.label, "task panicked on its reply");
             }

@@ -77,8 +77,8 @@ pub enum Interrupts {
 /// Options of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Number of connections, 1 to 16, established on demand. UDP uses one socket. The first of several
-    /// carries no calls that move 128 KiB or more, so that small calls are not delayed by them.
+    /// Number of connections, 1 to 16, established on demand. UDP uses one socket. With several connections,
+    /// the first carries no calls that move 128 KiB or more, so that they do not delay small calls.
     pub connections: usize,
     /// In-flight limit of this client's bulk calls; further ones are queued.
     pub in_flight: InFlight,
@@ -99,7 +99,8 @@ pub struct Options {
     /// TLS configuration: calls are sent over TLS only (RFC 9289), to the authenticated server. Not available
     /// over UDP.
     pub tls: Option<Arc<ClientTls>>,
-    /// Command that carries each connection; the target's address is then unused. Excludes TLS and UDP.
+    /// Command whose standard input and output are the connection; the target's address is then unused. Not
+    /// available with TLS or UDP.
     pub tunnel: Option<Arc<Tunnel>>,
     /// Name of the server for errors and logs: `host:/name`.
     pub label: String,

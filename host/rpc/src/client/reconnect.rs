@@ -328,7 +328,8 @@ impl ClientState {
                 entry.transmissions > retries
                     && now.saturating_duration_since(entry.sent_at) >= self.wait_for(entry)
             }
-            // Refusals of a server that never answered are final; a server that did may be restarting.
+            // A refusal by a server that never answered is final. A server that has answered may be
+            // restarting.
             _ => {
                 now.saturating_duration_since(entry.begun_at) >= total_timeout
                     || !self.has_answered && entry.failures > retries
@@ -371,8 +372,8 @@ impl ClientState {
         when_silent && !entry.is_watched && entry.interrupt.can_be_raised()
     }
 
-    /// Returns calls whose interrupts must be watched from now on, because the server is silent or they are
-    /// overdue.
+    /// Returns calls whose interrupts must be watched from now on, because the server is silent or the calls
+    /// are overdue.
     fn newly_watched(&mut self, now: Instant) -> Vec<(u32, Interrupt)> {
         if self.options.interrupts != Interrupts::WhenSilent {
             return Vec::new();

@@ -41,7 +41,7 @@ struct Handle {
     shared: Arc<SharedClient>,
     /// Guard dropped with the last client; ends the engine.
     user: Arc<User>,
-    /// Link transport. If set, calls bypass the engine, which then only runs timers.
+    /// Transport over links; with it calls bypass the engine, which then only runs timers.
     linked: Option<Arc<Linked>>,
     target: Target,
     interrupts: Interrupts,
@@ -250,7 +250,7 @@ impl RpcClient {
     }
 
     /// Returns the shortest round trip of a non-bulk call, an upper bound of the network's round-trip time.
-    /// `None` before the first.
+    /// `None` before the first reply.
     #[must_use]
     pub fn round_trip_min(&self) -> Option<Duration> {
         self.0.shared.lock().round_trip_min()
@@ -314,7 +314,7 @@ impl Wake for Watch {
     }
 }
 
-/// Notifies the engine when this interrupt is raised, or if it is already.
+/// Notifies the engine when `interrupt` is raised, or at once if it is raised already.
 pub(super) fn watch(shared: &Arc<SharedClient>, xid: u32, interrupt: &Interrupt) {
     if !interrupt.can_be_raised() {
         return;

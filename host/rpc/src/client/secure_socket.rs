@@ -36,7 +36,8 @@ enum ConnectStage {
     Connecting,
     /// Sending the probe, of which a number of bytes are sent.
     SendingProbe(Vec<u8>, usize),
-    /// Receiving the answer. No further byte of the stream may be read: it belongs to the session.
+    /// The answer to the probe is being received. No byte after it may be read, because that belongs to the
+    /// TLS session.
     ReceivingAnswer(Vec<u8>),
     Handshaking,
     /// The server does not offer TLS.

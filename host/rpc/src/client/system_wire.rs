@@ -31,7 +31,7 @@ const WAKEUP: u64 = u64::MAX;
 /// Sockets of the operating system, watched by an epoll instance.
 pub(super) struct SystemWire {
     epoll: Epoll,
-    /// Last local port of each connection. Servers may recognize retransmitted calls by it.
+    /// Last local port of each connection. Servers may recognise retransmitted calls by their port.
     ports: Mutex<BTreeMap<usize, u16>>,
     tls: Option<Arc<ClientTls>>,
     tunnel: Option<Arc<Tunnel>>,
@@ -91,8 +91,8 @@ impl SystemWire {
         Ok(fd)
     }
 
-    /// Opens a socket from this port if it becomes free within milliseconds: a caller in the middle of
-    /// sending holds the last socket for that long.
+    /// Opens a socket from this port if it becomes free within milliseconds: a thread that is still sending
+    /// holds the former socket for that long.
     fn open_from(target: &Target, port: u16) -> Option<OwnedFd> {
         for _ in 0..PORT_ATTEMPTS {
             match Self::open(target, Some(port)) {
@@ -165,7 +165,8 @@ impl Wire for SystemWire {
     }
 }
 
-/// Resets the connection, so that its port is free at once. Errors are ignored: it may not be connected.
+/// Resets the connection, so that its port is free at once. Errors are ignored, because the socket may not be
+/// connected.
 pub(super) fn shut_down(fd: &OwnedFd) {
     let _ = tcp::abort_on_close(fd);
     let _ = socket::shut_down(fd);

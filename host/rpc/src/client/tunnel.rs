@@ -264,7 +264,7 @@ impl AsFd for TunnelSocket {
 }
 
 impl Socket for TunnelSocket {
-    /// Succeeds at once: only the first reply shows whether the server is reached.
+    /// Succeeds at once, because only the first reply proves that the server was reached.
     fn finish_connecting(&self) -> Result<()> {
         Ok(())
     }

@@ -10,8 +10,8 @@ use tombolo_sys::{Errno, Result};
 
 /// A factory of sockets, and a clock. No operation blocks.
 pub trait Wire: Send + Sync {
-    /// Begins to connect. Events of the socket carry this token; it must be reported writable once it is
-    /// connected or has failed. An error counts as a failed connection.
+    /// Begins to connect. Events of the socket carry this token; the wire must report the socket writable
+    /// once it is connected or has failed. A returned error counts as a failed connection.
     fn connect(
         &self,
         target: &Target,
@@ -55,8 +55,8 @@ pub trait Socket: Send + Sync {
     /// Shuts down both directions, for all holders.
     fn shut_down(&self);
 
-    /// Returns `true` if a short receive means that nothing is left, so that another is futile before the
-    /// next event. The end of a stream must then be reported with
+    /// Returns `true` if a short receive means that nothing is left, so that another receive is futile before
+    /// the next event. The end of a stream must then be reported with
     /// [`Engine::finished`](super::Engine::finished).
     fn is_emptied_by_less(&self) -> bool {
         false

@@ -11,7 +11,7 @@ use tombolo_host_runtime::lock;
 pub(super) struct BulkSpace {
     waiters: Mutex<Vec<Waker>>,
     is_waited: AtomicBool,
-    /// Locked while a pair of spans is taken, from before the first until both or none are.
+    /// Lock held while a pair of spans is taken: from before the first span until both or neither are taken.
     pair: Mutex<()>,
 }
 

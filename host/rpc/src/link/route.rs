@@ -15,8 +15,8 @@ use tombolo_host_runtime::lock;
 /// A factory of ONC RPC links to one export of one server.
 pub trait Dial: Send + Sync {
     /// Connects a new link. May block for some seconds. All links of one `Dial` must be made as the same
-    /// client ([`Incarnation`](tombolo_shm::link::Incarnation)): the server recognizes retransmitted calls by
-    /// it.
+    /// client ([`Incarnation`](tombolo_shm::link::Incarnation)): the server recognises retransmitted calls by
+    /// the incarnation.
     ///
     /// # Errors
     /// No link can be made now; a later attempt may succeed.
@@ -130,7 +130,7 @@ impl Route {
         lock(&self.state).why.clone()
     }
 
-    /// Reports a lost link, and starts to reconnect unless that is in progress.
+    /// Reports a lost link, and starts to reconnect unless a reconnect is in progress.
     pub(crate) fn lost(self: &Arc<Self>, lost: &Arc<Live>) {
         let was_live = {
             let mut state = lock(&self.state);

@@ -84,9 +84,9 @@ impl Live {
         Attempt::Sent { call, reply_buffer: number, has_memory }
     }
 
-    /// Takes a span of each side, as needed, or none. Returning the first span for lack of the second must
-    /// wake no waiter: a failed attempt has checked while no pair was half taken. Otherwise waiters would
-    /// wake each other, or themselves, forever.
+    /// Takes a span of each side, as needed, or none. If the second span is not available, returning the
+    /// first wakes no waiter: waiters have checked while no pair was half taken, and would otherwise wake
+    /// each other, or themselves, forever.
     fn take(&self, out_bytes: usize, buffer_bytes: usize) -> Option<(Option<Span>, Option<Span>)> {
         let take = || {
             let out = take(self.line.out_area(), out_bytes)?;
@@ -112,7 +112,8 @@ fn capacity(area: &Area) -> usize {
     usize::try_from(area.capacity_bytes()).unwrap_or(usize::MAX)
 }
 
-/// Takes a span, or none for zero bytes. Returns `None` if memory is short.
+/// Takes a span of `len_bytes`; for zero bytes returns success without a span. Returns `None` if memory is
+/// short.
 fn take(area: &Area, len_bytes: usize) -> Option<Option<Span>> {
     if len_bytes == 0 { Some(None) } else { area.take(len_bytes as u64).map(Some) }
 }

@@ -87,7 +87,7 @@ impl ExchangePool {
 /// Memory of a call's future, pinned before the first poll and reused from call to call.
 type Slot<F> = Pin<Box<Option<F>>>;
 
-/// Creates a session; generic, as the type of a service's futures cannot be named.
+/// Creates a session. The function is generic, because the type of a service's futures cannot be named.
 fn session<S: Service>(service: Arc<S>, caller: Arc<Peer>, exchanges: Arc<ExchangePool>) -> Arc<dyn Session> {
     let begin = move |exchange| S::serve(service.clone(), caller.clone(), exchange);
     Arc::new(RpcSession { begin, exchanges, slots: FreeList::new(1) })
@@ -144,7 +144,7 @@ fn spawn_pending<F>(
     });
 }
 
-/// Polls the future. An empty slot, which is never polled, would stay pending.
+/// Polls the future in a slot. A slot is never polled while it is empty; it would stay pending.
 fn poll<F: Future>(slot: &mut Slot<F>, context: &mut Context<'_>) -> Poll<F::Output> {
     let Some(future) = slot.as_mut().as_pin_mut() else { return Poll::Pending };
     let polled = future.poll(context);

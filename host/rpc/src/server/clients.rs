@@ -96,7 +96,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Returns the number of connections, including those not yet taken over by their threads.
+    /// Returns the number of connections, including those that their threads have not adopted yet.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
@@ -230,7 +230,7 @@ impl Activity {
     }
 }
 
-/// Closes idle connections, so that this client may soon have another. Returns `true` if there were any.
+/// Closes idle connections, so that this client may soon have another. Returns `true` if any was closed.
 pub(super) fn close_idle_connections(common: &Common, client: &Arc<Client>) -> bool {
     let largest = common.clients.with_most_connections();
     largest.is_some_and(|largest| close_idle(common, &largest)) || close_idle(common, client)

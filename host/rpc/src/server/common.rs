@@ -61,7 +61,8 @@ pub(super) struct Exchanges {
 }
 
 impl Exchanges {
-    /// Maximum number retained: a batch takes one at a time, but calls answered later take one each.
+    /// Maximum number of exchanges retained. A batch takes one at a time, but calls answered later take one
+    /// each.
     const COUNT_MAX: usize = 32;
 
     pub(super) fn new(common: Arc<Common>) -> Self {

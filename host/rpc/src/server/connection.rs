@@ -27,7 +27,8 @@ const TURN_BYTES_MAX: usize = 2 << 20;
 /// while cached.
 const FLUSH_BYTES: usize = 256 << 10;
 
-/// Number of bytes of an incomplete call that count as activity; slower clients are considered idle.
+/// Number of bytes of an incomplete call that count as activity; a client that sends more slowly counts as
+/// idle.
 const TRICKLE_BYTES: usize = 16 << 10;
 
 /// Limits on reading after the last reply: closing a socket with unread input could destroy that reply in
@@ -58,7 +59,7 @@ pub(super) struct Connection {
     pub(super) finished: bool,
     /// `true` if the connection is queued for a turn.
     pub(super) queued: bool,
-    /// `true` if the connection waits for limits or memory; it will be woken.
+    /// `true` while the connection waits for limits or memory, which wake it.
     waits: bool,
     /// Registration with the waiters for memory or calls.
     wait: Queued,
@@ -284,7 +285,8 @@ impl Connection {
     /// Returns the maximum time without activity.
     fn idle_timeout(&self, options: &Options) -> Duration {
         match self.reader.is_within_record() {
-            // The remainder of the record is due, and other connections may be waiting for its memory.
+            // A client must complete a record that it has begun, because other connections may be waiting for
+            // its memory.
             true if !self.waits || self.reader.is_receiving_long() => {
                 options.stuck_after.min(options.silent_after)
             }

@@ -243,7 +243,8 @@ impl EventThread {
         let shared = &connection.shared;
         let _ = self.epoll.remove(shared.stream());
         shared.kill();
-        // Pending calls keep the descriptor open; the peer must see the disconnect nevertheless.
+        // The socket is shut down, because pending calls keep the descriptor open and the peer must be
+        // informed of the end.
         let _ = socket::shut_down(shared.stream());
         self.queue.connections.fetch_sub(1, Ordering::Relaxed);
         shared.client.connections.remove(shared);

@@ -18,8 +18,8 @@ use super::thread_queue::{ThreadQueue, Token};
 /// Maximum number of connections accepted in one turn, for fairness.
 const TURN_MAX: usize = 64;
 
-/// Pause after running out of descriptors or memory: accept would fail at once each time, while the
-/// connection keeps waiting.
+/// Pause after running out of descriptors or memory: accept(2) would fail at once each time, while the
+/// connection stays in the backlog.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Pause while the event threads close idle connections in favour of a new one.

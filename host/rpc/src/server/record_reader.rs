@@ -67,7 +67,7 @@ pub(super) struct ReceiveArea {
 }
 
 impl ReceiveArea {
-    /// Returns an area, or `None` if the pool has no buffers of that size (it does).
+    /// Returns an area, or `None` if the pool has no buffers of that size, which does not occur.
     pub(super) fn new(pool: Arc<BufferPool>) -> Option<Self> {
         let span = Span { lease: pool.take(AREA_BYTES)?, start: 0, end: 0 };
         Some(Self { pool, span })
@@ -279,8 +279,8 @@ impl RecordReader {
         }
     }
 
-    /// Ensures that all received bytes fit behind the fragments collected so far. Returns `false` if memory
-    /// is short.
+    /// Ensures that all received bytes fit after the fragments collected so far. Returns `false` if memory is
+    /// short.
     fn reserve_fragment(&mut self, area: &ReceiveArea, buffers: &Buffers) -> bool {
         let Some(assembled) = &mut self.assembled else { return true };
         let more = area.span.len();
@@ -288,8 +288,8 @@ impl RecordReader {
         if assembled.free_bytes() >= more || assembled.lease.len() >= BUFFER_MAX_BYTES {
             return true;
         }
-        // Grown once, to the maximum length of a record: records that grow step by step could deadlock on
-        // each other's memory.
+        // The buffer is grown once, to the maximum length of a record: records that grow step by step could
+        // deadlock on each other's memory.
         let is_long = assembled.len() + more > SHORT_MAX_BYTES;
         if is_long && !buffers.account().has_room() {
             return false;
@@ -302,7 +302,7 @@ impl RecordReader {
         true
     }
 
-    /// Appends a fragment to those before. Returns the record if that completes it.
+    /// Appends a fragment to the fragments collected so far. Returns the record if it is complete.
     fn append_fragment(
         &mut self,
         piece: &Source,

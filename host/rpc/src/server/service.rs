@@ -50,7 +50,8 @@ pub enum Outcome {
     Reply,
     /// Send nothing and keep the connection open.
     Silent,
-    /// Send nothing; close the connection once the queued replies are sent. Over UDP the same as `Silent`.
+    /// Send nothing; close the connection once the queued replies are sent. Over UDP this has the effect of
+    /// `Silent`.
     Close,
 }
 
@@ -157,8 +158,8 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// Memory of one call and its reply, reused from call to call. Boxed when passed around, as it is about 400
-/// bytes long.
+/// Memory of one call and its reply, reused from call to call. It is passed in a box, because it has about
+/// 400 bytes.
 #[derive(Debug)]
 pub struct Exchange {
     /// Private copy of the call's beginning: all of it up to [`HEAD_BYTES`], the first [`LONG_HEAD_BYTES`] of
@@ -166,10 +167,10 @@ pub struct Exchange {
     pub head: Vec<u8>,
     /// The whole call in the memory that received it, from which file data are passed on without a copy.
     pub record: Source,
-    /// Reply encoded by the service, without record mark. Empty when the call arrives.
+    /// Reply encoded by the service, without record mark. Empty at the start of the call.
     pub reply: Vec<u8>,
-    /// File data that follows `reply` (READ), padded by the transport to a multiple of four bytes. `None`
-    /// when the call arrives.
+    /// File data that follows `reply` (READ), padded by the transport to a multiple of four bytes. `None` at
+    /// the start of the call.
     pub data: Option<ReplyData>,
     /// Source of buffers for file data.
     pub buffers: Buffers,
@@ -228,7 +229,8 @@ impl Exchange {
 pub struct ReplyData {
     /// The bytes.
     pub source: Source,
-    /// Buffer that contains the bytes, returned once they are sent. `None` if they lie elsewhere.
+    /// Buffer that contains the bytes, returned once they are sent. `None` if the bytes are in no buffer of
+    /// the pool.
     pub lease: Option<Lease>,
 }
 

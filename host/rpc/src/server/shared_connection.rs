@@ -31,8 +31,8 @@ pub(super) struct SharedConnection {
     stream: OwnedFd,
     /// TLS session, once there is one.
     pub(super) session: OnceLock<Box<Session>>,
-    /// Field order: dropped after the stream, so that the connection counts until its descriptor is closed.
-    /// Pending calls keep the descriptor open.
+    /// The permit is declared after the stream, and so dropped after it, so that the connection counts until
+    /// its descriptor is closed. Pending calls keep the descriptor open.
     _admitted: ConnectionPermit,
     common: Arc<Common>,
     queue: Arc<ThreadQueue>,
@@ -130,7 +130,8 @@ impl SharedConnection {
     /// Queues the reply to a call, if there is one. Returns the number of bytes in the next batch. Nothing is
     /// sent before [`flush`](Self::flush).
     pub(super) fn add_reply(&self, exchange: &mut Exchange, outcome: Outcome) -> usize {
-        // From here on the call occupies only memory, none of the client's other limits.
+        // From here on the call counts against the client's memory only, and no longer against its other
+        // limits.
         self.client.end_calls(1);
         if outcome == Outcome::Reply {
             let mut send_queue = self.lock();
@@ -214,8 +215,8 @@ impl SharedConnection {
         }
     }
 
-    /// Requests a wake-up below the limits. The caller must check again afterwards, as they may be met
-    /// already.
+    /// Requests a wake-up below the limits. The caller must check the limits again afterwards, because the
+    /// connection may already be below them.
     pub(super) fn wait_for_limits(&self) {
         self.waits.store(true, Ordering::SeqCst);
     }
@@ -396,7 +397,8 @@ impl SendQueue {
         Some(batch)
     }
 
-    /// Returns the remainder of the last batch, or else the queued replies; the two swap their memory.
+    /// Returns the remainder of the last batch, or else the queued replies, with which the empty batch
+    /// exchanges its memory.
     fn next_batch(&mut self) -> Option<Batch> {
         if self.remainder.is_empty() {
             if self.queue.is_empty() {

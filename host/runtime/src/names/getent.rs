@@ -14,7 +14,8 @@ use super::{Deadline, LookUpError};
 
 /// Maximum length of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of concurrent processes. Further look-ups are queued, which counts towards their time-out.
+/// Maximum number of concurrent processes. Further look-ups are queued; the time in the queue counts towards
+/// their time-out.
 pub(super) const PROCESSES_MAX: usize = 8;
 
 /// Exit code for an unknown key.

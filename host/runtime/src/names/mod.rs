@@ -101,7 +101,8 @@ pub trait LookUp: Send + Sync {
     fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, LookUpError>;
 }
 
-/// Delegate of the process. Process-wide, as a sandbox is: any direct look-up would fail.
+/// Delegate of all look-ups of the process. It is process-wide, as a sandbox is: in a sandbox a direct
+/// look-up would fail.
 static DELEGATE: OnceLock<Arc<dyn LookUp>> = OnceLock::new();
 
 /// Delegates all later look-ups of this process. Only the first call has an effect.
@@ -134,7 +135,7 @@ pub fn addresses_of(host: &str) -> Result<Vec<IpAddr>, LookUpError> {
 struct Names {
     databases: Databases,
     getent: Getent,
-    /// Time until which services of users are not queried, after one did not answer.
+    /// End of the time in which services of users are not queried, because one did not answer.
     silent_until: Mutex<Option<Instant>>,
 }
 

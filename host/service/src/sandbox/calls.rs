@@ -227,8 +227,8 @@ const OLDER_ATTRIBUTES_BY_NAME: &[&str] = &["chmod", "chown", "lchown", "utime",
 const USER_ACCESS: &[&str] = &["setresuid", "setresgid", "setgroups", "capset", "fanotify_mark"];
 
 /// Allowed ioctl(2) requests: descriptor flags, readable bytes, terminal type and size, a device's size and
-/// its file system's UUID. Others could inject input into the controlling terminal (TIOCSTI), or control a
-/// device.
+/// its file system's UUID. Other requests could inject input into the controlling terminal (TIOCSTI), or
+/// control a device.
 const IOCTLS: [u32; 10] = [
     0x5421,      // FIONBIO
     0x5450,      // FIONCLEX

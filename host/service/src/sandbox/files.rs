@@ -32,7 +32,8 @@ impl fmt::Display for Confined {
     }
 }
 
-/// Files that every program may read: the kernel's information about it, its limits, and random bytes.
+/// Files that every program may read: the kernel's information about the program, its limits, and random
+/// bytes.
 pub(super) const ALWAYS: [&str; 6] = [
     "/proc/self",
     "/proc/sys/kernel/hostname",
@@ -61,7 +62,7 @@ fn listening() -> BitFlags<AccessFs> {
     AccessFs::MakeSock | AccessFs::RemoveFile | AccessFs::ReadDir
 }
 
-/// Confines this thread and those that it starts. Missing paths are left out: they cannot be opened later
+/// Confines this thread and those that it starts. Missing paths get no rule, so they cannot be opened later
 /// either.
 pub(super) fn confine(needs: &Needs, is_strict: bool) -> Result<Confined, RulesetError> {
     let mut rules = Ruleset::default();
@@ -103,7 +104,7 @@ fn beneath(
     access: BitFlags<AccessFs>,
 ) -> Result<RulesetCreated, RulesetError> {
     let opened = |path: &PathBuf| match PathFd::new(path) {
-        // A rule is tied to an inode, and proc recreates unused inodes, so they stay open.
+        // A rule is tied to an inode, and proc recreates unused inodes, so the opened files are never closed.
         Ok(opened) => Some(&*Box::leak(Box::new(opened))),
         Err(PathFdError::OpenCall { source, .. }) => {
             tracing::debug!(path = %path.display(), %source, "missing path left out of the sandbox");

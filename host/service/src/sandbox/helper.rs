@@ -50,8 +50,8 @@ impl Helper {
         Ok(Self { free: Mutex::new(free), freed: Condvar::new() })
     }
 
-    /// Sends a request and waits for the reply; before that, for a free socket if all have requests under
-    /// way. EIO if the helper is gone, EMSGSIZE if the request is too long.
+    /// Waits for a free socket if all have requests under way, sends a request, and waits for the reply. EIO
+    /// if the helper has ended, EMSGSIZE if the request is too long.
     pub fn ask(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(Vec<u8>, Option<OwnedFd>)> {
         if request.len() > MESSAGE_BYTES_MAX {
             return Err(Errno::MSGSIZE);

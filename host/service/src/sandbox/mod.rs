@@ -216,8 +216,8 @@ pub fn enter(
     Ok(SandboxStatus { files, calls, capabilities, own_mounts })
 }
 
-/// Drops capabilities and installs the system-call filter. Returns `true` if calls are filtered, and the
-/// remaining capabilities.
+/// Drops capabilities and installs the system-call filter. Returns `true` if system calls are filtered, and
+/// the remaining capabilities.
 fn drop_rights(strictness: Strictness, needs: &Needs) -> Result<(bool, Capabilities), SandboxError> {
     let is_strict = strictness == Strictness::Strict;
     let capabilities = match drop_capabilities(needs) {
@@ -263,8 +263,8 @@ pub fn give_up_capabilities() -> Result<(), SandboxError> {
     dropped.map(drop).map_err(|error| SandboxError::Capabilities(error.to_string()))
 }
 
-/// Drops all unneeded capabilities from each set of this thread, and from the bounding set if permitted; that
-/// one matters only for programs that are started.
+/// Drops all unneeded capabilities from each set of this thread, and from the bounding set if permitted,
+/// which matters only for programs that are started.
 fn drop_capabilities(needs: &Needs) -> Result<Capabilities, CapsError> {
     let mut wanted: CapsHashSet =
         if needs.serves_users { FILE_CAPABILITIES.into() } else { CapsHashSet::default() };

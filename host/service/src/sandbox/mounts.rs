@@ -184,7 +184,7 @@ impl Plan {
         self.passed.insert(at);
     }
 
-    /// Returns `true` if everything may be changed, so that own mounts would restrict nothing.
+    /// Returns `true` if all mounts may be changed, so that own mounts would restrict nothing.
     fn leaves_all(&self) -> bool {
         self.places.get(Path::new("/")).is_some_and(|access| access.writes && access.beneath)
     }

@@ -107,7 +107,7 @@ const SHARDS_MAX: usize = 16;
 /// on different cores share no cache lines. The counters take about 160 KB for each of up to sixteen cores.
 pub struct Counters {
     shards: Box<[Shard]>,
-    /// `true` if ended operations are counted too, which gives those in progress.
+    /// `true` if ended operations are counted too, so that the number in progress is known.
     of_disk: bool,
 }
 
@@ -266,7 +266,8 @@ fn thread_number() -> usize {
     NUMBER.try_with(|number| *number).unwrap_or(0)
 }
 
-// Buckets of increasing width, with a precision of one in sixteen, from 1 ns to over a minute.
+// Buckets of the histogram have increasing width, with a precision of one in sixteen, from 1 ns to over a
+// minute.
 
 /// Number of buckets for each power of two.
 const STEPS: u64 = 16;

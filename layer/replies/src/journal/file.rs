@@ -174,8 +174,8 @@ impl Lock {
         found
     }
 
-    /// Keeps a malformed file, or one of an older version, for the operator: by another name, because a full
-    /// file system has no space for a copy. The server starts even if that fails.
+    /// Retains a malformed file, or one of an older version, for the operator. The file is renamed rather
+    /// than copied, because a full file system has no space for a copy. The server starts even if that fails.
     fn set_aside(&self, what: &str) -> RecoveredRecords {
         let aside = with_suffix(&self.path, &format!(".{what}"));
         let removed = match fs::remove_file(&aside) {
@@ -262,7 +262,8 @@ fn header(tree: &Tree, outcomes: u32) -> layout::Header {
     header
 }
 
-/// Writes every byte, so that no access to the mapping can find the disk full.
+/// Writes every byte of the file, so that its blocks are allocated and no access to the mapping can fail on a
+/// full disk.
 fn write_empty(file: &mut File, header: &layout::Header, len: usize) -> io::Result<()> {
     let zeros = [0; 1 << 16];
     file.write_all(header.as_bytes())?;

@@ -29,11 +29,11 @@ pub use file::{Lock, OpenError, RecoveredRecords, Tree};
 pub use record::{StoredIntent, StoredOutcome};
 pub use slots::{FreeSlot, Reserved};
 
-/// Maximum number of operations with an intent in progress. Further ones wait.
+/// Maximum number of operations with an intent in progress. Further operations wait.
 const INTENTS: u32 = 1024;
 
-/// Maximum number of intents retained for answered operations. When the oldest is dropped, the next process
-/// would repeat that operation.
+/// Maximum number of intents retained for answered operations. After the oldest is dropped, the next process
+/// would repeat a duplicate of its operation.
 const ANSWERED_INTENTS: usize = 256;
 
 /// Spare outcome slots above the limit of entries, which concurrent threads may exceed by one each.
@@ -143,7 +143,7 @@ impl Journal {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records an outcome. `None` if there is no slot, or it cannot be represented.
+    /// Records an outcome. Returns `None` if no slot is free, or if the outcome cannot be represented.
     pub fn keep(&self, stored: &StoredOutcome) -> Option<JournalRecord> {
         let bytes = outcome_bytes(stored)?;
         let slot = self.outcomes.take()?;

@@ -93,7 +93,7 @@ impl View {
                 return Ok(seen);
             }
             let Some(below) = below.filter(|_| !is_hidden(name)) else { return Ok(seen) };
-            // The right to search was checked against attributes that the origin may not have yet.
+            // The right to search was already checked, against attributes that the origin may not have yet.
             let cx = if is_ours { below_cx(&self.cx, Identity::ROOT) } else { self.below_cx() };
             let found = match self.shared().below.lookup(&cx, below, name.as_name()).resolve().await {
                 Ok(entry) => Some(entry),
@@ -199,8 +199,8 @@ impl View {
     }
 }
 
-/// Returns the attributes of a node below as shown locally: those left by write-back until another writer
-/// changes the node.
+/// Returns the attributes of a node below as shown locally: the attributes set by write-back, until another
+/// writer changes the node.
 fn shown(id: NodeId, attr: Attr, kept: Option<(WeakAttr, Attr)>) -> Attr {
     match kept {
         Some((version, kept)) if version == WeakAttr::from(&attr) => {

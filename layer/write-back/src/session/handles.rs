@@ -7,7 +7,7 @@ use super::View;
 use super::file_system::WriteBackFileSystem;
 use crate::tree::MADE_HERE;
 
-/// Type number of the handles: that of the handles below, which are numbers, too.
+/// Type number of the handles: the type of the handles of the layer below, which are node numbers, too.
 const KIND: i32 = 1 << 12;
 
 impl PersistentHandles for WriteBackFileSystem {

@@ -89,8 +89,8 @@ impl View {
         Ok(Written { count: len as usize, stability, file: change })
     }
 
-    /// Writes to the local disk: by the calling thread while that proves fast, since two thread switches cost
-    /// more than a small write.
+    /// Writes to the local disk: on the calling thread as long as that has been fast, because two thread
+    /// switches cost more than a small write.
     async fn to_disk(&self, data: Arc<DataFile>, offset: u64, from: Source) -> Result<()> {
         let shared = self.shared();
         if from.len() <= AT_ONCE_BYTES_MAX && shared.write_pace.is_quick() {

@@ -66,7 +66,7 @@ pub(crate) struct Node {
     /// Attributes being set.
     pub sending: Set,
     /// Attributes that follow from how the node was created, written or named, and were not requested: if the
-    /// origin differs and refuses them, its own prevail.
+    /// origin has other values and refuses these, the origin's values prevail.
     pub implied: Set,
     /// Requested attributes that the origin has refused in this run; another request sets them again.
     pub refused: Set,
