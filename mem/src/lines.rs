@@ -22,7 +22,8 @@ pub struct Lines {
 
 // SAFETY: the pointer is an address inside `region`, which is itself Send; all access to it is atomic.
 unsafe impl Send for Lines {}
-// SAFETY: as above.
+// SAFETY: shared lines only return values and an address, no references to the bytes; all access to them is
+// atomic.
 unsafe impl Sync for Lines {}
 
 impl Lines {

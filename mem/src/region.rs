@@ -86,7 +86,8 @@ macro_rules! atomic_access {
         pub fn $store(&self, offset: usize, value: $word, order: Ordering) -> Result<(), OutOfBounds> {
             self.writable(offset, size_of::<$word>())?;
             let at = self.aligned_span(offset, size_of::<$word>(), size_of::<$word>())?;
-            // SAFETY: as for the load, and the region may be written.
+            // SAFETY: the address is inside the region, aligned, writable, and alive as long as `self` is
+            // borrowed; an atomic may be changed by others at any time.
             unsafe { <$atomic>::from_ptr(at.cast()) }.store(value, order);
             Ok(())
         }

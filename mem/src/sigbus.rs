@@ -131,12 +131,12 @@ fn install() -> Result<(), i32> {
 extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the location of this thread's errno is always valid.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above. A handler must preserve errno.
+    // SAFETY: `errno` points to this thread's errno. A handler must preserve its value.
     let saved = unsafe { *errno };
     if !recover(info) {
         call_previous(signal, info, context);
     }
-    // SAFETY: as above.
+    // SAFETY: `errno` is the address of this thread's errno, which is valid as long as the thread runs.
     unsafe { *errno = saved };
 }
 

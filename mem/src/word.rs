@@ -14,7 +14,8 @@ pub struct Word {
 
 // SAFETY: `at` is an address inside `region`, which is itself Send; all access to it is atomic.
 unsafe impl Send for Word {}
-// SAFETY: as above.
+// SAFETY: a shared word only returns values and an address, no reference to the bytes; all access to them is
+// atomic.
 unsafe impl Sync for Word {}
 
 impl Word {

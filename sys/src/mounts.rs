@@ -122,8 +122,8 @@ impl NewRoot {
         Ok(Self(tree))
     }
 
-    /// Makes the mount the root directory, and `/` the working directory. Earlier mounts are gone, except
-    /// for open files.
+    /// Makes the mount the root directory, and `/` the working directory. Earlier mounts are unreachable,
+    /// except through open files.
     ///
     /// EINVAL where the root is that of the initial file system (pivot_root(2)).
     pub fn enter(self) -> Result<()> {

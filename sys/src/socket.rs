@@ -37,7 +37,7 @@ pub fn inherited_listener(fd: i32) -> Result<OwnedFd> {
     // SAFETY: an invalid number causes an error, and no other owner has the new descriptor.
     let socket = match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => return Err(last_errno()),
-        // SAFETY: as above.
+        // SAFETY: the kernel has just created this descriptor for this call, and no other owner has it.
         new => unsafe { OwnedFd::from_raw_fd(new) },
     };
     let kind = (sockopt::socket_domain(&socket)?, sockopt::socket_type(&socket)?);

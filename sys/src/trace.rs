@@ -109,7 +109,7 @@ fn seize(thread: u32) -> Result<()> {
     // SAFETY: this request reads no memory of ours; the options are passed in place of a pointer.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_SEIZE, id(thread)?, 0_usize, options as usize) };
     check(outcome)?;
-    // SAFETY: as above, without arguments.
+    // SAFETY: this request has no arguments and reads no memory of ours.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, id(thread)?, 0_usize, 0_usize) };
     check(outcome).map(drop)
 }

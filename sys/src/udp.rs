@@ -147,7 +147,8 @@ fn local(message: &libc::msghdr) -> Option<Local> {
     while !header.is_null() {
         // SAFETY: not null, so a whole header within the control buffer.
         let found = unsafe { *header };
-        // SAFETY: as above; the data follow it.
+        // SAFETY: `header` is a complete control message in the message's control buffer; the data follow the
+        // header.
         let data = unsafe { libc::CMSG_DATA(header) };
         match (found.cmsg_level, found.cmsg_type) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {

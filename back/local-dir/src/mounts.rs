@@ -84,7 +84,7 @@ impl Mount {
     }
 }
 
-/// All mounts encountered; the first is the root's. They are few, and never removed.
+/// All mounts encountered; the first is the mount of the root. Entries are few, and never removed.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts {
     list: RwLock<Vec<Arc<Mount>>>,

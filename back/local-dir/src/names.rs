@@ -36,7 +36,7 @@ impl Session {
         self.take_in(location, self.node_permit()?, parent, &dir, name)
     }
 
-    /// Opens a name and creates or finds the node of its file; `permit` is the node's.
+    /// Opens a name and creates or finds the node of its file; `permit` is the permit for the node.
     pub(crate) fn open_name(
         &self,
         cx: &Ctx,

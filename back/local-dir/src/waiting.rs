@@ -219,7 +219,7 @@ impl Future for LockWait {
 
 impl Drop for LockWait {
     fn drop(&mut self) {
-        // A lock must not be granted to a caller that is gone.
+        // A lock must not be granted to a caller that has given up.
         let mut phase = self.waiter.lock();
         if let Phase::Waiting { .. } = &*phase {
             *phase = Phase::GivenUp;

@@ -173,7 +173,7 @@ impl Slot {
         self.group.store(identity.gid, Ordering::Relaxed);
         self.has_groups.store(identity.groups.is_some(), Ordering::Relaxed);
         self.introduced.store(false, Ordering::Relaxed);
-        // Not a store: a thread may be about to undo a use.
+        // The flag is subtracted rather than stored, because a thread may be about to undo a use.
         self.uses.fetch_sub(VACANT, Ordering::Release);
     }
 }

@@ -40,7 +40,7 @@ struct Slot<T> {
 pub(crate) enum ServerId {
     /// Known by this id.
     Bound(u64),
-    /// Not known to the server yet; possibly nonexistent.
+    /// The object has no id at the server yet, and may not exist there.
     Unbound,
     /// The object does not exist any more.
     Gone,

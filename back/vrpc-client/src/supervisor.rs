@@ -252,7 +252,7 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).clamp(PAUSE, PAUSE_MAX)
 }
 
-/// Pauses before the next attempt; `false` if the session is gone.
+/// Pauses before the next attempt; Returns `false` if the session has ended.
 fn wait_pause(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> bool {
     let until = Instant::now() + pause;
     loop {

@@ -112,7 +112,7 @@ impl Range {
 /// An invalid block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum BlockSizeError {
-    /// Not a supported block size.
+    /// The block size is not supported.
     #[error("invalid block size of {block_bytes} bytes: must be a power of two from 512 to 65536")]
     Size {
         /// Requested block size, in bytes.

@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Reason for the end of a connection.
 #[derive(Debug, ThisError)]
 pub(crate) enum ConnectionEnd {
-    /// The client is gone, or the connection broke.
+    /// The client closed the connection without a command, or the connection broke.
     #[error("the client disconnected")]
     Gone,
     /// The client sent NBD_CMD_DISC or NBD_OPT_ABORT.

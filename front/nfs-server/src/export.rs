@@ -160,7 +160,7 @@ impl Served {
         }
     }
 
-    /// Drops a node whose file is gone.
+    /// Drops a node whose file no longer exists.
     pub fn gone(&self, node: &Arc<Node>) {
         self.openings.discard(node.id);
         self.nodes.remove(node.id);

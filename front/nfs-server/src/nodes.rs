@@ -152,7 +152,7 @@ impl Nodes {
         node
     }
 
-    /// Removes a node whose file is gone, under all its handles.
+    /// Removes a node whose file no longer exists, under all its handles.
     pub fn remove(&self, id: NodeId) {
         let mut table = self.lock();
         let mut out = Vec::new();

@@ -204,7 +204,7 @@ impl PageServer {
     }
 
     fn handle_hello(&mut self, hello: &Hello, now: Instant) -> Result<(), PageError> {
-        // A welcomed client that did not complete may be trying again; its former session must be gone by
+        // A welcomed client that did not complete may be trying again; its former session must have ended by
         // then.
         self.stage = LinkStage::Free;
         match self.open(hello) {

@@ -64,7 +64,7 @@ impl Files {
         NodeId(FIRST + index as u64)
     }
 
-    /// Returns the file of a node, if it is a file's.
+    /// Returns the file of a node; `None` for the directory and unknown nodes.
     pub(crate) fn file(&self, node: NodeId) -> Option<&Arc<DiskFile>> {
         let index = usize::try_from(node.0.checked_sub(FIRST)?).ok()?;
         self.files.get(index).map(|(_, file)| file)

@@ -173,7 +173,7 @@ impl Execution<'_> {
         Answer::ok(reply)
     }
 
-    /// Makes an answer complete even if the caller goes away.
+    /// Makes an answer complete even if the caller disconnects.
     fn run_detached<R: Reply>(self, later: impl Future<Output = Result<R>> + Send + 'static) -> Answer<R> {
         let inner = self.inner();
         Answer::Later(Box::pin(Detached { later: Some(Box::pin(later)), inner: Some(inner) }))

@@ -12,7 +12,7 @@ macro_rules! failures {
         impl Failure {
             /// Any error without a number of its own.
             pub const IO: Self = Self(1);
-            /// The operation was interrupted, or its caller has gone away.
+            /// The operation was interrupted, or its caller has disconnected.
             pub const INTERRUPTED: Self = Self(23);
 
             /// Returns the failure with this number; `None` if there is none.

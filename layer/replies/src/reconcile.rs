@@ -277,7 +277,7 @@ impl<'a> Reconciler<'a> {
         Ok(PresentEntry::Node(Box::new(PresentNode { attr: entry.attr, inode, mark })))
     }
 
-    /// Returns the node of a handle; `None` if it is gone.
+    /// Returns the node of a handle; `None` if the node no longer exists.
     fn resolve(&self, handle: &PersistentHandle) -> Result<Option<Entry>> {
         let found = self.fs.persistent_handles().map(|handles| handles.resolve(&self.cx, handle));
         match found.ok_or(Error::NotSupported)?.wait() {

@@ -67,7 +67,7 @@ pub(super) const ATTEMPT_MASK: u32 = 0x00FF_FFFF;
 /// The reason why a file cannot carry a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PageError {
-    /// Not a number of whole pages, too small for a page and two halves, or too large.
+    /// The file's size is not a number of whole pages, too small for a page and two halves, or too large.
     #[error("{bytes} bytes cannot be shared: must be whole pages, at least three")]
     Size {
         /// Size, in bytes.

@@ -5,13 +5,13 @@ use tombolo_wire_xdr::xdr_enum;
 xdr_enum! {
     /// A status other than NFS3_OK, for the failed arm of a [`Reply`](crate::Reply).
     pub enum Status {
-        /// Not the owner, or no privilege.
+        /// The caller is not the owner, or lacks the privilege.
         Perm = 1,
-        /// No such name.
+        /// The name does not exist.
         NoEnt = 2,
         /// I/O error.
         Io = 5,
-        /// No such device.
+        /// The device does not exist.
         NxIo = 6,
         /// Permission denied.
         Acces = 13,
@@ -19,9 +19,9 @@ xdr_enum! {
         Exist = 17,
         /// Crosses file systems.
         XDev = 18,
-        /// No such device.
+        /// The device does not exist.
         NoDev = 19,
-        /// Not a directory.
+        /// The object is not a directory.
         NotDir = 20,
         /// A directory.
         IsDir = 21,
@@ -29,7 +29,7 @@ xdr_enum! {
         Inval = 22,
         /// File too large.
         FBig = 27,
-        /// No space left.
+        /// No space is left in the file system.
         NoSpc = 28,
         /// Read-only file system.
         RoFs = 30,
@@ -41,7 +41,7 @@ xdr_enum! {
         NotEmpty = 66,
         /// Quota exceeded.
         DQuot = 69,
-        /// The handle's node is gone.
+        /// The handle's node no longer exists.
         Stale = 70,
         /// Too many levels of remote in path.
         Remote = 71,
@@ -51,7 +51,7 @@ xdr_enum! {
         NotSync = 10_002,
         /// The cookie is stale.
         BadCookie = 10_003,
-        /// Not supported.
+        /// The operation is not supported.
         NotSupp = 10_004,
         /// Buffer or request too small.
         TooSmall = 10_005,

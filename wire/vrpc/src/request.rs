@@ -35,7 +35,7 @@ pub struct Header {
     pub handles: bool,
 }
 
-/// Bit of `want` on the wire: [`Header::handles`]. The lower bits are the waist's.
+/// Bit of `want` on the wire: [`Header::handles`]. The lower bits are those of the waist's `Want`.
 const WANT_HANDLES: u8 = 1 << 2;
 
 /// A mapping of one side's ids to the other's.

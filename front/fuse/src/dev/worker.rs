@@ -18,7 +18,7 @@ const BACKLOG: u32 = 4;
 /// A request that arrives within this time counts as having been queued already.
 const PAUSE: Duration = Duration::from_micros(3);
 
-/// Serves one descriptor until the mount is gone.
+/// Serves one descriptor until the mount has ended.
 pub(super) fn serve(pool: &ThreadPool, device: &Arc<Device>) {
     let mut worker = Worker { pool, device, window: PollWindow::default(), waits: true };
     // Request memory is allocated on demand: most threads of a quiet mount never need any.

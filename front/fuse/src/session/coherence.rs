@@ -123,7 +123,7 @@ impl PageCache {
         past && negotiated.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)
     }
 
-    /// Removes a forgotten node, whose pages are gone too.
+    /// Removes the record of a node that the kernel has forgotten, together with its pages.
     pub(super) fn forget(&self, node: NodeId) {
         if self.coherence == Coherence::Auto {
             self.shard(node).remove(&node);

@@ -23,7 +23,7 @@ pub trait Exchange: Send + Sized + 'static {
     /// less. Called at most once.
     fn reply_space(&mut self, len_bytes: usize) -> Sink;
 
-    /// Sends a complete reply. Returns `false` if the requester is gone.
+    /// Sends a complete reply. Returns `false` if no requester waits for it any more.
     fn send(&mut self, reply: &[u8]) -> bool;
 
     /// Sends a reply made of `header` and the first `data_bytes` of the reply space.

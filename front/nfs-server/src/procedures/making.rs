@@ -105,8 +105,8 @@ pub(crate) async fn link(caller: &Caller<'_>, args: LinkArgs<'_>) -> LinkReply {
     }
 }
 
-/// Returns the failure of a LINK of a file that is gone: for a duplicate of a failed request the recorded
-/// one, otherwise STALE.
+/// Returns the failure of a LINK of a file that no longer exists: for a duplicate of a failed request the
+/// recorded one, otherwise STALE.
 async fn gone_file_failure(dir: &CallTarget, name: &[u8]) -> Failure {
     let name = match new_name(name) {
         Ok(name) => name,

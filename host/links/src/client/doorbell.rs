@@ -60,7 +60,7 @@ pub(super) enum Waited {
     Rung,
     /// The time-out expired.
     TimedOut,
-    /// Sleeping is impossible: the memory is gone, or the system forbids it.
+    /// Sleeping is impossible: the memory's file was truncated, or the system forbids it.
     Unavailable,
 }
 

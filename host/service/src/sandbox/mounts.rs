@@ -196,7 +196,7 @@ impl Plan {
         for (path, how) in self.wanted(lines) {
             match how.map(|access| copy(&path, access)).transpose() {
                 Ok(copied) => copies.push((path, copied)),
-                // The mount is gone.
+                // The mount was removed after the table was read.
                 Err(Errno::NOENT) => {}
                 Err(error) if !self.needs(&path) => {
                     tracing::debug!(%error, path = %path.display(), "cannot copy a mount above the working directory");

@@ -40,7 +40,7 @@ pub(super) trait Call: Send + Sized + 'static {
         None
     }
 
-    /// Returns `true` if the operation is cancelled when its caller goes away: a wait for a lock, which
+    /// Returns `true` if the operation is cancelled when its caller disconnects: a wait for a lock, which
     /// nobody would release.
     fn is_cancellable(&self) -> bool {
         false

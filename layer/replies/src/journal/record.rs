@@ -274,8 +274,8 @@ fn file_type(number: u32) -> Option<FileType> {
     numbered_file_type(u16::try_from(number).ok()?)
 }
 
-/// The kinds of keys: number, properties of the key, and length of the client id. The remaining bytes are the
-/// key's.
+/// The kinds of keys: number, properties of the key, and length of the client id. The remaining bytes contain
+/// the key.
 const KINDS: [(u32, KeyProperties, usize); 2] =
     [(1, KeyProperties::empty(), 16), (2, KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY), 24)];
 

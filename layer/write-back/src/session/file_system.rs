@@ -168,7 +168,7 @@ impl FileSystem for WriteBackFileSystem {
         Answer::later(self.view(cx).sync())
     }
 
-    /// Returns this layer's group even if the origin has none: one attribute of the root is this layer's.
+    /// Returns this layer's group even if the origin has none: this layer provides one attribute of the root.
     fn xattrs(&self) -> Option<&dyn Xattrs> {
         Some(self)
     }

@@ -65,21 +65,21 @@ bounded_string! {
 xdr_enum! {
     /// The reason of a failed MNT (`mountstat3`).
     pub enum Status {
-        /// Not the owner, or no privilege.
+        /// The caller is not the owner, or lacks the privilege.
         Perm = 1,
-        /// No such export.
+        /// The export does not exist.
         NoEnt = 2,
         /// I/O error.
         Io = 5,
         /// Permission denied.
         Acces = 13,
-        /// Not a directory.
+        /// The path is not a directory.
         NotDir = 20,
         /// Invalid argument.
         Inval = 22,
         /// Name too long.
         NameTooLong = 63,
-        /// Not supported.
+        /// The operation is not supported.
         NotSupp = 10_004,
         /// An error without a status of its own.
         ServerFault = 10_006,

@@ -199,7 +199,7 @@ impl Target {
         let named = || -> io::Result<()> {
             let file = File::open(part)?;
             if let Some(Old { uid, gid, .. }) = old {
-                // Without permission to change the owner the copy is this user's.
+                // If this user may not change the owner, the copy belongs to this user.
                 let _ = fchown(&file, Some(*uid), Some(*gid));
             }
             access.give(&file)?;
