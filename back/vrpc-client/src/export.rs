@@ -60,7 +60,7 @@ impl VrpcExport {
         Self { first: Mutex::new(Some((incarnation, connected))), ..self }
     }
 
-    /// Begins a session like [`Export::attach`], for callers that need more than the waist offers.
+    /// Begins a session as [`Export::attach`] does, for callers that need more than the waist offers.
     pub fn attach_session(&self, client: &Client) -> Result<Arc<VrpcFileSystem>> {
         let failed = |error: AttachError| Error::io(error);
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -141,7 +141,7 @@ impl Link {
         malformed(&self.line, error)
     }
 
-    /// Ends the link like [`Link::malformed`], for violations detected by the caller.
+    /// Ends the link as [`Link::malformed`] does, for a violation that the caller has detected.
     pub(crate) fn protocol_violation(&self, what: &'static str) -> Error {
         self.line.cut(EndReason::ProtocolError(ProtocolError::Malformed(what.into())));
         Error::io(what)

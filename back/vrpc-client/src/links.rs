@@ -88,7 +88,7 @@ impl Links {
         self.current.load_full()
     }
 
-    /// Returns the current link like [`current`](Self::current), for a short time.
+    /// Returns a short-lived guard of the current link, which is cheaper than [`current`](Self::current).
     #[inline]
     pub(crate) fn current_now(&self) -> arc_swap::Guard<Arc<Link>> {
         self.current.load()
@@ -104,7 +104,7 @@ impl Links {
         self.call_with_tail(cx, self.objects.next_sequence(), (request, &[]), finish)
     }
 
-    /// Sends a request like [`call`](Self::call), with a sequence number that it may have been sent with
+    /// Sends a request as [`call`](Self::call) does, with a sequence number that it may have been sent with
     /// before, and with bytes that follow its frame.
     #[inline]
     pub(crate) fn call_with_tail<T: Send + 'static>(
@@ -134,7 +134,7 @@ impl Links {
         }
     }
 
-    /// Sends a request like [`call`](Self::call), and returns the part of the reply that `pick` extracts.
+    /// Sends a request as [`call`](Self::call) does, and returns the part of the reply that `pick` extracts.
     pub(crate) fn call_for<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -144,7 +144,7 @@ impl Links {
         self.call(cx, request, |link, answered| answered.extract(link, pick))
     }
 
-    /// Sends a request like [`call`](Self::call) that has no result.
+    /// Sends a request that has no result, as [`call`](Self::call) does.
     pub(crate) fn call_unit(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) -> Answer<()> {
         self.call_for(cx, request, |reply| matches!(reply, Reply::Done).then_some(()))
     }

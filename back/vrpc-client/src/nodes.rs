@@ -114,7 +114,7 @@ impl Nodes {
         self.adopt_from(false, link, server_id, handle)
     }
 
-    /// Registers a node from a listing like [`Nodes::adopt`]; it may never be looked up.
+    /// Registers a node from a listing as [`Nodes::adopt`] does; the node may never be looked up.
     pub(crate) fn adopt_listed(
         &self,
         link: u32,

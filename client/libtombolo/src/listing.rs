@@ -71,7 +71,7 @@ impl Listing {
         Ok(page.map(|items| items.into_iter().map(|(item, _)| item).collect()))
     }
 
-    /// Returns the next entry; `None` at the end. Fails like [`Listing::next_page`].
+    /// Returns the next entry; `None` at the end. Fails in the cases of [`Listing::next_page`].
     pub async fn next(&mut self) -> Result<Option<Item>> {
         loop {
             if let Some((item, cookie)) = self.ahead.next() {

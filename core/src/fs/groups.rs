@@ -152,7 +152,8 @@ pub trait PersistentHandles: Send + Sync {
     fn record(&self, _cx: &Ctx, _node: NodeId) -> Answer<Vec<u8>> {
         Answer::err(Error::NotSupported)
     }
-    /// Restores a node's number, unless it is still assigned. To be called before any other operation.
+    /// Restores a node's number, unless it is still assigned. Callers restore all numbers before any other
+    /// operation.
     fn recall(&self, _cx: &Ctx, _node: NodeId, _record: &[u8]) -> Answer<()> {
         Answer::err(Error::NotSupported)
     }

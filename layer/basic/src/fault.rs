@@ -76,8 +76,8 @@ pub fn over(inner: Arc<dyn Export>, plan: Plan) -> Layered<dyn Export, Faults> {
     Layered::new(inner, Arc::new(Faults::new(plan)))
 }
 
-/// Wraps a disk like [`over`]: its writes and reads are [`Op::Write`] and [`Op::Read`], and fail as a whole;
-/// for its other operations see [`LayeredDisk`].
+/// Wraps a disk as [`over`] wraps an export: its writes and reads are [`Op::Write`] and [`Op::Read`], and
+/// fail as a whole; for its other operations see [`LayeredDisk`].
 pub fn over_disk(inner: Arc<dyn BlockDevice>, plan: Plan) -> Arc<dyn BlockDevice> {
     Arc::new(LayeredDisk::new(inner, Arc::new(Faults::new(plan))))
 }

@@ -87,7 +87,7 @@ pub fn over(inner: Arc<dyn Export>, options: &Options) -> Replies {
     Replies::new(inner, options, Arc::default(), None)
 }
 
-/// Wraps `inner` like [`over`], and keeps the outcomes of operations that must not run twice in the state
+/// Wraps `inner` as [`over`] does, and keeps the outcomes of operations that must not run twice in the state
 /// file at `path`.
 ///
 /// Records of an earlier process are first compared with the export, which no other server may serve

@@ -84,7 +84,7 @@ impl Links {
         self.with_span(cx, |link| link.line.out_area(), len_bytes, ask)
     }
 
-    /// Sends a request like `with_out_span`, with the server's memory.
+    /// Sends a request as `with_out_span` does, with a span of the server's memory.
     pub(super) fn with_in_span<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,

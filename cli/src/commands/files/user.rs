@@ -14,7 +14,8 @@ pub struct Myself {
 }
 
 impl Myself {
-    /// Reads both. Must be called on the initial thread: threads that create files change their umask.
+    /// Reads the user's identity and umask. Must be called on the initial thread: threads that create files
+    /// change their umask.
     pub fn ask() -> Self {
         let (uid, gid) = creds::own_ids();
         // Without /proc nothing local can be opened anyway.

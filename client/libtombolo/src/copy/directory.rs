@@ -87,7 +87,7 @@ impl Directory {
         self.node.as_ref()
     }
 
-    /// Makes a directory like `from` in this one, or enters the existing one.
+    /// Makes a directory for the copy of `from` in this one, or enters the existing one.
     pub async fn make(
         self: &Arc<Self>,
         from: &Node,

@@ -23,8 +23,8 @@ impl<S> fmt::Debug for Watchers<S> {
 }
 
 impl<S> Watchers<S> {
-    /// Returns `true` if any session is subscribed. To be called after the change and before its answer: a
-    /// session that subscribes later discards all state that it cached before.
+    /// Returns `true` if any session is subscribed. Called after the change and before its answer: a session
+    /// that subscribes later discards all state that it cached before.
     #[inline]
     pub fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
