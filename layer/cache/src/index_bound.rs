@@ -51,8 +51,8 @@ const ROWS: u32 = 256;
 /// begins where the hand is.
 const SPARED_MS: [u64; 8] = [60_000, 60_000, 15_000, 4_000, 1_000, 250, 60, 0];
 
-/// Minimum pause after a pass that removed too little, and the pause in proportion to the pass.
-const PAUSE: (Duration, u32) = (Duration::from_secs(10), 9);
+/// Pause after a pass that removed too little, in proportion to the pass.
+const PAUSE: u32 = 9;
 
 impl IndexBound {
     /// Retains all rows until the process ends, for a layer above that records numbers.
@@ -105,16 +105,6 @@ impl Cache {
         !self.has_rules()
     }
 
-    /// Drops all listings and rows that are not in use. Blocks on the disk.
-    pub(crate) fn evict_index(&self) {
-        self.store.flush();
-        let mut at = ObjectId::default();
-        while let Some((last, rows)) = self.store.rows_after(at, ROWS) {
-            at = last;
-            self.give_up_all(&rows, Duration::ZERO);
-        }
-    }
-
     /// Processes the next rows. Returns `true` if the pass is to go on.
     fn bound_index_step(&self) -> bool {
         let mut hand = lock(&self.index_bound.hand);
@@ -139,8 +129,9 @@ impl Cache {
         hand.begun = None;
         hand.round = hand.round.min(SPARED_MS.len() - 1).saturating_sub(1);
         self.store.set_index_held();
-        if self.store.is_index_nearly_full() {
-            let pause = PAUSE.0.max(begun.elapsed() * PAUSE.1);
+        let pause_min = self.store.index_pause();
+        if self.store.is_index_nearly_full() && !pause_min.is_zero() {
+            let pause = pause_min.max(begun.elapsed() * PAUSE);
             *lock(&self.index_bound.paused_until) = Some(Instant::now() + pause);
         }
         false

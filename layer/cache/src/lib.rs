@@ -195,11 +195,6 @@ impl CacheExport {
         self.cache.store.flush();
     }
 
-    /// Drops all metadata that nothing uses, as a full index does with some.
-    pub fn evict_index(&self) {
-        self.cache.evict_index();
-    }
-
     /// Lends cached data to caches of the same origin in other processes of this user, for those users whom
     /// the origin permits to read the file.
     ///

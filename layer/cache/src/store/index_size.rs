@@ -1,6 +1,7 @@
 //! Size of the index, and its bound.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::{Shared, Store, part_of};
 
@@ -36,6 +37,11 @@ impl Store {
     /// Returns `true` if enough of the index was removed.
     pub(crate) fn is_index_trimmed(&self) -> bool {
         self.shared.index_used() <= part_of(self.shared.index_part(), INDEX_TRIMMED)
+    }
+
+    /// Returns the minimum pause after an eviction that removed too little.
+    pub(crate) fn index_pause(&self) -> Duration {
+        self.shared.options.index_pause
     }
 
     /// Records the size of an index that cannot be trimmed any further, as clients hold the remainder.

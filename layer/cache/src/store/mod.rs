@@ -67,6 +67,8 @@ pub struct StoreOptions {
     pub memory_bytes: usize,
     /// Delay of a commit, to gather more changes in one transaction.
     pub commit_pause: Duration,
+    /// Minimum pause after an eviction from the index that removed too little; zero: none.
+    pub index_pause: Duration,
 }
 
 impl Default for StoreOptions {
@@ -76,6 +78,7 @@ impl Default for StoreOptions {
             block_bytes: 64 << 10,
             memory_bytes: 64 << 20,
             commit_pause: Duration::from_millis(50),
+            index_pause: Duration::from_secs(10),
         }
     }
 }

@@ -7,15 +7,28 @@ use std::time::{Duration, Instant};
 use tombolo_core::fs::{Entry, Mode, NodeId, Op, PersistentHandle, SetAttr};
 use tombolo_core::{Answer, Error, Result};
 use tombolo_host_runtime::promise::Promise;
+use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 use tombolo_layer_basic::{Around, Layered, around};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options, Prefetch};
 
 use crate::world::{Cached, Origin, Session, attach};
 
-fn cached(origin: &Origin, dir: &std::path::Path) -> Cached {
-    let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
-    origin.cached_with(dir, options, StoreOptions { memory_bytes: 8192, ..StoreOptions::default() })
+/// Creates a cache whose index is always full: each file that is found evicts what is unused, on these
+/// threads.
+fn cached(origin: &Origin, dir: &std::path::Path, threads: usize) -> Cached {
+    let (contract, prefetch) = (Contract::Exclusive, Prefetch::Off);
+    let pool = ThreadPoolLimits { threads, ..ThreadPoolLimits::default() };
+    let options = Options { contract, prefetch, pool, ..Options::default() };
+    let full = StoreOptions { capacity_bytes: 4096, memory_bytes: 8192, ..StoreOptions::default() };
+    origin.direct.put("other", b"");
+    origin.cached_with(dir, options, StoreOptions { index_pause: Duration::ZERO, ..full })
+}
+
+/// Evicts what is unused, without threads.
+fn evict(session: &Session) {
+    let other = session.lookup("other").expect("there").node;
+    forget(session, other);
 }
 
 fn forget(session: &Session, node: NodeId) {
@@ -35,14 +48,14 @@ fn resolve(session: &Session, handle: &PersistentHandle) -> Result<Entry> {
 fn renumbered_file_is_found_by_both_handles() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("a", b"bytes");
-    let Cached { cache, session } = cached(&origin, dir.path());
+    let Cached { cache: _cache, session } = cached(&origin, dir.path(), 0);
     let first = session.lookup("a").expect("there").node;
     let first_handle = handle_of(&session, first);
     // The row stays while the session has a look-up, as a kernel has.
-    cache.evict_index();
+    evict(&session);
     assert_eq!(session.lookup("a").expect("there").node, first);
     session.fs.forget(&session.cx, &[(first, 2)]);
-    cache.evict_index();
+    evict(&session);
     let second = session.lookup("a").expect("there").node;
     assert_ne!(second, first);
     let second_handle = handle_of(&session, second);
@@ -61,7 +74,7 @@ fn renumbered_file_is_found_by_both_handles() {
 fn handle_with_another_files_number_is_stale() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     ["a", "b"].iter().for_each(|name| origin.direct.put(name, b"bytes"));
-    let Cached { cache, session } = cached(&origin, dir.path());
+    let Cached { cache, session } = cached(&origin, dir.path(), 0);
     let [a, b] = ["a", "b"].map(|text| handle_of(&session, session.lookup(text).expect("there").node));
     let of_number =
         |number: &[u8]| PersistentHandle { kind: a.kind, bytes: [number, &a.bytes[8..]].concat()[..].into() };
@@ -69,9 +82,10 @@ fn handle_with_another_files_number_is_stale() {
     assert!(matches!(resolve(&session, &of_number(&b.bytes[..8])), Err(Error::Stale)));
     // A number not yet assigned.
     drop(session);
-    cache.evict_index();
+    let session = attach(&cache);
+    evict(&session);
     let never_given = (1_u64 << 40).to_le_bytes();
-    assert!(matches!(resolve(&attach(&cache), &of_number(&never_given)), Err(Error::Stale)));
+    assert!(matches!(resolve(&session, &of_number(&never_given)), Err(Error::Stale)));
 }
 
 /// An origin that delays the reply to the first look-up.
@@ -101,7 +115,7 @@ fn late_answer_about_an_evicted_file_is_revalidated() {
     origin.direct.put("a", b"bytes");
     let late = Arc::new(Late::default());
     origin.export = Arc::new(Layered::new(origin.export, late.clone()));
-    let Cached { cache, session } = cached(&origin, dir.path());
+    let Cached { cache: _cache, session } = cached(&origin, dir.path(), 0);
     let node = std::thread::scope(|scope| {
         let looks = scope.spawn(|| session.lookup("a"));
         while !late.is_begun.load(Ordering::SeqCst) {
@@ -111,7 +125,7 @@ fn late_answer_about_an_evicted_file_is_revalidated() {
         let set = SetAttr { mode: Some(Mode::new(0o600)), ..SetAttr::default() };
         session.fs.setattr(&session.cx, node, None, &set).wait().expect("set");
         forget(&session, node);
-        cache.evict_index();
+        evict(&session);
         late.go_on.keep(());
         looks.join().expect("no panic").expect("there").node
     });
@@ -125,14 +139,9 @@ fn eviction_beside_use_hides_no_file() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let names: Vec<_> = (0..NAMES).map(|n| format!("file-{n}")).collect();
     names.iter().for_each(|name| origin.direct.put(name, b""));
-    let Cached { cache, session } = cached(&origin, dir.path());
+    let Cached { cache: _cache, session } = cached(&origin, dir.path(), 4);
     let (until, done) = (Instant::now() + Duration::from_secs(2), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while Instant::now() < until {
-                cache.evict_index();
-            }
-        });
         for _ in 0..2 {
             scope.spawn(|| {
                 while Instant::now() < until {
@@ -152,7 +161,7 @@ fn eviction_beside_use_hides_no_file() {
         }
         scope.spawn(|| {
             while Instant::now() < until {
-                assert_eq!(session.list().len(), NAMES);
+                assert_eq!(session.list().len(), NAMES + 1);
             }
         });
     });
