@@ -28,7 +28,11 @@ impl Object {
     fn hold(self: &Arc<Self>, options: &Options) -> Option<Arc<Held>> {
         let mut state = self.state();
         let held = state.held.upgrade();
-        if held.is_some() || state.writers > 0 || state.is_written_in_parts() || state.is_doubtful(options) {
+        if held.is_some()
+            || state.writers > 0
+            || state.is_written_in_parts()
+            || state.is_version_unknown(options)
+        {
             return held;
         }
         let version = state.version();

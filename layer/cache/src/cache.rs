@@ -13,13 +13,14 @@ use tombolo_mem::Buffer;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::data::Data;
+use crate::dedup::DedupIndex;
 use crate::files_ahead::FilesAhead;
 use crate::images::Images;
 use crate::index_bound::IndexBound;
 use crate::lease::{LEASE_NAME, Lease};
 use crate::line::Line;
 use crate::names::Names;
-use crate::object::{Object, State, Young};
+use crate::object::{Object, Recency, State};
 use crate::objects::Objects;
 use crate::options::Contract;
 use crate::origin::{Origin, at_origin};
@@ -30,7 +31,6 @@ use crate::session::Session;
 use crate::sharing::{Borrower, Middle};
 use crate::store::rows::ObjectRow;
 use crate::store::{ObjectId, Store};
-use crate::twins::Twins;
 use crate::unnamed::Unnamed;
 use crate::walk::Walk;
 use crate::written::is_unanswered;
@@ -56,7 +56,7 @@ pub(crate) struct Cache {
     pub files_ahead: FilesAhead,
     pub images: Images,
     /// Deduplication by digest.
-    pub twins: Twins,
+    pub dedup: DedupIndex,
     /// Another cache of this host, queried before the origin.
     pub borrower: OnceLock<Borrower>,
     /// An intermediate cache on the network, verified by the origin's digests.
@@ -127,10 +127,10 @@ impl Cache {
                 return;
             }
             state.is_dirty = true;
-            if let Some(young_for) = self.clock.young_for(&state.version()) {
-                let was_young = state.young.replace(Young::until(young_for)).is_some();
-                if !was_young && is_alone {
-                    self.store.keep_names_when_ripe(dir, young_for);
+            if let Some(recent_for) = self.clock.recent_for(&state.version()) {
+                let was_recent = state.recency.replace(Recency::until(recent_for)).is_some();
+                if !was_recent && is_alone {
+                    self.store.keep_names_when_ripe(dir, recent_for);
                 }
             }
         }
@@ -140,15 +140,15 @@ impl Cache {
     /// Marks data of this version as recent if another client's change in the same tick of the origin's clock
     /// would leave no trace. Under *exclusive* there is no such change now, but there may be one before a
     /// restart.
-    pub(crate) fn came_young(&self, object: &Arc<Object>, data: &Data, version: &WeakAttr) {
-        let Some(young_for) = self.clock.young_for(version) else { return };
-        let is_new = data.file.set_young();
+    pub(crate) fn mark_recent(&self, object: &Arc<Object>, data: &Data, version: &WeakAttr) {
+        let Some(recent_for) = self.clock.recent_for(version) else { return };
+        let is_new = data.file.set_recent();
         match self.is_alone_at(object) {
-            true if is_new => self.store.keep_data_when_ripe(&data.file, young_for),
+            true if is_new => self.store.keep_data_when_ripe(&data.file, recent_for),
             true => {}
             // Local writes hide no other change.
             false if data.was_written() => {}
-            false => object.state().young = Some(Young::until(young_for)),
+            false => object.state().recency = Some(Recency::until(recent_for)),
         }
     }
 

@@ -8,7 +8,7 @@ use tombolo_host_runtime::lock;
 
 /// Age below which a changed file may change again without a trace: the resolution of file systems' clocks,
 /// and the difference of two hosts' clocks.
-const YOUNG: Duration = Duration::from_secs(2);
+const RECENT_MAX: Duration = Duration::from_secs(2);
 
 /// Lower bound of the origin's clock, as this host's may be set at any time.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Clock {
 
     /// Returns the time for which another change of a file might not show in its times; `None` if it would
     /// now.
-    pub(crate) fn young_for(&self, version: &WeakAttr) -> Option<Duration> {
+    pub(crate) fn recent_for(&self, version: &WeakAttr) -> Option<Duration> {
         let told = Duration::new(seconds(version.ctime), version.ctime.nanos);
         let at_origin = {
             let mut latest = lock(&self.latest);
@@ -40,7 +40,7 @@ impl Clock {
         // Ignore a clock that was set forwards since the start.
         let here = since_epoch((self.wall)()).min(self.started.0.saturating_add(self.started.1.elapsed()));
         let changed = Duration::from_secs(seconds(version.ctime).max(seconds(version.mtime)));
-        changed.saturating_add(YOUNG).checked_sub(at_origin.max(here)).filter(|left| !left.is_zero())
+        changed.saturating_add(RECENT_MAX).checked_sub(at_origin.max(here)).filter(|left| !left.is_zero())
     }
 }
 

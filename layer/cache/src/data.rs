@@ -13,6 +13,7 @@ use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink, Source};
 
 use crate::cache::Cache;
+use crate::dedup::hashed;
 use crate::images::Advice;
 use crate::object::Object;
 use crate::origin::OriginFile;
@@ -20,7 +21,6 @@ use crate::packs::{self, PackedSoFar};
 use crate::read_ahead::Ahead;
 use crate::sharing::{Borrowed, Extents};
 use crate::store::DataFile;
-use crate::twins::hashed;
 
 /// Maximum length of one READ of the origin, which bounds a reader's wait for its first block. A fetch ends
 /// at a digest's boundary.
@@ -428,7 +428,8 @@ pub(crate) async fn copy_equal(
     if !data.is_here(range) && data.advice().is_some_and(|advice| advice.has_digests()) {
         let (copier, into, range) = (cache.clone(), data.clone(), range.clone());
         let uid = object.state().attr.uid;
-        let copied = cache.in_pool(&from.cx, move || copier.copy_twins(uid, &into, &range)).resolve().await;
+        let copied =
+            cache.in_pool(&from.cx, move || copier.copy_duplicates(uid, &into, &range)).resolve().await;
         copied.unwrap_or_else(|error| cache.complain(&error));
     }
 }
@@ -505,7 +506,7 @@ pub(crate) async fn take_in(
     if parts.is_empty() || (WeakAttr::from(&attr) != version && !is_in_parts) {
         return Ok(Came::Changed);
     }
-    cache.came_young(object, data, &version);
+    cache.mark_recent(object, data, &version);
     let (data, keeper) = (data.clone(), cache.clone());
     let keep = move || {
         parts.into_iter().try_fold(true, |is_like, (start, buffer)| {
@@ -536,7 +537,7 @@ fn keep(cache: &Cache, uid: u32, data: &Arc<Data>, start: u64, mut buffer: Buffe
             return Ok(false);
         }
         cache.write(data, start, buffer)?;
-        cache.twins.add(uid, data, hashed);
+        cache.dedup.add(uid, data, hashed);
     } else {
         cache.write(data, start, buffer)?;
     }

@@ -14,9 +14,9 @@ use tombolo_wire_image::{self as image, DIGEST_BYTES, Digest, ImageFile, Sidecar
 
 use crate::cache::Cache;
 use crate::data::Data;
+use crate::dedup::Hashed;
 use crate::object::Object;
 use crate::store::ObjectId;
-use crate::twins::Hashed;
 
 /// The sidecars read most recently.
 #[derive(Debug, Default)]
@@ -261,7 +261,7 @@ impl Cache {
         }
         let data = self.data(object);
         // The entry may predate a change in the same tick of the origin's clock.
-        self.came_young(object, &data, &data.version());
+        self.mark_recent(object, &data, &data.version());
         object.weigh();
         Some(advice)
     }

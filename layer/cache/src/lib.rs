@@ -23,7 +23,9 @@ mod cache;
 mod clock;
 mod counters;
 mod data;
+mod dedup;
 mod files_ahead;
+mod freshness;
 mod granted;
 mod images;
 mod index_bound;
@@ -46,7 +48,6 @@ mod session;
 mod shared;
 mod sharing;
 pub mod store;
-mod twins;
 mod unkept;
 mod unnamed;
 mod walk;
@@ -148,7 +149,7 @@ fn put_over(
         walk: walk::Walk::default(),
         files_ahead: files_ahead::FilesAhead::default(),
         images: images::Images::default(),
-        twins: twins::Twins::default(),
+        dedup: dedup::DedupIndex::default(),
         borrower: OnceLock::new(),
         middle: OnceLock::new(),
         recorder: OnceLock::new(),
@@ -258,7 +259,7 @@ impl CacheExport {
         });
         let lease = self.cache.lease.as_ref().map(|lease| lease.state()).or(granted);
         let counts = self.cache.counters.counts();
-        let (equal_bytes, differing) = (self.cache.twins.copied_bytes(), self.cache.twins.refused_bytes());
+        let (equal_bytes, differing) = (self.cache.dedup.copied_bytes(), self.cache.dedup.refused_bytes());
         Counts { lease, equal_bytes, refused_bytes: counts.refused_bytes + differing, ..counts }
     }
 

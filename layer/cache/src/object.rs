@@ -12,6 +12,7 @@ use tombolo_host_runtime::promise::Promise;
 
 use crate::backing::Held;
 use crate::data::Data;
+use crate::freshness::Look;
 use crate::granted::Term;
 use crate::images::Advice;
 use crate::names::{Names, NamesOfObject, WrittenPart};
@@ -46,7 +47,7 @@ pub(crate) struct Object {
 /// Cached state of an object.
 #[derive(Debug)]
 pub(crate) struct State {
-    term: Arc<Term>,
+    pub term: Arc<Term>,
     node: Option<NodeId>,
     /// Last measured memory usage.
     weight_bytes: usize,
@@ -88,7 +89,7 @@ pub(crate) struct State {
     pub rights: Rights,
     /// Arrival of data or names that were very recent then: another change in the same tick of the origin's
     /// clock would leave no trace.
-    pub young: Option<Young>,
+    pub recency: Option<Recency>,
     /// `true` if there are changes to write to the store.
     pub is_dirty: bool,
     /// `true` if it is gone at the origin, or another file there: nothing of it is stored.
@@ -114,16 +115,16 @@ struct Turned {
 
 /// Remaining time in which another change might leave no trace.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Young {
+pub(crate) struct Recency {
     /// Latest arrival.
     came: Instant,
     until: Instant,
 }
 
-impl Young {
-    pub(crate) fn until(young_for: Duration) -> Self {
+impl Recency {
+    pub(crate) fn until(recent_for: Duration) -> Self {
         let came = Instant::now();
-        Self { came, until: came + young_for }
+        Self { came, until: came + recent_for }
     }
 }
 
@@ -137,18 +138,6 @@ pub(crate) struct Rows {
 
 /// Memory of an object with its table entries and allocation overhead.
 const OBJECT_BYTES: usize = size_of::<Object>() + 64;
-
-/// Age up to which a listing before a look-up proves that a name is absent.
-const ABSENCE_KEPT: Duration = Duration::from_millis(100);
-
-/// Purpose of an attribute query.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Look {
-    /// Access without an open.
-    Stat,
-    /// An open that began at this time.
-    Open(Instant),
-}
 
 impl Object {
     pub(crate) fn new(id: ObjectId, handle: PersistentHandle, attr: Attr, shared: &Arc<Shared>) -> Self {
@@ -174,7 +163,7 @@ impl Object {
             data: None,
             advice: None,
             rights: Rights::default(),
-            young: None,
+            recency: None,
             is_dirty: true,
             is_gone: false,
             uses: 0,
@@ -316,8 +305,8 @@ impl Object {
     /// *exclusive*).
     pub(crate) fn settle(&self, asked: Instant, contract: Contract) {
         let mut state = self.state();
-        if !contract.tells_changes() && state.young.is_some_and(|young| asked > young.came) {
-            state.drop_young();
+        if !contract.tells_changes() && state.recency.is_some_and(|recency| asked > recency.came) {
+            state.drop_recent();
         }
     }
 
@@ -325,11 +314,11 @@ impl Object {
     /// all are; fails with the remaining time of later ones.
     pub(crate) fn ripen(&self, now: Instant) -> Result<bool, Duration> {
         let mut state = self.state();
-        let Some(young) = state.young else { return Ok(false) };
-        match young.until.checked_duration_since(now) {
+        let Some(recency) = state.recency else { return Ok(false) };
+        match recency.until.checked_duration_since(now) {
             Some(left) if !left.is_zero() => Err(left),
             _ => {
-                state.young = None;
+                state.recency = None;
                 state.names.unwritten();
                 state.is_dirty = true;
                 Ok(!state.is_gone)
@@ -358,7 +347,7 @@ impl Object {
         state.forget_rights();
         match state.is_written_in_parts() {
             true => state.lose(),
-            false => state.drop_young(),
+            false => state.drop_recent(),
         }
     }
 
@@ -395,7 +384,7 @@ impl Object {
         let mut state = self.state();
         state.is_dirty = false;
         // State fetched too soon after a change is not reused in another life.
-        let (drops_names, names) = match state.young {
+        let (drops_names, names) = match state.recency {
             _ if self.file_type != FileType::Directory => (false, Vec::new()),
             Some(_) => (true, Vec::new()),
             None => state.names.take_dirty(),
@@ -405,7 +394,7 @@ impl Object {
             attr: state.attr,
             parent: state.parent,
             link: state.link.as_deref().map(<[u8]>::to_vec),
-            names: (state.names.is_complete() && state.young.is_none(), state.names.next_place()),
+            names: (state.names.is_complete() && state.recency.is_none(), state.names.next_place()),
             rights: state.rights.rows(),
         };
         Rows { object, drops_names, names }
@@ -461,56 +450,9 @@ impl Drop for Object {
 }
 
 impl State {
-    pub(crate) fn is_believed(&self, look: Look, options: &Options) -> bool {
-        if self.writers > 0 {
-            return false;
-        }
-        // The removal of an unnamed file goes unnoticed.
-        if self.attr.nlink == 0 && options.contract != Contract::Immutable {
-            return false;
-        }
-        let Some(asked) = self.asked.filter(|asked| !self.term.was_lost_since(*asked)) else {
-            return options.contract == Contract::Immutable;
-        };
-        let younger = |than| asked.elapsed() <= than;
-        match (options.contract, look) {
-            (Contract::Immutable | Contract::Exclusive, _) => true,
-            (Contract::Lease, look) if self.is_leased(asked, look) => true,
-            (Contract::CloseToOpen | Contract::Lease, Look::Stat) => younger(options.attr_refresh),
-            (Contract::CloseToOpen | Contract::Lease, Look::Open(began)) => asked >= began,
-            (Contract::Refresh(time), _) => younger(time),
-        }
-    }
-
-    /// Returns `true` if names missing in the cache are absent for a look-up that began then. An open sees
-    /// files closed before it, and a new file may have a name that nobody has looked up yet.
-    pub(crate) fn is_absence_believed(&self, began: Instant, options: &Options) -> bool {
-        match (options.contract, self.asked) {
-            (Contract::Immutable | Contract::Exclusive | Contract::Refresh(_), _) => true,
-            (Contract::Lease, Some(asked)) if self.is_leased(asked, Look::Stat) => true,
-            (_, asked) => asked.is_some_and(|asked| asked + ABSENCE_KEPT >= began),
-        }
-    }
-
-    /// Returns `true` if absent names are valid for less than half of their lifetime from now on.
-    pub(crate) fn is_absence_ageing(&self, options: &Options) -> bool {
-        !self.is_absence_believed(Instant::now() + ABSENCE_KEPT / 2, options)
-    }
-
-    /// Returns `true` if a lease makes it valid. State too recent to rely on is revalidated once first.
-    fn is_leased(&self, asked: Instant, look: Look) -> bool {
-        let is_attr = self.attr.file_type != FileType::Directory && matches!(look, Look::Stat);
-        (self.young.is_none() || is_attr) && self.term.covers(asked)
-    }
-
-    /// Returns `true` if the file's version is unknown after a local change, so a reader must query it.
-    pub(crate) fn is_doubtful(&self, options: &Options) -> bool {
-        self.asked.is_none() && options.contract != Contract::Immutable
-    }
-
     /// Drops state too recent to show another change, if there may have been one.
-    fn drop_young(&mut self) {
-        if self.young.is_some() && !self.is_written_in_parts() && !self.is_held() {
+    fn drop_recent(&mut self) {
+        if self.recency.is_some() && !self.is_written_in_parts() && !self.is_held() {
             self.changed();
         }
     }
@@ -524,28 +466,10 @@ impl State {
         if let Some(data) = self.data.take() {
             data.file.doom();
         }
-        self.young = None;
+        self.recency = None;
         self.is_dirty = true;
         if matches!(self.written, Written::Parts(_)) {
             self.written = if self.writers > 0 { Written::All } else { Written::Nothing };
-        }
-    }
-
-    /// Returns `true` if a new listing would bring names, or attributes of many entries that are not valid
-    /// any more.
-    pub(crate) fn wants_listing(&self, options: &Options) -> bool {
-        let is_old = self.listed.is_none_or(|listed| self.is_old_listing(listed, options));
-        let is_old = is_old && !options.contract.tells_changes();
-        !self.shows_all_names() || is_old
-    }
-
-    /// Returns `true` if a listing that began then is too old for a reader that begins now.
-    pub(crate) fn is_old_listing(&self, begun: Instant, options: &Options) -> bool {
-        match options.contract {
-            Contract::Immutable | Contract::Exclusive => false,
-            Contract::Lease if self.term.covers(begun) => false,
-            Contract::CloseToOpen | Contract::Lease => begun.elapsed() > options.attr_refresh,
-            Contract::Refresh(time) => begun.elapsed() > time,
         }
     }
 

@@ -94,7 +94,7 @@ impl Objects {
         loop {
             let removals = self.removals.load(Ordering::Acquire);
             let object = match store.queued(id) {
-                // Its rows may be being written while it goes.
+                // It may be removed while its rows are written.
                 Some(object) => Some(object).filter(|object| !object.state().is_gone)?,
                 None => {
                     let (row, names) = store.object(id)?;
@@ -129,7 +129,7 @@ impl Objects {
         let mut tables = self.tables();
         let known = tables.by_id.get(&id);
         let is_unused = known.is_none_or(|known| tables.is_unused(known) && !known.state().is_in_use());
-        // A session is given an object only while something holds it.
+        // A session gets an object only while the object is referenced.
         if id == ObjectId::ROOT || !is_unused || is_wanted() {
             return false;
         }
@@ -189,8 +189,7 @@ impl Objects {
         let object = match self.of_handle(handle) {
             Some(object) => object,
             None => {
-                // Where the index has nothing that is not in memory, it is not asked for each of a million
-                // names.
+                // If the whole index is in memory, it is not queried for each of a million new names.
                 let is_all_here = store.began_empty && !self.let_go.load(Ordering::Relaxed);
                 let known = if is_all_here { None } else { store.id_of(handle) };
                 match known.and_then(|id| self.object(store, id)) {
@@ -206,7 +205,7 @@ impl Objects {
             self.doubt_late(&object, asked);
             return Ok(object);
         }
-        // The handle names another file now: that one is new here, and the one before is gone.
+        // The handle is another file's now, which gets a new number; the former file is gone.
         self.forget(&object);
         store.remove(&object);
         let new = self.add(Arc::new(Object::new(store.new_id()?, handle.clone(), entry.attr, &self.shared)));
@@ -214,7 +213,7 @@ impl Objects {
         Ok(new)
     }
 
-    /// Requires revalidation of an object that was not in memory, if the answer to a request made at `asked`
+    /// Marks an object that was not in memory for revalidation, if the answer to a request made at `asked`
     /// may precede a local change of it.
     pub(crate) fn doubt_late(&self, object: &Object, asked: Instant) {
         if lock(&self.left).last_change(&object.handle).is_some_and(|changed| asked < changed) {
@@ -253,7 +252,7 @@ impl Objects {
         drop(both);
     }
 
-    /// Requires revalidation of everything. Objects that are not in memory are revalidated anyway.
+    /// Marks everything for revalidation. Objects that are not in memory are revalidated anyway.
     pub(crate) fn doubt_all(&self) {
         let all: Vec<_> = self.tables().by_id.values().cloned().collect();
         all.iter().for_each(|object| object.doubt_all());
@@ -285,7 +284,7 @@ impl Objects {
         drop(tables);
         self.let_go.store(true, Ordering::Relaxed);
         drop(gone);
-        // Where most are in use it would be looked for others all the time.
+        // Otherwise each call would search again if most are in use.
         looked_for_at.store(most.max(taken() + most / 4), Ordering::Relaxed);
     }
 
@@ -309,8 +308,8 @@ impl Left {
 }
 
 impl Tables {
-    /// Adds an object, unless there is one of that number. Returns also the former object of its handle, to be
-    /// dropped without the lock.
+    /// Adds an object, unless there is one of that number. Returns also the former object of its handle,
+    /// which is to be dropped without the lock.
     fn add(&mut self, object: Arc<Object>) -> (Arc<Object>, Option<Arc<Object>>) {
         let object = self.by_id.entry(object.id).or_insert(object).clone();
         let before = self.set_handle(&object);

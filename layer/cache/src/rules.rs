@@ -1,7 +1,7 @@
 //! Cache options by name and path.
 //!
 //! A rule applies by the name under which an object was last looked up. For an object known only by its
-//! handle, the name is searched in its last known directory.
+//! handle, the name is searched in its last known directory; until it is found, the strictest options apply.
 
 use std::ffi::CString;
 use std::ops::Deref;
@@ -216,7 +216,7 @@ impl Cache {
         self.named(object, dir, name);
     }
 
-    /// Does the same, unless the object's rule is known already.
+    /// Applies the rule for an object found under a cached name, unless its rule is known.
     pub(crate) fn known_in(&self, object: &Object, dir: &Object, name: &[u8]) {
         if !self.held_policy.rules.is_empty() && object.place.rule.load(Ordering::Relaxed) == UNKNOWN {
             self.named(object, dir, name);
@@ -243,7 +243,7 @@ impl Cache {
         }
     }
 
-    /// Returns the directory and name under which an object was last looked up.
+    /// Returns the directory and name under which an object was last looked up, if the name is cached.
     pub(crate) fn parent_and_name(&self, object: &Object) -> Option<(Arc<Object>, Vec<u8>)> {
         let parent = object.state().parent.filter(|parent| *parent != object.id)?;
         let dir = self.object(parent).ok()?;

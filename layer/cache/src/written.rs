@@ -166,7 +166,7 @@ impl State {
         if let Written::Nothing = self.written {
             self.written = Written::Parts(Vec::new());
         }
-        self.young = None;
+        self.recency = None;
         let Written::Parts(parts) = &mut self.written else { return false };
         add(parts, range);
         parts.len() <= PARTS_MAX

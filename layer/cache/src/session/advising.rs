@@ -11,9 +11,10 @@ use tombolo_wire_image::{FIRST_FILE, HEAD_BYTES_MAX, Malformed, NAME, PREFIX_BYT
 
 use super::reading::{WHOLE_BYTES, unless_interrupted};
 use super::view::View;
+use crate::freshness::Look;
 use crate::images::Image;
 use crate::names::Known;
-use crate::object::{Look, Object};
+use crate::object::Object;
 use crate::openings::Opening;
 use crate::origin::detached;
 
@@ -74,7 +75,7 @@ impl View {
             // The digests are loaded after the trace's data: until then nothing should wait for them.
             return Ok(());
         }
-        if !cache.twins.is_empty() {
+        if !cache.dedup.is_empty() {
             return self.learn_digests(&sidecar, &name, &image).await;
         }
         // Nothing in the cache can match yet, so the first reads need not wait.

@@ -7,7 +7,8 @@ use tombolo_core::{Answer, Ctx, Result};
 
 use super::file_system::CachedFileSystem;
 use super::view::View;
-use crate::object::{Look, Object};
+use crate::freshness::Look;
+use crate::object::Object;
 use crate::objects::node_of;
 
 impl Changes for CachedFileSystem {

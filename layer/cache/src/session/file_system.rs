@@ -16,7 +16,7 @@ use tombolo_mem::{Sink, Source};
 
 use super::Session;
 use super::view::View;
-use crate::object::Look;
+use crate::freshness::Look;
 use crate::objects::id_of;
 use crate::origin::detached;
 

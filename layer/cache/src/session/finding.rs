@@ -9,8 +9,9 @@ use tombolo_host_runtime::task;
 
 use super::reading::unless_interrupted;
 use super::view::View;
+use crate::freshness::Look;
 use crate::names::{Known, Target};
-use crate::object::{Look, Object};
+use crate::object::Object;
 use crate::objects::node_of;
 use crate::origin::detached;
 

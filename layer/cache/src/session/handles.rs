@@ -9,24 +9,25 @@ use tombolo_host_runtime::rows::file_type_number;
 
 use super::file_system::CachedFileSystem;
 use super::view::View;
-use crate::object::{Look, Object};
+use crate::freshness::Look;
+use crate::object::Object;
 use crate::objects::{id_of, node_of};
 use crate::store::ObjectId;
 
-/// The type number of our handles: below those that other parts of the house add to the kernel's.
+/// Type number of the cache's handles, below those that other crates add to the kernel's.
 const KIND: i32 = 1 << 12;
 
-/// First position of a directory that is found again, per number given so far, and its maximum, half of the
-/// positions below those of uncached names.
+/// First position in a directory that is found again, in proportion to the numbers assigned so far, and its
+/// maximum: half of the positions below those of uncached names.
 const PLACES_PER_ID: u64 = 1 << 8;
 const PLACE_MAX: u64 = 1 << 39;
 
-/// Longest handle that an NFS server can give to its clients.
+/// Maximum length of a handle that the NFS server can pass to its clients.
 const BYTES_MAX: usize = 46;
 
 /// Returns the handle of an object by which it is found again without a row: its number (8 bytes), the type
-/// of the origin's handle (2), the fingerprint of the file (4), the origin's handle. `None`: that is too
-/// long, or of a type that has no two bytes.
+/// of the origin's handle (2), the fingerprint of the file (4), the origin's handle. `None` if that is too
+/// long, or the type exceeds two bytes.
 fn long_handle(object: &Object) -> Option<Vec<u8>> {
     let (handle, fingerprint) = (&object.handle, fingerprint(&object.state().attr));
     let kind = u16::try_from(handle.kind).ok()?;
@@ -35,7 +36,7 @@ fn long_handle(object: &Object) -> Option<Vec<u8>> {
     (bytes.len() <= BYTES_MAX).then_some(bytes)
 }
 
-/// Reads the part after the number: the fingerprint and the origin's handle.
+/// Decodes the part after the number: the fingerprint and the origin's handle.
 fn read_origins(bytes: &[u8]) -> Option<(u32, PersistentHandle)> {
     let (kind, bytes) = bytes.split_first_chunk::<2>()?;
     let (fingerprint, bytes) = bytes.split_first_chunk::<4>()?;
@@ -43,12 +44,13 @@ fn read_origins(bytes: &[u8]) -> Option<(u32, PersistentHandle)> {
     Some((u32::from_le_bytes(*fingerprint), handle))
 }
 
-/// Returns `true` if a client's handle was made of this object.
+/// Returns `true` if a client's handle was made for this object.
 fn is_of(object: &Object, (expected, handle): &(u32, PersistentHandle)) -> bool {
     object.handle == *handle && fingerprint(&object.state().attr) == *expected
 }
 
-/// Tells a file from another that the origin gives the same handle.
+/// Computes a checksum that distinguishes a file from another one to which the origin assigns the same
+/// handle.
 fn fingerprint(attr: &Attr) -> u32 {
     let numbers = [attr.fileid, attr.fsid, u64::from(file_type_number(attr.file_type))];
     numbers.iter().fold(0, |sum, number| crc32c::crc32c_append(sum, &number.to_le_bytes()))
@@ -98,7 +100,7 @@ impl PersistentHandles for CachedFileSystem {
         };
         match view.entry_now(&object) {
             Some(entry) => Answer::ok(entry),
-            // By its handle: the origin's session may know the node though the file is gone.
+            // By its handle, as the origin's session may retain the node of a removed file.
             None => Answer::later(async move {
                 let attr = view.cache().resolve(&view.cx, &object).await?;
                 view.given(Entry { node: node_of(object.id), attr }, &object).await
@@ -118,8 +120,8 @@ impl PersistentHandles for CachedFileSystem {
 }
 
 impl View {
-    /// Finds an object by the origin's handle whose row was removed, and gives it its number again. Fails with
-    /// [`Error::Stale`] if it has got another number since that is in use.
+    /// Finds an object whose row was removed, by the origin's handle, and reassigns its number. Fails with
+    /// [`Error::Stale`] if it has another number by now that is in use.
     async fn found_again(self, node: NodeId, origins: (u32, PersistentHandle)) -> Result<Entry> {
         let (id, (expected, handle), cache) = (id_of(node)?, origins, self.cache());
         if !cache.store.has_given(id) {
@@ -133,15 +135,15 @@ impl View {
             return Err(Error::Stale);
         }
         if new.file_type == FileType::Directory {
-            // Beyond all positions that a reader may have from before: few names of a directory are given
-            // one without any new number.
+            // Beyond all positions that a reader may have from before: almost every new name of a directory
+            // comes with a new object number.
             let place = cache.store.new_id()?.0.saturating_mul(PLACES_PER_ID).min(PLACE_MAX);
             new.state().names.restored(false, place);
         }
-        // No file has two numbers: the later one goes, unless it is in use.
+        // No file may have two numbers: the later one is removed, unless it is in use.
         let other = cache.objects.known(&cache.store, &new.handle).map(|known| known.id);
         if let Some(other) = other.filter(|other| *other != id) {
-            // An object that waits to be written is in use.
+            // A queued object is in use.
             let store = cache.store.clone();
             let flushed = cache.in_pool(&self.cx, move || {
                 store.flush();
@@ -156,7 +158,7 @@ impl View {
         self.given(Entry { node, attr }, &object).await
     }
 
-    /// The directory above. Of a directory the origin knows it.
+    /// Returns the parent directory: for a directory by the origin, for a file the one of its last look-up.
     async fn parent(self, node: NodeId) -> Result<Entry> {
         let dir = self.object(node)?;
         if dir.file_type != FileType::Directory {

@@ -10,58 +10,60 @@ use tombolo_host_runtime::task;
 use super::finding::target;
 use super::reading::unless_interrupted;
 use super::view::View;
+use crate::freshness::Look;
 use crate::names::{DOT, DOT_DOT, Listed, ListingMark, Target};
-use crate::object::{Look, Object, State};
+use crate::object::{Object, State};
 use crate::origin::{OriginFile, detached};
 use crate::unkept::{self, Continuation};
 use crate::walk;
 
-/// A directory that others change all the time is listed so often until it stays the same meanwhile.
+/// Maximum number of listings of a directory that changes during each of them.
 const TRIES_MAX: u32 = 3;
 
-/// What the origin is asked for at a time.
+/// Budget of a request to the origin.
 const PAGE: DirBudget = DirBudget { size_bytes: 1 << 20, entry_bytes: 24, align: 8, plus: true };
 
-/// What it is asked for first, where a reader waits for that.
+/// Budget of the first request, if a reader waits for its names.
 const FIRST_PAGE: DirBudget = DirBudget { size_bytes: 1 << 16, ..PAGE };
 
-/// A larger directory is shown as it comes, in bytes as the origin counts them.
+/// Size, as the origin reports it, from which names are returned before all are listed.
 const GROWING_BYTES_MIN: u64 = 16 << 10;
 
-/// Which names of a directory are wanted, and for how long.
+/// Extent of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// A few of them, which are not asked for: of a directory with more none is.
+    /// All names if they are few, prefetched.
     Unasked,
-    /// All of a tree, which are not asked for.
+    /// All names, prefetched with their tree.
     Tree,
-    /// All, if they are few.
+    /// All names if they are few, for a reader.
     Few,
-    /// All.
+    /// All names, for a reader.
     All,
-    /// All, for as long as anything has the directory open.
+    /// All names, while the directory is open in any session.
     WhileOpen,
 }
 
-/// A name takes at least so much of a page.
+/// Minimum size of an entry in a page.
 const NAME_BYTES: usize = 32;
 
-/// So many names are few.
+/// Maximum number of names that are few.
 const FEW: usize = 16 << 10;
 
-/// A client may open a directory for each part that it reads of it.
+/// Time for which a listing continues after the directory was closed, as a client may open it anew for each
+/// page.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Wanted {
-    /// What the origin is asked for next when so many names have come.
+    /// Returns the budget of the next request, after this number of names.
     fn page(self, names: usize, names_max: usize) -> DirBudget {
         let most = if matches!(self, Self::Unasked | Self::Few) { FEW.min(names_max) } else { names_max };
         let left_bytes = (most + 1).saturating_sub(names) * NAME_BYTES;
         DirBudget { size_bytes: left_bytes.clamp(FIRST_PAGE.size_bytes, PAGE.size_bytes), ..PAGE }
     }
 
-    /// Whether a listing that has found so many names ends, of a directory that was last seen to be open
-    /// then.
+    /// Returns `true` if a listing is to be abandoned after this number of names, `used` being the last time
+    /// at which the directory was open.
     fn ends(self, names: usize, used: Instant) -> bool {
         match self {
             Self::Unasked | Self::Few => names > FEW,
@@ -71,21 +73,22 @@ impl Wanted {
     }
 }
 
-/// Names that a listing has found.
+/// Result of a listing.
 struct Gathered {
     listed: Listed,
-    /// When the oldest of them were asked for.
+    /// Time of the earliest request.
     asked: Instant,
-    /// Where the origin goes on with those that are not kept here.
+    /// The origin's cookie of the first name that is not cached.
     unkept: Option<Cookie>,
 }
 
 impl View {
-    /// Whether a listing can be answered from here. One that has begun goes on from what is here.
+    /// Returns `true` if a page can be filled from the cache. A listing in progress continues with the cached
+    /// names, whatever their age.
     pub(super) fn has_listing(&self, dir: &Object, cookie: Cookie, plus: bool) -> bool {
         let options = self.cache().options_of(dir);
         let state = dir.state();
-        // Nothing was kept in a full index: there is space again.
+        // No name was cached while the index was full; it has space again.
         let is_again = state.keeps_no_listing() && !self.cache().store.is_index_full();
         match cookie {
             Cookie::START if is_again => false,
@@ -95,7 +98,7 @@ impl View {
         }
     }
 
-    /// Lists, asking the origin for all of the directory if it is not here.
+    /// Lists a directory, querying the origin for names that are not cached.
     pub(super) async fn readdir(self, file: File, mut cookie: Cookie, mut page: DirPage) -> Result<DirPage> {
         let opening = self.session.openings.made_for(file, OpenFlags::DIRECTORY)?;
         let dir = &opening.object;
@@ -114,7 +117,7 @@ impl View {
         }
     }
 
-    /// Waits until names after `cookie` are here, or all.
+    /// Waits until names after `cookie` are cached, or the listing is complete.
     async fn await_names(&self, dir: &Arc<Object>, file: File, cookie: Cookie, plus: bool) -> Result<()> {
         while !self.has_listing(dir, cookie, plus) && dir.state().unkept_from(cookie).is_none() {
             self.cache().walk.wait_for(dir.id).await;
@@ -129,12 +132,12 @@ impl View {
             };
             let is_own = growing.is_none();
             let is_small = is_own && size < GROWING_BYTES_MIN;
-            // Some origins say of none how large it is.
+            // Some origins report no size of directories.
             if is_small && self.list(dir, &origin, Wanted::Few).await?.is_some() {
                 return Ok(());
             }
             match growing {
-                // Another's, which was begun too long ago for one that begins now.
+                // The listing in progress began too early for this reader.
                 Some((begun, more))
                     if cookie == Cookie::START
                         && dir.state().is_old_listing(begun, self.cache().options_of(dir)) =>
@@ -154,14 +157,14 @@ impl View {
                 break;
             }
             if is_own {
-                // It has failed: this tells how.
+                // The listing has failed: another attempt returns the error.
                 return self.list(dir, &origin, Wanted::All).await.map(drop);
             }
         }
         Ok(())
     }
 
-    /// Has a directory listed in the background, and shown as its names come, unless that is being done.
+    /// Starts a background listing whose names are returned as they arrive, unless one is in progress.
     fn grow(&self, dir: &Arc<Object>, origin: &Arc<OriginFile>) {
         {
             let mut state = dir.state();
@@ -175,7 +178,7 @@ impl View {
         task::spawn(async move {
             let growing = Growing(&dir);
             if view.list(&dir, &origin, Wanted::WhileOpen).await.is_err() {
-                // A reader that waits lists anew, and is told what is wrong.
+                // A waiting reader lists again, and returns the error.
                 dir.state().names.drop_all();
             }
             drop(growing);
@@ -207,7 +210,7 @@ impl View {
         }
         let mut after = cookie.0.max(DOT_DOT);
         loop {
-            // In parts: the lock of the directory is not held while those of its entries are taken.
+            // In parts, as the directory's lock is not held while those of its entries are taken.
             let (part, is_all): (Vec<(u64, Vec<u8>, Target)>, bool) = {
                 let state = dir.state();
                 let is_all = state.shows_names();
@@ -227,7 +230,7 @@ impl View {
                 if self.cache().hides(dir.id, &name) {
                     continue;
                 }
-                // A client that is given an entry holds its row.
+                // An entry given to a client pins its row.
                 let gives_entry = page.wants_entries() && !self.cache().store.is_index_full();
                 let entry = if gives_entry { self.listed(dir, &name, target) } else { None };
                 let listed = DirEntry {
@@ -248,16 +251,17 @@ impl View {
         }
     }
 
-    /// An entry with attributes, where they are here.
+    /// Returns an entry with attributes, if they are cached and valid.
     fn listed(&self, dir: &Object, name: &[u8], target: Target) -> Option<Entry> {
         let object = self.cache().object(target.object).ok()?;
         self.cache().known_in(&object, dir, name);
         self.entry_now(&object)
     }
 
-    /// Brings the names of a directory, with the attributes of what they lead to: all, or as many as may be
-    /// kept. Where others go on changing it, a caller that waits is shown what was seen last, which is not
-    /// believed. How many bytes that took, about; `None`: it has ended early.
+    /// Loads the names of a directory and the attributes of their targets: all, or as many as may be
+    /// cached. If the directory changes during each attempt, the names of the last one are only usable by
+    /// readers that wait for them. Returns the approximate number of bytes fetched; `None` if the listing was
+    /// abandoned.
     pub(super) async fn list(
         &self,
         dir: &Arc<Object>,
@@ -300,8 +304,8 @@ impl View {
         Ok(Some(bytes))
     }
 
-    /// Names, as far as they are wanted. `None`: there are more than a few, or nothing here has the directory
-    /// open any more.
+    /// Loads the names of a directory from the origin. Returns `None` if the listing was abandoned
+    /// ([`Wanted::ends`]).
     async fn gather(
         &self,
         dir: &Arc<Object>,
@@ -376,8 +380,7 @@ impl View {
         }
     }
 
-    /// Gives a reader names that are not kept here, as the origin lists them from there. It asks for
-    /// attributes itself where it wants them.
+    /// Returns a page of names that are not cached, without attributes, which the reader requests itself.
     async fn pass_names_on(
         &self,
         file: File,
@@ -406,7 +409,7 @@ impl View {
         Ok(())
     }
 
-    /// What an entry of the origin's leads to; `None` for `.` and `..`, and for one that is gone.
+    /// Returns the target of an entry; `None` for `.` and `..`, and if the name was removed since.
     async fn found(
         &self,
         dir: &Object,
@@ -436,7 +439,7 @@ impl View {
     }
 }
 
-/// Waits while a directory is being listed and none of its names after `cookie` has come.
+/// Waits while a listing is in progress and none of its names after `cookie` has arrived.
 async fn await_more(dir: &Object, cookie: Cookie) {
     loop {
         let more = {
@@ -456,7 +459,7 @@ fn has_after(state: &State, cookie: Cookie) -> bool {
     state.names.is_growing() && state.names.after(cookie.0.max(DOT_DOT)).next().is_some()
 }
 
-/// A directory that is shown as it comes. Those that wait for more go on when this is dropped.
+/// A listing in progress whose names are returned as they arrive. Dropping it wakes its waiters.
 struct Growing<'a>(&'a Object);
 
 impl Drop for Growing<'_> {
@@ -466,10 +469,10 @@ impl Drop for Growing<'_> {
     }
 }
 
-/// So many names are looked at under one lock.
+/// Number of names examined under one lock.
 const PART_LEN: usize = 256;
 
-/// A listing that is under way.
+/// A listing in progress.
 struct Listing<'a>(&'a Object);
 
 impl Drop for Listing<'_> {

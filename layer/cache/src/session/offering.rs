@@ -38,7 +38,7 @@ impl View {
         if !is_wanted() {
             return Ok(());
         }
-        cache.came_young(object, &data, version);
+        cache.mark_recent(object, &data, version);
         let keeper = cache.clone();
         let kept = cache.in_pool(&self.cx, move || expected.keep(&keeper, offset, &from)).resolve().await;
         object.weigh();

@@ -75,7 +75,7 @@ impl View {
     /// Reads cached data from memory without blocking. Returns `None` if not all are there.
     fn read_here(&self, opening: &Opening, offset: u64, into: &Sink) -> Result<Option<ReadDone>> {
         let options = self.cache().options_of(&opening.object);
-        if opening.object.state().is_doubtful(options) {
+        if opening.object.state().is_version_unknown(options) {
             return Ok(None);
         }
         let data = self.cache().data(&opening.object);
@@ -122,7 +122,7 @@ impl View {
             if self.is_read_past(&opening.object, offset, into.len()) {
                 return self.pass_on(file, offset, into).await;
             }
-            if opening.object.state().is_doubtful(options) {
+            if opening.object.state().is_version_unknown(options) {
                 self.cache().fetch_attr(&self.cx, &opening.object).await?;
                 continue;
             }

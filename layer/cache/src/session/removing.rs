@@ -3,7 +3,6 @@
 //! The file concerned loses a link or changes its time of change. It is determined by the names known right
 //! before the change; if others changed the directory meanwhile, or answers overtook each other, it may be
 //! any file.
-//! overtake each other, it may be any.
 
 use std::sync::Arc;
 
@@ -14,8 +13,9 @@ use super::changing::{NameChange, Seen, in_doubt, may_be_made};
 use super::finding::target;
 use super::reading::unless_interrupted;
 use super::view::View;
+use crate::freshness::Look;
 use crate::names::{Known, Names as DirNames, Target};
-use crate::object::{Look, Object};
+use crate::object::Object;
 use crate::objects::node_of;
 use crate::options::Contract;
 use crate::unnamed::Names;
@@ -37,7 +37,7 @@ impl Place<'_> {
     }
 }
 
-/// What a rename has done, where the names right before it were known.
+/// The targets of both names right before a rename; `None` if unknown.
 #[derive(Clone, Copy, Default)]
 struct Moved {
     from: Option<Known>,
@@ -45,7 +45,7 @@ struct Moved {
 }
 
 impl Moved {
-    /// What is under the new name now.
+    /// Returns the target of the new name after the rename.
     fn target(&self) -> Option<Target> {
         match self.from {
             Some(Known::Found(from)) if self.to.is_some() && !self.both_stay() => Some(from),
@@ -53,7 +53,7 @@ impl Moved {
         }
     }
 
-    /// Two names of one file both stay (rename(2)).
+    /// Returns `true` if both names are of one file, and so both stay (rename(2)).
     fn both_stay(&self) -> bool {
         self.from == self.to && self.from.is_some_and(|known| known != Known::Absent)
     }
@@ -132,7 +132,7 @@ impl View {
         })
     }
 
-    /// Enters a rename into what is known of names.
+    /// Applies a rename to the cached names. Returns the targets right before it.
     fn enter_rename(&self, from: Place<'_>, to: Place<'_>, renamed: &Renamed, flags: RenameFlags) -> Moved {
         let moves = flags.is_empty() || flags == RenameFlags::NO_REPLACE;
         let mut sure = Moved::default();
@@ -182,9 +182,9 @@ impl View {
         sure
     }
 
-    /// What stands under a name that a change is about to take away, looked for if that is not known: its
-    /// attributes change with it. Where others are to be told of the change, they are asked for first: how
-    /// many names it has.
+    /// Returns the file whose name a change is about to remove, looked up if it is not cached: the change
+    /// also alters its attributes. If sessions are to be notified, requests its attributes first, for its
+    /// number of links.
     async fn victim(&self, dir: &Arc<Object>, name: &NameBuf) -> Result<Option<Arc<Object>>> {
         let known = dir.state().names.look_up(name.as_name().as_bytes());
         let found = match known {
@@ -193,7 +193,7 @@ impl View {
         };
         let found = match known {
             _ if found.is_some() => found,
-            // If there is none the change itself fails.
+            // The change itself fails.
             Some(Known::Absent) => None,
             // Its row may have been removed.
             Some(Known::Found(_)) | None => match self.find(dir, name).await {
@@ -202,7 +202,7 @@ impl View {
                 Err(error) => return Err(error),
             },
         };
-        // A file that is open at the origin keeps a name there, and its directory is not empty.
+        // A file that this cache has open keeps a name at some origins, so its directory is not empty.
         let unasked = found.as_ref().and_then(|found| self.cache().origin.unasked.end(found.id));
         if let Some(ended) = unasked {
             unless_interrupted(&self.cx.interrupt, ended).await?;
@@ -244,8 +244,8 @@ impl View {
         Ok(self.shown_change(from.dir(), change))
     }
 
-    /// Whether what was found under a name that is taken away has another: `taken` is what stood there right
-    /// before. To be asked before it is in doubt.
+    /// Returns whether a file has other names. `taken` is the target of the removed name right before the
+    /// change. Must be called before the file is marked for revalidation.
     fn names_left(&self, found: &Object, taken: Option<Known>) -> Names {
         let is_alone = self.cache().options_of(found).contract == Contract::Exclusive;
         let state = found.state();
@@ -257,8 +257,8 @@ impl View {
         }
     }
 
-    /// A name leads to something else now, or may. What it led to is asked for again: what was found there
-    /// before the change, and what the names right before it say.
+    /// Marks the former targets of a name for revalidation: the one found before the change, and the one by
+    /// the names right before it. If it may be any other file, all are.
     fn lost(&self, found: Option<&Arc<Object>>, taken: Option<Known>, may_be_any: bool) {
         if let Some(object) = found {
             object.doubt();

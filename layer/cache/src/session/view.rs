@@ -8,7 +8,8 @@ use tombolo_core::{Answer, Ctx, Error, Result, Want};
 
 use super::Session;
 use crate::cache::Cache;
-use crate::object::{Look, Object};
+use crate::freshness::Look;
+use crate::object::Object;
 use crate::objects::{id_of, node_of};
 use crate::origin::at_origin;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::data_file::State as DataState;
 use super::database::Database;
-use super::ripening::{Ripe, Ripening, Young};
+use super::ripening::{Ripe, Ripening, Unripe};
 use super::{ObjectId, Shared, key};
 use crate::object::Object;
 
@@ -83,10 +83,10 @@ impl Queue {
     }
 
     /// Queues state to be written once it may be reused in another life.
-    pub(super) fn keep_when_ripe(&self, young: Young, young_for: Duration) {
+    pub(super) fn keep_when_ripe(&self, unripe: Unripe, delay: Duration) {
         let mut pending = self.pending();
         let is_first = pending.ripening.next_due().is_none();
-        if pending.ripening.push(young, young_for) && is_first {
+        if pending.ripening.push(unripe, delay) && is_first {
             self.work.notify_one();
         }
     }
@@ -199,12 +199,12 @@ impl Queue {
     fn ripen(&self) {
         let now = Instant::now();
         loop {
-            let Some(young) = self.pending().ripening.pop_due(now) else { return };
-            match young.ripen(now) {
+            let Some(unripe) = self.pending().ripening.pop_due(now) else { return };
+            match unripe.ripen(now) {
                 Ok(Some(Ripe::Names(object))) => self.keep(&object),
                 Ok(Some(Ripe::Data(state))) => self.keep_data(&state),
                 Ok(None) => {}
-                Err((young, left)) => self.keep_when_ripe(young, left),
+                Err((unripe, left)) => self.keep_when_ripe(unripe, left),
             }
         }
     }

@@ -21,6 +21,7 @@ use tombolo_mem::{Buffer, Sink};
 use super::access::{clear, not_kept, read_now, read_waiting};
 use super::database::CHUNK_BLOCKS;
 use super::rows::DataRow;
+use super::sums::{checksum, decoded, encoded};
 use super::{ObjectId, Shared};
 
 /// Data of one version of a file.
@@ -41,7 +42,7 @@ pub(super) struct State {
     /// The version is gone: the last user removes the file.
     is_doomed: AtomicBool,
     /// Fetched too soon after a change to be reused after a restart, so not yet recorded.
-    is_young: AtomicBool,
+    is_recent: AtomicBool,
     /// Never to be recorded.
     is_for_this_life: AtomicBool,
     shared: Arc<Shared>,
@@ -281,12 +282,8 @@ impl DataFile {
     }
 
     /// Marks the data as too recent to be reused after a restart. Returns `true` if they were not marked.
-    pub(crate) fn set_young(&self) -> bool {
-        !self.0.is_young.swap(true, Ordering::Relaxed)
-    }
-
-    pub(super) fn downgrade(&self) -> Weak<State> {
-        Arc::downgrade(&self.0)
+    pub(crate) fn set_recent(&self) -> bool {
+        !self.0.is_recent.swap(true, Ordering::Relaxed)
     }
 
     /// Prepares the data for removal at the end of this life.
@@ -365,7 +362,7 @@ impl DataFile {
         self.0.id
     }
 
-    pub(super) fn downgraded(&self) -> Weak<State> {
+    pub(super) fn downgrade(&self) -> Weak<State> {
         Arc::downgrade(&self.0)
     }
 
@@ -407,7 +404,7 @@ impl State {
             file: Mutex::default(),
             blocks: Mutex::new(Blocks { chunks: HashMap::new(), kept_bytes, verified_bytes: 0, is_old }),
             is_doomed: AtomicBool::new(false),
-            is_young: AtomicBool::new(false),
+            is_recent: AtomicBool::new(false),
             is_for_this_life: AtomicBool::new(false),
             shared: shared.clone(),
         }
@@ -447,14 +444,14 @@ impl State {
 
     /// Returns `true` if the data may be reused after a restart.
     pub(super) fn lasts(&self) -> bool {
-        let is_out = [&self.is_doomed, &self.is_young, &self.is_for_this_life];
+        let is_out = [&self.is_doomed, &self.is_recent, &self.is_for_this_life];
         !is_out.iter().any(|flag| flag.load(Ordering::Relaxed))
     }
 
     /// Records that the version can hide no other change any more. Returns `true` if the data may be reused
     /// after a restart.
     pub(super) fn ripen(&self) -> bool {
-        self.is_young.store(false, Ordering::Relaxed);
+        self.is_recent.store(false, Ordering::Relaxed);
         self.lasts()
     }
 
@@ -570,30 +567,6 @@ impl Drop for State {
             self.shared.removed(self.id, self.generation);
         }
     }
-}
-
-/// Computes a block's checksum; never 0, which marks a missing block.
-fn checksum(block: &[u8]) -> u32 {
-    crc32c::crc32c(block).max(1)
-}
-
-/// Counts the cached blocks in a chunk of `len`.
-pub(super) fn blocks_in(row: &[u8], len: usize) -> u64 {
-    decoded(row, len).map_or(0, |sums| sums.iter().filter(|sum| **sum != 0).count() as u64)
-}
-
-fn encoded(sums: &[u32]) -> Vec<u8> {
-    let mut row: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
-    let checksum = crc32c::crc32c(&row);
-    row.extend_from_slice(&checksum.to_le_bytes());
-    row
-}
-
-/// Decodes a row. Returns `None` if it is damaged or of another length.
-fn decoded(row: &[u8], len: usize) -> Option<Vec<u32>> {
-    let (row, sum) = row.split_last_chunk()?;
-    let holds = crc32c::crc32c(row) == u32::from_le_bytes(*sum) && row.len() == len * 4;
-    holds.then(|| row.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,7 +4,7 @@ use tombolo_core::fs::{FileType, WeakAttr};
 
 use super::database::CHUNK_BLOCKS;
 use super::rows::DataRow;
-use super::{ObjectId, Store, data_file, lock, readable};
+use super::{ObjectId, Store, lock, readable, sums};
 
 /// A cached file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Store {
         let chunks = readable(lock(&self.shared.reader).chunks(id, row.generation)).unwrap_or_default();
         let blocks = chunks.into_iter().map(|(chunk, sums)| {
             let len = blocks_max.saturating_sub(chunk.saturating_mul(CHUNK_BLOCKS)).min(CHUNK_BLOCKS);
-            data_file::blocks_in(&sums, len as usize)
+            sums::blocks_in(&sums, len as usize)
         });
         Some(ListedData {
             version: row.version,

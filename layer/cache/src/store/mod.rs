@@ -18,6 +18,7 @@ mod list;
 mod lookup;
 mod ripening;
 pub(crate) mod rows;
+mod sums;
 pub(crate) mod sweep;
 
 use std::collections::{HashMap, VecDeque};
@@ -42,7 +43,7 @@ use directory::Directory;
 pub use directory::{OpenError, OriginIdentity};
 use eviction::Eviction;
 pub use list::{Listed, ListedData};
-use ripening::Young;
+use ripening::Unripe;
 use rows::DataRow;
 
 /// Number of an object in this cache, never reused, not even over restarts.
@@ -87,22 +88,22 @@ impl Default for StoreOptions {
 #[derive(Debug)]
 pub struct Store {
     shared: Arc<Shared>,
-    /// Nothing was in the index when it was opened.
+    /// `true` if the index was empty when it was opened.
     pub(crate) began_empty: bool,
     committer: Option<JoinHandle<()>>,
 }
 
-/// What the store, its data files and its thread share.
+/// State shared by the store, its data files and its thread.
 pub(super) struct Shared {
     directory: Directory,
     options: StoreOptions,
     reader: Mutex<Database>,
     ids: Mutex<Ids>,
     unnumbered: AtomicU64,
-    /// Size of the index's file, and how much of it is in use.
+    /// Size of the index's file, and the part of it that is in use.
     index_bytes: AtomicU64,
     index_used_bytes: AtomicU64,
-    /// Size at which the index could not be trimmed any further, if that was too much.
+    /// Size of an index that could not be trimmed any further; 0 if it could.
     index_held_bytes: AtomicU64,
     /// `true` if clients have handles that work only with their row.
     keeps_rows: AtomicBool,
@@ -117,27 +118,26 @@ struct Ids {
     end: u64,
 }
 
-/// The data files that are in use, and which of them are open.
+/// Data files in use, and the open ones in order of their opening.
 #[derive(Debug, Default)]
 struct Files {
     known: HashMap<ObjectId, Weak<DataState>>,
     open: VecDeque<ObjectId>,
 }
 
-/// So many numbers are taken at a time.
+/// Number of object numbers reserved at once.
 const IDS: u64 = 1 << 16;
 
-/// Generations from here on are of data that are not kept, as no number could be had for them.
+/// Lowest generation of data that are dropped at the end of this life, as no number could be reserved.
 const UNNUMBERED: u64 = 1 << 63;
 
-/// So much of the capacity may be held, so that there is always something to evict.
+/// Maximum part of the capacity that may be held, so that something can always be evicted.
 const HELD_PART: (u64, u64) = (3, 4);
 
-/// Part of the capacity that counts as the index's at most: the index is larger where clients hold more nodes
-/// than it has room for.
+/// Maximum part of the capacity counted for the index, which is larger if clients hold too many nodes.
 const INDEX_COUNTED: (u64, u64) = (3, 4);
 
-/// So many data files are open at a time.
+/// Maximum number of open data files.
 const OPEN_MAX: usize = 1024;
 
 /// Contents of a cache directory.
@@ -212,7 +212,7 @@ impl Store {
         });
         let known = data.into_iter().map(|(id, row)| (id, row.generation)).collect();
         let io = |source| OpenError::Io { path: path.clone(), source };
-        // Generations are numbers like those of objects: all that are met in the directory are lower.
+        // Generations are numbers like those of objects: all of earlier lives are lower.
         let first_new = shared
             .reserved_id()
             .map_err(|source| OpenError::Io { path: shared.directory.path.join("next-id"), source })?
@@ -243,13 +243,13 @@ impl Store {
     }
 
     /// Queues the names of a directory for writing once they are old enough to be valid in another life.
-    pub(crate) fn keep_names_when_ripe(&self, dir: &Arc<Object>, young_for: Duration) {
-        self.shared.queue.keep_when_ripe(Young::Names(Arc::downgrade(dir)), young_for);
+    pub(crate) fn keep_names_when_ripe(&self, dir: &Arc<Object>, delay: Duration) {
+        self.shared.queue.keep_when_ripe(Unripe::Names(Arc::downgrade(dir)), delay);
     }
 
     /// Queues data for writing once they are old enough to be valid in another life.
-    pub(crate) fn keep_data_when_ripe(&self, file: &DataFile, young_for: Duration) {
-        self.shared.queue.keep_when_ripe(Young::Data(file.downgrade()), young_for);
+    pub(crate) fn keep_data_when_ripe(&self, file: &DataFile, delay: Duration) {
+        self.shared.queue.keep_when_ripe(Unripe::Data(file.downgrade()), delay);
     }
 
     /// Forgets an object that is gone at the origin.
@@ -333,7 +333,7 @@ impl Store {
         lock(&self.shared.eviction).bytes()
     }
 
-    /// Returns `true` if more is kept than may be, with the index.
+    /// Returns `true` if data and index exceed the capacity.
     pub(crate) fn is_full(&self) -> bool {
         let capacity = self.shared.options.capacity_bytes;
         let index = self.shared.index_bytes.load(Ordering::Relaxed);
@@ -353,12 +353,12 @@ impl Store {
         }
     }
 
-    /// The data that are to go next. They do not count any more.
+    /// Removes the next data to evict from the count of stored data, and returns their object and generation.
     pub(crate) fn next_to_go(&self) -> Option<(ObjectId, u64)> {
         lock(&self.shared.eviction).next(self.shared.held_bytes_max())
     }
 
-    /// Drops data of an object: at once, or with their last user.
+    /// Drops data of an object, immediately or at the end of their last use.
     pub(crate) fn drop_data(&self, id: ObjectId, generation: u64) {
         self.shared.forget_data(id, generation);
         let in_use = lock(&self.shared.files).known.get(&id).and_then(Weak::upgrade);
@@ -460,7 +460,7 @@ impl Shared {
         readable(lock(&self.reader).sums(id, generation, chunk)).flatten()
     }
 
-    /// A data file has got more.
+    /// Records that a data file has grown.
     fn wrote(&self, state: &Arc<DataState>, added_bytes: u64) {
         if !state.is_doomed() {
             lock(&self.eviction).add(state.id, state.generation, added_bytes);
@@ -468,12 +468,12 @@ impl Shared {
         }
     }
 
-    /// Some of a data file were damaged.
+    /// Records that a data file has lost blocks.
     fn lost(&self, id: ObjectId, generation: u64, bytes: u64) {
         lock(&self.eviction).shrink(id, generation, bytes);
     }
 
-    /// Data are found no more.
+    /// Withdraws data from look-ups.
     fn forget_data(&self, id: ObjectId, generation: u64) {
         lock(&self.eviction).remove(id, generation);
     }
@@ -494,7 +494,7 @@ impl Shared {
         lock(&self.eviction).release(id, generation);
     }
 
-    /// A data file is gone.
+    /// Queues the removal of a removed data file's rows.
     fn removed(&self, id: ObjectId, generation: u64) {
         self.queue.remove_data(id, generation);
     }
@@ -504,10 +504,10 @@ impl Shared {
         if files.known.len() > 4 * OPEN_MAX && files.known.len().is_power_of_two() {
             files.known.retain(|_, state| state.strong_count() > 0);
         }
-        files.known.insert(file.id(), file.downgraded());
+        files.known.insert(file.id(), file.downgrade());
     }
 
-    /// A data file was opened: another one is closed for it if there are many.
+    /// Records the opening of a data file, and closes another one if too many are open.
     fn opened(&self, id: ObjectId) {
         let mut files = lock(&self.files);
         files.open.push_back(id);
@@ -536,7 +536,7 @@ fn opened(path: &Path) -> rusqlite::Result<Opened> {
     Ok((reader, writer, data))
 }
 
-/// Whether the database may be readable another time: then it is left alone.
+/// Returns `true` if the database may be readable later, so it is left unchanged.
 fn is_passing(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{
         CannotOpen, DatabaseBusy, DiskFull, OutOfMemory, PermissionDenied, ReadOnly, SystemIoFailure,
@@ -561,12 +561,12 @@ fn part_of(whole: u64, (parts, of): (u64, u64)) -> u64 {
     whole / of * parts
 }
 
-/// The origin's handle as a key.
+/// Encodes the origin's handle as a key.
 fn key(handle: &PersistentHandle) -> Vec<u8> {
     [&handle.kind.to_le_bytes()[..], &handle.bytes].concat()
 }
 
-/// What was read; if it could not be, it counts as not there.
+/// Returns the value read, or logs the failure and returns `None`, as if nothing was stored.
 fn readable<T>(read: rusqlite::Result<T>) -> Option<T> {
     read.inspect_err(|error| tracing::warn!(%error, "cannot read the index of the cache")).ok()
 }

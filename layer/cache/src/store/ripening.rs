@@ -14,7 +14,7 @@ const RIPENING_MAX: Duration = Duration::from_secs(60);
 
 /// Names of a directory or data of a file that are too recent to be committed.
 #[derive(Debug)]
-pub(super) enum Young {
+pub(super) enum Unripe {
     Names(Weak<Object>),
     Data(Weak<DataState>),
 }
@@ -28,14 +28,14 @@ pub(super) enum Ripe {
 
 /// Queue of delayed commits, in order of arrival. A due one waits for those before it.
 #[derive(Debug, Default)]
-pub(super) struct Ripening(VecDeque<(Instant, Young)>);
+pub(super) struct Ripening(VecDeque<(Instant, Unripe)>);
 
 impl Ripening {
     /// Queues a commit. Returns `false` if its delay exceeds the maximum.
-    pub(super) fn push(&mut self, young: Young, young_for: Duration) -> bool {
-        let is_awaited = young_for <= RIPENING_MAX;
+    pub(super) fn push(&mut self, unripe: Unripe, delay: Duration) -> bool {
+        let is_awaited = delay <= RIPENING_MAX;
         if is_awaited {
-            self.0.push_back((Instant::now() + young_for, young));
+            self.0.push_back((Instant::now() + delay, unripe));
         }
         is_awaited
     }
@@ -46,15 +46,15 @@ impl Ripening {
     }
 
     /// Removes the next commit if it is due.
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Young> {
-        self.0.pop_front_if(|(due, _)| *due <= now).map(|(_, young)| young)
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<Unripe> {
+        self.0.pop_front_if(|(due, _)| *due <= now).map(|(_, unripe)| unripe)
     }
 }
 
-impl Young {
+impl Unripe {
     /// Marks the state as durable, unless it is gone. Returns the remaining delay if newer names have
     /// arrived.
-    pub(super) fn ripen(self, now: Instant) -> Result<Option<Ripe>, (Young, Duration)> {
+    pub(super) fn ripen(self, now: Instant) -> Result<Option<Ripe>, (Unripe, Duration)> {
         match self {
             Self::Data(state) => Ok(state.upgrade().filter(|state| state.ripen()).map(Ripe::Data)),
             Self::Names(object) => {

@@ -147,13 +147,13 @@ fn data_of_recent_changes_are_not_lent() {
     let two = Two::of(Origin::new(), &[]);
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
     // On a busy machine it may be old on arrival.
-    let is_young = |n: u8| {
+    let is_recent = |n: u8| {
         let (name, began) = (format!("file-{n}"), Instant::now());
         two.origin.direct.put(&name, &pattern(1000, n));
         assert_eq!(owner.session.get(&name).expect("read"), pattern(1000, n));
         (began.elapsed() < Duration::from_millis(1900)).then_some(name)
     };
-    let name = (0..=255).find_map(is_young).expect("one of many");
+    let name = (0..=255).find_map(is_recent).expect("one of many");
     let before = borrower.cache.counts();
     assert_eq!(borrower.session.get(&name).expect("read").len(), 1000);
     let counts = borrower.cache.counts();

@@ -19,7 +19,7 @@ use crate::images::Advice;
 
 /// Index of cached blocks by digest.
 #[derive(Debug, Default)]
-pub(crate) struct Twins {
+pub(crate) struct DedupIndex {
     places: Mutex<HashMap<Key, Place>>,
     /// Bytes copied, and bytes of sources that did not match.
     copied_bytes: AtomicU64,
@@ -42,7 +42,7 @@ const PLACES_MAX: usize = 1 << 18;
 /// Hashed blocks: offset, length and digest of each.
 pub(crate) type Hashed = Vec<(u64, usize, Digest)>;
 
-impl Twins {
+impl DedupIndex {
     /// Returns `true` if no block is indexed.
     pub(crate) fn is_empty(&self) -> bool {
         lock(&self.places).is_empty()
@@ -109,16 +109,16 @@ pub(crate) fn hashed(advice: &Advice, start: u64, bytes: &[u8]) -> Hashed {
 
 impl Cache {
     /// Copies missing blocks of a range from other files of the same owner. May block on the disk.
-    pub(crate) fn copy_twins(&self, uid: u32, data: &Arc<Data>, range: &Range<u64>) -> Result<()> {
+    pub(crate) fn copy_duplicates(&self, uid: u32, data: &Arc<Data>, range: &Range<u64>) -> Result<()> {
         let Some(advice) = data.advice() else { return Ok(()) };
         let block_bytes = u64::from(advice.file.block_bytes);
         for block in range.start / block_bytes..range.end.div_ceil(block_bytes) {
             let at = advice.file.bytes_of(block..block + 1);
             let wanted = advice.digest_of(block).filter(|_| !data.is_here(&at));
             let Some(wanted) = wanted else { continue };
-            if let Some(bytes) = self.twins.find(&(uid, wanted), (at.end - at.start) as usize) {
+            if let Some(bytes) = self.dedup.find(&(uid, wanted), (at.end - at.start) as usize) {
                 self.write(data, at.start, bytes)?;
-                self.twins.copied_bytes.fetch_add(at.end - at.start, Ordering::Relaxed);
+                self.dedup.copied_bytes.fetch_add(at.end - at.start, Ordering::Relaxed);
             }
         }
         Ok(())
