@@ -1,5 +1,6 @@
 //! Dispatch of the waist's operations: answered immediately where possible, otherwise as a future.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -289,8 +290,8 @@ impl FileSystem for CachedFileSystem {
             return self.missed(view.readdir(file, cookie, page));
         }
         match view.fill(&opening.object, cookie, page) {
-            Ok(page) => self.hit(Ok(page)),
-            Err((page, after)) => self.missed(view.readdir(file, after, page)),
+            ControlFlow::Break(page) => self.hit(Ok(page)),
+            ControlFlow::Continue((page, after)) => self.missed(view.readdir(file, after, page)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Directory listing: the first access fetches the whole directory.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -111,8 +112,8 @@ impl View {
                 .await??;
             // The awaited names may have been dropped since.
             match self.fill(dir, cookie, page) {
-                Ok(filled) => return Ok(filled),
-                Err((empty, after)) => (page, cookie) = (empty, after),
+                ControlFlow::Break(filled) => return Ok(filled),
+                ControlFlow::Continue(next) => (page, cookie) = next,
             }
         }
     }
@@ -185,14 +186,14 @@ impl View {
         });
     }
 
-    /// Fills a page with cached names. Returns the page as an error if it stays empty although the directory
-    /// goes on, with the position after the hidden names: the next names are not cached.
+    /// Fills a page with cached names. If the next names are not cached, returns the empty page and the
+    /// position to continue from.
     pub(super) fn fill(
         &self,
         dir: &Arc<Object>,
         cookie: Cookie,
         mut page: DirPage,
-    ) -> std::result::Result<DirPage, (DirPage, Cookie)> {
+    ) -> ControlFlow<DirPage, (DirPage, Cookie)> {
         let (parent, unused) = {
             let mut state = dir.state();
             (state.parent.unwrap_or(dir.id), state.unused_listing.take())
@@ -205,7 +206,7 @@ impl View {
             let file_type = Some(FileType::Directory);
             let dot = DirEntry { name, fileid: id.0, file_type, cookie: Cookie(place), entry: None };
             if !page.push(dot) {
-                return Ok(page);
+                return ControlFlow::Break(page);
             }
         }
         let mut after = cookie.0.max(DOT_DOT);
@@ -224,7 +225,10 @@ impl View {
                 if is_all {
                     page.set_end();
                 }
-                return if page.is_empty() && !is_all { Err((page, Cookie(after))) } else { Ok(page) };
+                return match page.is_empty() && !is_all {
+                    true => ControlFlow::Continue((page, Cookie(after))),
+                    false => ControlFlow::Break(page),
+                };
             };
             for (place, name, target) in part {
                 if self.cache().hides(dir.id, &name) {
@@ -244,7 +248,7 @@ impl View {
                     if let Some(entry) = &entry {
                         self.session.known.forget(&[(entry.node, 1)]);
                     }
-                    return Ok(page);
+                    return ControlFlow::Break(page);
                 }
             }
             after = last;
