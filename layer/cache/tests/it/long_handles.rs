@@ -104,7 +104,7 @@ fn first_short_handle_delays_no_other_operation() {
         std::thread::sleep(Duration::from_millis(300));
         let (sender, answered) = mpsc::channel();
         let other = session.clone();
-        std::thread::spawn(move || sender.send(other.fs.getattr(&other.cx, b, None).wait()));
+        std::thread::spawn(move || drop(sender.send(other.fs.getattr(&other.cx, b, None).wait())));
         let answered = answered.recv_timeout(Duration::from_secs(5));
         index.execute_batch("rollback").expect("rolled back");
         answered.expect("it waits for the index to be written").expect("attributes");

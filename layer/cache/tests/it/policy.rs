@@ -135,7 +135,7 @@ fn long() -> Options {
 #[test]
 fn file_of_unknown_name_has_the_strictest_options() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    origin.direct.put("a.log", b"1");
+    origin.direct.put("a.log", b"");
     let rules = || {
         let read_only = Options { read_only: true, ..long() };
         vec![rule("*.log", Options::default()), rule("*.iso", read_only)]
@@ -158,7 +158,7 @@ fn file_of_unknown_path_has_the_strictest_options() {
     let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
     let mode = tombolo_core::fs::NewMode::settled(tombolo_core::fs::Mode::new(0o755));
     let made = fs.mkdir(cx, NodeId::ROOT, name("live"), mode).wait().expect("mkdir");
-    origin.direct.put_in(made.entry.node, "a", b"1");
+    origin.direct.put_in(made.entry.node, "a", b"");
     let rules = || vec![rule("live/*", Options::default())];
     let before = cached(&origin, dir.path(), long(), rules());
     let live = before.session.lookup("live").expect("there").node;
