@@ -235,12 +235,29 @@ impl Cache {
     }
 
     fn look_for_name(&self, object: &Object) {
+        // A search through all names of the directory, at each call, would not decide.
+        if !self.can_decide(object) {
+            return;
+        }
         match self.parent_and_name(object) {
             Some((dir, name)) => self.named(object, &dir, &name),
             None if object.id == ObjectId::ROOT => object.place.set_unnamed(),
             // It may be found later.
             None => {}
         }
+    }
+
+    /// Returns `true` if the rule of an object follows from its name: no rule is of paths, or the path of its
+    /// directory is known.
+    fn can_decide(&self, object: &Object) -> bool {
+        if object.id == ObjectId::ROOT
+            || !self.held_policy.rules.iter().any(|rule| rule.pattern.is_of_paths())
+        {
+            return true;
+        }
+        let parent = object.state().parent;
+        let dir = parent.and_then(|parent| self.object(parent).ok());
+        dir.is_some_and(|dir| self.path_of(&dir, DEPTH_MAX).is_some())
     }
 
     /// Returns the directory and name under which an object was last looked up, if the name is cached.

@@ -206,13 +206,14 @@ impl View {
     /// Lists a directory at its open, if it is small and not wholly cached. Returns `true` if that has
     /// started.
     pub(super) fn list_at_open(&self, dir: &Arc<Object>) -> bool {
+        // Before the state is locked, as names may have to be searched for.
+        let options = self.cache().options_of(dir);
         let wants = {
             let state = dir.state();
-            state.attr.size <= AWAITED_BYTES_MAX && state.wants_listing(self.cache().options_of(dir))
+            state.attr.size <= AWAITED_BYTES_MAX && state.wants_listing(options)
         };
-        let begins = wants
-            && self.cache().options_of(dir).prefetch != Prefetch::Off
-            && self.may(dir, AccessMask::READ) != Some(false);
+        let begins =
+            wants && options.prefetch != Prefetch::Off && self.may(dir, AccessMask::READ) != Some(false);
         if begins && self.list_now(dir) {
             self.start_walkers(self.cache().walk.came_first());
         }
@@ -222,7 +223,8 @@ impl View {
     /// Lists a directory ahead, and queries the user's permissions for it at the same time.
     async fn list_ahead(&self, dir: &Arc<Object>, is_guess: bool) -> Result<()> {
         let is_full = self.cache().store.is_index_nearly_full();
-        if is_full || !dir.state().wants_listing(self.cache().options_of(dir)) {
+        let options = self.cache().options_of(dir);
+        if is_full || !dir.state().wants_listing(options) {
             return Ok(());
         }
         let origin = self.open_unasked(dir, OpenFlags::READ | OpenFlags::DIRECTORY).await?;

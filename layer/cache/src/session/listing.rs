@@ -127,6 +127,7 @@ impl View {
                 break;
             }
             let origin = self.origin_file(file).await?;
+            let options = self.cache().options_of(dir);
             let (size, growing) = {
                 let state = dir.state();
                 (state.attr.size, state.growing.clone())
@@ -140,8 +141,7 @@ impl View {
             match growing {
                 // The listing in progress began too early for this reader.
                 Some((begun, more))
-                    if cookie == Cookie::START
-                        && dir.state().is_old_listing(begun, self.cache().options_of(dir)) =>
+                    if cookie == Cookie::START && dir.state().is_old_listing(begun, options) =>
                 {
                     more.kept().await;
                     continue;

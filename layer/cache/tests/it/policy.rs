@@ -163,6 +163,7 @@ fn file_of_unknown_path_has_the_strictest_options() {
     let before = cached(&origin, dir.path(), long(), rules());
     let live = before.session.lookup("live").expect("there").node;
     let Cached { cache: _cache, session } = restarted(&origin, dir.path(), before, rules());
+    assert!(session.list_of(live).contains(&"a".to_owned()));
     let node = session.fs.lookup(&session.cx, live, name("a")).wait().expect("there").node;
     let asked = origin.asked("open");
     (0..3).for_each(|_| opens(&session, node));
