@@ -264,16 +264,21 @@ fn hung_server_fails_checkpoint_and_guest_runs_on() {
             .filter(|(_, words)| words.contains(&format!("{server}.overlay")));
         let pids: Vec<_> = pids.map(|(pid, _)| pid.as_raw_nonzero().get().unsigned_abs()).collect();
         let all = |name: &str| pids.iter().for_each(|pid| signal(*pid, name));
+        let begin = || {
+            let command = bed.0.tombolo(&["vm", "checkpoint", "one"]);
+            thread::spawn(move || Ran::new(command))
+        };
         // Before the guest is paused.
         let _ = commands(&told);
         all("STOP");
         let said = format!("the server of its {server} does not respond");
-        bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &[&said]);
+        let checkpoint = begin();
+        until("it fails", || checkpoint.is_finished());
+        checkpoint.join().expect("no panic").failed(1, &[&said]);
         assert_eq!(commands(&told), [""; 0]);
         all("CONT");
         // In the pause.
-        let command = bed.0.tombolo(&["vm", "checkpoint", "one"]);
-        let checkpoint = thread::spawn(move || Ran::new(command));
+        let checkpoint = begin();
         told.iter().find(|(command, _)| command == "migrate").expect("it is told");
         all("STOP");
         fs::write(bed.0.path("vmm.one.free"), "").expect("write");
