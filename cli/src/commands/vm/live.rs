@@ -12,19 +12,20 @@
 //! - The guest continues. The frozen overlays become durable, the drafts get their final names, and last the
 //!   device state does. Until then no flush of the guest is answered.
 
-use std::fmt;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_back_image_file::lock_open_image;
 use tombolo_core::block::OpenOptions;
+use tombolo_host_vmm::Monitor;
 
 use super::chain::{self, Draft, KINDS};
 use super::channel::Channel;
@@ -32,44 +33,46 @@ use super::checkpoint::Turn;
 use super::config::MEMORY;
 use super::home::Home;
 use super::ledger::{self, Meter};
-use super::running::{Asleep, DRAFT, forget, sync_memory};
-use super::successor::{Handover, Successor};
+use super::running::{Asleep, DRAFT, forget, sync_memory, unresponsive};
+use super::successor::Successor;
 use super::watch::{Event, Part};
 use crate::assembly::layers::{GO_ON, LAYER, REST, SETTLE, TAKE_BACK, TOP};
 use crate::failure::{Failure, Outcome};
 
-/// Lock of the VM's files and servers, which both a checkpoint and the VM's end change. Released on drop.
-pub struct Exclusive(Arc<AtomicBool>);
-
-impl Exclusive {
-    fn take(lock: &Arc<AtomicBool>) -> Option<Self> {
-        lock.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-            .ok()
-            .map(|_| Self(lock.clone()))
-    }
-}
-
-impl Drop for Exclusive {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
 /// Handle of the thread that makes checkpoints, for the thread that owns the VM's processes.
-pub struct Checkpoints {
-    /// Lock held while the VM's files do not match the state of its servers.
-    lock: Arc<AtomicBool>,
-    progress: Arc<Progress>,
-    handover: Handover,
-}
+pub struct Checkpoints(Arc<Shared>);
 
-/// Flags shared by the supervisor and the thread that makes checkpoints.
+/// State shared by the supervisor and the thread that makes checkpoints.
 #[derive(Default)]
-struct Progress {
+struct Shared {
+    /// `true` while the VM's files do not match the state of its servers.
+    is_locked: AtomicBool,
     /// `true` once the VM is ending: a checkpoint that has not paused the guest yet is undone.
     is_ending: AtomicBool,
     /// `true` while a checkpoint has begun, and is neither undone nor being completed.
     is_undoable: AtomicBool,
+    /// A successor that runs the guest, in transfer to the thread that owns the VM's processes.
+    successor: Mutex<Option<Successor>>,
+}
+
+impl Shared {
+    fn lock(self: &Arc<Self>) -> Option<Exclusive> {
+        let was_locked = self.is_locked.swap(true, Ordering::Acquire);
+        (!was_locked).then(|| Exclusive(self.clone()))
+    }
+
+    fn successor(&self) -> MutexGuard<'_, Option<Successor>> {
+        self.successor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lock of the VM's files and servers, which both a checkpoint and the VM's end change. Released on drop.
+pub struct Exclusive(Arc<Shared>);
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        self.0.is_locked.store(false, Ordering::Release);
+    }
 }
 
 /// Maximum time for undoing a checkpoint when the VM ends. The supervisor removes the checkpoint's files in
@@ -81,11 +84,9 @@ impl Checkpoints {
     /// memory is an overlay, to that of the memory.
     pub fn serve(home: &Home, channels: Vec<OwnedFd>, events: Sender<Event>) -> io::Result<Self> {
         let listener = UnixListener::bind(&home.run().checkpoints)?;
-        let (lock, progress, handover) = (Arc::default(), Arc::<Progress>::default(), Handover::default());
-        let shared = (Arc::clone(&lock), progress.clone(), handover.clone());
+        let shared = Arc::<Shared>::default();
         let channels = KINDS.into_iter().zip(channels).map(|(what, socket)| Channel::new(what, socket));
-        let channels = channels.collect();
-        let mut maker = Maker { channels, lock: shared.0, progress: shared.1, handover: shared.2, events };
+        let mut maker = Maker { channels: channels.collect(), shared: shared.clone(), events };
         let name = home.name.clone();
         let serve = move || {
             for asked in listener.incoming().flatten() {
@@ -95,31 +96,31 @@ impl Checkpoints {
             }
         };
         thread::Builder::new().name("checkpoints".into()).spawn(serve)?;
-        Ok(Self { lock, progress, handover })
+        Ok(Self(shared))
     }
 
     /// Begins the VM's end: no further checkpoint pauses the guest.
     pub fn cancel(&self) {
-        self.progress.is_ending.store(true, Ordering::SeqCst);
+        self.0.is_ending.store(true, Ordering::SeqCst);
     }
 
     /// Waits until a cancelled checkpoint is undone, up to a limit, because its VMM may be unresponsive.
     pub fn wait_until_undone(&self) {
         let end = Instant::now() + UNDO_PATIENCE;
-        while self.progress.is_undoable.load(Ordering::SeqCst) && Instant::now() < end {
+        while self.0.is_undoable.load(Ordering::SeqCst) && Instant::now() < end {
             thread::sleep(LOOK_EVERY);
         }
     }
 
     /// Locks out further checkpoints. Returns `None` while a checkpoint holds the lock.
     pub fn end(&self) -> Option<Exclusive> {
-        Exclusive::take(&self.lock)
+        self.0.lock()
     }
 
     /// Passes a successor that runs the guest to `take`. The checkpoint waits until `take` returns.
     pub fn taken_over(&self, take: impl FnOnce(Successor)) {
-        let mut handover = self.handover.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(successor) = handover.take() {
+        let mut slot = self.0.successor();
+        if let Some(successor) = slot.take() {
             take(successor);
         }
     }
@@ -156,9 +157,7 @@ pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
 struct Maker {
     /// The servers of disk and memory, in the order of [`KINDS`].
     channels: Vec<Channel>,
-    lock: Arc<AtomicBool>,
-    progress: Arc<Progress>,
-    handover: Handover,
+    shared: Arc<Shared>,
     events: Sender<Event>,
 }
 
@@ -182,13 +181,13 @@ impl Maker {
         self.tidy(home, keep)?;
         let number = chain::next_number(home)?;
         let mut drafts = Vec::new();
-        self.progress.is_undoable.store(true, Ordering::SeqCst);
+        self.shared.is_undoable.store(true, Ordering::SeqCst);
         let frozen = self.freeze(home, number, &mut drafts);
         if frozen.is_err() {
             drafts.drain(..).for_each(Draft::discard);
             let _ = forget(home, DRAFT);
         }
-        self.progress.is_undoable.store(false, Ordering::SeqCst);
+        self.shared.is_undoable.store(false, Ordering::SeqCst);
         let Frozen { time, mut asleep, is_adopted, lock } = frozen?;
         let (state, memory) = (asleep.state.clone(), asleep.memory.clone());
         thread::scope(|scope| {
@@ -217,8 +216,7 @@ impl Maker {
         let run = home.run();
         for (channel, control) in self.channels.iter().zip([&run.disk_control, &run.memory_control]) {
             if Meter::of(control).moved().is_none() {
-                let reason = format!("the server of its {} does not respond", channel.what);
-                return Err(Failure::cannot(format_args!("{DOING} VM {}", home.name), reason));
+                return Err(unresponsive(home, DOING, channel.what));
             }
         }
         Ok(())
@@ -239,23 +237,6 @@ impl Maker {
     ) -> Result<Frozen<'a>, Failure> {
         self.goes_on(home)?;
         let mut successor = Successor::start(home, || self.is_ending())?;
-        let own = self.channels.len();
-        let channel = successor.as_mut().and_then(Successor::channel);
-        self.channels.extend(channel.map(|socket| Channel::new(MEMORY, socket)));
-        let frozen = self.freeze_with(home, number, drafts, successor);
-        if frozen.is_err() {
-            self.channels.truncate(own);
-        }
-        frozen
-    }
-
-    fn freeze_with<'a>(
-        &mut self,
-        home: &'a Home,
-        number: u32,
-        drafts: &mut Vec<Draft<'a>>,
-        mut successor: Option<Successor>,
-    ) -> Result<Frozen<'a>, Failure> {
         for what in KINDS {
             drafts.push(Draft::make(home, what, number)?);
         }
@@ -302,16 +283,17 @@ impl Maker {
             tracing::error!(%error, "the VMM did not resume");
         }
         laps.end("resumption");
+        self.channels.extend(successor.as_mut().and_then(|successor| successor.channel.take()));
         // A server that has ended is noticed with the reply.
         self.channels.iter_mut().for_each(|channel| drop(channel.send(SETTLE, None)));
         let time = laps.total();
         let kib = written(home).saturating_sub(written_before) >> 10;
         home.note(&format!(
-            "guest paused for {} ms, while {kib} KiB of memory were written: {laps}",
-            time.as_millis()
+            "guest paused for {} ms, while {kib} KiB of memory were written: {}",
+            time.as_millis(),
+            laps.parts.join(", ")
         ));
-        let tell = || self.events.send(Event::Switch).unwrap_or_default();
-        if let Some(monitor) = successor.and_then(|successor| successor.replace(&self.handover, tell)) {
+        if let Some(monitor) = successor.and_then(|successor| self.hand_over(successor)) {
             asleep.monitor = monitor;
         }
         Ok(Frozen { time, asleep, is_adopted, lock })
@@ -333,12 +315,25 @@ impl Maker {
             None => write_memory(home, &asleep.memory, until)?,
         }
         laps.end("memory");
-        for (draft, channel) in drafts.iter().zip(&mut self.channels) {
+        let next = successor.iter_mut().filter_map(|successor| successor.channel.as_mut());
+        for (draft, channel) in drafts.iter().zip(self.channels.iter_mut().chain(next)) {
             channel.ask(TOP, Some(&draft.file), Some(until))?;
         }
         laps.end("overlays");
         successor.as_mut().map_or(Ok(()), |successor| successor.proceed(home, until))?;
         Ok(laps)
+    }
+
+    /// Passes a successor that runs the guest to the thread that owns the VM's processes, and waits until it
+    /// has replaced the first VMM. Returns its monitor.
+    fn hand_over(&self, mut successor: Successor) -> Option<Monitor> {
+        let monitor = successor.take_monitor();
+        *self.shared.successor() = Some(successor);
+        let _ = self.events.send(Event::Switch);
+        while self.shared.successor().is_some() {
+            thread::sleep(LOOK_EVERY);
+        }
+        monitor
     }
 
     /// Has the servers undo what they were asked to do. A server that does not respond makes no change until
@@ -371,7 +366,7 @@ impl Maker {
     }
 
     fn is_ending(&self) -> bool {
-        self.progress.is_ending.load(Ordering::SeqCst)
+        self.shared.is_ending.load(Ordering::SeqCst)
     }
 
     /// Fails if the VM is ending.
@@ -385,7 +380,7 @@ impl Maker {
     fn lock(&self, home: &Home) -> Result<Exclusive, Failure> {
         loop {
             self.goes_on(home)?;
-            if let Some(lock) = Exclusive::take(&self.lock) {
+            if let Some(lock) = self.shared.lock() {
                 return Ok(lock);
             }
             thread::sleep(LOOK_EVERY);
@@ -435,12 +430,6 @@ impl Laps {
     }
 }
 
-impl fmt::Display for Laps {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.parts.join(", "))
-    }
-}
-
 /// Returns the number of bytes written to the memory so far.
 fn written(home: &Home) -> u64 {
     ledger::moved(&home.run().memory_control).map_or(0, |(_, written)| written)
@@ -463,10 +452,7 @@ struct Frozen<'a> {
 /// Records that the memory is an overlay, after syncing the file below, which is not written any more.
 fn adopt(home: &Home, memory: &File) -> Outcome {
     let durable = sync_memory(home, memory);
-    while let Err(failure) = chain::write_down_memory(home) {
-        tracing::error!(%failure, "cannot change the directory of the VM; retrying");
-        thread::sleep(AGAIN);
-    }
+    retry(|| chain::write_down_memory(home));
     durable
 }
 
@@ -474,10 +460,7 @@ fn adopt(home: &Home, memory: &File) -> Outcome {
 /// with flushes that fail.
 fn settle(home: &Home, draft: &Draft<'_>, channel: &mut Channel) -> Outcome {
     channel.answer(None)?;
-    while let Err(error) = draft.take_its_name() {
-        tracing::error!(%error, "cannot write the VM's directory: retrying");
-        thread::sleep(AGAIN);
-    }
+    retry(|| draft.take_its_name());
     renew(home, channel)
 }
 
@@ -499,6 +482,14 @@ fn renew(home: &Home, channel: &mut Channel) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Repeats a change of the VM's directory until it succeeds.
+fn retry<E: Display>(change: impl Fn() -> Result<(), E>) {
+    while let Err(error) = change() {
+        tracing::error!(%error, "cannot write the VM's directory: retrying");
+        thread::sleep(AGAIN);
+    }
 }
 
 /// Pause between two attempts.

@@ -241,16 +241,9 @@ impl<'a> Asleep<'a> {
         let synced = sync(home, &asleep.memory)
             .and_then(|()| asleep.monitor.pass_state(&asleep.state).map_err(failed(home, doing)));
         // The VMM would wait for it to stop the disk's queues, with the guest paused.
-        let responds = |()| asleep.disk.under_way().map(drop).ok_or_else(|| asleep.unresponsive(doing));
+        let responds = |()| asleep.disk.under_way().map(drop).ok_or_else(|| unresponsive(home, doing, DISK));
         synced.and_then(responds).inspect_err(|_| asleep.plug())?;
         Ok(asleep)
-    }
-
-    fn unresponsive(&self, doing: &str) -> Failure {
-        Failure::cannot(
-            format_args!("{doing} VM {}", self.home.name),
-            "the server of its disk does not respond",
-        )
     }
 
     /// Pauses the guest and writes its device state. Returns the time of the pause.
@@ -265,7 +258,7 @@ impl<'a> Asleep<'a> {
                 Err(Failure::cannot(format_args!("{doing} VM {}", self.home.name), reason)
                     .remedy("try again when the host's disks are less busy"))
             }
-            None => Err(self.unresponsive(doing)),
+            None => Err(unresponsive(self.home, doing, DISK)),
         }
     }
 
@@ -297,6 +290,14 @@ impl<'a> Asleep<'a> {
             self.home.note(&format!("the guest is running without its host resources: {failure}"));
         }
     }
+}
+
+/// Returns the failure for a server of disk or memory that does not respond.
+pub fn unresponsive(home: &Home, doing: &str, what: &str) -> Failure {
+    Failure::cannot(
+        format_args!("{doing} VM {}", home.name),
+        format!("the server of its {what} does not respond"),
+    )
 }
 
 /// Connects to the monitor of a running VMM.

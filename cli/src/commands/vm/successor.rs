@@ -4,16 +4,14 @@
 
 use std::cell::RefCell;
 use std::fs::{self, File};
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Child;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_host_vmm::{Events, Monitor, MonitorError};
 
 use super::chain;
+use super::channel::Channel;
 use super::config::{HostConfig, MEMORY};
 use super::home::{Home, Run};
 use super::image::overlay;
@@ -29,17 +27,14 @@ pub struct Successor {
     pub vmm: Child,
     pub events: Option<Events>,
     pub memory: Option<Server>,
+    /// Channel by which the overlay of the memory is replaced.
+    pub channel: Option<Channel>,
     monitor: Option<Monitor>,
     /// Counters of the memory's server.
     meter: Option<Meter>,
     overlay: PathBuf,
     run: Run,
 }
-
-/// A successor that runs the guest, in transfer to the thread that owns the VM's processes.
-pub type Handover = Arc<Mutex<Option<Successor>>>;
-
-const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 impl Successor {
     /// Starts a successor that waits for the device state, if the VM's memory is a plain file. It is the same
@@ -66,12 +61,13 @@ impl Successor {
             Ok((start_vmm(&vm, &here, true)?, memory))
         };
         let overlay = home.file(&overlay(MEMORY));
-        let ((vmm, events), memory) = started().inspect_err(|_| {
+        let ((vmm, events), mut memory) = started().inspect_err(|_| {
             run.remove_next();
             let _ = fs::remove_file(&overlay);
         })?;
+        let channel = memory.layers.take().map(|socket| Channel::new(MEMORY, socket));
         let (events, memory) = (Some(events), Some(memory));
-        let mut started = Self { vmm, events, memory, monitor: None, meter: None, overlay, run };
+        let mut started = Self { vmm, events, memory, channel, monitor: None, meter: None, overlay, run };
         let child = RefCell::new(&mut started.vmm);
         let is_there = || !is_over() && matches!(child.borrow_mut().try_wait(), Ok(None));
         started.monitor = Some(reach(home, &started.run.monitor, DOING, is_there)?);
@@ -83,11 +79,6 @@ impl Successor {
         let state = File::open(home.file(DRAFT)).map_err(|error| cannot(home, Reason::from(&error)))?;
         self.meter = Some(Meter::of(&self.run.memory_control));
         self.command(home, PAUSE_PATIENCE, |monitor| monitor.pass_state(&state))
-    }
-
-    /// Returns the channel by which the overlay of the memory is replaced.
-    pub fn channel(&mut self) -> Option<OwnedFd> {
-        self.memory.as_mut()?.layers.take()
     }
 
     /// Loads the device state of the paused guest.
@@ -124,18 +115,11 @@ impl Successor {
         })
     }
 
-    /// Returns the successor's monitor once the successor runs the guest, and waits until it has replaced the
-    /// first VMM.
-    pub fn replace(mut self, handover: &Handover, tell: impl FnOnce()) -> Option<Monitor> {
-        let mut monitor = self.monitor.take();
-        monitor.iter_mut().for_each(|monitor| monitor.set_timeout(PATIENCE));
-        let slot = || handover.lock().unwrap_or_else(PoisonError::into_inner);
-        *slot() = Some(self);
-        tell();
-        while slot().is_some() {
-            thread::sleep(LOOK_EVERY);
-        }
-        monitor
+    /// Returns its monitor, once it runs the guest.
+    pub fn take_monitor(&mut self) -> Option<Monitor> {
+        let mut monitor = self.monitor.take()?;
+        monitor.set_timeout(PATIENCE);
+        Some(monitor)
     }
 }
 
