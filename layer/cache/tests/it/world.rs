@@ -1,7 +1,7 @@
 //! An origin in memory, a cache of it, and a session that changes the origin behind the cache.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tombolo_back_memory::Memory;
@@ -214,9 +214,19 @@ impl Session {
     }
 }
 
-/// Returns bytes that depend on their offsets.
+/// Returns bytes that depend on their offsets: `(at / 7 + at / 4096) as u8 ^ seed`.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|at| (at / 7 + at / 4096) as u8 ^ seed).collect()
+    const BLOCK: usize = 4096;
+    const CYCLE: usize = 7 * 256;
+    static CYCLES: [OnceLock<Vec<u8>>; 256] = [const { OnceLock::new() }; 256];
+    let cycle = CYCLES[usize::from(seed)]
+        .get_or_init(|| (0..CYCLE + BLOCK).map(|at| (at / 7) as u8 ^ seed).collect());
+    let mut bytes = Vec::with_capacity(len);
+    for from in (0..len).step_by(BLOCK) {
+        let place = (from + 7 * (from / BLOCK)) % CYCLE;
+        bytes.extend_from_slice(&cycle[place..place + BLOCK.min(len - from)]);
+    }
+    bytes
 }
 
 /// Waits until present data are old enough to be reused in another life.
