@@ -44,6 +44,8 @@ struct State {
 const ACTIONS: usize = 200;
 const OLD_FILES: usize = 4;
 const OLD_BYTES: usize = 50_000;
+/// Unit of comparison: most pieces are wholly of one version.
+const PIECE_BYTES: usize = 512;
 
 fn old(n: usize) -> (String, Vec<u8>) {
     (format!("old-{n}"), vec![251 + n as u8; OLD_BYTES])
@@ -280,9 +282,14 @@ fn difference(found: &BTreeMap<String, Vec<u8>>, all: &[State]) -> Option<String
     for (name, bytes) in found {
         let file = state.names[name];
         let versions: Vec<_> = all.iter().filter_map(|state| state.files.get(&file)).collect();
-        for (at, byte) in bytes.iter().enumerate() {
-            if versions.iter().all(|version| version.get(at) != Some(byte)) {
-                return Some(format!("{name} has {byte} at {at}, and not {}", state.files[&file][at]));
+        for (from, piece) in (0..).step_by(PIECE_BYTES).zip(bytes.chunks(PIECE_BYTES)) {
+            if versions.iter().any(|version| version.get(from..from + piece.len()) == Some(piece)) {
+                continue;
+            }
+            for (at, byte) in (from..).zip(piece) {
+                if versions.iter().all(|version| version.get(at) != Some(byte)) {
+                    return Some(format!("{name} has {byte} at {at}, and not {}", state.files[&file][at]));
+                }
             }
         }
     }
