@@ -171,13 +171,16 @@ impl Run {
     pub fn run(mut self) -> Result<Counts, String> {
         for _ in 0..STEPS {
             self.step();
-            if !self.world.wrong.lock().expect("no panic").is_empty() {
+            if self.has_failed() {
                 break;
             }
         }
-        self.settle();
-        self.look_at_all();
-        (0..2).for_each(|cache| self.stop(cache));
+        // A cache whose clients wait for ever may have been stopped and not restarted.
+        if !self.has_failed() {
+            self.settle();
+            self.look_at_all();
+            (0..2).for_each(|cache| self.stop(cache));
+        }
         let wrong = self.world.wrong.lock().expect("no panic");
         if wrong.is_empty() {
             return Ok(self.counts);
@@ -205,7 +208,10 @@ impl Run {
                 let cache = self.random.usize(..2);
                 self.world.note(format_args!("cache {cache} restarts"));
                 self.stop(cache);
-                self.start(cache);
+                // Clients that wait for ever hold its store for ever.
+                if !self.has_failed() {
+                    self.start(cache);
+                }
             }
             97 => self.running(self.seed as usize % 2).cache.flush(),
             98 | 99 => {
@@ -215,6 +221,10 @@ impl Run {
             }
             _ => self.begin(),
         }
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.world.wrong.lock().expect("no panic").is_empty()
     }
 
     fn running(&self, cache: usize) -> &Running {
