@@ -30,7 +30,7 @@ fn an_export_is_mounted_used_and_gone() {
         served.mount(options);
         assert_eq!(served.read("file").expect("read"), "content\n", "{options}");
         let large = numbers();
-        fs::write(served.place.mnt().join("new"), &large).expect("write");
+        fs::write(served.place.mnt().join("new"), large).expect("write");
         assert!(fs::read_to_string(served.place.0.path("tree/new")).expect("read") == large, "{options}");
         assert!(served.read("new").expect("read") == large, "{options}");
         let names = fs::read_dir(served.place.mnt()).expect("list").count();

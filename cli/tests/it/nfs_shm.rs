@@ -9,7 +9,7 @@ use crate::common::{MountPlace, Scratch, numbers, until};
 fn file_commands_work_over_nfs_on_shared_memory() {
     let scratch = Scratch::new();
     let large = numbers();
-    fs::write(scratch.path("large"), &large).expect("write");
+    fs::write(scratch.path("large"), large).expect("write");
     let server = scratch.serve_shm(&["--squash", "none"]);
     scratch.run(&["cp", "-q", "large", "nfs+shm:link.sock/tree/dir"]).succeeded();
     assert!(fs::read_to_string(scratch.path("tree/dir")).expect("read") == large);

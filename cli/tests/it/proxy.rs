@@ -73,7 +73,7 @@ fn cached_data_need_no_origin_after_restart() {
     let Some(mut far) = Far::new() else { return };
     let large = numbers();
     fs::create_dir(far.tree("dir")).expect("mkdir");
-    fs::write(far.tree("dir/large"), &large).expect("write");
+    fs::write(far.tree("dir/large"), large).expect("write");
     std::os::unix::fs::symlink("dir/large", far.tree("link")).expect("link");
     // Data fetched right after a change would not be reused after a restart.
     std::thread::sleep(Duration::from_millis(2100));
@@ -116,7 +116,7 @@ fn an_open_sees_what_was_closed_at_the_origin() {
 fn damaged_data_are_fetched_again_and_told_of() {
     let Some(far) = Far::new() else { return };
     let large = numbers();
-    fs::write(far.tree("large"), &large).expect("write");
+    fs::write(far.tree("large"), large).expect("write");
     std::thread::sleep(Duration::from_millis(2100));
     let proxy = far.proxy("exclusive");
     assert!(fs::read_to_string(far.mnt("large")).expect("read") == large);
@@ -167,7 +167,7 @@ fn a_cache_has_one_owner_and_one_origin() {
 fn proxy_borrows_and_survives_owners_kill() {
     let Some(far) = Far::new() else { return };
     let large = numbers();
-    ["one", "two", "three"].iter().for_each(|name| fs::write(far.tree(name), &large).expect("write"));
+    ["one", "two", "three"].iter().for_each(|name| fs::write(far.tree(name), large).expect("write"));
     std::thread::sleep(Duration::from_millis(2100));
     let (scratch, url) = (&far.place.0, far.url(""));
     scratch.run(&["cache", "fill", &url, "--cache", "shared", "one", "two"]).succeeded();
@@ -210,7 +210,7 @@ fn proxy_borrows_and_survives_owners_kill() {
 fn proxy_reads_data_from_another_hosts_cache() {
     let Some(far) = Far::new() else { return };
     let large = numbers();
-    fs::write(far.tree("large"), &large).expect("write");
+    fs::write(far.tree("large"), large).expect("write");
     let (scratch, url) = (&far.place.0, far.url(""));
     let words = ["proxy", &url, "--cache", "middle", "--nfs", "127.0.0.1:0", "--state", "middle-state"];
     let middle = scratch.serve(&[&words[..], &["--control", "middle.sock"]].concat(), "ready control");

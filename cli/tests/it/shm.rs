@@ -44,7 +44,7 @@ fn shm_server_prints_hints_and_leaves_nothing() {
 fn files_are_listed_read_and_copied() {
     let scratch = Scratch::new();
     let large = numbers();
-    fs::write(scratch.path("large"), &large).expect("write");
+    fs::write(scratch.path("large"), large).expect("write");
     let server = scratch.serve_shm(&[]);
     scratch.run(&["cp", "-q", "large", "shm:link.sock/tree/dir"]).succeeded();
     assert!(fs::read_to_string(scratch.path("tree/dir")).expect("read") == large);
@@ -134,7 +134,7 @@ fn an_export_is_mounted_used_and_gone() {
         scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", options]).succeeded();
         assert_eq!(fs::read_to_string(scratch.mnt().join("file")).expect("read"), "content\n", "{options}");
         let large = numbers();
-        fs::write(scratch.mnt().join("new"), &large).expect("write");
+        fs::write(scratch.mnt().join("new"), large).expect("write");
         symlink("new", scratch.mnt().join("link")).expect("a link");
         assert!(fs::read_to_string(scratch.0.path("tree/new")).expect("read") == large, "{options}");
         assert!(fs::read_to_string(scratch.mnt().join("link")).expect("read") == large, "{options}");
@@ -384,7 +384,7 @@ fn shm_file_is_served_and_mounted() {
     scratch.0.run(&["mount", "shm+file:region/other", "mnt"]).failed(1, &["no such export"]);
     scratch.0.run(&["mount", "shm+file:region/tree", "mnt"]).succeeded();
     let large = numbers();
-    fs::write(scratch.mnt().join("new"), &large).expect("write");
+    fs::write(scratch.mnt().join("new"), large).expect("write");
     assert!(fs::read_to_string(scratch.0.path("tree/new")).expect("read") == large);
     assert!(fs::read_to_string(scratch.mnt().join("new")).expect("read") == large);
     server.kill();
@@ -501,7 +501,7 @@ fn links_shows_late_guest_and_survives_bad_registry() {
 fn shm_export_is_served_on_by_another_server() {
     let scratch = Scratch::new();
     let large = numbers();
-    fs::write(scratch.path("large"), &large).expect("write");
+    fs::write(scratch.path("large"), large).expect("write");
     let last = scratch.serve_shm(&[]);
     let middle = || {
         let words =

@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -415,6 +416,8 @@ pub fn http(address: &str, path: &str) -> String {
 }
 
 /// Returns some megabytes of text without repetitions.
-pub fn numbers() -> String {
-    (0..400_000).map(|number| format!("{number} ")).collect()
+pub fn numbers() -> &'static str {
+    static NUMBERS: LazyLock<String> =
+        LazyLock::new(|| (0..400_000).map(|number| format!("{number} ")).collect());
+    &NUMBERS
 }
