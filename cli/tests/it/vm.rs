@@ -519,10 +519,12 @@ fn invalid_vm_is_refused_and_leaves_nothing() {
     let text = fs::read_to_string(bed.0.path("image/vm.toml")).expect("read");
     let longer = text.replace("2097152", "4194304");
     assert_ne!(text, longer);
+    // Not started; if it were, it would end at once.
+    bed.0.script("ends", "#!/bin/sh\nexit 1\n");
     for (wrong, said) in [(longer, "4194304 are expected"), (text.replace("\"tcg\"", "\"tcg -S\""), "tcg -S")]
     {
         fs::write(bed.0.path("image/vm.toml"), wrong).expect("write");
-        bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[said]);
+        bed.0.run(&["clone", "image", "y", "--qemu", "./ends"]).failed(1, &[said]);
     }
     fs::write(bed.0.path("image/vm.toml"), text).expect("write");
     // Oversized files are not copied.

@@ -52,7 +52,8 @@ fn suspend_scans_image_and_rehearse_records_trace() {
         let shown = bed.0.run(&["vm", "show", "ahead"]).out;
         shown.lines().find(|line| line.starts_with("memory read")).unwrap_or_default().to_owned()
     };
-    until("its memory is read ahead", || read().contains(" 4.0 KiB, "));
+    until("its memory is read ahead", || read().contains("iB, "));
+    assert!(read().contains(" 4.0 KiB, "), "{}", read());
     bed.0.run(&["vm", "rm", "--force", "ahead"]).succeeded();
 
     // A failed recording changes nothing and leaves no clone.
