@@ -390,13 +390,14 @@ pub fn is_mounted(path: &Path) -> bool {
 /// Upper bound of any wait on a busy machine; below the time limit of a planted bug (`tests/planted/run`).
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until a condition holds.
+/// Waits until a condition holds. Pauses grow with the wait, as many conditions run a program.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let begun = Instant::now();
     while !is_so() {
-        assert!(Instant::now() < end, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        let waited = begun.elapsed();
+        assert!(waited < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep((waited / 4).clamp(Duration::from_millis(1), Duration::from_millis(100)));
     }
 }
 
