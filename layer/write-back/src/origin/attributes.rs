@@ -190,7 +190,8 @@ impl Setting<'_> {
     }
 }
 
-/// Whether the origin answers so whenever it is asked, as long as nobody changes what it allows.
+/// Returns `true` for an answer that the origin repeats until someone changes its permissions, limits or
+/// contents.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     matches!(
         error,
@@ -198,6 +199,13 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
             | Error::NotPermitted
             | Error::InvalidArgument
             | Error::NotSupported
+            | Error::NotImplemented
+            | Error::BadType
             | Error::ReadOnly
+            | Error::NameTooLong
+            | Error::CrossDevice
+            | Error::TooManyLinks
+            | Error::FileTooLarge
+            | Error::TooBig
     )
 }

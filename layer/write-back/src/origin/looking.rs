@@ -97,7 +97,9 @@ impl Round {
 
     async fn look(&self, key: &Key) -> Result<Option<Entry>> {
         let (fs, below, since) = (&self.shared.below, self.below(key.0)?, Some(Instant::now()));
-        let user = self.shared.tree().place(key.0, &key.1).map(|place| place.user.clone());
+        let place = self.shared.tree().place(key.0, &key.1).cloned();
+        let was_there = place.as_ref().is_some_and(|place| place.before.is_some());
+        let user = place.map(|place| place.user);
         // A squashed superuser may not search what its user may.
         let users = [Identity::ROOT, user.unwrap_or(Identity::ROOT)];
         let look = |cx: &Ctx| fs.lookup(&Ctx { fetched_since: since, ..cx.clone() }, below, key.1.as_name());
@@ -108,6 +110,8 @@ impl Round {
             }
             // Or the directory itself is gone.
             Err(Error::NotFound | Error::Stale) => Ok(None),
+            // A name that the origin cannot have.
+            Err(Error::InvalidArgument | Error::NameTooLong) if !was_there => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -49,8 +49,10 @@ enum Kind {
 struct Names<'a> {
     round: &'a Arc<Round>,
     holders: BTreeMap<Key, Option<Target>>,
-    /// Nodes whose last operation was refused as one that makes a loop: others are to move first.
+    /// Directories whose last rename failed with EINVAL: another one in their way may have to move first.
     stuck: HashSet<NodeId>,
+    /// Names that nodes had before this attempt gave them hidden ones.
+    hidden: BTreeMap<NodeId, Key>,
 }
 
 /// What is to happen to the names of nodes.
@@ -78,6 +80,7 @@ impl Round {
             }
         }
         names.give_up_the_rest();
+        names.unhide();
         while !self.is_over() {
             let ops = names.removals();
             if ops.is_empty() || !names.perform(ops) {
@@ -251,7 +254,7 @@ impl<'a> Names<'a> {
         let known = round.plan.names.keys().filter(|key| !unknown.contains(key));
         let holders = known.map(|key| (key.clone(), holder(key))).collect();
         drop(tree);
-        Self { round, holders, stuck: HashSet::new() }
+        Self { round, holders, stuck: HashSet::new(), hidden: BTreeMap::new() }
     }
 
     /// What a name is to lead to.
@@ -362,28 +365,37 @@ impl<'a> Names<'a> {
         Some(Op { kind, target, user })
     }
 
-    /// Nothing can be done: one of those that wait for each other makes room.
-    fn unblock(&mut self) -> Option<Op> {
+    /// Returns an operation that makes room where nodes wait for each other.
+    fn unblock(&self) -> Option<Op> {
         let moves = self.moves();
-        let stuck = std::mem::take(&mut self.stuck);
         let mut waiting = moves.to.iter().filter(|(node, _)| !self.round.has_failed(**node));
         waiting.find_map(|(node, keys)| {
-            let holder = |key: &Key| {
+            if self.stuck.contains(node) {
+                let from = moves.from.get(node)?.iter().find(|key| !is_hidden(&key.1))?;
+                let held = self.holders.get(from).copied().flatten()?;
+                return self.others_move(&moves, *node).then(|| self.hide(from, held)).flatten();
+            }
+            keys.iter().find_map(|key| {
                 let held = self.holders.get(key).copied().flatten()?;
                 let moves_on = moves.to.contains_key(&held.node) && !self.round.has_failed(held.node);
                 moves_on.then(|| self.hide(key, held)).flatten()
-            };
-            if stuck.contains(node) {
-                let from = moves.from.get(node)?.iter().find(|key| !is_hidden(&key.1))?;
-                return self.hide(from, self.holders.get(from).copied().flatten()?);
-            }
-            keys.iter().find_map(holder)
+            })
+        })
+    }
+
+    /// Returns `true` if another directory is still to move, so that EINVAL for this one may mean a loop.
+    fn others_move(&self, moves: &Moves, node: NodeId) -> bool {
+        let mut others = moves.to.iter().filter(|(other, _)| **other != node);
+        others.any(|(other, keys)| {
+            let is_directory = |key| self.wanted(key).is_some_and(|it| it.file_type == FileType::Directory);
+            keys.iter().any(is_directory) && !self.round.has_failed(*other)
         })
     }
 
     /// What waits for something that failed is for the next time.
     fn give_up_the_rest(&self) {
         let (round, to) = (self.round, self.moves().to);
+        self.stuck.iter().for_each(|node| round.fail(Some(*node), &Error::InvalidArgument));
         loop {
             let waits = |key: &Key| {
                 let holder = self.holders.get(key).copied().flatten();
@@ -402,6 +414,22 @@ impl<'a> Names<'a> {
                 round.fail(Some(id), &Error::io(WAITS));
             }
         }
+    }
+
+    /// Returns hidden nodes to their names if what was to replace them, or their own move, has failed.
+    fn unhide(&mut self) {
+        let op = |(node, key): (&NodeId, &Key)| {
+            let replacement = self.wanted(key).map(|wanted| wanted.node);
+            let has_failed =
+                [Some(*node), replacement].into_iter().flatten().any(|id| self.round.has_failed(id));
+            let from = (NodeId::ROOT, hidden_name(*node)?);
+            let target = self.holders.get(&from).copied().flatten().filter(|target| target.node == *node)?;
+            let is_free = self.holders.get(key).is_some_and(Option::is_none);
+            let kind = Kind::Rename { from, to: key.clone() };
+            (has_failed && is_free).then(|| Op { kind, target, user: self.user(key) })
+        };
+        let ops: Vec<Op> = self.hidden.iter().filter_map(op).collect();
+        self.perform(ops);
     }
 
     /// Removals that can be performed now.
@@ -442,7 +470,7 @@ impl<'a> Names<'a> {
                 };
                 let (is_done, result) = match result {
                     Ok(()) => (true, Ok(())),
-                    Err(Error::InvalidArgument) if matches!(op.kind, Kind::Rename { .. }) => (false, Ok(())),
+                    Err(Error::InvalidArgument) if op.may_loop() => (false, Ok(())),
                     Err(error) => {
                         if !is_refusal(&error) {
                             op.directories().for_each(|dir| round.fail(Some(dir), &error));
@@ -463,7 +491,9 @@ impl<'a> Names<'a> {
                 self.done(op);
                 continue;
             }
-            self.stuck.insert(op.target.node);
+            if op.may_loop() && !self.round.has_failed(op.target.node) {
+                self.stuck.insert(op.target.node);
+            }
             // It may have been performed all the same.
             let held = op.keys().filter_map(|key| self.holders.get(&key).copied().flatten());
             held.chain([op.target]).for_each(|target| self.round.set_version(target.node, None));
@@ -476,6 +506,9 @@ impl<'a> Names<'a> {
         self.round.set_version(op.target.node, None);
         op.directories().for_each(|dir| self.round.set_changed(dir));
         let Op { kind, target, .. } = op;
+        if let Kind::Hide { from, .. } = &kind {
+            self.hidden.insert(target.node, from.clone());
+        }
         match kind {
             Kind::Rename { from, to } | Kind::Hide { from, to } => {
                 self.holders.insert(from, None);
@@ -496,6 +529,11 @@ impl Op {
             Kind::Hide { to, .. } => busy.insert(to.clone()),
             _ => true,
         }
+    }
+
+    /// Returns `true` if EINVAL may mean that the directory would become part of itself.
+    fn may_loop(&self) -> bool {
+        matches!(self.kind, Kind::Rename { .. }) && self.target.file_type == FileType::Directory
     }
 
     fn keys(&self) -> impl Iterator<Item = Key> {

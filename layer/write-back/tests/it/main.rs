@@ -12,6 +12,7 @@ mod offline;
 mod order;
 mod random;
 mod refused;
+mod refused_names;
 mod restart;
 mod sending;
 mod shown;

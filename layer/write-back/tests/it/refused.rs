@@ -112,7 +112,7 @@ fn a_refusal_is_not_tried_again_unasked() {
 }
 
 /// An origin that refuses one operation while that is so.
-struct Refusing(Op, AtomicBool);
+pub struct Refusing(Op, pub AtomicBool);
 
 impl Around for Refusing {
     fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
@@ -123,7 +123,7 @@ impl Around for Refusing {
     }
 }
 
-fn refusing(op: Op) -> (Origin, Arc<Refusing>) {
+pub fn refusing(op: Op) -> (Origin, Arc<Refusing>) {
     let refusing = Arc::new(Refusing(op, AtomicBool::new(true)));
     let layer = refusing.clone();
     let over = |inner: Arc<dyn Export>| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>;

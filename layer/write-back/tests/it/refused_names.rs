@@ -1,0 +1,199 @@
+//! Names that the origin refuses: the rest of their nodes arrives, and nothing stays hidden for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tombolo_core::fs::{
+    Client, Create, Created, Device, Entry, Export, FileSystem, FileType, Made, Name, NewMode, NodeId,
+    RenameFlags, Renamed,
+};
+use tombolo_core::{Answer, Ctx, Error, Result, forward};
+
+use crate::shown::{HIDDEN, names};
+use crate::world::{Origin, Proxy, Session};
+
+/// An origin that refuses names with a colon, and moves of such names, while `true`.
+struct Picky(Arc<dyn Export>, Arc<AtomicBool>, fn() -> Error);
+
+struct PickySession(Arc<dyn FileSystem>, Arc<AtomicBool>, fn() -> Error);
+
+impl Export for Picky {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        Ok(Arc::new(PickySession(self.0.attach(client)?, self.1.clone(), self.2)))
+    }
+}
+
+impl PickySession {
+    fn check<T: Send + 'static>(&self, name: Name<'_>, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+        match self.1.load(Ordering::Relaxed) && name.as_bytes().contains(&b':') {
+            true => Answer::err(self.2()),
+            false => inner(),
+        }
+    }
+}
+
+impl FileSystem for PickySession {
+    forward!(to self.0; getattr setattr access readlink create_unnamed unlink rmdir open flush read write fsync
+        readdir statfs syncfs forget release profile persistent_handles xattrs);
+
+    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
+        match self.0.lookup(cx, parent, name).wait() {
+            Err(Error::NotFound) if matches!(self.2(), Error::InvalidArgument | Error::NameTooLong) => {
+                self.check(name, || Answer::err(Error::NotFound))
+            }
+            found => found.map_or_else(Answer::err, Answer::ok),
+        }
+    }
+
+    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
+        self.check(name, || self.0.create(cx, parent, name, how))
+    }
+
+    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
+        self.check(name, || self.0.mkdir(cx, parent, name, mode))
+    }
+
+    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
+        self.check(name, || self.0.symlink(cx, parent, name, target))
+    }
+
+    fn mknod(
+        &self,
+        cx: &Ctx,
+        parent: NodeId,
+        name: Name<'_>,
+        file_type: FileType,
+        mode: NewMode,
+        rdev: Device,
+    ) -> Answer<Made> {
+        self.check(name, || self.0.mknod(cx, parent, name, file_type, mode, rdev))
+    }
+
+    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+        self.check(name, || self.0.link(cx, node, parent, name))
+    }
+
+    fn rename(
+        &self,
+        cx: &Ctx,
+        from_parent: NodeId,
+        from: Name<'_>,
+        to_parent: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Answer<Renamed> {
+        self.check(from, || self.check(to, || self.0.rename(cx, from_parent, from, to_parent, to, flags)))
+    }
+}
+
+/// Returns an origin that refuses names with a colon, with the switch for that, off.
+fn picky(error: fn() -> Error) -> (Origin, Arc<AtomicBool>) {
+    let is_on = Arc::new(AtomicBool::new(false));
+    let layer = is_on.clone();
+    (Origin::with(move |inner| Arc::new(Picky(inner, layer, error)) as Arc<dyn Export>), is_on)
+}
+
+fn rename(at: &Session, from: &str, to: &str) {
+    at.rename(from, to, RenameFlags::empty()).unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
+}
+
+/// Flushes, which fails as the origin refuses something, and asserts that nothing else waits.
+fn flush_refused(proxy: &Proxy) {
+    let refused = format!("{:?}", proxy.write_back.flush().expect_err("refused"));
+    assert!(refused.contains("the origin refuses what was done to"), "{refused}");
+    let status = proxy.write_back.status();
+    assert_eq!(status.settled, status.change, "{refused}");
+}
+
+/// Asserts that the origin accepts everything now, and has no hidden name any more.
+fn flush_all(proxy: &Proxy, origin: &Origin) {
+    proxy.write_back.flush().expect("now it is allowed");
+    let status = proxy.write_back.status();
+    assert_eq!((status.refused, status.is_clean, status.conflicts), (0, true, 0));
+    assert_eq!(hidden(origin), [""; 0]);
+}
+
+/// Returns the hidden names in the origin's root.
+fn hidden(origin: &Origin) -> Vec<String> {
+    let all = names(&origin.direct, NodeId::ROOT);
+    all.into_iter().filter(|name| name.starts_with(HIDDEN)).collect()
+}
+
+#[test]
+fn name_that_the_origin_cannot_have_delays_nothing() {
+    let errors: [fn() -> Error; 4] =
+        [|| Error::InvalidArgument, || Error::NameTooLong, || Error::CrossDevice, || Error::TooManyLinks];
+    for error in errors {
+        let (mut origin, is_picky) = picky(error);
+        for dir in ["dir", "sub"] {
+            origin.direct.mkdir(dir).expect("made");
+        }
+        for file in ["old", "dir/file", "file", "sub/file"] {
+            origin.direct.put(file, file.as_bytes()).expect("written");
+        }
+        let proxy = origin.proxy();
+        let at = &proxy.session;
+        at.mkdir("new").expect("made");
+        for (from, to) in [("old", "o:ld"), ("dir", "d:ir"), ("file", "new/f:ile"), ("sub", "new/s:ub")] {
+            rename(at, from, to);
+        }
+        at.put("n:ew", b"new").expect("written");
+        at.mkdir("m:ade").expect("made");
+        at.put("m:ade/file", b"file").expect("written");
+        at.put("other", b"other").expect("written");
+        is_picky.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            flush_refused(&proxy);
+            assert_eq!(origin.direct.get("other").expect("there"), b"other");
+            // What was there still is, under its former name.
+            for file in ["old", "dir/file", "file", "sub/file"] {
+                assert_eq!(origin.direct.get(file).expect("there"), file.as_bytes(), "{}", error());
+            }
+        }
+        assert_eq!(proxy.write_back.status().refused, 6, "{}", error());
+        origin.kill(proxy);
+        let proxy = origin.proxy();
+        flush_refused(&proxy);
+        assert_eq!(proxy.session.get("o:ld").expect("there"), b"old");
+        is_picky.store(false, Ordering::Relaxed);
+        flush_all(&proxy, &origin);
+        let all = [("o:ld", "old"), ("d:ir/file", "dir/file"), ("n:ew", "new"), ("m:ade/file", "file")];
+        for (path, data) in all.into_iter().chain([("new/f:ile", "file"), ("new/s:ub/file", "sub/file")]) {
+            assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn hidden_node_returns_if_its_replacement_is_refused() {
+    let (origin, is_picky) = picky(|| Error::NotPermitted);
+    origin.direct.mkdir("dir").expect("made");
+    // Those with a colon cannot be moved.
+    for name in ["r:ing", "ring", "n:ew", "open", "o:ther", "dir/file"] {
+        origin.direct.put(name, name.as_bytes()).expect("written");
+    }
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    at.rename("r:ing", "ring", RenameFlags::EXCHANGE).expect("exchanged");
+    let file = at.open("open").expect("opened");
+    rename(at, "n:ew", "open");
+    at.unlink("dir/file").expect("removed");
+    at.rmdir("dir").expect("removed");
+    rename(at, "o:ther", "dir");
+    is_picky.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        flush_refused(&proxy);
+        assert_eq!(hidden(&origin), [""; 0]);
+        for name in ["r:ing", "ring", "n:ew", "open", "o:ther"] {
+            assert_eq!(origin.direct.get(name).expect("there"), name.as_bytes());
+        }
+        assert!(origin.direct.find("dir").is_ok());
+    }
+    assert_eq!(at.read(file).expect("it is open"), b"open");
+    is_picky.store(false, Ordering::Relaxed);
+    at.close(file);
+    flush_all(&proxy, &origin);
+    for (path, data) in [("r:ing", "ring"), ("ring", "r:ing"), ("open", "n:ew"), ("dir", "o:ther")] {
+        assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
+    }
+}
