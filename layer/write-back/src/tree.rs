@@ -30,6 +30,9 @@ pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
 /// Maximum number of files whose names are retained.
 const SEEN_MAX: usize = 1 << 16;
 
+/// Number of layers above which a file's top layer receives writes also while it is sent.
+pub(crate) const LAYERS_MAX: usize = 4;
+
 /// Maximum number of names in a displayed path.
 const SHOWN_DEPTH_MAX: usize = 32;
 
@@ -396,7 +399,10 @@ impl Tree {
 
     /// Returns the layer of a file that receives writes, adding one if necessary.
     pub(crate) fn top_layer(&mut self, id: NodeId) -> Option<&mut Layer> {
-        let node = self.nodes.get(&id)?;
+        let node = self.nodes.get_mut(&id)?;
+        if node.layers.len() >= LAYERS_MAX {
+            node.thaw();
+        }
         if node.layers.last().is_none_or(|top| top.is_frozen) {
             let below_len = if node.below.is_none() && node.layers.is_empty() { 0 } else { node.attr.size };
             let generation = self.ids.next()?;

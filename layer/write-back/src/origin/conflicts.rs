@@ -210,7 +210,9 @@ fn set_aside(
     base: &Arc<DataFile>,
     (dir, name): (NodeId, &NameBuf),
 ) {
-    let (Some(old), Some(number)) = (tree.nodes.get(&chosen.id).cloned(), tree.ids.next()) else { return };
+    let (Some(mut old), Some(number)) = (tree.nodes.get(&chosen.id).cloned(), tree.ids.next()) else {
+        return;
+    };
     let Some(name) = conflict_name(tree, name) else { return };
     tracing::warn!(directory = dir.0, name = %name.as_name(), "another client has changed this file at the origin: both versions are kept");
     let id = NodeId(MADE_HERE | number);
@@ -219,7 +221,8 @@ fn set_aside(
     tree.wrote(base, (Blocks::of(base, &extents, &(0..chosen.attr.size)), delta), None);
     let mut layers = vec![Layer { file: base.clone(), extents, below_len: 0, is_frozen: true }];
     // What was written since.
-    layers.extend(old.layers.iter().skip(chosen.layers.len()).cloned());
+    let sent = old.take_sent(chosen.layers.len());
+    layers.extend(old.layers);
     let attr = Attr { nlink: 1, fileid: id.0, ..old.attr };
     let (set, xattrs) = (Set::MODE | Set::OWNER | Set::ATIME | Set::MTIME | Set::XATTRS, old.xattrs);
     let implied = set - Set::XATTRS;
@@ -230,7 +233,7 @@ fn set_aside(
     node.set_nothing();
     node.version = theirs.as_ref().map(WeakAttr::from);
     node.attr = theirs.map_or(old.attr, |theirs| Attr { fileid: chosen.id.0, ..theirs });
-    let sent = std::mem::take(&mut node.layers).into_iter().take(chosen.layers.len());
-    sent.collect::<Vec<_>>().into_iter().for_each(|layer| tree.drop_layer(layer));
+    node.layers.clear();
+    sent.into_iter().for_each(|layer| tree.drop_layer(layer));
     tree.epoch += 1;
 }

@@ -11,7 +11,7 @@ use super::nodes::{OpenBelow, is_same_data};
 use super::plan::Chosen;
 use super::round::Round;
 use crate::data_file::DataFile;
-use crate::tree::Piece;
+use crate::tree::{LAYERS_MAX, Piece};
 
 /// So much is read from the local disk and written at a time, in bytes.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
@@ -61,7 +61,9 @@ impl Round {
         if self.shared.below.data_cache().is_none() {
             return;
         }
-        for chosen in self.plan.files().filter(|chosen| !chosen.layers.is_empty()) {
+        // Of more layers the top one may have changed since it was sent.
+        let is_unchanged = |chosen: &&Arc<Chosen>| (1..LAYERS_MAX).contains(&chosen.layers.len());
+        for chosen in self.plan.files().filter(is_unchanged) {
             // With another time another has written it since.
             let is_ours = |version: &WeakAttr| is_same_data(version, &chosen.attr) && !self.is_over();
             let Some(version) = self.version_of(chosen.id).filter(is_ours) else { continue };

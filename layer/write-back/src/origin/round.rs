@@ -454,6 +454,7 @@ fn settle(tree: &mut Tree, chosen: &Chosen, refused: Option<Set>) {
     let sending = std::mem::take(&mut node.sending);
     let Some(refused) = refused else {
         node.set |= sending;
+        node.thaw();
         return;
     };
     // What was changed since is for the next time.
@@ -463,8 +464,7 @@ fn settle(tree: &mut Tree, chosen: &Chosen, refused: Option<Set>) {
     if !refused.contains(Set::XATTRS) {
         node.xattrs.retain(|name, value| chosen.xattrs.get(name) != Some(value));
     }
-    let later = node.layers.split_off(chosen.layers.len().min(node.layers.len()));
-    let sent = std::mem::replace(&mut node.layers, later);
+    let sent = node.take_sent(chosen.layers.len());
     sent.into_iter().for_each(|layer| tree.drop_layer(layer));
 }
 

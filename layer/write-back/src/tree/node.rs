@@ -42,7 +42,7 @@ pub(crate) struct Layer {
     pub extents: Extents,
     /// Length of the data below that remain visible; zeroes follow.
     pub below_len: u64,
-    /// `true` if the layer is being sent and must not change.
+    /// `true` if the layer is being sent, or was read from the journal: writes go to the next one.
     pub is_frozen: bool,
 }
 
@@ -139,6 +139,20 @@ impl Node {
         self.set |= set;
         self.implied |= set;
         self.refused -= set;
+    }
+
+    /// Lets the top layer receive writes. If it is being sent, it is sent again with them.
+    pub(crate) fn thaw(&mut self) {
+        self.layers.last_mut().into_iter().for_each(|top| top.is_frozen = false);
+    }
+
+    /// Removes the layers that were sent, the lowest `count`, except one that was written to meanwhile.
+    pub(crate) fn take_sent(&mut self, count: usize) -> Vec<Layer> {
+        let layers = std::mem::take(&mut self.layers).into_iter().enumerate();
+        let (sent, later): (Vec<_>, Vec<_>) =
+            layers.partition(|(index, layer)| *index < count && layer.is_frozen);
+        self.layers = later.into_iter().map(|(_, layer)| layer).collect();
+        sent.into_iter().map(|(_, layer)| layer).collect()
     }
 
     pub(crate) fn is_directory(&self) -> bool {

@@ -7,6 +7,7 @@ mod conflicts;
 mod cut;
 mod disk;
 mod image;
+mod layers;
 mod locks;
 mod offline;
 mod order;

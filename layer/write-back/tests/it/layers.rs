@@ -1,0 +1,93 @@
+//! Local data of a file that is written again and again while the origin refuses it: they stay bounded.
+
+use std::sync::{Arc, Mutex};
+
+use tombolo_core::Error;
+use tombolo_core::fs::{File, NodeId, Op};
+
+use crate::shown::names;
+use crate::trouble::Trouble;
+use crate::world::{Origin, Proxy, Session};
+
+/// A file, its expected bytes, and an origin that refuses its data on request.
+struct Growing {
+    origin: Origin,
+    trouble: Arc<Trouble>,
+    proxy: Proxy,
+    file: File,
+    expected: Arc<Mutex<Vec<u8>>>,
+}
+
+fn write(session: &Session, file: File, expected: &Mutex<Vec<u8>>, offset: u64) -> Result<(), Error> {
+    let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(150).collect();
+    expected.lock().expect("a lock")[offset as usize..][..150].copy_from_slice(&bytes);
+    session.write(file, offset, &bytes)
+}
+
+impl Growing {
+    fn new() -> Self {
+        let trouble = Trouble::new(0);
+        let origin = Origin::with(|memory| trouble.over(memory));
+        let bytes = vec![1; 10_000];
+        origin.direct.put("file", &bytes).expect("written");
+        let proxy = origin.proxy();
+        let file = proxy.session.open("file").expect("opened");
+        Self { origin, trouble, proxy, file, expected: Arc::new(Mutex::new(bytes)) }
+    }
+
+    /// Writes at an offset, and again while the origin receives that, if `meanwhile`.
+    fn write(&self, offset: u64, meanwhile: bool, is_refused: bool) {
+        let (session, file, expected) = (self.proxy.session.clone(), self.file, self.expected.clone());
+        write(&session, file, &expected, offset).expect("answered");
+        self.trouble.once(Op::Write, move || {
+            let written = if meanwhile { write(&session, file, &expected, offset + 100) } else { Ok(()) };
+            written.err().or(is_refused.then_some(Error::NotPermitted))
+        });
+        assert_eq!(self.proxy.write_back.flush().is_err(), is_refused);
+        assert_eq!(self.proxy.session.read(file).expect("open"), *self.expected.lock().expect("a lock"));
+    }
+
+    /// Asserts that everything arrives.
+    fn finish(self) {
+        self.proxy.write_back.flush().expect("nothing is refused");
+        let expected = self.expected.lock().expect("a lock").clone();
+        assert_eq!(self.origin.direct.get("file").expect("there"), expected);
+        assert_eq!(self.proxy.session.read(self.file).expect("open"), expected);
+        let status = self.proxy.write_back.status();
+        assert_eq!((status.is_clean, status.dirty_bytes, status.conflicts), (true, 0, 0));
+        self.proxy.session.close(self.file);
+    }
+}
+
+#[test]
+fn writes_between_refused_attempts_use_one_data_file() {
+    let growing = Growing::new();
+    (0..10).for_each(|round| growing.write(round * 200, false, true));
+    assert_eq!(growing.origin.data_files(), 1);
+    growing.finish();
+}
+
+#[test]
+fn writes_during_refused_attempts_use_few_data_files() {
+    let growing = Growing::new();
+    (0..10).for_each(|round| growing.write(round * 200, true, true));
+    assert!(growing.origin.data_files() <= 4, "{}", growing.origin.data_files());
+    // What is written to the last of them while it is sent is not taken for sent.
+    growing.write(5000, true, false);
+    growing.finish();
+}
+
+#[test]
+fn write_during_a_late_conflict_is_kept_in_the_copy() {
+    let growing = Growing::new();
+    (0..10).for_each(|round| growing.write(round * 200, true, true));
+    let direct = &growing.origin.direct;
+    direct.unlink("file").expect("removed by another");
+    let (session, file, expected) = (growing.proxy.session.clone(), growing.file, growing.expected.clone());
+    growing.trouble.once(Op::Getattr, move || write(&session, file, &expected, 7000).err());
+    growing.proxy.write_back.flush().expect("ours is kept");
+    let all = names(direct, NodeId::ROOT);
+    let copy = all.iter().find(|name| name.contains(".conflict-")).expect("a conflict copy");
+    let (copied, expected) = (direct.get(copy).expect("there"), growing.expected.lock().expect("a lock"));
+    assert_eq!((&copied[..2000], &copied[7000..7150]), (&expected[..2000], &expected[7000..7150]));
+}
