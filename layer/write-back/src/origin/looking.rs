@@ -64,12 +64,11 @@ impl Round {
             self.start(key.0, async move {
                 match round.look(&key).await {
                     Ok(found) => lock(&looked).push((key, found)),
-                    Err(error) => {
-                        if is_refusal(&error) {
-                            lock(&refused).insert(key);
-                        }
-                        return Err(error);
+                    Err(error) if is_refusal(&error) => {
+                        round.fail_name(key.0, &error);
+                        lock(&refused).insert(key);
                     }
+                    Err(error) => return Err(error),
                 }
                 Ok(())
             });

@@ -45,12 +45,28 @@ enum Kind {
     },
 }
 
+/// Outcome of an operation on names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Performed {
+    Done,
+    /// Another writer's version stays.
+    GaveWay,
+    /// EINVAL for a directory, which may be about to become part of itself.
+    MayLoop,
+    Refused,
+    Failed,
+}
+
 /// Where nodes are at the origin, among the names that matter.
 struct Names<'a> {
     round: &'a Arc<Round>,
     holders: BTreeMap<Key, Option<Target>>,
     /// Directories whose last rename failed with EINVAL: another one in their way may have to move first.
     stuck: HashSet<NodeId>,
+    /// Nodes that no further operation is tried for.
+    failed: HashSet<NodeId>,
+    /// Names that the origin has refused to change.
+    refused: HashSet<Key>,
     /// Names that nodes had before this attempt gave them hidden ones.
     hidden: BTreeMap<NodeId, Key>,
 }
@@ -206,6 +222,20 @@ impl Round {
         self.shared.journal.stable(ticket).await
     }
 
+    /// Records that an operation has failed.
+    fn not_performed(&self, op: &Op, error: &Error) -> Performed {
+        if matches!(error, Error::InvalidArgument) && op.may_loop() {
+            return Performed::MayLoop;
+        }
+        self.set_doubtful(op.keys());
+        self.fail_name(op.target.node, error);
+        if is_refusal(error) {
+            return Performed::Refused;
+        }
+        op.directories().for_each(|dir| self.fail(Some(dir), error));
+        Performed::Failed
+    }
+
     async fn perform(&self, op: &Op) -> Result<()> {
         let fs = &self.shared.below;
         let users = [op.user.clone(), Identity::ROOT];
@@ -254,7 +284,9 @@ impl<'a> Names<'a> {
         let known = round.plan.names.keys().filter(|key| !unknown.contains(key));
         let holders = known.map(|key| (key.clone(), holder(key))).collect();
         drop(tree);
-        Self { round, holders, stuck: HashSet::new(), hidden: BTreeMap::new() }
+        let failed = round.failed();
+        let (stuck, refused, hidden) = (HashSet::new(), HashSet::new(), BTreeMap::new());
+        Self { round, holders, stuck, failed, refused, hidden }
     }
 
     /// What a name is to lead to.
@@ -297,12 +329,12 @@ impl<'a> Names<'a> {
             spare.insert(*node, from.len().saturating_sub(to));
         }
         for (node, keys) in &moves.to {
-            if self.round.has_failed(*node) || self.stuck.contains(node) {
+            if self.failed.contains(node) || self.stuck.contains(node) {
                 continue;
             }
             for key in keys {
                 // Its directory could not be created: nobody has removed it.
-                if self.round.below(key.0).is_err() {
+                if self.round.below(key.0).is_err() || self.refused.contains(key) {
                     continue;
                 }
                 let Some(target) = self.wanted(key).filter(|_| !busy.contains(key)) else { continue };
@@ -331,7 +363,9 @@ impl<'a> Names<'a> {
                     None if holder.is_none() => Kind::Link { to: key.clone() },
                     // Under which it may lie still, until another of these operations has moved it.
                     None => match hidden_name(*node).map(|name| (key.0, name)) {
-                        Some(hidden) if busy.insert(hidden.clone()) => Kind::Link { to: hidden },
+                        Some(hidden) if !self.refused.contains(&hidden) && busy.insert(hidden.clone()) => {
+                            Kind::Link { to: hidden }
+                        }
                         _ => continue,
                     },
                 };
@@ -368,34 +402,31 @@ impl<'a> Names<'a> {
     /// Returns an operation that makes room where nodes wait for each other.
     fn unblock(&self) -> Option<Op> {
         let moves = self.moves();
-        let mut waiting = moves.to.iter().filter(|(node, _)| !self.round.has_failed(**node));
-        waiting.find_map(|(node, keys)| {
-            if self.stuck.contains(node) {
-                let from = moves.from.get(node)?.iter().find(|key| !is_hidden(&key.1))?;
-                let held = self.holders.get(from).copied().flatten()?;
-                return self.others_move(&moves, *node).then(|| self.hide(from, held)).flatten();
+        let may_take = |key: &&Key| !self.refused.contains(*key);
+        let is_moving = |node: NodeId| {
+            let keys = moves.to.get(&node).filter(|_| !self.failed.contains(&node));
+            keys.is_some_and(|keys| keys.iter().any(|key| may_take(&key)))
+        };
+        let is_directory = |key| self.wanted(key).is_some_and(|it| it.file_type == FileType::Directory);
+        moves.to.iter().filter(|(node, _)| is_moving(**node)).find_map(|(node, keys)| {
+            if !self.stuck.contains(node) {
+                return keys.iter().filter(may_take).find_map(|key| {
+                    let held = self.holders.get(key).copied().flatten()?;
+                    is_moving(held.node).then(|| self.hide(key, held)).flatten()
+                });
             }
-            keys.iter().find_map(|key| {
-                let held = self.holders.get(key).copied().flatten()?;
-                let moves_on = moves.to.contains_key(&held.node) && !self.round.has_failed(held.node);
-                moves_on.then(|| self.hide(key, held)).flatten()
-            })
-        })
-    }
-
-    /// Returns `true` if another directory is still to move, so that EINVAL for this one may mean a loop.
-    fn others_move(&self, moves: &Moves, node: NodeId) -> bool {
-        let mut others = moves.to.iter().filter(|(other, _)| **other != node);
-        others.any(|(other, keys)| {
-            let is_directory = |key| self.wanted(key).is_some_and(|it| it.file_type == FileType::Directory);
-            keys.iter().any(is_directory) && !self.round.has_failed(*other)
+            // A name that it cannot have, unless another directory may be in its way.
+            let mut others = moves.to.iter().filter(|(other, _)| *other != node && is_moving(**other));
+            let from = others.find(|(_, keys)| keys.iter().any(is_directory)).and(moves.from.get(node))?;
+            let from = from.iter().filter(may_take).find(|key| !is_hidden(&key.1))?;
+            self.hide(from, self.holders.get(from).copied().flatten()?)
         })
     }
 
     /// What waits for something that failed is for the next time.
     fn give_up_the_rest(&self) {
         let (round, to) = (self.round, self.moves().to);
-        self.stuck.iter().for_each(|node| round.fail(Some(*node), &Error::InvalidArgument));
+        self.stuck.iter().for_each(|node| round.fail_name(*node, &Error::InvalidArgument));
         loop {
             let waits = |key: &Key| {
                 let holder = self.holders.get(key).copied().flatten();
@@ -465,34 +496,28 @@ impl<'a> Names<'a> {
             let (round, done) = (self.round.clone(), done.clone());
             self.round.start(op.target.node, async move {
                 let result = match round.perform(&op).await {
-                    Err(error) => round.give_way(&op, error).await,
-                    done => done,
+                    Ok(()) => Ok(Performed::Done),
+                    Err(error) => round.give_way(&op, error).await.map(|()| Performed::GaveWay),
                 };
-                let (is_done, result) = match result {
-                    Ok(()) => (true, Ok(())),
-                    Err(Error::InvalidArgument) if op.may_loop() => (false, Ok(())),
-                    Err(error) => {
-                        if !is_refusal(&error) {
-                            op.directories().for_each(|dir| round.fail(Some(dir), &error));
-                        }
-                        round.set_doubtful(op.keys());
-                        (false, Err(error))
-                    }
-                };
-                lock(&done).push((op, is_done));
-                result
+                let performed = result.unwrap_or_else(|error| round.not_performed(&op, &error));
+                lock(&done).push((op, performed));
+                Ok(())
             });
         }
         self.round.window.wait();
         let done = std::mem::take(&mut *lock(&done));
         let any = !done.is_empty();
-        for (op, is_done) in done {
-            if is_done {
+        for (op, performed) in done {
+            let node = op.target.node;
+            match performed {
+                Performed::Done => {}
+                Performed::GaveWay | Performed::Failed => drop(self.failed.insert(node)),
+                Performed::MayLoop => drop(self.stuck.insert(node)),
+                Performed::Refused => self.refused.extend(op.keys()),
+            }
+            if matches!(performed, Performed::Done | Performed::GaveWay) {
                 self.done(op);
                 continue;
-            }
-            if op.may_loop() && !self.round.has_failed(op.target.node) {
-                self.stuck.insert(op.target.node);
             }
             // It may have been performed all the same.
             let held = op.keys().filter_map(|key| self.holders.get(&key).copied().flatten());

@@ -42,7 +42,7 @@ impl Round {
 
     /// The attributes of directories, once nothing is made or removed in them any more.
     pub(super) fn send_directories(self: &Arc<Self>) {
-        for chosen in self.plan.directories().filter(|chosen| !self.has_failed(chosen.id)) {
+        for chosen in self.plan.directories().filter(|chosen| self.takes_attributes(chosen.id)) {
             let (round, chosen) = (self.clone(), chosen.clone());
             self.start(chosen.id, async move {
                 let below = round.below(chosen.id)?;

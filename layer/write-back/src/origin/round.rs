@@ -68,8 +68,10 @@ pub(super) struct Stuck {
 /// What came of it so far.
 #[derive(Debug, Default)]
 struct Found {
-    /// Nodes that could not be brought there.
+    /// Nodes whose data or attributes could not be brought there.
     failed: HashSet<NodeId>,
+    /// Nodes whose names are not all there.
+    undone: HashSet<NodeId>,
     /// The first reason, unless it is a refusal or follows from one.
     failure: Option<String>,
     /// The first failure that follows from another, such as a missing directory.
@@ -183,9 +185,20 @@ impl Round {
 
     /// Records that work for a node has failed. A refused operation holds up nothing but what depends on it.
     pub(super) fn fail(&self, id: Option<NodeId>, error: &Error) {
+        lock(&self.found).failed.extend(id);
+        self.report(id, error);
+    }
+
+    /// Records that an operation on a name of a node has failed: the rest of the node may arrive.
+    pub(super) fn fail_name(&self, id: NodeId, error: &Error) {
+        self.set_undone([id]);
+        self.report(Some(id), error);
+    }
+
+    fn report(&self, id: Option<NodeId>, error: &Error) {
         let error_text = with_causes(error);
         if let Some(id) = id.filter(|_| is_refusal(error)) {
-            return self.fail_refused(id, &error_text);
+            return self.report_refusal(id, &error_text);
         }
         tracing::warn!(
             node = id.map(|id| id.0),
@@ -193,17 +206,15 @@ impl Round {
             "a change cannot be brought to the origin yet"
         );
         let mut found = lock(&self.found);
-        found.failed.extend(id);
         found.is_over |= is_away(error) || id.is_none();
         found.failure.get_or_insert(error_text);
     }
 
-    fn fail_refused(&self, id: NodeId, error: &str) {
+    fn report_refusal(&self, id: NodeId, error: &str) {
         let is_new =
             self.shared.control.state().stuck.as_ref().is_none_or(|stuck| !stuck.nodes.contains(&id));
         let before = {
             let mut found = lock(&self.found);
-            found.failed.insert(id);
             found.refused_nodes.insert(id);
             found.refused_nodes.len() - 1
         };
@@ -221,7 +232,7 @@ impl Round {
     /// Records that nodes wait for others that are not at the origin.
     pub(super) fn wait_for_others(&self, ids: impl IntoIterator<Item = NodeId>) {
         let mut found = lock(&self.found);
-        found.failed.extend(ids);
+        found.undone.extend(ids);
         found.consequence.get_or_insert_with(|| WAITS.into());
     }
 
@@ -237,7 +248,7 @@ impl Round {
 
     /// Nodes whose names are not all there yet.
     pub(super) fn set_undone(&self, ids: impl IntoIterator<Item = NodeId>) {
-        lock(&self.found).failed.extend(ids);
+        lock(&self.found).undone.extend(ids);
     }
 
     /// Something was found at the origin that was not known: a node of ours is for the next time.
@@ -252,7 +263,18 @@ impl Round {
     }
 
     pub(super) fn has_failed(&self, id: NodeId) -> bool {
-        lock(&self.found).failed.contains(&id)
+        let found = lock(&self.found);
+        found.failed.contains(&id) || found.undone.contains(&id)
+    }
+
+    /// Returns the nodes that have failed so far.
+    pub(super) fn failed(&self) -> HashSet<NodeId> {
+        lock(&self.found).all_failed()
+    }
+
+    /// Returns `true` if the attributes of a directory can be sent, whatever becomes of its names.
+    pub(super) fn takes_attributes(&self, id: NodeId) -> bool {
+        !lock(&self.found).failed.contains(&id) && self.below(id).is_ok()
     }
 
     /// What a node is at the origin since its last change there; `None`: it is to be looked at.
@@ -393,7 +415,7 @@ impl Round {
                 let is_there = found.sent.contains(&chosen.id) && !found.failed.contains(&chosen.id);
                 let refused = found.refused.get(&chosen.id).copied().unwrap_or_default();
                 settle(tree, chosen, is_there.then_some(refused));
-                if found.links_differ.contains(&chosen.id)
+                if (found.links_differ.contains(&chosen.id) || found.undone.contains(&chosen.id))
                     && let Some(node) = tree.node_mut(chosen.id)
                 {
                     node.set |= Set::NAMES;
@@ -427,13 +449,17 @@ impl Round {
 }
 
 impl Found {
+    fn all_failed(&self) -> HashSet<NodeId> {
+        &self.failed | &self.undone
+    }
+
     /// Returns why the origin does not have all up to `change`.
     fn failure(&self, change: u64) -> Option<Failure> {
         let others = self.failure.as_ref();
         let reason = others.or(self.refused_operation.as_ref()).or(self.consequence.as_ref())?.clone();
         let is_refused = !self.refused_nodes.is_empty();
         let is_stuck = is_refused && others.is_none() && !self.has_conflicts;
-        let stuck = is_stuck.then(|| Stuck { nodes: self.failed.clone(), change });
+        let stuck = is_stuck.then(|| Stuck { nodes: self.all_failed(), change });
         Some(Failure { reason, is_refused, refused: self.refused_nodes.len(), stuck })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tombolo_core::fs::{
-    Client, Create, Created, Device, Entry, Export, FileSystem, FileType, Made, Name, NewMode, NodeId,
+    Client, Create, Created, Device, Entry, Export, FileSystem, FileType, Made, Name, NewMode, NodeId, Op,
     RenameFlags, Renamed,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
@@ -196,4 +196,96 @@ fn hidden_node_returns_if_its_replacement_is_refused() {
     for (path, data) in [("r:ing", "ring"), ("ring", "r:ing"), ("open", "n:ew"), ("dir", "o:ther")] {
         assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
     }
+}
+
+/// Asserts that a file whose second name is refused is not sent again, while that is tried again.
+fn assert_sent_once(origin: &Origin, proxy: &Proxy, tried: Op) {
+    let sent = ["create", "write", "fsync", "setattr"].map(|op| origin.asked(op));
+    let before = origin.asked(&format!("{tried:?}").to_lowercase());
+    for _ in 0..3 {
+        flush_refused(proxy);
+    }
+    assert_eq!(["create", "write", "fsync", "setattr"].map(|op| origin.asked(op)), sent);
+    assert!(origin.asked(&format!("{tried:?}").to_lowercase()) >= before + 3);
+}
+
+#[test]
+fn refused_name_does_not_resend_its_file() {
+    let (mut origin, is_picky) = picky(|| Error::NotPermitted);
+    origin.direct.put("old", b"old").expect("written");
+    is_picky.store(true, Ordering::Relaxed);
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    at.mkdir("dir").expect("made");
+    at.put("dir/file", b"file").expect("written");
+    at.put("old", b"new").expect("written");
+    for (file, link) in [("dir/file", "dir/l:ink"), ("old", "dir/o:ld")] {
+        at.link(file, link).expect("linked");
+    }
+    flush_refused(&proxy);
+    assert_eq!(origin.direct.get("dir/file").expect("there"), b"file");
+    assert_eq!(origin.direct.get("old").expect("there"), b"new");
+    let status = proxy.write_back.status();
+    assert_eq!((status.refused, status.dirty_bytes), (2, 0));
+    assert_sent_once(&origin, &proxy, Op::Link);
+    let shown = |at: &Session| {
+        for (path, data) in [("dir/file", "file"), ("dir/l:ink", "file"), ("old", "new"), ("dir/o:ld", "new")]
+        {
+            assert_eq!(at.get(path).expect("there"), data.as_bytes(), "{path}");
+            assert_eq!(at.find(path).expect("there").attr.nlink, 2, "{path}");
+        }
+    };
+    shown(at);
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    flush_refused(&proxy);
+    shown(&proxy.session);
+    is_picky.store(false, Ordering::Relaxed);
+    flush_all(&proxy, &origin);
+    shown(&origin.direct);
+}
+
+#[test]
+fn file_without_any_allowed_name_is_sent_once() {
+    let (mut origin, is_picky) = picky(|| Error::NotPermitted);
+    let proxy = origin.proxy();
+    proxy.session.put("n:ew", &[1; 100_000]).expect("written");
+    is_picky.store(true, Ordering::Relaxed);
+    flush_refused(&proxy);
+    assert_sent_once(&origin, &proxy, Op::Rename);
+    assert_eq!(hidden(&origin).len(), 1);
+    assert_eq!(proxy.session.get("n:ew").expect("there"), [1; 100_000]);
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    assert_eq!(proxy.session.get("n:ew").expect("there"), [1; 100_000]);
+    // Only what is written later is sent.
+    let file = proxy.session.open("n:ew").expect("opened");
+    proxy.session.write(file, 0, &[2; 10]).expect("written");
+    proxy.session.close(file);
+    flush_refused(&proxy);
+    is_picky.store(false, Ordering::Relaxed);
+    flush_all(&proxy, &origin);
+    assert_eq!(origin.direct.get("n:ew").expect("there"), [[2; 10].as_slice(), &[1; 99_990]].concat());
+}
+
+#[test]
+fn other_names_arrive_beside_a_refused_one() {
+    let (origin, is_picky) = picky(|| Error::NotPermitted);
+    origin.direct.put("a", b"a").expect("written");
+    origin.direct.put("b", b"b").expect("written");
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    // `b` gets the name of `a`, but only once that has moved, and a refused one at once.
+    at.link("b", "l:ink").expect("linked");
+    rename(at, "a", "c");
+    rename(at, "b", "a");
+    at.mkdir("dir").expect("made");
+    rename(at, "dir", "d:ir");
+    is_picky.store(true, Ordering::Relaxed);
+    flush_refused(&proxy);
+    assert_eq!(origin.direct.get("c").expect("there"), b"a");
+    assert_eq!(origin.direct.get("a").expect("there"), b"b");
+    is_picky.store(false, Ordering::Relaxed);
+    flush_all(&proxy, &origin);
+    assert_eq!(origin.direct.get("l:ink").expect("there"), b"b");
 }
