@@ -52,25 +52,28 @@ impl Plan {
     /// Chooses what differs, and freezes its data. Where new nodes are to be made is in the tree then.
     pub(super) fn choose(tree: &mut Tree, tries_refused: bool) -> Self {
         let mut plan = Self { change: tree.change, ..Self::default() };
-        let (mut homes, mut places) = (HashMap::new(), HashMap::new());
+        let (mut homes, mut places, mut lacking) = (HashMap::new(), HashMap::new(), Vec::new());
+        let is_new = |tree: &Tree, id| tree.below(id).is_none();
         for (dir, name, place) in tree.differences() {
             let key = (dir, name.clone());
             let wanted = Wanted { target: place.now, user: place.user.clone() };
-            if let Some(before) = place.before {
-                homes.entry(before.node).or_insert_with(|| key.clone());
+            match place.before {
+                // Its directory has been looked up since, and is not there: nothing has been made in it.
+                Some(_) if is_new(tree, dir) => lacking.push(key.clone()),
+                Some(before) => drop(homes.entry(before.node).or_insert_with(|| key.clone())),
+                None => {}
             }
             if let Some(now) = place.now {
                 places.entry(now.node).or_insert_with(|| key.clone());
             }
             plan.names.insert(key, wanted);
         }
+        lacking.iter().for_each(|(dir, name)| tree.set_below(*dir, name, None));
         let ids = tree.dirty_nodes(tries_refused);
-        let is_new = |tree: &Tree, id| tree.below(id).is_none();
         let new: HashSet<NodeId> = ids.iter().copied().filter(|id| is_new(tree, *id)).collect();
         for id in ids {
-            let exists = |key: &&Key| new.contains(&key.0) || !is_new(tree, key.0);
             let home = new.contains(&id).then(|| {
-                let kept = homes.get(&id).filter(exists).cloned();
+                let kept = homes.get(&id).cloned();
                 kept.or_else(|| places.get(&id).and_then(|place| home_by(place, id, &new)))
             });
             let home = match home {

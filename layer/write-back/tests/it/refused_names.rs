@@ -9,6 +9,7 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
 
+use crate::refused::refusing;
 use crate::shown::{HIDDEN, names};
 use crate::world::{Origin, Proxy, Session};
 
@@ -288,4 +289,31 @@ fn other_names_arrive_beside_a_refused_one() {
     is_picky.store(false, Ordering::Relaxed);
     flush_all(&proxy, &origin);
     assert_eq!(origin.direct.get("l:ink").expect("there"), b"b");
+}
+
+#[test]
+fn file_moved_out_of_a_refused_directory_arrives() {
+    let (mut origin, refuses) = refusing(Op::Mkdir);
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    at.mkdir("made").expect("made");
+    for name in ["moved", "renamed", "kept"] {
+        at.put(&format!("made/{name}"), name.as_bytes()).expect("written");
+    }
+    flush_refused(&proxy);
+    rename(at, "made/moved", "moved");
+    rename(at, "made/renamed", "made/other");
+    flush_refused(&proxy);
+    assert_eq!(origin.direct.get("moved").expect("there"), b"moved");
+    assert_eq!(hidden(&origin), [""; 0]);
+    origin.kill(proxy);
+    let proxy = origin.proxy();
+    flush_refused(&proxy);
+    refuses.1.store(false, Ordering::Relaxed);
+    flush_all(&proxy, &origin);
+    let made = names(&origin.direct, origin.direct.find("made").expect("there").node);
+    assert_eq!(made, ["kept", "other"]);
+    for (path, data) in [("made/kept", "kept"), ("made/other", "renamed"), ("moved", "moved")] {
+        assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
+    }
 }
