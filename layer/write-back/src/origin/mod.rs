@@ -89,7 +89,7 @@ const RETRY_REFUSED: Duration = Duration::from_secs(300);
 /// Minimum interval at which writers that wait for space have them retried.
 const RETRY_FOR_SPACE: Duration = Duration::from_secs(1);
 
-/// Where another changes the same names all the time, it is waited.
+/// Maximum number of rounds of an attempt: another client may change the same names, or a mode may permit more.
 const ROUNDS_MAX: u32 = 8;
 
 impl Sender {
@@ -236,15 +236,20 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
 
 /// Brings all that differs to the origin, also what comes of what is found there.
 fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut how: How) -> std::result::Result<u64, Failure> {
+    let reason = "another client keeps changing the origin".into();
+    let mut last = Err(Failure { reason, ..Failure::default() });
     for _ in 0..ROUNDS_MAX {
         match Round::run(shared, interrupt, how) {
             Outcome::Done(change) => return Ok(change),
             Outcome::Again => how.looks = false,
+            Outcome::Permitted(otherwise) => {
+                how = How { looks: true, tries_refused: true };
+                last = otherwise;
+            }
             Outcome::Failed(failure) => return Err(failure),
         }
     }
-    let reason = "another client keeps changing the origin".into();
-    Err(Failure { reason, ..Failure::default() })
+    last
 }
 
 /// Waits until changes are to be brought to the origin. Answers when the first and the last of them were

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Create, Entry, Exclusive, File, FileType, Mode, NewMode, NodeId, OpenFlags, WeakAttr,
+    Attr, Create, Entry, Exclusive, File, FileType, Mode, NewMode, NodeId, OpenFlags, SetAttr, WeakAttr,
 };
 use tombolo_core::{Ctx, Error, Identity, Result};
 
+use super::attributes::is_refusal;
 use super::plan::Chosen;
 use super::round::Round;
-use crate::tree::{Target, Tree};
+use crate::tree::{Set, Target, Tree};
 
 /// A file that is open below.
 pub(super) struct OpenBelow {
@@ -83,7 +84,7 @@ impl Round {
         };
         let open = match open {
             None if chosen.layers.is_empty() => None,
-            None => match self.open_to_write(chosen, below).await {
+            None => match self.open_permitted(chosen, below).await {
                 Ok(open) => Some(open),
                 // Another has removed it.
                 Err(Error::Stale | Error::NotFound) => return self.keep_ours(chosen, None, met_in).await,
@@ -140,6 +141,21 @@ impl Round {
         let forget = |tree: &mut Tree| tree.node_mut(chosen.id).map(|node| node.version = None);
         let (_, ticket) = self.shared.note(forget);
         self.shared.journal.stable(ticket).await
+    }
+
+    /// Opens a file to write to it. If that is refused, its requested mode may permit it.
+    async fn open_permitted(&self, chosen: &Chosen, below: NodeId) -> Result<OpenBelow> {
+        match self.open_to_write(chosen, below).await {
+            Err(error) if is_refusal(&error) && chosen.set.contains(Set::MODE) => {
+                self.begin_change(chosen).await?;
+                let owner = Identity { uid: chosen.attr.uid, gid: chosen.attr.gid, groups: None };
+                let users = [chosen.user.clone(), owner, Identity::ROOT];
+                let set = SetAttr { mode: Some(chosen.attr.mode), ..SetAttr::default() };
+                self.by_first(&users, |cx| self.shared.below.setattr(cx, below, None, &set)).await?;
+                self.open_to_write(chosen, below).await
+            }
+            opened => opened,
+        }
     }
 
     async fn open_to_write(&self, chosen: &Chosen, below: NodeId) -> Result<OpenBelow> {

@@ -41,6 +41,8 @@ pub(super) enum Outcome {
     Done(u64),
     /// Something was found there that was not known, and is now.
     Again,
+    /// Modes or owners have arrived that may permit what was refused before; the outcome otherwise.
+    Permitted(std::result::Result<u64, Failure>),
     /// It does not have it all, and this is the first reason.
     Failed(Failure),
 }
@@ -155,8 +157,12 @@ impl Round {
             shared.control.tell(|state| state.refusal = Some(refusal));
         }
         match found.failure(round.plan.change) {
-            Some(failure) => Outcome::Failed(failure),
             None if found.has_conflicts => Outcome::Again,
+            Some(failure) if failure.stuck.is_none() => Outcome::Failed(failure),
+            failure if found.may_permit(&round.plan) => {
+                Outcome::Permitted(failure.map_or(Ok(round.plan.change), Err))
+            }
+            Some(failure) => Outcome::Failed(failure),
             None => Outcome::Done(round.plan.change),
         }
     }
@@ -449,6 +455,17 @@ impl Round {
 }
 
 impl Found {
+    /// Returns `true` if a requested mode or owner has arrived while something was refused.
+    fn may_permit(&self, plan: &Plan) -> bool {
+        let permits = |chosen: &Arc<Chosen>| {
+            let refused = self.refused.get(&chosen.id).copied().unwrap_or_default();
+            let arrived = chosen.set - chosen.implied - refused;
+            self.sent.contains(&chosen.id) && arrived.intersects(Set::MODE | Set::OWNER)
+        };
+        let is_refused = !self.refused_nodes.is_empty() || !self.refused.is_empty();
+        is_refused && plan.nodes.values().any(permits)
+    }
+
     fn all_failed(&self) -> HashSet<NodeId> {
         &self.failed | &self.undone
     }

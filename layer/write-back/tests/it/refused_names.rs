@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tombolo_core::fs::{
-    Client, Create, Created, Device, Entry, Export, FileSystem, FileType, Made, Name, NewMode, NodeId, Op,
-    RenameFlags, Renamed,
+    Client, Create, Created, Device, Entry, Export, FileSystem, FileType, Made, Mode, Name, NewMode, NodeId,
+    Op, RenameFlags, Renamed, SetAttr,
 };
-use tombolo_core::{Answer, Ctx, Error, Result, forward};
+use tombolo_core::{Answer, Ctx, Error, Identity, Result, forward};
+use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
 
 use crate::refused::refusing;
 use crate::shown::{HIDDEN, names};
@@ -316,4 +317,53 @@ fn file_moved_out_of_a_refused_directory_arrives() {
     for (path, data) in [("made/kept", "kept"), ("made/other", "renamed"), ("moved", "moved")] {
         assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
     }
+}
+
+/// Returns an origin that squashes the superuser, with a session of its proxy for user 7.
+fn squashing() -> (Origin, Proxy, Session) {
+    let squashes = |inner: Arc<dyn Export>| {
+        let ranges = || ["0:65534", "7:7"].map(|range| range.parse().expect("a range")).to_vec();
+        let ids = || Ids::new(ranges(), 65533).expect("a map");
+        Arc::new(idmap::over(inner, IdMap { users: ids(), groups: ids() })) as Arc<dyn Export>
+    };
+    let origin = Origin::with(squashes);
+    set_mode(&origin.direct, "", 0o777);
+    let proxy = origin.proxy();
+    let identity = Identity { uid: 7, gid: 7, groups: None };
+    let user = Session { cx: Ctx { identity, ..proxy.session.cx.clone() }, ..proxy.session.clone() };
+    (origin, proxy, user)
+}
+
+fn set(at: &Session, path: &str, set: SetAttr) {
+    let node = at.find(path).expect("there").node;
+    at.fs.setattr(&at.cx, node, None, &set).wait().expect("answered");
+}
+
+fn set_mode(at: &Session, path: &str, mode: u32) {
+    set(at, path, SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() });
+}
+
+#[test]
+fn mode_that_permits_a_refused_change_has_it_retried() {
+    let (origin, proxy, at) = squashing();
+    let direct = &origin.direct;
+    for dir in ["dir", "dir/sub"] {
+        direct.mkdir(dir).expect("made");
+        direct.put(&format!("{dir}/file"), b"old").expect("written");
+    }
+    for path in ["dir/file", "dir/sub/file", "dir/sub", "dir"] {
+        set(direct, path, SetAttr { uid: Some(7), gid: Some(7), ..SetAttr::default() });
+        set_mode(direct, path, if path.ends_with("file") { 0o444 } else { 0o555 });
+    }
+    for path in ["dir", "dir/sub", "dir/sub/file"] {
+        set_mode(&at, path, 0o755);
+    }
+    at.put("dir/new", b"new").expect("written");
+    at.put("dir/sub/file", b"written").expect("written");
+    rename(&at, "dir/file", "dir/sub/moved");
+    proxy.write_back.flush().expect("the modes permit it");
+    for (path, data) in [("dir/new", "new"), ("dir/sub/file", "written"), ("dir/sub/moved", "old")] {
+        assert_eq!(direct.get(path).expect("there"), data.as_bytes());
+    }
+    assert_eq!(proxy.write_back.status().attempts_ended, 1);
 }
