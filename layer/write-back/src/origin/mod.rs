@@ -14,6 +14,7 @@ mod plan;
 mod round;
 mod window;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -200,38 +201,47 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
         let begun = Instant::now();
         let outcome = attempt(shared, interrupt, How { looks, tries_refused: is_asked });
         looks = outcome.is_err();
-        shared.control.tell(|state| {
-            state.ended = state.begun;
-            let stuck = state.stuck.take();
-            match outcome {
-                Ok(change) => {
-                    state.at_origin = state.at_origin.max(change);
-                    (state.failure, state.retry, state.is_refused) = (None, None, false);
-                    (state.refused_nodes, pause) = (0, RETRY.0);
-                }
-                Err(Failure { reason, is_refused, refused, stuck: Some(now) }) => {
-                    (state.failure, state.is_refused) = (Some(reason), is_refused);
-                    (state.refused_nodes, pause) = (refused, RETRY.0);
-                    state.settled = state.settled.max(now.change);
-                    // Refused operations take at most half of the time.
-                    state.retry = Some(Instant::now() + begun.elapsed().min(RETRY_REFUSED));
-                    let first = stuck.map_or(since.0, |before| before.first.min(since.0));
-                    let nodes = Arc::new(now.nodes);
-                    state.stuck = Some(Stuck { nodes, first, ended: Instant::now() });
-                }
-                Err(failure) => {
-                    (state.failure, state.is_refused) = (Some(failure.reason), failure.is_refused);
-                    state.refused_nodes = failure.refused;
-                    state.retry = Some(Instant::now() + pause);
-                    pause = RETRY.1.min(pause * 2);
-                    let last = state.dirty_since.map_or(since.1, |(_, last)| last);
-                    state.dirty_since = Some((since.0, last));
-                }
-            }
-        });
+        let times = begun..Instant::now();
+        shared.control.tell(|state| pause = end_attempt(state, outcome, since, times, pause));
         // Writers that wait learn that only refused changes occupy the space.
         shared.freed();
     }
+}
+
+/// Records the outcome of an attempt, with its times and those of the changes that it was made for. `pause`
+/// precedes the next one if this one has failed; returns the pause after that.
+fn end_attempt(
+    state: &mut ControlState,
+    outcome: std::result::Result<u64, Failure>,
+    since: (Instant, Instant),
+    times: Range<Instant>,
+    pause: Duration,
+) -> Duration {
+    state.ended = state.begun;
+    let stuck = state.stuck.take();
+    let failure = match outcome {
+        Ok(change) => {
+            state.at_origin = state.at_origin.max(change);
+            (state.failure, state.retry, state.is_refused) = (None, None, false);
+            state.refused_nodes = 0;
+            return RETRY.0;
+        }
+        Err(failure) => failure,
+    };
+    (state.failure, state.is_refused) = (Some(failure.reason), failure.is_refused);
+    state.refused_nodes = failure.refused;
+    let Some(now) = failure.stuck else {
+        state.retry = Some(times.end + pause);
+        let last = state.dirty_since.map_or(since.1, |(_, last)| last);
+        state.dirty_since = Some((since.0, last));
+        return RETRY.1.min(pause * 2);
+    };
+    state.settled = state.settled.max(now.change);
+    // Refused operations take at most half of the time.
+    state.retry = Some(times.end + (times.end - times.start).min(RETRY_REFUSED));
+    let first = stuck.map_or(since.0, |before| before.first.min(since.0));
+    state.stuck = Some(Stuck { nodes: Arc::new(now.nodes), first, ended: times.end });
+    RETRY.0
 }
 
 /// Brings all that differs to the origin, also what comes of what is found there.
@@ -290,6 +300,8 @@ fn due(options: &Options, state: &ControlState) -> Option<Instant> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -302,5 +314,36 @@ mod tests {
         assert_eq!(due(&options, &state), Some(now + options.idle));
         (state.dirty_since, state.has_waiting) = (None, true);
         assert_eq!(due(&options, &state), Some(now + RETRY_FOR_SPACE));
+    }
+
+    /// Records an attempt that took so long. Returns the pauses after it and after the next failure.
+    fn pauses(failure: Failure, took: Duration, pause: Duration) -> (Duration, Duration) {
+        let (begun, mut state) = (Instant::now(), ControlState::default());
+        let ended = begun + took;
+        let next = end_attempt(&mut state, Err(failure), (begun, begun), begun..ended, pause);
+        state.dirty_since = Some((begun, begun));
+        let due = due(&Options::default(), &state).expect("there are changes");
+        (due - ended, next)
+    }
+
+    #[test]
+    fn refused_attempts_pause_as_long_as_they_took() {
+        let stuck = round::Stuck { nodes: HashSet::new(), change: 0 };
+        let refused = Failure { stuck: Some(stuck), ..Failure::default() };
+        for (took, pause) in [(10, 10), (31, 31), (200, 200), (299, 299), (1000, 300)] {
+            let [took, pause] = [took, pause].map(Duration::from_secs);
+            assert_eq!(pauses(refused.clone(), took, RETRY.1), (pause, RETRY.0));
+        }
+    }
+
+    #[test]
+    fn failed_attempts_pause_for_at_most_30_s() {
+        let (mut pause, mut all) = (RETRY.0, Vec::new());
+        for _ in 0..7 {
+            let (now, next) = pauses(Failure::default(), Duration::from_secs(100), pause);
+            all.push(now.as_secs());
+            pause = next;
+        }
+        assert_eq!(all, [1, 2, 4, 8, 16, 30, 30]);
     }
 }
