@@ -12,21 +12,21 @@ use super::plan::Chosen;
 use super::round::Round;
 use crate::tree::Set;
 
-/// A node whose attributes are set at the origin.
+/// A node whose attributes are being set at the origin.
 struct Setting<'a> {
     chosen: &'a Chosen,
     below: NodeId,
-    /// As they were there before its data were written.
+    /// Attributes at the origin before the data were written.
     attr: &'a Attr,
     open: Option<&'a OpenBelow>,
     users: [Identity; 3],
 }
 
-/// Attributes that are refused one by one, each with those that are set in the same step.
+/// Attributes set one by one after a refusal, with those of the same step.
 const STEPS: [Set; 3] = [Set::OWNER, Set::MODE, Set::ATIME.union(Set::MTIME)];
 
 impl Round {
-    /// Sets what is to be set. `attr` is what it was below before its data were written.
+    /// Sets the attributes of a node. `attr` are those at the origin before its data were written.
     pub(super) async fn set_attributes(
         &self,
         chosen: &Chosen,
@@ -37,14 +37,14 @@ impl Round {
         let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
         let users = [chosen.user.clone(), owner, Identity::ROOT];
         let setting = Setting { chosen, below, attr, open, users };
-        // To be looked at: data that were written, or names, have changed it.
+        // The version is fetched later if written data or names have changed it.
         let known = self.refused_before(&setting);
         let (mut version, mut refused) = match self.set(&setting, chosen.set - known).await {
             Ok(after) => (after.as_ref().map(WeakAttr::from), known),
             Err(error) if is_refusal(&error) => (None, self.set_one_by_one(&setting).await?),
             Err(error) => return Err(error),
         };
-        // After the owner: a change of that takes capabilities away.
+        // After the owner, a change of which removes capabilities.
         if chosen.set.contains(Set::XATTRS) {
             match self.set_xattrs(chosen, below, &setting.users).await {
                 Err(error) if is_refusal(&error) => refused |= self.refuse(chosen, Set::XATTRS, &error),
@@ -61,7 +61,7 @@ impl Round {
         Ok(())
     }
 
-    /// Sets some of what is to be set, if it differs. Returns the attributes after that.
+    /// Sets some of the attributes, if they differ. Returns the attributes after that.
     async fn set(&self, setting: &Setting<'_>, set: Set) -> Result<Option<Attr>> {
         let change = setting.change(set);
         if change == SetAttr::default() {
@@ -73,7 +73,7 @@ impl Round {
         Ok(Some(attr))
     }
 
-    /// Sets what the origin does not refuse. Returns what it has refused.
+    /// Sets the attributes step by step. Returns those that the origin refuses.
     async fn set_one_by_one(&self, setting: &Setting<'_>) -> Result<Set> {
         let mut refused = Set::empty();
         for step in STEPS {
@@ -84,7 +84,8 @@ impl Round {
                 Err(error) => return Err(error),
             }
         }
-        // Of what another has made, or that has another group alone, the owner tells nothing of the user.
+        // The owner of a file that another user created, or with only another group, does not show the
+        // mapping.
         let is_squashed = self.is_made_by_owner(setting.chosen.id) && setting.changes_user();
         if is_squashed && (refused & setting.chosen.implied).contains(Set::OWNER) {
             self.shared.squashed.add(setting.owners());
@@ -92,8 +93,8 @@ impl Round {
         Ok(refused)
     }
 
-    /// Returns what the origin would refuse again: an owner that follows from how a file was made, as it has
-    /// refused for another such file.
+    /// Returns attributes that the origin would refuse again: an implied owner that it has refused for
+    /// another file.
     fn refused_before(&self, setting: &Setting<'_>) -> Set {
         let Chosen { set, implied, .. } = setting.chosen;
         let is_known = || self.shared.squashed.has(setting.owners());
@@ -103,7 +104,7 @@ impl Round {
         }
     }
 
-    /// Takes in that the origin has refused attributes. Returns them.
+    /// Reports refused attributes, unless all are implied. Returns them.
     fn refuse(&self, chosen: &Chosen, set: Set, error: &Error) -> Set {
         if !(set - chosen.implied).is_empty() {
             let what = [(Set::OWNER, "owner"), (Set::MODE, "mode"), (Set::XATTRS, "extended attributes")];
@@ -116,7 +117,7 @@ impl Round {
         set
     }
 
-    /// Shows some attributes as the origin has them, unless they were changed here since.
+    /// Adopts some attributes from the origin, except those changed locally since.
     async fn take_theirs(&self, setting: &Setting<'_>, taken: Set) -> Result<()> {
         let (fs, cx) = (&self.shared.below, self.cx(Identity::ROOT));
         let theirs = fs.getattr(&cx, setting.below, None).resolve().await?;
@@ -147,7 +148,7 @@ impl Round {
                 })
             });
             match (set.await, value) {
-                // It never was there, or an attempt before has done it.
+                // The attribute was never at the origin, or an earlier attempt has removed it.
                 (Err(Error::NoAttribute), None) => {}
                 (set, _) => drop(set?),
             }
@@ -166,17 +167,17 @@ impl Setting<'_> {
         self.chosen.attr.uid != self.attr.uid
     }
 
-    /// Returns the user and group that it is to have, and those that it has.
+    /// Returns the requested user and group, and those at the origin.
     fn owners(&self) -> [u32; 4] {
         let wanted = &self.chosen.attr;
         [wanted.uid, wanted.gid, self.attr.uid, self.attr.gid]
     }
 
-    /// Returns the change that gives it some of what is to be set.
+    /// Returns the change that sets some of the attributes.
     fn change(&self, set: Set) -> SetAttr {
         let (wanted, is_link) = (&self.chosen.attr, self.chosen.attr.file_type == FileType::Symlink);
         let changes_owner = self.changes_owner();
-        // A change of the owner may take bits of the mode away.
+        // A change of the owner may clear bits of the mode.
         let changes_mode = set.contains(Set::MODE) && (changes_owner || wanted.mode != self.attr.mode);
         let gives_owner = changes_owner && set.contains(Set::OWNER);
         SetAttr {

@@ -1,5 +1,5 @@
-//! Conflicts: files that another writer changed at the origin since their change here. Theirs keeps the name,
-//! ours gets a conflict name.
+//! Conflicts: files that another writer changed at the origin since their local change. The other version
+//! keeps the name, the local one gets a conflict name.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::sums::Blocks;
 use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree, is_hidden};
 
 impl Round {
-    /// What was written to a file here becomes a file of its own: with what the origin has now where nothing
-    /// was written. `theirs`: as it is there, unless it is gone.
+    /// Copies the local version of a file to a new file, with the origin's data in ranges not written
+    /// locally. `theirs` are the attributes at the origin, unless the file is gone.
     pub(super) async fn keep_ours(
         &self,
         chosen: &Chosen,
@@ -49,8 +49,8 @@ impl Round {
         self.shared.journal.stable(ticket).await
     }
 
-    /// The directory that a file was met in last, which only the cache knows if it was found by its handle
-    /// alone.
+    /// Returns the directory in which a file was last found. Of a file found by its handle alone, only the
+    /// cache has it.
     pub(super) async fn directory_of(&self, id: NodeId) -> Option<NodeId> {
         if let Some((dir, _)) = self.shared.tree().seen_as(id) {
             return Some(dir);
@@ -62,8 +62,8 @@ impl Round {
         Some(self.shared.tree().own(dir))
     }
 
-    /// A name of a file, or one after its number if none is known any more: where it was met, or else in the
-    /// root.
+    /// Returns a name of a file, or one after its number if none is known: in the directory where the file
+    /// was found, or in the root.
     async fn name_of(&self, id: NodeId, met_in: Option<NodeId>) -> Result<Key> {
         if let Some(seen) = self.shared.tree().seen_as(id) {
             return Ok(seen);
@@ -87,7 +87,7 @@ impl Round {
         }
     }
 
-    /// The name of a file in a directory at the origin.
+    /// Returns the name of a file in a directory at the origin.
     async fn name_in(&self, dir: NodeId, id: NodeId) -> Result<Option<NameBuf>> {
         let (fs, cx, wanted) = (&self.shared.below, self.cx(Identity::ROOT), self.below(id)?.0);
         let below = self.below(dir)?;
@@ -112,7 +112,7 @@ impl Round {
         found
     }
 
-    /// Takes in what another has done to a node, and counts it.
+    /// Adopts another writer's change of a node, and counts a conflict.
     pub(super) fn yield_to_another(&self, id: NodeId, work: impl FnOnce(&mut Tree)) -> Result<()> {
         self.shared.change(|tree| {
             work(tree);
@@ -149,7 +149,7 @@ impl Round {
                         self.shared.in_pool(move || file.read(at, sink)).await?;
                     }
                     (None, Some(open)) => self.read_theirs(open, at, sink).await?,
-                    // It is held no more.
+                    // The origin has no data any more.
                     (None, None) => {}
                 }
                 let (into, source) = (into.clone(), buffer.source(0..len));
@@ -174,7 +174,7 @@ impl Round {
     }
 }
 
-/// A directory was removed here in which another has put something: it is there again.
+/// Restores a locally removed directory in which another writer has created entries.
 pub(super) fn bring_back(tree: &mut Tree, target: Target, from: &Key, attr: &Attr) {
     tracing::warn!(directory = from.0.0, name = %from.1.as_name(), "another client has created entries in this removed directory: it is kept");
     if let Some(node) = tree.node_mut(target.node) {
@@ -192,7 +192,7 @@ pub(super) fn bring_back(tree: &mut Tree, target: Target, from: &Key, attr: &Att
     }
 }
 
-/// A node was moved here, or got another name, that another has removed or moved at the origin: theirs holds.
+/// Drops the new local name of a node that another writer has moved or removed at the origin.
 pub(super) fn give_up(tree: &mut Tree, id: NodeId, to: &Key) {
     tracing::warn!(directory = to.0.0, name = %to.1.as_name(), "another client has moved or removed the file to be renamed");
     tree.set_name(to.0, &to.1, None, None, &Identity::ROOT);
@@ -202,7 +202,7 @@ pub(super) fn give_up(tree: &mut Tree, id: NodeId, to: &Key) {
     }
 }
 
-/// The file is as the other has left it, and ours is a new one beside it.
+/// Adopts the other writer's version of a file, and adds the local one as a new file beside it.
 fn set_aside(
     tree: &mut Tree,
     chosen: &Chosen,
@@ -220,7 +220,7 @@ fn set_aside(
     let delta = extents.insert(0..chosen.attr.size);
     tree.wrote(base, (Blocks::of(base, &extents, &(0..chosen.attr.size)), delta), None);
     let mut layers = vec![Layer { file: base.clone(), extents, below_len: 0, is_frozen: true }];
-    // What was written since.
+    // Data written since the plan was made.
     let sent = old.take_sent(chosen.layers.len());
     layers.extend(old.layers);
     let attr = Attr { nlink: 1, fileid: id.0, ..old.attr };

@@ -1,4 +1,4 @@
-//! Data of files: written, and stable at the origin before anything relies on them.
+//! Data of files, which are stable at the origin before anything relies on them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use super::round::Round;
 use crate::data_file::DataFile;
 use crate::tree::{LAYERS_MAX, Piece};
 
-/// So much is read from the local disk and written at a time, in bytes.
+/// Length of a transfer from the local disk to the origin, in bytes.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// A file with no more data than this is written as stable, in bytes.
+/// Maximum length of data that are written as stable, without a commit, in bytes.
 const STABLE_BYTES_MAX: u64 = 64 << 10;
 
 impl Round {
-    /// Gives a file below the size and the data that it has here.
+    /// Writes the local data of a file to the origin, and sets its size.
     pub(super) async fn send_data(&self, chosen: &Chosen, open: &OpenBelow) -> Result<()> {
         let pieces = chosen.pieces();
         let mut end = open.attr.size;
-        // What lies beyond was cut off here, though it may have become longer again. Only where something of
-        // it would show: what is written over is never seen shorter there than it was or is to be, above all
-        // where this is done again.
+        // Data beyond `cut` were truncated locally, even if the file has grown again since. The origin is
+        // only truncated if such data would show: a file that is overwritten is never shorter at the origin
+        // than before or afterwards, also if it is sent again.
         let cut = chosen.layers.iter().map(|layer| layer.below_len).min().unwrap_or(u64::MAX);
         if end > cut && pieces.iter().any(|piece| matches!(piece, Piece::Zeros(zeros) if zeros.start < end)) {
             self.set_size(open, cut).await?;
             end = cut;
         }
         let stability = match pieces.as_slice() {
-            // One call makes it stable, not two.
+            // One request instead of two.
             [Piece::Here(_, range)] if range.end - range.start <= STABLE_BYTES_MAX => Stability::FileSync,
             _ => Stability::Unstable,
         };
@@ -51,25 +51,25 @@ impl Round {
         if end != chosen.attr.size {
             self.set_size(open, chosen.attr.size).await?;
         }
-        // COMMIT: where the origin has lost what it had taken, with another verifier, it is sent again or
+        // COMMIT (RFC 1813 §3.3.21): data that the origin has lost, as its verifier shows, are sent again, or
         // this fails.
         self.shared.below.fsync(&open.cx, open.file, SyncScope::All).resolve().await
     }
 
-    /// What was sent is offered to what keeps data below: so it need not come back over the line.
+    /// Offers sent data to the cache below, so that they are not read back from the origin.
     pub(super) fn offer_data(self: &Arc<Self>) {
         if self.shared.below.data_cache().is_none() {
             return;
         }
-        // Of more layers the top one may have changed since it was sent.
+        // With more layers, the top one may have been written to since.
         let is_unchanged = |chosen: &&Arc<Chosen>| (1..LAYERS_MAX).contains(&chosen.layers.len());
         for chosen in self.plan.files().filter(is_unchanged) {
-            // With another time another has written it since.
+            // Another time means that another writer has written the file since.
             let is_ours = |version: &WeakAttr| is_same_data(version, &chosen.attr) && !self.is_over();
             let Some(version) = self.version_of(chosen.id).filter(is_ours) else { continue };
             let (round, chosen) = (self.clone(), chosen.clone());
             self.window.start(async move {
-                // It is there: without this it is only read there.
+                // The origin has the data: they are read from there.
                 if let Err(error) = round.offer(&chosen, &version).await {
                     tracing::debug!(node = chosen.id.0, %error, "cannot cache the sent data");
                 }
@@ -84,7 +84,7 @@ impl Round {
             let Piece::Here(file, range) = piece else { continue };
             let mut start = range.start;
             while start < range.end {
-                // At such places, so that no block is cut in two.
+                // Aligned, so that no block is split.
                 let end = range.end.min((start / CHUNK_BYTES + 1) * CHUNK_BYTES);
                 let source = self.read_here(&file, start..end).await?;
                 within(self.shared.below.data_cache(), |kept| kept.offer(&cx, below, version, start, source))

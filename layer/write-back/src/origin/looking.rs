@@ -1,8 +1,8 @@
 //! Look-ups of names at the origin: of all that differ after a restart or a failed attempt, otherwise of
 //! those about to be added or removed.
 //!
-//! A file found there that is not known to be ours belongs to another writer and keeps its name; ours gets a
-//! conflict name.
+//! A file found at the origin that this layer has not put there belongs to another writer and keeps its name;
+//! the local one gets a conflict name.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -17,22 +17,22 @@ use super::plan::Key;
 use super::round::Round;
 use crate::tree::{Target, Tree, is_hidden};
 
-/// Longest name that every origin takes, in bytes.
+/// Maximum length of a name that every origin accepts, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What becomes of what was found.
+/// Outcome of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looked {
-    /// As it was known.
+    /// The recorded target.
     Same,
-    /// Ours, or nothing.
+    /// Another target of this layer's, or none.
     Moved,
-    /// Another writer's.
+    /// Another writer's node.
     Conflict,
 }
 
 impl Round {
-    /// Finds out where everything that differs is at the origin.
+    /// Looks up all names that differ, and records their targets at the origin.
     pub(super) fn look_at_all(self: &Arc<Self>) {
         let mut seen = HashSet::new();
         loop {
@@ -49,8 +49,8 @@ impl Round {
         }
     }
 
-    /// Looks up names, and takes in what is there. Returns those that are not as they were known, and those
-    /// that the origin refuses to look up.
+    /// Looks up names, and records their targets. Returns the names with another target than recorded, and
+    /// those that the origin refuses to look up.
     pub(super) fn look_at(self: &Arc<Self>, keys: Vec<Key>) -> (HashSet<Key>, HashSet<Key>) {
         let looked = Arc::new(Mutex::new(Vec::new()));
         let refused = Arc::new(Mutex::new(HashSet::new()));
@@ -99,7 +99,7 @@ impl Round {
         let place = self.shared.tree().place(key.0, &key.1).cloned();
         let was_there = place.as_ref().is_some_and(|place| place.before.is_some());
         let user = place.map(|place| place.user);
-        // A squashed superuser may not search what its user may.
+        // A squashed superuser may lack the user's search permission.
         let users = [Identity::ROOT, user.unwrap_or(Identity::ROOT)];
         let look = |cx: &Ctx| fs.lookup(&Ctx { fetched_since: since, ..cx.clone() }, below, key.1.as_name());
         match self.by_first(&users, look).await {
@@ -107,7 +107,7 @@ impl Round {
                 self.shared.below.forget(&cx, &[(entry.node, 1)]);
                 Ok(Some(entry))
             }
-            // Or the directory itself is gone.
+            // ESTALE: the directory itself is gone.
             Err(Error::NotFound | Error::Stale) => Ok(None),
             // A name that the origin cannot have.
             Err(Error::InvalidArgument | Error::NameTooLong) if !was_there => Ok(None),
@@ -120,8 +120,8 @@ fn target(tree: &Tree, entry: &Entry) -> Target {
     Target { node: tree.own(entry.node), file_type: entry.attr.file_type }
 }
 
-/// Takes in what a name leads to at the origin. `ours` are nodes whose names differ. It is in doubt no more,
-/// unless it is about to be changed.
+/// Records the target of a name at the origin. `ours` are nodes whose names differ. Unless the name is about
+/// to be changed, it is not in doubt any more.
 fn take_in(
     tree: &mut Tree,
     key: &Key,
@@ -143,14 +143,14 @@ fn take_in(
     };
     match place.before {
         Some(before) if before.node == found.node => Looked::Same,
-        // It was written down that it would be made there.
+        // The journal says that the node would be created under this name.
         Some(before) if tree.below(before.node).is_none() && before.file_type == found.file_type => {
             match tree.nodes.contains_key(&before.node) {
                 true => {
                     tree.bind(before.node, found.node);
                     tree.set_below(dir, name, Some(before));
                 }
-                // It was removed since.
+                // The node was removed since.
                 false => tree.set_below(dir, name, Some(found)),
             }
             Looked::Moved
@@ -166,7 +166,7 @@ fn take_in(
     }
 }
 
-/// A name is another writer's now. What it leads to here gets a name beside it.
+/// Leaves a name to another writer's node. The local target gets a conflict name beside it.
 fn keep_both(tree: &mut Tree, key: &Key, theirs: Target) {
     let (dir, name) = (key.0, &key.1);
     let Some(place) = tree.place(dir, name).cloned() else { return };
@@ -182,7 +182,7 @@ fn keep_both(tree: &mut Tree, key: &Key, theirs: Target) {
     tree.epoch += 1;
 }
 
-/// A name beside another that nothing has.
+/// Returns an unused name beside another one.
 pub(super) fn conflict_name(tree: &mut Tree, name: &NameBuf) -> Option<NameBuf> {
     let end = format!(".conflict-{:x}", tree.ids.next()?);
     let bytes = name.as_name().as_bytes();

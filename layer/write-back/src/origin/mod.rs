@@ -1,8 +1,7 @@
-//! Bringing changes to the origin: a thread that does it soon after they were made, and what its callers are
-//! told.
+//! Delivery of changes to the origin: the thread that sends them soon after they were made, and its reports.
 //!
-//! Reading order: `plan` (what differs at one moment), `round` (one attempt), `nodes`, `attributes`, `data`,
-//! `names`, `looking`, `conflicts`, `window`.
+//! Reading order: `plan` (all differences at one moment), `round` (one attempt), `nodes`, `attributes`,
+//! `data`, `names`, `looking`, `conflicts`, `window`.
 
 mod attributes;
 mod conflicts;
@@ -27,61 +26,60 @@ use crate::shared::{ControlState, SESSION, Shared, Stuck};
 pub(crate) use attributes::is_refusal;
 use round::{Failure, How, Outcome, Round};
 
-/// What a flush has achieved.
+/// Result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The origin has all changes up to this one.
     pub change: u64,
-    /// Versions of others that were kept beside ours, since the start.
+    /// Number of conflicts since the start, in which both versions were retained.
     pub conflicts: u64,
 }
 
-/// What the origin lacks.
+/// Changes that the origin lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Bytes of data that the origin does not have.
+    /// Number of bytes that the origin lacks.
     pub dirty_bytes: u64,
-    /// Nodes of which it lacks something.
+    /// Number of nodes of which the origin lacks something.
     pub dirty_nodes: usize,
-    /// How long ago the oldest change was made that it lacks.
+    /// Age of the oldest change that the origin lacks.
     pub oldest: Option<Duration>,
-    /// The latest change.
+    /// Number of the latest change.
     pub change: u64,
     /// The local disk has all changes up to this one.
     pub on_disk: u64,
     /// The origin has all changes up to this one.
     pub at_origin: u64,
-    /// Why the last attempt to bring changes there failed, if it did.
+    /// Reason why the last attempt to send changes has failed, if it has.
     pub failure: Option<String>,
-    /// Versions of others that were kept beside ours, since the start.
+    /// Number of conflicts since the start, in which both versions were retained.
     pub conflicts: u64,
-    /// Blocks that were being written over when an earlier life ended suddenly: they are kept as they lay on
-    /// the disk.
+    /// Number of blocks that were being overwritten when an earlier run ended suddenly, and are kept as found
+    /// on the disk.
     pub torn: u64,
-    /// Whether it lacks nothing.
+    /// `true` if the origin lacks nothing.
     pub is_clean: bool,
-    /// Number of nodes with attributes that were asked for, or with another operation, that the origin has
-    /// refused.
+    /// Number of nodes with requested attributes, or another operation, that the origin has refused.
     pub refused: usize,
-    /// The origin has all changes up to this one, except what it has refused and what depends on that.
+    /// The origin has all changes up to this one, except those that it has refused and those that depend on
+    /// them.
     pub settled: u64,
-    /// Whether the last attempt to bring changes there has met a refusal, and not only an origin that is away
-    /// or full.
+    /// `true` if the last attempt has met a refusal, and not only an origin that is away or full.
     pub is_refused: bool,
-    /// Attempts to bring changes there that have begun since the start.
+    /// Number of attempts begun since the start.
     pub attempts_begun: u64,
-    /// Those of them that have ended.
+    /// Number of attempts ended since the start.
     pub attempts_ended: u64,
 }
 
-/// The thread that brings changes to the origin.
+/// The thread that sends changes to the origin.
 pub(crate) struct Sender {
     shared: Arc<Shared>,
     interrupt: Interrupt,
     thread: Option<JoinHandle<()>>,
 }
 
-/// After an attempt that failed the next waits for so long; twice as long each time, up to the second.
+/// Pause after a failed attempt, doubled each time, and its maximum.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// Interval at which refused operations are retried while there are no other changes.
@@ -90,7 +88,8 @@ const RETRY_REFUSED: Duration = Duration::from_secs(300);
 /// Minimum interval at which writers that wait for space have them retried.
 const RETRY_FOR_SPACE: Duration = Duration::from_secs(1);
 
-/// Maximum number of rounds of an attempt: another client may change the same names, or a mode may permit more.
+/// Maximum number of rounds of an attempt: another client may change the same names, or a mode may permit
+/// more.
 const ROUNDS_MAX: u32 = 8;
 
 impl Sender {
@@ -102,12 +101,12 @@ impl Sender {
         Ok(Self { shared: shared.clone(), interrupt, thread: Some(thread) })
     }
 
-    /// Returns what operations are for that end with it.
+    /// Returns the context of operations that end with the thread.
     pub(crate) fn cx(&self) -> Ctx {
         Ctx { interrupt: self.interrupt.clone(), ..Ctx::root(SESSION) }
     }
 
-    /// Waits until the origin has all that was changed so far, or says why not.
+    /// Waits until the origin has all changes made so far, or returns the reason why it has not.
     pub(crate) fn flush(&self) -> Result<Report> {
         let (change, is_clean) = {
             let tree = self.shared.tree();
@@ -124,7 +123,7 @@ impl Sender {
         control.urge();
         state = control.state();
         let has_all = |state: &ControlState| was_behind && state.at_origin >= change;
-        // One that had begun already does not have it all.
+        // An attempt that had begun already may lack some of them.
         while !has_all(&state) && state.ended <= begun {
             if state.is_closing {
                 return Err(Error::Interrupted);
@@ -142,8 +141,7 @@ impl Sender {
         }
     }
 
-    /// Has all that was changed so far brought to the origin, and does not wait. Answers how things stood
-    /// before.
+    /// Starts to send all changes made so far, without waiting. Returns the status before.
     pub(crate) fn start_flush(&self) -> Status {
         let before = self.status();
         match before.is_clean {
@@ -195,7 +193,7 @@ impl Drop for Sender {
 
 fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
     let mut pause = RETRY.0;
-    // What an earlier life has left may have been under way.
+    // Changes of an earlier run may have been under way.
     let mut looks = true;
     while let Some((since, is_asked)) = next(shared) {
         let begun = Instant::now();
@@ -203,7 +201,7 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
         looks = outcome.is_err();
         let times = begun..Instant::now();
         shared.control.tell(|state| pause = end_attempt(state, outcome, since, times, pause));
-        // Writers that wait learn that only refused changes occupy the space.
+        // Notifies waiting writers also if only refused changes occupy the space.
         shared.freed();
     }
 }
@@ -244,7 +242,7 @@ fn end_attempt(
     RETRY.0
 }
 
-/// Brings all that differs to the origin, also what comes of what is found there.
+/// Sends all differences to the origin, in several rounds if the origin itself has changed.
 fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut how: How) -> std::result::Result<u64, Failure> {
     let reason = "another client keeps changing the origin".into();
     let mut last = Err(Failure { reason, ..Failure::default() });
@@ -262,8 +260,8 @@ fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut how: How) -> std::re
     last
 }
 
-/// Waits until changes are to be brought to the origin. Answers when the first and the last of them were
-/// made, and whether somebody has asked for it; `None`: it is over.
+/// Waits for the time of the next attempt. Returns the times of the first and the last change, and `true` if
+/// the attempt was requested; `None` at the end.
 fn next(shared: &Shared) -> Option<((Instant, Instant), bool)> {
     let mut state = shared.control.state();
     loop {
@@ -316,7 +314,7 @@ mod tests {
         assert_eq!(due(&options, &state), Some(now + RETRY_FOR_SPACE));
     }
 
-    /// Records an attempt that took so long. Returns the pauses after it and after the next failure.
+    /// Returns the pauses after an attempt of this duration, and after the next failure.
     fn pauses(failure: Failure, took: Duration, pause: Duration) -> (Duration, Duration) {
         let (begun, mut state) = (Instant::now(), ControlState::default());
         let ended = begun + took;

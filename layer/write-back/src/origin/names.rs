@@ -32,7 +32,7 @@ enum Kind {
         from: Key,
         to: Key,
     },
-    /// To a hidden name.
+    /// A rename to a hidden name.
     Hide {
         from: Key,
         to: Key,
@@ -57,13 +57,13 @@ enum Performed {
     Failed,
 }
 
-/// Where nodes are at the origin, among the names that matter.
+/// Targets of the differing names at the origin, and the progress of operations on them.
 struct Names<'a> {
     round: &'a Arc<Round>,
     holders: BTreeMap<Key, Option<Target>>,
     /// Directories whose last rename failed with EINVAL: another one in their way may have to move first.
     stuck: HashSet<NodeId>,
-    /// Nodes that no further operation is tried for.
+    /// Nodes for which no further operation is tried.
     failed: HashSet<NodeId>,
     /// Names that the origin has refused to change.
     refused: HashSet<Key>,
@@ -71,17 +71,17 @@ struct Names<'a> {
     hidden: BTreeMap<NodeId, Key>,
 }
 
-/// What is to happen to the names of nodes.
+/// Names to remove from and to add to nodes.
 #[derive(Default)]
 struct Moves {
-    /// Names that a node has and is not to have.
+    /// Names that each node is to lose.
     from: BTreeMap<NodeId, Vec<Key>>,
-    /// Names that it is to have and has not.
+    /// Names that each node is to get.
     to: BTreeMap<NodeId, Vec<Key>>,
 }
 
 impl Round {
-    /// Gives nodes the names that they have here.
+    /// Makes the names at the origin equal the local ones.
     pub(super) fn send_names(self: &Arc<Self>) {
         let unknown = self.look_at_names();
         let mut names = Names::new(self, &unknown);
@@ -103,15 +103,16 @@ impl Round {
                 break;
             }
         }
-        // They go on to differ: what is shown of them is what they are here.
+        // They remain differences, so their local attributes are shown.
         let Moves { from, to } = names.moves();
         self.keep_links(from.values().chain(to.values()).flatten());
         self.set_undone(from.into_keys().chain(to.into_keys()));
         self.restore(&others);
     }
 
-    /// Looks at names that are about to be given or taken away, where another may have done so. Those are
-    /// left alone this time.
+    /// Looks up names that are about to be added or removed, except in new directories. Returns those that
+    /// another writer may have changed, or that the origin refuses to look up: this attempt leaves them
+    /// alone.
     fn look_at_names(self: &Arc<Self>) -> HashSet<Key> {
         let is_old = |key: &Key| {
             let dir = self.plan.nodes.get(&key.0);
@@ -137,8 +138,8 @@ impl Round {
         unknown
     }
 
-    /// Directories whose names change and that do not differ themselves, as they are: what is done to hidden
-    /// names does not show.
+    /// Returns directories whose names change and that do not differ themselves, with their attributes, so
+    /// that operations on hidden names leave no trace.
     fn other_directories(&self, names: &Names<'_>) -> Vec<(NodeId, Attr)> {
         let dirs: HashSet<NodeId> = names.holders.keys().map(|key| key.0).chain([NodeId::ROOT]).collect();
         let others = dirs.into_iter().filter(|dir| !self.plan.nodes.contains_key(dir));
@@ -150,20 +151,21 @@ impl Round {
         others.filter_map(attr).collect()
     }
 
-    /// Directories with names that are not at the origin may have another link count here.
+    /// Retains the local link count of directories with names that the origin lacks.
     fn keep_links<'a>(&self, undone: impl Iterator<Item = &'a Key>) {
         let missing = self.plan.directories().filter(|chosen| self.below(chosen.id).is_err());
         let homes = missing.filter_map(|chosen| Some(chosen.home.as_ref()?.0));
         self.set_links_differ(undone.map(|key| key.0).chain(homes));
     }
 
+    /// Restores the modification times of these directories.
     fn restore(self: &Arc<Self>, others: &[(NodeId, Attr)]) {
         for (dir, attr) in others {
             let (round, dir, attr) = (self.clone(), *dir, *attr);
             if !self.has_changed(dir) && !self.has_failed(dir) {
                 continue;
             }
-            // Until it is done it is something that the origin lacks.
+            // The origin lacks the time until it is set.
             self.shared.note(|tree| tree.touch(dir, &attr).imply(Set::MTIME));
             self.start(dir, async move {
                 let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
@@ -173,7 +175,7 @@ impl Round {
                 match round.by_first(&users, |cx| fs.setattr(cx, below, None, &set)).await {
                     Ok(_) => round.set_version(dir, None),
                     Err(Error::Stale | Error::NotFound) => {}
-                    // Then it has the time of the last change there.
+                    // The directory keeps the time of its last change at the origin.
                     Err(error) if is_refusal(&error) => round.set_version(dir, None),
                     Err(error) => return Err(error),
                 }
@@ -188,7 +190,7 @@ impl Round {
         self.window.wait();
     }
 
-    /// An operation that another writer stands in the way of: what is at the origin stays. Else the error.
+    /// Adopts another writer's change that makes an operation impossible. Returns other errors.
     async fn give_way(&self, op: &Op, error: Error) -> Result<()> {
         let (id, is_directory) = (op.target.node, op.target.file_type == FileType::Directory);
         match (&op.kind, &error) {
@@ -206,14 +208,14 @@ impl Round {
         }
     }
 
-    /// Whether there are names of ours in a directory at the origin, or may be.
+    /// Returns `true` if a directory at the origin may contain names of this layer.
     fn has_own_names(&self, dir: NodeId) -> bool {
         let tree = self.shared.tree();
         let mut places = tree.names.get(&dir).into_iter().flatten();
-        places.any(|(_, place)| place.before.is_some()) || self.is_doubtful_in(dir)
+        places.any(|(_, place)| place.before.is_some()) || self.has_names_in_doubt(dir)
     }
 
-    /// A hidden name is known before it is there: so it is found.
+    /// Records a hidden name in the journal before it is created, so that it is found after a crash.
     async fn write_down(&self, op: &Op, to: &Key) -> Result<()> {
         if !is_hidden(&to.1) {
             return Ok(());
@@ -222,12 +224,12 @@ impl Round {
         self.shared.journal.stable(ticket).await
     }
 
-    /// Records that an operation has failed.
+    /// Records the failure of an operation.
     fn not_performed(&self, op: &Op, error: &Error) -> Performed {
         if matches!(error, Error::InvalidArgument) && op.may_loop() {
             return Performed::MayLoop;
         }
-        self.set_doubtful(op.keys());
+        self.set_in_doubt(op.keys());
         self.fail_name(op.target.node, error);
         if is_refusal(error) {
             return Performed::Refused;
@@ -236,6 +238,7 @@ impl Round {
         Performed::Failed
     }
 
+    /// Performs one operation, and records it.
     async fn perform(&self, op: &Op) -> Result<()> {
         let fs = &self.shared.below;
         let users = [op.user.clone(), Identity::ROOT];
@@ -289,7 +292,7 @@ impl<'a> Names<'a> {
         Self { round, holders, stuck, failed, refused, hidden }
     }
 
-    /// What a name is to lead to.
+    /// Returns the local target of a name.
     fn wanted(&self, key: &Key) -> Option<Target> {
         self.round.plan.names.get(key).and_then(|wanted| wanted.target)
     }
@@ -312,14 +315,14 @@ impl<'a> Names<'a> {
                 moves.to.entry(wanted.node).or_default().push(key.clone());
             }
         }
-        // Those that shall not be seen first: what they leave is free for none.
+        // Hidden names are used first, from the end, as nothing waits for them to become free.
         for from in moves.from.values_mut() {
             from.sort_by_key(|key| is_hidden(&key.1));
         }
         moves
     }
 
-    /// Operations that can be performed now, all at the same time.
+    /// Returns operations that can be performed now, concurrently.
     fn next(&self) -> Vec<Op> {
         let mut moves = self.moves();
         let (mut ops, mut busy) = (Vec::new(), HashSet::new());
@@ -333,7 +336,7 @@ impl<'a> Names<'a> {
                 continue;
             }
             for key in keys {
-                // Its directory could not be created: nobody has removed it.
+                // The directory could not be created; no one has removed it.
                 if self.round.below(key.0).is_err() || self.refused.contains(key) {
                     continue;
                 }
@@ -350,7 +353,7 @@ impl<'a> Names<'a> {
                         ops.extend(self.hide(key, holder).filter(|op| op.takes_hidden_name(&mut busy)));
                         continue;
                     }
-                    // It is not there to be moved any more.
+                    // The rename replaces this name, so it cannot be renamed.
                     moves.from.entry(holder.node).or_default().retain(|from| from != key);
                 }
                 let free = moves.from.entry(*node).or_default();
@@ -361,7 +364,7 @@ impl<'a> Names<'a> {
                         Kind::Rename { from, to: key.clone() }
                     }
                     None if holder.is_none() => Kind::Link { to: key.clone() },
-                    // Under which it may lie still, until another of these operations has moved it.
+                    // The node may still have its hidden name, until another of these operations renames it.
                     None => match hidden_name(*node).map(|name| (key.0, name)) {
                         Some(hidden) if !self.refused.contains(&hidden) && busy.insert(hidden.clone()) => {
                             Kind::Link { to: hidden }
@@ -376,13 +379,13 @@ impl<'a> Names<'a> {
         ops
     }
 
-    /// Whether a rename replaces one with the other.
+    /// Returns `true` if a rename can replace `holder` with `target`.
     fn can_replace(&self, target: Target, holder: Target) -> bool {
         let is_directory = |target: Target| target.file_type == FileType::Directory;
         !is_directory(target) && !is_directory(holder) && !self.is_in_use(holder.node)
     }
 
-    /// Open here though it has no name left: its data are read from below.
+    /// Returns `true` for an open node without a local name, whose data are read from below.
     fn is_in_use(&self, node: NodeId) -> bool {
         let tree = self.round.shared.tree();
         tree.is_unnamed(node) && tree.open.contains_key(&node)
@@ -391,7 +394,7 @@ impl<'a> Names<'a> {
     fn hide(&self, from: &Key, target: Target) -> Option<Op> {
         let (from, to) = (from.clone(), (NodeId::ROOT, hidden_name(target.node)?));
         let user = self.user(&from);
-        // One is enough, and between two names of one file a rename does nothing (rename(2)).
+        // Between two names of one file, a rename does nothing (rename(2)).
         let kind = match self.holders.get(&to).copied().flatten() == Some(target) {
             true => Kind::Remove { from },
             false => Kind::Hide { from, to },
@@ -415,7 +418,7 @@ impl<'a> Names<'a> {
                     is_moving(held.node).then(|| self.hide(key, held)).flatten()
                 });
             }
-            // A name that it cannot have, unless another directory may be in its way.
+            // The origin cannot store the name, unless another directory still has to move first.
             let mut others = moves.to.iter().filter(|(other, _)| *other != node && is_moving(**other));
             let from = others.find(|(_, keys)| keys.iter().any(is_directory)).and(moves.from.get(node))?;
             let from = from.iter().filter(may_take).find(|key| !is_hidden(&key.1))?;
@@ -423,7 +426,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// What waits for something that failed is for the next time.
+    /// Records nodes that wait for failed ones, and those whose operations cannot be ordered.
     fn give_up_the_rest(&self) {
         let (round, to) = (self.round, self.moves().to);
         self.stuck.iter().for_each(|node| round.fail_name(*node, &Error::InvalidArgument));
@@ -447,7 +450,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Returns hidden nodes to their names if what was to replace them, or their own move, has failed.
+    /// Restores the names of hidden nodes if their replacement, or their own move, has failed.
     fn unhide(&mut self) {
         let op = |(node, key): (&NodeId, &Key)| {
             let replacement = self.wanted(key).map(|wanted| wanted.node);
@@ -463,14 +466,14 @@ impl<'a> Names<'a> {
         self.perform(ops);
     }
 
-    /// Removals that can be performed now.
+    /// Returns removals that can be performed now.
     fn removals(&self) -> Vec<Op> {
         let moves = self.moves();
         let is_over = |node: &NodeId| !moves.to.contains_key(node) && !self.round.has_failed(*node);
         let gone = moves.from.iter().filter(|(node, _)| is_over(node)).flat_map(|(_, keys)| keys);
         let is_there = |key: &&Key| self.wanted(key).is_none() && self.round.below(key.0).is_ok();
         let gone: Vec<&Key> = gone.filter(is_there).collect();
-        // Also with names whose removal was refused.
+        // Directories with entries, also with those whose removal was refused.
         let full: HashSet<NodeId> = moves.from.values().flatten().map(|key| key.0).collect();
         let (mut ops, mut busy) = (Vec::new(), HashSet::new());
         for key in gone {
@@ -489,7 +492,7 @@ impl<'a> Names<'a> {
         ops
     }
 
-    /// Performs operations. Answers whether any was.
+    /// Performs operations concurrently. Returns `true` if any was tried.
     fn perform(&mut self, ops: Vec<Op>) -> bool {
         let done = Arc::new(Mutex::new(Vec::new()));
         for op in ops {
@@ -519,7 +522,7 @@ impl<'a> Names<'a> {
                 self.done(op);
                 continue;
             }
-            // It may have been performed all the same.
+            // The origin may have performed it nevertheless.
             let held = op.keys().filter_map(|key| self.holders.get(&key).copied().flatten());
             held.chain([op.target]).for_each(|target| self.round.set_version(target.node, None));
         }
@@ -548,7 +551,7 @@ impl<'a> Names<'a> {
 }
 
 impl Op {
-    /// Whether no other operation has taken the hidden name that this one gives.
+    /// Returns `true` if no other operation uses the hidden name that this one creates.
     fn takes_hidden_name(&self, busy: &mut HashSet<Key>) -> bool {
         match &self.kind {
             Kind::Hide { to, .. } => busy.insert(to.clone()),

@@ -12,7 +12,7 @@ use super::plan::Chosen;
 use super::round::Round;
 use crate::tree::{Set, Target, Tree};
 
-/// A file that is open below.
+/// A file opened below.
 pub(super) struct OpenBelow {
     pub file: File,
     pub attr: Attr,
@@ -20,7 +20,7 @@ pub(super) struct OpenBelow {
 }
 
 impl Round {
-    /// New directories, those above first.
+    /// Creates new directories, parents first.
     pub(super) fn make_directories(self: &Arc<Self>) {
         for level in &self.plan.new_directories {
             let chosen = level.iter().filter_map(|id| self.plan.nodes.get(id));
@@ -32,7 +32,7 @@ impl Round {
         }
     }
 
-    /// Files, links and devices: made where they are new, with their data and attributes.
+    /// Sends files, links and devices, with data and attributes, and creates new ones.
     pub(super) fn send_files(self: &Arc<Self>) {
         for chosen in self.plan.files().filter(|chosen| !self.lacks_home(chosen)) {
             let (round, chosen) = (self.clone(), chosen.clone());
@@ -41,7 +41,7 @@ impl Round {
         self.window.wait();
     }
 
-    /// The attributes of directories, once nothing is made or removed in them any more.
+    /// Sends the attributes of directories, after all changes of entries in them.
     pub(super) fn send_directories(self: &Arc<Self>) {
         for chosen in self.plan.directories().filter(|chosen| self.takes_attributes(chosen.id)) {
             let (round, chosen) = (self.clone(), chosen.clone());
@@ -58,6 +58,7 @@ impl Round {
         self.window.wait();
     }
 
+    /// Sends one file, or creates it.
     async fn send_file(&self, chosen: &Chosen) -> Result<()> {
         let made = match chosen.home {
             Some(_) => Some(self.make(chosen).await?),
@@ -68,12 +69,12 @@ impl Round {
         let (attr, open) = match made {
             Some((attr, open)) => (attr, open),
             None => {
-                // Before it may be found to be gone: then the cache forgets it.
+                // Looked up first, as the cache forgets the directory if the file turns out to be gone.
                 met_in = self.directory_of(chosen.id).await;
                 let cx = self.cx(Identity::ROOT);
                 match self.shared.below.getattr(&cx, below, None).resolve().await {
                     Ok(attr) => (attr, None),
-                    // Another has removed it.
+                    // Another writer has removed the file.
                     Err(Error::Stale | Error::NotFound) if !chosen.layers.is_empty() => {
                         return self.keep_ours(chosen, None, met_in).await;
                     }
@@ -86,7 +87,7 @@ impl Round {
             None if chosen.layers.is_empty() => None,
             None => match self.open_permitted(chosen, below).await {
                 Ok(open) => Some(open),
-                // Another has removed it.
+                // Another writer has removed the file.
                 Err(Error::Stale | Error::NotFound) => return self.keep_ours(chosen, None, met_in).await,
                 Err(error) => return Err(error),
             },
@@ -99,7 +100,7 @@ impl Round {
         {
             let is_theirs = chosen.version.is_some_and(|version| !is_same_data(&version, &open.attr));
             let kept = match open.attr.nlink {
-                // Another has removed it.
+                // Another writer has removed the file.
                 0 => self.keep_ours(chosen, None, met_in).await,
                 _ if is_theirs => self.keep_ours(chosen, Some(open.attr), met_in).await,
                 _ => self.begin_change(chosen).await,
@@ -123,7 +124,7 @@ impl Round {
         sent
     }
 
-    /// Another has removed what only has other attributes here.
+    /// Drops changes of attributes of a node that another writer has removed.
     fn leave_gone(&self, chosen: &Chosen) -> Result<()> {
         tracing::warn!(node = chosen.id.0, "another client has removed the node to be changed");
         self.yield_to_another(chosen.id, |tree| {
@@ -133,7 +134,7 @@ impl Round {
         })
     }
 
-    /// From now on it is not what it was seen as because of us: that is written down first.
+    /// Discards the recorded version of a node in the journal before this layer changes it at the origin.
     async fn begin_change(&self, chosen: &Chosen) -> Result<()> {
         if chosen.version.is_none() {
             return Ok(());
@@ -143,7 +144,8 @@ impl Round {
         self.shared.journal.stable(ticket).await
     }
 
-    /// Opens a file to write to it. If that is refused, its requested mode may permit it.
+    /// Opens a file for writing. If that is refused, sets its requested mode, which may permit it, and tries
+    /// again.
     async fn open_permitted(&self, chosen: &Chosen, below: NodeId) -> Result<OpenBelow> {
         match self.open_to_write(chosen, below).await {
             Err(error) if is_refusal(&error) && chosen.set.contains(Set::MODE) => {
@@ -158,6 +160,7 @@ impl Round {
         }
     }
 
+    /// Opens a file for writing, as the first user who may.
     async fn open_to_write(&self, chosen: &Chosen, below: NodeId) -> Result<OpenBelow> {
         let fs = &self.shared.below;
         let owner = Identity { uid: chosen.attr.uid, gid: chosen.attr.gid, groups: None };
@@ -173,13 +176,13 @@ impl Round {
         }
     }
 
-    /// Makes a node. One that is there already was made by an attempt before: nothing else has such a name.
+    /// Creates a node. If it exists, an earlier attempt has created it, as nothing else has such a name.
     async fn make(&self, chosen: &Chosen) -> Result<(Attr, Option<OpenBelow>)> {
         let Some((dir, name)) = &chosen.home else { return Err(Error::Stale) };
         let (dir, name) = (self.below(*dir)?, name.as_name());
         let (fs, attr) = (&self.shared.below, &chosen.attr);
         let users = [chosen.maker(), chosen.user.clone(), Identity::ROOT];
-        // What it is not to have in the end is taken away then.
+        // Excess permissions are removed with the final attributes.
         let owner = if chosen.is_directory() { 0o700 } else { 0o600 };
         let mode = NewMode::settled(Mode::new(attr.mode.bits() & 0o777 | owner));
         let made = match attr.file_type {
@@ -217,8 +220,8 @@ impl Round {
         Ok((entry.attr, None))
     }
 
-    /// Remembers in whose name a node was made: only of one that its owner has made does another owner tell
-    /// for whom the origin takes that one.
+    /// Records a node that was created as its owner. Only of such a node does another owner at the origin
+    /// show the user to which the origin maps the owner.
     fn note_maker(&self, chosen: &Chosen, cx: &Ctx) {
         let maker = &cx.identity;
         if *maker == chosen.maker() && (maker.uid, maker.gid) == (chosen.attr.uid, chosen.attr.gid) {
@@ -226,6 +229,7 @@ impl Round {
         }
     }
 
+    /// Records the number at the origin of a created node.
     fn bind(&self, chosen: &Chosen, below: NodeId, cx: &Ctx) {
         self.shared.below.forget(cx, &[(below, 1)]);
         self.shared.note(|tree| {
@@ -238,8 +242,8 @@ impl Round {
     }
 }
 
-/// What changes data changes these. A change of ctime alone may be our own: a rename, a link, or one that was
-/// under way at the end of an earlier life.
+/// Returns `true` if the data are those of a version: a change of data changes size or mtime. A change of
+/// ctime alone may be this layer's: a rename, a link, or one under way at the end of an earlier run.
 pub(super) fn is_same_data(version: &WeakAttr, attr: &Attr) -> bool {
     (version.size, version.mtime) == (attr.size, attr.mtime)
 }

@@ -11,45 +11,45 @@ use crate::tree::{self, Layer, Node, Piece, Set, Target, Tree, Xattrs, hidden_na
 /// A directory and a name in it.
 pub(super) type Key = (NodeId, NameBuf);
 
-/// A node that differs, as it was then.
+/// State of a differing node at the moment of the plan.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub id: NodeId,
     pub attr: Attr,
     pub set: Set,
-    /// What of it was not asked for.
+    /// Attributes that were not requested.
     pub implied: Set,
     pub xattrs: Xattrs,
     pub layers: Vec<Layer>,
     pub link: Option<Vec<u8>>,
     pub user: Identity,
-    /// What it was at the origin when it was seen last.
+    /// Version last seen at the origin.
     pub version: Option<WeakAttr>,
-    /// Where it is to be made, if it is new.
+    /// Place of creation of a new node.
     pub home: Option<Key>,
 }
 
-/// What a name was to lead to.
+/// Local target of a name.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub target: Option<Target>,
     pub user: Identity,
 }
 
-/// All that differs.
+/// All differences.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// The number of the latest change that is in it.
+    /// Number of the latest change in the plan.
     pub change: u64,
-    /// By number: in the order in which they were made here.
+    /// Differing nodes by number, in order of their creation.
     pub nodes: BTreeMap<NodeId, Arc<Chosen>>,
-    /// New directories: those above before those in them.
+    /// New directories in levels, parents before children.
     pub new_directories: Vec<Vec<NodeId>>,
     pub names: BTreeMap<Key, Wanted>,
 }
 
 impl Plan {
-    /// Chooses what differs, and freezes its data. Where new nodes are to be made is in the tree then.
+    /// Takes all differences, and freezes their data. Records the places of new nodes in the tree.
     pub(super) fn choose(tree: &mut Tree, tries_refused: bool) -> Self {
         let mut plan = Self { change: tree.change, ..Self::default() };
         let (mut homes, mut places, mut lacking) = (HashMap::new(), HashMap::new(), Vec::new());
@@ -58,7 +58,7 @@ impl Plan {
             let key = (dir, name.clone());
             let wanted = Wanted { target: place.now, user: place.user.clone() };
             match place.before {
-                // Its directory has been looked up since, and is not there: nothing has been made in it.
+                // The directory was looked up since and is not at the origin: it contains no node.
                 Some(_) if is_new(tree, dir) => lacking.push(key.clone()),
                 Some(before) => drop(homes.entry(before.node).or_insert_with(|| key.clone())),
                 None => {}
@@ -77,7 +77,7 @@ impl Plan {
                 kept.or_else(|| places.get(&id).and_then(|place| home_by(place, id, &new)))
             });
             let home = match home {
-                // It has no name any more that leads to it: not to be made.
+                // Nodes without a name are not created.
                 Some(None) => continue,
                 home => home.flatten(),
             };
@@ -120,7 +120,7 @@ impl Plan {
         }
     }
 
-    /// Nodes that are no directories.
+    /// Returns the nodes other than directories.
     pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Chosen>> {
         self.nodes.values().filter(|chosen| !chosen.is_directory())
     }
@@ -136,13 +136,13 @@ impl Chosen {
         Self { id, attr, set, implied, xattrs, layers, link, user, version, home }
     }
 
-    /// Where its data are.
+    /// Returns the locations of the data.
     pub(super) fn pieces(&self) -> Vec<Piece> {
         tree::pieces(&self.layers, 0..self.attr.size)
     }
 
-    /// Returns the user in whose name it is made: its owner, where that follows from who has made it, also if
-    /// another has changed it since.
+    /// Returns the user as whom the node is created: an implied owner, even if another user has changed the
+    /// node since.
     pub(super) fn maker(&self) -> Identity {
         let Attr { uid, gid, .. } = self.attr;
         match self.implied.contains(Set::OWNER) && self.user.uid != uid {
@@ -156,8 +156,8 @@ impl Chosen {
     }
 }
 
-/// Where a new node with this place is made: there if it is not seen, as the directory is new too, else
-/// beside it.
+/// Returns the place of creation of a new node: its local name in a new directory, else a hidden name beside
+/// it.
 fn home_by((dir, name): &Key, id: NodeId, new: &HashSet<NodeId>) -> Option<Key> {
     match new.contains(dir) {
         true => Some((*dir, name.clone())),

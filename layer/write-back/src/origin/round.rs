@@ -16,7 +16,7 @@ use super::window::Window;
 use crate::shared::{SESSION, Shared};
 use crate::tree::{Set, Tree};
 
-/// The attempt. Shared by what is under way.
+/// One attempt, shared by its concurrent operations.
 pub(super) struct Round {
     pub shared: Arc<Shared>,
     pub plan: Plan,
@@ -25,33 +25,33 @@ pub(super) struct Round {
     found: Mutex<Found>,
 }
 
-/// How it is made.
+/// Options of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
-    /// It is found out first what is at the origin.
+    /// `true` if all differing names are looked up first.
     pub looks: bool,
-    /// What the origin has refused before is asked for again.
+    /// `true` if refused attributes are tried again.
     pub tries_refused: bool,
 }
 
-/// How it ended.
+/// Outcome of an attempt.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// The origin has all up to this change.
+    /// The origin has all changes up to this one.
     Done(u64),
-    /// Something was found there that was not known, and is now.
+    /// Other writers' changes were found and recorded; another attempt is due.
     Again,
-    /// Modes or owners have arrived that may permit what was refused before; the outcome otherwise.
+    /// Modes or owners have arrived that may permit refused operations. Contains the outcome otherwise.
     Permitted(std::result::Result<u64, Failure>),
-    /// It does not have it all, and this is the first reason.
+    /// The origin lacks changes, for this reason.
     Failed(Failure),
 }
 
-/// Why the origin does not have it all.
+/// Reason why the origin lacks changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failure {
     pub reason: String,
-    /// The origin has refused some of it, and does so again.
+    /// `true` if the origin has refused some of them.
     pub is_refused: bool,
     /// Number of nodes with a refused operation.
     pub refused: usize,
@@ -59,53 +59,52 @@ pub(super) struct Failure {
     pub stuck: Option<Stuck>,
 }
 
-/// Changes that only wait for what the origin has refused.
+/// Changes that only wait for refused operations.
 #[derive(Clone, Debug)]
 pub(super) struct Stuck {
     pub nodes: HashSet<NodeId>,
-    /// All other changes up to this one are at the origin.
+    /// The origin has all other changes up to this one.
     pub change: u64,
 }
 
-/// What came of it so far.
+/// Results of an attempt so far.
 #[derive(Debug, Default)]
 struct Found {
-    /// Nodes whose data or attributes could not be brought there.
+    /// Nodes whose data or attributes could not be sent.
     failed: HashSet<NodeId>,
-    /// Nodes whose names are not all there.
+    /// Nodes of which the origin lacks names.
     undone: HashSet<NodeId>,
-    /// The first reason, unless it is a refusal or follows from one.
+    /// First failure that is no refusal and follows from none.
     failure: Option<String>,
-    /// The first failure that follows from another, such as a missing directory.
+    /// First failure that follows from another, such as a missing directory.
     consequence: Option<String>,
     /// Nodes with an operation that the origin has refused, other than a change of attributes.
     refused_nodes: HashSet<NodeId>,
-    /// The first of these refusals.
+    /// First of these refusals.
     refused_operation: Option<String>,
-    /// Names of operations that have failed.
-    doubtful: HashSet<Key>,
-    /// The origin is away: the rest is not tried.
+    /// Names that a failed operation may have changed.
+    in_doubt: HashSet<Key>,
+    /// `true` if the origin is away, and the rest is not tried.
     is_over: bool,
-    /// What is there is another's in part: there is more to be brought now.
+    /// `true` if another writer's changes were adopted, and another attempt is due.
     has_conflicts: bool,
-    /// Nodes whose data and attributes are there.
+    /// Nodes whose data and attributes are at the origin.
     sent: HashSet<NodeId>,
-    /// Nodes that were made in the name of their owner.
+    /// Nodes that were created as their owner.
     made_by_owner: HashSet<NodeId>,
-    /// Directories in which names were changed.
+    /// Directories whose entries were changed.
     changed: HashSet<NodeId>,
-    /// Directories whose link count may differ when all else has arrived.
+    /// Directories whose local link count may still differ afterwards.
     links_differ: HashSet<NodeId>,
-    /// What nodes are there now; `None`: to be looked at.
+    /// Versions at the origin; `None` if to be fetched.
     versions: HashMap<NodeId, Option<WeakAttr>>,
-    /// What was asked for of nodes and the origin has refused.
+    /// Requested attributes that the origin has refused.
     refused: HashMap<NodeId, Set>,
-    /// The first of these refusals.
+    /// First of these refusals.
     refusal: Option<String>,
 }
 
-/// Work that fails where it panics: neither is the node taken for one that has arrived, nor does the thread
-/// end that goes on with it.
+/// Work whose panic is a failure: the node is not recorded as sent, and the thread continues.
 struct Caught<F>(Pin<Box<F>>);
 
 const PANICKED: &str = "write-back has panicked: see the log";
@@ -116,18 +115,19 @@ const REFUSALS_LOGGED: usize = 100;
 pub(super) const WAITS: &str = "what it replaces, or is to become, is not there yet";
 
 impl Round {
-    /// Brings all that differs now to the origin. A panic is a failure.
+    /// Sends all current differences to the origin. A panic is a failure.
     pub(super) fn run(shared: &Arc<Shared>, interrupt: &Interrupt, how: How) -> Outcome {
         let run = AssertUnwindSafe(|| Self::attempt(shared, interrupt, how));
         let panicked = Failure { reason: PANICKED.into(), ..Failure::default() };
         catch_unwind(run).unwrap_or(Outcome::Failed(panicked))
     }
 
+    /// Performs the phases of an attempt in order.
     fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, how: How) -> Outcome {
         if how.looks {
             let round = Self::new(shared, interrupt, Plan::default());
             round.look_at_all();
-            // Names that could not be looked up are left alone later: they hold up nothing else.
+            // Names that could not be looked up are left alone later, and delay nothing else.
             if let Some(failure) = lock(&round.found).failure(0).filter(|failure| failure.stuck.is_none()) {
                 return Outcome::Failed(failure);
             }
@@ -139,7 +139,7 @@ impl Round {
             return Outcome::Done(plan.change);
         }
         let round = Self::new(shared, interrupt, plan);
-        // What is found at the origin later is known to be ours.
+        // Once the plan is stable, new nodes found at the origin are recognised.
         if let Err(error) = tombolo_core::block_on(shared.journal.stable(ticket)) {
             round.fail(None, &error);
         } else {
@@ -173,7 +173,7 @@ impl Round {
         Arc::new(Self { shared, plan, window, interrupt, found })
     }
 
-    /// Begins with work for a node.
+    /// Begins work for a node.
     pub(super) fn start<F>(self: &Arc<Self>, id: NodeId, work: F)
     where
         F: Future<Output = Result<()>> + Send + 'static,
@@ -189,18 +189,19 @@ impl Round {
         });
     }
 
-    /// Records that work for a node has failed. A refused operation holds up nothing but what depends on it.
+    /// Records failed work for a node. A refused operation delays only changes that depend on it.
     pub(super) fn fail(&self, id: Option<NodeId>, error: &Error) {
         lock(&self.found).failed.extend(id);
         self.report(id, error);
     }
 
-    /// Records that an operation on a name of a node has failed: the rest of the node may arrive.
+    /// Records a failed operation on a name of a node. The rest of the node may arrive.
     pub(super) fn fail_name(&self, id: NodeId, error: &Error) {
         self.set_undone([id]);
         self.report(Some(id), error);
     }
 
+    /// Reports a failure: a refusal as such, others as the reason of the attempt's failure.
     fn report(&self, id: Option<NodeId>, error: &Error) {
         let error_text = with_causes(error);
         if let Some(id) = id.filter(|_| is_refusal(error)) {
@@ -216,6 +217,7 @@ impl Round {
         found.failure.get_or_insert(error_text);
     }
 
+    /// Reports a refused operation, in the log if it is new.
     fn report_refusal(&self, id: NodeId, error: &str) {
         let is_new =
             self.shared.control.state().stuck.as_ref().is_none_or(|stuck| !stuck.nodes.contains(&id));
@@ -235,14 +237,14 @@ impl Round {
         lock(&self.found).refused_operation.get_or_insert(refusal);
     }
 
-    /// Records that nodes wait for others that are not at the origin.
+    /// Records nodes that wait for others that are not at the origin.
     pub(super) fn wait_for_others(&self, ids: impl IntoIterator<Item = NodeId>) {
         let mut found = lock(&self.found);
         found.undone.extend(ids);
         found.consequence.get_or_insert_with(|| WAITS.into());
     }
 
-    /// Returns `true` if the directory of a new node could not be created: then neither is the node.
+    /// Returns `true` if the directory of a new node could not be created, and records that the node waits.
     pub(super) fn lacks_home(&self, chosen: &Chosen) -> bool {
         let home = chosen.home.as_ref().map(|(dir, _)| *dir);
         let lacks = home.is_some_and(|dir| self.has_failed(dir) && self.below(dir).is_err());
@@ -252,12 +254,12 @@ impl Round {
         lacks
     }
 
-    /// Nodes whose names are not all there yet.
+    /// Records nodes of which the origin lacks names.
     pub(super) fn set_undone(&self, ids: impl IntoIterator<Item = NodeId>) {
         lock(&self.found).undone.extend(ids);
     }
 
-    /// Something was found at the origin that was not known: a node of ours is for the next time.
+    /// Records nodes for another attempt, which is due as another writer's change was found.
     pub(super) fn put_off(&self, ids: impl IntoIterator<Item = NodeId>) {
         let mut found = lock(&self.found);
         found.has_conflicts = true;
@@ -273,22 +275,22 @@ impl Round {
         found.failed.contains(&id) || found.undone.contains(&id)
     }
 
-    /// Returns the nodes that have failed so far.
+    /// Returns the nodes of which something has failed.
     pub(super) fn failed(&self) -> HashSet<NodeId> {
         lock(&self.found).all_failed()
     }
 
-    /// Returns `true` if the attributes of a directory can be sent, whatever becomes of its names.
+    /// Returns `true` if the attributes of a directory can be sent, even if its names cannot.
     pub(super) fn takes_attributes(&self, id: NodeId) -> bool {
         !lock(&self.found).failed.contains(&id) && self.below(id).is_ok()
     }
 
-    /// What a node is at the origin since its last change there; `None`: it is to be looked at.
+    /// Sets the version of a node at the origin after its last change; `None` if to be fetched.
     pub(super) fn set_version(&self, id: NodeId, version: Option<WeakAttr>) {
         lock(&self.found).versions.insert(id, version);
     }
 
-    /// The origin has refused these attributes of a node, which were asked for.
+    /// Records requested attributes that the origin has refused.
     pub(super) fn set_refused(&self, id: NodeId, refused: Set) {
         if !refused.is_empty() {
             lock(&self.found).refused.insert(id, refused);
@@ -299,29 +301,29 @@ impl Round {
         lock(&self.found).refusal.get_or_insert(refusal);
     }
 
-    /// Its data and attributes are at the origin.
+    /// Records that the data and attributes of a node are at the origin.
     pub(super) fn set_sent(&self, id: NodeId, version: Option<WeakAttr>) {
         lock(&self.found).sent.insert(id);
         self.set_version(id, version);
     }
 
-    /// What a node is there now that has arrived, if that is known.
+    /// Returns the version at the origin of a node that has arrived, if known.
     pub(super) fn version_of(&self, id: NodeId) -> Option<WeakAttr> {
         let found = lock(&self.found);
         let has_arrived = found.sent.contains(&id) && !found.failed.contains(&id);
         found.versions.get(&id).copied().flatten().filter(|_| has_arrived)
     }
 
-    /// It is not known whether an operation has changed these names.
-    pub(super) fn set_doubtful(&self, keys: impl IntoIterator<Item = Key>) {
-        lock(&self.found).doubtful.extend(keys);
+    /// Records names that a failed operation may have changed.
+    pub(super) fn set_in_doubt(&self, keys: impl IntoIterator<Item = Key>) {
+        lock(&self.found).in_doubt.extend(keys);
     }
 
-    pub(super) fn is_doubtful_in(&self, dir: NodeId) -> bool {
-        lock(&self.found).doubtful.iter().any(|key| key.0 == dir)
+    pub(super) fn has_names_in_doubt(&self, dir: NodeId) -> bool {
+        lock(&self.found).in_doubt.iter().any(|key| key.0 == dir)
     }
 
-    /// Names were changed in a directory.
+    /// Records a directory whose entries were changed.
     pub(super) fn set_changed(&self, dir: NodeId) {
         lock(&self.found).changed.insert(dir);
     }
@@ -338,12 +340,12 @@ impl Round {
         Ctx { identity, interrupt: self.interrupt.clone(), ..Ctx::root(SESSION) }
     }
 
-    /// The number below of a node that is there.
+    /// Returns the number below of a node at the origin.
     pub(super) fn below(&self, id: NodeId) -> Result<NodeId> {
         self.shared.tree().below(id).ok_or(Error::Stale)
     }
 
-    /// Does work in the name of the first of these users that may.
+    /// Performs work as the first of these users who may.
     pub(super) async fn by_first<T>(
         &self,
         users: &[Identity],
@@ -363,18 +365,18 @@ impl Round {
         Err(refused)
     }
 
-    /// Remembers that a node was made in the name of its owner.
+    /// Records a node that was created as its owner.
     pub(super) fn set_made_by_owner(&self, id: NodeId) {
         lock(&self.found).made_by_owner.insert(id);
     }
 
-    /// Returns whether this attempt has made a node in the name of its owner.
+    /// Returns `true` if this attempt has created a node as its owner.
     pub(super) fn is_made_by_owner(&self, id: NodeId) -> bool {
         lock(&self.found).made_by_owner.contains(&id)
     }
 
-    /// What was made has its number on the disk before it gets its name: under the one that was written down
-    /// it is not found any more then.
+    /// Makes the numbers of created nodes stable before their final names, as they are not found under the
+    /// recorded names afterwards.
     fn keep_numbers(&self) {
         if self.is_over() || self.plan.nodes.values().all(|chosen| chosen.home.is_none()) {
             return;
@@ -384,7 +386,7 @@ impl Round {
         }
     }
 
-    /// What is not known yet of what nodes are at the origin now.
+    /// Queries the versions of changed nodes that are still unknown.
     fn look_at_versions(self: &Arc<Self>) {
         let mut unknown: Vec<NodeId> = {
             let found = lock(&self.found);
@@ -392,7 +394,7 @@ impl Round {
         };
         {
             let tree = self.shared.tree();
-            // What has no name is not there any more, unless it is open.
+            // Nodes without a name are gone, unless they are open.
             let is_over = |id| tree.is_unnamed(id) && !tree.open.contains_key(&id);
             unknown.retain(|id| tree.nodes.contains_key(id) && !is_over(*id));
         }
@@ -403,7 +405,7 @@ impl Round {
                 let cx = round.cx(Identity::ROOT);
                 match round.shared.below.getattr(&cx, below, None).resolve().await {
                     Ok(attr) => round.set_version(id, Some(WeakAttr::from(&attr))),
-                    // It had no other name.
+                    // The node had no other name.
                     Err(Error::Stale | Error::NotFound) => {}
                     Err(error) => return Err(error),
                 }
@@ -413,7 +415,7 @@ impl Round {
         self.window.wait();
     }
 
-    /// What is at the origin differs no more.
+    /// Removes the differences that have arrived.
     fn settle(&self) {
         let found = lock(&self.found);
         self.shared.note(|tree| {
@@ -434,7 +436,7 @@ impl Round {
                     node.version = *version;
                 }
             }
-            for key in self.plan.names.keys().filter(|key| !found.doubtful.contains(key)) {
+            for key in self.plan.names.keys().filter(|key| !found.in_doubt.contains(key)) {
                 tree.set_doubt(key.0, &key.1, false);
             }
             tree.bury_gone();
@@ -455,7 +457,7 @@ impl Round {
 }
 
 impl Found {
-    /// Returns `true` if a requested mode or owner has arrived while something was refused.
+    /// Returns `true` if a requested mode or owner has arrived and something was refused.
     fn may_permit(&self, plan: &Plan) -> bool {
         let permits = |chosen: &Arc<Chosen>| {
             let refused = self.refused.get(&chosen.id).copied().unwrap_or_default();
@@ -490,7 +492,8 @@ impl<F: Future<Output = Result<()>>> Future for Caught<F> {
     }
 }
 
-/// Takes in that a node is at the origin, but for what that has refused; or that it is not.
+/// Removes the differences of a node that has arrived except for `refused`, or, if that is `None`, retains
+/// them.
 fn settle(tree: &mut Tree, chosen: &Chosen, refused: Option<Set>) {
     let Some(node) = tree.node_mut(chosen.id) else { return };
     node.is_sent = false;
@@ -500,7 +503,7 @@ fn settle(tree: &mut Tree, chosen: &Chosen, refused: Option<Set>) {
         node.thaw();
         return;
     };
-    // What was changed since is for the next time.
+    // Later changes are sent next time.
     node.refused = refused - node.set;
     node.set |= refused;
     node.implied &= node.set;
@@ -520,7 +523,7 @@ fn with_causes(error: &Error) -> String {
     text
 }
 
-/// Nothing else would be answered now.
+/// Returns `true` if the origin would answer no other request now either.
 fn is_away(error: &Error) -> bool {
     matches!(error, Error::Disconnected | Error::TimedOut | Error::Interrupted)
 }

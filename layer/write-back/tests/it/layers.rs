@@ -78,7 +78,7 @@ fn writes_during_refused_attempts_use_few_data_files() {
 }
 
 #[test]
-fn write_during_a_late_conflict_is_kept_in_the_copy() {
+fn write_during_late_conflict_is_kept_in_copy() {
     let growing = Growing::new();
     (0..10).for_each(|round| growing.write(round * 200, true, true));
     let direct = &growing.origin.direct;

@@ -5,9 +5,6 @@ use std::path::{Path, PathBuf};
 
 use tombolo_architecture::{Comment, Documents, comments_of, sources, workspace_root};
 
-/// Folders that have not been revised yet. The list only shrinks.
-const UNREVISED: &[&str] = &["layer/write-back/src/origin"];
-
 /// Longest line with a comment, in columns.
 const COLUMNS_MAX: usize = 110;
 
@@ -34,21 +31,20 @@ const NO_NOUNS: &[&str] = &[
 /// Words of a private sense, in names and in prose.
 const METAPHORS: &[&str] = &["doubtful", "manners", "twins", "wishes", "young"];
 
-fn revised_sources() -> Vec<PathBuf> {
+fn all_sources() -> Vec<PathBuf> {
     let root = workspace_root();
-    let excluded: Vec<PathBuf> =
-        UNREVISED.iter().chain(&[".cache"]).map(|folder| root.join(folder)).collect();
+    let downloads = root.join(".cache");
     let all = sources(&root).expect("readable sources");
-    all.into_iter().filter(|path| !excluded.iter().any(|folder| path.starts_with(folder))).collect()
+    all.into_iter().filter(|path| !path.starts_with(&downloads)).collect()
 }
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns the comments of all revised sources, with their places.
-fn revised_comments() -> Vec<(String, Comment)> {
-    let files = revised_sources();
+/// Returns the comments of all sources, with their places.
+fn all_comments() -> Vec<(String, Comment)> {
+    let files = all_sources();
     let place = |path: &Path, comment: &Comment| format!("{}:{}", path.display(), comment.line);
     let of = |path: &PathBuf| {
         let comments = comments_of(&read(path));
@@ -66,7 +62,7 @@ fn expect_few(faults: &[String], all: usize, per_mille: usize) {
 fn function_comments_begin_with_a_verb() {
     let verbs: BTreeSet<&str> = include_str!("verbs.txt").split_whitespace().collect();
     assert!(verbs.len() <= 250, "{} verbs: use one of those that are listed", verbs.len());
-    let comments = revised_comments();
+    let comments = all_comments();
     let functions: Vec<_> = comments.iter().filter(|(_, it)| it.documents == Documents::Function).collect();
     let is_fault = |comment: &Comment| !verbs.contains(comment.first_word());
     let faults: Vec<_> = functions
@@ -79,7 +75,7 @@ fn function_comments_begin_with_a_verb() {
 
 #[test]
 fn type_comments_begin_with_a_noun() {
-    let comments = revised_comments();
+    let comments = all_comments();
     let nouns: Vec<_> = comments
         .iter()
         .filter(|(_, it)| matches!(it.documents, Documents::Type | Documents::Enclosing))
@@ -94,7 +90,7 @@ fn type_comments_begin_with_a_noun() {
 
 #[test]
 fn sentences_name_their_subject() {
-    let comments = revised_comments();
+    let comments = all_comments();
     let sentences: Vec<(&str, &str)> = comments
         .iter()
         .flat_map(|(place, comment)| comment.text.split(". ").map(move |sentence| (place.as_str(), sentence)))
@@ -111,7 +107,7 @@ fn sentences_name_their_subject() {
 #[test]
 fn words_have_the_sense_of_the_field() {
     let mut faults = Vec::new();
-    for path in revised_sources() {
+    for path in all_sources() {
         if path.ends_with(file!().rsplit('/').next().expect("a name")) {
             continue;
         }
@@ -129,7 +125,7 @@ fn words_have_the_sense_of_the_field() {
 #[test]
 fn comments_fit_their_columns() {
     let mut faults = Vec::new();
-    for path in revised_sources() {
+    for path in all_sources() {
         for (number, line) in read(&path).lines().enumerate() {
             // A URL cannot be broken.
             if line.trim_start().starts_with("//")
@@ -146,7 +142,7 @@ fn comments_fit_their_columns() {
 #[test]
 fn test_names_are_short() {
     let mut faults = Vec::new();
-    for path in revised_sources() {
+    for path in all_sources() {
         let text = read(&path);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         for pair in lines.windows(2).filter(|pair| pair[0] == "#[test]") {
