@@ -153,6 +153,48 @@ fn detached_session_keeps_unsent_changes() {
 }
 
 #[test]
+fn proxy_end_flushes_each_session_and_reports_first_failure() {
+    let (Some(far), Some(mut absent)) = (Far::new(), Far::new()) else { return };
+    let url = far.url("?retry=1&soft");
+    let words = ["proxy", &url, "--cache", "cache", "--control", "proxy.sock", "--nfs", "127.0.0.1:0"];
+    let mut command = far.place.0.tombolo(&words);
+    let errors = far.place.0.path("errors");
+    command.stderr(fs::File::create(&errors).expect("create"));
+    let mut proxy = far.place.0.started(command, "ready control");
+    let sessions = [("first", "mnt"), ("second", "mnt-2"), ("third", "mnt-3")];
+    for (name, mount) in sessions {
+        let origin = if name == "second" { &far } else { &absent };
+        fs::create_dir_all(far.place.0.path(mount)).expect("mkdir");
+        let url = origin.url("?soft&timeo=20&retrans=1");
+        let options = "--mode write-back --contract exclusive --no-lease --fuse";
+        far.sessions(&format!("create {name} {url} {options} {mount}")).succeeded();
+        fs::read_dir(far.place.0.path(mount)).expect("list").for_each(drop);
+    }
+    absent.stop_origin();
+    for (name, mount) in sessions {
+        fs::write(far.place.0.path(mount).join(name), name).expect("write");
+    }
+    proxy.signal("TERM");
+    assert_eq!(proxy.wait().code(), Some(1));
+    assert_eq!(fs::read_to_string(far.tree("second")).expect("read"), "second");
+    let said = fs::read_to_string(errors).expect("read");
+    for name in ["first", "third"] {
+        assert!(said.contains(&format!("cannot send all changes of /{name} to the origin")), "{said}");
+    }
+    let reported: Vec<&str> = said.lines().filter(|line| line.starts_with("tombolo: ")).collect();
+    assert!(matches!(reported[..], [one] if one.contains("/first")), "{said}");
+
+    absent.start_origin();
+    let proxy = far.proxy_of_sessions();
+    for name in ["first", "third"] {
+        until("the session is back", || far.listed().contains(&format!("{name} running")));
+        far.sessions(&format!("flush {name}")).succeeded();
+        assert_eq!(fs::read_to_string(absent.tree(name)).expect("read"), name);
+    }
+    proxy.stop();
+}
+
+#[test]
 fn session_with_absent_origin_is_retried_in_background() {
     let Some(far) = Far::new() else { return };
     let serve = |address: &str| {

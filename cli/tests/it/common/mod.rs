@@ -265,7 +265,7 @@ impl MountPlace {
 
 impl Drop for MountPlace {
     fn drop(&mut self) {
-        for name in ["mnt", "mnt-2"] {
+        for name in ["mnt", "mnt-2", "mnt-3"] {
             self.take_away(&self.0.path(name));
         }
     }
