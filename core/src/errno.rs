@@ -16,7 +16,8 @@ impl From<Errno> for Error {
             Errno::ISDIR => Self::IsDirectory,
             Errno::NOTEMPTY => Self::NotEmpty,
             Errno::XDEV => Self::CrossDevice,
-            Errno::INVAL => Self::InvalidArgument,
+            // EILSEQ: a name in an encoding that the file system cannot store.
+            Errno::INVAL | Errno::ILSEQ => Self::InvalidArgument,
             Errno::NAMETOOLONG => Self::NameTooLong,
             Errno::LOOP => Self::SymlinkLoop,
             Errno::MLINK => Self::TooManyLinks,
@@ -59,5 +60,10 @@ mod tests {
         let Error::Io { source: Some(source) } = error else { panic!("{error:?}") };
         assert!(source.to_string().contains("121"), "{source}");
         assert!(matches!(Error::from(Errno::IO), Error::Io { .. }));
+    }
+
+    #[test]
+    fn name_in_a_wrong_encoding_is_an_invalid_argument() {
+        assert!(matches!(Error::from(Errno::ILSEQ), Error::InvalidArgument));
     }
 }
