@@ -238,10 +238,11 @@ impl Tree {
     /// sent.
     pub(crate) fn bury_gone(&mut self) {
         let gone: Vec<_> = self.dirty.iter().copied().filter(|id| self.is_unnamed(*id)).collect();
-        if gone.is_empty() {
+        let places = self.names.values().flat_map(BTreeMap::values);
+        // A name in doubt may lead to one of them.
+        if gone.is_empty() || places.clone().any(|place| place.is_in_doubt) {
             return;
         }
-        let places = self.names.values().flat_map(BTreeMap::values);
         let named: HashSet<NodeId> =
             places.filter_map(|place| place.before).map(|target| target.node).collect();
         for id in gone {

@@ -151,3 +151,30 @@ fn a_file_takes_the_names_of_two_others() {
     assert_eq!(origin.direct.get("b").expect("a file"), b"new");
     assert_eq!(tree(&origin.direct, true), tree(&proxy.session, true));
 }
+
+#[test]
+fn file_removed_with_rename_in_doubt_stays_removed() {
+    let (trouble, origin) = troubled();
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"file").expect("a file");
+    let (direct, failure) = (origin.direct.clone(), || Some(Error::io("trouble")));
+    trouble.once(Op::Rename, move || {
+        let all = crate::shown::names(&direct, tombolo_core::fs::NodeId::ROOT);
+        direct.rename(&all[0], "file", RenameFlags::empty()).expect("performed, but not answered");
+        failure()
+    });
+    proxy.write_back.flush().expect_err("it is not known whether it was performed");
+    proxy.session.unlink("file").expect("removed");
+    // The temporary name is looked up, and the other one cannot be.
+    let next = trouble.clone();
+    trouble.once(Op::Lookup, move || {
+        next.once(Op::Lookup, failure);
+        None
+    });
+    proxy.write_back.flush().expect_err("a look-up has failed");
+    drop(proxy);
+    let proxy = origin.proxy();
+    flush(&proxy);
+    assert!(proxy.session.find("file").is_err() && origin.direct.find("file").is_err());
+    assert_eq!(proxy.write_back.status().conflicts, 0);
+}
