@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::task::{Poll, Waker};
 
 use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
-use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_core::{Answer, Ctx, Error, Stability};
 use tombolo_mem::{Sink, Source};
 
 /// A disk that can be replaced by others of its length.
@@ -231,7 +231,7 @@ impl Switch {
     ///
     /// # Errors
     /// [`Busy`] while a change or a flush is in progress: the disk is not replaced then.
-    pub fn replace(&self, disk: Arc<dyn BlockDevice>) -> std::result::Result<(), Busy> {
+    pub fn replace(&self, disk: Arc<dyn BlockDevice>) -> Result<(), Busy> {
         // Requests count themselves under this lock.
         let mut now = self.0.present_mut();
         if now.is_held || self.0.under_way.load(Ordering::Acquire) > 0 {
