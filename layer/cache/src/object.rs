@@ -258,9 +258,9 @@ impl Object {
         Attr { fileid: self.id.0, generation: 0, volatile: false, ..*attr }
     }
 
-    /// Stores attributes from an answer to a request made at `asked`. Returns `false` if they are of another
-    /// file, or of another version while this one is [held](crate::backing), which clients see as another
-    /// file.
+    /// Stores attributes from an answer to a request made at `asked`, unless the stored ones are newer.
+    /// Returns `false` if they belong to another file, or to another version while this one is
+    /// [held](crate::backing): clients see that version as another file.
     pub(crate) fn learn(&self, attr: &Attr, asked: Instant, contract: Contract) -> bool {
         let mut state = self.state();
         if (attr.fileid, attr.fsid, attr.file_type) != (state.attr.fileid, state.attr.fsid, self.file_type) {

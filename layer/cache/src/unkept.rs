@@ -83,7 +83,7 @@ impl State {
         self.has_unkept() && self.unkept.as_ref().is_some_and(|unkept| unkept.from == Cookie::START)
     }
 
-    /// Returns the position of the last name listed from the cache.
+    /// Returns the highest position listed from the cache; `u64::MAX` unless the origin lists the others.
     pub(crate) fn last_kept_place(&self) -> u64 {
         let unkept = self.unkept.as_ref().filter(|_| self.has_unkept());
         unkept.map_or(u64::MAX, |unkept| unkept.last_kept)

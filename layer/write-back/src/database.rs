@@ -1,4 +1,4 @@
-//! The database of the journal: its tables, and the writing and reading of groups.
+//! The database of the journal: its tables, the writing of groups of changes, and the reading at the start.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -46,8 +46,8 @@ impl View {
         Ok(change)
     }
 
-    /// Discards the written data of a file without a name, committed or not. If the caller is interrupted,
-    /// this continues in the background.
+    /// Discards the data written to a file without a name that are not on stable storage yet. If the caller
+    /// is interrupted, this continues in the background.
     async fn drop_data(&self, node: &Arc<Node>) {
         if !node.data.is_dirty() {
             return;

@@ -24,6 +24,7 @@ const MANY_CPU: &str = "GETATTR, 32 outstanding: server CPU";
 const OUTSTANDING: u32 = 32;
 const MANY_VARIANTS: [Variant; 2] =
     [("two cores", Wait::Sleep, Placement::TwoCores), ("server unpinned", Wait::Sleep, Placement::Free)];
+/// Aim of the throughput with many outstanding calls, as a multiple of the best peer's.
 const MANY_TARGET: f64 = 1.8;
 /// Target: at most 0.35 times the peer's processor time.
 const CPU_TARGET: f64 = 2.86;

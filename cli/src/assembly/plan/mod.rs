@@ -168,8 +168,8 @@ impl Plan {
         })
     }
 
-    /// Returns `true` if sessions can be added at run time. A server that exits when its own exports are
-    /// unused would exit under them.
+    /// Returns `true` if sessions can be added at run time. A strict sandbox opens no further origins, and a
+    /// server that exits when its own exports are unused would exit under them.
     pub fn takes_sessions(&self) -> bool {
         self.cache.is_some() && self.sandbox != Strictness::Strict && self.end_when_unused.is_none()
     }

@@ -148,7 +148,7 @@ async fn write_at_once(target: &CallTarget, how: &Write, data: &Source) -> Resul
     }
     let written = match write_through(target, &opening, &Write { by_owner, ..*how }, data.clone()).await {
         Err(Error::WouldBlock) if by_owner => return Ok(None),
-        // The general path determines the state of the file and drops it.
+        // The general path queries the file's state and, if the file is gone, drops its node.
         Err(Error::Stale) => return Ok(None),
         written => written?,
     };

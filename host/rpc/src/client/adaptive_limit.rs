@@ -70,7 +70,8 @@ enum Phase {
 /// A period with a constant limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// Number of answers still expected to calls that were made under the previous limit.
+    /// Number of answers to skip: of calls that may have been made under the previous limit. The larger of
+    /// both limits, so that none of them is counted.
     earlier: u32,
     since: Option<Instant>,
     answers: u32,

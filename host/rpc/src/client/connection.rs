@@ -33,7 +33,8 @@ pub(super) struct Connection {
     /// Number of unanswered calls, and bytes that they send and request.
     pub(super) calls: usize,
     pub(super) bytes: usize,
-    /// Number of those with a long receive buffer.
+    /// Number of those with a receive buffer of at least
+    /// `LONG_BUFFER_BYTES`: their replies are data.
     pub(super) long_buffers: usize,
     /// Time of the last sign of life: data were received, or the socket accepted data again after it was
     /// full.

@@ -62,7 +62,7 @@ pub(super) struct Request {
     pub(super) data: Option<Source>,
     pub(super) receive_buffer: Option<ReceiveBuffer>,
     pub(super) interrupt: Interrupt,
-    /// Size of the reply buffer for the part beyond the frame.
+    /// Size of the reply buffer for the part beyond the frame, the fixed buffer of the request's id.
     pub(super) buffer_bytes: usize,
 }
 

@@ -39,7 +39,7 @@ pub(super) struct State {
     /// Opened on use; the number of open files is limited.
     file: Mutex<Option<Arc<File>>>,
     blocks: Mutex<Blocks>,
-    /// The version is gone: the last user removes the file.
+    /// The data are outdated or evicted: the last user removes the file.
     is_doomed: AtomicBool,
     /// Fetched too soon after a change to be reused after a restart, so not yet recorded.
     is_recent: AtomicBool,
@@ -291,7 +291,7 @@ impl DataFile {
         self.0.is_for_this_life.store(true, Ordering::Relaxed);
     }
 
-    /// Marks the version as gone: the last user removes the file.
+    /// Marks the data as outdated or evicted: the last user removes the file.
     pub(crate) fn doom(&self) {
         self.0.doom();
     }
@@ -432,7 +432,7 @@ impl State {
         self.blocks().chunks.values_mut().for_each(|chunk| chunk.is_dirty = true);
     }
 
-    /// Withdraws the data from look-ups, though their row may still exist.
+    /// Removes the data from the table of stored data, though their row may still exist.
     pub(super) fn doom(&self) {
         self.is_doomed.store(true, Ordering::Relaxed);
         self.shared.forget_data(self.id, self.generation);

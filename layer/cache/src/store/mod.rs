@@ -473,7 +473,7 @@ impl Shared {
         lock(&self.eviction).shrink(id, generation, bytes);
     }
 
-    /// Withdraws data from look-ups.
+    /// Removes data from the table of stored data, so that they are not found any more.
     fn forget_data(&self, id: ObjectId, generation: u64) {
         lock(&self.eviction).remove(id, generation);
     }

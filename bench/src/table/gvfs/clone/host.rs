@@ -74,7 +74,7 @@ impl<'a> Host<'a> {
         command
     }
 
-    /// Returns the network option for another guest, and the address of its service.
+    /// Counts another guest, and returns its network option and the address of its service.
     pub fn port(&self) -> (String, SocketAddr) {
         let port = FIRST_PORT + self.clones.get();
         self.clones.set(self.clones.get() + 1);
@@ -82,7 +82,8 @@ impl<'a> Host<'a> {
         (format!("user,hostfwd=tcp:{address}-:80"), address)
     }
 
-    /// Waits for the service with this name, in the host's network.
+    /// Starts a process in the host's network that waits until the service with this name (`-`: with any)
+    /// answers.
     pub fn answer(&self, address: SocketAddr, name: &str) -> Result<Child> {
         let mut command = self.command(this_program()?);
         command.arg("answer").arg(address.to_string()).args([name, &PATIENCE.as_secs().to_string()]);
