@@ -1,6 +1,7 @@
 //! Creation of new nodes, and sending of files' changes.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tombolo_core::fs::{
     Attr, Create, Entry, Exclusive, File, FileType, Mode, NewMode, NodeId, OpenFlags, SetAttr, WeakAttr,
@@ -17,6 +18,13 @@ pub(super) struct OpenBelow {
     pub file: File,
     pub attr: Attr,
     pub cx: Ctx,
+}
+
+impl Chosen {
+    /// Returns `true` if the data at the origin are another writer's.
+    fn is_theirs(&self, attr: &Attr) -> bool {
+        self.version.is_some_and(|version| !is_same_data(&version, attr))
+    }
 }
 
 impl Round {
@@ -85,8 +93,9 @@ impl Round {
         };
         let open = match open {
             None if chosen.layers.is_empty() => None,
-            None => match self.open_permitted(chosen, below).await {
-                Ok(open) => Some(open),
+            None => match self.open_permitted(chosen, below, met_in).await {
+                Ok(Some(open)) => Some(open),
+                Ok(None) => return Ok(()),
                 // Another writer has removed the file.
                 Err(Error::Stale | Error::NotFound) => return self.keep_ours(chosen, None, met_in).await,
                 Err(error) => return Err(error),
@@ -98,7 +107,7 @@ impl Round {
         } else if let Some(open) = &open
             && chosen.home.is_none()
         {
-            let is_theirs = chosen.version.is_some_and(|version| !is_same_data(&version, &open.attr));
+            let is_theirs = chosen.is_theirs(&open.attr);
             let kept = match open.attr.nlink {
                 // Another writer has removed the file.
                 0 => self.keep_ours(chosen, None, met_in).await,
@@ -145,18 +154,28 @@ impl Round {
     }
 
     /// Opens a file for writing. If that is refused, sets its requested mode, which may permit it, and tries
-    /// again.
-    async fn open_permitted(&self, chosen: &Chosen, below: NodeId) -> Result<OpenBelow> {
+    /// again; or returns `None` if another writer's version was found, and both are kept.
+    async fn open_permitted(
+        &self,
+        chosen: &Chosen,
+        below: NodeId,
+        met_in: Option<NodeId>,
+    ) -> Result<Option<OpenBelow>> {
         match self.open_to_write(chosen, below).await {
             Err(error) if is_refusal(&error) && chosen.set.contains(Set::MODE) => {
-                self.begin_change(chosen).await?;
+                let cx = Ctx { fetched_since: Some(Instant::now()), ..self.cx(Identity::ROOT) };
+                let attr = self.shared.below.getattr(&cx, below, None).resolve().await?;
+                if chosen.is_theirs(&attr) {
+                    return self.keep_ours(chosen, Some(attr), met_in).await.map(|()| None);
+                }
+                // The recorded version stays, as a mode changes neither size nor mtime.
                 let owner = Identity { uid: chosen.attr.uid, gid: chosen.attr.gid, groups: None };
                 let users = [chosen.user.clone(), owner, Identity::ROOT];
                 let set = SetAttr { mode: Some(chosen.attr.mode), ..SetAttr::default() };
                 self.by_first(&users, |cx| self.shared.below.setattr(cx, below, None, &set)).await?;
-                self.open_to_write(chosen, below).await
+                self.open_to_write(chosen, below).await.map(Some)
             }
-            opened => opened,
+            opened => opened.map(Some),
         }
     }
 

@@ -316,6 +316,39 @@ fn writers_fail_once_only_refused_data_occupy_the_space() {
     proxy.write_back.flush().expect("all is there");
 }
 
+#[test]
+fn refused_opening_hides_no_conflict() {
+    for is_changed_first in [true, false] {
+        let (origin, refusing) = refusing(Op::Open);
+        refusing.1.store(false, Ordering::Relaxed);
+        origin.direct.put("file", b"before").expect("written");
+        let proxy = origin.proxy();
+        let at = &proxy.session;
+        at.put("file", b"ours").expect("written");
+        let set = SetAttr { mode: Some(Mode::new(0o600)), ..SetAttr::default() };
+        let node = at.find("file").expect("there").node;
+        at.fs.setattr(&at.cx, node, None, &set).wait().expect("answered");
+        let theirs = || origin.direct.put("file", b"theirs!").expect("another's");
+        if is_changed_first {
+            theirs();
+        }
+        refusing.1.store(true, Ordering::Relaxed);
+        assert_eq!(proxy.write_back.flush().is_ok(), is_changed_first);
+        if !is_changed_first {
+            theirs();
+            refusing.1.store(false, Ordering::Relaxed);
+            proxy.write_back.flush().expect("now it is allowed");
+        }
+        assert_eq!(proxy.write_back.status().conflicts, 1);
+        assert_eq!(origin.direct.get("file").expect("there"), b"theirs!");
+        let mode = origin.direct.find("file").expect("there").attr.mode;
+        assert_eq!(mode, Mode::new(if is_changed_first { 0o644 } else { 0o600 }));
+        let all = root_names(&origin.direct);
+        let copy = all.iter().find(|name| name.contains(".conflict-")).expect("a conflict copy");
+        assert_eq!(origin.direct.get(copy).expect("ours"), b"ours");
+    }
+}
+
 /// An origin that refuses changes at random, and look-ups as well.
 struct Moody {
     /// Of 1,000 calls so many are refused.
