@@ -414,6 +414,11 @@ impl Tree {
         self.nodes.get_mut(&id)?.layers.last_mut()
     }
 
+    /// Returns the top data file of a file.
+    pub(crate) fn top_file(&self, id: NodeId) -> Option<&Arc<DataFile>> {
+        Some(&self.nodes.get(&id)?.layers.last()?.file)
+    }
+
     /// Records data written to a file of the local disk; `journaled` go to the journal, too.
     pub(crate) fn wrote(
         &mut self,

@@ -60,6 +60,10 @@ impl View {
             self.to_disk(data.clone(), offset, from.clone()).await?;
             let journaled = (from.len() <= JOURNALED_BYTES_MAX).then(|| (offset, from.to_vec(from.len())));
             let (change, ticket) = self.shared().change(|tree| {
+                // A conflict found meanwhile has moved the data to a copy.
+                if tree.top_file(id).is_none_or(|top| top.generation != data.generation) {
+                    return Ok(None);
+                }
                 let before = tree.touch(id, &attr).attr;
                 if appends && before.size != offset {
                     return Ok(None);

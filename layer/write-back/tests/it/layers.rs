@@ -91,3 +91,35 @@ fn write_during_late_conflict_is_kept_in_copy() {
     let (copied, expected) = (direct.get(copy).expect("there"), growing.expected.lock().expect("a lock"));
     assert_eq!((&copied[..2000], &copied[7000..7150]), (&expected[..2000], &expected[7000..7150]));
 }
+
+#[test]
+fn write_during_a_conflict_is_kept() {
+    const LEN: usize = 64 << 20;
+    let trouble = Trouble::new(0);
+    let origin = Origin::with(|memory| trouble.over(memory));
+    origin.direct.put("file", b"before").expect("written");
+    let proxy = origin.proxy();
+    let file = proxy.session.open("file").expect("opened");
+    proxy.session.write(file, 0, b"ours").expect("written");
+    origin.direct.put("file", b"theirs!").expect("written by another");
+    let (session, (ended, written)) = (proxy.session.clone(), std::sync::mpsc::channel());
+    let files = origin.path("write-back/data");
+    trouble.once(Op::Getattr, move || {
+        let writer = std::thread::spawn(move || session.write(file, 100, &vec![7; LEN]));
+        ended.send(writer).expect("received");
+        // The conflict is found while the data are being written.
+        let is_begun = |file: std::fs::DirEntry| file.metadata().is_ok_and(|told| told.len() > 1000);
+        while !std::fs::read_dir(&files).expect("list").flatten().any(is_begun) {
+            std::thread::yield_now();
+        }
+        None
+    });
+    proxy.write_back.flush().expect("both are kept");
+    written.recv().expect("sent").join().expect("no panic").expect("written");
+    assert_eq!(proxy.write_back.status().conflicts, 1);
+    let session = &proxy.session;
+    let is_there = |path: &str| session.get(path).expect("there").get(100..) == Some(&vec![7; LEN][..]);
+    let all = names(session, NodeId::ROOT);
+    assert!(all.iter().any(|name| is_there(name)), "{all:?}");
+    session.close(file);
+}
