@@ -96,8 +96,13 @@ impl Round {
 
     async fn look(&self, key: &Key) -> Result<Option<Entry>> {
         let (fs, below, since) = (&self.shared.below, self.below(key.0)?, Some(Instant::now()));
-        let place = self.shared.tree().place(key.0, &key.1).cloned();
-        let was_there = place.as_ref().is_some_and(|place| place.before.is_some());
+        let (place, was_there) = {
+            let tree = self.shared.tree();
+            let place = tree.place(key.0, &key.1).cloned();
+            let before = place.as_ref().and_then(|place| place.before);
+            // The place of a node to be created is recorded before.
+            (place, before.is_some_and(|before| tree.below(before.node).is_some()))
+        };
         let user = place.map(|place| place.user);
         // A squashed superuser may lack the user's search permission.
         let users = [Identity::ROOT, user.unwrap_or(Identity::ROOT)];

@@ -319,6 +319,35 @@ fn file_moved_out_of_a_refused_directory_arrives() {
     }
 }
 
+#[test]
+fn new_file_with_refused_name_in_new_directory_arrives() {
+    for error in [|| Error::InvalidArgument, || Error::NameTooLong, (|| Error::NotPermitted) as fn() -> _] {
+        let (origin, is_picky) = picky(error);
+        is_picky.store(true, Ordering::Relaxed);
+        let proxy = origin.proxy();
+        let at = &proxy.session;
+        at.mkdir("new").expect("made");
+        for file in ["new/l:inked", "new/m:oved", "new/r:emoved"] {
+            at.put(file, file.as_bytes()).expect("written");
+        }
+        for _ in 0..2 {
+            flush_refused(&proxy);
+        }
+        at.link("new/l:inked", "new/good").expect("linked");
+        rename(at, "new/m:oved", "new/moved");
+        at.unlink("new/r:emoved").expect("removed");
+        flush_refused(&proxy);
+        assert_eq!(origin.direct.get("new/good").expect("there"), b"new/l:inked");
+        assert_eq!(origin.direct.get("new/moved").expect("there"), b"new/m:oved");
+        assert_eq!(proxy.write_back.status().refused, 1);
+        at.unlink("new/l:inked").expect("removed");
+        flush_all(&proxy, &origin);
+        let mut all = names(&origin.direct, origin.direct.find("new").expect("there").node);
+        all.sort();
+        assert_eq!(all, ["good", "moved"]);
+    }
+}
+
 /// Returns an origin that squashes the superuser, with a session of its proxy for user 7.
 fn squashing() -> (Origin, Proxy, Session) {
     let squashes = |inner: Arc<dyn Export>| {
