@@ -110,9 +110,11 @@ pub(crate) struct ControlState {
 }
 
 /// Changes that only wait for what the origin has refused.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Stuck {
-    pub nodes: Arc<HashSet<NodeId>>,
+    pub nodes: HashSet<NodeId>,
+    /// Those whose data could not be sent.
+    pub unsent: Arc<HashSet<NodeId>>,
     /// Latest possible time of the oldest of these changes.
     pub first: Instant,
     /// End of the attempt that met the refusal.
@@ -251,9 +253,12 @@ impl Shared {
                 if has_room || !self.tree().brings_data(|_| true) {
                     return Ok(());
                 }
-                let stuck = self.control.state().stuck.clone();
-                let stuck = stuck.filter(|stuck| stuck.ended.elapsed() < REFUSAL_LASTS);
-                if stuck.is_some_and(|stuck| !self.tree().brings_data(|id| !stuck.nodes.contains(&id))) {
+                let unsent = {
+                    let state = self.control.state();
+                    let stuck = state.stuck.as_ref().filter(|stuck| stuck.ended.elapsed() < REFUSAL_LASTS);
+                    stuck.map(|stuck| stuck.unsent.clone())
+                };
+                if unsent.is_some_and(|unsent| !self.tree().brings_data(|id| !unsent.contains(&id))) {
                     return Err(Error::NoSpace);
                 }
                 room.freed.clone()

@@ -238,22 +238,20 @@ fn end_attempt(
     // Refused operations take at most half of the time.
     state.retry = Some(times.end + (times.end - times.start).min(RETRY_REFUSED));
     let first = stuck.map_or(since.0, |before| before.first.min(since.0));
-    state.stuck = Some(Stuck { nodes: Arc::new(now.nodes), first, ended: times.end });
+    state.stuck = Some(Stuck { nodes: now.nodes, unsent: now.unsent, first, ended: times.end });
     RETRY.0
 }
 
 /// Sends all differences to the origin, in several rounds if the origin itself has changed.
 fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut how: How) -> std::result::Result<u64, Failure> {
-    let reason = "another client keeps changing the origin".into();
-    let mut last = Err(Failure { reason, ..Failure::default() });
+    let reason = "another client keeps changing the origin";
+    let changing = || Err(Failure { reason: reason.into(), ..Failure::default() });
+    let mut last = changing();
     for _ in 0..ROUNDS_MAX {
         match Round::run(shared, interrupt, how) {
             Outcome::Done(change) => return Ok(change),
-            Outcome::Again => how.looks = false,
-            Outcome::Permitted(otherwise) => {
-                how = How { looks: true, tries_refused: true };
-                last = otherwise;
-            }
+            Outcome::Again => (how.looks, last) = (false, changing()),
+            Outcome::Permitted(otherwise) => (how.looks, last) = (true, otherwise),
             Outcome::Failed(failure) => return Err(failure),
         }
     }
@@ -305,7 +303,8 @@ mod tests {
     #[test]
     fn refused_changes_are_retried_and_delay_no_others() {
         let (options, now) = (Options::default(), Instant::now());
-        let stuck = Stuck { nodes: Arc::default(), first: now, ended: now };
+        let (nodes, unsent) = (HashSet::new(), Arc::default());
+        let stuck = Stuck { nodes, unsent, first: now, ended: now };
         let mut state = ControlState { stuck: Some(stuck), ..ControlState::default() };
         assert_eq!(due(&options, &state), Some(now + RETRY_REFUSED));
         state.dirty_since = Some((now, now));
@@ -326,7 +325,7 @@ mod tests {
 
     #[test]
     fn refused_attempts_pause_as_long_as_they_took() {
-        let stuck = round::Stuck { nodes: HashSet::new(), change: 0 };
+        let stuck = round::Stuck { nodes: HashSet::new(), unsent: Arc::default(), change: 0 };
         let refused = Failure { stuck: Some(stuck), ..Failure::default() };
         for (took, pause) in [(10, 10), (31, 31), (200, 200), (299, 299), (1000, 300)] {
             let [took, pause] = [took, pause].map(Duration::from_secs);

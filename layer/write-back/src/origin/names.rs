@@ -516,7 +516,7 @@ impl<'a> Names<'a> {
                 Performed::Done => {}
                 Performed::GaveWay | Performed::Failed => drop(self.failed.insert(node)),
                 Performed::MayLoop => drop(self.stuck.insert(node)),
-                Performed::Refused => self.refused.extend(op.keys()),
+                Performed::Refused => self.refused.extend(op.refused_keys()),
             }
             if matches!(performed, Performed::Done | Performed::GaveWay) {
                 self.done(op);
@@ -570,6 +570,15 @@ impl Op {
             Kind::Link { to: key } | Kind::Remove { from: key } => (key, None),
         };
         [Some(one.clone()), other.cloned()].into_iter().flatten()
+    }
+
+    /// Returns the names that no other operation of this attempt gives to a node, once this one is refused.
+    fn refused_keys(&self) -> impl Iterator<Item = Key> {
+        let from = match &self.kind {
+            Kind::Rename { from, .. } => Some(from.clone()),
+            _ => None,
+        };
+        self.keys().filter(move |key| Some(key) != from.as_ref())
     }
 
     fn directories(&self) -> impl Iterator<Item = NodeId> {

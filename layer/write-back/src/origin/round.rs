@@ -62,7 +62,10 @@ pub(super) struct Failure {
 /// Changes that only wait for refused operations.
 #[derive(Clone, Debug)]
 pub(super) struct Stuck {
+    /// Nodes of which the origin lacks something.
     pub nodes: HashSet<NodeId>,
+    /// Nodes whose data could not be sent.
+    pub unsent: Arc<HashSet<NodeId>>,
     /// The origin has all other changes up to this one.
     pub change: u64,
 }
@@ -249,6 +252,7 @@ impl Round {
         let home = chosen.home.as_ref().map(|(dir, _)| *dir);
         let lacks = home.is_some_and(|dir| self.has_failed(dir) && self.below(dir).is_err());
         if lacks {
+            lock(&self.found).failed.insert(chosen.id);
             self.wait_for_others([chosen.id]);
         }
         lacks
@@ -457,15 +461,14 @@ impl Round {
 }
 
 impl Found {
-    /// Returns `true` if a requested mode or owner has arrived and something was refused.
+    /// Returns `true` if a requested mode or owner has arrived and an operation was refused.
     fn may_permit(&self, plan: &Plan) -> bool {
         let permits = |chosen: &Arc<Chosen>| {
             let refused = self.refused.get(&chosen.id).copied().unwrap_or_default();
             let arrived = chosen.set - chosen.implied - refused;
             self.sent.contains(&chosen.id) && arrived.intersects(Set::MODE | Set::OWNER)
         };
-        let is_refused = !self.refused_nodes.is_empty() || !self.refused.is_empty();
-        is_refused && plan.nodes.values().any(permits)
+        !self.refused_nodes.is_empty() && plan.nodes.values().any(permits)
     }
 
     fn all_failed(&self) -> HashSet<NodeId> {
@@ -478,7 +481,11 @@ impl Found {
         let reason = others.or(self.refused_operation.as_ref()).or(self.consequence.as_ref())?.clone();
         let is_refused = !self.refused_nodes.is_empty();
         let is_stuck = is_refused && others.is_none() && !self.has_conflicts;
-        let stuck = is_stuck.then(|| Stuck { nodes: self.all_failed(), change });
+        let stuck = is_stuck.then(|| Stuck {
+            nodes: self.all_failed(),
+            unsent: Arc::new(self.failed.clone()),
+            change,
+        });
         Some(Failure { reason, is_refused, refused: self.refused_nodes.len(), stuck })
     }
 }

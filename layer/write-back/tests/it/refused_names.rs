@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tombolo_core::fs::{
     Client, Create, Created, Device, Entry, Export, FileSystem, FileType, Made, Mode, Name, NewMode, NodeId,
@@ -9,6 +10,7 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error, Identity, Result, forward};
 use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
+use tombolo_layer_write_back::Options;
 
 use crate::refused::refusing;
 use crate::shown::{HIDDEN, names};
@@ -346,6 +348,48 @@ fn new_file_with_refused_name_in_new_directory_arrives() {
         all.sort();
         assert_eq!(all, ["good", "moved"]);
     }
+}
+
+#[test]
+fn writer_of_a_file_with_refused_name_has_space() {
+    let (origin, is_picky) = picky(|| Error::NotPermitted);
+    is_picky.store(true, Ordering::Relaxed);
+    let hour = Duration::from_secs(3600);
+    let options = Options { dirty_bytes_max: 1000, idle: hour, delay_max: hour, ..Options::default() };
+    let proxy = origin.proxy_with(options);
+    proxy.session.put("n:ew", &[1; 900]).expect("written");
+    flush_refused(&proxy);
+    let file = proxy.session.open("n:ew").expect("opened");
+    for index in 0..4 {
+        proxy.session.write(file, index * 900, &[2; 900]).expect("the origin receives the data before");
+    }
+    proxy.session.close(file);
+    is_picky.store(false, Ordering::Relaxed);
+    flush_all(&proxy, &origin);
+    assert_eq!(origin.direct.get("n:ew").expect("there"), [2; 3600]);
+}
+
+#[test]
+fn refused_owners_are_not_tried_with_each_batch() {
+    let (origin, proxy, user) = squashing();
+    drop((proxy, user));
+    let prompt = Duration::from_millis(1);
+    let proxy = origin.proxy_with(Options { idle: prompt, delay_max: prompt, ..Options::default() });
+    let at = &proxy.session;
+    let mut asked = Vec::new();
+    for batch in 0..8 {
+        let before = origin.asked("setattr");
+        let file = format!("file-{batch}");
+        at.put(&file, b"data").expect("written");
+        set(at, &file, SetAttr { uid: Some(5), mode: Some(Mode::new(0o700)), ..SetAttr::default() });
+        let change = proxy.write_back.status().change;
+        while proxy.write_back.status().at_origin < change {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        asked.push(origin.asked("setattr") - before);
+    }
+    assert_eq!(proxy.write_back.status().refused, 8);
+    assert!(asked.iter().all(|count| *count <= 16), "{asked:?}");
 }
 
 /// Returns an origin that squashes the superuser, with a session of its proxy for user 7.
