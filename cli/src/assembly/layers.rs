@@ -22,9 +22,12 @@ use super::plan::overlay::{Bottom, mark_of_overlay};
 
 /// Message types. Each is answered by [`DONE`] or by an error text.
 pub const REST: &str = "rest";
-/// Message with a file: an empty overlay over the present one. Changes wait for [`SETTLE`] or [`TAKE_BACK`].
+/// Message with a file: an empty overlay over the present one. Changes wait for [`SETTLE`], [`TAKE_BACK`] or
+/// [`ABANDON`].
 pub const TOP: &str = "top";
 pub const TAKE_BACK: &str = "take back";
+/// Message that undoes [`TOP`] as [`TAKE_BACK`] does, but fails the waiting changes.
+pub const ABANDON: &str = "abandon";
 pub const SETTLE: &str = "settle";
 /// Message with a file: an overlay below the top one, sent from the bottom up.
 pub const LAYER: &str = "layer";
@@ -72,8 +75,9 @@ impl PreparedLayers {
 impl Layers {
     fn serve(&mut self, channel: &OwnedFd) {
         self.answer_all(channel);
-        // Changes may be waiting.
+        // Changes may be waiting, or flushes.
         self.take_back();
+        self.disk.give_up();
     }
 
     fn answer_all(&mut self, channel: &OwnedFd) {
@@ -102,6 +106,10 @@ impl Layers {
             (REST, None) => self.disk.rest(),
             (TOP, Some(file)) => self.put_on_top(file)?,
             (TAKE_BACK, None) => self.take_back(),
+            (ABANDON, None) => {
+                self.disk.abandon();
+                self.take_back();
+            }
             (SETTLE, None) => self.disk.settle(&cx()).wait().map_err(io::Error::other)?,
             (LAYER, Some(file)) => self.passed.push(file),
             (GO_ON, None) => {

@@ -2,9 +2,9 @@
 //!
 //! This takes several steps, so that no request waits while a disk of the host is flushed. At *rest*, flushes
 //! are acknowledged immediately; the caller must be prepared for that. After [`replace`](Switch::replace)
-//! changes wait, so that [`take_back`](Switch::take_back) can undo it at any time. With
-//! [`settle`](Switch::settle) they go to the new disk, and requests for durability wait until the old one is
-//! durable.
+//! changes wait, so that [`take_back`](Switch::take_back) or [`abandon`](Switch::abandon) can undo it at any
+//! time. With [`settle`](Switch::settle) they go to the new disk, and requests for durability wait until the
+//! old one is durable.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,6 +30,8 @@ struct Present {
     disk: Arc<dyn BlockDevice>,
     /// `true` in [`Phase::Replaced`].
     is_held: bool,
+    /// Number of abandoned replacements.
+    abandoned: u64,
 }
 
 #[derive(Default)]
@@ -99,14 +101,14 @@ impl SwitchState {
         }
     }
 
-    /// Begins a change, unless changes wait.
-    fn begin(self: &Arc<Self>) -> Option<(Arc<dyn BlockDevice>, InProgress)> {
+    /// Begins a change. While changes wait, returns the number of replacements abandoned before.
+    fn begin(self: &Arc<Self>) -> std::result::Result<(Arc<dyn BlockDevice>, InProgress), u64> {
         let now = self.present();
         if now.is_held {
-            return None;
+            return Err(now.abandoned);
         }
         self.under_way.fetch_add(1, Ordering::AcqRel);
-        Some((now.disk.clone(), InProgress(self.clone())))
+        Ok((now.disk.clone(), InProgress(self.clone())))
     }
 
     fn change<T: Send + 'static>(
@@ -114,19 +116,25 @@ impl SwitchState {
         cx: &Ctx,
         ask: impl FnOnce(&dyn BlockDevice, &Ctx) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
-        let Some((disk, under_way)) = self.begin() else {
-            let (inner, cx) = (self.clone(), cx.clone());
-            return Answer::later(async move {
-                let (disk, _under_way) = loop {
-                    inner.leaves(|phase| matches!(phase, Phase::Replaced(_))).await;
-                    if let Some(begun) = inner.begin() {
-                        break begun;
-                    }
-                };
-                let asked = ask(&*disk, &cx);
-                disk.submit();
-                asked.resolve().await
-            });
+        let (disk, under_way) = match self.begin() {
+            Ok(begun) => begun,
+            Err(abandoned) => {
+                let (inner, cx) = (self.clone(), cx.clone());
+                return Answer::later(async move {
+                    let (disk, _under_way) = loop {
+                        inner.leaves(|phase| matches!(phase, Phase::Replaced(_))).await;
+                        if inner.present().abandoned != abandoned {
+                            return Err(Error::io("the change was abandoned"));
+                        }
+                        if let Ok(begun) = inner.begin() {
+                            break begun;
+                        }
+                    };
+                    let asked = ask(&*disk, &cx);
+                    disk.submit();
+                    asked.resolve().await
+                });
+            }
         };
         match ask(&*disk, cx) {
             Answer::Done(result) => Answer::Done(result),
@@ -200,7 +208,7 @@ impl Switch {
     /// Creates a switch, beginning with this disk.
     pub fn new(disk: Arc<dyn BlockDevice>) -> Self {
         Self(Arc::new(SwitchState {
-            now: RwLock::new(Present { disk, is_held: false }),
+            now: RwLock::new(Present { disk, is_held: false, abandoned: 0 }),
             under_way: AtomicUsize::new(0),
             durability: Mutex::default(),
         }))
@@ -227,7 +235,7 @@ impl Switch {
     }
 
     /// Directs all new requests to `disk`, which must read as the present one. Changes wait for
-    /// [`settle`](Self::settle) or [`take_back`](Self::take_back).
+    /// [`settle`](Self::settle), [`take_back`](Self::take_back) or [`abandon`](Self::abandon).
     ///
     /// # Errors
     /// [`Busy`] while a change or a flush is in progress: the disk is not replaced then.
@@ -246,15 +254,37 @@ impl Switch {
     }
 
     /// Ends a rest, and reinstates the replaced disk, if any, unless [`settle`](Self::settle) was called.
+    /// Waiting changes go to the reinstated disk.
     pub fn take_back(&self) {
+        self.undo(0);
+    }
+
+    /// Does the same as [`take_back`](Self::take_back), but the waiting changes fail, because whoever made
+    /// them began with the new disk and has ended.
+    pub fn abandon(&self) {
+        self.undo(1);
+    }
+
+    fn undo(&self, abandoned: u64) {
         let phase = self.0.durability().phase.clone();
         match phase {
             Phase::Replaced(old) => {
-                *self.0.present_mut() = Present { disk: old, is_held: false };
+                let mut now = self.0.present_mut();
+                let abandoned = now.abandoned + abandoned;
+                *now = Present { disk: old, is_held: false, abandoned };
+                drop(now);
                 self.0.enter(Phase::Usual);
             }
             Phase::Resting => self.0.enter(Phase::Usual),
             Phase::Usual | Phase::Unsettled(_) | Phase::Lost => {}
+        }
+    }
+
+    /// Fails the flushes that wait for [`go_on`](Self::go_on), which will not be called, and all later ones.
+    pub fn give_up(&self) {
+        let is_unsettled = matches!(self.0.durability().phase, Phase::Unsettled(_));
+        if is_unsettled {
+            self.0.enter(Phase::Lost);
         }
     }
 
@@ -338,7 +368,7 @@ mod tests {
     use std::thread;
 
     use tombolo_back_memory::MemoryDisk;
-    use tombolo_core::SessionId;
+    use tombolo_core::{Result, SessionId};
     use tombolo_mem::Buffer;
 
     use super::*;
@@ -434,30 +464,60 @@ mod tests {
         drop(under_way);
     }
 
+    /// Replaces a disk, and decides on that with `decide` while a write, a durable write and a flush wait.
+    /// Returns their results, and the old and the new disk.
+    fn decided(decide: impl FnOnce(&Switch)) -> ([Result<()>; 3], Arc<FlushCounter>, Arc<FlushCounter>) {
+        let (old, new) = (FlushCounter::new(), FlushCounter::new());
+        let switch = Switch::new(old.clone());
+        switch.rest();
+        switch.replace(new.clone()).expect("nothing is under way");
+        let unstable = write(&switch, Stability::Unstable, 7);
+        let waits = [unstable, write(&switch, Stability::DataSync, 7), switch.flush(&cx())];
+        assert!(waits.iter().all(|answer| !answer.is_done()));
+        assert_eq!((first_byte(&*old), first_byte(&*new)), (0, 0));
+        let waiting = thread::spawn(move || waits.map(Answer::wait));
+        decide(&switch);
+        (waiting.join().expect("no panic"), old, new)
+    }
+
     #[test]
     fn changes_wait_until_replacement_is_confirmed_or_undone() {
+        let confirm = |switch: &Switch| {
+            switch.settle(&cx()).wait().expect("durable");
+            switch.take_back();
+            switch.go_on();
+        };
         for is_undone in [false, true] {
-            let (old, new) = (FlushCounter::new(), FlushCounter::new());
-            let switch = Switch::new(old.clone());
-            switch.rest();
-            switch.replace(new.clone()).expect("nothing is under way");
-            let unstable = write(&switch, Stability::Unstable, 7);
-            let waits = [unstable, write(&switch, Stability::DataSync, 7), switch.flush(&cx())];
-            assert!(waits.iter().all(|answer| !answer.is_done()));
-            assert_eq!((first_byte(&*old), first_byte(&*new)), (0, 0));
-            let waiting = thread::spawn(move || waits.map(Answer::wait));
-            if is_undone {
-                switch.take_back();
-            } else {
-                switch.settle(&cx()).wait().expect("durable");
-                switch.take_back();
-                switch.go_on();
-            }
-            assert!(waiting.join().expect("no panic").iter().all(Result::is_ok));
+            let decide = if is_undone { Switch::take_back } else { confirm };
+            let (done, old, new) = decided(decide);
+            assert!(done.iter().all(Result::is_ok), "{done:?}");
             let (taken, other) = if is_undone { (old, new) } else { (new, old) };
             assert_eq!((first_byte(&*taken), first_byte(&*other)), (7, 0), "{is_undone}");
             assert_eq!(taken.flushes(), 2, "{is_undone}");
         }
+    }
+
+    #[test]
+    fn changes_of_an_abandoned_replacement_reach_no_disk() {
+        let (done, old, new) = decided(|switch| {
+            switch.abandon();
+            write(switch, Stability::Unstable, 0).wait().expect("later ones are accepted");
+            // Their wait ends with that of another replacement.
+            switch.replace(FlushCounter::new()).expect("nothing is under way");
+            switch.take_back();
+        });
+        assert!(done[0].is_err() && done[1].is_err(), "{done:?}");
+        assert_eq!((first_byte(&*old), first_byte(&*new)), (0, 0));
+    }
+
+    #[test]
+    fn waiting_flushes_fail_once_given_up() {
+        let (done, _, new) = decided(|switch| {
+            switch.settle(&cx()).wait().expect("durable");
+            switch.give_up();
+        });
+        assert!(done[0].is_ok() && done[1].is_err() && done[2].is_err(), "{done:?}");
+        assert_eq!((first_byte(&*new), new.flushes()), (7, 0));
     }
 
     #[test]

@@ -52,6 +52,12 @@ impl Channel {
         }
     }
 
+    /// Returns `true` once every reply has been received.
+    pub fn is_quiet(&mut self) -> bool {
+        while self.unanswered > 0 && self.receive(Some(Instant::now())).is_ok() {}
+        self.unanswered == 0
+    }
+
     fn receive(&mut self, until: Option<Instant>) -> Result<String, Failure> {
         let mut buffer = [0; BYTES_MAX];
         let packet = loop {
@@ -107,8 +113,12 @@ mod tests {
         packet::send(&theirs, b"full", &[]).expect("send");
         let refused = channel.answer(soon()).expect_err("refused");
         assert!(refused.to_string().contains("full"), "{refused}");
+        channel.send("five", None).expect("send");
+        assert!(!channel.is_quiet(), "no reply yet");
+        packet::send(&theirs, b"full", &[]).expect("send");
+        assert!(channel.is_quiet());
         drop(theirs);
-        let ended = channel.ask("five", None, soon()).expect_err("ended");
+        let ended = channel.ask("six", None, soon()).expect_err("ended");
         assert!(ended.to_string().contains("the VM's disk: "), "{ended}");
     }
 }

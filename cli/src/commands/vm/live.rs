@@ -36,7 +36,7 @@ use super::ledger::{self, Meter};
 use super::running::{Asleep, DRAFT, forget, sync_memory, unresponsive};
 use super::successor::Successor;
 use super::watch::{Event, Part};
-use crate::assembly::layers::{GO_ON, LAYER, REST, SETTLE, TAKE_BACK, TOP};
+use crate::assembly::layers::{ABANDON, GO_ON, LAYER, REST, SETTLE, TAKE_BACK, TOP};
 use crate::failure::{Failure, Outcome};
 
 /// Handle of the thread that makes checkpoints, for the thread that owns the VM's processes.
@@ -254,8 +254,7 @@ impl Maker {
         let lock = match prepared.and_then(|()| self.lock(home)) {
             Ok(lock) => lock,
             Err(failure) => {
-                drop(successor);
-                self.take_back();
+                self.take_back(successor);
                 if !self.is_ending() {
                     asleep.plug();
                 }
@@ -266,9 +265,7 @@ impl Maker {
         let mut laps = match self.pause(home, &mut asleep, drafts, &mut successor) {
             Ok(laps) => laps,
             Err(failure) => {
-                // Before anything that it could use is taken back.
-                drop(successor);
-                self.take_back();
+                self.take_back(successor);
                 let went_on = asleep.proceed(|| self.is_ending());
                 drop(lock);
                 match went_on {
@@ -336,10 +333,17 @@ impl Maker {
         monitor
     }
 
-    /// Has the servers undo what they were asked to do. A server that does not respond makes no change until
-    /// it has received that.
-    fn take_back(&mut self) {
-        self.channels.iter_mut().for_each(|channel| drop(channel.send(TAKE_BACK, None)));
+    /// Ends a successor, and then has the servers undo what they were asked to do. A server that does not
+    /// respond makes no change until it has received that.
+    fn take_back(&mut self, successor: Option<Successor>) {
+        let may_run = successor.as_ref().is_some_and(|successor| successor.may_run);
+        drop(successor);
+        let request = if may_run { ABANDON } else { TAKE_BACK };
+        self.channels.iter_mut().for_each(|channel| drop(channel.send(request, None)));
+        // Afterwards the resumed guest's writes do not fail with those of the successor.
+        while may_run && !self.is_ending() && !self.channels.iter_mut().all(Channel::is_quiet) {
+            thread::sleep(LOOK_EVERY);
+        }
     }
 
     /// Completes a checkpoint whose guest goes on: what that makes durable waits for this.

@@ -29,6 +29,8 @@ pub struct Successor {
     pub memory: Option<Server>,
     /// Channel by which the overlay of the memory is replaced.
     pub channel: Option<Channel>,
+    /// `true` once its VMM was told to run the guest, which may have changed the disk then.
+    pub may_run: bool,
     monitor: Option<Monitor>,
     /// Counters of the memory's server.
     meter: Option<Meter>,
@@ -67,7 +69,8 @@ impl Successor {
         })?;
         let channel = memory.layers.take().map(|socket| Channel::new(MEMORY, socket));
         let (events, memory) = (Some(events), Some(memory));
-        let mut started = Self { vmm, events, memory, channel, monitor: None, meter: None, overlay, run };
+        let mut started =
+            Self { vmm, events, memory, channel, may_run: false, monitor: None, meter: None, overlay, run };
         let child = RefCell::new(&mut started.vmm);
         let is_there = || !is_over() && matches!(child.borrow_mut().try_wait(), Ok(None));
         started.monitor = Some(reach(home, &started.run.monitor, DOING, is_there)?);
@@ -95,6 +98,7 @@ impl Successor {
 
     /// Runs the guest.
     pub fn proceed(&mut self, home: &Home, until: Instant) -> Outcome {
+        self.may_run = true;
         self.command(home, until.saturating_duration_since(Instant::now()), Monitor::proceed)
     }
 
