@@ -52,6 +52,8 @@ pub struct Monitor {
     /// Length of the prefix that has no newline.
     searched: usize,
     events: VecDeque<Value>,
+    /// Number of the last command, by which its reply is distinguished from the late one of another command.
+    last: u64,
     timeout: Duration,
 }
 
@@ -89,7 +91,7 @@ impl Monitor {
 
     /// Creates a client before the greeting.
     pub(crate) fn from_stream(stream: UnixStream, timeout: Duration) -> Self {
-        Self { stream, received: Vec::new(), searched: 0, events: VecDeque::new(), timeout }
+        Self { stream, received: Vec::new(), searched: 0, events: VecDeque::new(), last: 0, timeout }
     }
 
     /// Returns the time limit of each reply.
@@ -114,7 +116,8 @@ impl Monitor {
         arguments: &Value,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Value, MonitorError> {
-        let mut command_line = json!({ "execute": command });
+        self.last += 1;
+        let mut command_line = json!({ "execute": command, "id": self.last });
         if arguments.as_object().is_some_and(|arguments| !arguments.is_empty()) {
             command_line["arguments"] = arguments.clone();
         }
@@ -130,6 +133,10 @@ impl Monitor {
         let end = Instant::now() + self.timeout;
         loop {
             let mut message = self.message(&format!("reply to {command}"), end)?;
+            // The reply to a malformed command has no number.
+            if message.get("id").is_some_and(|id| *id != self.last) {
+                continue;
+            }
             if let Some(error) = message.get("error") {
                 let reason = error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
                 return Err(MonitorError::Refused { command: command.into(), reason: reason.into() });

@@ -96,6 +96,18 @@ fn events_are_stored_and_refusals_have_reasons() {
 }
 
 #[test]
+fn late_reply_is_not_taken_for_that_of_another_command() {
+    let replies = r#"{"return": {"status": "late"}, "id": 2}
+{"error": {"class": "GenericError", "desc": "its own"}, "id": 3}"#;
+    let vmm = Vmm::new(&["", replies]);
+    let mut monitor = vmm.monitor(Duration::from_millis(200));
+    assert!(matches!(monitor.status(), Err(MonitorError::Late { .. })));
+    monitor.set_timeout(PATIENCE);
+    let refused = monitor.quit().expect_err("it is refused");
+    assert_eq!(refused.to_string(), "the VMM refused quit: its own");
+}
+
+#[test]
 fn unplug_without_network_card_succeeds() {
     let none = r#"{"error": {"class": "DeviceNotFound", "desc": "Device 'card' not found"}}"#;
     let vmm = Vmm::new(&[none; 4]);
