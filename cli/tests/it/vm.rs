@@ -59,6 +59,8 @@ pub enum Flaw {
     LoadsNot,
     /// Cannot run the guest.
     RunsNot,
+    /// Is [`Slow`](Self::Slow) to run the guest after its device state was saved.
+    ResumesSlowly,
     /// Never finishes loading its devices.
     NeverLoads,
     /// Has no slot for a network.
@@ -152,6 +154,9 @@ impl Bed {
                     let phase = fs::read_to_string(&phase).unwrap_or_default();
                     // The test may have stopped listening.
                     let _ = told.send((command.clone(), phase));
+                    if flaw == Flaw::ResumesSlowly && command == "migrate" {
+                        flaw = Flaw::Slow("cont");
+                    }
                     if matches!(flaw, Flaw::Silent(word) | Flaw::Slow(word) if word == command) {
                         until("the test goes on", || free.exists());
                         if matches!(std::mem::replace(&mut flaw, Flaw::None), Flaw::Silent(_)) {

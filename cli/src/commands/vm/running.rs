@@ -265,20 +265,38 @@ impl<'a> Asleep<'a> {
     /// Resumes the guest. A VMM that does not respond may wait for a server: waits for it until `is_over`
     /// returns `true`.
     pub fn proceed(&mut self, is_over: impl Fn() -> bool) -> Result<(), MonitorError> {
-        match self.monitor.proceed() {
-            // Reconnects, as only the connection may have ended.
-            Err(MonitorError::Gone(_) | MonitorError::Late { .. }) => loop {
-                let connected = Monitor::connect(&self.home.run().monitor, || false, PATIENCE);
-                let done = connected.and_then(|monitor| {
-                    self.monitor = monitor;
-                    self.monitor.proceed()
-                });
-                match done {
-                    Err(MonitorError::Late { .. }) if !is_over() => {}
-                    done => return done,
+        loop {
+            let done = match self.monitor.proceed() {
+                // Reconnects, as only the connection may have ended.
+                Err(MonitorError::Gone(_)) => {
+                    let connected = Monitor::connect(&self.home.run().monitor, || false, PATIENCE);
+                    connected.and_then(|monitor| {
+                        self.monitor = monitor;
+                        self.monitor.proceed()
+                    })
                 }
-            },
-            done => done,
+                done => done,
+            };
+            match done {
+                // On the same connection: a VMM serves one at a time.
+                Err(MonitorError::Late { .. }) if !is_over() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Resumes the guest after the failure of a suspension, to which it adds that of the resumption.
+    fn go_on_after(&mut self, failure: Failure) -> Failure {
+        let end = Instant::now() + PATIENCE;
+        match self.proceed(|| Instant::now() >= end) {
+            Ok(()) => {
+                self.plug();
+                failure
+            }
+            Err(error) => failure.remedy(format_args!(
+                "its guest is still paused: {error}; end it with tombolo vm stop {}",
+                self.home.name
+            )),
         }
     }
 
@@ -392,10 +410,7 @@ pub fn suspend(home: &Home) -> Outcome {
             .map_err(|error| Failure::cannot(format_args!("write {}", home.file(DRAFT).display()), &error))
     };
     if let Err(failure) = asleep.stop("suspend").and_then(|_| synced(&asleep.state)) {
-        // The guest continues as before.
-        let _ = asleep.proceed(|| true);
-        asleep.plug();
-        return Err(failure);
+        return Err(asleep.go_on_after(failure));
     }
     if let Err(failure) = sync_memory(home, &asleep.memory) {
         // The kernel may have dropped pages that it could not write.
@@ -405,9 +420,8 @@ pub fn suspend(home: &Home) -> Outcome {
     let saved = home.file(SAVED);
     if let Err(error) = fs::rename(home.file(DRAFT), &saved).and_then(|()| sync_name(&saved)) {
         let _ = fs::remove_file(&saved);
-        let _ = asleep.proceed(|| true);
-        asleep.plug();
-        return Err(Failure::cannot(format_args!("write {}", saved.display()), &error));
+        let failure = Failure::cannot(format_args!("write {}", saved.display()), &error);
+        return Err(asleep.go_on_after(failure));
     }
     asleep.monitor.quit().map_err(failed(home, "suspend"))?;
     // Open files would keep the mount.

@@ -9,6 +9,8 @@ use super::kills::Small;
 use super::*;
 use crate::common::Ran;
 
+mod hung;
+
 impl Bed {
     /// Creates a running clone, and begins a checkpoint of it, which waits until the guest releases devices.
     fn with_waiting_checkpoint() -> (Self, Child) {
@@ -251,52 +253,6 @@ fn a_checkpoint_that_fails_leaves_the_vm_running() {
     bed.remember("later ");
     assert_eq!(at(&bed.memory_of_clone("one"), 0, 6), "later ");
     bed.0.run(&["vm", "stop", "one"]).succeeded();
-}
-
-#[test]
-fn hung_server_fails_checkpoint_and_guest_runs_on() {
-    for server in ["disk", "memory"] {
-        let (bed, told) = Bed::with_clone("none", Flaw::Slow("migrate"));
-        bed.remember("kept  ");
-        let pids = bed
-            .processes("one")
-            .into_iter()
-            .filter(|(_, words)| words.contains(&format!("{server}.overlay")));
-        let pids: Vec<_> = pids.map(|(pid, _)| pid.as_raw_nonzero().get().unsigned_abs()).collect();
-        let all = |name: &str| pids.iter().for_each(|pid| signal(*pid, name));
-        let begin = || {
-            let command = bed.0.tombolo(&["vm", "checkpoint", "one"]);
-            thread::spawn(move || Ran::new(command))
-        };
-        // Before the guest is paused.
-        let _ = commands(&told);
-        all("STOP");
-        let said = format!("the server of its {server} does not respond");
-        let checkpoint = begin();
-        until("it fails", || checkpoint.is_finished());
-        checkpoint.join().expect("no panic").failed(1, &[&said]);
-        assert_eq!(commands(&told), [""; 0]);
-        all("CONT");
-        // In the pause.
-        let checkpoint = begin();
-        told.iter().find(|(command, _)| command == "migrate").expect("it is told");
-        all("STOP");
-        fs::write(bed.0.path("vmm.one.free"), "").expect("write");
-        let began = Instant::now();
-        until("the guest runs on", || commands(&told).contains(&"cont".into()));
-        assert!(began.elapsed() < Duration::from_secs(20), "{server}: {:?}", began.elapsed());
-        all("CONT");
-        checkpoint.join().expect("no panic").failed(1, &["server", "does not respond"]);
-        assert!(bed.is("one", "running"), "{}", bed.list());
-        assert_eq!(bed.numbered(), [""; 0]);
-        // A late reply is not taken for another one.
-        bed.remember("later ");
-        bed.checkpoint(&[]);
-        bed.remember("last  ");
-        bed.0.run(&["vm", "stop", "one"]).succeeded();
-        bed.0.run(&["vm", "restore", "one"]).succeeded();
-        assert_eq!(bed.resumed(), "later ", "{server}");
-    }
 }
 
 /// The commands that a VMM was given since the last call.
