@@ -56,7 +56,7 @@ fn memory_is_written_while_vmm_resumes_slowly() {
     told.iter().find(|(command, _)| command == "cont").expect("it is told");
     // The VMM may wait for the writeback of a page.
     let to = format!("of={}", bed.memory_of_clone("one").display());
-    let words = ["if=/dev/zero", &to, "bs=4096", "count=1", "conv=notrunc", "oflag=direct"];
+    let words = ["if=/dev/zero", &to, "bs=4096", "count=1", "conv=notrunc", "oflag=direct", "status=none"];
     let mut written = Command::new("dd").args(words).spawn().expect("spawn");
     until("it is written", || written.try_wait().expect("its end").is_some());
     assert!(written.wait().expect("its end").success());
