@@ -277,8 +277,8 @@ impl Maker {
         };
         let is_adopted = successor.is_some();
         self.channels.extend(successor.as_mut().and_then(|successor| successor.channel.take()));
-        // Nothing is taken back any more. This precedes the resumption, which may wait for a change that waits
-        // for it. A server that has ended is noticed with the reply.
+        // Nothing is taken back any more. This precedes the resumption, which may wait for a change that is
+        // held until then. A server that has ended is noticed with the reply.
         self.channels.iter_mut().for_each(|channel| drop(channel.send(SETTLE, None)));
         if !is_adopted && let Err(error) = asleep.proceed(|| self.is_ending()) {
             tracing::error!(%error, "the VMM did not resume");

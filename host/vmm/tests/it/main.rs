@@ -96,7 +96,7 @@ fn events_are_stored_and_refusals_have_reasons() {
 }
 
 #[test]
-fn late_reply_is_not_taken_for_that_of_another_command() {
+fn late_reply_is_not_taken_for_next_one() {
     let replies = r#"{"return": {"status": "late"}, "id": 2}
 {"error": {"class": "GenericError", "desc": "its own"}, "id": 3}"#;
     let vmm = Vmm::new(&["", replies]);
