@@ -111,7 +111,8 @@ impl Scratch {
         }
     }
 
-    /// Lists all files and directories, except logs and the directories of control sockets and links.
+    /// Lists all files and directories, except logs, the directories of control sockets and links, and drafts
+    /// of files in them, which a server may be about to rename.
     pub fn listing(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut ahead = vec![self.dir.clone()];
@@ -135,6 +136,8 @@ impl Scratch {
         found.retain(|path| {
             *path != self.path("run/tombolo/links") && *path != self.path("run/tombolo/keepers")
         });
+        let run = self.path("run/tombolo");
+        found.retain(|path| !(path.starts_with(&run) && path.extension().is_some_and(|it| it == "new")));
         found.sort();
         found
     }
