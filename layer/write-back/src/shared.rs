@@ -113,7 +113,7 @@ pub(crate) struct ControlState {
 #[derive(Debug)]
 pub(crate) struct Stuck {
     pub nodes: HashSet<NodeId>,
-    /// Those whose data could not be sent.
+    /// Nodes whose data could not be sent.
     pub unsent: Arc<HashSet<NodeId>>,
     /// Latest possible time of the oldest of these changes.
     pub first: Instant,

@@ -72,7 +72,7 @@ fn writes_during_refused_attempts_use_few_data_files() {
     let growing = Growing::new();
     (0..10).for_each(|round| growing.write(round * 200, true, true));
     assert!(growing.origin.data_files() <= 4, "{}", growing.origin.data_files());
-    // What is written to the last of them while it is sent is not taken for sent.
+    // A write to the last of them while it is sent leaves that file unsent.
     growing.write(5000, true, false);
     growing.finish();
 }

@@ -149,7 +149,7 @@ fn name_that_the_origin_cannot_have_delays_nothing() {
         for _ in 0..2 {
             flush_refused(&proxy);
             assert_eq!(origin.direct.get("other").expect("there"), b"other");
-            // What was there still is, under its former name.
+            // Earlier files keep their former names.
             for file in ["old", "dir/file", "file", "sub/file"] {
                 assert_eq!(origin.direct.get(file).expect("there"), file.as_bytes(), "{}", error());
             }
@@ -172,7 +172,7 @@ fn name_that_the_origin_cannot_have_delays_nothing() {
 fn hidden_node_returns_if_its_replacement_is_refused() {
     let (origin, is_picky) = picky(|| Error::NotPermitted);
     origin.direct.mkdir("dir").expect("made");
-    // Those with a colon cannot be moved.
+    // Names with a colon cannot be moved.
     for name in ["r:ing", "ring", "n:ew", "open", "o:ther", "dir/file"] {
         origin.direct.put(name, name.as_bytes()).expect("written");
     }
