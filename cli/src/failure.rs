@@ -77,7 +77,9 @@ impl Failure {
     pub fn print(&self) {
         if !self.text.is_empty() {
             // Nothing more can be reported if standard error is closed.
-            let _ = writeln!(io::stderr(), "tombolo: {}", one_line(&self.text));
+            // In one piece: other servers of a VM may write to the same log.
+            let line = format!("tombolo: {}\n", one_line(&self.text));
+            let _ = io::stderr().write_all(line.as_bytes());
         }
     }
 

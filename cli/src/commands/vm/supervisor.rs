@@ -322,7 +322,8 @@ pub fn see(log: &Path) -> String {
         let lines: Vec<_> = last.lines().rev().take(LINES_TOLD).collect();
         return lines.into_iter().rev().collect::<Vec<_>>().join("; ");
     }
-    let last = last.lines().last().map(|line| format!("{line}; ")).unwrap_or_default();
+    let last =
+        last.lines().rfind(|line| !line.is_empty()).map(|line| format!("{line}; ")).unwrap_or_default();
     format!("{last}see {}", log.display())
 }
 
