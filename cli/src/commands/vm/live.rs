@@ -318,7 +318,13 @@ impl Maker {
             channel.ask(TOP, Some(&draft.file), Some(until))?;
         }
         laps.end("overlays");
-        successor.as_mut().map_or(Ok(()), |successor| successor.proceed(home, until))?;
+        let Some(successor) = successor else { return Ok(laps) };
+        // Its memory is discarded with it, so nothing there is taken back. Held writes would stop the VMM: the
+        // kernel delays whoever changes pages of a FUSE mount until earlier ones are written.
+        if let Some(channel) = &mut successor.channel {
+            channel.send(SETTLE, None)?;
+        }
+        successor.proceed(home, until)?;
         Ok(laps)
     }
 
