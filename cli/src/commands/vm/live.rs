@@ -319,8 +319,8 @@ impl Maker {
         }
         laps.end("overlays");
         let Some(successor) = successor else { return Ok(laps) };
-        // Its memory is discarded with it, so nothing there is taken back. Held writes would stop the VMM: the
-        // kernel delays whoever changes pages of a FUSE mount until earlier ones are written.
+        // Its memory is discarded with it, so nothing in it is taken back. Held writes would stop the VMM,
+        // because the kernel delays changes of pages of a FUSE mount until earlier ones are written.
         if let Some(channel) = &mut successor.channel {
             channel.send(SETTLE, None)?;
         }
