@@ -63,8 +63,8 @@ impl fmt::Debug for ReceiveBuffer {
 
 /// A function that locates file data, given the first bytes of a procedure's results and their total length.
 ///
-/// It is called again with more bytes after [`DataLocation::More`], but with at most 4 KiB until all bytes
-/// are received.
+/// The client calls the function again with more bytes after [`DataLocation::More`], but with at most 4 KiB
+/// until all bytes are received.
 pub type FindData = fn(results: &[u8], results_bytes: usize) -> DataLocation;
 
 /// Location of file data.
