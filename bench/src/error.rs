@@ -36,6 +36,27 @@ pub fn wrong(what: &str, error: &(impl std::error::Error + ?Sized)) -> Error {
     Error::Wrong { what: what.to_owned(), answer }
 }
 
+/// Fails unless the number found, of bytes or items, is the wanted one.
+#[inline]
+pub fn same(what: &str, found: usize, wanted: usize) -> Result<()> {
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Error::Wrong { what: what.to_owned(), answer: format!("{found} instead of {wanted}") })
+}
+
+/// Context of errors that are wrong answers.
+pub trait OrWrong<T> {
+    fn or_wrong(self, what: &str) -> Result<T>;
+}
+
+impl<T, E: std::error::Error> OrWrong<T> for std::result::Result<T, E> {
+    #[inline]
+    fn or_wrong(self, what: &str) -> Result<T> {
+        self.map_err(|error| wrong(what, &error))
+    }
+}
+
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Context of system errors.

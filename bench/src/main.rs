@@ -18,20 +18,19 @@ mod measure;
 mod nfs;
 mod peer;
 mod report;
+mod sheet;
 mod table;
 
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
 
-use args::{AtomicArgs, BenchArgs, GvfsArgs, NfsArgs, RingArgs, TableArgs, VnfsArgs};
+use args::{BenchArgs, OwnArgs, TableArgs};
 use error::{Doing, Error, Result};
 use report::Report;
-use table::Plan;
-use table::guest::Wanted as GuestJob;
+use table::{Part, Plan, wanted};
 
 fn main() -> ExitCode {
     match run(&BenchArgs::parse(), &mut io::stdout().lock()) {
@@ -45,164 +44,119 @@ fn main() -> ExitCode {
 }
 
 /// Runs the command line, and prints to `out`.
-fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<()> {
-    if let TableArgs::Limit { limit, address } = &args.table {
-        // Servers end immediately on signals.
-        return nfs::serve(*limit, *address, &args.within);
-    }
-    if let TableArgs::Drive(drive) = &args.table {
-        return drive::drive(drive);
-    }
-    if let TableArgs::RingServer { shared, folder, kind } = &args.table {
-        return table::ring::serve(shared, folder, *kind);
-    }
-    if let TableArgs::RingIdle { kind, path, mode } = &args.table {
-        return table::ring::idle(*kind, path.clone(), *mode, std::io::stdin().lock(), out);
-    }
-    if let TableArgs::RingGuest { memory, link_bytes, client } = &args.table {
-        return table::ring::serve_orders(memory, *link_bytes, *client, out);
-    }
-    if let TableArgs::Answer { address, name, seconds } = &args.table {
-        return table::gvfs::answered(*address, name, Duration::from_secs(*seconds));
+fn run(BenchArgs { table, plan }: &BenchArgs, out: &mut dyn Write) -> Result<()> {
+    if let TableArgs::Own(own) = table {
+        return run_own(plan, own, out);
     }
     // Recorded before anything is pinned.
     let _all = measure::spare_cores();
     measure::end_on_signals()?;
-    let plan = args.plan();
-    match &args.table {
-        TableArgs::All => all(args, &plan, out),
-        TableArgs::Waist => publish(args, &table::waist::run(&plan)?, out),
-        TableArgs::Ring(ring) => run_ring(args, ring, &plan, out),
-        TableArgs::Fuse(which) => {
-            for (table, wanted) in FUSE_TABLES.into_iter().zip(which.tables()) {
-                if wanted {
-                    publish(args, &table(&plan)?, out)?;
-                }
-            }
-            Ok(())
+    match table {
+        TableArgs::All => all(plan, out),
+        table => measured(plan, table, out),
+    }
+}
+
+/// Runs a part of a table in this process of its own. Servers end immediately on signals.
+fn run_own(plan: &Plan, own: &OwnArgs, out: &mut dyn Write) -> Result<()> {
+    match own {
+        OwnArgs::Limit { limit, address } => nfs::serve(*limit, *address, &plan.within),
+        OwnArgs::Drive(drive) => drive::drive(drive),
+        OwnArgs::RingGuest { memory, link_bytes, client } => {
+            table::ring::serve_orders(memory, *link_bytes, *client, out)
         }
-        TableArgs::Guest { source, only, place, xattrs } => {
-            let wanted = GuestJob { source, columns: only, places: place, xattrs: *xattrs };
-            publish(args, &table::guest::run(&plan, &wanted)?, out)
+        OwnArgs::Answer { address, name, seconds } => {
+            table::gvfs::answered(*address, name, Duration::from_secs(*seconds))
         }
-        TableArgs::Disk { disk } => publish(args, &table::disk::run(&plan, disk)?, out),
-        TableArgs::Nbd { disk } => publish(args, &table::nbd::run(&plan, disk)?, out),
-        TableArgs::GuestDisk { disk } => publish(args, &table::guest_disk::run(&plan, disk)?, out),
-        TableArgs::Memory => publish(args, &table::memory::run(&plan)?, out),
-        TableArgs::Nfs(nfs) => run_nfs(args, nfs, &plan, out),
-        TableArgs::Atomic(atomic) => run_atomic(args, atomic, &plan, out),
-        TableArgs::Vnfs(vnfs) => run_vnfs(args, vnfs, &plan, out),
-        TableArgs::Gvfs(gvfs) => run_gvfs(args, gvfs, &plan, out),
-        TableArgs::Postmark { folder, files } => {
-            let (files, transactions) = (*files, *files);
+        OwnArgs::Postmark { folder, count } => {
+            let (files, transactions) = (*count, *count);
             files::Postmark { files, transactions, bytes_max: 9_700, reads: 1 }.run(folder)
         }
-        // Handled above.
-        TableArgs::Limit { .. }
-        | TableArgs::Answer { .. }
-        | TableArgs::Drive(_)
-        | TableArgs::RingServer { .. }
-        | TableArgs::RingIdle { .. }
-        | TableArgs::RingGuest { .. } => Ok(()),
-        TableArgs::Touch { shared, files } => {
-            let (memory_bytes, descriptors) = table::memory::touch(shared, *files)?;
+        OwnArgs::Touch { shared, count } => {
+            let (memory_bytes, descriptors) = table::memory::touch(shared, *count)?;
             writeln!(out, "{memory_bytes} {descriptors}").doing(|| "print".to_owned())
         }
     }
 }
 
-type Table = fn(&Plan) -> Result<Report>;
-
-const FUSE_TABLES: [Table; 2] = [table::virtio::run, table::mount::run];
-
 /// Measures every table; one that this machine cannot measure is skipped.
-fn all(args: &BenchArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
-    let [virtio, mount] = FUSE_TABLES;
-    let guest: Table = |plan| table::guest::run(plan, &GuestJob::new("lua"));
-    let disk: Table = |plan| table::disk::run(plan, Path::new(args::DISK));
-    let nbd: Table = |plan| table::nbd::run(plan, Path::new(args::DISK));
-    for table in [table::waist::run as Table, virtio, mount, disk, nbd, table::memory::run, guest] {
-        publish_or_leave_out(args, "", table(plan), out)?;
-    }
-    // Takes minutes and covers no more of the bench than the others.
-    if !plan.quick {
-        let made = table::guest_disk::run(plan, Path::new(args::DISK));
-        publish_or_leave_out(args, "", made, out)?;
-    }
-    run_nfs(args, &NfsArgs::default(), plan, out)?;
-    run_ring(args, &RingArgs::default(), plan, out)?;
-    run_vnfs(args, &VnfsArgs::default(), plan, out)?;
-    run_gvfs(args, &GvfsArgs::default(), plan, out)?;
-    match run_atomic(args, &AtomicArgs::default(), plan, out) {
-        Err(error @ Error::Absent(_)) => writeln!(out, "left out: {error}").doing(|| "print".to_owned()),
-        done => done,
-    }
-}
-
-/// Measures the parts of the table of links; one that this machine cannot measure is skipped.
-fn run_ring(args: &BenchArgs, ring: &RingArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
-    table::ring::run(plan, &ring.only, |part, made| {
-        publish_or_leave_out(args, &format!("ring, {part}: "), made, out)
-    })
-}
-
-/// Measures the parts of the table of notified caches; one that this machine cannot measure is skipped.
-fn run_vnfs(args: &BenchArgs, vnfs: &VnfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
-    table::vnfs::run(plan, vnfs, |part, made| {
-        publish_or_leave_out(args, &format!("vnfs, {part}: "), made, out)
-    })
-}
-
-/// Measures the parts of the table of the caching proxy; one that this machine cannot measure is skipped.
-fn run_gvfs(args: &BenchArgs, gvfs: &GvfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
-    table::gvfs::run(plan, gvfs, |part, made| {
-        publish_or_leave_out(args, &format!("gvfs, {part}: "), made, out)
-    })
-}
-
-/// Measures the NFS server by rerunning this program in a new network namespace; if that is not permitted,
-/// measures in the present one without the peer.
-fn run_nfs(args: &BenchArgs, which: &NfsArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
-    if which.here {
-        return publish(args, &table::nfs::run(plan, &which.only, None)?, out);
-    }
-    match nfs::run_inside(&args.here("nfs", &which.only, None), out) {
-        Err(Error::Absent(reason)) => publish(args, &table::nfs::run(plan, &which.only, Some(&reason))?, out),
-        done => done,
-    }
-}
-
-/// Measures the NFS client by rerunning this program in new network namespaces.
-fn run_atomic(args: &BenchArgs, atomic: &AtomicArgs, plan: &Plan, out: &mut dyn Write) -> Result<()> {
-    if atomic.here {
-        return table::atomic::run(plan, atomic, out, |report, out| publish(args, report, out));
-    }
-    nfs::run_inside(&args.here("atomic", &atomic.only, Some(&atomic.disk)), out)
-}
-
-/// Publishes a report, or reports that this machine cannot measure it. `what` precedes the reason.
-fn publish_or_leave_out(
-    args: &BenchArgs,
-    what: &str,
-    made: Result<Report>,
-    out: &mut dyn Write,
-) -> Result<()> {
-    match made {
-        Ok(report) => publish(args, &report, out),
-        Err(error @ Error::Absent(_)) => {
-            writeln!(out, "left out: {what}{error}").doing(|| "print".to_owned())
+fn all(plan: &Plan, out: &mut dyn Write) -> Result<()> {
+    let (project, both) = ("lua".to_owned(), TableArgs::Fuse { virtio: true, mount: true });
+    let tables = [TableArgs::Waist, both, TableArgs::Disk, TableArgs::Nbd, TableArgs::Memory];
+    let guests = [TableArgs::Guest { project }, TableArgs::GuestDisk];
+    let others = [TableArgs::Nfs, TableArgs::Ring, TableArgs::Vnfs, TableArgs::Gvfs, TableArgs::Atomic];
+    for table in tables.into_iter().chain(guests).chain(others) {
+        // The disks of a guest take minutes, and cover no more of the bench than the others.
+        if !plan.quick || !matches!(table, TableArgs::GuestDisk) {
+            measured(plan, &table, out)?;
         }
+    }
+    Ok(())
+}
+
+/// Measures the wanted parts of a table, and publishes their reports. A part that this machine cannot measure
+/// is reported.
+fn measured(plan: &Plan, table: &TableArgs, out: &mut dyn Write) -> Result<()> {
+    let one = |name, part: Part| vec![(name, part)];
+    let (name, parts) = match table {
+        TableArgs::Waist => ("waist", one("", table::waist::run)),
+        TableArgs::Ring => ("ring", wanted(table::ring::PARTS, &plan.only)?),
+        TableArgs::Fuse { virtio, mount } => {
+            let parts: [(&str, Part); 2] = [("virtio", table::virtio::run), ("mount", table::mount::run)];
+            let is_named = [*virtio, *mount];
+            let parts = parts.into_iter().zip(is_named).filter(|(_, it)| *it || is_named == [false; 2]);
+            ("fuse", parts.map(|(part, _)| part).collect())
+        }
+        TableArgs::Guest { project } => {
+            return publish_or_leave_out(plan, "guest", table::guest::run(plan, project), out);
+        }
+        TableArgs::Disk => ("disk", one("", table::disk::run)),
+        TableArgs::Nbd => ("nbd", one("", table::nbd::run)),
+        TableArgs::GuestDisk => ("guest-disk", one("", table::guest_disk::run)),
+        TableArgs::Memory => ("memory", one("", table::memory::run)),
+        TableArgs::Nfs if plan.here => ("nfs", one("", |plan| table::nfs::run(plan, None))),
+        TableArgs::Nfs => {
+            // Without permission for a new network namespace the present one is used, without the peer.
+            return match nfs::run_inside(&BenchArgs::here("nfs")) {
+                Err(Error::Absent(reason)) => publish(plan, &table::nfs::run(plan, Some(&reason))?, out),
+                done => done,
+            };
+        }
+        TableArgs::Atomic if plan.here => ("atomic", wanted(table::atomic::PARTS, &plan.only)?),
+        TableArgs::Atomic => match nfs::run_inside(&BenchArgs::here("atomic")) {
+            Err(error @ Error::Absent(_)) => return leave_out("atomic", &error, out),
+            done => return done,
+        },
+        TableArgs::Vnfs => ("vnfs", wanted(table::vnfs::PARTS, &plan.only)?),
+        TableArgs::Gvfs => ("gvfs", wanted(table::gvfs::PARTS, &plan.only)?),
+        TableArgs::All | TableArgs::Own(_) => return Ok(()),
+    };
+    for (part, measure) in parts {
+        publish_or_leave_out(plan, &format!("{name} {part}"), measure(plan), out)?;
+    }
+    Ok(())
+}
+
+/// Publishes a report, or reports that this machine cannot measure it.
+fn publish_or_leave_out(plan: &Plan, what: &str, made: Result<Report>, out: &mut dyn Write) -> Result<()> {
+    match made {
+        Ok(report) => publish(plan, &report, out),
+        Err(error @ Error::Absent(_)) => leave_out(what, &error, out),
         Err(error) => Err(error),
     }
 }
 
-fn publish(args: &BenchArgs, report: &Report, out: &mut dyn Write) -> Result<()> {
+fn leave_out(what: &str, error: &Error, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "left out: {}: {error}", what.trim()).doing(|| "print".to_owned())
+}
+
+fn publish(plan: &Plan, report: &Report, out: &mut dyn Write) -> Result<()> {
     // Incomplete reports are not published.
     measure::go_on()?;
-    if let Some(folder) = &args.out {
+    if let Some(folder) = &plan.out {
         report::write(report, folder)?;
     }
-    let text = if args.json {
+    let text = if plan.json {
         serde_json::to_string_pretty(report).doing(|| "encode the report".to_owned())? + "\n"
     } else {
         report.text()

@@ -5,6 +5,10 @@ use std::path::PathBuf;
 
 use tombolo_sys::creds;
 
+/// Remedy for a server without usable certificates.
+pub const GIVE_TLS_DIR: &str =
+    "give the directory of ca.pem, cert.pem and key.pem with --tls-dir (tombolo keys issue makes one)";
+
 /// Returns the directory of the certificates that a client or server presents and trusts.
 pub fn tls_dir() -> Result<PathBuf, String> {
     configuration().map(|dir| dir.join("tls"))

@@ -1,4 +1,4 @@
-//! Command line.
+//! Command line of `tombolo`: its commands, and the options for logging that all of them have.
 
 use clap::{Args, Parser, Subcommand};
 use tombolo_host_service::logging::{self, Destination, VARIABLE, Verbosity};

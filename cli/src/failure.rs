@@ -76,8 +76,8 @@ impl Failure {
 
     pub fn print(&self) {
         if !self.text.is_empty() {
-            // Nothing more can be reported if standard error is closed.
-            // In one piece: other servers of a VM may write to the same log.
+            // In one piece: other servers of a VM may write to the same log. Nothing can be reported if
+            // standard error is closed.
             let line = format!("tombolo: {}\n", one_line(&self.text));
             let _ = io::stderr().write_all(line.as_bytes());
         }
@@ -85,6 +85,18 @@ impl Failure {
 
     pub fn code(&self) -> Code {
         self.code
+    }
+}
+
+/// Conversion of errors to failures.
+pub trait OrCannot<T> {
+    /// Fails with `cannot DOING: REASON`, the reason being the error.
+    fn or_cannot(self, doing: impl fmt::Display) -> Result<T, Failure>;
+}
+
+impl<T, E: Error> OrCannot<T> for Result<T, E> {
+    fn or_cannot(self, doing: impl fmt::Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure::cannot(doing, &error))
     }
 }
 

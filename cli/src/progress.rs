@@ -16,7 +16,8 @@ pub enum Style {
 }
 
 impl Style {
-    /// Returns a bar on a terminal, and lines on request.
+    /// Returns the style of a command: nothing if it is quiet, a bar on a terminal, otherwise lines if
+    /// requested.
     pub fn for_user(is_quiet: bool, wants_lines: bool) -> Self {
         match (is_quiet, io::stderr().is_terminal(), wants_lines) {
             (true, ..) => Self::Nothing,
@@ -30,7 +31,7 @@ impl Style {
 const BAR_EVERY: Duration = Duration::from_millis(100);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Progress of a running command.
+/// Progress of a running command, in the two forms that a [`Screen`] shows.
 pub trait Shown: Send + Sync {
     fn draw(&self, bar: &ProgressBar);
     fn line(&self) -> String;
@@ -75,7 +76,7 @@ pub fn bar() -> ProgressBar {
     bar
 }
 
-/// Shows a command's progress from its own thread, until dropped.
+/// Display of a command's progress by a thread of its own, until dropped.
 pub struct Progress {
     screen: Arc<Screen>,
     is_over: Arc<AtomicBool>,

@@ -126,6 +126,9 @@ fn undisturbed(kind: &str, plain: &Path, mount: &Path) {
     let worse: Vec<_> = mounted
         .iter()
         .filter(|(call, (_, interrupted))| *interrupted > 0 && local[call].1 == 0)
+        // NFS version 3 has no copies: the kernel reads and writes, and with a signal pending in between it
+        // ends the call by itself (Linux: splice_from_pipe_next).
+        .filter(|((call, _), _)| kind != "nfs:" || *call != "copy_file_range")
         .map(|((call, restarts), (calls, interrupted))| {
             format!("{call} (SA_RESTART: {restarts}): {interrupted} of {calls}")
         })
@@ -145,18 +148,18 @@ struct Served {
 impl Served {
     fn by_nfs() -> Option<Self> {
         let scratch = MountPlace::new()?;
-        let (server, source) = scratch.0.serve_nfs();
+        let (server, source) = scratch.serve_nfs();
         Some(Self { scratch, server, source })
     }
 
     fn by_shm() -> Option<Self> {
         let scratch = MountPlace::new()?;
-        let server = scratch.0.serve_shm(&[]);
+        let server = scratch.serve_shm("");
         Some(Self { scratch, server, source: "shm:link.sock/tree".to_owned() })
     }
 
     fn mount(&self, options: &str) {
-        self.scratch.0.run(&["mount", &self.source, "mnt", "-o", options]).succeeded();
+        self.scratch.run(format!("mount {} mnt -o {options}", self.source)).succeeded();
     }
 
     /// Starts a program that opens and reads the file when told, exits with 3 on failure, and has a handler
@@ -176,7 +179,7 @@ impl Served {
     }
 
     fn program(&self, name: &str, words: &[&str]) -> Child {
-        let mut command = self.scratch.0.program(Path::new(name), words);
+        let mut command = self.scratch.program(Path::new(name), words);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program");
         let mut said = [0; 6];
         child.stdout.as_mut().expect("a pipe").read_exact(&mut said).expect("it begins");
@@ -231,7 +234,7 @@ fn only_the_killed_leave(served: &mut Served, begin: fn(&mut Served), end: fn(&m
 fn signals_with_handlers_disturb_no_call_on_a_directory() {
     let Some(scratch) = MountPlace::new() else { return };
     scratch.mount("allow_other");
-    undisturbed("dir:", &scratch.0.path("local"), &scratch.mnt());
+    undisturbed("dir:", &scratch.path("local"), &scratch.mnt());
     scratch.umount();
 }
 
@@ -239,7 +242,7 @@ fn signals_with_handlers_disturb_no_call_on_a_directory() {
 fn handled_signals_disturb_no_nfs_mount_call() {
     let Some(served) = Served::by_nfs() else { return };
     served.mount("allow_other");
-    undisturbed("nfs:", &served.scratch.0.path("local"), &served.scratch.mnt());
+    undisturbed("nfs:", &served.scratch.path("local"), &served.scratch.mnt());
     served.scratch.umount();
 }
 
@@ -247,7 +250,7 @@ fn handled_signals_disturb_no_nfs_mount_call() {
 fn handled_signals_disturb_no_shm_mount_call() {
     let Some(served) = Served::by_shm() else { return };
     served.mount("allow_other");
-    undisturbed("shm:", &served.scratch.0.path("local"), &served.scratch.mnt());
+    undisturbed("shm:", &served.scratch.path("local"), &served.scratch.mnt());
     served.scratch.umount();
 }
 
@@ -271,7 +274,7 @@ fn killed_processes_end_while_shm_server_is_absent() {
         served.server.signal("KILL");
         served.server.wait();
     };
-    only_the_killed_leave(&mut served, go, |served| served.server = served.scratch.0.serve_shm(&[]));
+    only_the_killed_leave(&mut served, go, |served| served.server = served.scratch.serve_shm(""));
     served.scratch.umount();
 }
 
@@ -285,8 +288,7 @@ fn a_signal_ends_a_wait_for_a_lock() {
         exit($! == EINTR ? 0 : 4) unless fcntl(FILE, F_SETLKW, $lock); exit 5";
     let held = File::options().write(true).open(scratch.mnt().join("file")).expect("open");
     fcntl_lock(&held, FlockOperation::LockExclusive).expect("a lock");
-    let mut waiting =
-        scratch.0.program(Path::new("perl"), &["-e", script, "mnt/file"]).spawn().expect("perl");
+    let mut waiting = scratch.program("perl", &["-e", script, "mnt/file"]).spawn().expect("perl");
     let status = ended(&mut waiting, Duration::from_secs(5)).expect("it does not wait for ever");
     assert_eq!(status.code(), Some(0), "{status}");
     drop(held);

@@ -19,9 +19,9 @@ pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 /// through four layers: see `docs/decisions/waist-answers.md`).
 #[must_use = "an operation's failure is lost unless its answer is read"]
 pub enum Answer<T> {
-    /// The operation has finished.
+    /// The operation has finished, successfully or not.
     Done(Result<T>),
-    /// The operation is pending.
+    /// The operation is pending; the future has its result.
     Later(Later<T>),
 }
 
@@ -32,13 +32,13 @@ impl<T> Answer<T> {
         Self::Done(Ok(value))
     }
 
-    /// Returns a failure.
+    /// Returns a failed answer.
     #[inline]
     pub fn err(error: impl Into<Error>) -> Self {
         Self::Done(Err(error.into()))
     }
 
-    /// Wraps a future.
+    /// Returns a pending answer with the result of `future`, which is polled only when the answer is awaited.
     pub fn later(future: impl Future<Output = Result<T>> + Send + 'static) -> Self {
         Self::Later(Box::pin(future))
     }

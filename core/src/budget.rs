@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The limits of a session.
+/// The limits of a session on each resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of nodes that the session references.
@@ -27,13 +27,13 @@ impl Default for Limits {
 /// A resource counted by a [`Budget`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// Nodes.
+    /// Nodes that the session references.
     Nodes,
-    /// Openings.
+    /// Open files and directories.
     Opens,
-    /// Bytes in flight.
+    /// Bytes of reads and writes in flight.
     BytesInFlight,
-    /// Pending operations.
+    /// Operations not yet answered.
     Pending,
 }
 
@@ -71,12 +71,12 @@ impl Budget {
         self.counter(resource).fetch_sub(amount, Ordering::Relaxed);
     }
 
-    /// Returns the amount in use.
+    /// Returns the amount of a resource in use.
     pub fn used(&self, resource: Resource) -> u64 {
         self.counter(resource).load(Ordering::Relaxed)
     }
 
-    /// Returns the limit.
+    /// Returns the session's limit on a resource.
     pub fn limit(&self, resource: Resource) -> u64 {
         match resource {
             Resource::Nodes => self.limits.nodes,

@@ -47,9 +47,9 @@ bitflags! {
 /// independent of the connection and stays valid for the next server process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestKey {
-    /// The sending client.
+    /// The client that sent the request, over whichever connection.
     pub client: ClientId,
-    /// Number of the request among the client's requests.
+    /// Number that is unique among the client's requests, and the same in retransmissions.
     pub key: u128,
     /// Guarantees that apply to all of the client's requests.
     pub properties: KeyProperties,
@@ -58,9 +58,9 @@ pub struct RequestKey {
 /// The user on whose behalf an operation runs, after id mapping and squashing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// User id.
+    /// User id for permission checks and as the owner of new nodes.
     pub uid: u32,
-    /// Group id.
+    /// Group id for permission checks, and of new nodes unless their directory determines another.
     pub gid: u32,
     /// Supplementary groups; `None` when there are none.
     pub groups: Option<Arc<[u32]>>,
@@ -97,7 +97,7 @@ bitflags! {
 /// The context of one request. Cheap to clone; an operation that answers later keeps a clone.
 #[derive(Clone, Debug)]
 pub struct Ctx {
-    /// The session of the request.
+    /// Session in which the request's nodes and openings are valid.
     pub session: SessionId,
     /// The request's id in the logs.
     pub request: RequestId,
@@ -105,11 +105,11 @@ pub struct Ctx {
     pub key: Option<RequestKey>,
     /// User on whose behalf the operation runs.
     pub identity: Identity,
-    /// Time at which the caller stops waiting.
+    /// Time after which the caller no longer waits for the answer; `None`: never.
     pub deadline: Option<Instant>,
-    /// Cancellation by the caller.
+    /// Cancellation of the operation by the caller, before its answer.
     pub interrupt: Interrupt,
-    /// Optional results requested.
+    /// Optional results that the caller will use; others are omitted.
     pub want: Want,
     /// For `getattr`: accept cached attributes fetched after this instant, so that a layer reuses attributes
     /// that accompanied another answer. For `lookup`: reject cached entries older than this, even if they are

@@ -15,7 +15,7 @@ pub enum Error {
     /// The permission bits or an ACL forbid the operation.
     #[error("permission denied")]
     AccessDenied,
-    /// The name does not exist.
+    /// The name does not exist in the directory.
     #[error("no such file or directory")]
     NotFound,
     /// The name exists already.
@@ -24,7 +24,7 @@ pub enum Error {
     /// The node is not a directory.
     #[error("not a directory")]
     NotDirectory,
-    /// The node is a directory.
+    /// The node is a directory, and the operation needs another type.
     #[error("is a directory")]
     IsDirectory,
     /// The directory has entries.
@@ -48,7 +48,7 @@ pub enum Error {
     /// The file would grow past what the file system or a limit allows.
     #[error("file too large")]
     FileTooLarge,
-    /// The device is full.
+    /// The device or file system is full.
     #[error("no space left on device")]
     NoSpace,
     /// The user's quota is used up.
@@ -66,16 +66,16 @@ pub enum Error {
     /// The operation would block, and the caller requested a non-blocking one.
     #[error("resource temporarily unavailable")]
     WouldBlock,
-    /// Waiting for the lock would deadlock.
+    /// Waiting for the lock would complete a cycle of waiting owners.
     #[error("resource deadlock avoided")]
     Deadlock,
-    /// No further lock is available.
+    /// The limit on locks is reached, or locks are temporarily not granted.
     #[error("no locks available")]
     NoLocks,
     /// The operation ended early at the caller's request.
     #[error("interrupted")]
     Interrupted,
-    /// The deadline passed.
+    /// The operation was not finished before its deadline.
     #[error("timed out")]
     TimedOut,
     /// The node no longer exists, or the reference to it is invalid.
@@ -90,7 +90,7 @@ pub enum Error {
     /// The guard of a setattr did not match.
     #[error("attributes changed meanwhile")]
     NotSync,
-    /// The attribute does not exist.
+    /// The extended attribute does not exist.
     #[error("no such attribute")]
     NoAttribute,
     /// The result does not fit the caller's buffer.

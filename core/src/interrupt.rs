@@ -59,7 +59,7 @@ impl Interrupt {
         }
     }
 
-    /// Requests cancellation. Wakes all waiters in [`Interrupt::raised`].
+    /// Requests cancellation, and wakes all waiters in [`Interrupt::raised`]. No effect on the default value.
     pub fn raise(&self) {
         let Some(state) = &self.0 else { return };
         let wakers = {

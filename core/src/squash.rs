@@ -5,7 +5,7 @@ use crate::Identity;
 /// The set of callers mapped to the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SquashMode {
-    /// No callers.
+    /// No callers, except [`NO_ID`].
     None,
     /// User 0 and group 0; others are unchanged.
     #[default]
@@ -17,11 +17,11 @@ pub enum SquashMode {
 /// The squashing policy of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Squash {
-    /// Squashed callers.
+    /// Set of callers that are mapped.
     pub mode: SquashMode,
-    /// The anonymous user.
+    /// User id to which callers are mapped.
     pub anonymous_uid: u32,
-    /// The anonymous group.
+    /// Group id to which callers are mapped.
     pub anonymous_gid: u32,
 }
 
@@ -65,14 +65,14 @@ impl Squash {
         self.mode == SquashMode::All
     }
 
-    /// Maps a user id.
+    /// Maps a user id to the anonymous one, if the policy applies to it.
     #[inline]
     #[must_use]
     pub fn uid(&self, uid: u32) -> u32 {
         if self.applies_to(uid) { self.anonymous_uid } else { uid }
     }
 
-    /// Maps a group id.
+    /// Maps a group id to the anonymous one, if the policy applies to it.
     #[inline]
     #[must_use]
     pub fn gid(&self, gid: u32) -> u32 {

@@ -8,6 +8,6 @@ pub enum Stability {
     Unstable,
     /// The data, and the metadata needed to find them.
     DataSync,
-    /// Data and all attributes.
+    /// The data and all attributes.
     FileSync,
 }

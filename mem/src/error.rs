@@ -34,7 +34,7 @@ pub enum MapError {
     /// [`REGION_LIMIT`](crate::REGION_LIMIT) regions are mapped.
     #[error("limit of {} mapped regions reached", crate::REGION_LIMIT)]
     TooMany,
-    /// A system call failed.
+    /// A system call failed: to query the file, to install the fault handler, or to map the file.
     #[error("mapping the file failed")]
     System(#[from] io::Error),
 }

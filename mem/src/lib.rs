@@ -12,7 +12,8 @@
 //! - [`Sink`]: memory that an answer is written into. [`Source`]: memory that a request is read from.
 //! - [`Buffer`]: a reusable allocation that lends sinks and sources, and becomes a plain slice again once
 //!   they are dropped.
-//! - [`Lines`], [`Word`]: cache lines and single words of a region, accessed by atomics on two sides.
+//! - [`Lines`], [`Word`]: cache lines and single words of a region, which two sides access concurrently by
+//!   atomic loads and stores.
 //! - [`OutOfBounds`], [`MapError`]: errors.
 //!
 //! Reading order: `region`, `vector`, `sink`, `source`, `buffer`, `lines`, `word`, `copy` (soundness of

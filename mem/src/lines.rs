@@ -101,7 +101,7 @@ impl LinesMut {
         Lines::new(region, offset, count).map(LinesMut)
     }
 
-    /// Returns the same lines for reading.
+    /// Returns the same lines, restricted to reading.
     pub fn as_lines(&self) -> Lines {
         self.0.clone()
     }

@@ -28,7 +28,7 @@ struct Span {
     note: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
-/// The access rights of a mapping.
+/// The access of this process to a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,
@@ -39,7 +39,7 @@ enum Access {
 enum Owner {
     Empty,
     Heap(Layout),
-    /// Anonymous pages.
+    /// Anonymous pages, mapped for a large private region.
     Pages,
     Vec {
         capacity: usize,
@@ -190,13 +190,14 @@ impl Region {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Attaches a note to the memory, retrievable through any sink or source. It is dropped after the memory
-    /// was freed. Returns `false` if there is a note already, which is retained.
+    /// Attaches a note to the memory, retrievable through every clone of the region, and thus from a
+    /// [`Source`](crate::Source) of it ([`within`](crate::Source::within)). The note is dropped after the
+    /// memory was freed. Returns `false` if there is a note already, which is retained.
     pub fn leave_note(&self, note: impl Any + Send + Sync) -> bool {
         self.0.note.set(Box::new(note)).is_ok()
     }
 
-    /// Returns the attached note, if it has that type.
+    /// Returns the attached note; `None` if there is none, or if it has another type.
     pub fn note<T: Any>(&self) -> Option<&T> {
         self.0.note.get()?.downcast_ref()
     }
@@ -212,7 +213,7 @@ impl Region {
         Ok(())
     }
 
-    /// Copies `bytes` into the region at `offset`. Also fails on a read-only region.
+    /// Copies `bytes` into the region at `offset`. Fails outside of the region and on a read-only one.
     #[inline]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let to = self.writable_span(offset, bytes.len())?;
@@ -282,7 +283,7 @@ impl Region {
         self.span(offset, len)
     }
 
-    /// Fails for `len` bytes at `offset` if the region is read-only.
+    /// Fails if the region is read-only; does not check the range, which is only for the error.
     #[inline]
     pub(crate) fn writable(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         if !self.0.writable {
@@ -312,7 +313,8 @@ impl Region {
         self.offset_of(address) < self.0.len
     }
 
-    /// Returns the bytes as a plain slice, if this is the only reference to private memory.
+    /// Returns the bytes as a plain slice; `None` if there are other references to the memory, or if it is a
+    /// mapping, which other processes may change.
     pub(crate) fn exclusive(&mut self) -> Option<&mut [u8]> {
         let span = Arc::get_mut(&mut self.0)?;
         if matches!(span.owner, Owner::Mapping(_)) {
@@ -389,7 +391,7 @@ fn map_pages(len: usize) -> Option<NonNull<u8>> {
     if address == libc::MAP_FAILED { None } else { NonNull::new(address.cast()) }
 }
 
-/// A mapping that begins and ends on pages, for a span of a file.
+/// A mapping of whole pages that contains a span of a file: `lead` bytes of the mapping precede the span.
 struct MapPlan {
     file_offset: u64,
     lead: usize,

@@ -34,7 +34,7 @@ struct Entry {
     len: AtomicUsize,
 }
 
-/// One region's entry in the table. Freed when dropped.
+/// One region's entry in the table; the entry is free again when this is dropped.
 pub(crate) struct Registration(&'static Entry);
 
 impl Registration {
@@ -82,7 +82,8 @@ impl Entry {
         }
     }
 
-    /// Sets start and length. Called by the slot's owner only, so there is one writer.
+    /// Sets start and length. Only the [`Registration`] that owns the entry calls this, so an entry has one
+    /// writer.
     fn set(&self, start: usize, len: usize) {
         self.version.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::Release);

@@ -54,13 +54,15 @@ impl Sink {
         Sink(self.0.split_off(at))
     }
 
-    /// Writes `bytes` at offset `at`. Returns how many fitted.
+    /// Writes `bytes` at offset `at`. Returns the number of bytes written, less than `bytes.len()` at the
+    /// sink's end.
     #[inline]
     pub fn write_at(&self, at: usize, bytes: &[u8]) -> usize {
         self.0.write_at(at, bytes)
     }
 
-    /// Writes `len` zeroes at offset `at`. Returns how many fitted.
+    /// Writes `len` zeroes at offset `at`. Returns the number of zeroes written, less than `len` at the
+    /// sink's end.
     pub fn zero(&self, at: usize, len: usize) -> usize {
         self.0.zero(at, len)
     }

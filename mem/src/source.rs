@@ -53,7 +53,8 @@ impl Source {
         Source(self.0.split_off(at))
     }
 
-    /// Copies bytes from offset `at` into `out`. Returns how many there were.
+    /// Copies bytes from offset `at` into `out`. Returns the number of bytes copied, less than `out.len()`
+    /// at the source's end.
     #[inline]
     pub fn read_at(&self, at: usize, out: &mut [u8]) -> usize {
         self.0.read_at(at, out)
@@ -67,8 +68,8 @@ impl Source {
         bytes
     }
 
-    /// Copies from the beginning of this to the beginning of the sink, up to the length of the shorter.
-    /// Returns the number of bytes copied.
+    /// Copies from the beginning of the source to the beginning of the sink, up to the length of the shorter
+    /// one. Returns the number of bytes copied.
     pub fn copy_to_sink(&self, sink: &Sink) -> usize {
         self.0.copy_to(&sink.0)
     }

@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 /// Maximum number of segments that need no allocation.
 pub const INLINE_SEGMENTS: usize = 8;
 
-/// The address and length of one span, to be passed to a system call. Valid while its vector lives.
+/// The address and length of one span, to be passed to a system call. Valid while the sink or source that
+/// returned it lives.
 #[derive(Debug, Clone, Copy)]
 pub struct Segment {
     /// First byte. Others may write to it, so it must never become a reference.
@@ -115,8 +116,8 @@ impl Vector {
         tail
     }
 
-    /// Calls `each(address, length, bytes done before)` for the available spans of `len` bytes from `at`.
-    /// Returns their total length.
+    /// Calls `each(address, length, bytes done before)` for each span of the `len` bytes from offset `at`,
+    /// as far as the vector has them. Returns their total length.
     #[inline]
     pub(crate) fn walk(&self, at: usize, len: usize, mut each: impl FnMut(*mut u8, usize, usize)) -> usize {
         let mut skip = at;
@@ -137,7 +138,8 @@ impl Vector {
         done
     }
 
-    /// Copies `bytes` to offset `at`. Returns how many fitted.
+    /// Copies `bytes` to offset `at`. Returns the number of bytes copied, less than `bytes.len()` at the
+    /// vector's end.
     #[inline]
     pub(crate) fn write_at(&self, at: usize, bytes: &[u8]) -> usize {
         self.walk(at, bytes.len(), |to, n, done| {
@@ -147,7 +149,8 @@ impl Vector {
         })
     }
 
-    /// Copies from offset `at`. Returns how many bytes there were.
+    /// Copies from offset `at` to `out`. Returns the number of bytes copied, less than `out.len()` at the
+    /// vector's end.
     #[inline]
     pub(crate) fn read_at(&self, at: usize, out: &mut [u8]) -> usize {
         let len = out.len();
@@ -203,7 +206,7 @@ impl Segment {
     /// to the bytes concurrently.
     ///
     /// # Safety
-    /// The segment's vector must be alive.
+    /// The sink or source that returned the segment must be alive.
     pub unsafe fn read(&self, out: &mut [u8]) -> usize {
         let len = self.len.min(out.len());
         // SAFETY: the source is readable for the segment's length while its vector lives, guaranteed by the

@@ -74,7 +74,7 @@ impl WordMut {
         self.0.atomic().compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Adds to the value, wrapping.
+    /// Adds to the value atomically, wrapping.
     #[inline]
     pub fn add(&self, n: u32, order: Ordering) {
         self.0.atomic().fetch_add(n, order);

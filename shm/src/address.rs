@@ -1,7 +1,7 @@
 //! Global addresses: a domain number and an offset, valid on both sides of a link.
 //!
-//! The sender of a reference translates once, and the receiver checks it against its table of forwarded
-//! domains. There is no other way from a number to memory.
+//! The sender of a reference translates a place in its memory to an address once, and the receiver checks
+//! the address against its [`BaseTable`]. There is no other way from a number to memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::link::{Ends, Extent, Role};
 
 /// Number of bits of the offset; the domain's bits are above.
 pub const OFFSET_BITS: u32 = 48;
-/// Maximum number of domains in a table.
+/// Maximum number of domains in a [`BaseTable`].
 pub const DOMAINS_MAX: usize = 64;
 
 /// The number of a domain on a link.
@@ -56,7 +56,7 @@ impl GlobalAddress {
         self.0
     }
 
-    /// Returns the domain.
+    /// Returns the number of the domain, known or not.
     pub fn domain(self) -> Domain {
         Domain((self.0 >> OFFSET_BITS) as u16)
     }
@@ -76,16 +76,16 @@ impl fmt::Debug for GlobalAddress {
 /// The reason why a reference cannot be resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// No region of that domain was forwarded.
+    /// The domain has no memory in the table: it is unknown, or was withdrawn.
     #[error("unknown domain {domain}")]
     Domain {
-        /// The domain.
+        /// Number of the unknown domain.
         domain: Domain,
     },
-    /// The range is outside of the domain's addressable memory.
+    /// The range is not entirely inside the domain's addressable memory.
     #[error("{len_bytes} bytes at {offset:#x} of domain {domain} are not addressable")]
     Range {
-        /// The domain.
+        /// Domain of the address.
         domain: Domain,
         /// Offset in the domain's memory, in bytes.
         offset: u64,
@@ -95,7 +95,7 @@ pub enum AddressError {
     /// The memory is to be written, but belongs to another domain.
     #[error("the memory of domain {domain} is read-only")]
     NotOurs {
-        /// The domain.
+        /// Domain of the address.
         domain: Domain,
     },
 }
@@ -103,10 +103,10 @@ pub enum AddressError {
 /// The reason why a domain cannot be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RegionError {
-    /// The number is in use.
+    /// The table has a domain with that number.
     #[error("domain {domain} exists already")]
     Known {
-        /// The domain.
+        /// Number that is in use.
         domain: Domain,
     },
     /// The table has [`DOMAINS_MAX`] entries.
@@ -115,7 +115,7 @@ pub enum RegionError {
     /// The addressable range exceeds the memory.
     #[error("the addressable range exceeds the memory of domain {domain}")]
     Outside {
-        /// The domain.
+        /// Number of the domain to be added.
         domain: Domain,
     },
 }
@@ -134,10 +134,10 @@ struct Base {
     ours: bool,
 }
 
-/// A checked reference.
+/// A checked reference: a range inside a mapped region.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolved<'a> {
-    /// The region.
+    /// The mapped region that contains the range.
     pub region: &'a Region,
     /// Offset in the region, in bytes.
     pub offset: usize,
@@ -164,7 +164,8 @@ impl BaseTable {
         BaseTable { bases: vec![(Domain::CLIENT, client), (Domain::SERVER, server)] }
     }
 
-    /// Adds a domain with read-only memory.
+    /// Adds a domain, whose memory this side only reads; `nameable` is the addressable range of offsets in
+    /// it.
     pub fn add(&mut self, domain: Domain, memory: Extent, nameable: Range<u64>) -> Result<(), RegionError> {
         if nameable.start > nameable.end || nameable.end > memory.len().min(1 << OFFSET_BITS) {
             return Err(RegionError::Outside { domain });
@@ -194,7 +195,7 @@ impl BaseTable {
         self.base(address.domain())?.place(address, len)
     }
 
-    /// Returns a source of `len` bytes at the address.
+    /// Returns a source of `len` bytes at the address, which keeps the memory mapped.
     pub fn source(&self, address: GlobalAddress, len: u64) -> Result<Source, AddressError> {
         let place = self.resolve(address, len)?;
         let mut source = Source::new();

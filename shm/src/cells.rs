@@ -1,7 +1,7 @@
 //! Memory access of rings and doorbells: cache lines and words that one side writes and the other reads.
 //!
-//! In production both are in a [`Region`](tombolo_mem::Region). Tests substitute other implementations, so
-//! that a model checker explores all interleavings of the same code.
+//! In production, lines and words are in a [`Region`](tombolo_mem::Region). Tests substitute other
+//! implementations, so that a model checker explores all interleavings of the same code.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub trait Cells {
     /// Loads a word (0 to 7) of a line, in the host's byte order.
     fn load(&self, line: usize, word: usize, order: Ordering) -> u64;
 
-    /// Prefetches a line that will be read. A hint.
+    /// Prefetches a line that will be read. This is a hint, and may do nothing.
     #[inline(always)]
     fn fetch(&self, _line: usize) {}
 
@@ -38,33 +38,36 @@ pub trait CellsMut {
     /// Adds to a word (0 to 7) of a line atomically, wrapping.
     fn add(&self, line: usize, word: usize, n: u64, order: Ordering);
 
-    /// Prefetches a line for writing. A hint.
+    /// Prefetches a line for writing. This is a hint, and may do nothing.
     #[inline(always)]
     fn claim(&self, _line: usize) {}
 }
 
 /// A word that can be read and waited on.
 pub trait DoorbellWord {
-    /// Returns the value.
+    /// Loads the value.
     fn load(&self, order: Ordering) -> u32;
 
     /// Sleeps while the value is `expected`, until [woken](DoorbellWordMut::wake), for at most `timeout`. It
-    /// may return for no reason.
+    /// may return earlier without a reason.
     fn wait(&self, expected: u32, timeout: Option<Duration>) -> SleepOutcome;
 
-    /// Wakes a sleeper.
+    /// Wakes a thread that sleeps on the word, if there is one.
     fn wake(&self);
 
-    /// Orders every earlier load and store of this thread before every later one.
+    /// Records whether the message that a sleeper waits for was there after a sleep.
+    fn slept(&self, _found: bool) {}
+
+    /// Orders every earlier load and store of this thread before every later one (a full fence).
     fn fence();
 
-    /// Yields the processor to other threads.
+    /// Yields the processor to other threads; a model checker runs another thread.
     fn yield_now() {
         std::thread::yield_now();
     }
 }
 
-/// A word that only this side writes.
+/// A word that only this side writes, and on which the peer or a thread of this process sleeps.
 pub trait DoorbellWordMut: DoorbellWord {
     /// Sets the value.
     fn store(&self, value: u32, order: Ordering);

@@ -1,4 +1,5 @@
-//! Changes of attributes, also by `O_PATH` descriptors; never through a symbolic link.
+//! Changes of a file's attributes, through any descriptor, including `O_PATH`; only [`length`] needs one
+//! that is open for writing. No function follows a symbolic link.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -32,7 +33,8 @@ pub fn permissions(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
     }
 }
 
-/// Sets the user and the group that are given. The kernel clears set-user-id bits, for every caller.
+/// Sets the user, the group, or both; `None` leaves one unchanged. The kernel also clears the set-user-id
+/// bit of a file, and its set-group-id bit if the group may execute it, even for user 0.
 pub fn owner(fd: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
     // The number with all bits set is no id: the kernel interprets it as "unchanged".
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {

@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 
 use crate::errno::{Errno, Result};
 
-/// The identity of a system call.
+/// The identity with which a thread makes system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity<'a> {
-    /// The user.
+    /// User id; also the owner of new files.
     pub uid: u32,
-    /// The primary group.
+    /// Primary group id; also the group of new files.
     pub gid: u32,
     /// The supplementary groups.
     pub groups: &'a [u32],
@@ -50,7 +50,8 @@ pub fn acting_as() -> Result<(u32, u32, Vec<u32>)> {
 pub enum Checks {
     /// All checks for that user; no capabilities.
     Kernel,
-    /// The user owns new files, but permission bits are not checked: another component has done so.
+    /// The user owns new files, but the kernel ignores permission bits, because the caller has checked them
+    /// itself.
     Skipped,
 }
 

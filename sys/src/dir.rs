@@ -26,7 +26,7 @@ pub struct Entry<'a> {
     pub name: &'a [u8],
 }
 
-/// A buffer of entries; allocates once.
+/// A reusable buffer of entries, allocated once; each [`fill`](Self::fill) replaces its contents.
 #[derive(Debug)]
 pub struct Listing {
     bytes: Vec<u8>,
@@ -64,7 +64,7 @@ impl Listing {
         Ok(self.filled > 0)
     }
 
-    /// Clears the buffer.
+    /// Drops the entries without freeing the buffer.
     pub fn clear(&mut self) {
         self.filled = 0;
     }

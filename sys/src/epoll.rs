@@ -10,7 +10,7 @@ use rustix::io;
 
 use crate::errno::{Errno, Result, retry};
 
-/// A set of watched descriptors.
+/// A set of descriptors that one thread waits for.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
@@ -27,7 +27,7 @@ pub enum Interest {
     Alarms,
 }
 
-/// An event of a descriptor.
+/// The events of a descriptor, as of one wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Token with which the descriptor was added.
@@ -39,7 +39,7 @@ pub struct Event {
     /// `true` if the peer has finished sending: its data can be read, followed by the end. May be reported
     /// with the last bytes.
     pub finished: bool,
-    /// `true` if both directions are closed.
+    /// `true` if both directions are closed, or the descriptor has failed.
     pub ended: bool,
 }
 

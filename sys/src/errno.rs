@@ -10,7 +10,7 @@ pub type Result<T> = core::result::Result<T, Errno>;
 
 /// Repeats `call` while it is interrupted by a signal.
 ///
-/// To be used for calls that have had no effect when they fail with EINTR; not for `close`.
+/// Correct only for calls that have had no effect when they fail with EINTR, unlike `close`.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match call() {

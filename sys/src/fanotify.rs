@@ -13,7 +13,7 @@ bitflags! {
     /// Kinds of events. The kernel may combine several about one file.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct EventMask: u64 {
-        /// Data changed.
+        /// Data of a file changed: a write or truncation.
         const MODIFY = libc::FAN_MODIFY;
         /// Attributes changed, including extended ones and the link count.
         const ATTRIB = libc::FAN_ATTRIB;
@@ -21,13 +21,13 @@ bitflags! {
         const MOVED_FROM = libc::FAN_MOVED_FROM;
         /// A name was created by a rename.
         const MOVED_TO = libc::FAN_MOVED_TO;
-        /// A name was created.
+        /// A name was created: a new object, or a hard link.
         const CREATE = libc::FAN_CREATE;
-        /// A name was removed.
+        /// A name was removed, of a file or directory.
         const DELETE = libc::FAN_DELETE;
         /// The file was removed together with its last name.
         const DELETE_SELF = libc::FAN_DELETE_SELF;
-        /// The object is a directory.
+        /// The event concerns a directory; combined with another kind.
         const TO_DIRECTORY = libc::FAN_ONDIR;
         /// The queue overflowed: events were lost.
         const OVERFLOW = libc::FAN_Q_OVERFLOW;
@@ -41,14 +41,14 @@ impl EventMask {
     }
 }
 
-/// A file-system event.
+/// One or several events of a file or name, combined by the kernel.
 #[derive(Clone, Debug)]
 pub struct Event<'a> {
-    /// Kinds of the event.
+    /// Kinds of the combined events.
     pub deeds: EventMask,
     /// Process that caused the event; 0 if not visible to this one.
     pub process: u32,
-    /// Affected file; `None` if it is removed already.
+    /// Affected file; `None` if it is removed already, and for [`EventMask::OVERFLOW`].
     pub file: Option<FileHandle>,
     /// Directory and name, for a change of a name.
     pub name: Option<(FileHandle, &'a [u8])>,
@@ -82,7 +82,8 @@ impl Fanotify {
         self.mark(libc::FAN_MARK_FILESYSTEM, wanted, root, c".")
     }
 
-    /// Adds a single file.
+    /// Adds the object `name` in `dir`, for events of these kinds only. If it is a symbolic link, adds the
+    /// link's target.
     pub fn add_file(&self, dir: BorrowedFd<'_>, name: &CStr, deeds: EventMask) -> Result<()> {
         self.mark(libc::FAN_MARK_INODE, deeds, dir, name)
     }
@@ -104,7 +105,8 @@ impl Fanotify {
         .map(drop)
     }
 
-    /// Passes pending events to `take`, as many as one read returns. Returns `false` if there were none.
+    /// Passes pending events to `take`, as many as one read returns. `buffer` is reusable space for the
+    /// read, whose contents are replaced. Returns `false` if no events were pending.
     pub fn read(&self, buffer: &mut Vec<u8>, mut take: impl FnMut(&Event<'_>)) -> Result<bool> {
         buffer.clear();
         buffer.reserve(BATCH_BYTES);

@@ -20,7 +20,7 @@ pub use rustix::mount::MountFlags as Flags;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// Opens the device. A later mount determines its connection.
+/// Opens the device. The descriptor belongs to no connection until it is passed to [`mount`].
 pub fn open() -> Result<OwnedFd> {
     retry(|| rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()))
 }
@@ -88,7 +88,8 @@ pub fn receive(device: BorrowedFd<'_>, into: &Sink) -> Result<usize> {
     })
 }
 
-/// Writes one reply or notification from private memory.
+/// Writes one reply or notification from memory that no other process can change; see [`send_from`] for
+/// other memory.
 ///
 /// ENOENT: no caller waits for it any more, or the name is not cached. ENODEV: unmounted.
 pub fn send(device: BorrowedFd<'_>, reply: &[u8]) -> Result<()> {
@@ -108,7 +109,8 @@ pub fn send_from(device: BorrowedFd<'_>, reply: &Source) -> Result<()> {
     .map(drop)
 }
 
-/// Makes reads of the descriptor blocking or nonblocking.
+/// Makes reads of the descriptor blocking (`waiting`) or nonblocking. Affects all duplicates of the
+/// descriptor.
 pub fn set_waiting(device: BorrowedFd<'_>, waiting: bool) -> Result<()> {
     let mut flags = rustix::fs::fcntl_getfl(device)?;
     flags.set(OFlags::NONBLOCK, !waiting);
@@ -144,7 +146,8 @@ pub fn mount(
     rustix::mount::mount(source, target, format!("fuse.{subtype}"), flags, data.as_c_str())
 }
 
-/// Changes the flags of a mount, for everyone; needs CAP_SYS_ADMIN. EINVAL: not a mount point.
+/// Replaces the flags of a mount and of its file system (mount(2), MS_REMOUNT), so that read-only also
+/// applies to its other mounts. Needs CAP_SYS_ADMIN. EINVAL: not a mount point.
 pub fn remount(target: &Path, flags: MountFlags) -> Result<()> {
     rustix::mount::mount_remount(target, flags, c"")
 }

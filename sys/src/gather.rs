@@ -1,4 +1,4 @@
-//! Scatter-gather lists for sending.
+//! Scatter-gather lists for sending on sockets without copies.
 
 use std::marker::PhantomData;
 
@@ -30,7 +30,7 @@ impl<'a> Gather<'a> {
         Self { skip, ..Self::default() }
     }
 
-    /// Adds private bytes.
+    /// Adds bytes that no other process can change.
     pub fn bytes(&mut self, bytes: &'a [u8]) {
         // The kernel only reads sent data; the pointer is mutable because iovec is used in both directions.
         self.push(bytes.as_ptr().cast_mut(), bytes.len());
@@ -43,12 +43,13 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Returns the number of bytes in the list.
+    /// Returns the number of accepted bytes, without those that are skipped.
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Copies the first bytes, for sending without a system call.
+    /// Copies the first `limit` bytes of the list, or all if there are fewer, for a caller that transforms
+    /// them, as TLS does.
     pub fn to_vec(&self, limit: usize) -> Vec<u8> {
         let mut copy = vec![0; self.len_bytes.min(limit)];
         let mut rest = copy.as_mut_slice();
@@ -61,7 +62,8 @@ impl<'a> Gather<'a> {
         copy
     }
 
-    /// Returns `true` if the byte at `offset` is the first of an added part.
+    /// Returns `true` if the byte at `offset` of the list is the first of a span. TLS does not encrypt such
+    /// a byte alone: a message of which nothing was sent may still be withdrawn.
     pub fn begins_at(&self, offset: usize) -> bool {
         let mut start = 0;
         for span in &self.spans {
@@ -73,7 +75,7 @@ impl<'a> Gather<'a> {
         start == offset && offset < self.len_bytes
     }
 
-    /// Returns `true` if the list accepts no more.
+    /// Returns `true` if the list has 1,024 spans and ignores further ones.
     pub fn is_full(&self) -> bool {
         self.spans.len() >= SPANS_MAX
     }

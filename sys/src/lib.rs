@@ -1,8 +1,8 @@
 //! Safe wrappers of the system calls that Tombolo makes.
 //!
-//! No crate above names `libc`, `rustix` or the number of a descriptor. A wrapper takes `BorrowedFd`, returns
-//! `OwnedFd` or a plain structure, and fails with [`Errno`]. Wrappers contain no policy, no cache, and no
-//! retry except for EINTR.
+//! No crate that uses this one names `libc`, `rustix` or the number of a descriptor. A wrapper takes
+//! `BorrowedFd`, returns `OwnedFd` or a plain structure, and fails with [`Errno`]. Wrappers contain no
+//! policy, no cache, and no retry except for EINTR.
 //!
 //! Non-goals: wrappers without a caller, and memory that others may change (`tombolo-mem`).
 //!
@@ -27,6 +27,7 @@ pub mod gather;
 pub mod handle;
 pub mod lock;
 pub mod memfd;
+pub mod moment;
 pub mod mountinfo;
 pub mod mounts;
 pub mod namespace;
@@ -44,6 +45,7 @@ pub mod scheduling;
 pub mod socket;
 pub mod stat;
 pub mod statfs;
+pub mod stream;
 pub mod sync;
 pub mod tcp;
 pub mod terminal;

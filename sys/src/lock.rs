@@ -29,9 +29,9 @@ pub struct LockRange {
 /// A conflicting lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conflict {
-    /// Mode.
+    /// Mode of the other owner's lock.
     pub kind: LockKind,
-    /// Range.
+    /// Range of the other owner's lock, which may exceed the requested one.
     pub range: LockRange,
     /// Owning process; 0 for an open file description.
     pub pid: u32,

@@ -15,13 +15,13 @@ bitflags! {
     /// removed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Seals: u32 {
-        /// Adding seals.
+        /// Adding further seals.
         const SEAL = SealFlags::SEAL.bits();
-        /// Shrinking.
+        /// Shrinking the memory.
         const SHRINK = SealFlags::SHRINK.bits();
-        /// Growing.
+        /// Growing the memory.
         const GROW = SealFlags::GROW.bits();
-        /// All writes.
+        /// All writes; cannot be added while a writable mapping exists.
         const WRITE = SealFlags::WRITE.bits();
         /// Writes, except through mappings made before the seal.
         const FUTURE_WRITE = SealFlags::FUTURE_WRITE.bits();
@@ -45,7 +45,8 @@ pub fn heritable(name: &str, bytes: u64) -> Result<(OwnedFd, i32)> {
     Ok((memory, number))
 }
 
-/// Returns memory inherited from the parent program under this number.
+/// Opens memory inherited from the parent program under this number. The inherited descriptor itself stays
+/// open.
 pub fn inherited(number: i32) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     retry(|| open(format!("/proc/self/fd/{number}"), flags, Mode::empty()))

@@ -12,7 +12,7 @@ use crate::errno::{Errno, Result, retry};
 use crate::open::{OwnPath, check_component, permission};
 use crate::stat::{Device, S_IFMT};
 
-/// Creates a directory.
+/// Creates a directory with the permission bits of `mode`, subject to the umask.
 pub fn make_directory(dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<()> {
     check_component(name)?;
     retry(|| rfs::mkdirat(dir, name, permission(mode)))
@@ -50,7 +50,7 @@ pub fn remove(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     retry(|| rfs::unlinkat(dir, name, AtFlags::empty()))
 }
 
-/// Removes an empty directory.
+/// Removes an empty directory; ENOTEMPTY if it has entries.
 pub fn remove_directory(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     check_component(name)?;
     retry(|| rfs::unlinkat(dir, name, AtFlags::REMOVEDIR))

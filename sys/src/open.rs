@@ -52,6 +52,9 @@ pub fn open_parent(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
     retry(|| rfs::openat(dir, c"..", flags, Mode::empty()))
 }
 
+/// Number of times a walk is repeated that a rename or mount elsewhere has disturbed.
+const WALKS_MAX: usize = 100;
+
 /// Walks `path` from `dir` without leaving it: `..` above `dir` and symbolic links that point outside fail
 /// with EXDEV.
 ///
@@ -59,7 +62,16 @@ pub fn open_parent(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
 /// `CACHED`, which fails with EAGAIN rather than block on disk I/O.
 pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OpenFlags, extra: Resolve) -> Result<OwnedFd> {
     let resolve = extra | Resolve::BENEATH | Resolve::NO_MAGICLINKS;
-    retry(|| rfs::openat2(dir, path, flags | OpenFlags::CLOEXEC, Mode::empty(), resolve))
+    let open = || retry(|| rfs::openat2(dir, path, flags | OpenFlags::CLOEXEC, Mode::empty(), resolve));
+    let mut opened = open();
+    // A walk over `..` fails if anything is renamed or mounted meanwhile (openat2(2), EAGAIN).
+    for _ in 0..WALKS_MAX {
+        match opened {
+            Err(Errno::AGAIN) if !extra.contains(Resolve::CACHED) => opened = open(),
+            _ => break,
+        }
+    }
+    opened
 }
 
 /// Opens a file of the host by its path, refusing symbolic links in all components (ELOOP). Never waits for
@@ -167,7 +179,8 @@ impl OwnDescriptors {
         }
     }
 
-    /// Returns the helper for a refused operation, if it may succeed.
+    /// Returns the helper if it may succeed where this process was refused: if the error is one of
+    /// landlock's, and the path of `fd` is unknown.
     fn help_with(&self, fd: BorrowedFd<'_>, refused: Option<&Errno>) -> Option<&dyn Reopen> {
         let other = self.other.as_deref()?;
         // Landlock treats a second name as a move to a directory with more rights.

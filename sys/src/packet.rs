@@ -19,7 +19,7 @@ use crate::socket::{connect_as, listen_as, listens_as};
 /// Maximum number of descriptors sent with a message. A peer may manage to send a few more.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// A received message.
+/// A received message, whose bytes are in the caller's buffer.
 #[derive(Debug)]
 pub struct Packet {
     /// Number of bytes in the buffer. 0 if the peer has closed its end, which is indistinguishable from an

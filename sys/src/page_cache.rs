@@ -36,8 +36,9 @@ impl PageCacheProbe {
         Ok(Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, len })
     }
 
-    /// Returns `true` if the page at this offset, in bytes, is cached (mincore(2)) and not still being read.
-    /// For a file of another user without write permission it is always `true`. EINVAL beyond the mapping.
+    /// Returns `true` if the page at this offset, in bytes, is cached and its data have arrived
+    /// (mincore(2)). Always `true` for a file of another user that this process may not write. EINVAL beyond
+    /// the mapping.
     pub fn is_here(&self, offset: u64) -> Result<bool> {
         let offset = usize::try_from(offset).ok().filter(|offset| *offset < self.len).ok_or(Errno::INVAL)?;
         let page = self.start.as_ptr().wrapping_byte_add(offset - offset % page_size());

@@ -5,14 +5,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use crate::errno::{Result, check};
+use crate::fanotify::Fanotify;
 
 /// Succeeds if file-system events can be watched (fanotify with file ids and names, as permitted to the
 /// machine's root).
 pub fn fanotify() -> Result<()> {
-    let flags = libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_DFID_NAME | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
-    // SAFETY: the call takes two numbers.
-    let outcome = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as libc::c_uint) };
-    close(outcome.into())
+    Fanotify::new().map(drop)
 }
 
 /// Succeeds if an io_uring can be created.

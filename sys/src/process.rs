@@ -32,15 +32,15 @@ pub fn kill(process: u32) -> Result<()> {
 /// The signal sent to a process when its parent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// SIGTERM.
+    /// SIGTERM, so that the process can clean up.
     Asked,
-    /// SIGKILL.
+    /// SIGKILL, which the process cannot prevent.
     Killed,
 }
 
-/// Makes the process that `command` starts end with the thread that starts it, at the latest with this
-/// process (prctl(2), `PR_SET_PDEATHSIG`). Ineffective for a process that changes its user or gains
-/// capabilities.
+/// Makes the kernel signal the process that `command` starts when the thread that started it ends, at the
+/// latest with this process (prctl(2), `PR_SET_PDEATHSIG`). Ineffective for a process that changes its user
+/// or gains capabilities.
 pub fn ends_with_this_thread(command: &mut Command, death: Death) {
     let parent = getpid();
     let signal = match death {
@@ -74,7 +74,7 @@ pub fn await_end(child: u32) -> Result<()> {
     retry(|| waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)).map(drop)
 }
 
-/// Waits until no child of this process is in that group, and reaps those that end.
+/// Waits until this process has no child in that group, and reaps each child of the group that ends.
 pub fn await_group(group: u32) -> Result<()> {
     let group = pid(group)?;
     loop {
@@ -119,7 +119,7 @@ fn redirect_input_and_output(null: BorrowedFd<'_>) -> Result<()> {
 /// The limit on open descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenFileLimit {
-    /// Current limit.
+    /// Current limit, beyond which descriptors are refused (EMFILE).
     pub soft: u64,
     /// Maximum to which an unprivileged process may raise it.
     pub hard: u64,

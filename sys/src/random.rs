@@ -2,8 +2,8 @@
 
 use crate::errno::{Errno, Result, check, retry};
 
-/// Fills `bytes` from the kernel's generator. Blocks only in the first moments after boot, until it is
-/// seeded.
+/// Fills `bytes` from the kernel's generator. Blocks only in the first moments after boot, until the
+/// generator is seeded.
 pub fn fill(bytes: &mut [u8]) -> Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {

@@ -22,7 +22,7 @@ const FILE: types::Fixed = types::Fixed(0);
 /// User data of the no-op that wakes the waiting thread.
 const WAKE: u64 = u64::MAX;
 
-/// The memory of a transfer.
+/// The memory of a transfer, which also determines its direction.
 pub enum Memory {
     /// Destination of a read.
     Into(Sink),
@@ -30,7 +30,7 @@ pub enum Memory {
     From(Source),
 }
 
-/// A read or write.
+/// A read or write of the ring's file.
 pub struct Transfer<T> {
     /// Destination or source of the data.
     pub memory: Memory,
@@ -233,7 +233,7 @@ impl<T> Drop for FileRing<T> {
     }
 }
 
-/// Returns an entry without effect.
+/// Returns an entry without effect, whose completion ends a [`wait`](FileRing::wait).
 fn nop() -> Entry {
     opcode::Nop::new().build().flags(Flags::FIXED_FILE).user_data(WAKE)
 }

@@ -26,8 +26,8 @@ pub fn read(fd: BorrowedFd<'_>, into: &Sink, offset: u64, flags: TransferFlags) 
 
 /// Writes the start of `from` at `offset`. Returns the number of bytes written.
 ///
-/// The offset is ignored for a description opened with `APPEND`, and with the flag of that name (pwrite(2),
-/// BUGS).
+/// The data are appended, and the offset is ignored, if the file was opened with `O_APPEND` (pwrite(2),
+/// BUGS) or `flags` contain `RWF_APPEND`.
 pub fn write(fd: BorrowedFd<'_>, from: &Source, offset: u64, flags: TransferFlags) -> Result<usize> {
     let spans = spans(from.segments());
     transfer(libc::SYS_pwritev2, fd, &spans, offset, flags)

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use crate::errno::{Errno, Result, check};
 
-/// Requests short time slices of about `turn` for the calling thread, and threads that it starts later: their
-/// share of the processor is unchanged, but their latency is lower. The kernel supports slices of 0.1 to 100
-/// ms and clamps others (Linux 6.12; no effect on older ones). Other scheduling attributes are unchanged.
+/// Requests short time slices of about `turn` for the calling thread, and threads that it starts later:
+/// their share of the processor is unchanged, but their latency is lower. The kernel supports slices of 0.1
+/// to 100 ms and clamps others (Linux 6.12; no effect on older ones). Other scheduling attributes are
+/// unchanged. EINVAL for a thread that is not scheduled as an ordinary one (`SCHED_OTHER`, `SCHED_BATCH`).
 pub fn use_short_slices(turn: Duration) -> Result<()> {
     let mut attr = own_attr()?;
     if attr.sched_policy != libc::SCHED_OTHER as u32 && attr.sched_policy != libc::SCHED_BATCH as u32 {

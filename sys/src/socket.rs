@@ -16,7 +16,7 @@ use crate::umask;
 /// The peer process of a unix socket, as of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id.
+    /// Process id; 0 for a process in another pid namespace.
     pub pid: i32,
     /// Effective user id.
     pub uid: u32,
@@ -95,7 +95,13 @@ pub(crate) fn listens_as(kind: SocketType, path: &Path) -> Result<bool> {
     }
 }
 
-/// Connects without blocking.
+/// Connects a non-blocking stream to the unix socket at `path`. EAGAIN if the listener's backlog is full,
+/// ENOENT if the path does not exist, ECONNREFUSED if no process listens on it any more.
+pub fn connect_unix(path: &Path) -> Result<OwnedFd> {
+    connect_as(SocketType::STREAM, path)
+}
+
+/// Connects a nonblocking socket of that type, without waiting.
 pub(crate) fn connect_as(kind: SocketType, path: &Path) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -19,9 +19,9 @@ pub struct Moment {
 /// A device number in two parts, because kernel interfaces differ in packing them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Device {
-    /// Driver.
+    /// Number of the driver.
     pub major: u32,
-    /// Device of the driver.
+    /// Number of the device among those of the driver.
     pub minor: u32,
 }
 
@@ -37,17 +37,17 @@ impl Device {
 pub struct Stat {
     /// Type and permission bits, as in `st_mode`.
     pub mode: u32,
-    /// Device of the file system.
+    /// Device number of the file system.
     pub device: Device,
     /// Inode number, unique within the device during the life of the file.
     pub inode: u64,
-    /// Number of names.
+    /// Number of names (hard links); 0 for an unlinked file.
     pub links: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Owning group.
+    /// Group id of the owning group.
     pub gid: u32,
-    /// Length, in bytes.
+    /// Length in bytes; of a symbolic link, that of its target.
     pub size_bytes: u64,
     /// Allocated space, in units of 512 bytes.
     pub blocks: u64,
@@ -55,17 +55,17 @@ pub struct Stat {
     pub block_size_bytes: u32,
     /// Device number of a device node.
     pub special: Device,
-    /// Last access.
+    /// Time of the last access.
     pub accessed: Moment,
-    /// Last change of the data.
+    /// Time of the last change of the data.
     pub modified: Moment,
-    /// Last change of data or attributes.
+    /// Time of the last change of data or attributes.
     pub changed: Moment,
-    /// Creation, where recorded by the file system.
+    /// Time of creation; `None` where the file system does not record it.
     pub born: Option<Moment>,
-    /// Id of the mount by which it was accessed; 0 on kernels before 5.8.
+    /// Id of the mount through which the file was accessed; 0 on kernels before 5.8.
     pub mount: u64,
-    /// `true` for the root of a mount.
+    /// `true` if the file is the root of its mount.
     pub mount_root: bool,
 }
 

@@ -11,19 +11,19 @@ pub struct FileSystemStat {
     pub block_size_bytes: u32,
     /// Preferred transfer size, in bytes.
     pub io_size_bytes: u32,
-    /// Total blocks.
+    /// Total number of blocks.
     pub blocks: u64,
-    /// Free blocks.
+    /// Free blocks, including those reserved for the superuser.
     pub blocks_free: u64,
     /// Free blocks available to unprivileged users.
     pub blocks_available: u64,
     /// Total inodes; 0 if unlimited.
     pub files: u64,
-    /// Free inodes.
+    /// Number of inodes that can still be created.
     pub files_free: u64,
     /// Maximum length of a name, in bytes.
     pub name_max_len: u32,
-    /// Id of the file system, as far as it has one.
+    /// Id of the file system (`f_fsid`); 0 if it has none.
     pub id: u64,
     /// Magic number of the type (`EXT4_SUPER_MAGIC` and others).
     pub magic: u64,

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::errno::{Result, retry};
 
-/// Synchronises data and attributes of one file.
+/// Synchronises data and attributes of one file or directory.
 pub fn file(fd: BorrowedFd<'_>) -> Result<()> {
     retry(|| rustix::fs::fsync(fd))
 }

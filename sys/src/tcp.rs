@@ -128,12 +128,12 @@ pub fn send(stream: BorrowedFd<'_>, gather: &mut Gather<'_>) -> Result<usize> {
     })
 }
 
-/// Shuts down the sending direction.
+/// Shuts down the sending direction: the peer reads the end of the stream behind the data sent so far.
 pub fn end_sending(stream: impl AsFd) -> Result<()> {
     retry(|| shutdown(&stream, Shutdown::Write))
 }
 
-/// Sets an integer option.
+/// Sets a socket option whose value is an integer.
 pub(crate) fn set_option(
     socket: BorrowedFd<'_>,
     level: libc::c_int,

@@ -1,4 +1,4 @@
-//! Single-key input from a terminal.
+//! Modes of terminals, and single-key input.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -16,14 +16,7 @@ impl KeyMode {
     /// Changes the mode of a terminal; ENOTTY for any other file. Keys that send signals, such as ^C, still
     /// do.
     pub fn enter(terminal: BorrowedFd<'_>) -> Result<Self> {
-        let mut before = MaybeUninit::<libc::termios>::uninit();
-        // SAFETY: the descriptor is open while borrowed, and the library writes a structure to `before`,
-        // which is ours.
-        if unsafe { libc::tcgetattr(terminal.as_raw_fd(), before.as_mut_ptr()) } != 0 {
-            return Err(last_errno());
-        }
-        // SAFETY: the call succeeded, so it has filled the structure.
-        let before = unsafe { before.assume_init() };
+        let before = read(terminal)?;
         let mut keys = before;
         keys.c_lflag &= !(libc::ICANON | libc::ECHO);
         (keys.c_cc[libc::VMIN], keys.c_cc[libc::VTIME]) = (1, 0);
@@ -34,6 +27,26 @@ impl KeyMode {
     pub fn restore(&self, terminal: BorrowedFd<'_>) -> Result<()> {
         set(terminal, &self.0)
     }
+}
+
+/// Makes a terminal pass bytes unchanged in both directions, without echo, flow control and signals. ENOTTY
+/// for any other file.
+pub fn make_raw(terminal: BorrowedFd<'_>) -> Result<()> {
+    let mut modes = read(terminal)?;
+    // SAFETY: the library changes a structure that is ours.
+    unsafe { libc::cfmakeraw(&raw mut modes) };
+    set(terminal, &modes)
+}
+
+fn read(terminal: BorrowedFd<'_>) -> Result<libc::termios> {
+    let mut modes = MaybeUninit::<libc::termios>::uninit();
+    // SAFETY: the descriptor is open while borrowed, and the library writes a structure to `modes`, which is
+    // ours.
+    if unsafe { libc::tcgetattr(terminal.as_raw_fd(), modes.as_mut_ptr()) } != 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: the call succeeded, so it has filled the structure.
+    Ok(unsafe { modes.assume_init() })
 }
 
 fn set(terminal: BorrowedFd<'_>, mode: &libc::termios) -> Result<()> {

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use crate::errno::{Result, check};
 
-/// A periodic signal without effect to the thread that created it. Stops when dropped.
+/// A periodic signal to the thread that created it, whose handler does nothing. The signals stop when this
+/// is dropped.
 #[derive(Debug)]
 pub struct ThreadTimer(libc::timer_t);
 
 extern "C" fn do_nothing(_: libc::c_int) {}
 
 impl ThreadTimer {
-    /// Signals the calling thread once each `period`, less than a second. `restarts`: the kernel restarts
-    /// interrupted calls where possible (SA_RESTART). The signal handlers, of SIGUSR1 with `restarts` and of
-    /// SIGUSR2 without, remain installed.
+    /// Signals the calling thread once each `period`, which must be less than a second. `restarts`: the
+    /// kernel restarts interrupted calls where possible (SA_RESTART). The signal handlers, of SIGUSR1 with
+    /// `restarts` and of SIGUSR2 without, remain installed.
     pub fn start(period: Duration, restarts: bool) -> Result<Self> {
         let (number, flags) = if restarts { (libc::SIGUSR1, libc::SA_RESTART) } else { (libc::SIGUSR2, 0) };
         // SAFETY: all of these structures may be zero.

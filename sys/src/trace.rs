@@ -9,25 +9,26 @@ use crate::errno::{Errno, Result, check, retry};
 /// The entry to or return from a system call of a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// Entry.
+    /// Entry into a call, before the kernel executes it.
     Call {
-        /// Thread.
+        /// Kernel id of the thread.
         thread: u32,
         /// Kind of data transfer; `None` for all other calls.
         data: Option<DataCall>,
-        /// Arguments.
+        /// Arguments, as the thread passed them in registers.
         arguments: [u64; 6],
     },
-    /// Return.
+    /// Return from the call that the thread entered last.
     Return {
-        /// Thread.
+        /// Kernel id of the thread.
         thread: u32,
         /// Return value: negative numbers are errors.
         value: i64,
     },
 }
 
-/// A system call that moves data between memory and a descriptor, by the arguments that refer to the memory.
+/// A system call that moves data between memory and a descriptor, classified by the form of the arguments
+/// that refer to the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataCall {
     /// From an address and a length: write(2), pwrite(2), sendto(2).
@@ -62,8 +63,9 @@ impl DataCall {
 /// Reports every system call of a process, blocking this thread until the process ends. All its threads are
 /// traced, including later ones. `ready` is called once all further calls are reported.
 ///
-/// Slows the process down by an order of magnitude. Its end is left to its parent, unless a signal kills it.
-/// EPERM if this process may not trace that one.
+/// Slows the process down by an order of magnitude. Threads are released before they exit, so that the
+/// parent can wait for the process as usual, unless a signal kills it. EPERM if this process may not trace
+/// that one.
 pub fn follow(process: u32, ready: impl FnOnce(), mut on: impl FnMut(Moment)) -> Result<()> {
     let mut threads = HashSet::new();
     for thread in threads_of(process)? {
@@ -129,7 +131,7 @@ fn wait() -> Result<Option<(u32, libc::c_int)>> {
     }
 }
 
-/// Returns the event of a stop at a system call; `None` for other stops.
+/// Returns the entry or return at which the thread stopped; `None` if it stopped for another reason.
 fn moment(thread: u32, status: libc::c_int) -> Result<Option<Moment>> {
     /// Signal of such stops, marked by PTRACE_O_TRACESYSGOOD.
     const AT_CALL: libc::c_int = libc::SIGTRAP | 0x80;
@@ -156,7 +158,7 @@ fn moment(thread: u32, status: libc::c_int) -> Result<Option<Moment>> {
     })
 }
 
-/// Returns the signal that a stop has delayed.
+/// Returns the signal that a stop has delayed, to be delivered when the thread resumes; 0 for none.
 fn signal_of(status: libc::c_int) -> libc::c_int {
     let signal = libc::WSTOPSIG(status);
     let event = status >> 16;

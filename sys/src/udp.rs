@@ -115,7 +115,8 @@ pub fn send(socket: BorrowedFd<'_>, gather: &mut Gather<'_>, route: &Route) -> R
     })
 }
 
-/// A buffer for one control message with either packet information, aligned as control messages are.
+/// A buffer for one control message with the local address of a datagram, of IPv4 or IPv6, aligned as
+/// control messages require.
 #[derive(Default)]
 struct Control([u64; 8]);
 

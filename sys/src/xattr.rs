@@ -27,7 +27,7 @@ pub fn value(fd: BorrowedFd<'_>, name: &[u8], value: &mut [u8]) -> Result<usize>
     retry(|| rfs::getxattr(OwnPath::of(fd).as_bytes(), name, &mut *value))
 }
 
-/// Sets a value.
+/// Sets the value of an attribute, subject to the precondition `mode`.
 pub fn set(fd: BorrowedFd<'_>, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
     let flags = match mode {
         SetMode::Any => XattrFlags::empty(),
@@ -42,7 +42,7 @@ pub fn list(fd: BorrowedFd<'_>, names: &mut [u8]) -> Result<usize> {
     retry(|| rfs::listxattr(OwnPath::of(fd).as_bytes(), &mut *names))
 }
 
-/// Removes an attribute.
+/// Removes an attribute; ENODATA if it does not exist.
 pub fn remove(fd: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     retry(|| rfs::removexattr(OwnPath::of(fd).as_bytes(), name))
 }

@@ -5,7 +5,7 @@
 #   serve SOCKET[,TAG]…  starts a server that shares $tree; more options in $serve_options
 #   own_network      goes on in a network namespace of its own, which `serve_nfs` needs
 #   serve_nfs [OPTION]…  starts a server that exports $tree by NFS, as /tree at port $nfs_port; its state is in $work/state
-#   serve_shm        starts a server that exports $tree as /tree over shared memory with a guest, which mounts it from
+#   serve_shm        with `bell` set to a path, both have a bell; starts a server that exports $tree as /tree over shared memory with a guest, which mounts it from
 #                    $region with `tombolo` when it gets the options of $with_region
 #   shm_region       no server: makes $with_region, with which guests share $work/region; they serve at $serving and mount
 #                    from $region, and the host mounts from $host_region
@@ -33,6 +33,7 @@ mkdir -m 755 "$work/tree"
 tree=$work/tree
 tombolo=$(program tombolo)
 nfs_port=2049
+bell=''
 servers=()
 serve_options=()
 scripts=0
@@ -137,7 +138,7 @@ serve_nfs() { # [OPTION]…
 serve_shm() {
     [ "${SERVER:-tombolo}" = tombolo ] || skip "$SERVER has no shared memory"
     rm -f "$work/control"
-    "$tombolo" serve "$tree" --shm-file "$work/region,size=64M" --control "$work/control" "${serve_options[@]}" \
+    "$tombolo" serve "$tree" --shm-file "$work/region,size=64M${bell:+,bell=$bell}" --control "$work/control" "${serve_options[@]}" \
         >>"$work/server.log" 2>&1 &
     servers+=($!)
     disown "${servers[-1]}"
@@ -151,6 +152,7 @@ shm_region() {
     [ "$kind" = qemu ] || region=shm+mmapper: serving=mmapper:,size=64M
     # shellcheck disable=SC2034 # for the case
     with_region=(--shm "$work/region,64M" --tombolo --env "region=$region" --env "serving=$serving")
+    [ -z "$bell" ] || with_region+=(--bell "$bell")
     # shellcheck disable=SC2034 # for the case
     host_region=shm+file:$work/region
 }

@@ -100,7 +100,7 @@ class Copy:
         """Adds what the planted bugs ask whether they are switched on."""
         self.lines("mem/src/lib.rs").extend(SWITCH.split("\n"))
         # Rooms that map no memory of others do without it otherwise.
-        for manifest in ("cli/Cargo.toml", "host/service/Cargo.toml"):
+        for manifest in ("cli/Cargo.toml", "host/service/Cargo.toml", "host/vmm/Cargo.toml"):
             lines = self.lines(manifest)
             if not any(line.startswith("tombolo-mem") for line in lines):
                 lines.insert(lines.index("tombolo-sys.workspace = true"), "tombolo-mem.workspace = true")

@@ -2,9 +2,9 @@
 //! for each operation it performs and on another for each operation it denies to others, and checks for
 //! conflicting locks of other users.
 //!
-//! In addition, a ring's open file holds a lock on a byte unknown to QEMU. The kernel closes the files of a
-//! ring when its last transfer is done (io_uring(7)), possibly long after its process was killed. The next
-//! user waits for that.
+//! In addition, the open file of an io_uring holds a lock on a byte unknown to QEMU. The kernel closes the
+//! file when the ring's last transfer is done (io_uring(7)), possibly long after the process was killed. The
+//! next user waits until then.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -14,8 +14,10 @@ use tombolo_core::block::OpenOptions;
 use tombolo_sys::lock::{LockKind, LockRange, conflict, try_lock};
 use tombolo_sys::{Errno, Result};
 
-/// Bytes of the first operation performed, and of the first denied.
+/// Lock byte of the users that perform operation 0 (QEMU's `RAW_LOCK_PERM_BASE`); other operations' bytes
+/// follow.
 const DONE_BASE: u64 = 100;
+/// Lock byte of the users that deny operation 0 to others (QEMU's `RAW_LOCK_SHARED_BASE`).
 const REFUSED_BASE: u64 = 200;
 
 /// An operation on an image: its lock byte, and messages about its users.
@@ -29,7 +31,7 @@ const READS: Operation = Operation { offset: 0, done: "reads it", refused: "deni
 const WRITES: Operation = Operation { offset: 1, done: "writes to it", refused: "denies writing" };
 const RESIZES: Operation = Operation { offset: 3, done: "may resize it", refused: "denies resizing" };
 
-/// The byte of a writer's ring. Readers follow, by user number.
+/// Lock byte of a writer's ring. The bytes of readers' rings follow, by user number.
 const RING_BASE: u64 = 1 << 32;
 
 /// Maximum wait for the transfers of a killed user; longer than any healthy disk takes.
@@ -39,7 +41,7 @@ const RING_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy)]
 pub(crate) struct User {
     pub(crate) is_writer: bool,
-    /// Number of a reader, of which there may be many.
+    /// Number that distinguishes a reader from others ([`OpenOptions::user`]).
     pub(crate) number: u32,
 }
 
@@ -52,9 +54,9 @@ impl User {
         byte_at(if self.is_writer { RING_BASE } else { RING_BASE + 1 + u64::from(self.number) })
     }
 
-    /// Returns the rings whose end this user must await before it begins. A writer has claimed the image, so
-    /// that all rings belong to dead processes; a reader awaits fewer, because rings of other readers may be
-    /// in use.
+    /// Returns the rings whose end this user must await before it begins. A writer has already claimed the
+    /// image, so all locked rings belong to killed processes. A reader awaits only the writers' rings and
+    /// those of its own number, because other readers' rings may be in use.
     fn rings_to_await(self) -> impl Iterator<Item = LockRange> {
         let all = LockRange { start: RING_BASE, len: 1 << 33 };
         let own = (!self.is_writer && self.number != 0).then(|| self.ring());
@@ -81,7 +83,8 @@ impl User {
     }
 }
 
-/// Takes the locks of a reader or a writer. Returns a conflicting operation of another user, if there is one.
+/// Takes the locks of a reader or a writer, and waits for the transfers of killed users. Returns another
+/// user's conflicting operation, worded for an error message; `None` on success.
 pub(crate) fn claim(file: BorrowedFd<'_>, user: User) -> Result<Option<&'static str>> {
     let conflict = take_locks(file, user.is_writer)?;
     if conflict.is_none() && !user.wait_for_rings(file)? {

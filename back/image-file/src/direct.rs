@@ -42,7 +42,7 @@ struct RingState {
 }
 
 struct Pending {
-    /// The image, for a write.
+    /// For a write, the image that counts a change when the transfer ends.
     changes: Option<Arc<Image>>,
     promise: Arc<Promise<Result<usize>>>,
 }
@@ -149,7 +149,7 @@ pub(crate) fn is_aligned(mut segments: impl Iterator<Item = Segment>, alignment:
 }
 
 impl ImageFile {
-    /// Reads through the ring, if possible.
+    /// Reads through the ring; `None` if there is no ring, it is full, or the memory is not aligned.
     pub(crate) fn read_by_ring(&self, cx: &Ctx, offset: u64, into: &Sink) -> Option<Answer<()>> {
         let (ring, _) = self.ring().filter(|(_, alignment)| is_aligned(into.segments(), *alignment))?;
         let answer = ring.begin(Memory::Into(into.clone()), offset, TransferFlags::empty(), None)?;
@@ -167,7 +167,7 @@ impl ImageFile {
         }))
     }
 
-    /// Writes through the ring, if possible.
+    /// Writes through the ring; `None` if there is no ring, it is full, or the memory is not aligned.
     pub(crate) fn write_by_ring(
         &self,
         cx: &Ctx,

@@ -10,7 +10,7 @@ use tombolo_sys::ranges::{AllocateMode, allocate, next_data, next_hole};
 
 use crate::image::Image;
 
-/// Size of the buffer of zeroes.
+/// Maximum size of the buffer of zeroes that is written where the file system cannot zero a range, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
 const PUNCH: AllocateMode = AllocateMode::PUNCH_HOLE.union(AllocateMode::KEEP_SIZE);
@@ -86,7 +86,7 @@ impl Image {
                 Err(Errno::NXIO) => u64::MAX,
                 Err(errno) => return Err(errno.into()),
             };
-            // Partial data makes a block data.
+            // A block that holds any data is reported as data.
             let data = found - found % u64::from(self.bounds.geometry().block_bytes);
             if data > at && !extents.push(data - at, Allocation::Hole) {
                 return Ok(extents);

@@ -1,4 +1,4 @@
-//! A raw image or block device as a disk of the block waist.
+//! A raw image or block device as a [`BlockDevice`].
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -27,7 +27,7 @@ pub(crate) const INLINE_BYTES_MAX: usize = 1 << 20;
 pub struct ImageFile {
     pub(crate) image: Arc<Image>,
     pub(crate) lane: Arc<Lane>,
-    /// Set for direct I/O.
+    /// Set for direct I/O, if the system provides an io_uring.
     ring: Option<Ring>,
 }
 
@@ -113,7 +113,7 @@ impl Image {
         }
     }
 
-    /// Returns `true` if nothing has changed since the last flush.
+    /// Returns `true` if nothing has changed since the last flush and none has failed.
     fn is_durable(&self) -> bool {
         let durable = self.durable.load(Ordering::Acquire);
         durable == self.changes.load(Ordering::Acquire) && !self.loss.is_there()

@@ -10,7 +10,7 @@
 //!
 //! Main types: [`ImageFile`], [`Qcow2Image`].
 //!
-//! Reading order: `opening`, `claim` (the locks), `image` (the waist), `transfer`, `direct`, `holes`;
+//! Reading order: `opening`, `claim` (the locks), `image` (the block device), `transfer`, `direct`, `holes`;
 //! `qcow2`.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Opening an image.
+//! Opening, creating and locking of raw images and block devices.
 
 use std::fs::{self, File, FileType, Metadata};
 use std::io::{self, Seek, SeekFrom};
@@ -167,7 +167,7 @@ impl ImageFile {
     }
 }
 
-/// Creates or empties a file at `path` that no other process uses.
+/// Creates or empties the file at `path`, and locks it as a writer; fails if another process uses it.
 pub(crate) fn create_or_truncate(path: &Path) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
     let mut options = fs::OpenOptions::new();

@@ -68,7 +68,7 @@ fn truncated() -> Error {
 }
 
 impl Image {
-    /// Reads cached data, never blocking; returns the number of bytes from the beginning.
+    /// Reads as much as is in the page cache, without blocking. Returns the number of bytes read, possibly 0.
     fn read_from_memory(&self, offset: u64, into: &Sink) -> Result<usize> {
         let flags = if self.in_memory { TransferFlags::empty() } else { TransferFlags::NOWAIT };
         match rw::read(self.file.as_fd(), into, offset, flags) {
@@ -79,7 +79,7 @@ impl Image {
     }
 
     /// Returns `true` if a direct transfer may have transferred this many bytes; otherwise the transfer has
-    /// reached the end of the image.
+    /// reached the end of the image. Always `true` without direct I/O.
     pub(crate) fn is_whole(&self, count: usize) -> bool {
         self.alignment.is_none_or(|alignment| count.is_multiple_of(alignment.range_bytes as usize))
     }

@@ -7,7 +7,8 @@ use tombolo_sys::umask::{self, Masked};
 
 use crate::state::Session;
 
-/// Guard of a thread that acts as the caller, if the session's checks require it, until the guard is dropped.
+/// Guard of a thread that acts as the caller, if the session's checks require it and the server may assume
+/// identities, until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Acting {
     _assumed: Option<Assumed>,
@@ -48,7 +49,7 @@ impl Session {
         Ok(Making { _assumed: assumed, masked: umask::mask(mode.umask.bits(), mode.mode.bits()) })
     }
 
-    /// Acts as the caller, whoever checks permissions. For access tests.
+    /// Acts as the caller, whoever checks permissions: ACCESS reports the kernel's decision about the caller.
     pub(crate) fn as_caller(&self, cx: &Ctx) -> Result<Acting> {
         Ok(Acting { _assumed: self.assume(cx, Checks::Kernel)? })
     }

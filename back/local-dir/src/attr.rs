@@ -4,7 +4,7 @@ use tombolo_core::fs::{Attr, Device, FileType, Mode, SetTime, Timestamp};
 use tombolo_sys::change;
 use tombolo_sys::stat::{self, Moment, Stat};
 
-/// Converts the kernel's attributes.
+/// Converts the kernel's attributes. An unknown file type becomes a regular file.
 pub(crate) fn attr_of(stat: &Stat) -> Attr {
     Attr {
         file_type: file_type(stat.kind()).unwrap_or(FileType::Regular),
@@ -48,7 +48,7 @@ pub(crate) fn file_type(kind: u32) -> Option<FileType> {
     })
 }
 
-/// Returns the type bits of a mode.
+/// Returns the type bits that a mode has for this file type.
 pub(crate) fn kind_bits(file_type: FileType) -> u32 {
     match file_type {
         FileType::Regular => stat::S_IFREG,
@@ -61,7 +61,7 @@ pub(crate) fn kind_bits(file_type: FileType) -> u32 {
     }
 }
 
-/// Converts a time to set.
+/// Converts a time to set; `None` leaves the file's time unchanged.
 pub(crate) fn set_time(time: Option<SetTime>) -> change::SetTime {
     match time {
         None => change::SetTime::Keep,

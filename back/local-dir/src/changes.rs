@@ -1,7 +1,7 @@
 //! Change notifications to the other sessions of the export, sent after the change and before its reply.
 //!
 //! A notice says that something *may* have changed, so it is also sent when one step of several has failed.
-//! Without subscribed sessions a change costs one load more.
+//! While no session is subscribed, a change costs one load of a counter more.
 
 use std::cell::OnceCell;
 use std::os::fd::BorrowedFd;
@@ -77,7 +77,7 @@ impl Session {
         self.key(&stat).map_or(Victim::None, |key| Victim::File { key, is_last_name })
     }
 
-    /// Runs an operation that may set the access time of a node.
+    /// Runs an operation that may set the access time of a node, and notifies the other sessions if it did.
     pub(crate) fn reading<T>(&self, node: NodeId, fd: BorrowedFd<'_>, read: impl FnOnce() -> T) -> T {
         if !self.export.watchers.any() {
             return read();
@@ -94,7 +94,8 @@ impl Session {
         done
     }
 
-    /// Returns the key that identifies a node in every session.
+    /// Returns the key that identifies a node in every session; `None` if this session has forgotten the
+    /// node.
     pub(crate) fn key_of(&self, node: NodeId) -> Option<Key> {
         if node == NodeId::ROOT { Some(self.export.root.identity.key) } else { self.table.key_of(node) }
     }

@@ -38,8 +38,8 @@ impl Session {
         })
     }
 
-    /// Returns the entry of a file that already has a node and counts a look-up; `None` if identifying it
-    /// takes opening it.
+    /// Returns the entry of a file that already has a node and counts a look-up; `None` if it has none, or if
+    /// only opening the file can identify it.
     pub(crate) fn recognise(&self, stat: &Stat) -> Option<Entry> {
         let identity = self.identity(stat, self.export.mounts.index_of(stat)?);
         if identity.key == self.export.root.identity.key {
@@ -50,7 +50,7 @@ impl Session {
 
     /// Creates or finds the node of the file open as `location`, found in `parent` as `name`. `keep`: the
     /// node may keep the descriptor, which must then be an `O_PATH` descriptor. `permit` is the permit for
-    /// the node.
+    /// the node. Returns the entry, with a counted look-up, and the descriptor unless `keep`.
     pub(crate) fn adopt(
         &self,
         location: OwnedFd,
@@ -105,7 +105,7 @@ impl Session {
         Ok(Entry { node, attr: self.attr(node, stat) })
     }
 
-    /// Takes a permit for one more node.
+    /// Takes a permit for one more node; [`Error::NoMemory`] if the session has reached its limit.
     pub(crate) fn node_permit(&self) -> Result<Permit> {
         self.budget.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
     }
@@ -157,8 +157,8 @@ impl Session {
             let stat = self.is_local(node).then(|| stat::stat(descriptor.as_fd()).ok()).flatten();
             match stat.filter(|stat| stat.links == 0) {
                 Some(stat) => slow = is_big(&stat).then_some(descriptor),
-                // The client may use the number again (ESTALE retry); a descriptor would keep the space of a
-                // file that is deleted later.
+                // The client may use the node's number again (open retry). A retained descriptor would keep
+                // the space of a file that is deleted later.
                 None if !is_findable => {
                     let handle = FileHandle::of(descriptor.as_fd());
                     handle.into_iter().for_each(|(handle, _)| self.table.remember_handle(node, handle));
@@ -302,7 +302,7 @@ impl Session {
     }
 }
 
-/// Maps "no such name" to a stale node.
+/// Maps errors that mean that a file is gone to [`Error::Stale`].
 fn gone(errno: tombolo_sys::Errno) -> Error {
     match errno {
         tombolo_sys::Errno::NOENT | tombolo_sys::Errno::NOTDIR | tombolo_sys::Errno::LOOP => Error::Stale,

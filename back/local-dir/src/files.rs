@@ -12,7 +12,7 @@ use tombolo_sys::{Errno, sync};
 
 use crate::mounts::Medium;
 
-/// An open file or directory.
+/// An open file or directory, with a descriptor of its own.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     descriptor: OwnedFd,
@@ -101,7 +101,7 @@ impl OpenFile {
 
 const SHARDS: usize = 8;
 
-/// All open files of a session.
+/// All open files of a session, divided so that concurrent opens rarely contend for a lock.
 #[derive(Default)]
 pub(crate) struct Files {
     shards: [Mutex<Shard>; SHARDS],
@@ -120,7 +120,7 @@ struct FileSlot {
 }
 
 impl Files {
-    /// Registers an open file.
+    /// Registers an open file under a new id.
     pub fn insert(&self, file: OpenFile) -> OpenId {
         let shard_number = self.turn.fetch_add(1, Ordering::Relaxed) % SHARDS;
         let mut shard = self.lock(shard_number);
@@ -134,7 +134,7 @@ impl Files {
         OpenId((u64::from(slot.generation) << 32) | (u64::from(index) * SHARDS as u64 + shard_number as u64))
     }
 
-    /// Returns the open file, if it exists and is of that node.
+    /// Returns the open file; [`Error::BadOpen`] if it has been released or is of another node.
     pub fn find(&self, file: File) -> Result<Arc<OpenFile>> {
         let (shard, index, generation) = parts(file.open);
         let shard = self.lock(shard);
@@ -144,7 +144,7 @@ impl Files {
         Ok(open.clone())
     }
 
-    /// Removes an open file.
+    /// Removes an open file and marks it as released; `None` if it was released before or is of another node.
     pub fn remove(&self, file: File) -> Option<Arc<OpenFile>> {
         self.find(file).ok()?;
         let (shard, index, generation) = parts(file.open);
@@ -192,7 +192,8 @@ impl Cursor {
     /// Makes reading continue at `cookie`.
     ///
     /// # Errors
-    /// [`Error::NotFound`]: the directory has been removed, so its listing ends.
+    /// [`Error::NotFound`]: the directory has been removed, so its listing ends. [`Error::BadCookie`]: the
+    /// directory has no entry with this cookie.
     pub fn go_to(&mut self, fd: BorrowedFd<'_>, medium: Medium, cookie: Cookie) -> Result<()> {
         // A listing restarted from the beginning must show the directory as it is now.
         if self.next == cookie && cookie != Cookie::START {

@@ -82,7 +82,7 @@ impl Parts {
 }
 
 impl Session {
-    /// Returns the handle of a node that was found by handle before, without a system call.
+    /// Returns a node's handle without a system call, if the node table has it.
     fn cached_handle(&self, node: NodeId) -> Option<Result<PersistentHandle>> {
         let mounts = &self.export.mounts;
         if node == NodeId::ROOT {

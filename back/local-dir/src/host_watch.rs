@@ -28,7 +28,7 @@ use crate::table::Key;
 #[derive(Debug, Default)]
 pub(crate) struct HostWatch {
     state: Mutex<WatchState>,
-    /// `true` if some changes are not observed.
+    /// `true` if the watch has failed, or a file system of the export cannot be watched.
     is_incomplete: AtomicBool,
 }
 
@@ -77,7 +77,7 @@ impl HostWatch {
         }
     }
 
-    /// Unregisters a subscribed session.
+    /// Unregisters a subscribed session, and stops the watch after the last.
     pub fn end(&self) {
         let mut state = lock(&self.state);
         state.sessions = state.sessions.saturating_sub(1);
@@ -86,7 +86,7 @@ impl HostWatch {
         }
     }
 
-    /// Adds a file system that has joined the export.
+    /// Adds a file system that was found inside the export to the watch, if it is running.
     pub fn joined(&self, export: &ExportState, mount: &Mount) {
         let is_watched = lock(&self.state).running.as_ref().map(|running| self.add(running, mount)).is_some();
         // The lock is not held while notifying: this thread may drop the last reference to a session, and
@@ -96,8 +96,8 @@ impl HostWatch {
         }
     }
 
-    /// Records that the export has a btrfs subvolume, whose files events name by the device of the marked
-    /// file system.
+    /// Records that the export has a btrfs subvolume. Events name its files by the device of the file system
+    /// that contains it, so these events cannot be matched with nodes.
     pub fn met_volume(&self, export: &ExportState, mount: &Mount) {
         let is_watched = lock(&self.state).running.is_some();
         if is_watched && mount.has_another_volume() {
@@ -107,7 +107,8 @@ impl HostWatch {
         }
     }
 
-    /// Returns `true` if all changes to the export are observed.
+    /// Returns `false` once the watch has failed or misses the changes of a file system; `true` also before
+    /// it has started.
     pub fn is_complete(&self) -> bool {
         !self.is_incomplete.load(Ordering::SeqCst)
     }
@@ -230,7 +231,7 @@ fn notify(export: &ExportState, event: &Event<'_>) {
     });
 }
 
-/// Sends notices to a session, of each of its nodes that has this handle.
+/// Sends a session the notices for each of its nodes of the file with this handle.
 fn each_node<const N: usize>(
     session: &Session,
     handle: &FileHandle,

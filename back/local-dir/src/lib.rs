@@ -15,8 +15,8 @@
 //! are checked by one party, see `checks` in [`Client`]. `Caller`: this back end checks nothing, but new
 //! files belong to the caller. `BackEnd`: the host's kernel checks with the identity of each request.
 //!
-//! **Without root** everything is done and owned as the server's user, for all callers, and the host's kernel
-//! checks for that user; callers must check permissions between users (the profile says so). Without
+//! **Without root** the server's user does and owns everything, for all callers, and the host's kernel checks
+//! permissions for that user; callers must check permissions between users (the profile says so). Without
 //! CAP_DAC_READ_SEARCH, and on file systems without handles, a node without a descriptor is found again by
 //! the name under which it was looked up: if the host has renamed or replaced it, it is stale, and there are
 //! no persistent handles.

@@ -25,7 +25,7 @@ pub(crate) struct Mount {
     descriptor: Option<OwnedFd>,
     /// The device, packed as in [`Key`](crate::table::Key). Subvolumes of btrfs have other device numbers.
     pub device: u32,
-    /// Identity of the file system.
+    /// Identity of the file system; zero if it has none.
     pub volume: Volume,
     /// `true` if files can be opened by handle.
     pub handles: bool,
@@ -78,7 +78,7 @@ impl Mount {
         !self.has_volumes.swap(true, Ordering::SeqCst)
     }
 
-    /// Returns the descriptor on the mount.
+    /// Returns the descriptor on the mount; `None` if none could be opened.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor.as_ref().map(AsFd::as_fd)
     }
@@ -128,23 +128,23 @@ impl Mounts {
         list.iter().filter(|mount| mount.handles && mount.tag() == Some(tag)).cloned().collect()
     }
 
-    /// Returns a mount by its index.
+    /// Returns a mount by its index; [`Error::Stale`] if there is none.
     pub fn mount(&self, index: u32) -> Result<Arc<Mount>> {
         let list = self.list.read().unwrap_or_else(PoisonError::into_inner);
         list.get(index as usize).cloned().ok_or(Error::Stale)
     }
 
-    /// Returns all mounts.
+    /// Returns all mounts encountered so far, in the order of their indices.
     pub fn all(&self) -> Vec<Arc<Mount>> {
         self.list.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns `true` if all mounts are on this machine.
+    /// Returns `true` if all mounts encountered so far are on this machine.
     pub fn all_local(&self) -> bool {
         !self.some_remote.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if files can be opened by handle on all mounts.
+    /// Returns `true` if files can be opened by handle on all mounts encountered so far.
     pub fn all_have_handles(&self) -> bool {
         !self.some_without_handles.load(Ordering::Relaxed)
     }

@@ -167,7 +167,7 @@ impl Session {
         if same { Ok(()) } else { Err(Error::Exists) }
     }
 
-    /// Registers a file that was just created and is open.
+    /// Registers a newly created, open file as a node and an opening.
     fn enter_new(
         &self,
         file: OwnedFd,

@@ -28,7 +28,7 @@ pub struct Options {
     /// Maximum number of descriptors of nodes, over all sessions. Openings and locks need further
     /// descriptors.
     pub descriptors: usize,
-    /// Limits of one session.
+    /// Limits of one session: nodes, openings, bytes in flight and pending operations.
     pub limits: Limits,
     /// Observe changes by other processes of the host to the file systems of the export while a session is
     /// subscribed. This costs those processes 2 µs for each write and 7 µs for each new file, everywhere on

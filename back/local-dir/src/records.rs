@@ -18,10 +18,12 @@ use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
 
 use crate::files::{Allowance, OpenFile, OpenPermit};
 
-/// Maximum number of locked ranges of a session.
+/// Number of locked ranges of a session from which on no further lock is taken. The last lock may exceed it,
+/// as one that splits a range adds two.
 const RANGES_MAX: usize = 65_536;
 
-/// Maximum number of locks examined for a deadlock; a longer cycle is not found.
+/// Maximum number of locks examined for a deadlock; all locks of a file count for each wait on it. A cycle
+/// that takes more is not found: its owners wait until one is interrupted.
 const STEPS_MAX: usize = 65_536;
 
 /// The record locks of a session.
@@ -56,7 +58,7 @@ struct Description {
     _permit: OpenPermit,
 }
 
-/// A request for a lock.
+/// A request for a record lock, which is released when the opening `through` ends at the latest.
 pub(crate) struct LockRequest {
     pub open: Arc<OpenFile>,
     pub through: OpenId,
@@ -83,7 +85,8 @@ impl Records {
         Arc::new(Self { allowance, ranges_max, table: Mutex::default() })
     }
 
-    /// Takes a lock if no other lock conflicts. An owner without a descriptor gets a new one.
+    /// Takes a lock; fails with [`Error::WouldBlock`] if another lock conflicts. An owner without a
+    /// descriptor gets a new one.
     pub fn lock(&self, own: &OwnDescriptors, request: &LockRequest) -> Result<()> {
         let range = sys_range(request.lock.range)?;
         loop {
@@ -129,7 +132,9 @@ impl Records {
     /// descriptor.
     pub fn unlock_all(&self, node: NodeId, owner: LockOwner) {
         self.in_turn(node, owner, |descriptor| {
-            self.table().change(node, |locks| locks.closed(owner));
+            self.table().change(node, |locks| {
+                locks.closed(owner);
+            });
             // If the kernel refuses, the locks go with the descriptor.
             let _ = lock::unlock(descriptor.as_fd(), SysRange { start: 0, len: 0 });
             self.table().owners.remove(&(node, owner));
@@ -153,7 +158,8 @@ impl Records {
         self.table().owners.contains_key(&(node, owner))
     }
 
-    /// Returns a lock of the session or of the host that conflicts with `request`.
+    /// Returns a lock of the session or of the host that conflicts with `request`; its owner is 0 unless it
+    /// is a recorded one of this session.
     pub fn conflict(&self, open: &OpenFile, request: &Lock) -> Result<Option<Lock>> {
         let own = self.description(open.node, request.owner);
         // The open file description of the opening never has record locks, so a test through it finds all
@@ -275,7 +281,8 @@ impl Records {
         }
     }
 
-    /// Returns `false` if the description was dropped while its turn was awaited.
+    /// Returns `false` if the owner's description was removed or replaced while the caller waited for
+    /// `Description::turn`.
     fn is_current(&self, node: NodeId, owner: LockOwner, description: &Arc<Description>) -> bool {
         self.description(node, owner).is_some_and(|current| Arc::ptr_eq(&current, description))
     }

@@ -93,7 +93,7 @@ impl Drop for OpeningEnd {
 }
 
 impl Session {
-    /// Releases an owner's locks on a file.
+    /// Releases an owner's record locks on a file, as any close of the file by the owner does (fcntl(2)).
     fn flushed(&self, open: &OpenFile, owner: LockOwner) {
         if self.records.knows(open.node, owner) {
             self.records.unlock_all(open.node, owner);
@@ -244,7 +244,7 @@ impl FileSystem for LocalSession {
         }
         let name = name.to_owned();
         let work = move |session: &Session, cx: &Ctx| session.unlink(cx, parent, name.as_name());
-        // Slow because of the file's size, so its duration is no sample of the pace of names.
+        // This removal is slow because of the file's size, so its duration is no sample for other names.
         if quick { self.in_pool(cx, work) } else { self.later(cx, work) }
     }
 
@@ -319,6 +319,10 @@ impl FileSystem for LocalSession {
                 })
             }
         }
+    }
+
+    fn is_prompt(&self, file: File) -> bool {
+        self.0.files.find(file).is_ok_and(|open| open.medium.local)
     }
 
     fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {

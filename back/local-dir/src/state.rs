@@ -58,9 +58,9 @@ pub(crate) struct ExportState {
     pub own: OwnDescriptors,
     pub mounts: Mounts,
     pub pool: ThreadPool,
-    /// Pace of operations on names.
+    /// Recent pace of operations on names, which decides between the calling thread and the pool.
     pub pace: Pace,
-    /// Pace of small writes.
+    /// Recent pace of small writes, which decides likewise for these.
     pub write_pace: Pace,
     /// `true` if this process may act as other users.
     pub may_assume: bool,
@@ -88,7 +88,7 @@ impl ExportState {
             .max(DESCRIPTORS_MIN)
     }
 
-    /// Counts a new session.
+    /// Counts a new session, among which the nodes' descriptors are divided.
     pub fn attached(&self) {
         self.sessions.fetch_add(1, Ordering::Relaxed);
     }
@@ -130,7 +130,7 @@ pub(crate) struct Clock {
 /// A session of a directory. Operations in the pool share its [`Session`].
 pub(crate) struct LocalSession(pub(crate) Arc<Session>);
 
-/// State of a session.
+/// State of a session, shared with the threads that execute its operations.
 pub(crate) struct Session {
     pub id: SessionId,
     pub export: Arc<ExportState>,
@@ -188,7 +188,7 @@ impl LocalSession {
     }
 
     /// Transfers `bytes` of data in the pool; the bytes count against the session's budget until the transfer
-    /// has ended.
+    /// has ended. Fails with [`Error::WouldBlock`] if that is exhausted.
     pub(crate) fn transfer_in_pool<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -211,7 +211,8 @@ impl LocalSession {
         Ok(open)
     }
 
-    /// Runs an inherently slow operation in the pool.
+    /// Runs an operation in the pool without sampling its duration: it is slow by nature. Fails with
+    /// [`Error::WouldBlock`] if too many of the session's operations are pending.
     pub(crate) fn in_pool<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -241,7 +242,8 @@ impl Session {
         if hidden { Err(Error::NotFound) } else { Ok(()) }
     }
 
-    /// Returns `true` if a node lies on this machine.
+    /// Returns `true` if a node is known to lie on this machine; `false` also if it has no open descriptor
+    /// while some mount is remote.
     #[inline]
     pub(crate) fn is_local(&self, node: NodeId) -> bool {
         let mounts = &self.export.mounts;
@@ -260,7 +262,7 @@ impl Session {
         stat::stat_entry(dir.fd(), name.as_bytes()).is_ok_and(|stat| is_big(&stat) && stat.links == 1)
     }
 
-    /// Returns the pace of small writes.
+    /// Returns the pace of small writes, which decides if they run on the calling thread.
     pub(crate) fn write_pace(&self) -> &Pace {
         &self.export.write_pace
     }

@@ -12,8 +12,8 @@ use crate::state::ExportState;
 use crate::options::Submounts;
 
 impl ExportState {
-    /// Registers all mounts inside the export, waiting for remote file systems. Returns `false` if the list
-    /// was searched a moment ago.
+    /// Registers all mounts inside the export, waiting for remote file systems. Returns `false` without a
+    /// search if mounts are hidden, or if the last search was a moment ago.
     pub(crate) fn register_submounts(&self) -> bool {
         if self.options.submounts == Submounts::Hide || !self.last_mount_scan.is_due() {
             return false;
@@ -24,7 +24,7 @@ impl ExportState {
         true
     }
 
-    /// Returns the kernel's lines for the mounts inside the export, which change with every mount and
+    /// Returns the lines of `mountinfo` for the mounts inside the export. They change with every mount and
     /// unmount.
     pub(crate) fn submount_lines(&self) -> Result<Vec<Vec<u8>>> {
         let root = self.own.path(self.root.fd())?;

@@ -35,9 +35,9 @@ pub(crate) struct Identity {
 /// The means to find a node without a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Anchor {
-    /// The file cannot be found again: the descriptor must stay open.
+    /// None yet: the descriptor must stay open until a handle is fetched, if the file system has handles.
     None,
-    /// By file handle.
+    /// Handle by which the file can be opened.
     Handle(FileHandle),
     /// Name under which the file was looked up.
     Name(Box<(NodeId, NameBuf)>),
@@ -55,13 +55,13 @@ enum Naming {
     Volatile,
 }
 
-/// State of a node.
+/// State of a node: its descriptor, or the means to find its file again.
 pub(crate) enum NodeState {
     Open(Identity, Arc<OwnedFd>),
     Closed(Identity, Anchor),
 }
 
-/// Result of adopting a node.
+/// Result of [`NodeTable::adopt`].
 pub(crate) struct Adopted {
     pub node: NodeId,
     /// `true` if the node is new.
@@ -74,9 +74,9 @@ pub(crate) struct Adopted {
 pub(crate) enum Cooled {
     /// The node has no descriptor.
     NoDescriptor,
-    /// Used since the last attempt.
+    /// The node was used since the last attempt.
     InUse,
-    /// The descriptor may be closed.
+    /// The descriptor may be closed, if the file can be found again without it.
     Idle { descriptor: Arc<OwnedFd>, anchor: Anchor, mount: u32 },
 }
 
@@ -159,7 +159,8 @@ impl NodeTable {
         Some(slot.id(shard_number, index))
     }
 
-    /// Counts a look-up of a node, existing or new.
+    /// Finds or creates the node of a file, and counts a look-up of it. A node without a descriptor gets
+    /// `descriptor`.
     pub fn adopt(&self, identity: Identity, descriptor: Option<&Arc<OwnedFd>>, anchor: Anchor) -> Adopted {
         let shard_number = shard_of(&identity.key);
         let mut shard = self.lock(shard_number);
@@ -288,7 +289,7 @@ impl NodeTable {
         })?
     }
 
-    /// Returns the identity and the handle of a forgotten node.
+    /// Returns the identity and the handle of a forgotten node whose number is still retained.
     pub fn forgotten(&self, node: NodeId) -> Option<(Identity, FileHandle)> {
         let (shard_number, index, generation) = parts(node);
         let shard = self.lock(shard_number);
@@ -301,7 +302,7 @@ impl NodeTable {
         }
     }
 
-    /// Returns a node's key.
+    /// Returns a node's key; `None` if the node is unknown or forgotten.
     pub fn key_of(&self, node: NodeId) -> Option<Key> {
         self.with(node, |slot| slot.identity.key)
     }
@@ -354,7 +355,7 @@ impl NodeTable {
         self.with(node, by_name).unwrap_or(false)
     }
 
-    /// Replaces a node's anchor.
+    /// Replaces a node's anchor. Returns the resources of nodes that existed only for the former one.
     pub fn re_anchor(&self, node: NodeId, anchor: Anchor) -> Freed {
         let parent = |anchor: &Anchor| match anchor {
             Anchor::Name(location) => Some(location.0),
@@ -411,7 +412,7 @@ impl NodeTable {
         freed
     }
 
-    /// Calls `act` with a living node's slot.
+    /// Calls `act` with a node's slot; `None` if the node is unknown or forgotten.
     fn with<T>(&self, node: NodeId, act: impl FnOnce(&mut NodeSlot) -> T) -> Option<T> {
         let (shard_number, index, generation) = parts(node);
         let mut shard = self.lock(shard_number);
@@ -441,7 +442,7 @@ impl Shard {
         }
     }
 
-    /// Frees a slot.
+    /// Frees a slot and invalidates the id of the node in it.
     fn vacate(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         slot.anchor = Anchor::None;
@@ -458,7 +459,7 @@ impl Shard {
         }
     }
 
-    /// Returns a slot for a new node.
+    /// Returns the index of a slot for a new node, a freed one if possible.
     fn vacant(&mut self, identity: Identity) -> u32 {
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
@@ -544,7 +545,7 @@ fn parts(node: NodeId) -> (usize, u32, u32) {
 fn shard_of(key: &Key) -> usize {
     let mut hasher = KeyHasher::default();
     std::hash::Hash::hash(key, &mut hasher);
-    // Other bits than those that the shard's hash map uses.
+    // The shard's hash map uses other bits than these.
     (hasher.finish() >> 24) as usize % SHARDS
 }
 

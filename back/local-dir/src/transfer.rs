@@ -213,7 +213,8 @@ fn stability(open: &OpenFile, how: &Write) -> Stability {
 /// Maximum private memory of one transfer, while it runs.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Reads as [`rw::read`] does; a short count does not mean the end of the file.
+/// Reads as [`rw::read`] does, also into memory that the kernel cannot pin. A short count does not mean the
+/// end of the file.
 fn read_pinned(open: &OpenFile, into: &Sink, offset: u64) -> tombolo_sys::Result<usize> {
     match rw::read(open.fd(), into, offset, TransferFlags::empty()) {
         Err(Errno::FAULT) if !into.is_poisoned() => {

@@ -1,10 +1,10 @@
 //! Serialization of changes in a directory, so that the attributes before and after a change show that change
 //! alone.
 //!
-//! NFS clients depend on them (RFC 1813 §2.6, `wcc_data`): if the attributes before the change are the cached
-//! ones, a client adopts those after it and keeps its cached listing. Overlapping changes would hide each
-//! other. They are serialized while that is quick. If a change takes long (it frees much space, for example),
-//! others proceed, and none of them returns attributes from before.
+//! NFS clients depend on these attributes (RFC 1813 §2.6, `wcc_data`): if those before the change are the
+//! cached ones, a client adopts those after it and keeps its cached listing. Overlapping changes would hide
+//! each other, so changes are serialized while that is quick. If a change takes long (it frees much space,
+//! for example), others proceed, and none of those that overlap returns attributes from before the change.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +20,8 @@ use crate::attr::attr_of;
 use crate::state::{Location, Session};
 use crate::table::Key;
 
-/// Maximum wait for a turn: several times the duration of a change, and little enough for a thread that
-/// serves other requests.
+/// Maximum wait for other changes of a directory to end: several times the duration of a change, and little
+/// enough for a thread that serves other requests.
 const WAIT_MAX: Duration = Duration::from_micros(500);
 
 /// Changes in progress, by directory.
@@ -47,7 +47,7 @@ struct UnderWay {
     overlap: bool,
 }
 
-/// A change in progress.
+/// A change in progress in `N` directories; it ends on drop.
 #[derive(Debug)]
 pub(crate) struct Turn<'a, const N: usize> {
     turns: &'a Turns,
@@ -134,7 +134,8 @@ pub(crate) struct Around<'a, const N: usize> {
 }
 
 impl Session {
-    /// Begins a change of directories.
+    /// Begins a change of directories, and reads their attributes if the caller has requested those from
+    /// before.
     pub(crate) fn around<'a, const N: usize>(&'a self, cx: &Ctx, dirs: [&'a Location; N]) -> Around<'a, N> {
         let wanted = cx.want.contains(Want::CHANGE_ATTRS);
         let turn = self.export.turns.begin(dirs.map(|dir| dir.identity.key), wanted);

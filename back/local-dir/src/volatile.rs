@@ -16,7 +16,7 @@ use crate::state::{Location, Session};
 use crate::submounts::is_beneath;
 
 impl Session {
-    /// Returns the attributes of a node.
+    /// Converts the kernel's attributes of a node and adds its volatility.
     pub(crate) fn attr(&self, node: NodeId, stat: &Stat) -> Attr {
         Attr { volatile: stat.is_regular() && self.is_volatile(node), ..attr_of(stat) }
     }
@@ -37,7 +37,7 @@ impl Session {
         Entry { attr: Attr { volatile, ..entry.attr }, ..entry }
     }
 
-    /// Records a file's new name.
+    /// Records that a file got this name, which may make it volatile.
     pub(crate) fn name_added(&self, dir: &Location, name: Name<'_>) {
         if self.export.options.ask.is_empty() {
             return;

@@ -15,7 +15,7 @@ use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Raised, Result};
 /// Interval between two attempts: initial and maximum.
 const RETRY_INTERVAL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(32));
 
-/// The waiters for locks.
+/// The waiters for locks in an export.
 #[derive(Clone, Default)]
 pub(crate) struct Waiting(Arc<LockQueue>);
 
@@ -36,7 +36,7 @@ struct QueueState {
 
 struct Waiter(Mutex<Phase>);
 
-/// The attempt to lock; `None` while it runs, because it may take long and no other thread waits for it.
+/// The attempt to lock; `None` while it runs. It may take long, so it runs without the waiter's mutex.
 type Attempt = Option<Box<dyn Fn() -> Result<()> + Send>>;
 
 enum Phase {

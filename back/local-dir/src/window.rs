@@ -49,7 +49,8 @@ pub(crate) enum ChangedFile {
 pub(crate) struct Changing<'a, const N: usize> {
     session: &'a Session,
     places: [ChangedFile; N],
-    /// Slots of the files, in which the change was counted at its begin.
+    /// Slots of the files, in which the change was counted at its begin; `None` if no session was subscribed
+    /// then.
     begun: Option<(&'a Window, [WindowSlot; N])>,
 }
 
@@ -63,7 +64,7 @@ enum WindowSlot {
 }
 
 impl Session {
-    /// Begins a change of these files.
+    /// Begins a change of these files: no version of them is valid until the result is dropped.
     #[inline]
     pub(crate) fn changing<const N: usize>(&self, places: [ChangedFile; N]) -> Changing<'_, N> {
         let begun = self.counting().map(|window| {

@@ -11,7 +11,7 @@ use crate::window::ChangedFile;
 /// Maximum length of a value and of the list of names (xattr(7)).
 const VALUE_MAX_LEN: usize = 64 << 10;
 
-/// Buffer on the stack, large enough for most values.
+/// Length of the buffer on the stack, in bytes; enough for most values.
 const SHORT_LEN: usize = 256;
 
 const SET_GID: u32 = 0o2000;

@@ -79,7 +79,7 @@ impl Acl {
         }
     }
 
-    /// Encodes the value of an extended attribute.
+    /// Encodes the list as the value of an extended attribute, in the kernel's order of entries.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         let mut push = |tag: u16, perm: u8, id: u32| {
@@ -112,7 +112,7 @@ impl Acl {
         Mode::new(mode.bits() & !0o777 | bits)
     }
 
-    /// Updates the list after a change of the mode.
+    /// Updates the list after a change of the mode, whose group bits become the mask if there is one.
     pub(crate) fn chmod(&mut self, mode: Mode) {
         let bits = mode.bits();
         self.user_obj = (bits >> 6 & 7) as u8;

@@ -5,7 +5,7 @@ use tombolo_core::fs::{Attr, FileType, Name, NameBuf};
 use crate::directory::Ino;
 use crate::node::Node;
 
-/// A change made by an operation.
+/// A change made by an operation, of which subscribed sessions are notified.
 #[derive(Debug)]
 pub(crate) enum Changed {
     Attributes(Ino),
@@ -15,7 +15,7 @@ pub(crate) enum Changed {
 }
 
 impl Changed {
-    /// Returns the changed node.
+    /// Returns the changed node; for a name, its directory.
     pub(crate) fn ino(&self) -> Ino {
         match self {
             Self::Attributes(ino) | Self::Data(ino) | Self::Name(ino, _) | Self::Gone(ino) => *ino,
@@ -37,7 +37,7 @@ impl ChangeLog {
         self.is_enabled = is_enabled;
     }
 
-    /// Records a node that may change.
+    /// Records the attributes of a node before it may change.
     #[inline]
     pub(crate) fn note(&mut self, node: &Node) {
         if self.is_enabled && !self.nodes.iter().any(|(ino, _)| *ino == node.ino) {
@@ -54,7 +54,7 @@ impl ChangeLog {
         }
     }
 
-    /// Returns the changes, at the end of the operation.
+    /// Removes and returns the recorded changes, at the end of the operation.
     pub(crate) fn take<'n>(&mut self, node: impl Fn(Ino) -> Option<&'n Node>) -> Vec<Changed> {
         let names = self.names.drain(..).map(|(dir, name)| Changed::Name(dir, name));
         let nodes = self.nodes.drain(..).filter_map(|(ino, before)| {

@@ -85,7 +85,8 @@ impl Content {
         Ok(())
     }
 
-    /// Allocates the range, so that writes into it cannot run out of space.
+    /// Allocates the range, so that writes into it cannot run out of space. Unless `keep_size`, a shorter
+    /// file grows to its end.
     pub(crate) fn allocate(
         &mut self,
         offset: u64,
@@ -148,7 +149,7 @@ impl Content {
         Ok(())
     }
 
-    /// Returns the first byte of data at or after `offset`.
+    /// Returns the first byte of data at or after `offset`; [`Error::NoDevice`] (ENXIO) if there is none.
     pub(crate) fn seek_data(&self, offset: u64) -> Result<u64> {
         if offset >= self.size {
             return Err(Error::NoDevice);
@@ -169,7 +170,7 @@ impl Content {
         Ok((page * PAGE_BYTES).clamp(offset, self.size))
     }
 
-    /// Frees all pages.
+    /// Frees all pages, when the file is deleted.
     pub(crate) fn free(&mut self, space: &mut Space) {
         self.drop_pages(0, u64::MAX, space);
         self.size = 0;
@@ -185,7 +186,7 @@ impl Content {
         }
     }
 
-    /// Clears the allocated pages from `offset` up to `end`.
+    /// Zeroes the bytes from `offset` up to `end`; holes stay holes.
     pub(crate) fn clear(&mut self, offset: u64, end: u64) {
         let (first, last) = (offset / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
         for (&index, page) in self.pages.range_mut(first..last.max(first)) {
@@ -196,7 +197,7 @@ impl Content {
         }
     }
 
-    /// Frees the pages from `first` up to `end`.
+    /// Frees the pages numbered from `first` up to `end`.
     fn drop_pages(&mut self, first: u64, end: u64, space: &mut Space) {
         if first >= end {
             return;

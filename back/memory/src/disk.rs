@@ -1,4 +1,4 @@
-//! A disk in memory: the reference model of the block waist.
+//! A disk in memory: the reference model for other [`BlockDevice`]s.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,8 +10,8 @@ use tombolo_mem::{Sink, Source};
 
 use crate::content::{Content, Space};
 
-/// A sparse disk in memory. All operations complete immediately, in one order for all clients; the data ends
-/// with the process.
+/// A sparse disk in memory. All operations complete immediately, in one order for all clients. The data is
+/// lost when the disk is dropped.
 pub struct MemoryDisk {
     state: Mutex<State>,
     read_only: bool,
@@ -110,8 +110,7 @@ impl BlockDevice for MemoryDisk {
             if how.may_unmap {
                 return state.content.punch(range.offset, range.len_bytes, &mut state.space);
             }
-            // A hole reads as zeroes already and needs no space. Space is not reserved, because this disk
-            // guarantees it to no write.
+            // Holes stay holes: they read as zeroes, and this disk reserves space for no write.
             state.content.clear(range.offset, range.end());
             Ok(())
         })

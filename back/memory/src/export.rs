@@ -9,14 +9,13 @@ use crate::session::Session;
 use crate::tree::{ExportState, Tree};
 
 /// An in-memory file system that sessions attach to. All share one tree, whose root belongs to the superuser
-/// and has mode
-/// 0755. The tree lives as long as the export or any session.
+/// and has mode 0755. The tree lives as long as the export or any session.
 pub struct Memory {
     shared: Arc<ExportState>,
 }
 
 impl Memory {
-    /// Creates an empty tree.
+    /// Creates an export of an empty tree.
     pub fn new(options: Options) -> Self {
         let tree = Mutex::new(Tree::new(&options));
         Self {

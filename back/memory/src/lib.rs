@@ -7,7 +7,7 @@
 //! listed, but not opened).
 //!
 //! - [`Memory`]: the export. [`Options`]: its limits.
-//! - [`MemoryDisk`]: the counterpart for the block waist, a disk.
+//! - [`MemoryDisk`]: a disk, the reference model for block devices.
 //!
 //! Reading order: `directory`, `content` and `node`, `tree` (nodes and their lifetime), `session` (one
 //! client's view), then one file in `session/` for each group of operations; `disk` depends only on

@@ -137,12 +137,12 @@ impl Node {
         }
     }
 
-    /// Marks the attributes as changed.
+    /// Sets ctime to now, after a change of attributes.
     pub(crate) fn update_ctime(&mut self) {
         self.times.ctime = now();
     }
 
-    /// Marks the data, or the entries, as changed.
+    /// Sets mtime and ctime to now, after a change of the data or the entries.
     pub(crate) fn update_mtime(&mut self) {
         self.times.mtime = now();
         self.times.ctime = self.times.mtime;

@@ -9,7 +9,7 @@ pub struct Options {
     pub node_limit: u64,
     /// Maximum number of names of a file. Beyond it operations fail with `TooManyLinks`.
     pub link_limit: u32,
-    /// Limits of each session.
+    /// Limits of each session, of which those on nodes and openings are enforced.
     pub session_limits: Limits,
 }
 

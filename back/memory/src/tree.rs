@@ -15,7 +15,7 @@ use crate::node::{Kind, Node, Times};
 use crate::options::Options;
 use crate::session::Session;
 
-/// All nodes of an export.
+/// All nodes of an export, with the limits on their number and size.
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: HashMap<Ino, Node>,
@@ -33,7 +33,7 @@ pub(crate) struct Tree {
 pub(crate) struct ExportState {
     pub(crate) options: Options,
     pub(crate) tree: Mutex<Tree>,
-    /// Locked after the tree.
+    /// Locks on files. Its mutex is taken after the tree's.
     pub(crate) locks: LockTable,
     /// Source of session and opening ids.
     pub(crate) next_id: AtomicU64,
@@ -83,7 +83,7 @@ impl Tree {
         tree
     }
 
-    /// Creates a node without a name.
+    /// Creates a node without a name; [`Error::NoSpace`] at the limit of nodes.
     pub(crate) fn add(&mut self, new: NewNode) -> Result<&mut Node> {
         if self.nodes.len() as u64 >= self.node_limit {
             return Err(Error::NoSpace);
@@ -119,14 +119,14 @@ impl Tree {
         Ok(node)
     }
 
-    /// Makes a name in a directory refer to a node.
+    /// Makes a name in a directory refer to a node, whose link count is updated by the caller.
     pub(crate) fn set_name(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Result<()> {
         self.change_log.note_name(dir, name);
         self.node_mut(dir)?.directory_mut()?.set(name, ino);
         Ok(())
     }
 
-    /// Removes a name.
+    /// Removes a name from a directory. The link count of its node is updated by the caller.
     pub(crate) fn remove_name(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         self.change_log.note_name(dir, name);
         self.node_mut(dir)?.directory_mut()?.remove(name);

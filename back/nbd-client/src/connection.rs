@@ -19,13 +19,16 @@ use tombolo_wire_nbd::{
 use crate::disk::{DiskState, Pending};
 use crate::handshake::{ConnectError, Negotiated, connect};
 
-/// Pause between attempts to reconnect.
+/// Pause between attempts to reconnect: at first, then doubled up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// Longest reply header, and longest payload other than data (4,096 extents and a few bytes).
+/// Longest reply header, and longest payload other than data that is decoded, in bytes.
 const HEAD_BYTES: usize = 32;
 const WORDS_BYTES_MAX: usize = 60 << 10;
+/// Longest payload with extents, of which those beyond [`WORDS_BYTES_MAX`] are discarded. QEMU reports up to
+/// 2¹⁷ extents, nbdkit 2²⁰.
+const EXTENTS_BYTES_MAX: usize = 8 + (16 << 20);
 
 /// A connection, shared by all threads that send on it.
 pub(crate) struct Connection {
@@ -69,7 +72,7 @@ enum Lost {
     Malformed(#[from] Malformed),
 }
 
-/// Serves the disk until it is dropped.
+/// Receives the disk's replies, and reconnects after a loss, until the disk is dropped.
 pub(crate) fn run(shared: &Arc<DiskState>, mut connection: Arc<Connection>, mut negotiated: Negotiated) {
     loop {
         let mut receiver = match Receiver::new(shared.clone(), connection.clone(), negotiated) {
@@ -190,18 +193,34 @@ impl Receiver {
             let part = self.shared.with(cookie, |pending| pending.part(offset?, len)).flatten();
             return self.data(part.ok_or(Malformed::Value)?);
         }
-        if len > WORDS_BYTES_MAX {
-            return Err(Malformed::Length(len as u64).into());
-        }
-        self.fill(len)?;
-        let payload = self.received.take(len);
+        let decoded = match kind {
+            ChunkKind::BLOCK_STATUS => whole_extents(len, 4, 8),
+            ChunkKind::BLOCK_STATUS_EXT => whole_extents(len, 8, 16),
+            _ if len > WORDS_BYTES_MAX => None,
+            _ => Some(len),
+        };
+        let decoded = decoded.ok_or(Malformed::Length(len as u64))?;
+        self.fill(decoded)?;
+        let payload = self.received.take(decoded);
         let context = self.negotiated.context;
         let noted = self.shared.with(cookie, |pending| note(pending, kind, payload, context));
-        noted.ok_or(Malformed::Value)?.map_err(Lost::from)
+        noted.ok_or(Malformed::Value)?.map_err(Lost::from)?;
+        self.discard(len - decoded)
     }
 
-    /// Receives data directly into the caller's memory, which stays in use until its answer, given by this
-    /// thread.
+    /// Receives and drops the remainder of a payload.
+    fn discard(&mut self, mut len: usize) -> std::result::Result<(), Lost> {
+        while len > 0 {
+            let part = len.min(WORDS_BYTES_MAX);
+            self.fill(part)?;
+            self.received.take(part);
+            len -= part;
+        }
+        Ok(())
+    }
+
+    /// Receives data directly into memory of the request's caller, who waits for the answer, which this
+    /// thread gives.
     fn data(&mut self, into: Sink) -> std::result::Result<(), Lost> {
         let Self { shared, connection, epoll, wake, received, .. } = self;
         received.take_into(into, |into| receive(shared, connection, epoll, wake, into))
@@ -213,7 +232,13 @@ impl Receiver {
     }
 }
 
-/// Processes a chunk without data.
+/// Returns the part of a payload of extents that is decoded, or `None` if the payload is too long.
+fn whole_extents(len: usize, head: usize, each: usize) -> Option<usize> {
+    let decoded_max = WORDS_BYTES_MAX - (WORDS_BYTES_MAX - head) % each;
+    (len <= EXTENTS_BYTES_MAX).then_some(len.min(decoded_max))
+}
+
+/// Records a chunk without data in its pending request.
 fn note(
     pending: &mut Pending,
     kind: ChunkKind,

@@ -69,15 +69,15 @@ struct Requests {
 
 type Outcome = Result<Vec<Extent>, Status>;
 
-/// A pending request.
+/// A pending request, with all that is needed to send it again over a new connection.
 pub(crate) struct Pending {
     request: Request,
     source: Source,
     /// Destination of a read.
     pub(crate) sink: Option<Sink>,
-    /// Number of bytes received.
+    /// Number of bytes of `sink` received so far.
     pub(crate) read_bytes: usize,
-    /// Status so far.
+    /// Error that the server has reported so far, if any.
     pub(crate) status: Result<(), Status>,
     pub(crate) extents: Vec<Extent>,
     /// For a flush, the number of changes that it makes durable.
@@ -86,7 +86,8 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Returns the destination of data at this offset, and counts it as received.
+    /// Returns the destination of data at this offset, and counts it as received; `None` if the request did
+    /// not ask for these data.
     pub(crate) fn part(&mut self, offset: u64, len: usize) -> Option<Sink> {
         let mut part = self.sink.clone()?;
         let at = usize::try_from(offset.checked_sub(self.request.offset)?).ok()?;
@@ -300,12 +301,12 @@ impl DiskState {
         })
     }
 
-    /// Updates a pending request.
+    /// Calls `change` with a pending request; `None` if there is none with this cookie.
     pub(crate) fn with<T>(&self, cookie: u64, change: impl FnOnce(&mut Pending) -> T) -> Option<T> {
         lock(&self.requests).pending.get_mut(&cookie).map(change)
     }
 
-    /// Completes a request; `None` if it does not exist.
+    /// Completes a request; `None` if it does not exist. A read whose data are incomplete fails.
     pub(crate) fn finish(&self, cookie: u64) -> Option<()> {
         let pending = {
             let mut requests = lock(&self.requests);
@@ -354,7 +355,7 @@ impl DiskState {
         connection.flush();
     }
 
-    /// Fails all pending requests.
+    /// Fails all pending requests, because the disk was closed or its thread has ended.
     fn fail_all(&self) {
         let pending = std::mem::take(&mut lock(&self.requests).pending);
         pending.into_values().for_each(|pending| pending.promise.keep(Err(Status::Shutdown)));
@@ -445,7 +446,7 @@ impl BlockDevice for NbdDisk {
         if how.only_fast {
             return Answer::err(Error::NotSupported);
         }
-        // One page of zeroes, repeated.
+        // One buffer of zeroes, repeated.
         let page = Region::from(vec![0; 64 << 10]);
         let Ok(len) = usize::try_from(range.len_bytes) else { return Answer::err(Error::InvalidArgument) };
         let mut zeroes = Source::new();

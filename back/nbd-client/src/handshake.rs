@@ -56,7 +56,7 @@ pub enum ConnectError {
     Changed,
 }
 
-/// Result of the negotiation.
+/// Result of the negotiation: the formats of messages, and the properties of the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Negotiated {
     pub(crate) style: ReplyStyle,
@@ -218,7 +218,7 @@ impl Handshake {
         Err(Malformed::Value.into())
     }
 
-    /// Switches to TLS.
+    /// Negotiates TLS and performs its handshake; [`ConnectError::TlsUnsupported`] if the server refuses.
     fn start_tls(&mut self, tls: &ClientTls) -> Result<(), ConnectError> {
         if self.negotiate(OptionCode::STARTTLS, "", |_| {})?.is_some() {
             return Err(ConnectError::TlsUnsupported);

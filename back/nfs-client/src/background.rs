@@ -1,5 +1,5 @@
 //! Work that continues after its operation was answered: flushes of unflushed data, and removals of files
-//! without a name.
+//! that were unlinked while open.
 
 use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ struct Count {
 }
 
 impl Background {
-    /// Starts background work.
+    /// Starts work in the background, for which [`wait`](Self::wait) waits.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         *self.0.lock() += 1;
         let done = Done(self.0.clone());

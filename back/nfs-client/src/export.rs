@@ -33,10 +33,10 @@ pub struct NfsExport {
     has_side_program: bool,
 }
 
-/// Timeout of an unmount.
+/// Maximum wait of an unmount for background work.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// Sizes before the server has reported its limits: no reads or writes.
+/// Sizes until the server has reported its limits. No READ or WRITE is sent before.
 const UNKNOWN: Sizes = Sizes { read_max: 512, write_max: 512, listing: 512 };
 
 impl NfsExport {
@@ -173,18 +173,19 @@ impl NfsExport {
         self.nfs.rpc().set_in_flight(limit);
     }
 
-    /// Returns the RPC client.
+    /// Returns the RPC client that carries the export's calls.
     pub fn rpc(&self) -> &RpcClient {
         self.nfs.rpc()
     }
 
-    /// Returns the written bytes of all files retained until the server has them on stable storage.
+    /// Returns the number of written bytes, of all files, that are retained because the server does not have
+    /// them on stable storage yet.
     pub fn held_bytes(&self) -> usize {
         self.budget.held_bytes()
     }
 
-    /// Returns the written bytes of all files so far that had to be copied, because the writer's memory was
-    /// not retainable.
+    /// Returns the number of written bytes, of all files so far, that had to be copied because the writer's
+    /// memory was not retainable.
     pub fn copied_bytes(&self) -> u64 {
         self.budget.copied_bytes()
     }

@@ -8,7 +8,7 @@ use tombolo_wire_nfs3::Procedure;
 /// Failure of an operation that the waist reports only as "input/output error". It names host and operation.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// No reply, or none from NFS.
+    /// No reply, or one that is not from NFS.
     #[error("{procedure:?}")]
     Call {
         /// The procedure.

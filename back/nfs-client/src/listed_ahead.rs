@@ -29,15 +29,15 @@ struct State {
     /// Directories from the oldest on, including ones that were taken or replaced.
     order: VecDeque<(FileHandleBuf, Instant)>,
     bytes: usize,
-    /// Number of name changes.
+    /// Number of changes of names by this session, each of which discarded all directories.
     changes: u64,
 }
 
-/// Number of name changes at a time.
+/// Number of name changes before a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark(u64);
 
-/// A complete directory.
+/// A complete listing of a directory.
 #[derive(Debug)]
 pub(crate) struct PrefetchedDir {
     pub listed: ListedDir,

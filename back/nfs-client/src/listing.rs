@@ -40,7 +40,7 @@ pub(crate) struct Given {
 /// A page from the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
-    /// Position of the caller in its listing.
+    /// Cookie after which the page begins in the caller's listing.
     pub start: Cookie,
     /// Position requested from the server, which differs after a restart.
     pub from: Cookie,
@@ -52,7 +52,7 @@ pub(crate) struct Page {
     pub asked: Instant,
     /// Epoch of the directory when the page was received.
     pub epoch: Epoch,
-    /// Changes of the directory before the request.
+    /// Count of the directory's changes before the request.
     pub changes: u64,
 }
 
@@ -81,7 +81,8 @@ impl Page {
 }
 
 impl Progress {
-    /// Returns the last page, if it has entries or the end after `cookie`.
+    /// Returns the last page, if it has entries or the end after `cookie`, and attributes if `plus` requires
+    /// them.
     pub(crate) fn page_behind(&self, cookie: Cookie, plus: bool) -> Option<Page> {
         let page = self.page.as_ref().filter(|page| page.plus || !plus)?;
         let behind = page.behind(cookie)?;
@@ -129,8 +130,8 @@ impl Progress {
 }
 
 impl Progress {
-    /// Returns the names up to this position: if the server no longer knows it, they are skipped in a listing
-    /// from the start. `None` if some are missing.
+    /// Returns the names up to this position, to be skipped in a listing from the start if the server no
+    /// longer knows the position. `None` if some are missing.
     pub(crate) fn given_until(&self, cookie: Cookie) -> Option<Arc<Given>> {
         let page = self.page.as_ref()?;
         let mut given = Given::clone(&self.given);
@@ -151,7 +152,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Returns the names that pages may repeat.
+    /// Returns the names that pages may repeat; `None` unless the listing was restarted.
     pub(crate) fn repeated(&self) -> Option<Arc<Given>> {
         self.given.repeats.then(|| self.given.clone())
     }
@@ -167,7 +168,7 @@ impl Given {
         }
     }
 
-    /// Removes names already returned from a page. Returns their number.
+    /// Removes from a page the names that were already returned. Returns their number.
     pub(crate) fn leave_out(&self, listing: &mut Listing) -> usize {
         let all = std::mem::take(&mut listing.entries);
         let count = all.len();

@@ -33,8 +33,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a mount through a program that must first connect and authenticate.
 const TUNNEL_PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reason for which an export cannot be mounted. Together with its sources, each of which adds only what the
-/// former lacks, it is one line.
+/// Reason for which an export cannot be mounted. Displayed with its sources, each of which adds only what the
+/// preceding ones lack, it is one line.
 #[derive(Debug, ThisError)]
 pub enum MountError {
     /// No answer. The source names the server.
@@ -134,7 +134,7 @@ const MOUNT: (u32, u32) = (mount::PROGRAM, mount::VERSION);
 /// Name of the program in errors.
 const MOUNT_SERVICE: &str = "the MOUNT service";
 
-/// Returns the location of the NFS program.
+/// Returns the endpoint of the NFS program. Asks the portmapper for its port if that is not configured.
 pub(crate) async fn nfs_endpoint(endpoint: &Endpoint) -> Result<ProgramEndpoint<'_>, MountError> {
     match endpoint {
         Endpoint::Network(server) => Ok(ProgramEndpoint::Port(server, nfs_port(server).await?)),
@@ -151,10 +151,10 @@ async fn mount_endpoint(endpoint: &Endpoint) -> Result<ProgramEndpoint<'_>, Moun
     }
 }
 
-/// Location of a server's programs.
+/// Endpoint of one of a server's programs.
 #[derive(Clone, Copy)]
 pub(crate) enum ProgramEndpoint<'a> {
-    /// A port.
+    /// A port of the server.
     Port(&'a Server, u16),
     /// Links, which carry all programs of the server.
     Links(&'a Arc<Route>),
@@ -251,7 +251,7 @@ fn probe(
     RpcClient::start(target, options).map_err(MountError::Start)
 }
 
-/// Returns the port of NFS.
+/// Returns the port of NFS: the configured one, or the portmapper's.
 async fn nfs_port(server: &Server) -> Result<u16, MountError> {
     match server.ports {
         Ports::One(port) | Ports::Two { nfs: port, .. } | Ports::Portmapper { nfs: Some(port) } => Ok(port),
@@ -355,7 +355,7 @@ pub(crate) async fn about(
     let fattr = nfs.getattr(&caller, handle);
     let ((fsinfo, pathconf), fattr) = both(both(fsinfo, pathconf), fattr).await;
     let fsinfo = answered(fsinfo?)?;
-    // Optional: not all servers support it.
+    // Not all servers support PATHCONF.
     let pathconf = answered(pathconf?).ok();
     let fattr = answered(fattr?)?;
     let profile = Profile {
@@ -370,7 +370,7 @@ pub(crate) async fn about(
     Ok(About { profile, sizes: sizes(&fsinfo, most(nfs.rpc()), options), fattr, has_side_program })
 }
 
-/// Waits for both futures.
+/// Runs both futures concurrently, and waits for both.
 pub(crate) async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let mut done = (None, None);

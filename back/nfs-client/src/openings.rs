@@ -11,14 +11,14 @@ use crate::data::ReadAhead;
 use crate::listing::Progress;
 use crate::nodes::Node;
 
-/// One opening.
+/// An opening, which only this client knows: NFS version 3 has none.
 #[derive(Debug)]
 pub(crate) struct Opening {
     pub node: Arc<Node>,
     pub flags: OpenFlags,
-    /// Read-ahead of its reader.
+    /// Read-ahead for sequential reads through this opening.
     pub read_ahead: ReadAhead,
-    /// Progress of a listing.
+    /// Progress of listing the directory, if it is one.
     pub listing: Mutex<Progress>,
     _permit: Permit,
 }
@@ -33,12 +33,12 @@ pub(crate) struct Openings {
 }
 
 impl Openings {
-    /// Creates openings within the budget.
+    /// Creates an empty set of openings, whose number the budget limits.
     pub(crate) fn new(counts: Arc<Budget>) -> Self {
         Self { next: AtomicU64::new(1), counts, by_id: Mutex::default(), regular: AtomicUsize::new(0) }
     }
 
-    /// Reserves an opening.
+    /// Takes a permit for one more opening.
     ///
     /// # Errors
     /// Fails if the session has too many openings.
@@ -46,7 +46,7 @@ impl Openings {
         self.counts.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
     }
 
-    /// Opens a node.
+    /// Registers an opening of a node.
     pub(crate) fn add(&self, permit: Permit, node: &Arc<Node>, flags: OpenFlags) -> OpenId {
         let opening = Opening {
             node: node.clone(),
@@ -72,10 +72,10 @@ impl Openings {
         opening.filter(|opening| opening.node.id == file.node).ok_or(Error::BadOpen)
     }
 
-    /// Returns an opening with the given purpose.
+    /// Returns an opening that has all these flags.
     ///
     /// # Errors
-    /// Fails if the node has no such opening, or it has another purpose.
+    /// Fails if the node has no such opening, or it lacks a flag.
     pub(crate) fn made_for(&self, file: File, purpose: OpenFlags) -> Result<Arc<Opening>> {
         self.of(file).and_then(|opening| {
             if opening.flags.contains(purpose) { Ok(opening) } else { Err(Error::BadOpen) }
@@ -92,12 +92,12 @@ impl Openings {
         Some((opening, was_last))
     }
 
-    /// Returns `true` if any file is open.
+    /// Returns `true` if any regular file is open.
     pub(crate) fn any_file(&self) -> bool {
         self.regular.load(Ordering::Acquire) > 0
     }
 
-    /// Ends all openings.
+    /// Removes all openings at the end of the session, and returns them.
     pub(crate) fn end_all(&self) -> Vec<Arc<Opening>> {
         std::mem::take(&mut *self.by_id()).into_values().collect()
     }

@@ -9,18 +9,18 @@ use crate::calls::Nfs;
 use crate::mounting;
 use crate::server::Endpoint;
 
-/// The root of an export.
+/// The root of an export, and what its sessions share.
 #[derive(Debug)]
 pub(crate) struct Root {
     pub nfs: Nfs,
     pub handle: FileHandleBuf,
-    /// Location to mount it again by path; `None` for a handle obtained otherwise.
+    /// Parameters to mount it again by path; `None` for a handle obtained otherwise.
     pub mounted: Option<Mounted>,
     /// Background work of all sessions.
     pub background: Background,
 }
 
-/// Parameters of the mount.
+/// Parameters with which the root was mounted.
 #[derive(Clone, Debug)]
 pub(crate) struct Mounted {
     pub endpoint: Endpoint,
@@ -37,8 +37,8 @@ impl Drop for Root {
 }
 
 impl Root {
-    /// Returns the root's handle, which may differ after a restart of the server. `None` if the export is
-    /// gone.
+    /// Returns the root's handle, which may differ after a restart of the server. `None` if it is stale and
+    /// the export cannot be mounted again.
     pub(crate) async fn handle_again(&self, caller: &Caller) -> Result<Option<FileHandleBuf>> {
         if let Reply::Ok(_) = self.nfs.getattr(caller, self.handle).await? {
             return Ok(Some(self.handle));

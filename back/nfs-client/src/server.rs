@@ -1,4 +1,4 @@
-//! Location of an NFS server.
+//! Address of an NFS server: its ports and transport.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ pub enum Ports {
         /// Port of MOUNT.
         mount: u16,
     },
-    /// NFS at this port, or by the portmapper, and MOUNT by the portmapper.
+    /// NFS at this port, or at the one that the portmapper returns; MOUNT at the one that it returns.
     Portmapper {
         /// Port of NFS, if it is known.
         nfs: Option<u16>,
@@ -47,7 +47,7 @@ pub struct Server {
 /// Transport of a server's programs.
 #[derive(Clone, Debug)]
 pub(crate) enum Endpoint {
-    /// A network.
+    /// Sockets over a network.
     Network(Server),
     /// Links in shared memory.
     Links(Arc<Route>),

@@ -188,7 +188,8 @@ impl Table {
         numbers.iter().copied().find(|&number| self.is(number, identity))
     }
 
-    /// Returns a number that is free, or that no request carries.
+    /// Assigns a number to an identity: a new one, or one that no request carries. `None` if requests carry
+    /// all.
     fn add(&mut self, identity: &Identity, slots: &[Slot]) -> Option<u16> {
         let number = match u16::try_from(self.identities.len()).ok() {
             Some(number) if usize::from(number) < slots.len() => {

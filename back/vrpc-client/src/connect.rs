@@ -30,7 +30,7 @@ pub type ConnectError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A new link, over which nothing has been sent.
 pub struct Connected {
-    /// The link.
+    /// The client's end of the link.
     pub line: Line,
     /// Resources that must live as long as the link, such as the control socket.
     pub keep: Box<dyn Any + Send + Sync>,

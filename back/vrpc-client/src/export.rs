@@ -10,6 +10,7 @@ use tombolo_core::{Error, Result};
 use tombolo_shm::link::Incarnation;
 use tombolo_sys::random;
 
+use crate::behind::WritesBehind;
 use crate::connect::{Connect, ConnectError, Connected, LinkLossPolicy};
 use crate::link::{Link, SessionObjects};
 use crate::links::Links;
@@ -31,6 +32,7 @@ enum AttachError {
 pub struct VrpcExport {
     connect: Arc<dyn Connect>,
     link_loss_policy: LinkLossPolicy,
+    writes_behind: bool,
     /// A link established in advance for the first session.
     first: Mutex<Option<(Incarnation, Connected)>>,
 }
@@ -44,6 +46,7 @@ impl VrpcExport {
         Self {
             connect: Arc::new(connect),
             link_loss_policy: LinkLossPolicy::default(),
+            writes_behind: false,
             first: Mutex::default(),
         }
     }
@@ -52,6 +55,13 @@ impl VrpcExport {
     #[must_use]
     pub fn with_link_loss_policy(self, link_loss_policy: LinkLossPolicy) -> Self {
         Self { link_loss_policy, ..self }
+    }
+
+    /// Lets callers of small writes continue before the reply, where the server permits it: a failure is then
+    /// reported by the next write, flush or fsync through the same opening. Default: `false`.
+    #[must_use]
+    pub fn with_writes_behind(self, writes_behind: bool) -> Self {
+        Self { writes_behind, ..self }
     }
 
     /// Supplies the first session's link, already established, and its incarnation.
@@ -77,9 +87,10 @@ impl VrpcExport {
         let until = Instant::now() + ANSWER_TIMEOUT;
         let link = Link::begin(connected, 1, objects, |call| answer_until(call, until))?;
         link.objects.nodes.begin(1);
-        // A capacity of one coalesces the requests to check.
+        // A capacity of one coalesces the requests to check the link.
         let (poke, pokes) = mpsc::sync_channel(1);
-        let links = Arc::new(Links::new(link, self.link_loss_policy, poke));
+        let behind = self.writes_behind.then(WritesBehind::default);
+        let links = Arc::new(Links::new(link, behind, self.link_loss_policy, poke));
         let (connect, client, link_loss_policy) =
             (self.connect.clone(), client.clone(), self.link_loss_policy);
         let supervisor = Supervisor { connect, client, incarnation, link_loss_policy };

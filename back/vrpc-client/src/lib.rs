@@ -20,9 +20,10 @@
 //!
 //! Reading order, each using only preceding ones: `callers`, `released`, `slab`, `nodes`, `openings`,
 //! `bulk_memory`, `frame` and `connect`; `link`; `reply`, `request`; `recovery`, `owned` (requests to send
-//! again); `links`; `supervisor`, `session`; `lent`, `export`.
+//! again), `behind`; `links`; `supervisor`, `session`; `lent`, `export`.
 #![forbid(unsafe_code)]
 
+mod behind;
 mod bulk_memory;
 mod callers;
 mod connect;

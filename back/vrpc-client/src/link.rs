@@ -9,6 +9,7 @@ use tombolo_core::{Error, Identity};
 use tombolo_host_links::client::{Call, Line, LineError};
 use tombolo_host_links::{EndReason, ProtocolError};
 use tombolo_host_runtime::task;
+use tombolo_shm::link::Features;
 use tombolo_wire_vrpc::{
     BODY_BYTES, DecodeError, HandleBytes, Header, Kind, Offers, Reply, Request, Session, Translate,
 };
@@ -22,7 +23,7 @@ use crate::openings::{Opening, Openings};
 use crate::released::{ReleaseQueue, Released, ReleasedKind};
 use crate::slab::ServerId;
 
-/// A link of a session.
+/// A link of a session, with the state that is valid only for its server.
 pub(crate) struct Link {
     /// Ordinal number, from 1 on.
     pub(crate) number: u32,
@@ -44,7 +45,7 @@ pub(crate) struct SessionObjects {
     pub(crate) nodes: Nodes,
     pub(crate) openings: Openings,
     pub(crate) releases: ReleaseQueue,
-    /// Volume of the nodes.
+    /// Volume of the nodes, as the first link's server described it.
     volume: OnceLock<Volume>,
     sequence: AtomicU64,
 }
@@ -79,10 +80,10 @@ impl SessionObjects {
         node: NodeId,
         flags: OpenFlags,
         identity: Identity,
-        (link, server_id): (u32, OpenId),
+        (link, server_id, is_prompt): (u32, OpenId, bool),
     ) -> OpenId {
         self.nodes.opened(node);
-        self.openings.add(Opening::new(node, flags, identity), link, server_id)
+        self.openings.add(Opening::new(node, flags, identity, is_prompt), link, server_id)
     }
 
     /// Returns the sequence number of a new request.
@@ -131,6 +132,11 @@ impl Link {
         self.terms.offers.contains(Offers::HANDLES)
     }
 
+    /// Returns `true` if requests may be quiet, and openings prompt.
+    pub(crate) fn has_quiet_requests(&self) -> bool {
+        self.line.features().contains(Features::QUIET)
+    }
+
     /// Returns `true` if the link's server has the volume of the session's nodes, and finds these by handle.
     pub(crate) fn knows_handles(&self) -> bool {
         self.has_handles() && self.objects.volume.get() == Some(&self.terms.volume)
@@ -157,27 +163,35 @@ impl Link {
         }
     }
 
-    /// Returns the session's id of a node in a reply.
+    /// Replaces the server's node id in the entry of a reply by the session's; counts a look-up.
     pub(crate) fn adopt(&self, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
         let handle = handle.map(PersistentHandle::from);
         Entry { node: self.objects.nodes.adopt(self.number, entry.node, handle), ..entry }
     }
 
-    /// Returns the session's id of a node in a listing.
+    /// Replaces the server's node id in the entry of a listing by the session's; counts a look-up.
     pub(crate) fn adopt_listed(&self, entry: Entry, handle: Option<HandleBytes<'_>>) -> Entry {
         let handle = handle.map(PersistentHandle::from);
         Entry { node: self.objects.nodes.adopt_listed(self.number, entry.node, handle), ..entry }
     }
 
-    /// Returns the session's id of an opening in a reply.
+    /// Returns an opening of this link's server with its promise, which is a violation without the extension.
+    pub(crate) fn prompt_as_agreed(&self, open: OpenId, is_prompt: bool) -> Result<(OpenId, bool), Error> {
+        match is_prompt && !self.has_quiet_requests() {
+            true => Err(self.protocol_violation("a prompt opening without the extension")),
+            false => Ok((open, is_prompt)),
+        }
+    }
+
+    /// Registers an opening that this link's server has replied, and returns the session's id for it.
     pub(crate) fn opened(
         &self,
         node: NodeId,
         flags: OpenFlags,
         identity: Identity,
-        server_id: OpenId,
+        (server_id, is_prompt): (OpenId, bool),
     ) -> OpenId {
-        self.objects.opened(node, flags, identity, (self.number, server_id))
+        self.objects.opened(node, flags, identity, (self.number, server_id, is_prompt))
     }
 
     /// Translates the request to the server's ids.

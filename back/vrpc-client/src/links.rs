@@ -19,6 +19,7 @@ use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId};
 use tombolo_host_links::EndReason;
 use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
 
+use crate::behind::WritesBehind;
 use crate::connect::LinkLossPolicy;
 use crate::link::{Link, SessionObjects, Untranslatable};
 use crate::owned::Owned;
@@ -35,11 +36,13 @@ pub(crate) struct Links {
     /// Terms of the session at its begin, which stay valid for its users.
     pub(crate) terms: Session,
     pub(crate) objects: Arc<SessionObjects>,
+    /// The writes behind of the session; `None` if all writes are awaited.
+    behind: Option<WritesBehind>,
     link_loss_policy: LinkLossPolicy,
     link_waiters: Mutex<LinkWaiters>,
-    /// Notifies the supervisor that a link may be lost.
+    /// Channel by which the supervisor is asked to check if the link is lost.
     supervisor: SyncSender<()>,
-    /// `true` if the server reports all changes.
+    /// `true` if the server reports all changes, so that results may be cached; `false` without a link.
     reports_all_changes: AtomicBool,
 }
 
@@ -47,7 +50,7 @@ pub(crate) struct Links {
 #[derive(Default)]
 struct LinkWaiters {
     waiters: Vec<Waker>,
-    /// Start of the time without a link.
+    /// Start of the time without a link; `None` while there is one.
     since: Option<Instant>,
     /// `true` once no further link will be established.
     has_ended: bool,
@@ -57,6 +60,7 @@ impl Links {
     /// Creates the state of a session that has its first link.
     pub(crate) fn new(
         first: Arc<Link>,
+        behind: Option<WritesBehind>,
         link_loss_policy: LinkLossPolicy,
         supervisor: SyncSender<()>,
     ) -> Self {
@@ -65,6 +69,7 @@ impl Links {
             current: ArcSwap::new(first),
             terms,
             objects,
+            behind,
             link_loss_policy,
             link_waiters: Mutex::default(),
             supervisor,
@@ -92,6 +97,17 @@ impl Links {
     #[inline]
     pub(crate) fn current_now(&self) -> arc_swap::Guard<Arc<Link>> {
         self.current.load()
+    }
+
+    /// Returns the session's writes behind, unless all writes are awaited, after recording those whose
+    /// replies are in the ring.
+    pub(crate) fn settled(&self) -> Option<&WritesBehind> {
+        let behind = self.behind.as_ref()?;
+        if !behind.is_empty() {
+            self.current.load().line.receive();
+            behind.collect(&self.objects);
+        }
+        Some(behind)
     }
 
     /// Sends a request. `finish` converts the reply to the waist's result, on the thread that receives it.
@@ -251,7 +267,7 @@ impl Links {
         send_releases(&link, &Ctx::root(SessionId(0)), &self.objects.releases.take(link.number));
     }
 
-    /// Continues a request until it has a reply.
+    /// Continues a request until it has a reply, over further links if the present one is lost.
     async fn resume<T>(
         self: Arc<Self>,
         owned: Owned,
@@ -317,7 +333,7 @@ impl Links {
         .await
     }
 
-    /// Asks the supervisor to check the link.
+    /// Asks the supervisor to check the link, which it replaces if it is lost.
     pub(crate) fn check_link(&self) {
         // A full channel means that the supervisor is notified already; one that has ended blocks no request.
         let _ = self.supervisor.try_send(());
@@ -330,6 +346,8 @@ impl Links {
             (EndReason::Silent, LinkLossPolicy::Soft(timeout)) => timeout,
             _ => Duration::ZERO,
         };
+        // Replies that were received are not to be obtained again: other clients may have written since.
+        self.settled();
         let now = Instant::now();
         self.link_waiters().since.get_or_insert(now.checked_sub(waited).unwrap_or(now));
         self.current.load().bulk_waiters.changed();
@@ -347,7 +365,7 @@ impl Links {
         self.reports_all_changes.load(Ordering::SeqCst)
     }
 
-    /// Installs a new link.
+    /// Makes a new link the current one, and wakes the requests that wait for it.
     pub(crate) fn install(&self, link: Arc<Link>) {
         let former = self.current.swap(link);
         // The end of the link is watched only now, because the supervisor checks the current link.
@@ -361,6 +379,9 @@ impl Links {
     /// Ends the session: no further link will be established.
     pub(crate) fn end(&self) {
         self.link_waiters().has_ended = true;
+        if let Some(behind) = &self.behind {
+            behind.fail_all(&self.objects);
+        }
         self.current.load().bulk_waiters.changed();
         self.wake_all();
     }

@@ -19,7 +19,7 @@ pub(crate) struct Nodes {
     pub(crate) notices: Arc<NoticeQueue>,
     /// Number of possible changes of permissions.
     permission_changes: AtomicU64,
-    /// Value of `permission_changes` when all permissions may have changed.
+    /// Value of `permission_changes` when all permissions may last have changed at once.
     all_changed_at: AtomicU64,
 }
 
@@ -37,6 +37,8 @@ struct Node {
     locks: GrantedLocks<Identity>,
     /// The last identity that opened the directory for listing, and the value of `permission_changes` before.
     lister: Option<(Identity, u64)>,
+    /// Value of `permission_changes` at a time when the file had no capability.
+    no_capability_since: Option<u64>,
 }
 
 /// Maximum number of nodes known from listings only.
@@ -70,6 +72,7 @@ impl Default for Nodes {
             handle: None,
             locks: GrantedLocks::default(),
             lister: None,
+            no_capability_since: None,
         };
         let root = slab.insert(root, 0, 0);
         debug_assert_eq!(NodeId(root), NodeId::ROOT);
@@ -109,12 +112,13 @@ impl Nodes {
         self.slab.server_id(node.0, link)
     }
 
-    /// Registers a node in a reply of that link's server, and counts a look-up.
+    /// Registers a node in a reply of that link's server, and counts a look-up. Returns the session's id.
     pub(crate) fn adopt(&self, link: u32, server_id: NodeId, handle: Option<PersistentHandle>) -> NodeId {
         self.adopt_from(false, link, server_id, handle)
     }
 
-    /// Registers a node from a listing as [`Nodes::adopt`] does; the node may never be looked up.
+    /// Registers a node from a listing as [`Nodes::adopt`] does, and counts it as listed until it is looked
+    /// up.
     pub(crate) fn adopt_listed(
         &self,
         link: u32,
@@ -161,7 +165,7 @@ impl Nodes {
             index.link == link && !index.missed.is_empty() && index.missed.remove(&server_id.0)
         };
         if is_missed {
-            self.notices.push(Notice::Data { node, start: 0, last: u64::MAX });
+            self.notice(Notice::Data { node, start: 0, last: u64::MAX });
         }
         node
     }
@@ -232,6 +236,7 @@ impl Nodes {
             handle: handle_kept,
             locks,
             lister: None,
+            no_capability_since: None,
         };
         index.listed += usize::from(listed);
         let node = NodeId(self.slab.insert(node, link, server_id.0));
@@ -284,7 +289,8 @@ impl Nodes {
         self.slab.with(node.0, |item| item.value.openings += 1);
     }
 
-    /// Decrements the number of a node's openings, and drops the locks of this one.
+    /// Decrements the number of a node's openings, and drops the locks of this one. Returns the release to
+    /// send if nothing refers to the node any more.
     pub(crate) fn released(&self, node: NodeId, open: OpenId) -> Option<Released> {
         self.change(node, |node| {
             node.openings = node.openings.saturating_sub(1);
@@ -312,12 +318,41 @@ impl Nodes {
     /// client knows.
     pub(crate) fn is_lister(&self, node: NodeId, identity: &Identity) -> bool {
         let look = |item: SlabEntry<'_, Node>| match &item.value.lister {
-            Some((lister, since)) => {
-                *since >= self.all_changed_at.load(Ordering::SeqCst) && lister == identity
-            }
+            Some((lister, since)) => self.is_valid(*since) && lister == identity,
             None => false,
         };
         self.slab.with(node.0, look).unwrap_or(false)
+    }
+
+    /// Records that a file has no capability, by the reply to a request sent after `permission_changes` was
+    /// read.
+    pub(crate) fn set_no_capability(&self, node: NodeId, permission_changes: u64) {
+        self.slab.with(node.0, |item| {
+            // Later changes reset this.
+            if self.permission_changes() == permission_changes {
+                item.value.no_capability_since = Some(permission_changes);
+            }
+        });
+    }
+
+    /// Returns `true` if the file has no capability, as far as this client knows.
+    pub(crate) fn has_no_capability(&self, node: NodeId) -> bool {
+        let look = |item: SlabEntry<'_, Node>| {
+            item.value.no_capability_since.is_some_and(|since| self.is_valid(since))
+        };
+        self.slab.with(node.0, look).unwrap_or(false)
+    }
+
+    /// Returns `true` if not everything has changed since `permission_changes` had that value.
+    fn is_valid(&self, since: u64) -> bool {
+        since >= self.all_changed_at.load(Ordering::SeqCst)
+    }
+
+    /// Records that extended attributes of a node may have changed, and thereby its permissions.
+    pub(crate) fn xattrs_changed(&self, node: NodeId) {
+        // Counted first: a reply from before the change is not recorded after this.
+        self.permissions_changed(node);
+        self.slab.with(node.0, |item| item.value.no_capability_since = None);
     }
 
     /// Records that the permissions of a node may have changed.
@@ -332,11 +367,11 @@ impl Nodes {
         self.all_changed_at.fetch_max(now, Ordering::SeqCst);
     }
 
-    /// Queues a notice for the session.
+    /// Queues a notice for the session, after recording that the permissions of its node may have changed.
     pub(crate) fn notice(&self, notice: Notice) {
         match &notice {
             Notice::Attributes(node) | Notice::Data { node, .. } | Notice::Gone { node, .. } => {
-                self.permissions_changed(*node);
+                self.xattrs_changed(*node);
             }
             Notice::Everything => self.all_permissions_changed(),
             Notice::Name { .. } => {}

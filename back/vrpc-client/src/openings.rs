@@ -1,7 +1,7 @@
 //! The openings of a session, which outlive its links.
 
 use tombolo_core::Identity;
-use tombolo_core::fs::{NodeId, OpenFlags, OpenId};
+use tombolo_core::fs::{File, NodeId, OpenFlags, OpenId};
 
 use crate::slab::{ServerId, Slab};
 
@@ -15,20 +15,23 @@ pub(crate) struct Opening {
     pub(crate) node: NodeId,
     pub(crate) flags: OpenFlags,
     pub(crate) identity: Identity,
+    /// `true` if the server that has the opening promised that a flush only releases locks, and that quiet
+    /// writes take effect in the order of the requests.
+    pub(crate) is_prompt: bool,
     /// `true` if a lock held through the opening was lost to another client: the user must not continue.
     pub(crate) is_broken: bool,
 }
 
 impl Opening {
     /// Creates an entry that reopens without creating or truncating again.
-    pub(crate) fn new(node: NodeId, flags: OpenFlags, identity: Identity) -> Self {
+    pub(crate) fn new(node: NodeId, flags: OpenFlags, identity: Identity, is_prompt: bool) -> Self {
         let flags = flags.difference(OpenFlags::TRUNCATE.union(OpenFlags::KILL_PRIVILEGES));
-        Self { node, flags, identity, is_broken: false }
+        Self { node, flags, identity, is_prompt, is_broken: false }
     }
 }
 
 impl Openings {
-    /// Registers an opening of that link's server.
+    /// Registers an opening of that link's server, and returns the session's id for it.
     pub(crate) fn add(&self, opening: Opening, link: u32, server_id: OpenId) -> OpenId {
         OpenId(self.0.insert(opening, link, server_id.0))
     }
@@ -43,12 +46,19 @@ impl Openings {
         self.0.with(open.0, |item| item.value.clone())
     }
 
+    /// Returns the flags of a prompt opening of that node; `None` for others.
+    pub(crate) fn prompt_flags(&self, file: File) -> Option<OpenFlags> {
+        let is_prompt = |opening: &Opening| opening.is_prompt && opening.node == file.node;
+        self.0.with(file.open.0, |item| is_prompt(item.value).then_some(item.value.flags))?
+    }
+
     /// Records that the opening was reopened; returns `false` if that was not needed.
-    pub(crate) fn reopened(&self, open: OpenId, link: u32, server_id: OpenId) -> bool {
+    pub(crate) fn reopened(&self, open: OpenId, link: u32, (server_id, is_prompt): (OpenId, bool)) -> bool {
         let is_needed = self.0.with(open.0, |item| {
             let is_needed = item.server_id(link).is_none();
             if is_needed {
                 item.bind(link, server_id.0);
+                item.value.is_prompt = is_prompt;
             }
             is_needed
         });
@@ -66,6 +76,7 @@ impl Openings {
     pub(crate) fn mark_broken(&self, open: OpenId) {
         self.0.with(open.0, |item| {
             item.value.is_broken = true;
+            item.value.is_prompt = false;
             item.unbind();
         });
     }

@@ -88,11 +88,13 @@ async fn reopen(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Restored {
         }
         opened => opened?,
     };
-    if !objects.openings.reopened(open, link.number, opened) {
-        link.send_detached(cx, Request::Release { file: File { node, open: opened } });
+    let (server_id, is_prompt) = opened;
+    let promise = link.prompt_as_agreed(server_id, is_prompt).map_err(NoAnswer::Failed)?;
+    if !objects.openings.reopened(open, link.number, promise) {
+        link.send_detached(cx, Request::Release { file: File { node, open: server_id } });
         return Ok(());
     }
-    retake_locks(link, cx, file, File { node, open: opened }).await
+    retake_locks(link, cx, file, File { node, open: server_id }).await
 }
 
 /// Takes the locks of an opening again. A lock held by another client now breaks the opening for good,
@@ -128,9 +130,9 @@ async fn retake_locks(link: &Arc<Link>, cx: &Ctx, file: File, server_id: File) -
     Ok(())
 }
 
-fn opened(reply: Reply<'_>) -> Option<OpenId> {
+fn opened(reply: Reply<'_>) -> Option<(OpenId, bool)> {
     match reply {
-        Reply::Opened(opened) => Some(opened.open),
+        Reply::Opened(opened, is_prompt) => Some((opened.open, is_prompt)),
         _ => None,
     }
 }

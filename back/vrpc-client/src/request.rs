@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tombolo_core::{Ctx, Error, Interrupt, Result};
-use tombolo_host_links::client::{Call, LineError, Reply as Raw, Spans};
+use tombolo_host_links::client::{Call, FrameWriter, LineError, Reply as Raw, Spans};
 use tombolo_host_runtime::task;
 use tombolo_wire_vrpc::{BODY_BYTES, Body, CallerId, Groups, Header, Kind, Reply, Request};
 
@@ -63,6 +63,18 @@ impl Link {
     /// Sends a request, and polls for its reply as long as polling is likely to succeed soon.
     #[inline]
     pub(crate) fn send(self: &Arc<Self>, cx: &Ctx, sequence: u64, outgoing: OutgoingRequest<'_>) -> Sent {
+        self.send_as(cx, sequence, outgoing, true)
+    }
+
+    /// Sends a request as [`send`](Self::send) does, or without polling for its reply.
+    #[inline]
+    fn send_as(
+        self: &Arc<Self>,
+        cx: &Ctx,
+        sequence: u64,
+        outgoing: OutgoingRequest<'_>,
+        polls: bool,
+    ) -> Sent {
         let OutgoingRequest { request, tail, spans } = outgoing;
         let failed = |error| Sent::Ended(Err(NoAnswer::Failed(error)));
         let (caller, is_introduced) = match self.callers.enter(&cx.identity) {
@@ -73,7 +85,9 @@ impl Link {
         let caller = CallerGuard { link: self, caller };
         let kind = request.kind();
         let handles = gives_nodes(kind) && self.has_handles();
-        let header = Header { sequence, caller: caller.caller, want: cx.want, handles };
+        // No thread waits for a reply that is not polled, unless the request cannot be sent at once.
+        let quiet = !polls && is_introduced && self.has_quiet_requests() && self.line.is_half_free();
+        let header = Header { sequence, caller: caller.caller, want: cx.want, handles, quiet };
         let mut body = [0; BODY_BYTES];
         let mut frame = Frame::default();
         if let Err(error) = request.encode(&header, &mut body, &mut frame) {
@@ -95,17 +109,43 @@ impl Link {
                 }
             }
         }
-        let outcome = self.line.ask(kind.number(), body, spans, |writer| {
-            for part in [frame.as_bytes(), tail] {
-                if !part.is_empty() {
-                    writer.put(part);
-                }
-            }
-        });
+        let put = |writer: &mut FrameWriter<'_>| put_frame(writer, &frame, tail);
+        let outcome = match polls {
+            true => self.line.ask(kind.number(), body, spans, put),
+            false => Err(self.line.call_with(kind.number(), body, spans, put)),
+        };
         match outcome {
             Ok(outcome) => Sent::Ended(outcome.map_err(NoAnswer::from)),
             Err(call) => Sent::Pending(caller.pending(Stage::Asked(call))),
         }
+    }
+
+    /// Sends a request for whose reply the server does not ring; `None` if it cannot be put in the ring at
+    /// once.
+    pub(crate) fn try_send_quietly(
+        self: &Arc<Self>,
+        cx: &Ctx,
+        sequence: u64,
+        outgoing: OutgoingRequest<'_>,
+    ) -> Option<Call> {
+        let OutgoingRequest { request, tail, spans } = outgoing;
+        let (caller, is_introduced) = match self.callers.enter(&cx.identity) {
+            CallerNumber::Introduced(caller) => (caller, true),
+            CallerNumber::NotIntroduced(caller) => (caller, false),
+            CallerNumber::Full => return None,
+        };
+        // The server resolves caller numbers in the order of the requests, so that the number may be
+        // reassigned before the reply.
+        let caller = CallerGuard { link: self, caller };
+        if !is_introduced {
+            return None;
+        }
+        let header =
+            Header { sequence, caller: caller.caller, want: cx.want, quiet: true, ..Header::default() };
+        let mut body = [0; BODY_BYTES];
+        let mut frame = Frame::default();
+        let kind = request.encode(&header, &mut body, &mut frame).ok()?;
+        self.line.try_call_with(kind.number(), body, spans, |writer| put_frame(writer, &frame, tail))
     }
 
     /// Sends a request and waits for its reply.
@@ -130,23 +170,16 @@ impl Link {
         result
     }
 
-    /// Sends a request whose result the waist ignores; the request is not sent again if the link is lost.
+    /// Sends a request whose result the waist ignores; the request is not sent again if the link is lost. No
+    /// thread waits for its reply, which is taken out of the ring together with a later one.
     pub(crate) fn send_detached(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
-        let kind = request.kind();
-        let heard = move |link: &Link, reply| {
-            let _ = link.finish(kind, reply, |link, answered| answered.success(link).map(|_| ()));
-        };
-        match self.send(cx, self.objects.next_sequence(), request.into()) {
-            Sent::Ended(Ok(reply)) => heard(self, reply),
-            Sent::Ended(Err(_)) => {}
-            Sent::Pending(pending) => {
-                let link = self.clone();
-                task::spawn(async move {
-                    if let Ok(reply) = pending.outcome(&Interrupt::default()).await {
-                        heard(&link, reply);
-                    }
-                });
-            }
+        let sent = self.send_as(cx, self.objects.next_sequence(), request.into(), false);
+        if let Sent::Pending(pending) = sent
+            && let Some(unsent) = pending.ignore_reply()
+        {
+            task::spawn(async move {
+                let _ = unsent.outcome(&Interrupt::default()).await;
+            });
         }
     }
 
@@ -181,6 +214,14 @@ impl Link {
             .map_err(NoAnswer::Failed)?;
         self.callers.set_introduced(caller);
         Ok(())
+    }
+}
+
+fn put_frame(writer: &mut FrameWriter<'_>, frame: &Frame, tail: &[u8]) {
+    for part in [frame.as_bytes(), tail] {
+        if !part.is_empty() {
+            writer.put(part);
+        }
     }
 }
 
@@ -243,7 +284,8 @@ impl Drop for OwnedCallerGuard {
     }
 }
 
-/// A request in flight. Dropping it does not cancel it.
+/// A request in flight. Dropping it does not cancel it, unless it still waits for the introduction of its
+/// caller: then it is never sent.
 pub(crate) struct InFlight {
     pub(crate) link: Arc<Link>,
     /// The caller number, which is not reassigned before the reply.
@@ -261,7 +303,19 @@ enum Stage {
 }
 
 impl InFlight {
-    /// Waits for the reply.
+    /// Gives up the reply of a request that references no memory. The server resolves caller numbers in the
+    /// order of the requests, so the number may be reassigned. Returns a request that is not in the ring yet,
+    /// for the caller to drive.
+    fn ignore_reply(mut self) -> Option<Self> {
+        let is_sent = matches!(&self.stage, Stage::Asked(call) if call.id().is_some());
+        if !is_sent {
+            return Some(self);
+        }
+        self.stage = Stage::Over;
+        None
+    }
+
+    /// Waits for the reply. An interrupt is forwarded to the server, which still replies.
     pub(crate) async fn outcome(mut self, interrupt: &Interrupt) -> Outcome {
         let link = self.link.clone();
         self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {

@@ -15,7 +15,7 @@ pub(crate) struct Slab<T> {
 }
 
 const CHUNKS: usize = 27;
-/// Slots of the first chunk, a power of two.
+/// Number of slots in the first chunk; a power of two.
 const FIRST_LEN: u64 = 64;
 
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ pub(crate) struct SlabEntry<'a, T> {
 }
 
 impl<T> SlabEntry<'_, T> {
-    /// Returns the object's id at the server of a link.
+    /// Returns the object's id at the server of a link; `None` if it is not bound there.
     pub(crate) fn server_id(&self, link: u32) -> Option<u64> {
         (self.slot.link.load(Ordering::Acquire) == link).then(|| self.slot.server_id.load(Ordering::Relaxed))
     }
@@ -89,7 +89,7 @@ impl<T> Slab<T> {
             let mut free = lock(&self.free);
             free.slots.pop().unwrap_or_else(|| {
                 let at = free.unused;
-                // Memory would not suffice for that many.
+                // Memory would not suffice for so many slots that the number overflows.
                 free.unused = at.saturating_add(1);
                 at
             })

@@ -28,7 +28,7 @@ const CLOCK_INTERVAL: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum pause between two attempts to reconnect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Lifetime of a link that counts as a success.
+/// Lifetime from which a link's loss is logged and the next attempt is made without a pause.
 const USEFUL_LIFETIME: Duration = Duration::from_secs(1);
 /// Time limit for the server's description of the session, and for reopening each file.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ impl Supervisor {
         let mut pause = Duration::ZERO;
         let mut latest = Latest { since: Instant::now(), answers: 0, is_first: true };
         loop {
-            // The end of the link pokes too.
+            // The end of the link sends a message to this channel too.
             if pokes.recv().is_err() {
                 return;
             }
@@ -154,6 +154,7 @@ impl Supervisor {
         }
         links.objects.nodes.begin(number);
         restore_openings(&link)?;
+        repeat_writes(&links, &link)?;
         let answers = link.line.counts().answers;
         links.install(link);
         Ok(answers)
@@ -230,6 +231,25 @@ fn restore_openings(link: &Arc<Link>) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Sends the unanswered writes behind again, before other requests use the link. An error if the link is
+/// lost, or the server does not reply.
+fn repeat_writes(links: &Links, link: &Arc<Link>) -> Result<(), Failed> {
+    let Some(behind) = links.settled() else { return Ok(()) };
+    while let Some(write) = behind.first_to_repeat() {
+        let mut again = Box::pin(link.clone().repeat_write(write.clone()));
+        match finished_until(&mut again, Instant::now() + ANSWER_TIMEOUT) {
+            Some(Ok(())) => behind.repeated(&link.objects, &write, Ok(())),
+            Some(Err(NoAnswer::Failed(error))) => behind.repeated(&link.objects, &write, Err(error)),
+            Some(Err(NoAnswer::Lost)) => return Err(Failed::Lost),
+            None => {
+                link.line.cut(EndReason::Failed("the server did not repeat a write in time".into()));
+                return Err(Failed::Session(Error::TimedOut));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Wakes requests that wait for a link at intervals, to check their deadlines, until dropped.
 fn clock(links: Weak<Links>) -> Option<SyncSender<()>> {
     let (running, stop) = mpsc::sync_channel::<()>(1);
@@ -252,7 +272,7 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).clamp(PAUSE, PAUSE_MAX)
 }
 
-/// Pauses before the next attempt; Returns `false` if the session has ended.
+/// Pauses before the next attempt; returns `false` if the session has ended.
 fn wait_pause(links: &Weak<Links>, pokes: &Receiver<()>, pause: Duration) -> bool {
     let until = Instant::now() + pause;
     loop {

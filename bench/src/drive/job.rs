@@ -3,10 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use clap::ValueEnum;
+use serde::Deserialize;
+
 use crate::error::{Error, Result};
 use crate::nfs::READ_PREFIX;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Direction {
     /// Write until the data are stable.
     Write,
@@ -50,12 +54,9 @@ pub fn read_name(file_bytes: usize) -> String {
 
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let direction = match self.direction {
-            Direction::Write => "write",
-            Direction::WriteStable => "write-stable",
-            Direction::Read => "read",
-        };
-        let Self { limit, piece_bytes, file_bytes, .. } = self;
+        let Self { direction, limit, piece_bytes, file_bytes } = self;
+        let direction = direction.to_possible_value();
+        let direction = direction.as_ref().map_or("", |value| value.get_name());
         write!(f, "{direction} {limit} {} {piece_bytes} {file_bytes}", self.pieces())
     }
 }
@@ -66,12 +67,8 @@ impl FromStr for Job {
     fn from_str(line: &str) -> Result<Self> {
         let wrong = || Error::Wrong { what: "what to do".to_owned(), answer: line.to_owned() };
         let mut words = line.split_whitespace();
-        let direction = match words.next() {
-            Some("write") => Direction::Write,
-            Some("write-stable") => Direction::WriteStable,
-            Some("read") => Direction::Read,
-            _ => return Err(wrong()),
-        };
+        let direction = words.next().and_then(|word| <Direction as ValueEnum>::from_str(word, false).ok());
+        let direction = direction.ok_or_else(wrong)?;
         let mut number = || words.next().and_then(|word| word.parse::<usize>().ok()).ok_or_else(wrong);
         let (limit, _pieces) = (number()?, number()?);
         let limit = u32::try_from(limit).map_err(|_| wrong())?;

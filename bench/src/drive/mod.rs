@@ -20,11 +20,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use serde::Deserialize;
 
 pub use job::{Direction, Job, read_name};
 
 use crate::error::{Doing, Result};
-use crate::nfs::Bulk;
 use biods::Biods;
 use codec::Codec;
 use ours::Ours;
@@ -32,7 +32,8 @@ use steps::{Step, Steps};
 use tcp::BareTcp;
 
 /// Kind of client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// The product, called as a library.
     Tombolo,
@@ -90,8 +91,8 @@ pub fn drive(args: &DriveArgs) -> Result<()> {
         Kind::StepCopies => Box::new(Steps::new(args, Step::Copies)?),
         Kind::StepGenericCodec => Box::new(Steps::new(args, Step::GenericCodec)?),
         Kind::StepLean => Box::new(Steps::new(args, Step::Lean)?),
-        Kind::Tcp => Box::new(BareTcp::new(args, Bulk::Away)?),
-        Kind::TcpToFile => Box::new(BareTcp::new(args, Bulk::ToFile)?),
+        Kind::Tcp => Box::new(BareTcp::new(args, false)),
+        Kind::TcpToFile => Box::new(BareTcp::new(args, true)),
     };
     for line in stdin().lock().lines() {
         let line = line.doing(|| "read a job".to_owned())?;
@@ -108,6 +109,6 @@ pub fn drive(args: &DriveArgs) -> Result<()> {
 }
 
 /// Returns test data that vary between bytes.
-fn content(bytes: usize) -> Vec<u8> {
+pub fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at / 7) as u8).collect()
 }

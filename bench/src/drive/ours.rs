@@ -14,7 +14,7 @@ use tombolo_host_rpc::client::InFlight;
 use tombolo_mem::Buffer;
 
 use super::{Client, Direction, DriveArgs, Job, content};
-use crate::error::{Error, Result, wrong};
+use crate::error::{Error, OrWrong, Result, same};
 
 /// Maximum of an adaptive limit.
 const ADAPTIVE_MAX: u32 = 128;
@@ -57,7 +57,7 @@ impl Ours {
         let export = export.map_err(|error| Error::Absent(error.to_string()))?;
         let client =
             Attached { session: SESSION, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
-        let files = export.attach(&client).map_err(|error| wrong("attach", &error))?;
+        let files = export.attach(&client).or_wrong("attach")?;
         Ok(Mount { export, files })
     }
 }
@@ -104,15 +104,14 @@ struct Open<'a> {
 impl<'a> Open<'a> {
     fn new(files: &'a dyn FileSystem, name: &str, direction: Direction) -> Result<Self> {
         let cx = Ctx::root(SESSION);
-        let name = Name::new(name.as_bytes()).map_err(|error| wrong("look up", &error))?;
-        let entry: Entry =
-            files.lookup(&cx, NodeId::ROOT, name).wait().map_err(|error| wrong("look up", &error))?;
+        let name = Name::new(name.as_bytes()).or_wrong("look up")?;
+        let entry: Entry = files.lookup(&cx, NodeId::ROOT, name).wait().or_wrong("look up")?;
         let flags = match direction {
             Direction::Read => OpenFlags::READ,
             Direction::Write => OpenFlags::WRITE,
             Direction::WriteStable => OpenFlags::WRITE | OpenFlags::SYNC,
         };
-        let opened = files.open(&cx, entry.node, flags).wait().map_err(|error| wrong("open", &error))?;
+        let opened = files.open(&cx, entry.node, flags).wait().or_wrong("open")?;
         let file = File { node: entry.node, open: opened.open };
         Ok(Self { files, cx, node: entry.node, file })
     }
@@ -131,16 +130,16 @@ impl<'a> Open<'a> {
                 by_owner: false,
             };
             let written = self.files.write(&self.cx, self.file, &how, memory.source(at..at + bytes)).wait();
-            let written = written.map_err(|error| wrong("write", &error))?;
-            check(written.count, bytes)?;
+            let written = written.or_wrong("write")?;
+            same("write", written.count, bytes)?;
         }
-        self.files.fsync(&self.cx, self.file, SyncScope::All).wait().map_err(|error| wrong("fsync", &error))
+        self.files.fsync(&self.cx, self.file, SyncScope::All).wait().or_wrong("fsync")
     }
 
     fn read(&self, job: &Job, memory: &Buffer) -> Result<()> {
         for (at, bytes) in job.each() {
             let read = self.files.read(&self.cx, self.file, at as u64, memory.sink(at..at + bytes)).wait();
-            check(read.map_err(|error| wrong("read", &error))?.count, bytes)?;
+            same("read", read.or_wrong("read")?.count, bytes)?;
         }
         Ok(())
     }
@@ -151,13 +150,6 @@ impl Drop for Open<'_> {
         self.files.release(&self.cx, self.file);
         self.files.forget(&self.cx, &[(self.node, 1)]);
     }
-}
-
-fn check(moved: usize, wanted: usize) -> Result<()> {
-    if moved == wanted {
-        return Ok(());
-    }
-    Err(Error::Wrong { what: "a piece".to_owned(), answer: format!("{moved} bytes of {wanted}") })
 }
 
 /// Returns memory filled with [`content`].

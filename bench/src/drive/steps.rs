@@ -19,7 +19,7 @@ use tombolo_wire_xdr::{Decoder, Encoder};
 use super::codec::generic::write_args;
 use super::ours::filled;
 use super::{Client, Direction, DriveArgs, Job};
-use crate::error::{Doing, Error, Result, wrong};
+use crate::error::{Doing, Error, OrWrong, Result};
 use crate::nfs::Wait;
 use crate::nfs::client::{Handle, Mounted, Reply as Answered, commit, committed};
 
@@ -114,7 +114,7 @@ impl Client for Steps {
                     permit.await;
                     Ok(())
                 });
-                waited.wait().map_err(|error| wrong("WRITE", &error))?;
+                waited.wait().or_wrong("WRITE")?;
             }
             pending.push_back((piece.1, self.send(&file, piece)));
             while let Some((bytes, done)) = pending.pop_front_if(|(_, first)| first.is_ready()) {
@@ -132,7 +132,7 @@ impl Client for Steps {
 }
 
 fn check(pending: Pending, bytes: usize) -> Result<()> {
-    let Reply { results, .. } = pending.wait().map_err(|error| wrong("WRITE", &error))?;
+    let Reply { results, .. } = pending.wait().or_wrong("WRITE")?;
     match Decoder::new(&results).value::<WriteReply>() {
         Ok(nfs3::Reply::Ok(ok)) if ok.count as usize == bytes => Ok(()),
         other => Err(Error::Wrong { what: "WRITE".to_owned(), answer: format!("{other:?}") }),

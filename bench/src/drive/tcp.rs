@@ -1,38 +1,42 @@
-//! Tuned transfer over bare TCP, like the paper's: from the program's memory to the socket.
+//! Transfer over bare TCP, like the paper's: from the program's memory to the socket.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::{Client, Direction, DriveArgs, Job, content};
+use super::{Client, Direction, DriveArgs, Job};
 use crate::error::{Doing, Result};
-use crate::nfs::{Bulk, BulkClient};
+use crate::nfs::{Swap, Wait};
 
-/// Client of `tombolo-bench limit bulk`.
+/// Client of `tombolo-bench limit swap`.
 pub struct BareTcp {
-    client: BulkClient,
-    /// Treatment of a written file by the server.
-    written: Bulk,
-    content: Vec<u8>,
+    address: SocketAddr,
+    /// `true` if the server writes to a file.
+    is_stored: bool,
+    /// Connections by the sizes of requests and replies.
+    connections: HashMap<(usize, usize), Swap>,
 }
 
 impl BareTcp {
-    pub fn new(args: &DriveArgs, written: Bulk) -> Result<Self> {
-        let client = BulkClient::connect(args.nfs).doing(|| format!("connect to {}", args.nfs))?;
-        Ok(Self { client, written, content: Vec::new() })
+    pub fn new(args: &DriveArgs, is_stored: bool) -> Self {
+        Self { address: args.nfs, is_stored, connections: HashMap::new() }
     }
 }
 
 impl Client for BareTcp {
     fn transfer(&mut self, job: &Job) -> Result<Duration> {
-        if self.content.len() < job.file_bytes {
-            self.content = content(job.file_bytes);
-        }
-        let bulk = match job.direction {
-            Direction::Read => Bulk::FromMemory,
-            Direction::Write | Direction::WriteStable => self.written,
+        let (sizes, is_stored) = match job.direction {
+            Direction::Read => ((1, job.file_bytes), false),
+            Direction::Write | Direction::WriteStable => ((job.file_bytes, 1), self.is_stored),
         };
+        if !self.connections.contains_key(&sizes) {
+            let connection = Swap::connect(self.address, Wait::Sleep, sizes, 1, is_stored)?;
+            self.connections.insert(sizes, connection);
+        }
         let begun = Instant::now();
-        let done = self.client.transfer(bulk, &self.content, job.file_bytes as u64);
-        done.doing(|| "transfer a file".to_owned())?;
+        if let Some(connection) = self.connections.get_mut(&sizes) {
+            connection.exchange(1, || {}).doing(|| "transfer a file".to_owned())?;
+        }
         Ok(begun.elapsed())
     }
 }

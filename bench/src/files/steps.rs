@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::error::{Doing, Error, Result};
+use crate::error::{Doing, Result};
 use crate::measure::go_on;
+use crate::peer::completed;
 
 /// Named scripts with their arguments.
 pub struct Steps<'a> {
@@ -31,19 +32,9 @@ impl Steps<'_> {
             let begun = Instant::now();
             let mut command = Command::new("sh");
             command.args(["-c", script, "sh"]).args(&self.arguments).current_dir(folder);
-            finish(name, &mut command)?;
+            completed(name, &mut command)?;
             Ok(begun.elapsed())
         };
         self.steps.iter().map(step).collect()
     }
-}
-
-fn finish(what: &str, command: &mut Command) -> Result<()> {
-    let output = command.stdin(Stdio::null()).output().doing(|| what.to_owned())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or_default();
-    Err(Error::Wrong { what: what.to_owned(), answer: format!("{}: {last}", output.status) })
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use crate::error::{Doing, Result};
+use crate::measure::go_on;
 
 /// Number of small files per folder.
 const PER_FOLDER: usize = 1000;
@@ -29,15 +30,7 @@ impl Tree {
             let folder = tree.root.path().join(folder);
             fs::create_dir(&folder).doing_to("make", &folder)?;
         }
-        let content = vec![b'x'; Self::SMALL_BYTES];
-        for number in 0..files {
-            let path = tree.shared().join(Self::small(number));
-            if number % PER_FOLDER == 0 {
-                let folder = path.parent().unwrap_or(tree.root.path());
-                fs::create_dir(folder).doing_to("make", folder)?;
-            }
-            fs::write(&path, &content).doing_to("write", &path)?;
-        }
+        fill(&tree.shared(), (0..files).map(|number| (Self::small(number), Self::SMALL_BYTES)))?;
         let large = tree.shared().join(Self::large());
         fs::write(&large, vec![b'y'; Self::LARGE_BYTES]).doing_to("write", &large)?;
         Ok(tree)
@@ -71,4 +64,20 @@ impl Tree {
     pub fn new_folder() -> &'static Path {
         Path::new("new")
     }
+}
+
+/// Creates files of these sizes below a directory, which is created if missing, as are theirs.
+pub fn fill(root: &Path, files: impl Iterator<Item = (PathBuf, usize)>) -> Result<()> {
+    fs::create_dir_all(root).doing_to("make", root)?;
+    let mut folder = root.to_owned();
+    for (name, bytes) in files {
+        let path = root.join(name);
+        if let Some(parent) = path.parent().filter(|parent| *parent != folder) {
+            go_on()?;
+            fs::create_dir_all(parent).doing_to("make", parent)?;
+            folder = parent.to_owned();
+        }
+        fs::write(&path, vec![b'x'; bytes]).doing_to("write", &path)?;
+    }
+    Ok(())
 }

@@ -136,23 +136,18 @@ impl Guest {
             .copy_from_slice(request.args);
         self.queue.write(at, &text[..bytes]);
         // Linux's layout of a request: header, arguments, data; reply header, its structure, data.
-        let mut parts = Chain::default();
-        parts.push(at.first(HEADER_BYTES as u32).readable());
-        parts.push(Part {
-            address: at.address + HEADER_BYTES as u64,
-            len: request.args.len() as u32,
-            writable: false,
-        });
-        parts.push(data.first(request.sends).readable());
-        let head = size_of::<OutHeader>() as u32;
-        parts.push(reply.first(head).writable());
-        parts.push(Part {
-            address: reply.address + u64::from(head),
-            len: request.reply_bytes as u32,
-            writable: true,
-        });
-        parts.push(data.first(request.receives).writable());
-        let chain = self.queue.add(parts.as_slice()).ok_or_else(|| no_room("the chain"))?;
+        let (head, reply_head) = (HEADER_BYTES as u32, size_of::<OutHeader>() as u32);
+        let part = |address, len, writable| Part { address, len, writable };
+        let mut parts = vec![
+            at.first(head).readable(),
+            part(at.address + u64::from(head), request.args.len() as u32, false),
+            data.first(request.sends).readable(),
+            reply.first(reply_head).writable(),
+            part(reply.address + u64::from(reply_head), request.reply_bytes as u32, true),
+            data.first(request.receives).writable(),
+        ];
+        parts.retain(|part| part.len > 0);
+        let chain = self.queue.add(&parts).ok_or_else(|| no_room("the chain"))?;
         if let Some(place) = self.slot_of.get_mut(usize::from(chain)) {
             *place = slot;
         }
@@ -281,31 +276,6 @@ impl Slot {
             reply: alloc(REPLY_BYTES)?,
             data: alloc(data_bytes.max(8))?,
         })
-    }
-}
-
-/// Parts of one chain, without empty ones.
-struct Chain {
-    parts: [Part; 6],
-    len: usize,
-}
-
-impl Default for Chain {
-    fn default() -> Self {
-        Self { parts: [Part { address: 0, len: 0, writable: false }; 6], len: 0 }
-    }
-}
-
-impl Chain {
-    fn push(&mut self, part: Part) {
-        if let Some(place) = self.parts.get_mut(self.len).filter(|_| part.len > 0) {
-            *place = part;
-            self.len += 1;
-        }
-    }
-
-    fn as_slice(&self) -> &[Part] {
-        self.parts.get(..self.len).unwrap_or_default()
     }
 }
 

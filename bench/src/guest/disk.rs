@@ -5,6 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde::Deserialize;
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Wait};
 
 use crate::error::{Doing, Error, Result};
@@ -20,14 +21,15 @@ const HEADER_BYTES: u32 = 16;
 const FEATURE_FLUSH: u64 = 1 << 9;
 
 /// Direction of the data (virtio 1.2, §5.2.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Way {
     Read = 0,
     Write = 1,
 }
 
 /// Parameters of a row: size and depth of random requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Requests {
     pub way: Way,
     pub bytes: u32,

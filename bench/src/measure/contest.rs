@@ -91,6 +91,16 @@ const COUNT_MIN: u64 = 3;
 const COUNT_PROBE: u64 = 8;
 
 impl Contest {
+    /// Describes the method for a report.
+    pub fn condition(&self) -> String {
+        format!(
+            "{} rounds; in each round every contestant has one turn of about {} ms, in rotating order; \
+             a figure is the median of its rounds (quartiles in brackets), a ratio the median of the ratios within each round",
+            self.rounds,
+            self.turn.as_millis()
+        )
+    }
+
     /// Runs all turns. A contestant that fails is dropped from then on, and reported.
     pub fn run(&self, entrants: Vec<Entrant<'_>>) -> (Vec<Series>, Vec<Dropped>) {
         let mut runners: Vec<Runner<'_>> = entrants.into_iter().map(Runner::new).collect();

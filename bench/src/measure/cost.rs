@@ -27,21 +27,23 @@ impl Cost {
     /// Returns the cost per operation.
     pub fn per(self, count: u64) -> Self {
         let count = count.max(1) as f64;
+        self.with(Self::default(), |cost, _| cost / count)
+    }
+
+    /// Combines each cost with the other's.
+    fn with(self, other: Self, combine: impl Fn(f64, f64) -> f64) -> Self {
         Self {
-            server_cpu_ns: self.server_cpu_ns / count,
-            server_switches: self.server_switches / count,
-            caller_cpu_ns: self.caller_cpu_ns / count,
-            caller_switches: self.caller_switches / count,
+            server_cpu_ns: combine(self.server_cpu_ns, other.server_cpu_ns),
+            server_switches: combine(self.server_switches, other.server_switches),
+            caller_cpu_ns: combine(self.caller_cpu_ns, other.caller_cpu_ns),
+            caller_switches: combine(self.caller_switches, other.caller_switches),
         }
     }
 }
 
 impl AddAssign for Cost {
     fn add_assign(&mut self, other: Self) {
-        self.server_cpu_ns += other.server_cpu_ns;
-        self.server_switches += other.server_switches;
-        self.caller_cpu_ns += other.caller_cpu_ns;
-        self.caller_switches += other.caller_switches;
+        *self = self.with(other, |one, other| one + other);
     }
 }
 
@@ -49,12 +51,7 @@ impl Sub for Cost {
     type Output = Self;
 
     fn sub(self, earlier: Self) -> Self {
-        Self {
-            server_cpu_ns: self.server_cpu_ns - earlier.server_cpu_ns,
-            server_switches: self.server_switches - earlier.server_switches,
-            caller_cpu_ns: self.caller_cpu_ns - earlier.caller_cpu_ns,
-            caller_switches: self.caller_switches - earlier.caller_switches,
-        }
+        self.with(earlier, |now, earlier| now - earlier)
     }
 }
 
@@ -71,6 +68,12 @@ impl CostMeter {
         let servers = servers.iter().map(|server| Process::new(&server.to_string())).collect();
         let caller = caller.map_or_else(|| "self".to_owned(), |caller| caller.to_string());
         Self { servers, caller: Process::new(&caller) }
+    }
+
+    /// Leaves out the initial thread, which looks at the others.
+    pub fn besides_initial_thread(mut self) -> Self {
+        self.caller.left_out = Some(std::process::id().to_string().into());
+        self
     }
 
     /// Returns the present counters. They never decrease: the last known counters of ended threads are
@@ -93,16 +96,19 @@ impl CostMeter {
 struct Process {
     tasks: PathBuf,
     threads: Mutex<HashMap<OsString, (f64, f64)>>,
+    /// Thread that does not count.
+    left_out: Option<OsString>,
 }
 
 impl Process {
     fn new(name: &str) -> Self {
-        Self { tasks: PathBuf::from(format!("/proc/{name}/task")), threads: Mutex::default() }
+        Self { tasks: PathBuf::from(format!("/proc/{name}/task")), threads: Mutex::default(), left_out: None }
     }
 
     fn look(&self) -> (f64, f64) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for thread in fs::read_dir(&self.tasks).into_iter().flatten().flatten() {
+        let present = fs::read_dir(&self.tasks).into_iter().flatten().flatten();
+        for thread in present.filter(|thread| self.left_out != Some(thread.file_name())) {
             let (cpu_ns, switches) = (cpu_ns(&thread.path()), switches(&thread.path()));
             let known = threads.entry(thread.file_name()).or_default();
             // A thread may end between listing and reading; its files are then empty.

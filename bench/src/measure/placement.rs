@@ -2,12 +2,13 @@
 
 use std::fs;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Doing, Result};
 
 /// Assignment to cores. Wake-up costs depend on it, so every figure states it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all(deserialize = "kebab-case"))]
 pub enum Placement {
     /// Server and caller share a core.
     SameCore,
@@ -65,7 +66,8 @@ fn pin(thread: Option<u32>, cores: &[usize]) -> Result<()> {
     tombolo_sys::affinity::pin(thread, cores).doing(|| format!("pin to cores {cores:?}"))
 }
 
-fn threads(process: u32) -> Vec<u32> {
+/// Returns the threads of a process.
+pub(super) fn threads(process: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse().ok()).collect()
 }

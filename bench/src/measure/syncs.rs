@@ -1,11 +1,13 @@
 //! Counter of a server's syncs, by tracing its system calls.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use crate::error::{Doing, Error, Result};
+use tempfile::TempDir;
+
+use super::threads;
+use crate::error::{Doing, Result};
+use crate::peer::Server;
 
 /// System calls that wait for stable storage. Writes with RWF_SYNC or RWF_DSYNC count; writes to files opened
 /// with O_SYNC would be missed.
@@ -14,53 +16,33 @@ const CALLS: &str = "trace=fsync,fdatasync,syncfs,sync,sync_file_range,msync,pwr
 /// Tracer of a process until [`SyncCounter::stop`], with strace. Tracing slows it down by an order of
 /// magnitude: never time and trace in the same batch.
 pub struct SyncCounter {
-    strace: Child,
-    log: PathBuf,
-    _folder: tempfile::TempDir,
+    strace: Server,
+    folder: TempDir,
 }
 
 impl SyncCounter {
     pub fn start(process: u32) -> Result<Self> {
         let folder = tempfile::tempdir().doing(|| "make a directory for the trace".to_owned())?;
-        let log = folder.path().join("trace");
         let mut command = Command::new("strace");
-        command.args(["-f", "-p", &process.to_string(), "-e", CALLS, "-e", "signal=none", "-o"]).arg(&log);
-        let strace = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let strace = strace.map_err(|error| Error::Absent(format!("strace cannot be started: {error}")))?;
-        let mut counter = Self { strace, log, _folder: folder };
-        counter.wait_until_attached()?;
-        Ok(counter)
-    }
-
-    /// Waits for strace's message on standard error, one line per thread or one for all.
-    fn wait_until_attached(&mut self) -> Result<()> {
-        let mut said = String::new();
-        if let Some(errors) = self.strace.stderr.take() {
-            let mut lines = BufReader::new(errors);
-            while lines.read_line(&mut said).is_ok_and(|count| count > 0) {
-                if said.contains("attached") {
-                    // Further output is discarded, so that strace does not block.
-                    std::thread::spawn(move || lines.lines().for_each(drop));
-                    return Ok(());
-                }
-            }
-        }
-        Err(Error::Absent(format!("strace cannot trace the server: {}", said.trim())))
+        command.args(["-f", "-p", &process.to_string(), "-e", CALLS, "-e", "signal=none", "-o"]);
+        let mut strace = Server::start("strace", command.arg(folder.path().join("trace")))?;
+        strace
+            .wait_until("trace", || threads(process).into_iter().all(|thread| is_traced(process, thread)))?;
+        Ok(Self { strace, folder })
     }
 
     pub fn stop(mut self) -> Result<u64> {
-        let _gone = tombolo_sys::process::terminate(self.strace.id());
-        let _ended = self.strace.wait();
-        let text = fs::read_to_string(&self.log).doing_to("read", &self.log)?;
+        self.strace.stop();
+        let log = self.folder.path().join("trace");
+        let text = fs::read_to_string(&log).doing_to("read", &log)?;
         Ok(text.lines().filter(|line| is_sync(line)).count() as u64)
     }
 }
 
-impl Drop for SyncCounter {
-    fn drop(&mut self) {
-        let _gone = tombolo_sys::process::terminate(self.strace.id());
-        let _ended = self.strace.wait();
-    }
+/// Returns `true` if a thread has a tracer (proc_pid_status(5)).
+fn is_traced(process: u32, thread: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/task/{thread}/status")).unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|tracer| tracer.trim() != "0"))
 }
 
 /// Returns `true` if a line of the trace, `PID name(arguments…`, begins such a call.

@@ -14,17 +14,8 @@ impl SyscallCounter {
     pub fn start(process: u32) -> Option<Self> {
         // perf counts while its command runs, and `cat` runs while its input is open.
         let mut perf = Command::new("perf")
-            .args([
-                "stat",
-                "-x",
-                ",",
-                "-e",
-                "raw_syscalls:sys_enter",
-                "-p",
-                &process.to_string(),
-                "--",
-                "cat",
-            ])
+            .args(["stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-p"])
+            .args([&process.to_string(), "--", "cat"])
             .env("LC_ALL", "C")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -4,11 +4,15 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 
 use crate::error::{Doing, Error, Result};
 
 /// Link between a caller and a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Link {
     /// Loopback of this network.
     Loopback,
@@ -61,21 +65,15 @@ const CONGESTION: &str = "reno";
 /// Shell command that sets it in the present network.
 const SET_CONGESTION: &str = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control";
 
-/// The second network and its links.
-#[derive(Debug)]
-pub struct Network {
-    /// Reason why there is no second network.
-    absent: Option<String>,
-}
+/// The second network and its links, created when a link is first needed.
+pub struct Network;
 
 impl Network {
-    /// Creates the network. On failure only the loopback exists, and [`Network::check`] returns the reason.
-    pub fn make() -> Self {
-        Self { absent: build().err().map(|error| error.to_string()) }
-    }
-
-    pub fn check(&self, link: Link) -> Result<()> {
-        match &self.absent {
+    /// Fails, with the reason, if there is no such link. Without a second network only the loopback exists.
+    pub fn check(link: Link) -> Result<()> {
+        static ABSENT: LazyLock<Option<String>> =
+            LazyLock::new(|| build().err().map(|error| error.to_string()));
+        match &*ABSENT {
             Some(reason) if link != Link::Loopback => {
                 Err(Error::Absent(format!("{}: {reason}", link.label())))
             }

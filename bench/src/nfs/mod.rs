@@ -10,7 +10,7 @@ mod namespace;
 mod stream;
 pub mod work;
 
-pub use limit::{Bulk, BulkClient, Limit, READ_PREFIX, serve, swap};
+pub use limit::{Limit, READ_PREFIX, Swap, serve, swap};
 pub use link::{Link, Network};
 pub use namespace::run_inside;
 pub use stream::{Stream, Wait};

@@ -3,10 +3,8 @@
 //! there too.
 
 use std::ffi::OsStr;
-use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::super::measure::go_on;
@@ -18,59 +16,29 @@ const PREPARE: &str =
     "ip link set lo up && mount -t tmpfs -o mode=755 tombolo-bench /run && exec \"$0\" \"$@\"";
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Runs this program again with `arguments` in new network and mount namespaces, and forwards its output.
-/// Standard error is inherited. Fails with [`Error::Absent`] if that is not permitted.
-pub fn run_inside(arguments: &[impl AsRef<OsStr>], out: &mut dyn Write) -> Result<()> {
+/// Runs this program again with `arguments` in new network and mount namespaces, with the same output. Fails
+/// with [`Error::Absent`] if that is not permitted.
+pub fn run_inside(arguments: &[impl AsRef<OsStr>]) -> Result<()> {
     allowed()?;
-    let mut command = isolated(&this_program()?);
-    command.args(arguments).stdout(Stdio::piped());
-    let mut child = command.spawn().doing(|| "start unshare".to_owned())?;
-    let printed = printed_by(&mut child);
-    let passed_on = pass_on(&printed, out);
-    if passed_on.is_err() {
-        // It ends its servers by itself.
-        let _gone = tombolo_sys::process::terminate(child.id());
-    }
-    let status = child.wait().doing(|| "wait for the run".to_owned())?;
-    passed_on?;
-    good(status)
-}
-
-/// Returns the output piece by piece, read by a thread.
-fn printed_by(child: &mut Child) -> Receiver<Vec<u8>> {
-    let (to, printed) = channel();
-    let output = child.stdout.take();
-    std::thread::spawn(move || {
-        let Some(mut output) = output else { return };
-        let mut piece = vec![0; 1 << 16];
-        while let Ok(count @ 1..) = output.read(&mut piece) {
-            if to.send(piece[..count].to_vec()).is_err() {
-                return;
-            }
+    let mut child =
+        isolated(&this_program()?).args(arguments).spawn().doing(|| "start unshare".to_owned())?;
+    let status = loop {
+        if let Some(status) = child.try_wait().doing(|| "wait for the run".to_owned())? {
+            break status;
         }
-    });
-    printed
-}
-
-/// Passes on the output until it ends or this run is interrupted.
-fn pass_on(printed: &Receiver<Vec<u8>>, out: &mut dyn Write) -> Result<()> {
-    loop {
-        match printed.recv_timeout(LOOK) {
-            Ok(piece) => {
-                out.write_all(&piece).and_then(|()| out.flush()).doing(|| "print".to_owned())?;
-            }
-            Err(RecvTimeoutError::Timeout) => go_on()?,
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        if let Err(interrupted) = go_on() {
+            // It ends its servers by itself.
+            let _gone = tombolo_sys::process::terminate(child.id());
+            let _ended = child.wait();
+            return Err(interrupted);
         }
+        std::thread::sleep(LOOK);
+    };
+    if status.success() {
+        return Ok(());
     }
-}
-
-fn good(status: ExitStatus) -> Result<()> {
-    if status.success() { Ok(()) } else { Err(failed(format!("ended with {status} in its own network"))) }
-}
-
-fn failed(what: String) -> Error {
-    Error::Server { program: "tombolo-bench".to_owned(), what }
+    let what = format!("ended with {status} in its own network");
+    Err(Error::Server { program: "tombolo-bench".to_owned(), what })
 }
 
 fn allowed() -> Result<()> {

@@ -3,14 +3,18 @@
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use serde::Deserialize;
 use tombolo_host_runtime::polling::PollWindow;
+use tombolo_sys::moment::Moment;
 
 /// Way in which a reader waits. It matters more than the processing of the bytes: a sleeping reader must be
 /// woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Wait {
+    #[default]
     Sleep,
     /// Poll for a while, then sleep, like Tombolo's server ([`tombolo_host_runtime::polling`]).
     SpinBriefly,
@@ -60,7 +64,7 @@ impl Stream {
             if let Some(count) = self.try_read(into)? {
                 return Ok(count);
             }
-            let since = *since.get_or_insert_with(Instant::now);
+            let since = *since.get_or_insert_with(Moment::now);
             if self.wait == Wait::Spin {
                 if since.elapsed() > PATIENCE {
                     return Err(ErrorKind::TimedOut.into());
@@ -70,7 +74,7 @@ impl Stream {
                 break;
             }
         }
-        let begun = Instant::now();
+        let begun = Moment::now();
         let done = self.asleep(|stream| stream.read(into));
         self.window.slept(begun.elapsed());
         done

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use tombolo_host_service::control::Client;
 
-use crate::error::{Doing, Result, wrong};
+use crate::error::{Doing, OrWrong, Result};
 
 /// Number of requests that a server has answered since its start, by operation of the waist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ impl Requests {
     /// Queries the server at its control socket (docs/protocols/control.md, `stats`).
     pub fn ask(control: &Path) -> Result<Self> {
         let mut client = Client::connect(control).doing_to("connect to", control)?;
-        let stats = client.ask("stats").map_err(|error| wrong("ask for requests", &error))?;
+        let stats = client.ask("stats").or_wrong("ask for requests")?;
         Ok(Self::of(&stats))
     }
 

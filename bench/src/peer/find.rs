@@ -1,13 +1,18 @@
 //! Location of programs, and hints for missing ones.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
+use serde::Deserialize;
+
+use super::at_socket::Protocol;
 use crate::error::{Doing, Error, Result};
 
 /// A measured program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The program under test, in the same directory as this one.
+    /// The program under test: the one in [`TOMBOLO`], or else in the directory of this executable.
     Tombolo,
     /// virtio-fs server of the virtio-fs project.
     Virtiofsd,
@@ -50,41 +55,47 @@ impl Program {
             Program::Nbdkit => "nbdkit",
         }
     }
+}
 
-    fn file(self) -> &'static str {
-        match self {
-            Program::Ganesha => "ganesha.nfsd",
-            Program::LibnfsDriver => "libnfs-driver",
-            other => other.name(),
-        }
-    }
+/// List of programs and servers, `bench/peers/peers.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct Peers {
+    programs: BTreeMap<String, Known>,
+    virtio_fs: BTreeMap<String, Vec<String>>,
+    virtio_blk: BTreeMap<String, Vec<String>>,
+    nbd: BTreeMap<String, Vec<String>>,
+}
 
-    fn how_to_install(self) -> &'static str {
-        match self {
-            Program::Tombolo => "run `make bench`, which builds it, or name it in TOMBOLO",
-            Program::Virtiofsd => {
-                "run `bench/peers/setup`, or `apt-get install libcap-ng-dev libseccomp-dev && \
-                 cargo install --locked virtiofsd --version 1.14.0`"
-            }
-            Program::PassthroughLl => {
-                "run `bench/peers/setup`, or `apt-get install libfuse3-dev fuse3` and \
-                 `cc -O2 -o passthrough_ll /usr/share/doc/libfuse3-dev/examples/passthrough_ll.c \
-                 $(pkg-config --cflags --libs fuse3)`, and put it on the PATH"
-            }
-            Program::Ganesha | Program::Rpcbind => {
-                "run `bench/peers/setup`, or `apt-get install nfs-ganesha nfs-ganesha-vfs rpcbind`"
-            }
-            Program::NfsCp => "run `bench/peers/setup`, or `apt-get install libnfs-utils`",
-            Program::Rsync => "run `bench/peers/setup`, or `apt-get install rsync`",
-            Program::Sshfs => "run `bench/peers/setup`, or `apt-get install sshfs openssh-sftp-server`",
-            Program::Rclone => "run `bench/peers/setup`, or `apt-get install rclone`",
-            Program::StorageDaemon => "run `bench/peers/setup`, or `apt-get install qemu-system-common`",
-            Program::Nbdkit => "run `bench/peers/setup`, or `apt-get install nbdkit`",
-            Program::LibnfsDriver => {
-                "run `bench/peers/setup`, or `apt-get install libnfs-dev` and \
-                 `cc -O2 -o libnfs-driver bench/peers/libnfs-driver.c -lnfs`, and put it on the PATH"
-            }
-        }
+/// A listed program.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    /// Name of the file, if another.
+    file: Option<String>,
+    /// Way to install it.
+    hint: String,
+}
+
+/// Returns the list.
+pub(super) fn peers() -> &'static Peers {
+    static PEERS: LazyLock<Peers> = LazyLock::new(|| {
+        let text = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/peers/peers.toml"));
+        toml::from_str(text).unwrap_or_else(|error| unreachable!("bench/peers/peers.toml: {error}"))
+    });
+    &PEERS
+}
+
+impl Peers {
+    /// Returns the command line of a server, whose words are still to be filled in.
+    pub fn command(&self, protocol: Protocol, program: Program) -> Result<&[String]> {
+        let servers = match protocol {
+            Protocol::VirtioFs => &self.virtio_fs,
+            Protocol::VirtioBlk => &self.virtio_blk,
+            Protocol::Nbd => &self.nbd,
+        };
+        let absent = || Error::Absent(format!("{} serves no {protocol:?}", program.name()));
+        servers.get(program.name()).map(Vec::as_slice).ok_or_else(absent)
     }
 }
 
@@ -94,13 +105,15 @@ pub const TOMBOLO: &str = "TOMBOLO";
 /// Finds a program: for Tombolo the one in [`TOMBOLO`] or next to this program; for a peer the one built by
 /// `bench/peers/setup` in this directory or a parent, or in the PATH.
 pub fn find(program: Program) -> Result<PathBuf> {
+    let name = program.name();
+    let known = peers().programs.get(name);
+    let file = known.and_then(|known| known.file.as_deref()).unwrap_or(name);
     let found = match program {
         Program::Tombolo => std::env::var_os(TOMBOLO).map(PathBuf::from).or_else(beside_this_program),
-        other => built(other.file()).or_else(|| on_path(other.file())).or_else(|| for_root(other.file())),
+        _ => built(file).or_else(|| on_path(file)).or_else(|| for_root(file)),
     };
-    let absent =
-        || Error::Absent(format!("{} is not installed: {}", program.name(), program.how_to_install()));
-    found.ok_or_else(absent)
+    let hint = known.map_or("", |known| &known.hint);
+    found.ok_or_else(|| Error::Absent(format!("{name} is not installed: {hint}")))
 }
 
 /// Returns this program, which reruns itself as servers and clients.
@@ -110,7 +123,7 @@ pub fn this_program() -> Result<PathBuf> {
 
 fn beside_this_program() -> Option<PathBuf> {
     let this = this_program().ok()?;
-    Some(this.with_file_name(Program::Tombolo.file())).filter(|path| path.is_file())
+    Some(this.with_file_name(Program::Tombolo.name())).filter(|path| path.is_file())
 }
 
 fn built(name: &str) -> Option<PathBuf> {
@@ -146,8 +159,10 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named_with_its_installation() {
-        let error = Error::Absent(format!("x is not installed: {}", Program::Virtiofsd.how_to_install()));
-        assert!(error.to_string().contains("virtiofsd --version 1.14.0"));
+        let hint = |program: Program| peers().programs.get(program.name()).map(|known| known.hint.as_str());
+        assert!(hint(Program::Virtiofsd).is_some_and(|hint| hint.contains("virtiofsd --version 1.14.0")));
+        assert!(peers().command(Protocol::Nbd, Program::Nbdkit).is_ok());
+        assert!(matches!(peers().command(Protocol::Nbd, Program::Rsync), Err(Error::Absent(_))));
         assert_eq!(on_path("no program has this name"), None);
     }
 }

@@ -22,25 +22,14 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `source` at `point` with the program's defaults: close-to-open, names and attributes for 1 s.
-    pub fn new(program: Program, source: &Path, point: &Path) -> Result<Self> {
-        let mut command = Command::new(find(program)?);
-        match program {
-            Program::Tombolo => {
-                let mut from = std::ffi::OsString::from("dir:");
-                from.push(source);
-                command.arg("mount").arg("-f").arg(from).arg(point);
-            }
-            _ => {
-                let mut from = std::ffi::OsString::from("source=");
-                from.push(source);
-                command.arg("-f").arg("-o").arg(from).arg(point);
-            }
-        }
-        Self::by(program, command, point)
+    /// Mounts `source` with libfuse's example, as it comes.
+    pub fn by_libfuse(source: &Path, point: &Path) -> Result<Self> {
+        let mut command = Command::new(find(Program::PassthroughLl)?);
+        command.args(["-f", "-o", &format!("source={}", source.display())]).arg(point);
+        Self::by(Program::PassthroughLl, command, point)
     }
 
-    /// Mounts a URL with Tombolo.
+    /// Mounts a URL with Tombolo's defaults: close-to-open, names and attributes for 1 s.
     pub fn of_url(url: &str, point: &Path) -> Result<Self> {
         let mut command = Command::new(find(Program::Tombolo)?);
         command.args(["mount", "-f", url]).arg(point);

@@ -53,10 +53,10 @@ impl Nfs {
         command.arg("--nfs").arg(address.to_string()).args(["--squash", "none"]);
         command.arg("--control").arg(state.path().join("control"));
         command.env("XDG_STATE_HOME", state.path());
-        let server = Server::start(Program::Tombolo.name(), &mut command)?;
+        let server = Server::listening(Program::Tombolo.name(), &mut command, &[address.port()])?;
         let name = shared.file_name().unwrap_or_default().to_string_lossy();
         let export = format!("/{name}");
-        Self { server, _registry: None, state: Some(state), nfs: address, mount: address, export }.listening()
+        Ok(Self { server, _registry: None, state: Some(state), nfs: address, mount: address, export })
     }
 
     /// Starts nfs-ganesha, with transfers of up to 1 MiB and version 3 over TCP only. It requires rpcbind,
@@ -72,7 +72,8 @@ impl Nfs {
         let mut command = Command::new(program);
         command.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(state.path().join("log"));
         command.arg("-p").arg(state.path().join("pid")).args(["-N", "EVENT"]);
-        let server = Server::start(Program::Ganesha.name(), &mut command)?;
+        let ports = [nfs.port(), mount.port()];
+        let server = Server::listening(Program::Ganesha.name(), &mut command, &ports)?;
         let export = shared.to_string_lossy().into_owned();
         Self { server, _registry: Some(registry), state: Some(state), nfs, mount, export }.ready()
     }
@@ -87,25 +88,17 @@ impl Nfs {
         let address = free_port_at(link)?;
         let mut command = Network::command(link, this_program()?);
         command.args(["limit", limit.name(), &address.to_string(), "--within"]).arg(folder);
-        let server = Server::start(limit.name(), &mut command)?;
+        let server = Server::listening(limit.name(), &mut command, &[address.port()])?;
         let export = "/null".to_owned();
-        Self { server, _registry: None, state: None, nfs: address, mount: address, export }.listening()
-    }
-
-    fn listening(mut self) -> Result<Self> {
-        let (nfs, mount, network) = (self.nfs, self.mount, self.server.id().to_string());
-        let answers = || is_listening_in(&network, nfs.port()) && is_listening_in(&network, mount.port());
-        self.server.wait_until("answer", answers)?;
-        Ok(self)
+        Ok(Self { server, _registry: None, state: None, nfs: address, mount: address, export })
     }
 
     /// Waits until it can be mounted. A server may listen before it has its exports.
     pub fn ready(self) -> Result<Self> {
-        let server = self.listening()?;
         let begun = Instant::now();
         loop {
-            match Mounted::new(&server, Wait::Sleep) {
-                Ok(_) => return Ok(server),
+            match Mounted::new(&self, Wait::Sleep) {
+                Ok(_) => return Ok(self),
                 Err(error) if begun.elapsed() > PATIENCE => return Err(error),
                 Err(_) => std::thread::sleep(PAUSE),
             }
@@ -147,9 +140,7 @@ fn rpcbind() -> Result<Server> {
         fs::create_dir_all(folder).doing_to("make", Path::new(folder))?;
     }
     let mut command = Command::new(find(Program::Rpcbind)?);
-    let mut server = Server::start(Program::Rpcbind.name(), command.args(["-f", "-w"]))?;
-    server.wait_until("answer", || is_listening(PORT))?;
-    Ok(server)
+    Server::listening(Program::Rpcbind.name(), command.args(["-f", "-w"]), &[PORT])
 }
 
 fn state(beside: &Path) -> Result<TempDir> {
@@ -159,17 +150,10 @@ fn state(beside: &Path) -> Result<TempDir> {
 fn configured(shared: &Path, state: &Path, nfs: SocketAddr, mount: SocketAddr) -> String {
     const PLUGINS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu/ganesha", "/usr/lib/aarch64-linux-gnu/ganesha"];
     let plugins = PLUGINS.into_iter().find(|folder| Path::new(folder).exists()).unwrap_or("/usr/lib/ganesha");
-    let (shared, recovery) = (shared.display(), state.join("recovery"));
-    let (nfs, mount, recovery) = (nfs.port(), mount.port(), recovery.display());
-    format!(
-        "NFS_CORE_PARAM {{\n  NFS_Port = {nfs};\n  MNT_Port = {mount};\n  NFS_Protocols = 3;\n  \
-         mount_path_pseudo = false;\n  Enable_NLM = false;\n  Enable_RQUOTA = false;\n  Enable_UDP = false;\n  \
-         fsid_device = false;\n  Plugins_Dir = \"{plugins}\";\n}}\n\
-         NFSV4 {{\n  Graceless = true;\n  RecoveryRoot = \"{recovery}\";\n}}\n\
-         EXPORT {{\n  Export_Id = 1;\n  Path = \"{shared}\";\n  Pseudo = /exp;\n  Protocols = 3;\n  Transports = TCP;\n  \
-         Access_Type = RW;\n  Squash = No_Root_Squash;\n  SecType = sys;\n  MaxRead = 1048576;\n  MaxWrite = 1048576;\n  \
-         PrefRead = 1048576;\n  PrefWrite = 1048576;\n  FSAL {{ Name = VFS; }}\n}}\n"
-    )
+    let text = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/peers/ganesha.conf"));
+    let text = text.replace("{nfs}", &nfs.port().to_string()).replace("{mount}", &mount.port().to_string());
+    let text = text.replace("{plugins}", plugins).replace("{shared}", &shared.to_string_lossy());
+    text.replace("{recovery}", &state.join("recovery").to_string_lossy())
 }
 
 /// Returns a free port on this host's loopback.
@@ -186,14 +170,9 @@ fn free_port_at(link: Link) -> Result<SocketAddr> {
     Ok(SocketAddr::new(link.server(), free_port()?.port()))
 }
 
-/// Returns `true` if a process listens at a TCP port of any address; a test connection would count as a
-/// client.
-pub fn is_listening(port: u16) -> bool {
-    is_listening_in("self", port)
-}
-
-/// Returns `true` if a process listens at a TCP port in the network of `process`.
-pub fn is_listening_in(process: &str, port: u16) -> bool {
+/// Returns `true` if a process listens at a TCP port of any address in the network of `process`; a test
+/// connection would count as a client.
+pub(super) fn is_listening_in(process: &str, port: u16) -> bool {
     /// State TCP_LISTEN in /proc/net/tcp.
     const LISTENS: &str = "0A";
     let suffix = format!(":{port:04X}");
@@ -209,15 +188,21 @@ pub fn is_listening_in(process: &str, port: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
     fn a_port_counts_only_while_it_is_listened_on() {
         let address = free_port().unwrap();
-        assert!(!is_listening(address.port()));
         let listener = TcpListener::bind(address).unwrap();
-        assert!(is_listening(address.port()));
+        assert!(is_listening_in("self", address.port()));
         drop(listener);
-        assert!(!is_listening(address.port()));
+        // A child that another test is starting has the socket for a moment, too.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while is_listening_in("self", address.port()) {
+            assert!(Instant::now() < deadline, "it is listened on for ever");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }

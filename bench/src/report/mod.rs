@@ -15,7 +15,8 @@ pub use machine::Machine;
 pub use target::Target;
 pub use unit::Unit;
 
-use crate::error::Result;
+use crate::args::command;
+use crate::error::{Error, Result};
 use crate::measure::{Contest, Cost, Dropped, Entrant, Placement, Series, Spread, Work};
 
 #[derive(Clone, Debug, Serialize)]
@@ -139,15 +140,25 @@ impl Figure {
     /// Returns the lesser of two figures with a factor each, by round if they were measured interleaved: a
     /// target that is one or the other.
     pub fn lesser(one: &Self, one_times: f64, other: &Self, other_times: f64) -> Option<Self> {
-        let rounds: Vec<f64> = if one.rounds.len() == other.rounds.len() {
-            let pairs = one.rounds.iter().zip(&other.rounds);
-            pairs.map(|(a, b)| (a * one_times).min(b * other_times)).collect()
-        } else {
-            vec![(one.spread.median * one_times).min(other.spread.median * other_times)]
-        };
+        let rounds = one.by_round(other, |a, b| (a * one_times).min(b * other_times));
         let label =
             format!("the lesser of {one_times} × {} and {other_times} × {}", one.label(), other.label());
         Self::of_rounds(&one.row, "", &label, one.unit, rounds)
+    }
+
+    /// Returns this figure plus a multiple of another, by round if they were measured interleaved.
+    pub fn plus(&self, times: f64, other: &Self) -> Option<Self> {
+        let rounds = self.by_round(other, |one, other| one + other * times);
+        let label = format!("{} + {times} × {}", self.column, other.row);
+        Self::of_rounds(&self.row, "", &label, self.unit, rounds)
+    }
+
+    /// Combines two figures by round if they were measured interleaved, otherwise by their medians.
+    fn by_round(&self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Vec<f64> {
+        if self.rounds.len() != other.rounds.len() {
+            return vec![combine(self.spread.median, other.spread.median)];
+        }
+        self.rounds.iter().zip(&other.rounds).map(|(one, other)| combine(*one, *other)).collect()
     }
 
     /// Returns column and variant as text.
@@ -161,11 +172,11 @@ impl Figure {
 }
 
 impl Report {
-    pub fn new(name: &str, title: &str, command: String, quick: bool) -> Self {
+    pub fn new(name: &str, title: &str, quick: bool) -> Self {
         Self {
             name: name.to_owned(),
             title: title.to_owned(),
-            command,
+            command: command(),
             quick,
             machine: Machine::here(),
             conditions: Vec::new(),
@@ -181,13 +192,18 @@ impl Report {
         self.conditions.push(text.into());
     }
 
-    pub fn condition_of(&mut self, contest: &Contest) {
-        self.condition(format!(
-            "{} rounds; in each round every contestant has one turn of about {} ms, in rotating order; \
-             a figure is the median of its rounds (quartiles in brackets), a ratio the median of the ratios within each round",
-            contest.rounds,
-            contest.turn.as_millis()
-        ));
+    /// Adds the value of another round to a figure.
+    pub fn add(&mut self, row: &str, variant: &str, column: &str, unit: Unit, value: f64) {
+        let is_it =
+            |figure: &Figure| (&*figure.row, &*figure.variant, &*figure.column) == (row, variant, column);
+        let at = self.figures.iter().position(is_it);
+        let mut rounds = at.map_or_else(Vec::new, |at| self.figures[at].rounds.clone());
+        rounds.push(value);
+        let Some(figure) = Figure::of_rounds(row, variant, column, unit, rounds) else { return };
+        match at {
+            Some(at) => self.figures[at] = figure,
+            None => self.figures.push(figure),
+        }
     }
 
     /// Adds a missing item with its reason, once.
@@ -196,6 +212,16 @@ impl Report {
         if !self.absent.contains(&text) {
             self.absent.push(text);
         }
+    }
+
+    /// Adds an item that failed to the missing ones. Fails only if the run was interrupted.
+    pub fn or_absent(&mut self, what: &str, done: Result<()>) -> Result<()> {
+        match done {
+            Err(Error::Interrupted) => return Err(Error::Interrupted),
+            Err(error) => self.absent(format!("{what}: {error}")),
+            Ok(()) => {}
+        }
+        Ok(())
     }
 
     /// Adds a contestant to the list, or reports why it cannot take part.
@@ -268,16 +294,17 @@ impl Report {
         self.compare(ours.as_ref(), other.as_ref(), target);
     }
 
-    /// Compares two columns of a row, each in its best variant.
-    pub fn compare_best(&mut self, row: &str, ours: &str, other: &str, target: Option<f64>) {
-        let [ours, other] = [ours, other].map(|column| self.best(row, column).cloned());
-        self.compare(ours.as_ref(), other.as_ref(), target);
-    }
-
-    /// Compares two figures by round, and records the ratio. Does nothing if one is missing.
+    /// Compares two figures by round, and records the ratio. Does nothing if one is missing or both have been
+    /// compared.
     pub fn compare(&mut self, ours: Option<&Figure>, other: Option<&Figure>, target: Option<f64>) {
         let (Some(ours), Some(other)) = (ours, other) else { return };
-        self.ratios.extend(ratio(ours, other, target));
+        let ratio = ratio(ours, other, target);
+        let is_new = |ratio: &Ratio| {
+            self.ratios
+                .iter()
+                .all(|it| (&it.row, &it.ours, &it.other) != (&ratio.row, &ratio.ours, &ratio.other))
+        };
+        self.ratios.extend(ratio.filter(is_new));
     }
 }
 
@@ -294,11 +321,7 @@ impl Figure {
 fn ratio(ours: &Figure, other: &Figure, target: Option<f64>) -> Option<Ratio> {
     let better =
         |ours: f64, theirs: f64| if other.unit.more_is_better() { ours / theirs } else { theirs / ours };
-    let ratios: Vec<f64> = if ours.rounds.len() == other.rounds.len() {
-        ours.rounds.iter().zip(&other.rounds).map(|(&ours, &theirs)| better(ours, theirs)).collect()
-    } else {
-        vec![better(ours.spread.median, other.spread.median)]
-    };
+    let ratios = ours.by_round(other, better);
     Some(Ratio {
         row: ours.row.clone(),
         ours: ours.label(),
@@ -328,7 +351,7 @@ mod tests {
 
     #[test]
     fn best_variant_of_a_column_is_compared() {
-        let mut report = Report::new("x", "x", String::new(), true);
+        let mut report = Report::new("x", "x", true);
         let mut slow = figure("peer", Unit::Nanoseconds, &[50.0]);
         slow.variant = "two cores".to_owned();
         let mut fast = figure("peer", Unit::Nanoseconds, &[20.0]);

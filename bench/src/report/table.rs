@@ -169,7 +169,7 @@ mod tests {
     use crate::report::{Ratio, Unit};
 
     fn report() -> Report {
-        let mut report = Report::new("x", "A table", "tombolo-bench x".to_owned(), false);
+        let mut report = Report::new("x", "A table", false);
         report.figures.push(Figure::single("stat", "same core", "ours", Unit::Nanoseconds, 2000.0));
         report.figures.push(Figure::single("stat", "same core", "local", Unit::Nanoseconds, 400.0));
         let spread = Spread::of(&[1.5]).unwrap();
@@ -193,16 +193,10 @@ mod tests {
             "400 ns",
             "missed: 75 % of it",
             "not measured: peer: not installed",
-            "tombolo-bench x",
+            "made by tombolo-bench",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
-    }
-
-    #[test]
-    fn quick_run_is_marked_in_report() {
-        let mut report = report();
-        report.quick = true;
-        assert!(report.text().contains("mean nothing"));
+        assert!(Report { quick: true, ..report() }.text().contains("mean nothing"));
     }
 }

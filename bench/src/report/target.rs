@@ -24,9 +24,13 @@ impl Target {
 }
 
 impl Report {
-    /// Records a target and its result.
+    /// Records a target and its result, in place of an earlier one.
     pub fn target(&mut self, what: &str, target: &str, found: impl Into<String>, is_met: Option<bool>) {
         let (what, target, found) = (what.to_owned(), target.to_owned(), found.into());
-        self.targets.push(Target { what, target, found, is_met });
+        let target = Target { what, target, found, is_met };
+        match self.targets.iter_mut().find(|earlier| earlier.what == target.what) {
+            Some(earlier) => *earlier = target,
+            None => self.targets.push(target),
+        }
     }
 }

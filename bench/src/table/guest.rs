@@ -1,7 +1,6 @@
 //! `guest`: a developer's job in a User Mode Linux guest, on our virtio-fs, on virtiofsd, and on the guest's
 //! own disk and memory.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,13 +11,11 @@ use clap::ValueEnum;
 use super::Plan;
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Placement, go_on};
-use crate::peer::{AtSocket, Program, in_checkout, virtio_fs};
+use crate::peer::{AtSocket, Program, in_checkout};
 use crate::report::{Figure, Report, Unit};
+use crate::sheet::{Sheet, sheet, turns};
 
-/// Targets: no phase slower than with the peer, and all of them together faster.
-const TARGET: f64 = 1.0;
 const MEAN: &str = "geometric mean";
-const MEAN_TARGET: f64 = 1.3;
 
 /// Half of the guest's timer resolution of 10 ms, for phases below it.
 const LEAST_SECS: f64 = 0.005;
@@ -66,8 +63,6 @@ pub enum Place {
 }
 
 impl Place {
-    const ALL: [Place; 3] = [Place::Unpinned, Place::OneCore, Place::TwoCores];
-
     fn label(self) -> &'static str {
         match self {
             Self::Unpinned => "unpinned",
@@ -86,144 +81,73 @@ impl Place {
     }
 }
 
-/// Selection of measurements.
-#[derive(Clone, Debug)]
-pub struct Wanted<'a> {
-    /// C project: `lua`, `zstd` or `httpd`.
-    pub source: &'a str,
-    /// Columns; empty for all.
-    pub columns: &'a [String],
-    /// Placements; empty for all.
-    pub places: &'a [Place],
-    pub xattrs: Xattrs,
-}
-
-impl<'a> Wanted<'a> {
-    /// Returns a selection of everything for one project, without extended attributes.
-    pub fn new(source: &'a str) -> Self {
-        Self { source, columns: &[], places: &[], xattrs: Xattrs::Off }
-    }
-}
-
-/// Comparisons of ours with the peer's equivalent policy, and with the peer's default.
-const PAIRS: [(&str, &str); 3] = [
-    ("tombolo auto", "virtiofsd auto"),
-    ("tombolo strict", "virtiofsd never"),
-    ("tombolo always", "virtiofsd always"),
-];
 const OWN_DISK: &str = "guest's own disk";
 const OWN_MEMORY: &str = "guest's own tmpfs";
-const COLUMNS: [&str; 8] = [
-    "tombolo auto",
-    "virtiofsd auto",
-    "tombolo strict",
-    "virtiofsd never",
-    "tombolo always",
-    "virtiofsd always",
-    OWN_DISK,
-    OWN_MEMORY,
-];
-/// Rounds of a full run: each boots a guest for each column.
-const ROUNDS: usize = 3;
 
-/// Seconds of a phase, by round.
-type Times = BTreeMap<(String, (&'static str, Place)), Vec<f64>>;
-
-pub fn run(plan: &Plan, wanted: &Wanted<'_>) -> Result<Report> {
-    let source = wanted.source;
-    let mut report = plan.report(
-        &format!("guest-{source}"),
-        &format!(
-            "A job in a UML guest: {source}'s source unpacked, built, searched, listed, copied, deleted"
-        ),
-    );
-    let job = Job::new(plan, source, wanted.xattrs)?;
-    let rounds = if plan.rounds_given { plan.rounds } else { plan.scaled(ROUNDS, 1) };
-    let mut contestants = contestants(wanted);
+/// Measures the job with a C project: `lua`, `zstd` or `httpd`.
+pub fn run(plan: &Plan, project: &str) -> Result<Report> {
+    let mut sheet: Sheet<'_> = sheet!(plan, "guest")?;
+    sheet.set("source", &project);
+    sheet.set("xattrs", &plan.xattrs.condition());
+    let mut report = sheet.report();
+    report.name = format!("guest-{project}");
+    let job = Job::new(plan, project)?;
+    let mut contestants = contestants(&sheet.columns, plan);
     if plan.quick {
         contestants.truncate(1);
     }
-    let mut times = Times::new();
-    let mut phases: Vec<String> = Vec::new();
-    for round in 0..rounds {
-        let first = round % contestants.len().max(1);
-        contestants.rotate_left(first);
-        contestants.retain(|&(column, place)| match job.run(column, place) {
+    let (rounds, mut phases, mut failed) = (sheet.rounds(), Vec::new(), Vec::new());
+    for contestant in turns(rounds, &contestants) {
+        let (column, place) = contestant;
+        if failed.contains(contestant) {
+            continue;
+        }
+        match job.run(column, *place) {
             Ok(took) => {
-                progress(round, rounds, column, place);
+                // Printed, since a round takes minutes; a closed standard error is ignored.
+                let _unread = writeln!(std::io::stderr(), "{column}, {}", place.label());
                 for (phase, secs) in took {
+                    report.add(&phase, place.label(), column, Unit::Seconds, secs);
                     if !phases.contains(&phase) {
-                        phases.push(phase.clone());
+                        phases.push(phase);
                     }
-                    times.entry((phase, (column, place))).or_default().push(secs);
                 }
-                true
             }
             Err(error) => {
                 report.absent(format!("{column}, {}: {error}", place.label()));
-                false
-            }
-        });
-    }
-    Placement::leave()?;
-    times.extend(means(&phases, &times));
-    phases.push(MEAN.to_owned());
-    for phase in &phases {
-        for column in COLUMNS {
-            for place in Place::ALL {
-                let Some(rounds) = times.get(&(phase.clone(), (column, place))) else { continue };
-                let rounds = rounds.clone();
-                report.figures.extend(Figure::of_rounds(phase, place.label(), column, Unit::Seconds, rounds));
+                failed.push(contestant.clone());
             }
         }
-        compare(&mut report, phase);
     }
-    report.condition(format!(
-        "{rounds} rounds, in each of which every contestant has a fresh guest (1 GB) and an empty directory; times are the \
-         guest's own, to 10 ms"
-    ));
-    report.condition(wanted.xattrs.condition());
-    report.condition("the shared directories, the guest's disk (ext4, cache=unsafe) and the tarball lie in the host's memory");
-    Ok(report)
+    Placement::leave()?;
+    for (column, place) in &contestants {
+        let mean = mean(&report, &phases, column, place.label());
+        report.figures.extend(mean);
+    }
+    phases.push(MEAN.to_owned());
+    // In the order of rows and columns, whichever contestant had the first turn.
+    let place_in = |names: &[String], name: &str| names.iter().position(|it| it == name);
+    report.figures.sort_by_key(|it| (place_in(&phases, &it.row), place_in(&sheet.columns, &it.column)));
+    sheet.rows = phases;
+    Ok(sheet.finish(report))
 }
 
 /// Returns the columns at their placements.
-fn contestants(wanted: &Wanted<'_>) -> Vec<(&'static str, Place)> {
-    let places = if wanted.places.is_empty() { &Place::ALL } else { wanted.places };
-    let is_wanted =
-        |column: &&str| wanted.columns.is_empty() || wanted.columns.iter().any(|other| other == column);
-    let columns = || COLUMNS.into_iter().filter(is_wanted);
-    places.iter().flat_map(|&place| columns().map(move |column| (column, place))).collect()
+fn contestants(columns: &[String], plan: &Plan) -> Vec<(String, Place)> {
+    let places = if plan.place.is_empty() { Place::value_variants() } else { &plan.place };
+    let only: Vec<&str> = plan.only.iter().flat_map(|names| names.split(',')).collect();
+    let is_wanted = |column: &&String| only.is_empty() || only.contains(&column.as_str());
+    let columns: Vec<&String> = columns.iter().filter(is_wanted).collect();
+    places.iter().flat_map(|place| columns.iter().map(|&column| (column.clone(), *place))).collect()
 }
 
 /// Returns the geometric mean of the phases, for each round that a contestant has completed.
-fn means(phases: &[String], times: &Times) -> Times {
-    let contestants: BTreeSet<_> = times.keys().map(|(_, contestant)| *contestant).collect();
-    let mean = |contestant| {
-        let rows = phases.iter().map(|phase| times.get(&(phase.clone(), contestant)));
-        let rows: Vec<_> = rows.collect::<Option<_>>()?;
-        let rounds = rows.iter().map(|row| row.len()).min()?;
-        let mean =
-            |round: usize| (rows.iter().map(|row| row[round].ln()).sum::<f64>() / rows.len() as f64).exp();
-        Some(((MEAN.to_owned(), contestant), (0..rounds).map(mean).collect()))
-    };
-    contestants.into_iter().filter_map(mean).collect()
-}
-
-/// Prints the progress to standard error, since a round takes minutes.
-fn progress(round: usize, rounds: usize, column: &str, place: Place) {
-    // A closed standard error is ignored.
-    let _unread = writeln!(std::io::stderr(), "round {} of {rounds}: {column}, {}", round + 1, place.label());
-}
-
-fn compare(report: &mut Report, phase: &str) {
-    let target = if phase == MEAN { MEAN_TARGET } else { TARGET };
-    for place in Place::ALL.map(Place::label) {
-        for (ours, other) in PAIRS {
-            report.compare_cells(phase, (ours, place), (other, place), Some(target));
-        }
-        report.compare_cells(phase, (PAIRS[0].0, place), (OWN_DISK, place), None);
-    }
+fn mean(report: &Report, phases: &[String], column: &str, variant: &str) -> Option<Figure> {
+    let rows = phases.iter().map(|phase| Some(&report.figure(phase, column, variant)?.rounds));
+    let rows: Vec<&Vec<f64>> = rows.collect::<Option<_>>()?;
+    let rounds = rows.iter().map(|row| row.len()).min()?;
+    let mean = |round: usize| (rows.iter().map(|row| row[round].ln()).sum::<f64>() / rows.len() as f64).exp();
+    Figure::of_rounds(MEAN, variant, column, Unit::Seconds, (0..rounds).map(mean).collect())
 }
 
 /// Parameters common to all runs of the job.
@@ -236,7 +160,7 @@ struct Job {
 }
 
 impl Job {
-    fn new(plan: &Plan, source: &str, xattrs: Xattrs) -> Result<Self> {
+    fn new(plan: &Plan, source: &str) -> Result<Self> {
         let guests = in_checkout(Path::new("tests/guests"))?;
         let fetch = Command::new(guests.join("fetch-source"))
             .arg(source)
@@ -249,7 +173,7 @@ impl Job {
         }
         let source = PathBuf::from(String::from_utf8_lossy(&fetch.stdout).trim());
         let (run, workload) = (guests.join("run"), guests.join("workload.sh"));
-        Ok(Self { run, workload, source, within: plan.within.clone(), xattrs })
+        Ok(Self { run, workload, source, within: plan.within.clone(), xattrs: plan.xattrs })
     }
 
     /// Runs the job in a fresh guest; returns phases and seconds.
@@ -276,28 +200,20 @@ impl Job {
         };
         command.arg(&self.workload).arg(at).arg(&self.source);
         place.take(server.as_ref().map(AtSocket::server))?;
-        let output = command.stdin(Stdio::null()).output().doing_to("start", &self.run)?;
-        drop(server);
-        if !output.status.success() {
-            let said = [output.stdout, output.stderr].concat();
-            let said = String::from_utf8_lossy(&said);
-            let last = said.trim().lines().next_back().unwrap_or_default();
-            return Err(Error::Server { program: "guest".to_owned(), what: last.to_owned() });
-        }
-        Ok(phases(&String::from_utf8_lossy(&output.stdout)))
+        // The server ends after the guest.
+        phases_of(&mut command)
     }
 
     /// Starts a column's server, unpinned.
     fn start(&self, column: &str, shared: &Path, socket: &Path) -> Result<AtSocket> {
         Placement::leave()?;
         let [ours, peers] = self.xattrs.options();
-        match column.split_once(' ') {
-            Some((program, mode)) if program == Program::Virtiofsd.name() => {
-                virtio_fs::virtiofsd(shared, socket, mode, peers)
-            }
-            Some((_, mode)) => virtio_fs::tombolo(shared, socket, mode, ours),
-            None => virtio_fs::tombolo(shared, socket, "auto", ours),
-        }
+        let (program, mode) = column.split_once(' ').unwrap_or((column, "auto"));
+        let (program, options) = match program == Program::Virtiofsd.name() {
+            true => (Program::Virtiofsd, peers),
+            false => (Program::Tombolo, ours),
+        };
+        AtSocket::virtio_fs(program, shared, socket, mode, options)
     }
 }
 
@@ -312,8 +228,19 @@ pub(super) fn make_disk(path: &Path) -> Result<()> {
     }
 }
 
+/// Runs a command whose output has the phases of a job in a guest; returns them with their seconds.
+pub(super) fn phases_of(command: &mut Command) -> Result<Vec<(String, f64)>> {
+    let output = command.stdin(Stdio::null()).output().doing(|| "start a guest".to_owned())?;
+    if output.status.success() {
+        return Ok(phases(&String::from_utf8_lossy(&output.stdout)));
+    }
+    let said = [output.stdout, output.stderr].concat();
+    let last = String::from_utf8_lossy(&said).trim().lines().next_back().unwrap_or_default().to_owned();
+    Err(Error::Server { program: "guest".to_owned(), what: last })
+}
+
 /// Parses lines such as `unpack 1.23 s`; a repeated phase counts once.
-pub(super) fn phases(text: &str) -> Vec<(String, f64)> {
+fn phases(text: &str) -> Vec<(String, f64)> {
     let mut found: Vec<(String, f64)> = Vec::new();
     for line in text.lines() {
         let mut words = line.split_whitespace();
@@ -342,17 +269,20 @@ mod tests {
     #[test]
     fn mean_is_computed_per_round() {
         let phases = ["unpack", "search"].map(str::to_owned);
-        let [whole, part] = [("tombolo auto", Place::Unpinned), ("virtiofsd auto", Place::OneCore)];
-        let times = Times::from([
-            ((phases[0].clone(), whole), vec![1.0, 4.0]),
-            ((phases[1].clone(), whole), vec![4.0, 9.0]),
+        let mut report = Report::new("guest-lua", "x", false);
+        for (phase, column, rounds) in [
+            ("unpack", "whole", &[1.0, 4.0][..]),
+            ("search", "whole", &[4.0, 9.0]),
             // Failed in its second round.
-            ((phases[0].clone(), part), vec![1.0, 2.0]),
-            ((phases[1].clone(), part), vec![9.0]),
-        ]);
-        let means: Vec<Vec<f64>> = means(&phases, &times).into_values().collect();
-        let rounded: Vec<Vec<f64>> =
-            means.into_iter().map(|rounds| rounds.into_iter().map(f64::round).collect()).collect();
-        assert_eq!(rounded, [vec![2.0, 6.0], vec![3.0]]);
+            ("unpack", "part", &[1.0, 2.0]),
+            ("search", "part", &[9.0]),
+        ] {
+            rounds.iter().for_each(|secs| report.add(phase, "unpinned", column, Unit::Seconds, *secs));
+        }
+        let rounds = |column| mean(&report, &phases, column, "unpinned").map(|figure| figure.rounds);
+        let rounded =
+            |column| rounds(column).map(|rounds| rounds.iter().map(|it| it.round()).collect::<Vec<_>>());
+        assert_eq!((rounded("whole"), rounded("part")), (Some(vec![2.0, 6.0]), Some(vec![3.0])));
+        assert_eq!(rounds("none"), None);
     }
 }

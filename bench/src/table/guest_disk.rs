@@ -1,7 +1,6 @@
 //! `guest-disk`: fio and PostgreSQL on the disks of a User Mode Linux guest: ours and QEMU's storage daemon's
 //! by virtio-blk, and the guest's own driver for images.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,32 +12,14 @@ use tempfile::TempDir;
 use super::guest::make_disk;
 use super::{Plan, folder};
 use crate::error::{Doing, Error, Result};
+use crate::files::copy_with_holes;
 use crate::measure::{CostMeter, Placement, go_on};
-use crate::peer::{AtSocket, in_checkout, virtio_blk};
-use crate::report::{Figure, Report, Unit};
+use crate::peer::{AtSocket, Program, in_checkout};
+use crate::report::{Report, Unit};
+use crate::sheet::{Sheet, sheet};
 
-/// Phases of the guest's job, with the target ratio to the peer.
-const ROWS: [(&str, f64); 8] = [
-    ("random-read", 1.2),
-    ("random-write", 1.2),
-    ("random-read-32", 1.2),
-    ("random-write-32", 1.2),
-    ("sequential-read", 1.2),
-    ("sequential-write", 1.2),
-    ("fsync", 1.2),
-    ("pgbench", 1.0),
-];
-/// Names of the disks in the guest.
-const OURS: &str = "tombolo";
-const PEER: &str = "qemu-storage-daemon";
+/// Name of the guest's own disk; those of servers are the programs'.
 const OWN: &str = "own";
-/// Row of the servers' processor shares.
-const SHARE: &str = "server's processor";
-/// Rounds of a full run.
-const ROUNDS: usize = 9;
-/// Length of a phase on each disk, in seconds; pgbench runs twice as long.
-const PHASE_SECS: usize = 2;
-
 /// Result of a phase: operations or bytes per second, and the server's processor share.
 struct Phase {
     disk: String,
@@ -48,50 +29,31 @@ struct Phase {
     share: f64,
 }
 
-/// Measures the table. `disk` is a directory on a disk.
-pub fn run(plan: &Plan, disk: &Path) -> Result<Report> {
-    let mut report = plan.report("guest-disk", "fio and pgbench on a UML guest's disks");
-    let rounds = if plan.rounds_given { plan.rounds } else { plan.scaled(ROUNDS, 1) };
-    let seconds = plan.scaled(PHASE_SECS, 1);
-    let images = Images::make(disk)?;
+pub fn run(plan: &Plan) -> Result<Report> {
+    let sheet: Sheet<'_> = sheet!(plan, "guest-disk")?;
+    let mut report = sheet.report();
+    let (rounds, seconds) = (sheet.rounds(), sheet.number("seconds"));
+    let images = Images::make(&plan.disk)?;
     Placement::leave()?;
     let mut servers = Vec::new();
-    for (name, start) in [(OURS, virtio_blk::tombolo as Start), (PEER, virtio_blk::storage_daemon)] {
-        match start(&images.image(name)?, &images.place.path().join(format!("{name}.sock")), false) {
+    for program in [Program::Tombolo, Program::StorageDaemon] {
+        let name = program.name();
+        let socket = images.place.path().join(format!("{name}.sock"));
+        match AtSocket::virtio_blk(program, &images.image(name)?, &socket, false) {
             Ok(server) => servers.push((name, server)),
             Err(error) => report.absent(error.to_string()),
         }
     }
-    let mut found: BTreeMap<(String, String), Vec<Phase>> = BTreeMap::new();
-    for phase in images.measure(rounds, seconds, &servers)? {
-        found.entry((phase.row.clone(), phase.disk.clone())).or_default().push(phase);
-    }
-    for ((row, disk), phases) in &found {
-        let rates = phases.iter().map(|phase| phase.rate).collect();
-        report.figures.extend(Figure::of_rounds(row, "", disk, phases[0].unit, rates));
+    let mut phases = images.measure(rounds, seconds, &servers)?;
+    phases.sort_by(|one, other| (&one.row, &one.disk).cmp(&(&other.row, &other.disk)));
+    for Phase { disk, row, unit, rate, share } in phases {
+        report.add(&row, "", &disk, unit, rate);
         if disk != OWN {
-            let row = format!("{row}, {SHARE}");
-            let shares = phases.iter().map(|phase| phase.share * 100.0).collect();
-            report.figures.extend(Figure::of_rounds(&row, "", disk, Unit::Percent, shares));
+            report.add(&format!("{row}, server's processor"), "", &disk, Unit::Percent, share * 100.0);
         }
     }
-    for (row, target) in ROWS {
-        report.compare_cells(row, (OURS, ""), (PEER, ""), Some(target));
-        report.compare_cells(row, (OURS, ""), (OWN, ""), None);
-    }
-    report.condition(format!(
-        "{rounds} rounds in one guest (1 GB) that has all disks, each an image of 1 GiB of its own in {}, through the host's page cache; in each round and \
-         phase the disks take turns of {seconds} s in rotating order; nothing is pinned; own: the guest's own driver for images (ubd)",
-        disk.display()
-    ));
-    report.condition(
-        "fio 4 KiB at random in 256 MiB, 1 and 32 under way (libaio), and 1 MiB in order, past the guest's page cache; fsync: 4 KiB at random through it, \
-         with an fsync after each; pgbench: TPC-B, scale 5, four clients, 16 MiB of shared buffers",
-    );
-    Ok(report)
+    Ok(sheet.finish(report))
 }
-
-type Start = fn(&Path, &Path, bool) -> Result<AtSocket>;
 
 /// Images of the disks, and the scripts that fill and use them.
 struct Images {
@@ -118,11 +80,8 @@ impl Images {
     /// Copies the first image.
     fn image(&self, name: &str) -> Result<PathBuf> {
         let image = self.place.path().join(name);
-        let copied = Command::new("cp").arg("--sparse=always").arg(self.own()).arg(&image).status();
-        match copied.doing_to("copy to", &image)?.success() {
-            true => Ok(image),
-            false => Err(Error::Absent(format!("no space for {}", image.display()))),
-        }
+        copy_with_holes(&self.own(), &image).map_err(|error| Error::Absent(error.to_string()))?;
+        Ok(image)
     }
 
     fn measure(&self, rounds: usize, seconds: usize, servers: &[(&str, AtSocket)]) -> Result<Vec<Phase>> {

@@ -1,46 +1,44 @@
-//! One module per table. Each creates a [`Report`](crate::report::Report) and defines its targets.
+//! One module per table. Each measures the rows and columns of its sheet, `bench/tables/NAME.toml`, and
+//! creates a [`Report`](crate::report::Report).
 
 pub mod atomic;
+mod builds;
 pub mod disk;
 pub mod guest;
 pub mod guest_disk;
 pub mod gvfs;
 pub mod memory;
 pub mod mount;
+pub mod mounts;
 pub mod nbd;
 pub mod nfs;
 pub mod ring;
+mod sides;
 pub mod virtio;
 pub mod vnfs;
 pub mod waist;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
+pub use crate::args::Plan;
 use crate::error::{Doing, Error, Result};
 use crate::measure::Contest;
 use crate::report::Report;
 
-/// Thoroughness and location of measurements.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// `true` for a smoke test of two short rounds.
-    pub quick: bool,
-    pub rounds: usize,
-    /// `true` if the number was given: slow tables have fewer by default.
-    pub rounds_given: bool,
-    pub turn: Duration,
-    /// Parent of the served tree.
-    pub within: PathBuf,
-    /// Command line for the report.
-    pub command: String,
-}
+/// Table or part of one.
+pub type Part = fn(&Plan) -> Result<Report>;
 
 impl Plan {
+    pub fn rounds(&self) -> usize {
+        self.rounds_given.unwrap_or(if self.quick { 2 } else { 15 }).max(1)
+    }
+
     pub fn contest(&self) -> Contest {
-        let (rounds, turn) = (self.rounds, self.turn);
+        let turn_ms = self.turn_ms.unwrap_or(if self.quick { 4 } else { 40 });
+        let (rounds, turn) = (self.rounds(), Duration::from_millis(turn_ms.max(1)));
         Contest { rounds, turn, count_max: 200_000, costs: true, count_syscalls: !self.quick }
     }
 
@@ -49,24 +47,26 @@ impl Plan {
         Contest { costs: false, count_syscalls: false, ..self.contest() }
     }
 
-    /// Creates a report with the command line.
-    pub fn report(&self, name: &str, title: &str) -> Report {
-        Report::new(name, title, self.command.clone(), self.quick)
-    }
-
-    /// Creates a temporary folder, removed on drop.
+    /// Creates a temporary folder in memory, removed on drop.
     pub fn folder(&self) -> Result<TempDir> {
         folder(&self.within)
-    }
-
-    /// Returns the number of rounds of a slow table, unless another was given.
-    pub fn rounds_of(&self, few: usize) -> usize {
-        if self.quick || self.rounds_given { self.rounds } else { few }
     }
 
     /// Returns the smaller number in a smoke test.
     pub fn scaled(&self, full: usize, quick: usize) -> usize {
         if self.quick { quick } else { full }
+    }
+
+    /// Returns those of `all` columns that were selected by their names in `--column`: all of them unless
+    /// some were.
+    pub fn columns<C: Clone>(&self, all: &[C], name: impl Fn(&C) -> String) -> Result<Vec<C>> {
+        let is_wanted = |column: &&C| self.column.is_empty() || self.column.contains(&name(column));
+        let wanted: Vec<C> = all.iter().filter(is_wanted).cloned().collect();
+        if wanted.is_empty() {
+            let known: Vec<String> = all.iter().map(name).collect();
+            return Err(Error::Absent(format!("no such columns; available: {}", known.join(", "))));
+        }
+        Ok(wanted)
     }
 }
 
@@ -76,21 +76,13 @@ pub fn folder(within: &Path) -> Result<TempDir> {
     made.doing_to("make a directory in", within)
 }
 
-/// Calls `make` with the name of each selected part of a table (all, if none is named).
-fn each_part<P>(
-    parts: &[(&str, P)],
-    only: &[String],
-    mut make: impl FnMut(&str, &P) -> Result<()>,
-) -> Result<()> {
-    if let Some(unknown) = only.iter().find(|name| parts.iter().all(|(part, _)| part != name)) {
+/// Returns the selected parts of a table (all, if none is named).
+pub fn wanted<P: Copy>(parts: &[(&'static str, P)], only: &[String]) -> Result<Vec<(&'static str, P)>> {
+    let only: Vec<&str> = only.iter().flat_map(|names| names.split(',')).collect();
+    if let Some(unknown) = only.iter().find(|name| parts.iter().all(|(part, _)| part != *name)) {
         let parts: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
         let what = format!("no part {unknown}; available: {}", parts.join(", "));
         return Err(Error::Absent(what));
     }
-    for (name, part) in parts {
-        if only.is_empty() || only.iter().any(|wanted| wanted == name) {
-            make(name, part)?;
-        }
-    }
-    Ok(())
+    Ok(parts.iter().copied().filter(|(name, _)| only.is_empty() || only.contains(name)).collect())
 }

@@ -1,4 +1,4 @@
-//! Server of one disk.
+//! Server of one disk, as `tombolo disk` runs it: to guests, to NBD clients and as a file of a mount.
 
 use std::io::{self, Write};
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ use crate::assembly::plan::needs::directories_of;
 use crate::assembly::sandbox::Sandbox;
 use crate::assembly::served_disk::{DiskAnswers, PreparedDisk, ServedDisk, guest_sockets};
 use crate::assembly::servers::until_stopped;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::service::status::Status;
 use crate::service::{self, Counted, Service, prometheus};
 
@@ -101,7 +101,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Binds all sockets before anything else, so that a busy one leaves no trace.
+    /// Opens everything that the sandbox would refuse, and enters the sandbox. No request is served before
+    /// all sockets are bound, so a start that fails because an address is busy has no effect.
     fn open(plan: &DiskPlan, options: &DiskServerOptions) -> Result<Self, Failure> {
         let control = service::control_socket(options.control.as_deref(), || plan.name.clone())?;
         let disk = PreparedDisk::open(plan, &options.kept)?;
@@ -133,8 +134,8 @@ impl DiskServer {
         let metrics = prometheus::serve(metrics, &service)?;
         let control_path = control.path().display().to_string();
         let answers = DiskAnswers::over(service, [&disk]);
-        let _control = ControlServer::start(control, answers)
-            .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
+        let _control =
+            ControlServer::start(control, answers).or_cannot(format_args!("serve {control_path}"))?;
         disk.admit()?;
         Ok(Self { mount, disk, metrics, _control, control_path, sandbox })
     }

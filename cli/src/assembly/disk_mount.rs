@@ -16,7 +16,7 @@ use crate::assembly::plan::disk::{DiskPlan, DiskSource};
 use crate::assembly::plan::needs::{join, of_mounts};
 use crate::assembly::sandbox::Sandbox;
 use crate::commands::mount::reason;
-use crate::failure::{Code, Failure, Outcome};
+use crate::failure::{Code, Failure, OrCannot, Outcome};
 use crate::mount_point::MountPoint;
 use crate::service::status::EndpointStatus;
 
@@ -77,7 +77,7 @@ impl PreparedDiskMount {
         join(needs, of_mounts());
     }
 
-    /// Starts a helper that mounts outside the sandbox, if there is one.
+    /// Starts a helper that mounts outside the sandbox, if there is a sandbox.
     pub fn mounts_outside(&mut self, sandbox: &mut Sandbox<'_>) -> Outcome {
         let mounters = sandbox.mounters(&[(&*self.point, self.options.clone())])?;
         if let Some(mounter) = mounters.into_iter().flatten().next() {
@@ -89,7 +89,7 @@ impl PreparedDiskMount {
     pub fn start(self, disk: Arc<dyn BlockDevice>) -> Result<DiskMount, Failure> {
         let mounting = format!("mount at {}", self.point.display());
         let (uid, gid) = creds::own_ids();
-        let name = Name::new(self.name.as_bytes()).map_err(|error| Failure::cannot(&mounting, &error))?;
+        let name = Name::new(self.name.as_bytes()).or_cannot(&mounting)?;
         let files = DiskFiles::new([(name.to_owned(), disk)], Identity { uid, gid, groups: None });
         if self.ends_at_failed_write {
             // Once the server has exited, the kernel signals all processes that map the file (SIGBUS).
@@ -101,7 +101,7 @@ impl PreparedDiskMount {
     }
 }
 
-/// A mounted disk.
+/// A disk mounted as a file, until [`end`](Self::end).
 pub struct DiskMount {
     mount: FuseMount,
     files: DiskFiles,
@@ -109,7 +109,7 @@ pub struct DiskMount {
 }
 
 impl DiskMount {
-    /// Returns the path of the file.
+    /// Returns the path of the disk's file, which is below the mount point.
     pub fn path(&self) -> PathBuf {
         self.mount.path().join(&self.name)
     }

@@ -6,13 +6,15 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
+use std::time::Duration;
 
 use libtombolo::block_on;
 use tombolo_back_image_file::ImageFile;
 use tombolo_core::block::{BlockDevice, OpenOptions};
 use tombolo_core::{Ctx, SessionId};
+use tombolo_front_virtio_blk::VirtioBlk;
 use tombolo_host_runtime::thread_pool::ThreadPool;
 use tombolo_layer_basic::switch::Switch;
 use tombolo_layer_overlay::{Header, Overlay};
@@ -26,7 +28,8 @@ pub const REST: &str = "rest";
 /// [`ABANDON`].
 pub const TOP: &str = "top";
 pub const TAKE_BACK: &str = "take back";
-/// Message that undoes [`TOP`] as [`TAKE_BACK`] does, but fails the waiting changes.
+/// Message that undoes [`TOP`] as [`TAKE_BACK`] does once only one VMM is connected, but fails the waiting
+/// changes.
 pub const ABANDON: &str = "abandon";
 pub const SETTLE: &str = "settle";
 /// Message with a file: an overlay below the top one, sent from the bottom up.
@@ -34,24 +37,45 @@ pub const LAYER: &str = "layer";
 pub const GO_ON: &str = "go on";
 pub const DONE: &str = "done";
 
+/// Interval at which [`ABANDON`] checks that the first VMM's connection has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
 /// Maximum length of an error text.
 pub const BYTES_MAX: usize = 1024;
 
-/// Parts that are available before the disk is open.
+/// Channel for the messages, and the slot of the base, of an overlay that is not open yet.
 pub struct PreparedLayers {
     channel: OwnedFd,
     bottom: Bottom,
 }
 
-/// A served overlay over other private overlays.
+/// Devices of the VMMs connected to a disk.
+#[derive(Clone, Default)]
+pub struct Devices(Arc<Mutex<Vec<Weak<VirtioBlk>>>>);
+
+impl Devices {
+    /// Adds a device, which is dropped when its VMM has disconnected and its queues have stopped.
+    pub fn add(&self, device: &Arc<VirtioBlk>) {
+        self.connected().push(Arc::downgrade(device));
+    }
+
+    fn connected(&self) -> MutexGuard<'_, Vec<Weak<VirtioBlk>>> {
+        let mut devices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.retain(|device| device.strong_count() > 0);
+        devices
+    }
+}
+
+/// A served overlay, and the layers below it that can be changed while it is served.
 pub struct Layers {
     disk: Switch,
-    /// Layer below the disk, once one was pushed.
+    devices: Devices,
+    /// Layer below the top overlay, once [`TOP`] has put an overlay on it.
     below: Option<Switch>,
-    /// Value of `below` before the last push, while it can be undone.
+    /// Value of `below` before the last [`TOP`], while that can be undone; `None` otherwise.
     before: Option<Option<Switch>>,
     bottom: Bottom,
-    /// Layers received so far, from the bottom up.
+    /// Layers received by [`LAYER`] since the last [`GO_ON`], from the bottom up.
     passed: Vec<File>,
     pool: Arc<ThreadPool>,
 }
@@ -61,12 +85,18 @@ impl PreparedLayers {
         Ok(Self { channel: io::stdin().as_fd().try_clone_to_owned()?, bottom })
     }
 
-    /// Processes messages until the peer disconnects. Returns the disk to serve.
-    pub fn start(self, disk: Arc<dyn BlockDevice>, pool: &Arc<ThreadPool>) -> io::Result<Switch> {
+    /// Starts a thread that processes messages until the peer disconnects. Returns the disk to serve.
+    pub fn start(
+        self,
+        disk: Arc<dyn BlockDevice>,
+        devices: Devices,
+        pool: &Arc<ThreadPool>,
+    ) -> io::Result<Switch> {
         let Self { channel, bottom } = self;
         let disk = Switch::new(disk);
         let (passed, pool) = (Vec::new(), pool.clone());
-        let mut layers = Layers { disk: disk.clone(), below: None, before: None, bottom, passed, pool };
+        let mut layers =
+            Layers { disk: disk.clone(), devices, below: None, before: None, bottom, passed, pool };
         thread::Builder::new().name("layers".into()).spawn(move || layers.serve(&channel))?;
         Ok(disk)
     }
@@ -75,7 +105,8 @@ impl PreparedLayers {
 impl Layers {
     fn serve(&mut self, channel: &OwnedFd) {
         self.answer_all(channel);
-        // Changes may be waiting, or flushes.
+        // Changes may be waiting for `TAKE_BACK`, and flushes for `GO_ON`: the changes proceed, the flushes
+        // fail.
         self.take_back();
         self.disk.give_up();
     }
@@ -103,10 +134,14 @@ impl Layers {
             return Err(io::Error::other("earlier writes cannot be made durable"));
         }
         match (request, file) {
-            (REST, None) => self.disk.rest(),
+            (REST, None) => self.disk.rest().map_err(io::Error::other)?,
             (TOP, Some(file)) => self.put_on_top(file)?,
             (TAKE_BACK, None) => self.take_back(),
             (ABANDON, None) => {
+                // Requests of the VMM that has ended are taken from its queues until its device is dropped.
+                while self.devices.connected().len() > 1 {
+                    thread::sleep(LOOK_EVERY);
+                }
                 self.disk.abandon();
                 self.take_back();
             }
@@ -114,7 +149,7 @@ impl Layers {
             (LAYER, Some(file)) => self.passed.push(file),
             (GO_ON, None) => {
                 let renewed = self.renew();
-                self.disk.go_on();
+                self.disk.go_on().map_err(io::Error::other)?;
                 renewed?;
             }
             _ => return Err(io::Error::other(format!("unknown request {request:?}"))),
@@ -134,7 +169,7 @@ impl Layers {
         let old = Switch::new(self.disk.now());
         // The file was created for this base: the mark recorded in it is accepted unchecked.
         let top = self.overlay(old.disk(), file, None, &OpenOptions::default())?;
-        self.disk.replace(top).map_err(|_| io::Error::other("requests are outstanding"))?;
+        self.disk.replace(top).map_err(io::Error::other)?;
         self.before = Some(self.below.replace(old));
         Ok(())
     }

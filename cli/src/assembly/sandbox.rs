@@ -25,7 +25,7 @@ pub struct Sandbox<'a> {
 /// The result of entering a sandbox.
 pub struct Closed {
     pub status: SandboxStatus,
-    /// Opener of files by handle.
+    /// Helper outside the sandbox that opens files by handle; `None` if none is needed.
     pub broker: Option<Arc<dyn Reopen>>,
 }
 
@@ -48,7 +48,8 @@ impl<'a> Sandbox<'a> {
         self.or_without(started.map(|broker| Arc::new(broker) as _))
     }
 
-    /// Starts helpers that mount at these places, one for each.
+    /// Starts a helper that mounts at these places; returns one handle for each. `None` without places, and
+    /// if this process enters no sandbox and so mounts itself.
     pub fn mounters(
         &mut self,
         places: &[(&Path, FuseOptions)],

@@ -21,26 +21,26 @@ use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_basic::switch::Switch;
 
 use crate::assembly::hints;
-use crate::assembly::layers::PreparedLayers;
+use crate::assembly::layers::{Devices, PreparedLayers};
 use crate::assembly::options::disk;
 use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::assembly::plan::disk::{DiskPlan, DiskSource, OpenedDisk};
 use crate::assembly::plan::needs::{directories_of, with_targets};
 use crate::assembly::servers::guest_socket::{GuestSocket, SocketAccess};
 use crate::assembly::servers::nbd::{NbdPlace, NbdRequest, NbdSockets};
-use crate::failure::{Failure, Outcome, Reason};
+use crate::failure::{Failure, OrCannot, Outcome, Reason};
 use crate::service::Counted;
 use crate::service::status::{EndpointStatus, ExportStatus};
 
-/// Maximum pending requests on local disks, above the total depth of all guests' queues.
+/// Maximum number of pending requests on local disks: more than all guests' queues can hold.
 const PENDING_MAX: usize = 1 << 17;
 
 /// Maximum time for which a checkpoint waits for outstanding requests, less than its VMM waits. A request
 /// that is missing from a device state is never answered.
 const CHECKPOINT_DRAIN_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Limit for the flush at the end. Beyond it the disk is slow or its server unreachable; the latter is waited
-/// for only if there are writes.
+/// Limit for the flush at the end. Beyond it the disk is slow or its server unreachable; an unreachable
+/// server is waited for only if something was written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Resources of a disk that are opened before the sandbox is entered.
@@ -56,8 +56,9 @@ pub struct PreparedDisk {
 }
 
 impl PreparedDisk {
-    /// Binds the sockets before anything else, so that a busy one leaves no trace. `kept` are descriptors
-    /// passed by a keeper. Starts no thread: it would remain outside the sandbox.
+    /// Binds the sockets before it opens a local disk, so that a busy address fails the start without
+    /// effect. `kept` are the sockets of guests that a keeper has passed. Starts no thread: it would remain
+    /// outside the sandbox.
     pub fn open(plan: &DiskPlan, kept: &[i32]) -> Result<Self, Failure> {
         let options = &plan.options;
         let sockets = guest_sockets(plan, kept)?;
@@ -77,8 +78,7 @@ impl PreparedDisk {
             _ => None,
         };
         let layers = bottom.map(PreparedLayers::new).transpose();
-        let layers =
-            layers.map_err(|error| Failure::cannot("receive its layers on standard input", &error))?;
+        let layers = layers.or_cannot("receive its layers on standard input")?;
         Ok(Self { plan: plan.clone(), sockets, nbd, opened, layers, pool })
     }
 
@@ -99,8 +99,11 @@ impl PreparedDisk {
             Some(opened) => opened,
             None => plan.source.open(&how(&plan), &pool)?,
         };
-        let switch = layers.map(|layers| layers.start(disk.clone(), &pool)).transpose();
-        let switch = switch.map_err(|error| Failure::cannot("receive its layers", &error))?;
+        let devices = Devices::default();
+        let switch = layers
+            .map(|layers| layers.start(disk.clone(), devices.clone(), &pool))
+            .transpose()
+            .or_cannot("receive its layers")?;
         let disk = switch.as_ref().map_or(disk, Switch::disk);
         let counters = Counters::of_disk();
         let disk = stats::disk::over(disk, Arc::clone(&counters));
@@ -111,6 +114,7 @@ impl PreparedDisk {
             nbd_places,
             sockets,
             disk,
+            devices,
             switch,
             counters,
             client,
@@ -154,6 +158,7 @@ pub struct ServedDisk {
     nbd_places: Vec<NbdPlace>,
     sockets: Vec<GuestSocket>,
     disk: Arc<dyn BlockDevice>,
+    devices: Devices,
     switch: Option<Switch>,
     counters: Arc<Counters>,
     client: Option<Arc<NfsExport>>,
@@ -163,7 +168,7 @@ pub struct ServedDisk {
 }
 
 impl ServedDisk {
-    /// Admits guests.
+    /// Begins to accept guests at the vhost-user sockets.
     pub fn admit(&mut self) -> Outcome {
         for socket in &self.sockets {
             let failed =
@@ -182,15 +187,17 @@ impl ServedDisk {
         let DiskPlan { name, options, .. } = &self.plan;
         let serial = options.serial_of(name);
         let device = DeviceOptions { name: name.clone(), serial, queues: options.queues };
-        let disk = Arc::clone(&self.disk);
+        let (disk, devices) = (Arc::clone(&self.disk), self.devices.clone());
         let make = move |guest: GuestId| {
             let blk = VirtioBlk::new(Arc::clone(&disk), device.clone(), SessionId(guest.0 + 1))?;
-            Ok(Arc::new(blk) as Arc<dyn Device>)
+            let blk = Arc::new(blk);
+            devices.add(&blk);
+            Ok(blk as Arc<dyn Device>)
         };
         VhostServer::start(socket.socket().try_clone()?, settings, Box::new(make))
     }
 
-    /// Returns the disk, with counters.
+    /// Returns the disk under its counters, for a mount.
     pub fn disk(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.disk)
     }
@@ -243,11 +250,7 @@ impl ServedDisk {
             return Ok(());
         }
         let cx = Ctx::root(SessionId(0));
-        // `settle` also flushes the frozen layer of an unfinished checkpoint.
-        let settled = self
-            .switch
-            .as_ref()
-            .map_or(Ok(()), |switch| switch.settle(&cx).wait().inspect(|()| switch.go_on()));
+        let settled = self.switch.as_ref().map_or(Ok(()), |switch| settle(switch, &cx));
         let name = &self.plan.name;
         let may_be_left = !self.plan.source.is_of_this_host() && !self.is_changed();
         let flushed = self.disk.flush(&cx);
@@ -270,9 +273,7 @@ impl ServedDisk {
             }
             flushed => flushed.unwrap_or_else(|error| Err(Error::io(error))),
         };
-        settled
-            .and(flushed)
-            .map_err(|error| Failure::cannot(format_args!("make the writes to {name} durable"), &error))
+        settled.and(flushed).or_cannot(format_args!("make the writes to {name} durable"))
     }
 
     /// Returns `true` if this process has completed a change.
@@ -281,6 +282,17 @@ impl ServedDisk {
         let has_succeeded =
             |name| counted.operation(name).is_some_and(|operation| operation.count > operation.errors);
         ["write", "allocate"].into_iter().any(has_succeeded)
+    }
+}
+
+/// Makes the frozen layer of an unfinished checkpoint durable, and passes flushes on again.
+fn settle(switch: &Switch, cx: &Ctx) -> tombolo_core::Result<()> {
+    loop {
+        switch.settle(cx).wait()?;
+        // Refused if another checkpoint has begun meanwhile.
+        if switch.go_on().is_ok() {
+            return Ok(());
+        }
     }
 }
 

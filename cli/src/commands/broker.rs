@@ -11,7 +11,7 @@ use tombolo_host_service::sandbox::Strictness;
 use tombolo_host_service::sandbox::broker::{self, Broker};
 
 use super::beside;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Open files for the server that started this process.
 #[derive(Args)]
@@ -33,15 +33,14 @@ impl BrokerArgs {
         let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
         // A terminal's signals reach this process as well; it ends after the server.
         let await_signals = || signals::on_stop(|_| {});
-        broker::serve(socket, &self.exports, self.sandbox, await_signals)
-            .map_err(|error| Failure::cannot(OPENING, &error))
+        broker::serve(socket, &self.exports, self.sandbox, await_signals).or_cannot(OPENING)
     }
 }
 
 /// Starts the broker of a server of these directories.
 pub fn start(dirs: &[PathBuf], strictness: Strictness, log: Option<&File>) -> Result<Broker, Failure> {
     let how = if strictness == Strictness::Strict { "strict" } else { "auto" };
-    let started = beside(NAME, log)
-        .and_then(|mut command| Broker::start(command.args(["--sandbox", how, "--"]).args(dirs)));
-    started.map_err(|error| Failure::cannot("start the broker of the sandbox", &error))
+    beside(NAME, log)
+        .and_then(|mut command| Broker::start(command.args(["--sandbox", how, "--"]).args(dirs)))
+        .or_cannot("start the broker of the sandbox")
 }

@@ -6,7 +6,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{OrCannot, Outcome};
 
 /// Print completions for a shell: `source <(tombolo completions bash)`.
 #[derive(Args)]
@@ -25,7 +25,7 @@ impl CompletionsArgs {
     pub fn run(&self) -> Outcome {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut public(&Cli::command()), "tombolo", &mut script);
-        io::stdout().write_all(&script).map_err(|error| Failure::cannot("print the completions", &error))
+        io::stdout().write_all(&script).or_cannot("print the completions")
     }
 }
 

@@ -11,11 +11,11 @@ use tombolo_host_service::state_dir::{SOURCE, ServerFiles, StateDir, StateError}
 use crate::assembly::servers::state::state_path;
 use crate::commands::files::shown;
 use crate::commands::keys_of_tls::TlsAction;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Manage the keys that sign NFS file handles, and certificates of NFS over TLS.
 ///
-/// The newest key (list, rotate, retire) signs; older keys stay valid until they are retired. A running
+/// Keys (list, rotate, retire): the newest one signs; older ones stay valid until they are retired. A running
 /// server keeps the keys that it started with. The certificates (ca, issue, revoke, issued) are those of your
 /// own authority; any other authority works as well.
 #[derive(Args)]
@@ -87,8 +87,8 @@ impl KeysArgs {
             Action::Rotate => handle_keys::rotate(&files),
             Action::Retire { id } => handle_keys::retire(&files, KeyId(id)),
         };
-        let keys = keys.map_err(|error| Failure::cannot(format_args!("use the keys of {name}"), &error))?;
-        print(&keys).map_err(|error| Failure::cannot("print", &error))?;
+        let keys = keys.or_cannot(format_args!("use the keys of {name}"))?;
+        print(&keys).or_cannot("print")?;
         if changed && matches!(state.server(&name), Err(StateError::InUse { .. })) {
             tracing::warn!("{name} is running and keeps the keys that it started with");
         }
@@ -96,7 +96,7 @@ impl KeysArgs {
     }
 }
 
-/// Returns the only server with keys.
+/// Returns the only server with keys; fails if there is none, or several.
 fn only_server(state: &StateDir, path: &Path) -> Result<String, Failure> {
     let failed = |error| unusable(path, &error);
     let mut with_keys = Vec::new();
@@ -117,7 +117,7 @@ fn only_server(state: &StateDir, path: &Path) -> Result<String, Failure> {
     }
 }
 
-/// Returns a server's name and its source.
+/// Returns a server as `NAME (SOURCE)`, or as its name if the source is unknown.
 fn described(state: &StateDir, name: &str) -> Result<String, StateError> {
     let source = state.files_of(name)?.read(SOURCE)?.unwrap_or_default();
     Ok(match source.trim_ascii_end() {

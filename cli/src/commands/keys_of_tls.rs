@@ -9,7 +9,7 @@ use tombolo_host_tls::{Authority, AuthorityError, Issued, Request};
 
 use crate::assembly::hints::nfs::host_name;
 use crate::certificates::authority_dir;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 #[derive(Subcommand)]
 pub enum TlsAction {
@@ -129,5 +129,5 @@ fn failed(doing: &str, error: &AuthorityError) -> Failure {
 
 fn say(line: std::fmt::Arguments<'_>) -> Outcome {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| Failure::cannot("print", &error))
+    writeln!(out, "{line}").and_then(|()| out.flush()).or_cannot("print")
 }

@@ -10,12 +10,12 @@ use tombolo_host_links::registry::{Announcement, Directory, GuestEntry, Registry
 use tombolo_host_service::control;
 
 use crate::commands::files::shown;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{OrCannot, Outcome};
 use crate::table::table;
 
-/// List shared-memory links.
+/// List the servers that are reachable through shared memory (shm:), and their clients.
 ///
-/// Lists the servers of this user that offer links, and their clients.
+/// Lists those of this user.
 ///
 /// Counters are at most a second old. A guest with a late heartbeat is busy, stopped or dying.
 #[derive(Args)]
@@ -34,7 +34,7 @@ Examples:
 impl LinksArgs {
     /// Prints the list, and removes the entries of killed servers from the registry.
     pub fn run(&self) -> Outcome {
-        let servers = list().map_err(|error| Failure::cannot("list the links", &error))?;
+        let servers = list().or_cannot("list the links")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
         let text = match (self.json, servers.as_slice()) {
             (true, servers) => json!({ "servers": servers }).to_string(),
@@ -45,14 +45,14 @@ impl LinksArgs {
         };
         match writeln!(io::stdout().lock(), "{text}") {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            printed => printed.map_err(|error| Failure::cannot("print the links", &error)),
+            printed => printed.or_cannot("print the links"),
         }
     }
 }
 
 const NO_SERVER: &str = "no server of this user offers links (start tombolo serve with --shm or --shm-file)";
 
-/// Returns the directory of the registry.
+/// Returns the directory in which servers register the links that they offer.
 pub fn directory() -> PathBuf {
     control::default_directory().join("links")
 }
@@ -96,7 +96,7 @@ fn row(guest: &GuestEntry, now_secs: u64) -> Vec<String> {
     ]
 }
 
-/// Formats hours, minutes and seconds.
+/// Formats the time since `since_secs` as hours, minutes and seconds.
 fn age(since_secs: u64, now_secs: u64) -> String {
     let secs = now_secs.saturating_sub(since_secs);
     format!("{}:{:02}:{:02}", secs / 3600, secs / 60 % 60, secs % 60)

@@ -19,7 +19,7 @@ use tombolo_sys::open::open_root;
 use tombolo_sys::{Errno, Result as SysResult};
 
 use super::beside;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Mount and unmount for the server that started this process.
 #[derive(Args)]
@@ -73,9 +73,7 @@ pub fn start(places: &[(&Path, Options)], log: Option<&File>) -> Result<Vec<Arc<
     let words = places.iter().map(|(target, options)| MountSpec::new(target, options)?.word());
     let words = words.collect::<io::Result<Vec<_>>>();
     let started = words.and_then(|words| Helper::start(beside(NAME, log)?.arg("--").args(words), 1));
-    let started = started.map(Arc::new);
-    let started =
-        started.map_err(|error| Failure::cannot("start the mounter of the sandboxed server", &error))?;
+    let started = started.map(Arc::new).or_cannot("start the mounter of the sandboxed server")?;
     let one = |place| Arc::new(RemoteMounter { helper: Arc::clone(&started), place }) as Arc<dyn Mounter>;
     Ok((0..places.len()).map(one).collect())
 }
@@ -109,7 +107,7 @@ impl MounterArgs {
 /// A mount point, on the mounter's side.
 struct MountState {
     target: PathBuf,
-    /// Set once prepared.
+    /// Set by [`Request::Prepare`], which precedes all other requests.
     prepared: Option<Prepared>,
     stage: Stage,
     options: Options,

@@ -16,7 +16,7 @@ use tombolo_host_service::sandbox::give_up_capabilities;
 use tombolo_host_service::sandbox::helper::{Helper, answer_all, sockets};
 
 use super::beside;
-use crate::failure::{Failure, Outcome, Reason};
+use crate::failure::{Failure, OrCannot, Outcome, Reason};
 
 /// Look up names for the server that started this process.
 #[derive(Args)]
@@ -44,9 +44,9 @@ enum Answer {
 
 /// Starts the helper and delegates all later look-ups of this process to it.
 pub fn start(log: Option<&File>) -> Result<(), Failure> {
-    let started = beside(NAME, log).and_then(|mut command| Helper::start(&mut command, LOOK_UPS_MAX));
-    let helper =
-        started.map_err(|error| Failure::cannot("start name look-ups for the sandboxed server", &error))?;
+    let helper = beside(NAME, log)
+        .and_then(|mut command| Helper::start(&mut command, LOOK_UPS_MAX))
+        .or_cannot("start name look-ups for the sandboxed server")?;
     names::delegate(Arc::new(RemoteLookUp(helper)));
     Ok(())
 }

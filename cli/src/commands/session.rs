@@ -14,12 +14,12 @@ use tombolo_host_service::control::{self, AskError, Client, Start};
 
 use crate::assembly::options::session::SessionOptions;
 use crate::commands::files::shown::short_size;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::service::counters::{Counters, WriteBackState};
 use crate::service::sessions::{SessionState, SessionStatus};
 use crate::service::status::{EndpointStatus, ask};
 
-/// Add trees to a running proxy, and control when changes are sent to the origin.
+/// Add trees to a running proxy, each a session, and control when changes are sent to the origin.
 ///
 /// The tree that the proxy was started with is its session `default`. Every other session has its own origin,
 /// options, front ends and part of the cache directory, and is restored when the proxy is started again.
@@ -125,7 +125,7 @@ impl SessionArgs {
 enum Wanted {
     /// Sessions: the server is a proxy.
     Sessions,
-    /// Write-back: the server has unsent changes.
+    /// Write-back: the server has a session in that mode.
     WriteBack,
 }
 
@@ -134,7 +134,7 @@ fn behind_create(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = 
     let mut is_value = true;
     words
         .skip_while(move |word| {
-            // Skip the program's name.
+            // The first word is the program's name, which may be `create` too.
             let is_create = !is_value && word == "create";
             is_value = !is_value && word == "--control";
             !is_create
@@ -142,7 +142,7 @@ fn behind_create(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = 
         .skip(1)
 }
 
-/// A running proxy.
+/// Connection to the control socket of a running proxy.
 struct Proxy {
     socket: PathBuf,
     client: Client,
@@ -159,7 +159,8 @@ impl Proxy {
         let sockets = match socket {
             Some(socket) => vec![socket],
             None => control::sockets(&control::default_directory())
-                .map_err(|error| Failure::cannot(finding, &error).remedy(remedy))?,
+                .or_cannot(finding)
+                .map_err(|failure| failure.remedy(remedy))?,
         };
         let mut found = Vec::new();
         for socket in sockets {
@@ -220,8 +221,7 @@ impl Proxy {
             .map(OsString::into_string)
             .collect::<Result<_, _>>()
             .map_err(|word| Failure::usage(format!("{}: arguments must be UTF-8", word.display())))?;
-        let directory =
-            env::current_dir().map_err(|error| Failure::cannot("determine the current directory", &error))?;
+        let directory = env::current_dir().or_cannot("determine the current directory")?;
         let asked = self.client.start_session(name, Start { command, directory });
         asked.map_err(|error| self.refused(error))?;
         let Some(session) = self.outcome(name)? else {
@@ -268,7 +268,7 @@ impl Proxy {
         }
     }
 
-    /// Returns the states of one session or of all.
+    /// Returns the write-back state of one session, or of all, by export.
     fn states(&mut self, session: Option<&str>) -> Result<States, Failure> {
         let mut states = ask::<Counters>(&mut self.client, &self.socket, "stats")?.write_backs;
         if let Some(name) = session {
@@ -303,8 +303,8 @@ impl Proxy {
             None => self.client.ask(request),
         };
         let before = asked.map_err(|error| self.refused(error))?;
-        let before: States = serde_json::from_value(before)
-            .map_err(|error| Failure::cannot(format_args!("read the reply to {request}"), &error))?;
+        let before: States =
+            serde_json::from_value(before).or_cannot(format_args!("read the reply to {request}"))?;
         for (name, before) in &before {
             let flushing = format!("send all changes of {name} to the origin");
             let now = loop {
@@ -315,7 +315,7 @@ impl Proxy {
                 }
             };
             if let Some(failure) = before.refusal(&now) {
-                let left = format!("{} are kept and will be retried", short_size(now.dirty_bytes));
+                let left = "unsent changes are kept and will be retried; see tombolo session show";
                 return Err(Failure::cannot(flushing, failure.to_owned()).remedy(left));
             }
         }
@@ -352,7 +352,7 @@ impl Proxy {
 }
 
 fn say(text: &str) -> Outcome {
-    writeln!(io::stdout(), "{text}").map_err(|error| Failure::cannot("write", &error))
+    writeln!(io::stdout(), "{text}").or_cannot("write")
 }
 
 /// Returns the endpoints of a session, one line each.

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::commands::umount::server_of;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::mount_point::{absolute, mounted_at};
 use crate::service::limit_of;
 
-/// Change an option of a mount in use.
+/// Change the limit on outstanding requests of an NFS mount in use.
 ///
 /// `tombolo tune /mnt inflight=32` limits the number of outstanding reads and writes at the NFS server; with
 /// `auto` the client adapts it. `tombolo top` shows the current limit. The setting lasts until the mount
@@ -32,8 +32,8 @@ Examples:
 impl TuneArgs {
     pub fn run(&self) -> Outcome {
         let tuning = format!("tune {}", self.mountpoint.display());
-        let point = absolute(&self.mountpoint).map_err(|error| Failure::cannot(&tuning, &error))?;
-        let mounted = mounted_at(&point).map_err(|error| Failure::cannot(&tuning, &error))?;
+        let point = absolute(&self.mountpoint).or_cannot(&tuning)?;
+        let mounted = mounted_at(&point).or_cannot(&tuning)?;
         if mounted.is_none() {
             return Err(Failure::cannot(&tuning, "nothing is mounted there"));
         }
@@ -41,7 +41,7 @@ impl TuneArgs {
             let reason = "no server found with a control socket in the default directory";
             return Err(Failure::cannot(&tuning, reason).remedy("mount it as this user, without --control"));
         };
-        server.set(&self.options).map(drop).map_err(|error| Failure::cannot(&tuning, &error))
+        server.set(&self.options).map(drop).or_cannot(&tuning)
     }
 }
 

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use clap::Args;
 use tombolo_host_service::control::Client;
 
-use crate::assembly::keeper::directory;
-use crate::failure::{Failure, Outcome};
+use crate::assembly::keeper::{REPLY_TIMEOUT, directory};
+use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Replace the program of a running server, while guests use it.
+/// Replace the program of a server that runs with --keep, while guests use it.
 ///
-/// For servers with --keep: this program, or another, is started next to the old one and takes over. Guests
+/// This program, or another, is started next to the old one and takes over. Guests
 /// see a pause of some milliseconds. If the new program fails, the old one continues, and the command reports
 /// it.
 #[derive(Args)]
@@ -33,18 +33,20 @@ Examples:
 impl UpgradeArgs {
     pub fn run(&self) -> Outcome {
         let upgrading = format!("upgrade {}", self.name);
-        let program = self.to.clone().map_or_else(env::current_exe, |program| program.canonicalize());
-        let program = program.map_err(|error| Failure::cannot(&upgrading, &error))?;
+        let program = self
+            .to
+            .clone()
+            .map_or_else(env::current_exe, |program| program.canonicalize())
+            .or_cannot(&upgrading)?;
         let socket = directory().join(format!("{}.sock", self.name));
-        let Ok(mut keeper) = Client::connect(&socket) else {
+        let Ok(mut keeper) = Client::connect_for(&socket, REPLY_TIMEOUT) else {
             let failure = Failure::cannot(&upgrading, "no keeper of this user runs a server with that name");
             return Err(failure.remedy("start it with --keep"));
         };
-        let answer = keeper.set(&format!("upgrade={}", program.display()));
-        let answer = answer.map_err(|error| Failure::cannot(&upgrading, &error))?;
+        let answer = keeper.set(&format!("upgrade={}", program.display())).or_cannot(&upgrading)?;
         let took_ms = answer.get("took_ms").and_then(serde_json::Value::as_u64).unwrap_or_default();
         let mut out = io::stdout().lock();
-        let said = writeln!(out, "{} is now served by {}, after {took_ms} ms", self.name, program.display());
-        said.map_err(|error| Failure::cannot("report success", &error))
+        writeln!(out, "{} is now served by {}, after {took_ms} ms", self.name, program.display())
+            .or_cannot("report success")
     }
 }

@@ -1,4 +1,4 @@
-//! Local directories.
+//! Opening of local directories and files.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -7,22 +7,22 @@ use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 
 use super::{End, OpenOptions, Opened};
 
 /// Opens the directory itself, or the parent directory of a file or of a name to be created.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Opened, Failure> {
     let opening = format!("open {}", path.display());
-    let (dir, path) = split(path, options.end).map_err(|error| Failure::cannot(&opening, &error))?;
+    let (dir, path) = split(path, options.end).or_cannot(&opening)?;
     let options = DirOptions { read_only: options.read_only, ..DirOptions::default() };
-    let export = LocalDir::open(&dir, options).map_err(|error| Failure::cannot(&opening, &error))?;
+    let export = LocalDir::open(&dir, options).or_cannot(&opening)?;
     Ok(Opened { export: Arc::new(export), path, nfs: None })
 }
 
 /// Splits a path into an existing directory and a path within it.
 fn split(path: &Path, end: End) -> io::Result<(PathBuf, Vec<u8>)> {
-    // The system follows links that lead outside the directory; a server of it cannot.
+    // The system follows links that lead outside the directory; a server of the directory cannot.
     let target = path.canonicalize();
     match (&target, path.file_name(), end) {
         (Ok(target), _, End::Target) if target.is_dir() => Ok((target.clone(), Vec::new())),

@@ -39,7 +39,7 @@ pub use nfs_shm::{NfsShmUrl, check as check_over_shm, mount as mount_nfs_shm};
 pub use not_mounted::{NotMounted, Reachability};
 pub use percent::{decoded, encoded};
 pub use shm::{ShmEndpoint, ShmLocation, ShmParts};
-pub use shm_link::mount as mount_shm;
+pub use shm_link::{LinkOptions, mount as mount_shm};
 pub use url::{NfsUrl, Ssh};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub struct Opened {
     pub export: Arc<dyn Export>,
     /// Path within the export: components separated by `/`; empty for its root.
     pub path: Vec<u8>,
-    /// The export, if it is an NFS server's, which may not respond.
+    /// The export, if it is an NFS server's, for its counters and the check that the server responds.
     pub nfs: Option<Arc<NfsExport>>,
 }
 

@@ -113,7 +113,7 @@ impl Settings {
     }
 }
 
-/// Returns the client's options where no network is involved.
+/// Returns the client's options for connections over shared memory or ssh, without those of a network.
 pub(super) fn client_options(asked: &NfsOptions, read_only: bool) -> ClientOptions {
     let mut client = ClientOptions::default();
     fill(&mut client, asked, read_only);
@@ -218,8 +218,8 @@ fn time_of(times: &mut AttributeTimes, which: AttributeTime) -> &mut Duration {
     }
 }
 
-/// Tries all addresses of the host and all ports, until a server responds. The first failure is returned, as
-/// it concerns the requested path.
+/// Tries all addresses of the host and all ports, until a server responds. If none does, the first failure is
+/// returned.
 fn at_any_address<T>(
     url: &NfsUrl,
     settings: &Settings,

@@ -89,7 +89,7 @@ impl NfsOptions {
         self.0.iter().map(|(text, _)| text.as_str())
     }
 
-    /// Returns `noac`.
+    /// Returns `noac` alone, with which the client caches no attributes.
     pub fn without_attributes() -> Self {
         Self(vec![("noac".into(), NfsOption::KeepAttributes(false))])
     }
@@ -148,7 +148,7 @@ impl NfsOptions {
         Some((presents, dir.map_or_else(tls_dir, Ok)))
     }
 
-    /// Returns `true` if attributes are cached for any time, or `None` if no option says.
+    /// Returns `true` if attributes are cached for any time; `None` if no option determines it.
     pub fn attributes_kept(&self) -> Option<bool> {
         use NfsOption::{AttributeTime as Time, KeepAttributes};
         self.last(|option| match option {
@@ -179,7 +179,7 @@ impl NfsOptions {
     }
 }
 
-/// Limits of a READ or WRITE.
+/// Limits of the size of a READ or WRITE, in bytes.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 const TRANSFER_BYTES_MIN: u64 = 1 << 10;
 const CONNECTIONS_MAX: u64 = 16;
@@ -300,7 +300,7 @@ fn attribute_time(setting: &Setting<'_>, which: AttributeTime) -> Result<NfsOpti
     Ok(NfsOption::AttributeTime(which, Duration::from_secs(seconds)))
 }
 
-/// Converts a number; all limits above fit.
+/// Converts a number to 32 bits, in which the limits of all options fit.
 fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

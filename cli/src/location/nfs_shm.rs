@@ -11,12 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_back_vrpc_client::Connected;
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route};
-use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Protocol;
 
 use super::nfs_options::{NfsOption, NfsOptions};
 use super::shm::{ShmLocation, ShmParts};
-use super::shm_link::{Connector, longest};
+use super::shm_link::{Connector, LinkOptions, longest};
 use super::url::parsed_options;
 use super::{NotMounted, OpenOptions, Opened, nfs};
 
@@ -48,7 +47,7 @@ impl NfsShmUrl {
         Ok(Self { place, options })
     }
 
-    /// Returns the location with an absolute path.
+    /// Returns the location with the path of its socket or file made absolute.
     pub fn absolute(&self) -> io::Result<Self> {
         Ok(Self { place: self.place.absolute()?, options: self.options.clone() })
     }
@@ -88,14 +87,14 @@ pub fn check(options: &NfsOptions) -> Result<(), String> {
 
 /// Opens the export that contains the location: the longest name known to the server.
 pub fn open(url: &NfsShmUrl, options: &OpenOptions) -> Result<Opened, NotMounted> {
-    let found = find(&url.place, Mode::default())?;
+    let found = find(&url.place, &LinkOptions::default())?;
     let export = Arc::new(found.mount(&found.name, url, options)?);
     Ok(Opened { export: export.clone(), path: found.within.into_bytes(), nfs: Some(export) })
 }
 
 /// Mounts the location: an export, or a directory in it.
-pub fn mount(url: &NfsShmUrl, mode: Mode, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
-    let found = find(&url.place, mode)?;
+pub fn mount(url: &NfsShmUrl, link: &LinkOptions, options: &OpenOptions) -> Result<NfsExport, NotMounted> {
+    let found = find(&url.place, link)?;
     let path = match &*found.within {
         "" => found.name.clone(),
         within => format!("{}/{within}", found.name.trim_end_matches('/')),
@@ -119,10 +118,10 @@ impl Found {
     }
 }
 
-fn find(place: &ShmLocation, mode: Mode) -> Result<Found, NotMounted> {
+fn find(place: &ShmLocation, link: &LinkOptions) -> Result<Found, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
     let ((name, connector, first), within) = longest(&rest, |name| {
-        let connector = Connector::new(at.clone(), name, Protocol::OncRpc, mode)?;
+        let connector = Connector::new(at.clone(), name, Protocol::OncRpc, link)?;
         let first = connector.link()?;
         Ok((name.to_owned(), connector, first))
     })?;

@@ -60,7 +60,8 @@ fn tunnel(url: &NfsUrl, ssh: &Ssh, dir: &[u8], asked: &NfsOptions) -> Arc<Tunnel
         words.extend(["-l".into(), user.into()]);
     }
     words.extend(["--".into(), url.host.as_str().into()]);
-    // A user who may log in as root is root; operators restrict that by the command of a key.
+    // A user who may log in as root has all rights already; administrators restrict them by a forced command
+    // of the user's key (sshd(8)).
     let remote = remote.unwrap_or_else(|| "tombolo".into());
     words.push(format!("{remote} serve --stdio --squash none").into());
     words.push(OsString::from_vec([&quoted(dir)[..], b"=", ROOT.as_bytes()].concat()));

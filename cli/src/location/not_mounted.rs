@@ -9,7 +9,7 @@ pub struct NotMounted {
     pub remedy: Option<&'static str>,
 }
 
-/// Expectation for a server that gave no export.
+/// Reachability of a server that has provided no export, by which callers decide on retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reachability {
     /// The server responded, or does not exist: retrying is useless.
@@ -31,7 +31,7 @@ impl NotMounted {
         Self { server: Reachability::Unreachable, ..Self::new(reason) }
     }
 
-    /// Returns the failure of a command.
+    /// Returns the failure `cannot DOING: REASON`, with the remedy.
     pub fn while_doing(self, doing: &str) -> Failure {
         let failure = Failure::cannot(doing, self.reason);
         match self.remedy {

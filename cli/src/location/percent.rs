@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// Decodes a part of a URL.
+/// Decodes a part of a URL; refuses zero bytes.
 pub fn decoded(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -34,7 +34,7 @@ enum Scheme {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmParts {
     pub at: ShmEndpoint,
-    /// Remainder: `/` and components.
+    /// Export's name, and perhaps a path in the export: `/` and components.
     pub rest: String,
 }
 
@@ -85,7 +85,7 @@ impl ShmLocation {
         self.path.push_str(name);
     }
 
-    /// Returns the location with an absolute path.
+    /// Returns the location with the path of its socket or file made absolute.
     pub fn absolute(&self) -> io::Result<Self> {
         if matches!(self.scheme, Scheme::Pci | Scheme::Mmapper) {
             return Ok(self.clone());
@@ -99,6 +99,11 @@ impl ShmLocation {
     pub fn name(&self) -> Option<&str> {
         let names = self.path.rsplit('/');
         names.into_iter().find(|name| !name.is_empty()).filter(|name| !matches!(*name, "." | ".."))
+    }
+
+    /// Returns `true` if the endpoint is a socket, and not memory.
+    pub fn is_at_socket(&self) -> bool {
+        self.scheme == Scheme::Socket
     }
 
     /// Splits the location into endpoint and remainder.
@@ -158,7 +163,7 @@ impl ShmLocation {
     }
 }
 
-/// Normalizes the remainder to an export's name.
+/// Normalizes the text behind an endpoint to `/` and components, without a slash at the end.
 fn name_of(rest: &str) -> String {
     format!("/{}", rest.trim_matches('/'))
 }

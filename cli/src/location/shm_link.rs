@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tombolo_back_vrpc_client::{Connect, ConnectError as NoSession, Connected, LinkLossPolicy, VrpcExport};
 use tombolo_core::fs::Client;
+use tombolo_host_links::bell::BellSource;
 use tombolo_host_links::connect::{ConnectError, ConnectOptions, connect};
 use tombolo_host_links::control_socket::Watcher;
 use tombolo_host_links::rendezvous::{self, JoinError};
@@ -24,7 +25,7 @@ use crate::failure::Reason;
 /// awaited for up to `limit`, or for ever.
 pub fn open(place: &ShmLocation, limit: Option<Duration>) -> Result<Opened, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
-    let (export, within) = longest(&rest, |name| export(at.clone(), name, Mode::default(), limit))?;
+    let (export, within) = longest(&rest, |name| export(at.clone(), name, &LinkOptions::default(), limit))?;
     let export = export.with_link_loss_policy(limit.map_or(LinkLossPolicy::Hard, LinkLossPolicy::Soft));
     Ok(Opened { export: Arc::new(export), path: within.as_bytes().to_vec(), nfs: None })
 }
@@ -50,11 +51,11 @@ pub(super) fn longest<T>(
 /// Links to exactly the export of the location.
 pub fn mount(
     place: &ShmLocation,
-    mode: Mode,
+    link: &LinkOptions,
     link_loss_policy: LinkLossPolicy,
 ) -> Result<VrpcExport, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
-    let export = export(at, &rest, mode, None).map_err(|no| no.failed)?;
+    let export = export(at, &rest, link, None).map_err(|no| no.failed)?;
     Ok(export.with_link_loss_policy(link_loss_policy))
 }
 
@@ -71,10 +72,10 @@ fn ends(rest: &str) -> impl Iterator<Item = usize> {
 fn export(
     at: ShmEndpoint,
     name: &str,
-    mode: Mode,
+    link: &LinkOptions,
     silence_max: Option<Duration>,
 ) -> Result<VrpcExport, NoLink> {
-    let mut connector = Connector::new(at, name, Protocol::Vrpc, mode)?;
+    let mut connector = Connector::new(at, name, Protocol::Vrpc, link)?;
     connector.options.silence_max = silence_max;
     let first = connector.link()?;
     let incarnation = connector.options.client;
@@ -84,7 +85,15 @@ fn export(
 pub(super) struct Connector {
     at: ShmEndpoint,
     options: ConnectOptions,
-    mode: Mode,
+    link: LinkOptions,
+}
+
+/// Means by which a client and its server wait for each other.
+#[derive(Clone, Default)]
+pub struct LinkOptions {
+    pub mode: Mode,
+    /// Bell of a link over memory; `None` at a socket, or if there is no bell.
+    pub bell: Option<Arc<BellSource>>,
 }
 
 impl Connect for Connector {
@@ -124,7 +133,7 @@ impl Connector {
         at: ShmEndpoint,
         name: &str,
         protocol: Protocol,
-        mode: Mode,
+        link: &LinkOptions,
     ) -> Result<Self, NotMounted> {
         let mut client = [0; 16];
         random::fill(&mut client)
@@ -132,14 +141,14 @@ impl Connector {
         let options = ConnectOptions::new(name, "tombolo", Incarnation(client))
             .map_err(|error| NotMounted::new(Reason::from(&error)))?;
         let options = ConnectOptions { protocol, ..options };
-        Ok(Self { at, options, mode })
+        Ok(Self { at, options, link: link.clone() })
     }
 
     pub(super) fn link(&self) -> Result<Connected, NoLink> {
         self.link_as(self.options.client)
     }
 
-    /// Makes another link for that incarnation.
+    /// Makes another link for the client incarnation `client`.
     fn link_as(&self, client: Incarnation) -> Result<Connected, NoLink> {
         let options = ConnectOptions { client, ..self.options.clone() };
         match &self.at {
@@ -153,16 +162,17 @@ impl Connector {
         let connection = connect(socket, options)?;
         let label = format!("{}{}", socket.display(), self.options.export);
         let (line, control_socket) = connection
-            .start(&watcher, label, self.mode)
+            .start(&watcher, label, self.link.mode)
             .map_err(|error| NotMounted::new(Reason::from(&error)))?;
         Ok(Connected { line, keep: Box::new((control_socket, watcher)) })
     }
 
     fn link_over(&self, place: &MemoryLocation, options: &ConnectOptions) -> Result<Connected, NoLink> {
         let memory = SharedMemory::to_use(place).map_err(NotMounted::from)?;
+        let memory = memory.with_bell(self.link.bell.clone());
         let label = format!("{place}{}", self.options.export);
-        let (line, watcher) =
-            rendezvous::join(memory, options, label, self.mode).map_err(|error| not_joined(place, &error))?;
+        let joined = rendezvous::join(memory, options, label, self.link.mode);
+        let (line, watcher) = joined.map_err(|error| not_joined(place, &error))?;
         Ok(Connected { line, keep: Box::new(watcher) })
     }
 }
@@ -172,7 +182,7 @@ pub(super) struct NoLink {
     pub(super) failed: NotMounted,
     /// `true` if the server does not know the name; it may have other exports.
     pub(super) unknown_name: bool,
-    /// The server's refusal, if any.
+    /// Refusal that the server has sent; `None` if it sent none.
     refused: Option<Refused>,
 }
 

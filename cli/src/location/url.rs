@@ -14,7 +14,7 @@ use crate::suggestion::unknown;
 pub struct NfsUrl {
     /// Set if the server is reached through ssh.
     pub ssh: Option<Ssh>,
-    /// Host of the server.
+    /// Host of the server, or the one that ssh connects to.
     pub host: Host,
     pub port: Option<u16>,
     /// Path on the server, from its root: `/` and components. Only the server knows which of them name the
@@ -26,7 +26,7 @@ pub struct NfsUrl {
 /// Access through ssh(1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ssh {
-    /// User on the other host, if given.
+    /// User on the other host; by default ssh determines it.
     pub user: Option<String>,
 }
 
@@ -40,7 +40,8 @@ impl NfsUrl {
         Ok(Self { ssh: None, host, port: None, path, options: NfsOptions::default() })
     }
 
-    /// Returns `HOST:/PATH`, as mounts are listed.
+    /// Returns the source shown in the list of mounts: `HOST:/PATH`, or through ssh the URL without
+    /// options.
     pub fn mount_word(&self) -> String {
         match self.ssh {
             None => format!("{}:{}", self.host, String::from_utf8_lossy(&self.path)),

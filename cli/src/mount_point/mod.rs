@@ -1,4 +1,4 @@
-//! Mount points.
+//! Mount points: their validation, and the mounts that exist at them.
 
 mod mountinfo;
 
@@ -23,7 +23,8 @@ pub struct MountPoint {
 }
 
 impl MountPoint {
-    /// Checks that `path` is a directory with nothing mounted on it.
+    /// Checks that `path` is a directory with nothing mounted on it except an autofs mount, or is a mount
+    /// of ours with a dead server.
     pub fn checked(path: &Path) -> Result<Self, Failure> {
         let mounting = format!("mount at {}", path.display());
         let cannot = |error: &io::Error| Failure::cannot(&mounting, error);

@@ -42,7 +42,7 @@ impl MountTable {
     }
 }
 
-/// Returns the topmost mount at exactly this absolute path.
+/// Returns the topmost mount at exactly this absolute path in the present mount namespace, if there is one.
 pub fn mounted_at(point: &Path) -> io::Result<Option<MountEntry>> {
     MountTable::open()?.at(point)
 }

@@ -10,6 +10,20 @@ use tombolo_layer_basic::stats::Snapshot;
 use tombolo_layer_cache::{Counts as CacheCounts, LeaseState};
 use tombolo_layer_write_back::Status as WriteBackStatus;
 
+/// Copies fields of a layer's counters to the fields of the same names; others are given.
+macro_rules! copied {
+    ($from:ident: $($field:ident)+; $($other:ident: $value:expr),* $(,)?) => {
+        Self { $($field: $from.$field,)+ $($other: $value,)* }
+    };
+}
+
+/// Returns counters with the increase of these fields since `earlier`; others are current.
+macro_rules! increase {
+    ($now:ident, $earlier:ident: $($field:ident)+) => {
+        Self { $($field: $now.$field.saturating_sub($earlier.$field),)+ ..*$now }
+    };
+}
+
 /// Counters of one server since its start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
@@ -34,7 +48,7 @@ pub struct Counters {
 /// Progress of an export's changes, which are numbered from 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteBackState {
-    /// Latest change.
+    /// Number of the latest change.
     pub change: u64,
     /// Last change up to which the local disk, and the origin, have everything.
     pub on_disk: u64,
@@ -64,7 +78,7 @@ pub struct WriteBackState {
     /// `true` if the origin refused changes in the last attempt, rather than being unreachable or full.
     #[serde(default)]
     pub is_refused: bool,
-    /// Begun and ended attempts to send changes.
+    /// Numbers of begun and of ended attempts to send changes.
     #[serde(default)]
     pub attempts_begun: u64,
     #[serde(default)]
@@ -102,22 +116,12 @@ impl WriteBackState {
 
 impl From<WriteBackStatus> for WriteBackState {
     fn from(status: WriteBackStatus) -> Self {
-        Self {
-            change: status.change,
-            on_disk: status.on_disk,
-            at_origin: status.at_origin,
-            dirty_bytes: status.dirty_bytes,
+        copied! {
+            status: change on_disk at_origin dirty_bytes conflicts torn failure is_clean settled is_refused
+                attempts_begun attempts_ended;
             dirty_nodes: status.dirty_nodes as u64,
             oldest_ns: nanoseconds(status.oldest.unwrap_or_default()),
-            conflicts: status.conflicts,
-            torn: status.torn,
-            failure: status.failure,
-            is_clean: status.is_clean,
             refused: status.refused as u64,
-            settled: status.settled,
-            is_refused: status.is_refused,
-            attempts_begun: status.attempts_begun,
-            attempts_ended: status.attempts_ended,
         }
     }
 }
@@ -132,7 +136,7 @@ pub struct CacheCounters {
     pub hit_bytes: u64,
     /// File data read from the origin.
     pub fetched_bytes: u64,
-    /// Bytes of these saved by compression in transit.
+    /// Bytes that compression of the fetched data saved in transit.
     #[serde(default)]
     pub saved_bytes: u64,
     /// File data borrowed from other caches, and lent to them.
@@ -149,10 +153,10 @@ pub struct CacheCounters {
     /// File data copied from equal cached blocks, and not read from the origin.
     #[serde(default)]
     pub equal_bytes: u64,
-    /// Fetched small files that were not requested, and those of them read since.
+    /// Small files and listings fetched ahead of a request, and the part of them used since.
     pub guessed_bytes: u64,
     pub guess_used_bytes: u64,
-    /// Data fetched ahead according to a trace, and those of them read since.
+    /// Data fetched ahead according to a trace, and the part of them read since.
     #[serde(default)]
     pub traced_bytes: u64,
     #[serde(default)]
@@ -165,7 +169,8 @@ pub struct CacheCounters {
     pub lease: Option<Lease>,
 }
 
-/// State of a lease.
+/// State of a cache's lease of its tree. In all states but `Held` the cache revalidates as under
+/// close-to-open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lease {
@@ -188,23 +193,11 @@ impl From<LeaseState> for Lease {
 
 impl From<CacheCounts> for CacheCounters {
     fn from(counts: CacheCounts) -> Self {
-        Self {
-            hits: counts.hits,
-            misses: counts.misses,
-            served_bytes: counts.served_bytes,
-            hit_bytes: counts.hit_bytes,
-            fetched_bytes: counts.fetched_bytes,
-            saved_bytes: counts.saved_bytes,
-            borrowed_bytes: counts.borrowed_bytes,
-            lent_bytes: counts.lent_bytes,
-            refused_bytes: counts.refused_bytes,
-            zero_bytes: counts.zero_bytes,
-            equal_bytes: counts.equal_bytes,
+        copied! {
+            counts: hits misses served_bytes hit_bytes fetched_bytes saved_bytes borrowed_bytes lent_bytes
+                refused_bytes zero_bytes equal_bytes traced_bytes trace_used_bytes backed;
             guessed_bytes: counts.guessed_bytes + counts.listed_ahead_bytes,
             guess_used_bytes: counts.guess_used_bytes + counts.listing_used_bytes,
-            traced_bytes: counts.traced_bytes,
-            trace_used_bytes: counts.trace_used_bytes,
-            backed: counts.backed,
             lease: counts.lease.map(Lease::from),
         }
     }
@@ -212,25 +205,9 @@ impl From<CacheCounts> for CacheCounters {
 
 impl CacheCounters {
     fn since(&self, earlier: &Self) -> Self {
-        Self {
-            hits: self.hits.saturating_sub(earlier.hits),
-            misses: self.misses.saturating_sub(earlier.misses),
-            served_bytes: self.served_bytes.saturating_sub(earlier.served_bytes),
-            hit_bytes: self.hit_bytes.saturating_sub(earlier.hit_bytes),
-            fetched_bytes: self.fetched_bytes.saturating_sub(earlier.fetched_bytes),
-            saved_bytes: self.saved_bytes.saturating_sub(earlier.saved_bytes),
-            borrowed_bytes: self.borrowed_bytes.saturating_sub(earlier.borrowed_bytes),
-            lent_bytes: self.lent_bytes.saturating_sub(earlier.lent_bytes),
-            refused_bytes: self.refused_bytes.saturating_sub(earlier.refused_bytes),
-            zero_bytes: self.zero_bytes.saturating_sub(earlier.zero_bytes),
-            equal_bytes: self.equal_bytes.saturating_sub(earlier.equal_bytes),
-            guessed_bytes: self.guessed_bytes.saturating_sub(earlier.guessed_bytes),
-            guess_used_bytes: self.guess_used_bytes.saturating_sub(earlier.guess_used_bytes),
-            traced_bytes: self.traced_bytes.saturating_sub(earlier.traced_bytes),
-            trace_used_bytes: self.trace_used_bytes.saturating_sub(earlier.trace_used_bytes),
-            backed: self.backed.saturating_sub(earlier.backed),
-            lease: self.lease,
-        }
+        increase!(self, earlier: hits misses served_bytes hit_bytes fetched_bytes saved_bytes borrowed_bytes
+            lent_bytes refused_bytes zero_bytes equal_bytes guessed_bytes guess_used_bytes traced_bytes
+            trace_used_bytes backed)
     }
 }
 
@@ -239,7 +216,7 @@ pub struct NfsCounters {
     pub connections: u64,
     /// Connections accepted so far.
     pub connections_total: u64,
-    /// Refused callers.
+    /// Connections and datagrams refused: address not permitted, or too many connections.
     pub refused: u64,
     /// Connections closed because the peer did not read replies, sent nothing useful, sent too much, omitted
     /// required TLS, or was idle when others needed the slot.
@@ -251,33 +228,20 @@ pub struct NfsCounters {
 
 impl From<Counts> for NfsCounters {
     fn from(counts: Counts) -> Self {
-        Self {
-            connections: counts.connections,
-            connections_total: counts.connections_total,
-            refused: counts.refused,
+        copied! {
+            counts: connections connections_total refused calls received_bytes sent_bytes;
             cut_off: counts.closed_stuck
                 + counts.closed_silent
                 + counts.closed_for_others
                 + counts.closed_too_long
                 + counts.closed_insecure,
-            calls: counts.calls,
-            received_bytes: counts.received_bytes,
-            sent_bytes: counts.sent_bytes,
         }
     }
 }
 
 impl NfsCounters {
     fn since(&self, earlier: &Self) -> Self {
-        Self {
-            connections: self.connections,
-            connections_total: self.connections_total.saturating_sub(earlier.connections_total),
-            refused: self.refused.saturating_sub(earlier.refused),
-            cut_off: self.cut_off.saturating_sub(earlier.cut_off),
-            calls: self.calls.saturating_sub(earlier.calls),
-            received_bytes: self.received_bytes.saturating_sub(earlier.received_bytes),
-            sent_bytes: self.sent_bytes.saturating_sub(earlier.sent_bytes),
-        }
+        increase!(self, earlier: connections_total refused cut_off calls received_bytes sent_bytes)
     }
 }
 
@@ -289,7 +253,7 @@ pub struct NfsClientCounters {
     pub replies: u64,
     /// Replies that matched no call, or were malformed.
     pub odd_replies: u64,
-    /// Retransmitted calls.
+    /// Calls sent again, because no reply arrived in time or the connection was lost.
     pub retransmissions: u64,
     /// Connections that replaced a lost one.
     pub reconnects: u64,
@@ -310,28 +274,17 @@ pub struct NfsClientCounters {
     pub in_flight: u64,
     /// Smoothed round-trip time in nanoseconds; 0 before the first reply.
     pub round_trip_ns: u64,
-    /// Time since the server stopped responding, in nanoseconds; 0 while it responds.
+    /// Time since the server stopped responding, in nanoseconds, from five seconds on; 0 while it responds.
     #[serde(default)]
     pub unresponsive_ns: u64,
 }
 
 impl From<ClientCounts> for NfsClientCounters {
     fn from(counts: ClientCounts) -> Self {
-        Self {
-            calls: counts.calls,
-            replies: counts.replies,
+        copied! {
+            counts: calls replies retransmissions reconnects sent_bytes received_bytes landed_bytes
+                copied_bytes sends turns outstanding waiting in_flight;
             odd_replies: counts.unknown_replies + counts.garbage,
-            retransmissions: counts.retransmissions,
-            reconnects: counts.reconnects,
-            sent_bytes: counts.sent_bytes,
-            received_bytes: counts.received_bytes,
-            landed_bytes: counts.landed_bytes,
-            copied_bytes: counts.copied_bytes,
-            sends: counts.sends,
-            turns: counts.turns,
-            outstanding: counts.outstanding,
-            waiting: counts.waiting,
-            in_flight: counts.in_flight,
             round_trip_ns: nanoseconds(counts.round_trip),
             unresponsive_ns: nanoseconds(counts.unresponsive),
         }
@@ -346,20 +299,8 @@ impl NfsClientCounters {
     /// Returns the increase since `earlier`; gauges (outstanding, waiting, limit, round trip, silence) are
     /// current.
     fn since(&self, earlier: &Self) -> Self {
-        Self {
-            calls: self.calls.saturating_sub(earlier.calls),
-            replies: self.replies.saturating_sub(earlier.replies),
-            odd_replies: self.odd_replies.saturating_sub(earlier.odd_replies),
-            retransmissions: self.retransmissions.saturating_sub(earlier.retransmissions),
-            reconnects: self.reconnects.saturating_sub(earlier.reconnects),
-            sent_bytes: self.sent_bytes.saturating_sub(earlier.sent_bytes),
-            received_bytes: self.received_bytes.saturating_sub(earlier.received_bytes),
-            landed_bytes: self.landed_bytes.saturating_sub(earlier.landed_bytes),
-            copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
-            sends: self.sends.saturating_sub(earlier.sends),
-            turns: self.turns.saturating_sub(earlier.turns),
-            ..*self
-        }
+        increase!(self, earlier: calls replies odd_replies retransmissions reconnects sent_bytes
+            received_bytes landed_bytes copied_bytes sends turns)
     }
 
     /// Returns the mean number of replies per wake-up of the receiver.
@@ -371,32 +312,12 @@ impl NfsClientCounters {
 impl Counters {
     /// Returns the increase since `earlier`, an older state of the same counters.
     pub fn since(&self, earlier: &Self) -> Self {
-        let nothing = Snapshot::default();
-        let exports = self.exports.iter().map(|(name, now)| {
-            let before = earlier.exports.get(name).unwrap_or(&nothing);
-            (name.clone(), now.since(before))
-        });
-        let idle = NfsCounters::default();
-        let nfs = self
-            .nfs
-            .iter()
-            .map(|(address, now)| (address.clone(), now.since(earlier.nfs.get(address).unwrap_or(&idle))));
-        let idle = NfsClientCounters::default();
-        let clients = self
-            .nfs_clients
-            .iter()
-            .map(|(name, now)| (name.clone(), now.since(earlier.nfs_clients.get(name).unwrap_or(&idle))));
-        let idle = CacheCounters::default();
-        let caches = self
-            .caches
-            .iter()
-            .map(|(name, now)| (name.clone(), now.since(earlier.caches.get(name).unwrap_or(&idle))));
         Self {
             uptime_ns: self.uptime_ns.saturating_sub(earlier.uptime_ns),
-            exports: exports.collect(),
-            nfs: nfs.collect(),
-            nfs_clients: clients.collect(),
-            caches: caches.collect(),
+            exports: each(&self.exports, &earlier.exports, Snapshot::since),
+            nfs: each(&self.nfs, &earlier.nfs, NfsCounters::since),
+            nfs_clients: each(&self.nfs_clients, &earlier.nfs_clients, NfsClientCounters::since),
+            caches: each(&self.caches, &earlier.caches, CacheCounters::since),
             write_backs: self.write_backs.clone(),
         }
     }
@@ -405,4 +326,15 @@ impl Counters {
     pub fn seconds(&self) -> f64 {
         self.uptime_ns as f64 / 1e9
     }
+}
+
+/// Applies `since` to all values, with the earlier value of the same name, or zeroes if there was none.
+fn each<T: Default>(
+    now: &BTreeMap<String, T>,
+    earlier: &BTreeMap<String, T>,
+    since: fn(&T, &T) -> T,
+) -> BTreeMap<String, T> {
+    let zeroes = T::default();
+    let since = |(name, value)| (String::clone(name), since(value, earlier.get(name).unwrap_or(&zeroes)));
+    now.iter().map(since).collect()
 }

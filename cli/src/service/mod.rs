@@ -22,7 +22,7 @@ use tombolo_layer_basic::stats::{self, Counters as ExportCounters};
 use tombolo_layer_cache::CacheExport;
 use tombolo_layer_write_back::WriteBackExport;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::location::{NfsOption, NfsOptions};
 use crate::service::counters::{Counters, WriteBackState};
 use crate::service::status::Status;
@@ -37,7 +37,7 @@ pub struct Service {
     started: Instant,
 }
 
-/// Part of a server with its own lifetime.
+/// Status and counters of one session, present while the session runs.
 struct Part {
     session: String,
     status: Status,
@@ -47,12 +47,12 @@ struct Part {
 /// Session that a server has from its start.
 pub const DEFAULT_SESSION: &str = "default";
 
-/// All counters of a server.
+/// Sources of the counters of a session.
 #[derive(Default)]
 pub struct Counted {
-    /// Exports by name.
+    /// Operation counters of the exports, by name.
     pub exports: Vec<(String, Arc<ExportCounters>)>,
-    /// NFS ports.
+    /// Counters of the NFS ports.
     pub nfs: Vec<NfsCounts>,
     /// Clients of other servers, by export.
     pub clients: Vec<(String, Arc<NfsExport>)>,
@@ -62,7 +62,7 @@ pub struct Counted {
     pub write_backs: Vec<(String, Arc<WriteBackExport>)>,
 }
 
-/// Puts counters over an export.
+/// Wraps an export with counters of its operations; returns both.
 pub fn counted(export: Arc<dyn Export>) -> (Arc<dyn Export>, Arc<ExportCounters>) {
     let counters = ExportCounters::new();
     (Arc::new(stats::over(export, Arc::clone(&counters))), counters)
@@ -76,12 +76,12 @@ impl Service {
         Arc::new(service)
     }
 
-    /// Adds a session.
+    /// Adds a session, which status and counters include from now on.
     pub fn add(&self, session: &str, status: Status, counted: Counted) {
         lock(&self.parts).push(Part { session: session.into(), status, counted });
     }
 
-    /// Removes a session and releases its resources.
+    /// Removes a session from status and counters, and drops the references to its exports.
     pub fn remove(&self, session: &str) {
         let mut parts = lock(&self.parts);
         let (ended, left): (Vec<_>, Vec<_>) =
@@ -92,7 +92,7 @@ impl Service {
         drop(ended);
     }
 
-    /// Returns all counters.
+    /// Returns the present counters of all sessions.
     pub fn counters(&self) -> Counters {
         let uptime_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut counters = Counters { uptime_ns, ..Counters::default() };
@@ -118,7 +118,7 @@ impl Service {
         )
     }
 
-    /// Starts the same flush, and invalidates everything cached.
+    /// Starts a flush as `start_flush` does, and invalidates everything cached.
     fn invalidate(&self, session: Option<&str>) -> Value {
         let states = self.start_flush(session);
         let parts = lock(&self.parts);
@@ -148,10 +148,10 @@ impl Counted {
 pub fn control_socket(asked: Option<&Path>, name: impl FnOnce() -> String) -> Result<Listener, Failure> {
     let listening = "listen for `tombolo top`";
     match asked {
-        Some(path) => Listener::bind(path, OWNER_ONLY).map_err(|error| Failure::cannot(listening, &error)),
-        None => control::free_socket(&control::default_directory(), &name()).map_err(|error| {
-            Failure::cannot(listening, &error).remedy("choose a path with --control SOCKET")
-        }),
+        Some(path) => Listener::bind(path, OWNER_ONLY).or_cannot(listening),
+        None => control::free_socket(&control::default_directory(), &name())
+            .or_cannot(listening)
+            .map_err(|failure| failure.remedy("choose a path with --control SOCKET")),
     }
 }
 
@@ -194,7 +194,7 @@ impl Answers for Service {
     }
 }
 
-/// Parses the only option that can be changed.
+/// Parses `inflight=N|auto`, the only option of a mount or a server that can be changed while it runs.
 pub fn limit_of(options: &str) -> Result<InFlight, String> {
     let mut asked = NfsOptions::default();
     for setting in setting::list(options) {

@@ -14,7 +14,7 @@ use tombolo_host_service::metrics::Endpoint;
 use tombolo_layer_basic::stats::Operation;
 
 use crate::assembly::options::address::ListenAddress;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::service::Service;
 use crate::service::counters::{
     CacheCounters, Counters, Lease, NfsClientCounters, NfsCounters, WriteBackState,
@@ -24,8 +24,7 @@ use crate::service::counters::{
 pub fn listen(address: Option<&ListenAddress>) -> Result<Vec<TcpListener>, Failure> {
     let Some(address) = address else { return Ok(Vec::new()) };
     let bind = |address: SocketAddr| {
-        TcpListener::bind(address)
-            .map_err(|error| Failure::cannot(format_args!("serve metrics at {address}"), &error))
+        TcpListener::bind(address).or_cannot(format_args!("serve metrics at {address}"))
     };
     address.resolve()?.into_iter().map(bind).collect()
 }
@@ -35,8 +34,8 @@ pub fn listen(address: Option<&ListenAddress>) -> Result<Vec<TcpListener>, Failu
 pub fn serve(listeners: Vec<TcpListener>, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
     let start = |listener: TcpListener| {
         let service = Arc::clone(service);
-        let endpoint = Endpoint::start(listener, move || text(service.counters()))
-            .map_err(|error| Failure::cannot("serve metrics", &error))?;
+        let endpoint =
+            Endpoint::start(listener, move || text(service.counters())).or_cannot("serve metrics")?;
         if !endpoint.address().ip().is_loopback() {
             tracing::warn!(address = %endpoint.address(), "metrics are readable by anyone who can reach this address");
         }
@@ -110,7 +109,7 @@ const CLIENT_GAUGES: &[Family<NfsClientCounters>] = &[
         client.in_flight
     }),
     ("nfs_client_outstanding", "Unanswered calls", |client| client.outstanding),
-    ("nfs_client_waiting", "Reads and writes that wait for the limit", |client| client.waiting),
+    ("nfs_client_waiting", "Reads and writes that wait for the in-flight limit", |client| client.waiting),
     ("nfs_client_round_trip_nanoseconds", "Smoothed round-trip time", |client| client.round_trip_ns),
     ("nfs_client_unresponsive_nanoseconds", "Time since the server stopped responding", |client| {
         client.unresponsive_ns
@@ -119,7 +118,7 @@ const CLIENT_GAUGES: &[Family<NfsClientCounters>] = &[
 
 const CLIENT_COUNTERS: &[Family<NfsClientCounters>] = &[
     ("nfs_client_calls", "Calls made", |client| client.calls),
-    ("nfs_client_replies", "Replies to them", |client| client.replies),
+    ("nfs_client_replies", "Replies to calls", |client| client.replies),
     ("nfs_client_odd_replies", "Replies that matched no call, or were malformed", |client| {
         client.odd_replies
     }),
@@ -144,7 +143,9 @@ const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
     ("cache_served_bytes", "File data returned to readers", |cache| cache.served_bytes),
     ("cache_hit_bytes", "File data served from the cache", |cache| cache.hit_bytes),
     ("cache_fetched_bytes", "File data read from the origin", |cache| cache.fetched_bytes),
-    ("cache_saved_bytes", "Bytes of these saved by compression in transit", |cache| cache.saved_bytes),
+    ("cache_saved_bytes", "Bytes that compression of fetched data saved in transit", |cache| {
+        cache.saved_bytes
+    }),
     ("cache_borrowed_bytes", "File data borrowed from other caches", |cache| cache.borrowed_bytes),
     ("cache_lent_bytes", "File data lent to other caches", |cache| cache.lent_bytes),
     (
@@ -155,9 +156,13 @@ const CACHE_COUNTERS: &[Family<CacheCounters>] = &[
     ("cache_equal_bytes", "File data copied from equal cached blocks", |cache| cache.equal_bytes),
     ("cache_zero_bytes", "Zeroes known from a sidecar, not read from the origin", |cache| cache.zero_bytes),
     ("cache_guessed_bytes", "Small files and listings fetched ahead", |cache| cache.guessed_bytes),
-    ("cache_guess_used_bytes", "Bytes of these used since", |cache| cache.guess_used_bytes),
+    ("cache_guess_used_bytes", "Small files and listings fetched ahead and used since", |cache| {
+        cache.guess_used_bytes
+    }),
     ("cache_traced_bytes", "File data fetched ahead according to a trace", |cache| cache.traced_bytes),
-    ("cache_trace_used_bytes", "Bytes of these read since", |cache| cache.trace_used_bytes),
+    ("cache_trace_used_bytes", "File data fetched ahead according to a trace and read since", |cache| {
+        cache.trace_used_bytes
+    }),
     ("cache_backed", "Files passed to a kernel for passthrough reads", |cache| cache.backed),
 ];
 

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tombolo_host_service::control::{Client, PROTOCOL};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -14,7 +14,7 @@ pub struct Status {
     pub version: String,
     pub pid: u32,
     pub exports: Vec<ExportStatus>,
-    /// Endpoints.
+    /// Endpoints of all exports, called `ways` in the protocol.
     #[serde(rename = "ways")]
     pub endpoints: Vec<EndpointStatus>,
 }
@@ -22,7 +22,7 @@ pub struct Status {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExportStatus {
     pub name: String,
-    /// Origin of the export's files.
+    /// Source of the export's files: a location, or `disk:` and the source of a disk.
     pub source: String,
     pub read_only: bool,
 }
@@ -39,16 +39,22 @@ pub struct EndpointStatus {
 }
 
 impl Status {
-    /// Returns the status of this process.
+    /// Returns the status of this process, with its version and process id.
     pub fn of_this_process(exports: Vec<ExportStatus>, endpoints: Vec<EndpointStatus>) -> Self {
         let version = env!("CARGO_PKG_VERSION").into();
         Self { protocol: PROTOCOL, version, pid: std::process::id(), exports, endpoints }
     }
 }
 
+impl EndpointStatus {
+    pub fn new(kind: &str, at: &impl ToString, export: &impl ToString) -> Self {
+        Self { kind: kind.into(), at: at.to_string(), export: export.to_string() }
+    }
+}
+
 /// Sends a request to the server at `socket`, and decodes the reply.
 pub fn ask<T: DeserializeOwned>(client: &mut Client, socket: &Path, request: &str) -> Result<T, Failure> {
     let asking = format!("query the server at {} for its {request}", socket.display());
-    let answer = client.ask(request).map_err(|error| Failure::cannot(&asking, &error))?;
-    serde_json::from_value(answer).map_err(|error| Failure::cannot(&asking, &error))
+    let answer = client.ask(request).or_cannot(&asking)?;
+    serde_json::from_value(answer).or_cannot(&asking)
 }

@@ -54,7 +54,7 @@ impl Mapper {
 
 /// Checks that each store is visible at the next access.
 fn stores_are_seen(scratch: &MountPlace) {
-    let (ours, theirs) = (scratch.mnt().join("a.db"), scratch.0.path("tree/a.db"));
+    let (ours, theirs) = (scratch.mnt().join("a.db"), scratch.path("tree/a.db"));
     let mut mapper = Mapper::of(&theirs);
     ours.metadata().expect("there");
     for letter in ('a'..='z').chain('A'..='Z') {
@@ -84,7 +84,7 @@ fn other_files_are_believed(scratch: &MountPlace) {
 #[test]
 fn push_mount_never_caches_ask_files() {
     let Some(scratch) = MountPlace::new() else { return };
-    fs::write(scratch.0.path("tree/a.db"), [b'.'; 8192]).expect("written");
+    fs::write(scratch.path("tree/a.db"), [b'.'; 8192]).expect("written");
     scratch.mount("coherence=push,ask=none,ask=*.db");
     stores_are_seen(&scratch);
     other_files_are_believed(&scratch);
@@ -94,10 +94,10 @@ fn push_mount_never_caches_ask_files() {
 #[test]
 fn shm_mount_never_caches_ask_files_of_server() {
     let Some(scratch) = MountPlace::new() else { return };
-    fs::write(scratch.0.path("tree/a.db"), [b'.'; 8192]).expect("written");
-    let server = scratch.0.serve_shm(&["--host-watch", "--ask", "*.db,export=/tree"]);
-    let mount = scratch.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
-    assert!(mount.said.contains(" coherence=push\n"), "{}", mount.said);
+    fs::write(scratch.path("tree/a.db"), [b'.'; 8192]).expect("written");
+    let server = scratch.serve_shm("--host-watch --ask *.db,export=/tree");
+    let mount = scratch.serve_until("mount -f shm:link.sock/tree mnt", "ready fuse");
+    mount.says(&[" coherence=push\n"]);
     stores_are_seen(&scratch);
     other_files_are_believed(&scratch);
     mount.stop();

@@ -15,26 +15,24 @@ fn clone_finds_image_by_needs_locally_and_remotely() {
     fs::write(scratch.path("tree/catalogue.toml"), IMAGES).expect("write");
     let (server, url) = scratch.serve_nfs();
     for dir in ["tree", &url] {
-        let list = scratch.run(&["image", "list", dir]);
-        list.succeeded();
+        let list = scratch.run(format!("image list {dir}")).succeeded();
         let lines: Vec<_> =
             list.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
         assert_eq!(lines[1], ["large", "debian", "1.0G", "-", "-", "app=gcc,make"]);
         assert_eq!(lines[2], ["small", "debian", "512M", "2.0G", "2", "app=gcc"]);
         // The files are missing; the failure names the image chosen.
         for (needs, name) in [("os=debian,app=gcc", "small"), ("mem=600M", "large")] {
-            let cloned = scratch.run(&["clone", dir, "x", "--needs", needs]);
+            let cloned = scratch.run(format!("clone {dir} x --needs {needs}"));
             assert_eq!(cloned.code, Some(1));
             assert!(cloned.err.contains(&format!("/{name}")), "{}", cloned.err);
         }
-        scratch.run(&["clone", dir, "x", "--needs", "app=make,mem=2G"]).failed(
+        scratch.run(format!("clone {dir} x --needs app=make,mem=2G")).failed(
             1,
             &["available: large, small", "nearest is large, without mem=2G (it has 1.0G)", "image list"],
         );
     }
-    let list = scratch.run(&["image", "list", "--json", &url]);
-    list.succeeded();
-    let told: serde_json::Value = serde_json::from_str(&list.out).expect("JSON");
+    let list = scratch.run(format!("image list --json {url}")).succeeded();
+    let told = list.json();
     assert_eq!(told[1]["name"], "small");
     assert_eq!(
         (&told[1]["properties"]["mem"], &told[1]["properties"]["cpus"]),

@@ -23,7 +23,7 @@ fn bad_words_get_one_line() {
         ("doctor -q -v", USAGE, &["cannot be used with"]),
         ("umount", USAGE, &["<MOUNTPOINT>"]),
     ]);
-    let mut odd_log = scratch.tombolo(&["doctor"]);
+    let mut odd_log = scratch.tombolo("doctor");
     odd_log.env("TOMBOLO_LOG", "a=b=c");
     Ran::new(odd_log).failed(USAGE, &["TOMBOLO_LOG", "a=b=c"]);
 }
@@ -148,13 +148,11 @@ fn top_reports_absent_servers() {
 #[test]
 fn mount_helper_has_the_exit_codes_of_mount() {
     let scratch = Scratch::new();
-    let helper = scratch.mount_helper();
-    let run = |words: &[&str]| Ran::new(scratch.program(&helper, words));
-    run(&["dir:tree", "mnt", "-o", "rw,frob"]).failed(1, &["unknown mount option \"frob\""]);
-    run(&["dir:nothere", "mnt", "-o", "rw"]).failed(32, &["No such file"]);
-    run(&["dir:tree", "mnt", "-f", "-n", "-o", "rw,noatime,x-systemd.automount", "-t", "tombolo"])
-        .succeeded();
-    run(&["dir:tree", "mnt", "-f", "-s", "-q"]).failed(1, &["'-q'", "see `mount.tombolo --help`"]);
+    scratch.run_mount_helper("dir:tree mnt -o rw,frob").failed(1, &["unknown mount option \"frob\""]);
+    scratch.run_mount_helper("dir:nothere mnt -o rw").failed(32, &["No such file"]);
+    let fake = "dir:tree mnt -f -n -o rw,noatime,x-systemd.automount -t tombolo";
+    scratch.run_mount_helper(fake).succeeded();
+    scratch.run_mount_helper("dir:tree mnt -f -s -q").failed(1, &["'-q'", "see `mount.tombolo --help`"]);
 }
 
 #[test]
@@ -162,9 +160,7 @@ fn help_is_readable_everywhere() {
     let scratch = Scratch::new();
     let commands = ["", "serve", "mount", "umount", "top", "doctor", "completions", "man"];
     for command in commands {
-        let words: Vec<_> = [command, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
-        let help = scratch.run(&words);
-        help.succeeded();
+        let help = scratch.run(format!("{command} --help")).succeeded();
         assert!(help.out.contains("Usage: tombolo"), "{command}: {}", help.out);
         let wide = help.out.lines().find(|line| line.chars().count() > 100);
         assert_eq!(wide, None, "too wide for a terminal in the help of {command:?}");
@@ -177,15 +173,14 @@ fn help_is_readable_everywhere() {
             }
         }
     }
-    let version = scratch.run(&["--version"]);
-    version.succeeded();
+    let version = scratch.run("--version").succeeded();
     assert_eq!(version.out, format!("tombolo {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
 fn manuals_and_completions_are_whole() {
     let scratch = Scratch::new();
-    scratch.run(&["man", "pages"]).succeeded();
+    scratch.run("man pages").succeeded();
     let serve = fs::read_to_string(scratch.path("pages/tombolo-serve.1")).expect("a page");
     assert!(serve.contains("virtiofs"), "{serve}");
     assert!(scratch.path("pages/tombolo.1").exists() && scratch.path("pages/mount.tombolo.8").exists());
@@ -211,10 +206,9 @@ fn manuals_and_completions_are_whole() {
         }
         assert!(!text.contains("EXTRA"), "{name}: a section without a meaning");
     }
-    assert!(scratch.run(&["man"]).out.starts_with(".ie"), "a page for man(1)");
+    assert!(scratch.run("man").out.starts_with(".ie"), "a page for man(1)");
     for shell in ["bash", "zsh", "fish"] {
-        let script = scratch.run(&["completions", shell]);
-        script.succeeded();
+        let script = scratch.run(format!("completions {shell}")).succeeded();
         assert!(script.out.contains("umount") && script.out.contains("virtiofs"), "{shell}");
         assert!(script.out.contains("version"), "{shell}");
         for private in ["supervisor", "background-log"] {
@@ -226,16 +220,14 @@ fn manuals_and_completions_are_whole() {
 #[test]
 fn doctor_speaks_to_people_and_programs() {
     let scratch = Scratch::new();
-    let told = scratch.run(&["doctor"]);
-    told.succeeded();
+    let told = scratch.run("doctor").succeeded();
     for ability in
         ["kernel", "FUSE", "file handles", "KVM", "QEMU", "UML", "user namespaces", "fanotify", "wake-ups"]
     {
         assert!(told.out.lines().any(|line| line.contains(ability)), "{ability} is not in\n{}", told.out);
     }
-    let json = scratch.run(&["doctor", "--json"]);
-    json.succeeded();
-    let value: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    let json = scratch.run("doctor --json").succeeded();
+    let value = json.json();
     let findings = value["findings"].as_array().expect("a list");
     assert!(findings.iter().all(|finding| {
         let level = finding["level"].as_str().unwrap_or_default();

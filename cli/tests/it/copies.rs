@@ -27,7 +27,7 @@ fn cp_resume_continues_into_new_target() {
     fs::write(scratch.path("src/small"), "x").expect("write");
     fs::write(scratch.path("src/sub/large"), vec![7; 150 << 20]).expect("write");
     let backup = format!("{url}/backup");
-    let words = ["cp", "-r", "-p", "src", &backup];
+    let words = format!("cp -r -p src {backup}");
     let mut child = scratch.tombolo(&words).stdout(Stdio::null()).spawn().expect("start");
     let part = scratch.path("tree/backup/sub/.large.tombolo-part");
     until("some of it has arrived", || part.exists());
@@ -36,18 +36,18 @@ fn cp_resume_continues_into_new_target() {
     child.wait().expect("wait");
     server.signal("CONT");
     assert!(!scratch.path("tree/backup/sub/large").exists(), "it was over before it was killed");
-    scratch.run(&[&words[..], &["--resume"]].concat()).succeeded();
+    scratch.run(format!("{words} --resume")).succeeded();
     assert_eq!(names(&scratch.path("tree/backup")), ["small", "sub"]);
     assert_eq!(names(&scratch.path("tree/backup/sub")), ["large"]);
     assert_eq!(fs::metadata(scratch.path("tree/backup/sub/large")).expect("stat").len(), 150 << 20);
     let time = |path: &str| fs::metadata(scratch.path(path)).expect("stat").mtime();
     assert_eq!(time("tree/backup"), time("src"));
     // The copy is now an ordinary directory: another copy goes into it.
-    scratch.run(&["cp", "-r", "--resume", "src", &backup]).succeeded();
+    scratch.run(format!("cp -r --resume src {backup}")).succeeded();
     assert_eq!(names(&scratch.path("tree/backup/src")), ["small", "sub"]);
     // Likewise on this host, with the target given as the copy's name.
     fs::create_dir(scratch.path("other")).expect("mkdir");
-    scratch.run(&["cp", "-r", "-T", "src", "other"]).succeeded();
+    scratch.run("cp -r -T src other").succeeded();
     assert_eq!(names(&scratch.path("other")), ["small", "sub"]);
 }
 
@@ -56,36 +56,36 @@ fn cp_writes_into_pipes_devices_and_descriptors() {
     let scratch = Scratch::new();
     fs::write(scratch.path("source"), "contents\n").expect("write");
     // Standard output, a pipe.
-    let ran = scratch.run(&["cp", "source", "/dev/stdout"]);
+    let ran = scratch.run("cp source /dev/stdout");
     assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(0), "contents\n", ""));
     // A named pipe.
     let made = Command::new("mkfifo").arg(scratch.path("fifo")).status().expect("mkfifo(1)");
     assert!(made.success());
     let fifo = scratch.path("fifo");
     let reader = std::thread::spawn(move || fs::read_to_string(fifo).expect("read"));
-    scratch.run(&["cp", "source", "fifo"]).succeeded();
+    scratch.run("cp source fifo").succeeded();
     assert_eq!(reader.join().expect("a reader"), "contents\n");
     assert!(fs::symlink_metadata(scratch.path("fifo")).expect("stat").file_type().is_fifo());
     // A device: one of our own, since overwriting the host's would be noticed.
     let device = Command::new("mknod").arg(scratch.path("null")).args(["c", "1", "3"]).status();
     assert!(device.expect("mknod(1)").success());
-    scratch.run(&["cp", "source", "null"]).succeeded();
+    scratch.run("cp source null").succeeded();
     assert!(fs::symlink_metadata(scratch.path("null")).expect("stat").file_type().is_char_device());
-    scratch.run(&["cp", "source", "plain", "null"]).failed(1, &["null", "not a directory"]);
-    scratch.run(&["cp", "-r", "tree", "null"]).failed(1, &["tree", "not a file"]);
+    scratch.run("cp source plain null").failed(1, &["null", "not a directory"]);
+    scratch.run("cp -r tree null").failed(1, &["tree", "not a file"]);
     // Within a tree they are not replaced either; other files are copied.
     fs::create_dir(scratch.path("from")).expect("mkdir");
     for name in ["fifo", "beside"] {
         fs::write(scratch.path("from").join(name), "x").expect("write");
     }
     fs::rename(scratch.path("fifo"), scratch.path("tree/fifo")).expect("rename");
-    let ran = scratch.run(&["cp", "-r", "from/.", "tree"]);
+    let ran = scratch.run("cp -r from/. tree");
     assert!(ran.err.contains("fifo is a pipe, socket or device; remove it first"), "{ran:?}");
     assert_eq!(ran.code, Some(1));
     assert!(fs::symlink_metadata(scratch.path("tree/fifo")).expect("stat").file_type().is_fifo());
     assert!(scratch.path("tree/beside").exists());
     let (_server, url) = scratch.serve_nfs();
-    let ran = scratch.run(&["cp", "source", &format!("{url}/fifo")]);
+    let ran = scratch.run(format!("cp source {url}/fifo"));
     assert!(ran.code == Some(1) && ran.err.contains("is a pipe, socket or device"), "{ran:?}");
 }
 
@@ -100,20 +100,20 @@ fn cp_follows_a_link_as_target() {
         fs::write(scratch.path("tree/dir/file"), "old").expect("write");
         let _ = fs::remove_file(scratch.path("tree/link"));
         symlink("dir/../dir/file", scratch.path("tree/link")).expect("symlink");
-        scratch.run(&["cp", "source", &format!("{dir}/link")]).succeeded();
+        scratch.run(format!("cp source {dir}/link")).succeeded();
         assert_eq!(fs::read(scratch.path("tree/dir/file")).expect("read"), b"new", "{dir}");
         assert!(fs::symlink_metadata(scratch.path("tree/link")).expect("stat").is_symlink(), "{dir}");
         // A dangling link is neither written through, as with cp(1), nor replaced.
         let _ = fs::remove_file(scratch.path("tree/dangling"));
         symlink("nothing", scratch.path("tree/dangling")).expect("symlink");
-        let ran = scratch.run(&["cp", "source", &format!("{dir}/dangling")]);
+        let ran = scratch.run(format!("cp source {dir}/dangling"));
         ran.failed(1, &["a dangling symbolic link", "remove it first"]);
         assert!(!scratch.path("tree/nothing").exists());
         // A copied link replaces a link.
         let _ = fs::remove_file(scratch.path("tree/copied"));
         symlink("dir/file", scratch.path("tree/copied")).expect("symlink");
         symlink("elsewhere", scratch.path("new-link")).expect("symlink");
-        scratch.run(&["cp", "-a", "new-link", &format!("{dir}/copied")]).succeeded();
+        scratch.run(format!("cp -a new-link {dir}/copied")).succeeded();
         assert_eq!(fs::read_link(scratch.path("tree/copied")).expect("a link"), Path::new("elsewhere"));
         assert_eq!(fs::read(scratch.path("tree/dir/file")).expect("read"), b"new", "{dir}");
         fs::remove_file(scratch.path("new-link")).expect("remove");
@@ -122,7 +122,7 @@ fn cp_follows_a_link_as_target() {
     fs::create_dir_all(scratch.path("from/dir")).expect("mkdir");
     fs::write(scratch.path("from/dir/out"), "safe").expect("write");
     symlink(scratch.path("source"), scratch.path("tree/dir/out")).expect("symlink");
-    scratch.run(&["cp", "-r", "from/dir", "tree"]).succeeded();
+    scratch.run("cp -r from/dir tree").succeeded();
     assert_eq!(fs::read(scratch.path("source")).expect("read"), b"new");
     assert!(fs::symlink_metadata(scratch.path("tree/dir/out")).expect("stat").is_file());
 }
@@ -134,8 +134,7 @@ fn each_thing_is_named_when_asked_for() {
     fs::write(scratch.path("from/file"), "x").expect("write");
     symlink("file", scratch.path("from/link")).expect("symlink");
     fs::set_permissions(scratch.path("from/file"), PermissionsExt::from_mode(0o640)).expect("chmod");
-    let ran = scratch.run(&["cp", "-a", "-v", "from", "to"]);
-    ran.succeeded();
+    let ran = scratch.run("cp -a -v from to").succeeded();
     let mut lines: Vec<_> = ran.out.lines().collect();
     assert!(lines.pop().is_some_and(|line| line.starts_with("copied 1 file, 1 directory, ")), "{}", ran.out);
     lines.sort_unstable();
@@ -210,7 +209,7 @@ fn second_signal_ends_copy_from_silent_server() {
     let scratch = Scratch::new();
     let (server, url) = scratch.serve_nfs();
     fs::write(scratch.path("tree/large"), vec![1; 150 << 20]).expect("write");
-    let mut command = scratch.tombolo(&["cp", &format!("{url}/large"), "copy"]);
+    let mut command = scratch.tombolo(format!("cp {url}/large copy"));
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
     let said = Said::by(child.stderr.take().expect("a pipe"));
     until("some of it has arrived", || scratch.path(".copy.tombolo-part").exists());

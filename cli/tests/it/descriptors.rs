@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{MountPlace, Ran, Scratch, until};
+use crate::common::{MountPlace, Ran, Scratch, until, words};
 use tombolo_sys::process;
 
 const LIMIT: usize = 2048;
@@ -21,14 +21,14 @@ struct Mounted<'a>(&'a Scratch, PathBuf);
 impl<'a> Mounted<'a> {
     fn new(scratch: &'a Scratch, source: &str, name: &str) -> Self {
         fs::create_dir(scratch.path(name)).expect("mkdir");
-        scratch.run(&["mount", source, name]).succeeded();
+        scratch.run(format!("mount {source} {name}")).succeeded();
         Self(scratch, scratch.path(name))
     }
 }
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        self.0.run(&["umount", self.1.to_str().expect("a path in UTF-8")]);
+        self.0.run(format!("umount {}", self.1.to_str().expect("a path in UTF-8")));
     }
 }
 
@@ -69,9 +69,8 @@ fn descriptor_exhaustion_does_not_affect_other_clients() {
 
     let limit = format!("--nofile={LIMIT}:{LIMIT}");
     let program = env!("CARGO_BIN_EXE_tombolo");
-    let words = [limit.as_str(), program, "serve", "tree", "--fuse", "mnt", "--shm", "link", "--nfs", "0"];
-    let more = ["--squash", "none", "--virtiofs", "guest", "--state", "kept"];
-    let command = scratch.program(Path::new("prlimit"), &[&words[..], &more].concat());
+    let line = format!("{limit} {program} serve tree --fuse mnt --shm link --nfs 0 --squash none");
+    let command = scratch.program("prlimit", &words(&format!("{line} --virtiofs guest --state kept")));
     let server = scratch.started(command, "ready control");
     let nfs = format!("nfs://{}/tree", server.nfs_address());
     let other = Mounted::new(scratch, "shm:link/tree", "other");
@@ -93,12 +92,11 @@ fn descriptor_exhaustion_does_not_affect_other_clients() {
     let newcomer = Mounted::new(scratch, "shm:link/tree", "newcomer");
     drop(open_some(&newcomer.1.join("file"), 30));
     assert!(is_let_in(&scratch.path("guest")), "a new guest waits");
-    scratch.run(&["cp", "-q", "-r", "many", &format!("{nfs}/many")]).succeeded();
-    scratch.run(&["cp", "-q", "-r", &format!("{nfs}/many"), "back"]).succeeded();
+    scratch.run(format!("cp -q -r many {nfs}/many")).succeeded();
+    scratch.run(format!("cp -q -r {nfs}/many back")).succeeded();
     assert_eq!(fs::read_dir(scratch.path("back")).expect("list").count(), 200);
-    let top = scratch.run(&["top", "--once"]);
-    top.succeeded();
-    assert!(top.out.contains("/tree by virtiofs"), "{}", top.out);
+    let top = scratch.run("top --once").succeeded();
+    top.says(&["/tree by virtiofs"]);
     assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", begun.elapsed());
 
     // Released descriptors can be used again.
@@ -111,11 +109,9 @@ fn descriptor_exhaustion_does_not_affect_other_clients() {
 
 fn serve_many(scratch: &Scratch, limit: usize, exports: usize) -> Command {
     let limit = format!("--nofile={limit}:{limit}");
-    let exports: Vec<_> = (0..exports).map(|number| format!("tree=/{number}")).collect();
-    let mut words = vec![limit.as_str(), env!("CARGO_BIN_EXE_tombolo"), "serve"];
-    words.extend(exports.iter().map(String::as_str));
-    words.extend(["--nfs", "0", "--state", "kept"]);
-    scratch.program(Path::new("prlimit"), &words)
+    let exports: String = (0..exports).map(|number| format!("tree=/{number} ")).collect();
+    let line = format!("{limit} {} serve {exports} --nfs 0 --state kept", env!("CARGO_BIN_EXE_tombolo"));
+    scratch.program("prlimit", &words(&line))
 }
 
 /// Calls the NULL procedure (RFC 5531 §9; RFC 1813 §3.3.0).

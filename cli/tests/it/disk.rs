@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings};
 
-use crate::common::{Scratch, Server, signal};
+use crate::common::{Scratch, Server, signal, words};
 
 pub const DISK_BYTES: u64 = 1 << 20;
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -51,10 +51,9 @@ pub const FLUSH: u32 = 4;
 fn disk_is_served_counted_resized_and_cleaned_up() {
     let scratch = with_image();
     let before = scratch.listing();
-    let words = ["disk", "vm.img", "--vhost-user", "vm.sock", "--queues", "2", "--serial", "root"];
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve("disk vm.img --vhost-user vm.sock --queues 2 --serial root");
     let socket = scratch.text("vm.sock");
-    for part in [
+    server.says(&[
         format!("ready vhost-user-blk {socket} disk=vm.img size={DISK_BYTES}\n"),
         "-object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem".to_owned(),
         format!(
@@ -62,32 +61,25 @@ fn disk_is_served_counted_resized_and_cleaned_up() {
         ),
         "/dev/disk/by-id/virtio-root".to_owned(),
         format!("ready control {}\n", scratch.text("run/tombolo/vm.img.sock")),
-    ] {
-        assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
-    }
+    ]);
 
     let (mut driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, OUT, 7, &[5; 512]).1, 0);
     assert_eq!(ask(&mut queue, IN, 7, &[0; 512]), (vec![5; 512], 0));
     assert_eq!(fs::read(scratch.path("vm.img")).expect("read")[7 * 512..][..512], [5; 512]);
-    let top = scratch.run(&["top", "--once", "--json"]);
-    top.succeeded();
-    for part in ["vm.img", "\"read\"", "\"write\""] {
-        assert!(top.out.contains(part), "{part} is not in {}", top.out);
-    }
+    let top = scratch.run("top --once --json").succeeded();
+    top.says(&["vm.img", "\"read\"", "\"write\""]);
 
     let mut way_back = driver.front.open_way_back().expect("a way back");
     way_back.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     driver.config(0, 8).expect("the size");
-    scratch.run(&["disk", "resize", "vm.img", "2M"]).succeeded();
+    scratch.run("disk resize vm.img 2M").succeeded();
     way_back.read_exact(&mut [0; 12]).expect("the guest is told");
     assert_eq!(driver.config(0, 8).expect("the size"), (2u64 << 20 >> 9).to_le_bytes());
     assert_eq!(fs::metadata(scratch.path("vm.img")).expect("stat").len(), 2 << 20);
     assert_eq!(ask(&mut queue, IN, 4095, &[1; 512]), (vec![0; 512], 0));
-    scratch
-        .run(&["disk", "resize", "vm.img", "1000", "--shrink"])
-        .failed(1, &["cannot resize vm.img", "invalid argument"]);
-    scratch.run(&["disk", "resize", "plain", "2M"]).failed(1, &["no server"]);
+    scratch.run("disk resize vm.img 1000 --shrink").failed(1, &["cannot resize vm.img", "invalid argument"]);
+    scratch.run("disk resize plain 2M").failed(1, &["no server"]);
 
     server.stop();
     assert_eq!(scratch.listing(), before);
@@ -97,9 +89,9 @@ fn disk_is_served_counted_resized_and_cleaned_up() {
 fn a_disk_becomes_smaller_only_when_that_is_said() {
     let scratch = with_image();
     let len = || fs::metadata(scratch.path("vm.img")).expect("stat").len();
-    let resize = |words: &[&str]| scratch.run(&[&["disk", "resize", "vm.img"], words].concat());
-    let server = scratch.serve(&["disk", "vm.img", "--nbd", "./vm.nbd"], "ready control");
-    resize(&["512K"]).failed(1, &["1048576 bytes", "would be lost", "--shrink"]);
+    let resize = |words: &str| scratch.run(format!("disk resize vm.img {words}"));
+    let server = scratch.serve("disk vm.img --nbd ./vm.nbd");
+    resize("512K").failed(1, &["1048576 bytes", "would be lost", "--shrink"]);
     assert_eq!(len(), DISK_BYTES);
     // The image has grown since it was opened; its current length counts.
     fs::File::options()
@@ -107,27 +99,26 @@ fn a_disk_becomes_smaller_only_when_that_is_said() {
         .open(scratch.path("vm.img"))
         .and_then(|it| it.set_len(4 << 20))
         .expect("longer");
-    resize(&["2M"]).failed(1, &["4194304 bytes", "--shrink"]);
+    resize("2M").failed(1, &["4194304 bytes", "--shrink"]);
     assert_eq!(len(), 4 << 20);
     for (words, said) in [
-        (&["2M", "--shrink"][..], "vm.img: 2.0 MiB (2097152 bytes), shrunk from 4.0 MiB: data beyond"),
-        (&["3M"], "vm.img: 3.0 MiB (3145728 bytes), grown from 2.0 MiB\n"),
-        (&["3M"], "vm.img: 3.0 MiB (3145728 bytes), unchanged\n"),
-        (&[], "vm.img: 3.0 MiB (3145728 bytes), unchanged\n"),
+        ("2M --shrink", "vm.img: 2.0 MiB (2097152 bytes), shrunk from 4.0 MiB: data beyond"),
+        ("3M", "vm.img: 3.0 MiB (3145728 bytes), grown from 2.0 MiB\n"),
+        ("3M", "vm.img: 3.0 MiB (3145728 bytes), unchanged\n"),
+        ("", "vm.img: 3.0 MiB (3145728 bytes), unchanged\n"),
     ] {
-        let ran = resize(words);
-        ran.succeeded();
+        let ran = resize(words).succeeded();
         assert!(ran.out.starts_with(said), "{words:?}: {}", ran.out);
     }
     assert_eq!(len(), 3 << 20);
-    resize(&["--shrink"]).failed(2, &["SIZE"]);
+    resize("--shrink").failed(2, &["SIZE"]);
     server.stop();
 }
 
 #[test]
 fn second_guest_waits_for_disconnect_or_migration() {
     let scratch = with_image();
-    let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");
+    let server = scratch.serve("disk vm.img --vhost-user vm.sock");
     let (mut first, mut queue) = guest(&scratch);
     let (mut second, mut waiting) = guest(&scratch);
     assert_eq!(second.config(0, 8).expect("the size"), (DISK_BYTES >> 9).to_le_bytes());
@@ -178,7 +169,7 @@ pub fn eventually<T>(mut found: impl FnMut() -> Option<T>) -> T {
 fn kept_guest_survives_kill_of_disk_server() {
     let scratch = with_image();
     let before = scratch.listing();
-    let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
+    let server = scratch.serve("disk vm.img --keep --vhost-user vm.sock");
     assert!(server.said.contains(&format!("ready vhost-user-blk {} disk=vm.img", scratch.text("vm.sock"))));
     let (_driver, mut queue) = guest(&scratch);
     let mut victims = Vec::new();
@@ -191,9 +182,8 @@ fn kept_guest_survives_kill_of_disk_server() {
     for round in 0..3 {
         assert_eq!(ask(&mut queue, IN, round, &[0; 512]), (vec![round as u8 + 1; 512], 0));
     }
-    let top = scratch.run(&["top", "--once", "--json"]);
-    top.succeeded();
-    assert!(top.out.contains("vm.img"), "{}", top.out);
+    let top = scratch.run("top --once --json").succeeded();
+    top.says(&["vm.img"]);
 
     // All processes at once, as by a service manager.
     let last = eventually(|| child_of(server.pid()).filter(|pid| !victims.contains(pid)));
@@ -205,7 +195,7 @@ fn kept_guest_survives_kill_of_disk_server() {
 #[test]
 fn second_kept_guest_waits_even_across_server_kill() {
     let scratch = with_image();
-    let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
+    let server = scratch.serve("disk vm.img --keep --vhost-user vm.sock");
     let (first, mut queue) = guest(&scratch);
     thread::scope(|scope| {
         let second = scope.spawn(|| ask(&mut guest(&scratch).1, IN, 0, &[0; 512]));
@@ -222,38 +212,35 @@ fn second_kept_guest_waits_even_across_server_kill() {
 #[test]
 fn upgrade_replaces_server_or_keeps_it_running() {
     let scratch = with_image();
-    let server = scratch.serve(&["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"], "ready control");
+    let server = scratch.serve("disk vm.img --keep --vhost-user vm.sock");
     let (_driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, OUT, 1, &[1; 512]).1, 0);
     let before = eventually(|| child_of(server.pid()));
 
     // A program that cannot start changes nothing.
-    scratch
-        .run(&["upgrade", "vm.img", "--to", "/bin/true"])
-        .failed(1, &["upgrade vm.img", "the old server continues"]);
+    scratch.run("upgrade vm.img --to /bin/true").failed(1, &["upgrade vm.img", "the old server continues"]);
     eventually(|| child_of(server.pid()).filter(|pid| *pid == before));
-    scratch.run(&["upgrade", "other.img"]).failed(1, &["no keeper", "--keep"]);
+    scratch.run("upgrade other.img").failed(1, &["no keeper", "--keep"]);
 
-    // A program that fails after its start is followed by the old one. Other processes write both files: a
-    // descriptor of ours open for writing could be inherited by another test's child and make execution fail.
-    let broken = format!(
-        "printf '#!/bin/sh\\necho waiting\\nread -r line\\nexit 1\\n' >{0} && chmod +x {0}",
-        scratch.text("broken")
-    );
-    run("sh", &["-c", &broken]);
-    scratch.run(&["upgrade", "vm.img", "--to", "broken"]).failed(1, &["was started again"]);
-    assert_eq!(ask(&mut queue, IN, 1, &[0; 512]), (vec![1; 512], 0));
+    // A program that fails after its start, or does not get ready, is followed by the old one. Other
+    // processes write both files: a descriptor of ours open for writing could be inherited by another test's
+    // child and make execution fail.
+    for (end, reported) in [("exit 1", "has ended"), ("exec sleep 600", "was killed")] {
+        let broken = format!(
+            "printf '#!/bin/sh\\necho waiting\\nread -r line\\n{end}\\n' >{0} && chmod +x {0}",
+            scratch.text("broken")
+        );
+        run("sh", &["-c", &broken]);
+        let upgraded = scratch.run("upgrade vm.img --to broken");
+        upgraded.failed(1, &[reported, "was started again"]);
+        assert_eq!(ask(&mut queue, IN, 1, &[0; 512]), (vec![1; 512], 0));
+    }
 
     let replaced = eventually(|| child_of(server.pid()).filter(|pid| *pid != before));
     let next = scratch.path("next");
     run("cp", &[env!("CARGO_BIN_EXE_tombolo"), &scratch.text("next")]);
-    let upgraded = scratch.run(&["upgrade", "vm.img", "--to", "next"]);
-    upgraded.succeeded();
-    assert!(
-        upgraded.out.contains(&format!("vm.img is now served by {}", next.display())),
-        "{}",
-        upgraded.out
-    );
+    let upgraded = scratch.run("upgrade vm.img --to next").succeeded();
+    upgraded.says(&[format!("vm.img is now served by {}", next.display())]);
     assert_eq!(ask(&mut queue, IN, 1, &[0; 512]), (vec![1; 512], 0));
     let now = eventually(|| child_of(server.pid()));
     assert_ne!(now, replaced);
@@ -269,20 +256,19 @@ fn upgrade_replaces_server_or_keeps_it_running() {
 #[test]
 fn server_ends_with_keeper_and_unlocks_disk() {
     let scratch = with_image();
-    let words = ["disk", "vm.img", "--keep", "--vhost-user", "vm.sock"];
-    let first = scratch.serve(&words, "ready control");
+    let words = "disk vm.img --keep --vhost-user vm.sock";
+    let first = scratch.serve(words);
     let orphan = eventually(|| child_of(first.pid()));
     first.kill();
     eventually(|| (!Path::new(&format!("/proc/{orphan}")).exists()).then_some(()));
-    scratch.serve(&words, "ready control").stop();
+    scratch.serve(words).stop();
 }
 
 #[test]
 fn read_only_disk_is_shared_and_unchanged() {
     let scratch = with_image();
-    let words = ["disk", "vm.img", "--read-only", "--vhost-user", "vm.sock"];
-    let server = scratch.serve(&words, "ready control");
-    assert!(server.said.contains(&format!(" size={DISK_BYTES} read-only\n")), "{}", server.said);
+    let server = scratch.serve("disk vm.img --read-only --vhost-user vm.sock");
+    server.says(&[format!(" size={DISK_BYTES} read-only\n")]);
     let (_first, _queue) = guest(&scratch);
     let (_second, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, OUT, 0, &[7; 512]).1, 1);
@@ -293,14 +279,9 @@ fn read_only_disk_is_shared_and_unchanged() {
 #[test]
 fn all_disk_server_threads_are_sandboxed_including_guests() {
     let scratch = with_image();
-    let words =
-        ["disk", "vm.img", "--vhost-user", "vm.sock", "--nbd", "0", "--metrics", "0", "--sandbox", "strict"];
-    let server = scratch.serve(&words, "ready metrics");
-    assert!(
-        server.said.contains("ready sandbox landlock=on seccomp=on capabilities=none namespace=on\n"),
-        "{}",
-        server.said
-    );
+    let words = "disk vm.img --vhost-user vm.sock --nbd 0 --metrics 0 --sandbox strict";
+    let server = scratch.serve_until(words, "ready metrics");
+    server.says(&["ready sandbox landlock=on seccomp=on capabilities=none namespace=on\n"]);
     let (driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, OUT, 7, &[5; 512]).1, 0);
     for (field, wanted) in [("Seccomp:", "2"), ("CapEff:", "0000000000000000"), ("NoNewPrivs:", "1")] {
@@ -310,11 +291,11 @@ fn all_disk_server_threads_are_sandboxed_including_guests() {
     drop((driver, queue));
     server.stop();
     assert!(!scratch.path("vm.sock").exists());
-    let server = scratch.serve(&["disk", "vm.img", "--nbd", "./n", "--sandbox", "off"], "ready control");
+    let server = scratch.serve("disk vm.img --nbd ./n --sandbox off");
     assert!(server.of_threads("Seccomp:").iter().all(|value| value == "0"), "{}", server.said);
     server.stop();
-    let ssh = ["disk", "nfs+ssh://localhost/x/vm.img", "--nbd", "./n", "--sandbox", "strict"];
-    scratch.run(&ssh).failed(1, &["it starts another program", "--sandbox auto"]);
+    let ssh = "disk nfs+ssh://localhost/x/vm.img --nbd ./n --sandbox strict";
+    scratch.run(ssh).failed(1, &["it starts another program", "--sandbox auto"]);
 }
 
 /// Returns the number of the image's pages in the host's page cache.
@@ -325,8 +306,7 @@ fn cached_pages(scratch: &Scratch) -> String {
 #[test]
 fn direct_disk_uses_io_uring_in_sandbox() {
     let scratch = with_image();
-    let words = ["disk", "vm.img", "--cache", "none", "--sandbox", "strict", "--vhost-user", "vm.sock"];
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve("disk vm.img --cache none --sandbox strict --vhost-user vm.sock");
     let (driver, mut queue) = guest(&scratch);
     let data = [5; 4096];
     assert_eq!(ask(&mut queue, OUT, 8, &data).1, 0);
@@ -340,7 +320,7 @@ fn direct_disk_uses_io_uring_in_sandbox() {
     assert!(server.of_threads("Seccomp:").iter().all(|value| value == "2"));
     drop((driver, queue));
     server.stop();
-    let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");
+    let server = scratch.serve("disk vm.img --vhost-user vm.sock");
     let (_driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, IN, 8, &data), (data.to_vec(), 0));
     assert_ne!(cached_pages(&scratch), "0", "by default the cache is used");
@@ -362,8 +342,8 @@ fn invalid_disks_are_reported() {
         ("disk vm.img --cache none --format qcow2 --vhost-user s", 2, &["raw image or block device"]),
         ("disk resize vm.img x", 2, &["a number of bytes"]),
     ]);
-    let server = scratch.serve(&["disk", "vm.img", "--vhost-user", "vm.sock"], "ready control");
-    let other = scratch.run(&["disk", "vm.img", "--vhost-user", "other.sock"]);
+    let server = scratch.serve("disk vm.img --vhost-user vm.sock");
+    let other = scratch.run("disk vm.img --vhost-user other.sock");
     other.failed(1, &["vm.img is in use by another process"]);
     server.stop();
 }
@@ -377,20 +357,18 @@ fn disk_info_covers_all_kinds_even_in_use() {
     for offset in [0, (5 << 30) - 8192] {
         image.write_all_at(&[1; 8192], offset).expect("write");
     }
-    let server = scratch.serve(&["disk", "vm.img", "--nbd", "./vm.nbd"], "ready control");
+    let server = scratch.serve("disk vm.img --nbd ./vm.nbd");
     let url = format!("nbd+unix:///vm.img?socket={}", scratch.text("vm.nbd"));
     for place in ["vm.img", &format!("dir:{}", scratch.text("vm.img")), &url] {
-        let info = scratch.run(&["disk", "info", "--json", place]);
-        info.succeeded();
-        let facts: serde_json::Value = serde_json::from_str(&info.out).expect("JSON");
+        let info = scratch.run(format!("disk info --json {place}")).succeeded();
+        let facts = info.json();
         let numbers =
             ["size_bytes", "data_bytes", "zero_bytes", "hole_bytes"].map(|name| facts[name].as_u64());
         assert_eq!(numbers, [5 << 30, 16 << 10, 0, (5 << 30) - (16 << 10)].map(Some), "{place}");
     }
-    let info = scratch.run(&["disk", "info", "vm.img"]);
-    info.succeeded();
-    assert!(info.out.contains("data    16K (16384 bytes)\n"), "{}", info.out);
-    scratch.run(&["disk", "info", "missing.img"]).failed(1, &["missing.img"]);
+    let info = scratch.run("disk info vm.img").succeeded();
+    info.says(&["data    16K (16384 bytes)\n"]);
+    scratch.run("disk info missing.img").failed(1, &["missing.img"]);
     server.stop();
 }
 
@@ -400,8 +378,8 @@ fn disk_without_server_ends_unless_dirty() {
     let (files, url) = scratch.serve_nfs();
     let image = fs::File::create(scratch.path("tree/vm.img")).expect("create");
     image.set_len(DISK_BYTES).expect("truncate");
-    let words = ["disk", &format!("{url}/vm.img"), "--vhost-user", "vm.sock"];
-    let mut server = scratch.serve(&words, "ready control");
+    let words = format!("disk {url}/vm.img --vhost-user vm.sock");
+    let mut server = scratch.serve(&words);
     let (driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, OUT, 7, &[5; 512]).1, 0);
     files.signal("STOP");
@@ -414,7 +392,7 @@ fn disk_without_server_ends_unless_dirty() {
     drop((driver, queue));
 
     // Also with an outstanding request.
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve(&words);
     let (_driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, IN, 7, &[0; 512]), (vec![5; 512], 0));
     files.kill();
@@ -434,8 +412,7 @@ fn is_running(server: &Server) -> bool {
 #[test]
 fn remote_file_serves_as_disk_with_its_length() {
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "--nfs", "0", "--squash", "none", "--shm", "tree.shm"];
-    let files = scratch.serve(&words, "ready control");
+    let files = scratch.serve("serve tree --nfs 0 --squash none --shm tree.shm");
     let image = scratch.path("tree/vm.img");
     let of_directory = format!("dir:{}", image.display());
     for place in [
@@ -445,8 +422,7 @@ fn remote_file_serves_as_disk_with_its_length() {
     ] {
         let file = fs::File::create(&image).expect("create");
         file.set_len(DISK_BYTES).expect("truncate");
-        let words = ["disk", &place, "--vhost-user", "vm.sock", "--control", "disk.sock"];
-        let server = scratch.serve(&words, "ready control");
+        let server = scratch.serve(format!("disk {place} --vhost-user vm.sock --control disk.sock"));
         let ready = format!(" disk=vm.img size={DISK_BYTES}\n");
         assert!(server.said.contains(&ready), "{}", server.said);
         let (driver, mut queue) = guest(&scratch);
@@ -457,15 +433,15 @@ fn remote_file_serves_as_disk_with_its_length() {
         drop((driver, queue));
         server.stop();
     }
-    scratch.run(&["disk", &of_directory.replace("vm.img", "none"), "--nbd", "./s"]).failed(1, &["none"]);
-    scratch.run(&["disk", &of_directory.replace("/vm.img", ""), "--nbd", "./s"]).failed(1, &["directory"]);
+    scratch.run(format!("disk {} --nbd ./s", of_directory.replace("vm.img", "none"))).failed(1, &["none"]);
+    scratch.run(format!("disk {} --nbd ./s", of_directory.replace("/vm.img", ""))).failed(1, &["directory"]);
 
-    let server = scratch.serve(&["disk", &of_directory, "--vhost-user", "vm.sock"], "ready control");
+    let server = scratch.serve(format!("disk {of_directory} --vhost-user vm.sock"));
     let (mut driver, _queue) = guest(&scratch);
     fs::File::options().write(true).open(&image).expect("open").set_len(3 << 20).expect("longer");
-    scratch.run(&["disk", "resize", &of_directory]).succeeded();
+    scratch.run(format!("disk resize {of_directory}")).succeeded();
     assert_eq!(driver.config(0, 8).expect("the size"), (3u64 << 20 >> 9).to_le_bytes());
-    scratch.run(&["disk", "resize", &of_directory, "2M", "--shrink"]).succeeded();
+    scratch.run(format!("disk resize {of_directory} 2M --shrink")).succeeded();
     assert_eq!(fs::metadata(&image).expect("stat").len(), 2 << 20);
     server.stop();
     files.stop();
@@ -487,32 +463,35 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
 fn qcow2_is_recognised_by_name_or_option_only() {
     let scratch = Scratch::new();
     let image = scratch.text("vm.qcow2");
-    run("qemu-img", &["create", "-q", "-f", "qcow2", &image, "8M"]);
-    let server =
-        scratch.serve(&["disk", "vm.qcow2", "--nbd", "./vm.nbd", "--sandbox", "strict"], "ready control");
+    qemu_img(format!("create -q -f qcow2 {image} 8M"));
+    let server = scratch.serve("disk vm.qcow2 --nbd ./vm.nbd --sandbox strict");
     let url = hint(&server.said, "libnbd:     nbdinfo");
     run("qemu-io", &["-f", "raw", "-c", "write -P 7 64k 4k", "-c", "discard 1M 1M", "-c", "flush", url]);
     server.stop();
-    run("qemu-img", &["check", "-q", &image]);
+    qemu_img(format!("check -q {image}"));
     run("qemu-io", &["-c", "read -P 7 64k 4k", &image]);
     // The same bytes under another name are a disk with these bytes, as if the guest had written them.
     fs::rename(&image, scratch.path("vm.img")).expect("renamed");
     let len = fs::metadata(scratch.path("vm.img")).expect("stat").len();
-    let size_of = |words: &[&str]| {
-        let server = scratch.serve(words, "ready control");
+    let size_of = |words: &str| {
+        let server = scratch.serve(words);
         let size = run("nbdinfo", &["--size", hint(&server.said, "libnbd:     nbdinfo")]);
         server.stop();
         size.trim().parse::<u64>().expect("a size")
     };
-    assert_eq!(size_of(&["disk", "vm.img", "--nbd", "./vm.nbd"]), len - len % 512);
-    assert_eq!(size_of(&["disk", "vm.img", "--format", "qcow2", "--nbd", "./vm.nbd"]), 8 << 20);
+    assert_eq!(size_of("disk vm.img --nbd ./vm.nbd"), len - len % 512);
+    assert_eq!(size_of("disk vm.img --format qcow2 --nbd ./vm.nbd"), 8 << 20);
     fs::create_dir(scratch.path("golden")).expect("made");
     fs::rename(scratch.path("vm.img"), scratch.path("golden/base")).expect("renamed");
-    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "golden/base", "-F", "qcow2", &image]);
+    qemu_img(format!("create -q -f qcow2 -b golden/base -F qcow2 {image}"));
     scratch
-        .run(&["disk", "vm.qcow2", "--nbd", "./vm.nbd"])
+        .run("disk vm.qcow2 --nbd ./vm.nbd")
         .failed(1, &["golden/base", "another directory", "--backing-dir"]);
-    assert_eq!(size_of(&["disk", "vm.qcow2", "--backing-dir", "golden", "--nbd", "./vm.nbd"]), 8 << 20);
+    assert_eq!(size_of("disk vm.qcow2 --backing-dir golden --nbd ./vm.nbd"), 8 << 20);
+}
+
+pub fn qemu_img(line: impl AsRef<str>) -> String {
+    run("qemu-img", &words(&line))
 }
 
 /// Returns the quoted or plain word after `word` in a ready line's hints.
@@ -524,14 +503,12 @@ pub fn hint<'a>(said: &'a str, word: &str) -> &'a str {
 #[test]
 fn nbd_disk_is_reachable_by_ready_line_hints() {
     let scratch = with_image();
-    let server = scratch.serve(&["disk", "vm.img", "--nbd", "./vm.nbd", "--nbd", "0"], "ready control");
-    for part in [
+    let server = scratch.serve("disk vm.img --nbd ./vm.nbd --nbd 0");
+    server.says(&[
         format!("ready nbd unix:{} disk=vm.img size={DISK_BYTES}\n", scratch.text("vm.nbd")),
         format!("nbd-client -unix {} /dev/nbd0 -N vm.img\n", scratch.text("vm.nbd")),
         "ready nbd 127.0.0.1:".to_owned(),
-    ] {
-        assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
-    }
+    ]);
     let url = hint(&server.said, "libnbd:     nbdinfo");
     assert_eq!(run("nbdinfo", &["--size", url]).trim(), DISK_BYTES.to_string());
     run("qemu-io", &["-f", "raw", "-c", "write -P 7 64k 4k", url]);
@@ -539,33 +516,29 @@ fn nbd_disk_is_reachable_by_ready_line_hints() {
     let tcp = hint(tcp, "libnbd:     nbdinfo").to_owned();
     run("qemu-io", &["-f", "raw", "-c", "read -P 7 64k 4k", &tcp]);
 
-    let before =
-        scratch.serve(&["disk", &tcp, "--nbd", "./second.nbd", "--control", "second.sock"], "ready control");
+    let before = scratch.serve(format!("disk {tcp} --nbd ./second.nbd --control second.sock"));
     let second = hint(&before.said, "libnbd:     nbdinfo");
     run("qemu-io", &["-f", "raw", "-c", "read -P 7 64k 4k", "-c", "write -P 8 0 4k", "-c", "flush", second]);
     assert_eq!(fs::read(scratch.path("vm.img")).expect("read")[..4096], [8; 4096]);
     before.stop();
     server.stop();
     assert!(!scratch.path("vm.nbd").exists() && !scratch.path("second.nbd").exists());
-    scratch.run(&["disk", "vm.img"]).failed(2, &["--nbd ADDR"]);
-    scratch.run(&["disk", "nbd://:x/", "--nbd", "./s"]).failed(2, &["nbd[s]://HOST[:PORT]/EXPORT"]);
+    scratch.run("disk vm.img").failed(2, &["--nbd ADDR"]);
+    scratch.run("disk nbd://:x/ --nbd ./s").failed(2, &["nbd[s]://HOST[:PORT]/EXPORT"]);
 }
 
 #[test]
 fn nbd_tls_disk_requires_certificate() {
     let scratch = with_image();
-    scratch.run(&["keys", "ca", "--ca", "ca"]).succeeded();
-    scratch
-        .run(&["keys", "issue", "server", "--host", "127.0.0.1", "--ca", "ca", "--out", "server"])
-        .succeeded();
-    scratch.run(&["keys", "issue", "alice", "--ca", "ca", "--out", "alice"]).succeeded();
-    let words = ["disk", "vm.img", "--nbd-tls", "127.0.0.1:0", "--tls-dir", "server"];
-    let server = scratch.serve(&words, "ready control");
+    scratch.run("keys ca --ca ca").succeeded();
+    scratch.run("keys issue server --host 127.0.0.1 --ca ca --out server").succeeded();
+    scratch.run("keys issue alice --ca ca --out alice").succeeded();
+    let server = scratch.serve("disk vm.img --nbd-tls 127.0.0.1:0 --tls-dir server");
     let at =
         server.said.split_once("ready nbd ").and_then(|(_, rest)| rest.split_once(' ')).expect("a line").0;
     let url = format!("nbds://{at}/vm.img?tlsdir={}", scratch.text("alice"));
-    let words = ["disk", &url, "--nbd", "./second.nbd", "--control", "second.sock", "--sandbox", "strict"];
-    let second = scratch.serve(&words, "ready control");
+    let words = format!("disk {url} --nbd ./second.nbd --control second.sock --sandbox strict");
+    let second = scratch.serve(&words);
     let through = hint(&second.said, "libnbd:     nbdinfo");
     run("qemu-io", &["-f", "raw", "-c", "write -P 8 0 4k", "-c", "flush", through]);
     assert_eq!(fs::read(scratch.path("vm.img")).expect("read")[..4096], [8; 4096]);

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use crate::common::Scratch;
-use crate::disk::run;
+use crate::common::{Scratch, overwrite, words};
+use crate::disk::{qemu_img, run};
 
 const MIB: u64 = 1 << 20;
 
@@ -15,8 +15,7 @@ fn with_chain() -> Scratch {
     fs::File::create(scratch.path("base.img")).and_then(|file| file.set_len(8 * MIB)).expect("create");
     let create = |name: &str, below: &str, format: &str| {
         let path = scratch.text(name);
-        let words = ["create", "-q", "-f", "qcow2", "-b", below, "-F", format, &path];
-        run("qemu-img", &words);
+        qemu_img(format!("create -q -f qcow2 -b {below} -F {format} {path}"));
         run("qemu-io", &["-f", "qcow2", "-c", "write -P 7 1M 128k", &path]);
     };
     create("golden.qcow2", "base.img", "raw");
@@ -27,15 +26,14 @@ fn with_chain() -> Scratch {
 #[test]
 fn backing_chain_is_reported_like_qemu() {
     let scratch = with_chain();
-    let told = scratch.run(&["disk", "info", "clone.qcow2"]);
-    told.succeeded();
+    let told = scratch.run("disk info clone.qcow2").succeeded();
     let below = [("golden.qcow2", "qcow2"), ("base.img", "raw")];
     let below = below.map(|(name, format)| format!("over    {} ({format})\n", scratch.text(name)));
     assert!(told.out.ends_with(&below.concat()), "{}", told.out);
     let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
-    let ours = json(&scratch.run(&["disk", "info", "--json", "clone.qcow2"]).out);
-    let words = ["info", "--backing-chain", "--output=json", &scratch.text("clone.qcow2")];
-    let of_qemu = json(&run("qemu-img", &words));
+    let ours = json(&scratch.run("disk info --json clone.qcow2").out);
+    let of_qemu =
+        json(&qemu_img(format!("info --backing-chain --output=json {}", scratch.text("clone.qcow2"))));
     let (ours, of_qemu) = (ours["images"].as_array().expect("a list"), of_qemu.as_array().expect("a list"));
     assert_eq!(ours.len(), of_qemu.len());
     for (ours, of_qemu) in ours.iter().zip(of_qemu) {
@@ -50,10 +48,9 @@ fn backing_chain_is_reported_like_qemu() {
 #[test]
 fn check_distinguishes_damage_from_leaks() {
     let scratch = with_chain();
-    let sound = scratch.run(&["disk", "check", "clone.qcow2"]);
-    sound.succeeded();
+    let sound = scratch.run("disk check clone.qcow2").succeeded();
     assert!(sound.out.ends_with("clone.qcow2 is sound: 8.0 MiB of data read\n"), "{}", sound.out);
-    scratch.run(&["disk", "check", "base.img"]).succeeded();
+    scratch.run("disk check base.img").succeeded();
 
     // The reference counts, of two bytes, are in the third cluster of an image created by QEMU.
     let count = |name: &str, cluster: u64, count: u16| {
@@ -63,20 +60,18 @@ fn check_distinguishes_damage_from_leaks() {
     };
     let end = fs::metadata(scratch.path("clone.qcow2")).expect("stat").len().next_multiple_of(1 << 16);
     count("clone.qcow2", end >> 16, 1).set_len(end + 1).expect("longer");
-    let leaks = scratch.run(&["disk", "check", "clone.qcow2"]);
-    leaks.succeeded();
-    assert!(leaks.out.contains("64.0 KiB leaked: free them with qemu-img"), "{}", leaks.out);
+    let leaks = scratch.run("disk check clone.qcow2").succeeded();
+    leaks.says(&["64.0 KiB leaked: free them with qemu-img"]);
     // Repairing an image below an overlay would change the overlay's base.
-    scratch.run(&["disk", "create", "vm.overlay", "--base", "clone.qcow2"]).succeeded();
-    let below = scratch.run(&["disk", "check", "vm.overlay"]);
-    below.succeeded();
-    assert!(below.out.contains("leaked: repairing a base"), "{}", below.out);
+    scratch.run("disk create vm.overlay --base clone.qcow2").succeeded();
+    let below = scratch.run("disk check vm.overlay").succeeded();
+    below.says(&["leaked: repairing a base"]);
     assert!(!below.out.contains("qemu-img"), "{}", below.out);
 
     count("golden.qcow2", 5, 0);
-    let damaged = scratch.run(&["disk", "check", "clone.qcow2", "--json"]);
+    let damaged = scratch.run("disk check clone.qcow2 --json");
     assert_eq!(damaged.code, Some(1), "{damaged:?}");
-    let found: serde_json::Value = serde_json::from_str(&damaged.out).expect("JSON");
+    let found = damaged.json();
     let counts: Vec<_> = found["images"]
         .as_array()
         .expect("a list")
@@ -84,14 +79,10 @@ fn check_distinguishes_damage_from_leaks() {
         .map(|image| image["damages_count"].as_u64())
         .collect();
     assert_eq!(counts, [Some(0), Some(2)]);
-    assert!(
-        damaged.out.contains("cluster with more references than its refcount at 0x50000"),
-        "{}",
-        damaged.out
-    );
+    damaged.says(&["cluster with more references than its refcount at 0x50000"]);
 
-    let server = scratch.serve(&["disk", "base.img", "--nbd", "./base.nbd"], "ready control");
-    scratch.run(&["disk", "check", "base.img"]).failed(1, &["base.img is in use"]);
+    let server = scratch.serve("disk base.img --nbd ./base.nbd");
+    scratch.run("disk check base.img").failed(1, &["base.img is in use"]);
     server.stop();
 }
 
@@ -120,24 +111,22 @@ fn an_encrypted_image_is_refused_wherever_it_is_opened() {
         let path = scratch.text(&name);
         let secret = "secret,id=key,data=abc";
         let options = format!("encrypt.format={format},encrypt.key-secret=key{more}");
-        let words = ["create", "-q", "-f", "qcow2", "--object", secret, "-o", &options, &path, "4M"];
+        let create = format!("create -q -f qcow2 --object {secret} -o {options} {path} 4M");
         // QEMU measures its key derivation by thread CPU time, and fails if none has passed ("accurate CPU
         // usage").
-        let is_made =
-            (0..100).any(|_| Command::new("qemu-img").args(words).status().expect("qemu-img").success());
+        let is_made = (0..100)
+            .any(|_| Command::new("qemu-img").args(words(&create)).status().expect("qemu-img").success());
         assert!(is_made, "{format}");
         let before = fs::read(&path).expect("read");
-        let words =
-            ["create", "-q", "-u", "-f", "qcow2", "-b", &name, "-F", "qcow2", &scratch.text(&over), "4M"];
-        run("qemu-img", &words);
+        qemu_img(format!("create -q -u -f qcow2 -b {name} -F qcow2 {} 4M", scratch.text(&over)));
         for image in [&name, &over] {
             is_refused(&scratch, image, &[&name, "it is encrypted"]);
         }
         assert!(fs::read(&path).expect("read") == before, "{format}");
     }
     // The base of an overlay is replaced by an encrypted image.
-    scratch.run(&["disk", "create", "plain.qcow2", "--size", "4M"]).succeeded();
-    scratch.run(&["disk", "create", "vm.overlay", "--base", "plain.qcow2"]).succeeded();
+    scratch.run("disk create plain.qcow2 --size 4M").succeeded();
+    scratch.run("disk create vm.overlay --base plain.qcow2").succeeded();
     fs::rename(scratch.path("luks.qcow2"), scratch.path("plain.qcow2")).expect("rename");
     is_refused(&scratch, "vm.overlay", &["plain.qcow2", "it is encrypted"]);
 }
@@ -145,21 +134,19 @@ fn an_encrypted_image_is_refused_wherever_it_is_opened() {
 #[test]
 fn features_that_are_not_supported_are_named() {
     let scratch = Scratch::new();
-    let create = |name: &str, options: &[&str]| {
-        run("qemu-img", &[&["create", "-q", "-f", "qcow2"], options, &[&scratch.text(name), "4M"]].concat());
+    let create = |name: &str, options: &str| {
+        qemu_img(format!("create -q -f qcow2 {options} {} 4M", scratch.text(name)));
     };
-    create("zstd.qcow2", &["-o", "compression_type=zstd"]);
-    create("sub.qcow2", &["-o", "extended_l2=on"]);
+    create("zstd.qcow2", "-o compression_type=zstd");
+    create("sub.qcow2", "-o extended_l2=on");
     for (name, feature) in [("dirty.qcow2", 1_u64), ("later.qcow2", 1 << 40)] {
-        create(name, &[]);
-        let image = fs::File::options().write(true).open(scratch.path(name)).expect("open");
-        image.write_all_at(&feature.to_be_bytes(), 72).expect("write");
+        create(name, "");
+        overwrite(scratch.path(name), 72, &feature.to_be_bytes());
     }
     for (name, size_bytes) in [("huge.qcow2", 1_u64 << 56), ("most.qcow2", 1 << 63), ("short.qcow2", 1 << 50)]
     {
-        create(name, &[]);
-        let image = fs::File::options().write(true).open(scratch.path(name)).expect("open");
-        image.write_all_at(&size_bytes.to_be_bytes(), 24).expect("write");
+        create(name, "");
+        overwrite(scratch.path(name), 24, &size_bytes.to_be_bytes());
     }
     is_refused(&scratch, "huge.qcow2", &["its size is 72057594037927936 bytes", "not supported"]);
     is_refused(&scratch, "most.qcow2", &["its size is", "not supported"]);
@@ -171,7 +158,7 @@ fn features_that_are_not_supported_are_named() {
         ("later.qcow2", "unknown incompatible features: 0x10000000000"),
     ] {
         is_refused(&scratch, name, &[name, "is not supported", words]);
-        let said = scratch.run(&["disk", "check", name]);
+        let said = scratch.run(format!("disk check {name}"));
         assert!(!format!("{said:?}").contains("sound"), "{said:?}");
     }
 }

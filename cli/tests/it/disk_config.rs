@@ -25,17 +25,15 @@ fn several_disks_and_a_directory_have_one_server() {
          [[disk]]\nfile = 'data.img'\nname = 'data'\nnbd = ['./data.nbd']\nblock-size = '4K'\n",
     );
     let before = scratch.listing();
-    let server = scratch.serve(&["serve", "--config", "serve.toml"], "ready metrics");
-    for part in [
+    let server = scratch.serve_until("serve --config serve.toml", "ready metrics");
+    server.says(&[
         format!("ready virtiofs {} tag=tombolo export=/tree\n", scratch.text("fs.sock")),
         format!("ready vhost-user-blk {} disk=vm.img size={DISK_BYTES}\n", scratch.text("vm.sock")),
         "vhost-user-blk-pci,chardev=disk0,num-queues=2".to_owned(),
         "/dev/disk/by-id/virtio-root".to_owned(),
         format!("ready nbd unix:{} disk=data size={DISK_BYTES}\n", scratch.text("data.nbd")),
         format!("ready control {}\n", scratch.text("run/tombolo/tree.sock")),
-    ] {
-        assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
-    }
+    ]);
 
     let (mut driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, OUT, 7, &[5; 512]).1, 0);
@@ -45,27 +43,22 @@ fn several_disks_and_a_directory_have_one_server() {
     assert_eq!(fs::read(scratch.path("data.img")).expect("read")[64 << 10..][..4096], [8; 4096]);
 
     // Each disk is resized separately.
-    scratch.run(&["disk", "resize", "data.img", "2M"]).succeeded();
+    scratch.run("disk resize data.img 2M").succeeded();
     assert_eq!(
         (size(&url), driver.config(0, 8).expect("the size")),
         (2 << 20, (DISK_BYTES >> 9).to_le_bytes().to_vec())
     );
-    scratch.run(&["disk", "resize", "vm.img", "3M"]).succeeded();
+    scratch.run("disk resize vm.img 3M").succeeded();
     assert_eq!(
         (size(&url), driver.config(0, 8).expect("the size")),
         (2 << 20, (3u64 << 20 >> 9).to_le_bytes().to_vec())
     );
     assert_eq!(ask(&mut queue, IN, 7, &[0; 512]), (vec![5; 512], 0));
-    scratch.run(&["disk", "resize", "plain", "2M"]).failed(1, &["no server"]);
+    scratch.run("disk resize plain 2M").failed(1, &["no server"]);
 
-    let top = scratch.run(&["top", "--once"]);
-    top.succeeded();
-    for part in ["/tree by virtiofs ", "vm.img by vhost-user-blk ", "data by nbd ", "IOPS ", " under way 0\n"]
-    {
-        assert!(top.out.contains(part), "{part} is not in {}", top.out);
-    }
-    let top = scratch.run(&["top", "--once", "--json"]);
-    let top: serde_json::Value = serde_json::from_str(&top.out).expect("JSON");
+    let top = scratch.run("top --once").succeeded();
+    top.says(&["/tree by virtiofs ", "vm.img by vhost-user-blk ", "data by nbd ", "IOPS ", " under way 0\n"]);
+    let top = scratch.run("top --once --json").json();
     let exports = top["servers"][0]["exports"].as_array().expect("exports");
     let of = |name: &str| exports.iter().find(|export| export["name"] == name).expect("an export");
     assert_eq!((&of("vm.img")["under_way"], &of("data")["under_way"]), (&0.into(), &0.into()));
@@ -88,7 +81,7 @@ fn disk_only_server_with_readonly_serves_read_only() {
     let scratch = with_file(
         "readonly = true\n[[disk]]\nfile = 'vm.img'\nnbd = ['./a.nbd']\n[[disk]]\nfile = 'data.img'\nnbd = ['./b.nbd']\n",
     );
-    let server = scratch.serve(&["serve", "--config", "serve.toml"], "ready control");
+    let server = scratch.serve("serve --config serve.toml");
     assert_eq!(server.said.matches(&format!(" size={DISK_BYTES} read-only\n")).count(), 2, "{}", server.said);
     assert!(server.said.contains(&scratch.text("run/tombolo/vm.img.sock")), "{}", server.said);
     let url = format!("nbd+unix:///data.img?socket={}", scratch.text("b.nbd"));
@@ -127,7 +120,7 @@ fn invalid_disk_table_names_key_and_leaves_nothing() {
     ] {
         let scratch = with_file(&text);
         let before = scratch.listing();
-        scratch.run(&["serve", "--config", "serve.toml"]).failed(code, said);
+        scratch.run("serve --config serve.toml").failed(code, said);
         assert_eq!(scratch.listing(), before, "something was left behind by {text}");
     }
 }

@@ -7,8 +7,8 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Ran, Scratch, numbers, signal, until};
-use crate::disk::run;
+use crate::common::{Ran, Scratch, numbers, overwrite, signal, until};
+use crate::disk::{qemu_img, run};
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 16 * MIB;
@@ -30,8 +30,8 @@ fn with_source() -> Scratch {
 
 #[track_caller]
 fn compare(scratch: &Scratch, format: &str, other: &str) {
-    let words = ["compare", "-f", "raw", "-F", format, &scratch.text("from.img"), &scratch.text(other)];
-    assert!(run("qemu-img", &words).contains("identical"));
+    let names = format!("{} {}", scratch.text("from.img"), scratch.text(other));
+    assert!(qemu_img(format!("compare -f raw -F {format} {names}")).contains("identical"));
 }
 
 fn room_of(path: &Path) -> u64 {
@@ -40,7 +40,7 @@ fn room_of(path: &Path) -> u64 {
 
 /// Returns the amount of data according to QEMU.
 fn data_of(path: &Path, format: &str) -> u64 {
-    let map = run("qemu-img", &["map", "--output=json", "-f", format, path.to_str().expect("text")]);
+    let map = qemu_img(format!("map --output=json -f {format} {}", path.to_str().expect("text")));
     let map: serde_json::Value = serde_json::from_str(&map).expect("JSON");
     let extents = map.as_array().expect("a list").iter();
     let data = extents.filter(|extent| extent["data"] == true && extent["zero"] == false);
@@ -52,25 +52,24 @@ fn convert_supports_all_kinds_and_stays_sparse() {
     let scratch = with_source();
     let (files, url) = scratch.serve_nfs();
     let nfs = format!("{url}/vm.img");
-    let convert = |from: &str, to: &str, more: &[&str]| {
-        let ran = scratch.run(&[&["disk", "convert", from, to, "--verify"], more].concat());
-        ran.succeeded();
-        assert!(ran.out.contains("; verified"), "{}", ran.out);
+    let convert = |from: &str, to: &str, more: &str| {
+        let ran = scratch.run(format!("disk convert {from} {to} --verify {more}")).succeeded();
+        ran.says(&["; verified"]);
     };
-    convert("from.img", "one.qcow2", &[]);
+    convert("from.img", "one.qcow2", "");
     compare(&scratch, "qcow2", "one.qcow2");
-    run("qemu-img", &["check", &scratch.text("one.qcow2")]);
-    convert("one.qcow2", &nfs, &[]);
+    qemu_img(format!("check {}", scratch.text("one.qcow2")));
+    convert("one.qcow2", &nfs, "");
     compare(&scratch, "raw", "tree/vm.img");
-    convert(&nfs, "dir:two.img", &[]);
+    convert(&nfs, "dir:two.img", "");
     compare(&scratch, "raw", "two.img");
     // An NBD disk, whose length the server fixes, is overwritten.
     fs::write(scratch.path("old.img"), vec![0xaa; DISK_BYTES as usize]).expect("write");
-    let server = scratch.serve(&["disk", "old.img", "--nbd", "./old.nbd"], "ready control");
+    let server = scratch.serve("disk old.img --nbd ./old.nbd");
     let nbd = format!("nbd+unix:///old.img?socket={}", scratch.text("old.nbd"));
-    convert("dir:two.img", &nbd, &["--force"]);
+    convert("dir:two.img", &nbd, "--force");
     compare(&scratch, "raw", "old.img");
-    convert(&nbd, "three.img", &[]);
+    convert(&nbd, "three.img", "");
     compare(&scratch, "raw", "three.img");
     server.stop();
     for name in ["tree/vm.img", "two.img", "three.img", "old.img", "one.qcow2"] {
@@ -84,9 +83,9 @@ fn convert_supports_all_kinds_and_stays_sparse() {
         let spare = found.checked_sub(data_bytes + written_zeroes);
         assert!(spare.is_some_and(|spare| spare < 4 << 16), "{name}: {found}");
     }
-    convert("three.img", "one.qcow2", &["--force", "--format", "raw"]);
+    convert("three.img", "one.qcow2", "--force --format raw");
     compare(&scratch, "raw", "one.qcow2");
-    convert("two.img", &nfs, &["--force"]);
+    convert("two.img", &nfs, "--force");
     compare(&scratch, "raw", "tree/vm.img");
     files.stop();
 }
@@ -100,23 +99,18 @@ fn partial_last_sector_is_consistent_everywhere() {
     for name in ["base.img", "tree/far.img"] {
         fs::write(scratch.path(name), &bytes).expect("write");
     }
-    scratch.run(&["disk", "create", "over.overlay", "--base", "base.img"]).succeeded();
-    run(
-        "qemu-img",
-        &["create", "-q", "-f", "qcow2", "-b", "base.img", "-F", "raw", &scratch.text("over.qcow2")],
-    );
-    let server = scratch.serve(&["disk", "base.img", "--read-only", "--nbd", "./base.nbd"], "ready control");
+    scratch.run("disk create over.overlay --base base.img").succeeded();
+    qemu_img(format!("create -q -f qcow2 -b base.img -F raw {}", scratch.text("over.qcow2")));
+    let server = scratch.serve("disk base.img --read-only --nbd ./base.nbd");
     let nbd = format!("nbd+unix:///base.img?socket={}", scratch.text("base.nbd"));
     let far = format!("{url}/far.img");
     for from in ["base.img", "over.overlay", "over.qcow2", "dir:base.img", &nbd, &far] {
-        let info = scratch.run(&["disk", "info", from, "--json"]);
-        info.succeeded();
-        let info: serde_json::Value = serde_json::from_str(&info.out).expect("JSON");
+        let info = scratch.run(format!("disk info {from} --json")).succeeded().json();
         assert_eq!(info["size_bytes"].as_u64(), Some(4608), "{from}: {info}");
         for below in info["images"].as_array().into_iter().flatten() {
             assert_eq!(below["size_bytes"].as_u64(), Some(4608), "{from}: {info}");
         }
-        scratch.run(&["disk", "convert", from, "copy.img", "--verify", "--force"]).succeeded();
+        scratch.run(format!("disk convert {from} copy.img --verify --force")).succeeded();
         assert!(fs::read(scratch.path("copy.img")).expect("read") == padded, "{from}");
     }
     server.stop();
@@ -126,7 +120,7 @@ fn partial_last_sector_is_consistent_everywhere() {
     // Writes are readable.
     let written = [vec![1; 4096], vec![7; 512]].concat();
     for (disk, name) in [("base.img", "base.img"), (&far, "tree/far.img")] {
-        let server = scratch.serve(&["disk", disk, "--name", "d", "--nbd", "./base.nbd"], "ready control");
+        let server = scratch.serve(format!("disk {disk} --name d --nbd ./base.nbd"));
         let url = format!("nbd+unix:///d?socket={}", scratch.text("base.nbd"));
         run("qemu-io", &["-f", "raw", "-c", "write -P 7 4096 512", "-c", "flush", &url]);
         server.stop();
@@ -140,7 +134,7 @@ fn convert_refuses_existing_or_busy_target() {
     let scratch = with_source();
     fs::write(scratch.path("there.img"), [1; 512]).expect("write");
     fs::set_permissions(scratch.path("there.img"), fs::Permissions::from_mode(0o640)).expect("chmod");
-    let server = scratch.serve(&["disk", "there.img", "--nbd", "./there.nbd"], "ready control");
+    let server = scratch.serve("disk there.img --nbd ./there.nbd");
     let nbd = format!("disk convert from.img nbd+unix:///there.img?socket={} -f", scratch.text("there.nbd"));
     scratch.all_fail(&[
         ("disk convert from.img there.img", 1, &["already exists", "--force replaces"]),
@@ -156,9 +150,8 @@ fn convert_refuses_existing_or_busy_target() {
     ]);
     server.stop();
     assert_eq!(fs::read(scratch.path("there.img")).expect("read"), [1; 512]);
-    let replaced = scratch.run(&["disk", "convert", "from.img", "there.img", "--force", "--json"]);
-    replaced.succeeded();
-    let done: serde_json::Value = serde_json::from_str(&replaced.out).expect("JSON");
+    let replaced = scratch.run("disk convert from.img there.img --force --json").succeeded();
+    let done = replaced.json();
     assert_eq!(done["size_bytes"].as_u64(), Some(DISK_BYTES));
     let both = ["data_bytes", "zero_bytes"].map(|name| done[name].as_u64().expect("a number"));
     assert_eq!(both.iter().sum::<u64>(), DISK_BYTES);
@@ -171,7 +164,7 @@ fn convert_refuses_existing_or_busy_target() {
 fn convert_resumes_after_no_space_unless_source_changed() {
     let scratch = with_source();
     let limited = |blocks: &str, to: &str| {
-        let mut command = scratch.program(Path::new("sh"), &["-c"]);
+        let mut command = scratch.program("sh", &["-c"]);
         let program = env!("CARGO_BIN_EXE_tombolo");
         // The file size limit makes writes fail instead of killing the program.
         command.arg(format!(
@@ -185,18 +178,16 @@ fn convert_resumes_after_no_space_unless_source_changed() {
         assert!(broken.err.contains(part), "{part}: {}", broken.err);
     }
     assert!(!scratch.path("to.qcow2").exists());
-    let resumed = scratch.run(&["disk", "convert", "from.img", "to.qcow2", "--resume", "--json"]);
-    resumed.succeeded();
-    let done: serde_json::Value = serde_json::from_str(&resumed.out).expect("JSON");
+    let resumed = scratch.run("disk convert from.img to.qcow2 --resume --json").succeeded();
+    let done = resumed.json();
     // Several pieces are in flight, so the first one without space varies.
     assert!(done["resumed_bytes"].as_u64() > Some(0), "{}", resumed.out);
     compare(&scratch, "qcow2", "to.qcow2");
 
     fs::remove_file(scratch.path("to.qcow2")).expect("remove");
     assert_eq!(limited("5000", "to.qcow2").code, Some(1));
-    let source = fs::File::options().write(true).open(scratch.path("from.img")).expect("open");
-    source.write_all_at(b"news", MIB).expect("write");
-    let anew = scratch.run(&["disk", "convert", "from.img", "to.qcow2", "--resume"]);
+    overwrite(scratch.path("from.img"), MIB, b"news");
+    let anew = scratch.run("disk convert from.img to.qcow2 --resume");
     assert!(
         anew.code == Some(0) && anew.err.contains("changed") && anew.err.contains("starting over"),
         "{anew:?}"
@@ -206,8 +197,7 @@ fn convert_resumes_after_no_space_unless_source_changed() {
 
     // A partial qcow2 image cannot be continued as a raw one.
     assert_eq!(limited("5000", "other.qcow2").code, Some(1));
-    let words = ["disk", "convert", "from.img", "other.qcow2", "--format", "raw", "--resume"];
-    let raw = scratch.run(&words);
+    let raw = scratch.run("disk convert from.img other.qcow2 --format raw --resume");
     assert!(
         raw.code == Some(0) && raw.err.contains("another format") && raw.err.contains("starting over"),
         "{raw:?}"
@@ -217,7 +207,7 @@ fn convert_resumes_after_no_space_unless_source_changed() {
     // Interrupted when the file had been created but was still empty.
     assert_eq!(limited("8", "dir:to.img").code, Some(1));
     assert_eq!(fs::metadata(scratch.path("to.img")).expect("stat").len(), 0);
-    scratch.run(&["disk", "convert", "from.img", "dir:to.img", "--resume"]).succeeded();
+    scratch.run("disk convert from.img dir:to.img --resume").succeeded();
     compare(&scratch, "raw", "to.img");
 }
 
@@ -225,11 +215,11 @@ fn convert_resumes_after_no_space_unless_source_changed() {
 #[test]
 fn interrupted_conversion_leaves_only_resumable_files() {
     let scratch = with_source();
-    let server = scratch.serve(&["disk", "from.img", "--nbd", "./from.nbd"], "ready control");
+    let server = scratch.serve("disk from.img --nbd ./from.nbd");
     let url = format!("nbd+unix:///from.img?socket={}", scratch.text("from.nbd"));
     let before = scratch.listing();
     server.signal("STOP");
-    let mut command = scratch.tombolo(&["disk", "convert", &url, "to.img"]);
+    let mut command = scratch.tombolo(format!("disk convert {url} to.img"));
     let convert = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
     until("it watches for signals", || watches_for_interrupts(convert.id()));
     signal(convert.id(), "INT");
@@ -262,7 +252,7 @@ fn repeatedly_killed_conversion_completes_correctly() {
     for (to, copy, format) in
         [("to.qcow2", "to.qcow2", "qcow2"), ("to.img", "to.img", "raw"), (&nfs, "tree/vm.img", "raw")]
     {
-        let words = ["disk", "convert", "from.img", to, "--resume"];
+        let words = format!("disk convert from.img {to} --resume");
         for time_ms in [5, 20, 40, 60, 80, 110] {
             let mut child =
                 scratch.tombolo(&words).stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("start");

@@ -18,7 +18,7 @@ struct SlowDisk {
 impl SlowDisk {
     fn new() -> Option<Self> {
         let place = MountPlace::new()?;
-        fs::File::create(place.0.path("tree/backing")).expect("create").set_len(1 << 20).expect("a size");
+        fs::File::create(place.path("tree/backing")).expect("create").set_len(1 << 20).expect("a size");
         place.mount("allow_other");
         let backing = place.mnt().join("backing");
         let made = Command::new("losetup")
@@ -69,10 +69,9 @@ impl Drop for SlowDisk {
 fn the_next_server_waits(is_kept: bool) {
     let Some(disk) = SlowDisk::new() else { return };
     let scratch = &disk.place.0;
-    let words =
-        ["disk", &disk.device, "--cache", "none", "--vhost-user", "vm.sock", "--control", "disk.sock"];
-    let keep: &[&str] = if is_kept { &["--keep"] } else { &[] };
-    let mut first = scratch.serve(&[&words[..], keep].concat(), "ready control");
+    let words = format!("disk {} --cache none --vhost-user vm.sock --control disk.sock", disk.device);
+    let keep = if is_kept { "--keep" } else { "" };
+    let mut first = scratch.serve(format!("{words} {keep}"));
     let (mut driver, mut queue) = guest(scratch);
     assert_eq!(ask(&mut queue, OUT, 8, &[1; 4096]).1, 0);
     disk.stall();
@@ -90,7 +89,7 @@ fn the_next_server_waits(is_kept: bool) {
     let later = thread::scope(|scope| {
         let next = scope.spawn(|| match is_kept {
             true => driver.config(0, 8).map(|_| None).expect("the size"),
-            false => Some(scratch.serve(&words, "ready control")),
+            false => Some(scratch.serve(&words)),
         });
         // Long enough for a server to start on a busy machine.
         let end = Instant::now() + Duration::from_secs(2);

@@ -94,7 +94,7 @@ fn each_disk_request_completes_once_across_kills() {
 fn overlay_loses_no_write_across_kills() {
     let scratch = with_image();
     golden(&scratch);
-    scratch.run(&["disk", "create", "vm.overlay", "--base", "vm.img"]).succeeded();
+    scratch.run("disk create vm.overlay --base vm.img").succeeded();
     is_kept(&scratch, "vm.overlay");
 }
 
@@ -103,8 +103,8 @@ fn is_kept(scratch: &Scratch, image: &str) {
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let words = ["disk", image, "--vhost-user", "vm.sock", "-qq"];
-    let server = scratch.serve(&[&words[..], &["--keep"]].concat(), "ready control");
+    let words = format!("disk {image} --vhost-user vm.sock -qq");
+    let server = scratch.serve(format!("{words} --keep"));
     let (driver, mut queue) = guest(scratch);
     let mut places: Vec<Place> = (0..PLACES).map(|_| Place::new(&mut queue)).collect();
     let mut model: Vec<u64> = (0..DISK_BYTES / 512).map(|sector| GOLDEN + sector).collect();
@@ -146,7 +146,7 @@ fn is_kept(scratch: &Scratch, image: &str) {
     drop((driver, queue));
     server.stop();
     // The keeper retains nothing.
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve(&words);
     holds(&mut guest(scratch).1, &model);
     server.stop();
 }

@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
 
 use crate::common::{Ran, Scratch};
-use crate::disk::run;
+use crate::disk::qemu_img;
 
 #[test]
 fn a_new_disk_is_no_wider_than_its_source() {
@@ -15,14 +14,14 @@ fn a_new_disk_is_no_wider_than_its_source() {
     for umask in [0o000, 0o022, 0o077] {
         let tombolo = |line: &str| {
             let line = format!("umask {umask:03o}; exec {} {line}", env!("CARGO_BIN_EXE_tombolo"));
-            Ran::new(scratch.program(Path::new("sh"), &["-c", &line])).succeeded();
+            Ran::new(scratch.program("sh", &["-c", &line])).succeeded();
         };
         for source in [0o600, 0o640, 0o644, 0o664, 0o444] {
             let base = scratch.path("tree/base.img");
             fs::write(&base, [7; 8192]).expect("write");
             fs::set_permissions(&base, fs::Permissions::from_mode(source)).expect("chmod");
             let over = scratch.text("tree/over.qcow2");
-            run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "base.img", "-F", "raw", &over]);
+            qemu_img(format!("create -q -f qcow2 -b base.img -F raw {over}"));
             fs::set_permissions(&over, fs::Permissions::from_mode(0o666)).expect("chmod");
             tombolo("disk create tree/one.overlay --base tree/base.img");
             tombolo(&format!("disk create far.overlay --base {url}/base.img"));

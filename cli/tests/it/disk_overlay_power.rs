@@ -26,14 +26,13 @@ fn live(scratch: &Scratch) {
     // The recorder needs absolute paths.
     let whole = |word: &str| word.replace("dir/", &scratch.text("dir/"));
     let tombolo = |line: &str| {
-        let words: Vec<_> = line.split(' ').map(whole).collect();
-        scratch.run(&words.iter().map(|word| &**word).collect::<Vec<_>>()).succeeded();
+        scratch.run(whole(line)).succeeded();
     };
     let make = |name: &str, bases: &str, pattern: u8| {
         tombolo(&format!("disk create dir/{name}.overlay {bases}--base base.img"));
         let words =
-            ["disk", &whole(&format!("dir/{name}.overlay")), "--backing-dir", ".", "--vhost-user", "vm.sock"];
-        let server = scratch.serve(&words, "ready control");
+            format!("disk {} --backing-dir . --vhost-user vm.sock", whole(&format!("dir/{name}.overlay")));
+        let server = scratch.serve(&words);
         let (_driver, mut queue) = guest(scratch);
         assert_eq!(ask(&mut queue, OUT, 2048, &[pattern; 4096]).1, 0);
         // Orderly end, which makes everything durable.
@@ -56,7 +55,7 @@ fn live(scratch: &Scratch) {
 fn reads(scratch: &Scratch, name: &str) -> Option<String> {
     let _ = fs::remove_file(scratch.path("out.img"));
     let overlay = format!("dir/{name}.overlay");
-    let converted = scratch.run(&["disk", "convert", "--backing-dir", ".", &overlay, "out.img"]);
+    let converted = scratch.run(format!("disk convert --backing-dir . {overlay} out.img"));
     let mut bytes = [0; 4096];
     (converted.code == Some(0)).then(|| {
         let file = File::open(scratch.path("out.img")).expect("open");

@@ -21,41 +21,35 @@ fn listings_are_sorted_and_shown_as_asked_for() {
     }
     fs::remove_file(scratch.path("tree/file")).expect("remove");
     for what in ["tree", &url] {
-        let listed = |words: &[&str]| {
-            let ran = scratch.run(&[&["ls"], words, &[what]].concat());
-            ran.succeeded();
-            ran.out
-        };
-        assert_eq!(listed(&["-t"]), "b\nc\na\n");
-        assert_eq!(listed(&["-tr"]), "a\nc\nb\n");
-        assert_eq!(listed(&["-S"]), "b\nc\na\n");
-        let sizes = listed(&["-lh"]);
+        let listed = |words: &str| scratch.run(format!("ls {words} {what}")).succeeded().out;
+        assert_eq!(listed("-t"), "b\nc\na\n");
+        assert_eq!(listed("-tr"), "a\nc\nb\n");
+        assert_eq!(listed("-S"), "b\nc\na\n");
+        let sizes = listed("-lh");
         let sizes: Vec<_> =
             sizes.lines().map(|line| line.split_whitespace().nth(4).expect("a size")).collect();
         assert_eq!(sizes, ["10", "2.4M", "2.0K"]);
-        assert_eq!(listed(&["-d"]), format!("{what}\n"));
-        assert!(listed(&["-ld"]).starts_with('d'));
-        let list: Vec<serde_json::Value> = serde_json::from_str(&listed(&["--json", "-S"])).expect("JSON");
+        assert_eq!(listed("-d"), format!("{what}\n"));
+        assert!(listed("-ld").starts_with('d'));
+        let list: Vec<serde_json::Value> = serde_json::from_str(&listed("--json -S")).expect("JSON");
         assert_eq!((&list[0]["name"], &list[0]["path"]), (&"b".into(), &format!("{what}/b").into()));
         assert_eq!(list[0]["mtime"], "2001-09-09T01:46:39.000000000Z");
     }
-    assert!(scratch.run(&["ls", "--help"]).out.contains("List directories"));
+    assert!(scratch.run("ls --help").out.contains("List directories"));
 }
 
 #[test]
 fn the_exports_of_a_server_are_listed() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("more")).expect("mkdir");
-    let words = ["serve", "tree", "more", "--nfs", "127.0.0.1:0", "--state", "nfs-state"];
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve("serve tree more --nfs 127.0.0.1:0 --state nfs-state");
     let host = server.nfs_address();
-    let ran = scratch.run(&["ls", &format!("nfs://{host}/")]);
-    ran.succeeded();
+    let ran = scratch.run(format!("ls nfs://{host}/")).succeeded();
     assert_eq!(ran.out, "/more\n/tree\n");
-    let ran = scratch.run(&["ls", "--json", &format!("nfs://{host}/")]);
+    let ran = scratch.run(format!("ls --json nfs://{host}/"));
     let list: Vec<serde_json::Value> = serde_json::from_str(&ran.out).expect("JSON");
     assert_eq!((&list[1]["name"], &list[1]["path"]), (&"/tree".into(), &format!("nfs://{host}/tree").into()));
-    scratch.run(&["ls", "-R", &format!("nfs://{host}/")]).failed(1, &["name one of its exports"]);
+    scratch.run(format!("ls -R nfs://{host}/")).failed(1, &["name one of its exports"]);
 }
 
 #[test]
@@ -68,20 +62,19 @@ fn directories_are_made() {
     fs::create_dir(scratch.path("tree/there")).expect("mkdir");
     for (dir, name) in [(&here, "here"), (&there, "there")] {
         let path = |below: &str| scratch.path("tree").join(name).join(below);
-        scratch.run(&["mkdir", &format!("{dir}/a")]).succeeded();
-        scratch.run(&["mkdir", &format!("{dir}/a")]).failed(1, &["cannot create", "exists"]);
-        scratch.run(&["mkdir", &format!("{dir}/x/y")]).failed(1, &["cannot create"]);
-        let ran = scratch.run(&["mkdir", "-pv", "-m", "2751", &format!("{dir}/a/b/c")]);
-        ran.succeeded();
+        scratch.run(format!("mkdir {dir}/a")).succeeded();
+        scratch.run(format!("mkdir {dir}/a")).failed(1, &["cannot create", "exists"]);
+        scratch.run(format!("mkdir {dir}/x/y")).failed(1, &["cannot create"]);
+        let ran = scratch.run(format!("mkdir -pv -m 2751 {dir}/a/b/c")).succeeded();
         assert_eq!(ran.out, format!("{dir}/a/b/c\n"));
         let mode = |below: &str| fs::metadata(path(below)).expect("stat").mode() & 0o7777;
         assert_eq!((mode("a/b") & 0o700, mode("a/b/c")), (0o700, 0o2751));
-        scratch.run(&["mkdir", "-p", &format!("{dir}/a/b/c")]).succeeded();
+        scratch.run(format!("mkdir -p {dir}/a/b/c")).succeeded();
         fs::write(path("file"), "").expect("write");
-        scratch.run(&["mkdir", "-p", &format!("{dir}/file/below")]).failed(1, &["cannot create"]);
-        scratch.run(&["mkdir", "-p", &format!("{dir}/file")]).failed(1, &["cannot create"]);
+        scratch.run(format!("mkdir -p {dir}/file/below")).failed(1, &["cannot create"]);
+        scratch.run(format!("mkdir -p {dir}/file")).failed(1, &["cannot create"]);
     }
-    scratch.run(&["mkdir", "-m", "8", "x"]).failed(2, &["octal digits"]);
+    scratch.run("mkdir -m 8 x").failed(2, &["octal digits"]);
 }
 
 #[test]
@@ -92,34 +85,34 @@ fn mv_works_within_and_across_exports() {
     let there = |name: &str| format!("{url}/{name}");
     // A rename keeps the inode.
     let number = fs::metadata(tree("file")).expect("stat").ino();
-    scratch.run(&["mv", &there("file"), &there("renamed")]).succeeded();
+    scratch.run(format!("mv {} {}", there("file"), there("renamed"))).succeeded();
     assert_eq!(fs::metadata(tree("renamed")).expect("stat").ino(), number);
     fs::create_dir(tree("dir")).expect("mkdir");
-    scratch.run(&["mv", &there("renamed"), &there("dir")]).succeeded();
-    scratch.run(&["mv", &there("dir/renamed"), &url]).succeeded();
+    scratch.run(format!("mv {} {}", there("renamed"), there("dir"))).succeeded();
+    scratch.run(format!("mv {} {url}", there("dir/renamed"))).succeeded();
     assert_eq!(fs::metadata(tree("renamed")).expect("stat").ino(), number, "into the top of the export");
     // A tree is moved to this host and back.
     symlink("renamed", tree("dir/link")).expect("symlink");
     fs::set_permissions(tree("renamed"), PermissionsExt::from_mode(0o604)).expect("chmod");
-    scratch.run(&["mv", &there("dir"), &there("renamed"), "mnt"]).succeeded();
+    scratch.run(format!("mv {} {} mnt", there("dir"), there("renamed"))).succeeded();
     assert!(!tree("dir").exists() && !tree("renamed").exists());
     assert_eq!(fs::metadata(scratch.path("mnt/renamed")).expect("stat").mode() & 0o777, 0o604);
     assert!(fs::symlink_metadata(scratch.path("mnt/dir/link")).expect("stat").is_symlink());
-    scratch.run(&["mv", "mnt/dir", &there("back")]).succeeded();
+    scratch.run(format!("mv mnt/dir {}", there("back"))).succeeded();
     assert!(fs::symlink_metadata(tree("back/link")).expect("stat").is_symlink());
     assert!(!scratch.path("mnt/dir").exists());
     // Existing files are retained on request, and directories are never merged.
     fs::write(scratch.path("one"), "one").expect("write");
     fs::write(tree("two"), "two").expect("write");
-    scratch.run(&["mv", "-n", "one", &there("two")]).succeeded();
+    scratch.run(format!("mv -n one {}", there("two"))).succeeded();
     assert_eq!((fs::read(tree("two")).expect("read"), scratch.path("one").exists()), (b"two".to_vec(), true));
-    scratch.run(&["mv", "-T", "mnt", &there("back")]).failed(1, &["it exists", "cp -a"]);
-    scratch.run(&["mv", "one", "plain", &there("two")]).failed(1, &["not a directory", "several sources"]);
-    scratch.run(&["mv", &there("none"), "x"]).failed(1, &["none", "no such file"]);
-    scratch.run(&["mv", &url, "x"]).failed(1, &["root of an export"]);
+    scratch.run(format!("mv -T mnt {}", there("back"))).failed(1, &["it exists", "cp -a"]);
+    scratch.run(format!("mv one plain {}", there("two"))).failed(1, &["not a directory", "several sources"]);
+    scratch.run(format!("mv {} x", there("none"))).failed(1, &["none", "no such file"]);
+    scratch.run(format!("mv {url} x")).failed(1, &["root of an export"]);
     // On this host.
-    scratch.run(&["mv", "one", "mnt"]).succeeded();
-    scratch.run(&["mv", "mnt/one", "two"]).succeeded();
+    scratch.run("mv one mnt").succeeded();
+    scratch.run("mv mnt/one two").succeeded();
     assert_eq!(fs::read(scratch.path("two")).expect("read"), b"one");
 }
 
@@ -136,13 +129,13 @@ fn nothing_is_lost_by_a_move_that_copies() {
     for (from, to) in
         [("tree/same", &*there("same")), (&*there("same"), "tree/same"), (&*there("same"), &*other_name)]
     {
-        scratch.run(&["mv", from, to]).failed(1, &["same", "the same file"]);
+        scratch.run(format!("mv {from} {to}")).failed(1, &["same", "the same file"]);
         assert_eq!(fs::read(tree("same")).expect("read"), b"all that there is", "{from} {to}");
     }
     // A device accepts no data; one of our own, since overwriting the host's would be noticed.
     let device = Command::new("mknod").arg(scratch.path("null")).args(["c", "1", "3"]).status();
     assert!(device.expect("mknod(1)").success());
-    scratch.run(&["mv", &there("same"), "null"]).failed(1, &["null is a pipe, socket or device"]);
+    scratch.run(format!("mv {} null", there("same"))).failed(1, &["null is a pipe, socket or device"]);
     assert_eq!(fs::read(tree("same")).expect("read"), b"all that there is");
     // A link is replaced, as by rename(2), not its target.
     fs::write(scratch.path("kept"), "kept").expect("write");
@@ -150,7 +143,7 @@ fn nothing_is_lost_by_a_move_that_copies() {
         let source = format!("source{number}");
         fs::write(tree(&source), &source).expect("write");
         symlink(leads_to, scratch.path("link")).expect("symlink");
-        scratch.run(&["mv", "-T", &there(&source), "link"]).succeeded();
+        scratch.run(format!("mv -T {} link", there(&source))).succeeded();
         let link = scratch.path("link");
         assert!(fs::symlink_metadata(&link).expect("stat").is_file() && !tree(&source).exists());
         assert_eq!(fs::read_to_string(&link).expect("read"), source);
@@ -158,12 +151,12 @@ fn nothing_is_lost_by_a_move_that_copies() {
     }
     assert_eq!(fs::read(scratch.path("kept")).expect("read"), b"kept");
     symlink("file", tree("link")).expect("symlink");
-    scratch.run(&["mv", "kept", &there("link")]).succeeded();
+    scratch.run(format!("mv kept {}", there("link"))).succeeded();
     assert!(!fs::symlink_metadata(tree("link")).expect("stat").is_symlink());
     // A source that changes during the copy is retained.
     fs::write(scratch.path("large"), vec![7; 150 << 20]).expect("write");
     let to = there("large");
-    let child = scratch.tombolo(&["mv", "large", &to]).stderr(Stdio::piped()).spawn().expect("start");
+    let child = scratch.tombolo(format!("mv large {to}")).stderr(Stdio::piped()).spawn().expect("start");
     until("some of it has arrived", || tree(".large.tombolo-part").exists());
     server.signal("STOP");
     assert!(!tree("large").exists(), "it was over before it could change");
@@ -185,22 +178,21 @@ fn space_is_summed_up() {
     // Output of du(1) for the same tree.
     let du = std::process::Command::new("du").arg("-k").arg(scratch.path("tree")).output().expect("du(1)");
     let du = String::from_utf8(du.stdout).expect("text");
-    let ran = scratch.run(&["du", &scratch.text("tree")]);
-    ran.succeeded();
+    let ran = scratch.run(format!("du {}", scratch.text("tree"))).succeeded();
     let sorted = |text: &str| {
         let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
         lines.sort_unstable();
         lines
     };
     assert_eq!(sorted(&ran.out), sorted(&du));
-    let ran = scratch.run(&["du", "-sh", &url]);
+    let ran = scratch.run(format!("du -sh {url}"));
     assert_eq!(ran.out, format!("3.1M\t{url}\n"));
-    assert_eq!(scratch.run(&["du", &format!("{url}/a/large")]).out, format!("3072\t{url}/a/large\n"));
+    assert_eq!(scratch.run(format!("du {url}/a/large")).out, format!("3072\t{url}/a/large\n"));
 }
 
 /// Copies a file to a pipe; the copy has begun, and ends only when the pipe is read.
 fn cat(scratch: &Scratch, wait: &str, file: &str) -> (Child, Vec<u8>) {
-    let mut cat = scratch.tombolo(&["cat", "--wait", wait, file]);
+    let mut cat = scratch.tombolo(format!("cat --wait {wait} {file}"));
     let mut cat = cat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
     let mut first = vec![0; 1];
     cat.stdout.as_mut().expect("its output").read_exact(&mut first).expect("begun");
@@ -227,19 +219,19 @@ fn file_commands_wait_for_dead_server_as_requested() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("timed out") && said.contains("--wait forever"), "{said}");
     let file = format!("{url}/file");
-    for words in [
-        &["ls", "--wait", "1", &url][..],
-        &["stat", "--wait", "1", &file],
-        &["cp", "--wait", "1", &file, "copy"],
-        &["rm", "--wait", "1", &file],
-        &["mkdir", "--wait", "1", &format!("{url}/new")],
-        &["disk", "info", "--wait", "1", &file],
-        &["disk", "check", "--wait", "1", &file],
-        &["disk", "convert", "--wait", "1", &file, "disk.img"],
-        &["image", "list", "--wait", "1", &url],
+    for line in [
+        format!("ls --wait 1 {url}"),
+        format!("stat --wait 1 {file}"),
+        format!("cp --wait 1 {file} copy"),
+        format!("rm --wait 1 {file}"),
+        format!("mkdir --wait 1 {url}/new"),
+        format!("disk info --wait 1 {file}"),
+        format!("disk check --wait 1 {file}"),
+        format!("disk convert --wait 1 {file} disk.img"),
+        format!("image list --wait 1 {url}"),
     ] {
-        let ran = scratch.run(words);
-        assert_eq!(ran.code, Some(1), "{words:?}: {ran:?}");
+        let ran = scratch.run(&line);
+        assert_eq!(ran.code, Some(1), "{line}: {ran:?}");
     }
     let waiting = thread::spawn(move || ended(patient));
     thread::sleep(Duration::from_secs(3));
@@ -249,7 +241,7 @@ fn file_commands_wait_for_dead_server_as_requested() {
     assert!(output.status.success() && output.stdout.len() == BYTES - 1, "{said}");
     server.stop();
 
-    let server = scratch.serve_shm(&[]);
+    let server = scratch.serve_shm("");
     let big = format!("shm:{}/tree/big", scratch.text("link.sock"));
     let (given_up, _) = cat(&scratch, "1", &big);
     let (patient, _) = cat(&scratch, "forever", &big);
@@ -264,5 +256,5 @@ fn file_commands_wait_for_dead_server_as_requested() {
     server.kill();
     let (output, said) = ended(given_up);
     assert!(output.status.code() == Some(1) && said.contains("timed out"), "{said}");
-    scratch.run(&["ls", "--wait", "soon", "tree"]).failed(2, &["a number of seconds", "forever"]);
+    scratch.run("ls --wait soon tree").failed(2, &["a number of seconds", "forever"]);
 }

@@ -62,20 +62,19 @@ fn a_tree_goes_to_a_server_and_back() {
     let scratch = Scratch::new();
     let (_server, url) = scratch.serve_nfs();
     plant(&scratch.path("source"));
-    let ran = scratch.run(&["cp", "-r", "-p", "source", &format!("{url}/copy")]);
-    ran.succeeded();
+    let ran = scratch.run(format!("cp -r -p source {url}/copy")).succeeded();
     assert!(ran.out.starts_with("copied 303 files, 3 directories, 1 link or special file"), "{}", ran.out);
     same(&scratch.path("source"), &scratch.path("tree/copy"), true);
-    scratch.run(&["cp", "-rpq", &format!("{url}/copy"), "back"]).succeeded();
+    scratch.run(format!("cp -rpq {url}/copy back")).succeeded();
     same(&scratch.path("source"), &scratch.path("back"), true);
     // Into an existing directory, and the contents of one.
-    scratch.run(&["cp", "-r", "source/deep", &format!("{url}/copy/deep/er")]).succeeded();
+    scratch.run(format!("cp -r source/deep {url}/copy/deep/er")).succeeded();
     same(&scratch.path("source/deep"), &scratch.path("tree/copy/deep/er/deep"), false);
     fs::create_dir(scratch.path("flat")).expect("mkdir");
-    scratch.run(&["cp", "-r", "source/.", "flat"]).succeeded();
+    scratch.run("cp -r source/. flat").succeeded();
     same(&scratch.path("source"), &scratch.path("flat"), false);
     // From server to server.
-    scratch.run(&["cp", "-r", &format!("{url}/copy/large"), &format!("{url}/other")]).succeeded();
+    scratch.run(format!("cp -r {url}/copy/large {url}/other")).succeeded();
     assert!(fs::read(scratch.path("tree/other")).expect("read") == noise(9_000_000));
 }
 
@@ -86,11 +85,10 @@ fn files_are_listed_shown_and_removed() {
     fs::write(scratch.path("tree/.hidden"), "").expect("write");
     fs::write(scratch.path("tree/esc\x1b[2J"), "").expect("write");
     let (_server, url) = scratch.serve_nfs();
-    let ran = scratch.run(&["ls", &url]);
-    ran.succeeded();
+    let ran = scratch.run(format!("ls {url}")).succeeded();
     assert_eq!(ran.out, "deep\nesc\\u{1b}[2J\nfile\nlarge\n");
-    assert!(scratch.run(&["ls", "-a", &url]).out.starts_with(".hidden\n"));
-    let ran = scratch.run(&["ls", "-l", &format!("{url}/deep/link"), &format!("{url}/deep/3")]);
+    assert!(scratch.run(format!("ls -a {url}")).out.starts_with(".hidden\n"));
+    let ran = scratch.run(format!("ls -l {url}/deep/link {url}/deep/3"));
     let lines: Vec<_> = ran.out.lines().collect();
     assert!(
         lines[0].starts_with("lrwxrwxrwx") && lines[0].ends_with("/deep/link -> ../large"),
@@ -98,32 +96,31 @@ fn files_are_listed_shown_and_removed() {
         ran.out
     );
     assert!(lines[1].starts_with("-rwxr-x---") && lines[1].contains("2009-02-13 23:31:30Z"), "{}", ran.out);
-    let ran = scratch.run(&["ls", "-R", "--json", &url]);
+    let ran = scratch.run(format!("ls -R --json {url}"));
     let list: Vec<serde_json::Value> = serde_json::from_str(&ran.out).expect("JSON");
     assert_eq!(list.len(), 308, "{}", ran.out);
-    let ran = scratch.run(&["ls", "-R", &format!("{url}/deep/er"), &url]);
-    assert!(ran.out.contains("/deep/er:\nseven\nwith space\n"), "{}", ran.out);
+    let ran = scratch.run(format!("ls -R {url}/deep/er {url}"));
+    ran.says(&["/deep/er:\nseven\nwith space\n"]);
 
-    let ran = scratch.run(&["stat", "--json", &format!("{url}/deep/3")]);
-    let facts: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+    let ran = scratch.run(format!("stat --json {url}/deep/3"));
+    let facts = ran.json();
     assert_eq!((&facts[0]["mode"], &facts[0]["size"]), (&"0750".into(), &150.into()));
     assert_eq!(
         (&facts[0]["name"], &facts[0]["mtime"]),
         (&"3".into(), &"2009-02-13T23:31:30.987654321Z".into())
     );
-    assert!(scratch.run(&["stat", &format!("{url}/deep/link")]).out.contains("-> ../large"));
+    assert!(scratch.run(format!("stat {url}/deep/link")).out.contains("-> ../large"));
 
-    let large =
-        scratch.tombolo(&["cat", &format!("{url}/large"), &format!("{url}/file")]).output().expect("run");
+    let large = scratch.tombolo(format!("cat {url}/large {url}/file")).output().expect("run");
     assert!(large.status.success() && large.stdout.ends_with(b"content\n"));
     assert!(large.stdout[..9_000_000] == noise(9_000_000));
 
-    scratch.run(&["rm", &url_of(&url, "deep")]).failed(1, &["cannot remove", "directory", "use -r"]);
-    scratch.run(&["rm", "-r", &url_of(&url, "deep"), &url_of(&url, "large")]).succeeded();
+    scratch.run(format!("rm {}", url_of(&url, "deep"))).failed(1, &["cannot remove", "directory", "use -r"]);
+    scratch.run(format!("rm -r {} {}", url_of(&url, "deep"), url_of(&url, "large"))).succeeded();
     assert!(!scratch.path("tree/deep").exists() && !scratch.path("tree/large").exists());
-    scratch.run(&["rm", &url_of(&url, "none")]).failed(1, &["cannot remove", "no such file"]);
-    scratch.run(&["rm", "-f", &url_of(&url, "none")]).succeeded();
-    scratch.run(&["rm", "-r", &url]).failed(1, &["root of an export"]);
+    scratch.run(format!("rm {}", url_of(&url, "none"))).failed(1, &["cannot remove", "no such file"]);
+    scratch.run(format!("rm -f {}", url_of(&url, "none"))).succeeded();
+    scratch.run(format!("rm -r {url}")).failed(1, &["root of an export"]);
     assert!(scratch.path("tree/file").exists());
 }
 
@@ -135,40 +132,42 @@ fn url_of(url: &str, name: &str) -> String {
 fn a_server_that_is_just_starting_is_waited_for() {
     let scratch = Scratch::new();
     let port = free_port(0);
-    let list = scratch.tombolo(&["ls", &format!("nfs://127.0.0.1:{port}/tree")]);
+    let list = scratch.tombolo(format!("ls nfs://127.0.0.1:{port}/tree"));
     let listing = thread::spawn(move || Ran::new(list));
     thread::sleep(Duration::from_millis(300));
     assert!(!listing.is_finished());
-    let _server = scratch.serve(&["serve", "tree", "--nfs", &port.to_string()], "ready control");
+    let _server = scratch.serve(format!("serve tree --nfs {}", port));
     let ran = listing.join().expect("joined");
     assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(0), "file\n", ""));
     let begun = Instant::now();
-    scratch.run(&["ls", "nfs://127.0.0.1:1/x"]).failed(1, &["refused"]);
+    scratch.run("ls nfs://127.0.0.1:1/x").failed(1, &["refused"]);
     let took = begun.elapsed();
     assert!((Duration::from_secs(2)..Duration::from_secs(5)).contains(&took), "{took:?}");
-    scratch.run(&["ls", "nfs://127.0.0.1:1/x?retry=0"]).failed(1, &["refused"]);
+    scratch.run("ls nfs://127.0.0.1:1/x?retry=0").failed(1, &["refused"]);
 }
 
 #[test]
 fn cp_reports_each_failure_in_one_line() {
     let scratch = Scratch::new();
-    let (_server, url) = scratch.serve_nfs_with(&[]);
-    scratch.run(&["cp", "nfs://127.0.0.1:1/x", "."]).failed_with_summary(&["127.0.0.1"]);
-    scratch.run(&["cp", &url_of(&url, "none"), "."]).failed_with_summary(&["cannot find", "no such file"]);
-    scratch.run(&["cat", "nfs://"]).failed(2, &["nfs://HOST"]);
-    scratch.run(&["ls", &format!("{}x", url)]).failed(1, &["cannot open", "treex"]);
-    scratch.run(&["cat", &url]).failed(1, &["cannot read", "is a directory"]);
-    scratch.run(&["cp", &url, "here"]).failed_with_summary(&["it is a directory; use -r"]);
-    scratch.run(&["cp", "plain", &url_of(&url, "file"), "nowhere"]).failed(1, &["it is not a directory"]);
-    scratch.run(&["cp", "plain", "missing/name"]).failed(1, &["missing/name"]);
+    let (_server, url) = scratch.serve_nfs_with("");
+    scratch.run("cp nfs://127.0.0.1:1/x .").failed_with_summary(&["127.0.0.1"]);
+    scratch
+        .run(format!("cp {} .", url_of(&url, "none")))
+        .failed_with_summary(&["cannot find", "no such file"]);
+    scratch.run("cat nfs://").failed(2, &["nfs://HOST"]);
+    scratch.run(format!("ls {}x", url)).failed(1, &["cannot open", "treex"]);
+    scratch.run(format!("cat {url}")).failed(1, &["cannot read", "is a directory"]);
+    scratch.run(format!("cp {url} here")).failed_with_summary(&["it is a directory; use -r"]);
+    scratch.run(format!("cp plain {} nowhere", url_of(&url, "file"))).failed(1, &["it is not a directory"]);
+    scratch.run("cp plain missing/name").failed(1, &["missing/name"]);
     // Local root is `nobody` on the server.
     fs::set_permissions(scratch.path("tree"), PermissionsExt::from_mode(0o755)).expect("chmod");
     scratch
-        .run(&["cp", "plain", &url_of(&url, "new")])
+        .run(format!("cp plain {}", url_of(&url, "new")))
         .failed_with_summary(&["permission denied", "root squash"]);
-    scratch.run(&["rm", &url_of(&url, "file")]).failed(1, &["permission denied", "root squash"]);
+    scratch.run(format!("rm {}", url_of(&url, "file"))).failed(1, &["permission denied", "root squash"]);
     // Everything else is copied.
-    scratch.run(&["cp", "absent", "plain", "mnt"]).failed_with_summary(&["absent"]);
+    scratch.run("cp absent plain mnt").failed_with_summary(&["absent"]);
     assert!(scratch.path("mnt/plain").exists());
 }
 
@@ -189,12 +188,12 @@ impl WithSummary for Ran {
 fn owners_that_a_server_refuses_are_explained_once() {
     let scratch = Scratch::new();
     fs::set_permissions(scratch.path("tree"), PermissionsExt::from_mode(0o777)).expect("chmod");
-    let (_server, url) = scratch.serve_nfs_with(&[]);
+    let (_server, url) = scratch.serve_nfs_with("");
     fs::create_dir(scratch.path("source")).expect("mkdir");
     for number in 0..20 {
         fs::write(scratch.path(&format!("source/{number}")), "x").expect("write");
     }
-    let ran = scratch.run(&["cp", "-rp", "source", &url_of(&url, "copy")]);
+    let ran = scratch.run(format!("cp -rp source {}", url_of(&url, "copy")));
     ran.failed_with_summary(&["cannot set owners", "root squash"]);
     assert_eq!(fs::read_dir(scratch.path("tree/copy")).expect("list").count(), 20);
     assert_eq!(fs::metadata(scratch.path("tree/copy/7")).expect("stat").uid(), 65534);
@@ -209,8 +208,7 @@ fn an_interrupted_copy_goes_on() {
     for number in 0..2 {
         fs::write(scratch.path(&format!("source/{number}")), noise(120 << 20)).expect("write");
     }
-    let words = ["cp", "-rp", "source", &url_of(&url, "copy")];
-    let mut copying = scratch.tombolo(&words);
+    let mut copying = scratch.tombolo(format!("cp -rp source {}", url_of(&url, "copy")));
     let child = copying.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
     let part = |number: usize| scratch.path(&format!("tree/copy/.{number}.tombolo-part"));
     until("something has arrived", || {
@@ -235,12 +233,11 @@ fn an_interrupted_copy_goes_on() {
     server.kill();
     let (_server, url) = scratch.serve_nfs();
     // The same command, although the target directory now exists.
-    let ran = scratch.run(&["cp", "-rp", "--resume", "source", &url_of(&url, "copy")]);
-    ran.succeeded();
+    let ran = scratch.run(format!("cp -rp --resume source {}", url_of(&url, "copy"))).succeeded();
     same(&scratch.path("source"), &scratch.path("tree/copy"), true);
     let written = ran.out.split(", ").last().expect("a number").to_owned();
     assert!(!written.starts_with("240.0 MiB"), "nothing was resumed: {}", ran.out);
-    let ran = scratch.run(&["cp", "-rp", "--resume", "source/.", &url_of(&url, "copy")]);
+    let ran = scratch.run(format!("cp -rp --resume source/. {}", url_of(&url, "copy")));
     assert!(ran.out.contains("copied 0 files") && ran.out.contains("2 skipped"), "{}", ran.out);
 }
 
@@ -254,8 +251,7 @@ fn progress_lines_are_opt_in_and_readers_may_leave() {
     let ran = Command::new("sh").args(["-c", &cat]).output().expect("run");
     assert_eq!((ran.stdout.trim_ascii(), ran.stderr.as_slice()), (&b"10"[..], &b""[..]));
     assert!(start.elapsed() < Duration::from_secs(10));
-    scratch.run(&["cp", "-q", &url_of(&url, "large"), "."]).succeeded();
-    let ran = scratch.run(&["cp", "-n", "--progress", &url_of(&url, "large"), "."]);
-    ran.succeeded();
-    assert!(ran.out.contains("1 skipped"), "{}", ran.out);
+    scratch.run(format!("cp -q {} .", url_of(&url, "large"))).succeeded();
+    let ran = scratch.run(format!("cp -n --progress {} .", url_of(&url, "large"))).succeeded();
+    ran.says(&["1 skipped"]);
 }

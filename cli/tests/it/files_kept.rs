@@ -464,8 +464,7 @@ fn kept_share_loses_nothing_across_kills() {
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "--keep", "--virtiofs", "vm.sock", "-qq"];
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve("serve tree --keep --virtiofs vm.sock -qq");
     let socket = scratch.path("vm.sock");
     let (done, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -506,8 +505,7 @@ fn keep_refuses_unsupported_front_ends() {
 #[test]
 fn killed_servers_helpers_end_before_next_server() {
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "--keep", "--sandbox", "strict", "--virtiofs", "vm.sock", "-qq"];
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve("serve tree --keep --sandbox strict --virtiofs vm.sock -qq");
     let mut guest = Guest::mount(&scratch.path("vm.sock"));
     let victim = eventually(|| child_of(server.pid()));
     let broker = eventually(|| child_of(victim));
@@ -523,8 +521,7 @@ fn killed_servers_helpers_end_before_next_server() {
 #[test]
 fn keeper_retains_locks_and_unlinked_files() {
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "--keep", "--sandbox", "strict", "--virtiofs", "vm.sock", "-qq"];
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve("serve tree --keep --sandbox strict --virtiofs vm.sock -qq");
     let mut guest = Guest::mount(&scratch.path("vm.sock"));
     let mut create = |name: &str| {
         let how = CreateIn { flags: O_RDWR | O_APPEND, mode: 0o100_600, ..Default::default() };

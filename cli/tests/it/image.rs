@@ -36,8 +36,7 @@ fn make_image(dir: &Path) -> Vec<u8> {
 
 impl Scratch {
     fn image_info(&self, dir: &str) -> serde_json::Value {
-        let told = self.run(&["image", "info", "--json", dir]);
-        told.succeeded();
+        let told = self.run(format!("image info --json {dir}")).succeeded();
         serde_json::from_str(&told.out).expect("JSON")
     }
 }
@@ -48,8 +47,7 @@ fn scan_describes_files_until_they_change() {
     let dir = scratch.path("vm");
     make_image(&dir);
     fs::set_permissions(dir.join("memory"), fs::Permissions::from_mode(0o600)).expect("chmod");
-    let scanned = scratch.run(&["image", "scan", "vm", "--advice", "memory=whole"]);
-    scanned.succeeded();
+    let scanned = scratch.run("image scan vm --advice memory=whole").succeeded();
     assert!(scanned.out.starts_with("3 files with 68M, of which 68M zeroes"), "{}", scanned.out);
 
     let told = scratch.image_info("vm");
@@ -71,12 +69,11 @@ fn scan_describes_files_until_they_change() {
     // Same length as before.
     fs::write(dir.join("vm.toml"), "mem = \"8M\"\n").expect("write");
     fs::remove_file(dir.join("disk")).expect("remove");
-    let said = scratch.run(&["image", "info", "vm"]);
-    said.succeeded();
+    let said = scratch.run("image info vm").succeeded();
     let state = |name: &str| said.out.lines().find(|line| line.starts_with(name)).map(str::to_owned);
     assert!(state("vm.toml").is_some_and(|line| line.contains("changed")), "{}", said.out);
     assert!(state("disk").is_some_and(|line| line.contains("missing")), "{}", said.out);
-    scratch.run(&["image", "scan", "vm", "--block", "64K", "--no-digests"]).succeeded();
+    scratch.run("image scan vm --block 64K --no-digests").succeeded();
     let told = scratch.image_info("vm");
     assert_eq!(told["files"].as_array().expect("files").len(), 2);
     assert_eq!(told["files"][0]["block_bytes"], 65536);
@@ -101,9 +98,7 @@ fn scan_reports_unreadable_files() {
 
 impl Far {
     fn cache_counts(&self) -> serde_json::Value {
-        let told = self.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
-        told.succeeded();
-        let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+        let told = self.run("top --once --json proxy.sock").succeeded().json();
         let caches = told["servers"][0]["caches"].as_object().cloned().expect("caches");
         caches.into_iter().next().expect("a cache").1
     }
@@ -114,12 +109,12 @@ fn proxy_skips_zeroes_listed_in_sidecar() {
     let Some(far) = Far::new() else { return };
     let memory = make_image(&far.tree("vm"));
     let scratch = &far.place.0;
-    scratch.run(&["image", "scan", "tree/vm"]).succeeded();
+    scratch.run("image scan tree/vm").succeeded();
     let url = far.url("");
     let zeros = (900 * BLOCK + (64 << 20) + 100 - 8192) as u64;
-    for (more, expected) in [(&[][..], zeros), (&["--no-sidecars"], 0)] {
-        let words = ["proxy", &url, "--cache", "cache", "--fuse", "mnt", "--control", "proxy.sock"];
-        let proxy = scratch.serve(&[&words[..], more].concat(), "ready control");
+    for (more, expected) in [("", zeros), ("--no-sidecars", 0)] {
+        let words = format!("proxy {url} --cache cache --fuse mnt --control proxy.sock");
+        let proxy = scratch.serve(format!("{words} {more}"));
         assert!(fs::read(far.mnt("vm/memory")).expect("read") == memory);
         assert!(fs::read(far.mnt("vm/disk")).expect("read") == fs::read(far.tree("vm/disk")).expect("read"));
         let counts = far.cache_counts();
@@ -130,7 +125,7 @@ fn proxy_skips_zeroes_listed_in_sidecar() {
         let data = (memory.len() as u64 + (64 << 20) + 100) - expected;
         assert!(fetched >= data && fetched < data + (64 << 10), "{counts}");
         proxy.stop();
-        scratch.run(&["cache", "drop", "cache"]).succeeded();
+        scratch.run("cache drop cache").succeeded();
     }
 }
 
@@ -141,33 +136,20 @@ fn proxy_prefetches_recorded_trace() {
     fs::write(far.tree("vm/program"), crate::common::numbers()).expect("write");
     let scratch = &far.place.0;
     let url = far.url("");
-    let start = |cache: &str, more: &[&str]| {
+    let start = |cache: &str, more: &str| {
         // Not close-to-open: data fetched right after a change would be revalidated at the next open.
-        let words = [
-            "proxy",
-            &url,
-            "--cache",
-            cache,
-            "--contract",
-            "exclusive",
-            "--no-lease",
-            "--rule",
-            "*,prefetch=no,read-ahead=0",
-            "--fuse",
-            "mnt",
-            "--control",
-            "proxy.sock",
-        ];
-        scratch.serve(&[&words[..], more].concat(), "ready control")
+        let words = format!("proxy {url} --cache {cache} --contract exclusive --no-lease --fuse mnt");
+        let rule = "--rule *,prefetch=no,read-ahead=0";
+        scratch.serve(format!("{words} {rule} --control proxy.sock {more}"))
     };
-    let proxy = start("cache", &["--record", "start.trace"]);
+    let proxy = start("cache", "--record start.trace");
     let program = fs::read(far.mnt("vm/program")).expect("read");
     assert!(fs::read(far.mnt("vm/memory")).expect("read") == memory);
     proxy.stop();
-    scratch.run(&["image", "scan", "tree/vm", "--trace", "start.trace"]).succeeded();
+    scratch.run("image scan tree/vm --trace start.trace").succeeded();
     assert!(scratch.image_info("tree/vm")["trace_steps"].as_u64().is_some_and(|steps| steps > 0));
 
-    let proxy = start("cache2", &[]);
+    let proxy = start("cache2", "");
     let memory_file = File::open(far.mnt("vm/memory")).expect("open");
     memory_file.read_exact_at(&mut [0; 100], 0).expect("read");
     // Nothing is fetched by read-around.

@@ -128,22 +128,22 @@ fn servers(umask: u32) -> Vec<String> {
     let Some(place) = MountPlace::new() else { return Vec::new() };
     let scratch = &place.0;
     let mut left = Left::of(scratch, umask);
-    scratch.run(&["keys", "ca", "--ca", "ca"]).succeeded();
-    scratch.run(&["keys", "issue", "alice", "--ca", "ca", "--out", "alice"]).succeeded();
-    scratch.run(&["keys", "revoke", "alice", "--ca", "ca"]).succeeded();
+    scratch.run("keys ca --ca ca").succeeded();
+    scratch.run("keys issue alice --ca ca --out alice").succeeded();
+    scratch.run("keys revoke alice --ca ca").succeeded();
     left.look("keys");
-    let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state", "--shm", "link.sock"];
-    let more = ["--fuse", "mnt", "--host-watch", "--squash", "none", "--control", "serve.sock"];
-    let server = scratch.serve(&[&words[..], &more].concat(), "ready control");
+    let words = "serve tree --nfs 127.0.0.1:0 --state nfs-state --shm link.sock";
+    let more = "--fuse mnt --host-watch --squash none --control serve.sock";
+    let server = scratch.serve(format!("{words} {more}"));
     make(&place.mnt().join("served"));
     left.is_exact("serve --fuse", &scratch.path("tree/served"));
     let url = format!("nfs://{}/tree", server.nfs_address());
-    scratch.run(&["cp", "plain", &format!("{url}/over-nfs")]).succeeded();
-    scratch.run(&["cp", "plain", "shm:link.sock/tree/over-shm"]).succeeded();
+    scratch.run(format!("cp plain {url}/over-nfs")).succeeded();
+    scratch.run("cp plain shm:link.sock/tree/over-shm").succeeded();
     left.look("serve");
     server.stop();
     for (source, options) in [("dir:tree", "allow_other"), ("dir:tree", "coherence=push")] {
-        scratch.run(&["mount", source, "mnt", "-o", options]).succeeded();
+        scratch.run(format!("mount {source} mnt -o {options}")).succeeded();
         make(&place.mnt().join(options));
         left.is_exact("mount", &scratch.path("tree").join(options));
         left.look("mount");
@@ -157,16 +157,15 @@ fn servers(umask: u32) -> Vec<String> {
 fn write_back(umask: u32) -> Vec<String> {
     let Some(mut far) = Far::new() else { return Vec::new() };
     let url = far.url("?retry=1&soft");
-    let scratch = Scratch::of(&far.place.0.path(""));
+    let scratch = Scratch::of(&far.path(""));
     let mut left = Left::of(&scratch, umask);
-    let words = ["proxy", &url, "--cache", "cache", "--mode", "write-back", "--contract", "exclusive"];
-    let words = [&words[..], &["--take-lease", "--control", "proxy.sock", "--fuse", "mnt"]].concat();
-    let proxy = scratch.serve(&words, "ready control");
+    let words = format!("proxy {url} --cache cache --mode write-back --contract exclusive");
+    let proxy = scratch.serve(format!("{words} --take-lease --control proxy.sock --fuse mnt"));
     make(&far.mnt("first"));
-    scratch.run(&["session", "flush", "--control", "proxy.sock"]).succeeded();
+    scratch.run("session flush --control proxy.sock").succeeded();
     left.is_exact("proxy", &far.tree("first"));
     // Looked-up names can be changed without the origin.
-    scratch.program(Path::new("ls"), &["-lR", "mnt", "mnt/second"]).output().expect("ls");
+    scratch.program("ls", &["-lR", "mnt", "mnt/second"]).output().expect("ls");
     far.stop_origin();
     make(&far.mnt("second"));
     fs::write(far.mnt("second/large"), vec![7; 3 << 20]).expect("write");
@@ -184,16 +183,16 @@ fn disks(umask: u32) -> Vec<String> {
     base.set_len(4 << 20).expect("truncate");
     base.set_permissions(fs::Permissions::from_mode(0o600)).expect("chmod");
     let mut left = Left::of(&scratch, umask);
-    scratch.run(&["disk", "create", "one.overlay", "--base", "base.img"]).succeeded();
-    scratch.run(&["disk", "create", "two.overlay", "--base", "one.overlay"]).succeeded();
+    scratch.run("disk create one.overlay --base base.img").succeeded();
+    scratch.run("disk create two.overlay --base one.overlay").succeeded();
     left.is_private("disk create --base", &["one.overlay", "two.overlay"]);
-    scratch.run(&["disk", "convert", "base.img", "copy.qcow2"]).succeeded();
-    scratch.run(&["disk", "convert", "base.img", "copy.img"]).succeeded();
-    scratch.run(&["disk", "convert", "two.overlay", "dir:copy-2.img"]).succeeded();
+    scratch.run("disk convert base.img copy.qcow2").succeeded();
+    scratch.run("disk convert base.img copy.img").succeeded();
+    scratch.run("disk convert two.overlay dir:copy-2.img").succeeded();
     left.is_private("disk convert", &["copy.qcow2", "copy.img", "copy-2.img"]);
-    scratch.run(&["cp", "-p", "base.img", "copied.img"]).succeeded();
+    scratch.run("cp -p base.img copied.img").succeeded();
     left.is_private("cp -p", &["copied.img"]);
-    scratch.serve(&["disk", "one.overlay", "--nbd", "./it.nbd"], "ready control").stop();
+    scratch.serve("disk one.overlay --nbd ./it.nbd").stop();
     left.look("disk");
     left.wrong
 }
@@ -209,10 +208,10 @@ fn trees(umask: u32) -> Vec<String> {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).expect("chmod");
     }
     let mut left = Left::of(&scratch, umask);
-    scratch.run(&["mkdir", "-p", "dir:new/below"]).succeeded();
-    scratch.run(&["cp", "-r", "dir:from", "dir:to"]).succeeded();
-    scratch.run(&["cp", "from/file", "copy"]).succeeded();
-    scratch.run(&["mv", "dir:to/file", "dir:to/moved"]).succeeded();
+    scratch.run("mkdir -p dir:new/below").succeeded();
+    scratch.run("cp -r dir:from dir:to").succeeded();
+    scratch.run("cp from/file copy").succeeded();
+    scratch.run("mv dir:to/file dir:to/moved").succeeded();
     left.look("cp");
     left.wrong
 }
@@ -224,11 +223,11 @@ fn vms(umask: u32) -> Vec<String> {
     bed.make_image();
     left.look("vm suspend --to");
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    bed.run("clone image one --net none --qemu ./vmm").succeeded();
     left.look("clone");
-    bed.0.run(&["image", "scan", "image"]).succeeded();
+    bed.run("image scan image").succeeded();
     left.look("image scan");
-    bed.0.run(&["vm", "suspend", "one", "--to", "changes", "--changes"]).succeeded();
+    bed.run("vm suspend one --to changes --changes").succeeded();
     left.look("vm suspend --changes");
     left.wrong
 }

@@ -4,26 +4,25 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 
 use crate::common::{MountPlace, Ran, http, is_mounted, signal, until};
 
 #[test]
 fn mount_and_umount_return_when_complete() {
     let Some(scratch) = MountPlace::new() else { return };
-    let before = scratch.0.listing();
+    let before = scratch.listing();
     scratch.mount("allow_other");
     assert_eq!(fs::read(scratch.mnt().join("file")).expect("read"), b"content\n");
     fs::write(scratch.mnt().join("new"), "by the mount").expect("write");
-    assert_eq!(fs::read(scratch.0.path("tree/new")).expect("read"), b"by the mount");
-    let top = scratch.0.run(&["top", "--once"]);
+    assert_eq!(fs::read(scratch.path("tree/new")).expect("read"), b"by the mount");
+    let top = scratch.run("top --once");
     assert!(top.out.contains("write") && top.out.contains("fuse"), "{}", top.out);
     fs::remove_file(scratch.mnt().join("new")).expect("remove");
     scratch.umount();
     assert!(!is_mounted(&scratch.mnt()));
-    assert_eq!(scratch.0.listing(), before);
+    assert_eq!(scratch.listing(), before);
     until("the supervisor has ended", || !scratch.is_served());
-    let state = || fs::read_dir(scratch.0.path("state/tombolo")).expect("list").flatten();
+    let state = || fs::read_dir(scratch.path("state/tombolo")).expect("list").flatten();
     until("nothing of it is left", || state().all(|entry| entry.file_name() == "version"));
 }
 
@@ -59,11 +58,11 @@ fn options_count() {
 fn busy_mount_point_is_refused_and_unchanged() {
     let Some(scratch) = MountPlace::new() else { return };
     scratch.mount("ro");
-    scratch.0.run(&["mount", "dir:tree", "mnt"]).failed(1, &["busy", "fuse.tombolo", "tombolo umount"]);
+    scratch.run("mount dir:tree mnt").failed(1, &["busy", "fuse.tombolo", "tombolo umount"]);
     let open = fs::File::open(scratch.mnt().join("file")).expect("open");
-    scratch.0.run(&["umount", "mnt"]).failed(1, &["busy", "--lazy"]);
+    scratch.run("umount mnt").failed(1, &["busy", "--lazy"]);
     assert!(is_mounted(&scratch.mnt()));
-    scratch.0.run(&["umount", "--lazy", "mnt"]).succeeded();
+    scratch.run("umount --lazy mnt").succeeded();
     assert!(!is_mounted(&scratch.mnt()));
     assert!(scratch.is_served(), "its last user is still there");
     drop(open);
@@ -73,10 +72,9 @@ fn busy_mount_point_is_refused_and_unchanged() {
 #[test]
 fn background_mount_reports_server_error() {
     let Some(scratch) = MountPlace::new() else { return };
-    let before = scratch.0.listing();
-    let words = ["mount", "dir:tree", "mnt", "--control", "nodir/c"];
-    scratch.0.run(&words).failed(1, &["nodir/c", "No such file"]);
-    assert_eq!(scratch.0.listing(), before);
+    let before = scratch.listing();
+    scratch.run("mount dir:tree mnt --control nodir/c").failed(1, &["nodir/c", "No such file"]);
+    assert_eq!(scratch.listing(), before);
     assert!(!is_mounted(&scratch.mnt()) && !scratch.is_served());
 }
 
@@ -95,13 +93,13 @@ fn a_killed_server_comes_back() {
 #[test]
 fn restarted_server_keeps_control_socket_and_version() {
     let Some(scratch) = MountPlace::new() else { return };
-    let program = scratch.0.copy_of_program();
-    Ran::new(scratch.0.program(&program, &["mount", "dir:tree", "mnt", "--control", "c.sock"])).succeeded();
+    let program = scratch.copy_of_program();
+    Ran::new(scratch.program(&program, &["mount", "dir:tree", "mnt", "--control", "c.sock"])).succeeded();
     // In-place upgrade to a different file.
     fs::remove_file(&program).expect("remove");
     symlink("/bin/false", &program).expect("link");
     let pid = || {
-        let told = scratch.0.run(&["top", "--once", "--json", "c.sock"]);
+        let told = scratch.run("top --once --json c.sock");
         serde_json::from_str::<serde_json::Value>(&told.out).ok()?["servers"][0]["status"]["pid"].as_u64()
     };
     let killed = pid().expect("a server");
@@ -116,13 +114,13 @@ fn restarted_server_keeps_control_socket_and_version() {
 fn dead_unsupervised_mount_can_be_replaced_or_unmounted() {
     let Some(scratch) = MountPlace::new() else { return };
     let kill_a_server = || {
-        let server = scratch.0.serve(&["mount", "-f", "dir:tree", "mnt"], "ready fuse");
+        let server = scratch.serve_until("mount -f dir:tree mnt", "ready fuse");
         server.kill();
         let dead = fs::metadata(scratch.mnt()).expect_err("a dead mount");
         assert_eq!(dead.kind(), std::io::ErrorKind::NotConnected);
     };
     kill_a_server();
-    let replaced = scratch.0.run(&["mount", "dir:tree", "mnt"]);
+    let replaced = scratch.run("mount dir:tree mnt");
     assert!(replaced.code == Some(0) && replaced.err.contains("removing a dead mount"), "{replaced:?}");
     fs::read(scratch.mnt().join("file")).expect("alive");
     scratch.umount();
@@ -134,7 +132,7 @@ fn dead_unsupervised_mount_can_be_replaced_or_unmounted() {
 #[test]
 fn a_signal_unmounts() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = scratch.0.serve(&["mount", "--foreground", "dir:tree", "mnt"], "ready fuse");
+    let server = scratch.serve_until("mount --foreground dir:tree mnt", "ready fuse");
     assert!(is_mounted(&scratch.mnt()));
     server.stop();
     assert!(!is_mounted(&scratch.mnt()));
@@ -147,22 +145,21 @@ fn a_signal_unmounts() {
 #[test]
 fn mount_8_mounts_through_the_helper() {
     let Some(scratch) = MountPlace::new() else { return };
-    let helper = scratch.0.mount_helper();
     // As called by mount(8).
-    let words = ["dir:tree", "mnt", "-o", "rw,nosuid,_netdev,coherence=strict"];
-    Ran::new(scratch.0.program(&helper, &words)).succeeded();
+    let words = "dir:tree mnt -o rw,nosuid,_netdev,coherence=strict";
+    scratch.run_mount_helper(words).succeeded();
     assert_eq!(fs::read(scratch.mnt().join("file")).expect("read"), b"content\n");
-    Ran::new(scratch.0.program(&helper, &words)).failed(32, &["busy"]);
+    scratch.run_mount_helper(words).failed(32, &["busy"]);
     scratch.umount();
 }
 
 #[test]
 fn messages_of_the_background_server_are_in_its_log() {
     let Some(scratch) = MountPlace::new() else { return };
-    scratch.0.run(&["mount", "-v", "dir:tree", "mnt"]).succeeded();
+    scratch.run("mount -v dir:tree mnt").succeeded();
     scratch.umount();
     until("all have ended", || !scratch.is_served());
-    let state = scratch.0.path("state/tombolo");
+    let state = scratch.path("state/tombolo");
     assert_eq!(fs::read_to_string(state.join("version")).expect("version"), "1\n");
     assert!(scratch.log().contains("unmounted"));
 }
@@ -173,12 +170,12 @@ fn remount_options_survive_server_restart() {
     scratch.mount("allow_other");
     let flags = || {
         let table = fs::read_to_string("/proc/self/mountinfo").expect("proc");
-        let point = scratch.0.text("mnt");
+        let point = scratch.text("mnt");
         let line = table.lines().find(|line| line.split(' ').nth(4) == Some(&point)).expect("the mount");
         line.split(' ').nth(5).expect("flags").to_owned()
     };
     let refused = || fs::write(scratch.mnt().join("new"), "").expect_err("read-only").kind();
-    scratch.0.run(&["mount", "-o", "remount,ro,noexec", "dir:tree", "mnt"]).succeeded();
+    scratch.run("mount -o remount,ro,noexec dir:tree mnt").succeeded();
     assert_eq!(refused(), std::io::ErrorKind::ReadOnlyFilesystem);
     signal(scratch.server_pid(), "KILL");
     until("the file is there again", || fs::read(scratch.mnt().join("file")).is_ok());
@@ -187,34 +184,33 @@ fn remount_options_survive_server_restart() {
     scratch.umount();
 
     scratch.mount("rw");
-    scratch.0.run(&["mount", "-o", "remount,ro", "dir:tree", "mnt"]).succeeded();
+    scratch.run("mount -o remount,ro dir:tree mnt").succeeded();
     // The helper, as called by mount(8).
-    let helper = scratch.0.mount_helper();
-    Ran::new(scratch.0.program(&helper, &["dir:tree", "mnt", "-o", "rw,remount"])).succeeded();
+    scratch.run_mount_helper("dir:tree mnt -o rw,remount").succeeded();
     fs::write(scratch.mnt().join("new"), "").expect("writable again");
     scratch.umount();
 
     // Only the named options change.
     scratch.mount("dev,suid,noexec");
-    scratch.0.run(&["mount", "-o", "remount,ro,nosuid", "dir:tree", "mnt"]).succeeded();
+    scratch.run("mount -o remount,ro,nosuid dir:tree mnt").succeeded();
     assert!(flags().starts_with("ro,nosuid,noexec"), "{}", flags());
-    scratch.0.run(&["mount", "-o", "remount,exec", "dir:tree", "mnt"]).succeeded();
+    scratch.run("mount -o remount,exec dir:tree mnt").succeeded();
     assert!(flags().starts_with("ro,nosuid") && !flags().contains("noexec"), "{}", flags());
     scratch.umount();
 
     scratch.mount("ro");
-    scratch.0.run(&["mount", "-o", "remount,noexec", "dir:tree", "mnt"]).succeeded();
+    scratch.run("mount -o remount,noexec dir:tree mnt").succeeded();
     assert!(flags().starts_with("ro,nosuid,nodev,noexec"), "{}", flags());
-    let words = ["mount", "-o", "remount,rw", "dir:tree", "mnt"];
-    scratch.0.run(&words).failed(1, &["mounted read-only", "mount it again"]);
+    let words = "mount -o remount,rw dir:tree mnt";
+    scratch.run(words).failed(1, &["mounted read-only", "mount it again"]);
     scratch.umount();
-    scratch.0.run(&words).failed(1, &["cannot remount mnt: nothing is mounted there"]);
+    scratch.run(words).failed(1, &["cannot remount mnt: nothing is mounted there"]);
 }
 
 #[test]
 fn restarted_mount_server_serves_metrics() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = scratch.0.serve(&["mount", "-f", "--metrics", "0", "dir:tree", "mnt"], "ready fuse");
+    let server = scratch.serve_until("mount -f --metrics 0 dir:tree mnt", "ready fuse");
     let line = server.said.lines().find_map(|line| line.strip_prefix("ready metrics http://"));
     let address = line.and_then(|line| line.strip_suffix("/metrics")).expect("an address").to_owned();
     fs::read(scratch.mnt().join("file")).expect("read");
@@ -222,7 +218,7 @@ fn restarted_mount_server_serves_metrics() {
     server.signal("TERM");
     until("it has ended", || !is_mounted(&scratch.mnt()) && !scratch.is_served());
 
-    scratch.0.run(&["mount", "--metrics", &address, "dir:tree", "mnt"]).succeeded();
+    scratch.run(format!("mount --metrics {address} dir:tree mnt")).succeeded();
     let killed = scratch.server_pid();
     signal(killed, "KILL");
     until("the file is there again", || fs::read(scratch.mnt().join("file")).is_ok());
@@ -236,7 +232,7 @@ fn mount_log_has_no_colours() {
     let Some(scratch) = MountPlace::new() else { return };
     // script(1) provides a terminal.
     let command = format!("{} mount -v dir:tree mnt", env!("CARGO_BIN_EXE_tombolo"));
-    let made = Ran::new(scratch.0.program(Path::new("script"), &["-qec", &command, "/dev/null"]));
+    let made = Ran::new(scratch.program("script", &["-qec", &command, "/dev/null"]));
     assert_eq!(made.code, Some(0), "{made:?}");
     scratch.umount();
     until("all have ended", || !scratch.is_served());
@@ -247,7 +243,7 @@ fn mount_log_has_no_colours() {
 #[test]
 fn each_request_can_be_followed_in_the_log() {
     let Some(scratch) = MountPlace::new() else { return };
-    scratch.0.run(&["mount", "-vvv", "dir:tree", "mnt"]).code.filter(|code| *code == 0).expect("mounted");
+    scratch.run("mount -vvv dir:tree mnt").code.filter(|code| *code == 0).expect("mounted");
     fs::metadata(scratch.mnt().join("missing")).expect_err("it is not there");
     scratch.umount();
     until("all have ended", || !scratch.is_served());
@@ -262,31 +258,26 @@ fn each_request_can_be_followed_in_the_log() {
 #[test]
 fn newer_state_directory_is_not_changed() {
     let Some(scratch) = MountPlace::new() else { return };
-    fs::create_dir(scratch.0.path("state/tombolo")).expect("mkdir");
-    let mut version = fs::File::create(scratch.0.path("state/tombolo/version")).expect("create");
+    fs::create_dir(scratch.path("state/tombolo")).expect("mkdir");
+    let mut version = fs::File::create(scratch.path("state/tombolo/version")).expect("create");
     version.write_all(b"99\n").expect("write");
-    let ran = scratch.0.run(&["mount", "dir:tree", "mnt"]);
+    let ran = scratch.run("mount dir:tree mnt");
     assert!(ran.code == Some(0) && ran.err.contains("newer version"), "{ran:?}");
-    assert_eq!(fs::read_dir(scratch.0.path("state/tombolo")).expect("list").count(), 1);
+    assert_eq!(fs::read_dir(scratch.path("state/tombolo")).expect("list").count(), 1);
     scratch.umount();
 }
 
 #[test]
 fn guest_server_mounts_on_its_host() {
     let Some(scratch) = MountPlace::new() else { return };
-    let before = scratch.0.listing();
-    let words = ["serve", "tree", "--virtiofs", "vm.sock", "--fuse", "mnt,allow_other", "--readonly"];
-    let server = scratch.0.serve(&words, "ready control");
-    assert!(
-        server.said.contains(&format!("ready fuse {} export=/tree", scratch.mnt().display())),
-        "{}",
-        server.said
-    );
+    let before = scratch.listing();
+    let server = scratch.serve("serve tree --virtiofs vm.sock --fuse mnt,allow_other --readonly");
+    server.says(&[format!("ready fuse {} export=/tree", scratch.mnt().display())]);
     assert_eq!(fs::read(scratch.mnt().join("file")).expect("read"), b"content\n");
     assert!(fs::write(scratch.mnt().join("file"), "").is_err(), "read-only");
     let ways = scratch.status()["ways"].as_array().map(Vec::len);
     assert_eq!(ways, Some(2));
     server.stop();
     assert!(!is_mounted(&scratch.mnt()));
-    assert_eq!(scratch.0.listing(), before);
+    assert_eq!(scratch.listing(), before);
 }

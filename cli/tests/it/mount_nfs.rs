@@ -8,7 +8,7 @@ use crate::common::{Ran, is_mounted, numbers, signal, until};
 
 impl Far {
     fn mount(&self, options: &str) {
-        self.place.0.run(&["mount", &self.url(""), "mnt", "-o", options]).succeeded();
+        self.run(format!("mount {} mnt -o {options}", self.url(""))).succeeded();
     }
 
     fn read(&self, name: &str) -> std::io::Result<String> {
@@ -25,13 +25,13 @@ impl Far {
 #[test]
 fn an_export_is_mounted_used_and_gone() {
     let Some(served) = Far::new() else { return };
-    let before = served.place.0.listing();
+    let before = served.listing();
     for options in ["allow_other", "proto=udp,noperm,allow_other", "noac,nconnect=4,rsize=4k,wsize=4k"] {
         served.mount(options);
         assert_eq!(served.read("file").expect("read"), "content\n", "{options}");
         let large = numbers();
         fs::write(served.place.mnt().join("new"), large).expect("write");
-        assert!(fs::read_to_string(served.place.0.path("tree/new")).expect("read") == large, "{options}");
+        assert!(fs::read_to_string(served.path("tree/new")).expect("read") == large, "{options}");
         assert!(served.read("new").expect("read") == large, "{options}");
         let names = fs::read_dir(served.place.mnt()).expect("list").count();
         assert_eq!(names, 2, "{options}");
@@ -39,19 +39,19 @@ fn an_export_is_mounted_used_and_gone() {
         served.place.umount();
         assert!(!is_mounted(&served.place.mnt()));
     }
-    assert_eq!(served.place.0.listing(), before);
+    assert_eq!(served.listing(), before);
     until("the supervisors have ended", || !served.place.is_served());
 }
 
 #[test]
 fn mount_accepts_directory_below_export() {
     let Some(served) = Far::new() else { return };
-    fs::create_dir(served.place.0.path("tree/a b")).expect("mkdir");
-    fs::write(served.place.0.path("tree/a b/inside"), "x").expect("write");
-    served.place.0.run(&["mount", &served.url("/a%20b?soft"), "mnt"]).succeeded();
+    fs::create_dir(served.path("tree/a b")).expect("mkdir");
+    fs::write(served.path("tree/a b/inside"), "x").expect("write");
+    served.run(format!("mount {} mnt", served.url("/a%20b?soft"))).succeeded();
     assert_eq!(served.read("inside").expect("read"), "x");
     let table = fs::read_to_string("/proc/self/mounts").expect("proc");
-    let mnt = served.place.0.text("mnt");
+    let mnt = served.text("mnt");
     let line = table.lines().find(|line| line.contains(&mnt)).expect("the mount");
     assert!(line.starts_with(&format!("{}:/tree/a\\040b ", served.address.ip())), "{line}");
     served.place.umount();
@@ -63,17 +63,17 @@ fn in_flight_limit_is_shown_and_tunable() {
     served.mount("inflight=7");
     served.read("file").expect("read");
     assert_eq!(served.in_flight(), 7);
-    served.place.0.run(&["tune", "mnt", "inflight=32"]).succeeded();
+    served.run("tune mnt inflight=32").succeeded();
     assert_eq!(served.in_flight(), 32);
-    let shown = served.place.0.run(&["top", "--once"]).out;
+    let shown = served.run("top --once").out;
     assert!(shown.contains("in-flight limit 32") && shown.contains("retransmitted 0"), "{shown}");
-    served.place.0.run(&["tune", "mnt", "inflight=auto"]).succeeded();
-    served.place.0.run(&["tune", "mnt", "inflight=0"]).failed(2, &["auto or a number from 1"]);
-    served.place.0.run(&["tune", "mnt", "rsize=4k"]).failed(2, &["rsize=4k", "inflight=N|auto"]);
-    served.place.0.run(&["tune", "tree", "inflight=1"]).failed(1, &["nothing is mounted there"]);
+    served.run("tune mnt inflight=auto").succeeded();
+    served.run("tune mnt inflight=0").failed(2, &["auto or a number from 1"]);
+    served.run("tune mnt rsize=4k").failed(2, &["rsize=4k", "inflight=N|auto"]);
+    served.run("tune tree inflight=1").failed(1, &["nothing is mounted there"]);
     served.place.umount();
     served.place.mount("ro");
-    served.place.0.run(&["tune", "mnt", "inflight=1"]).failed(1, &["nothing to tune"]);
+    served.run("tune mnt inflight=1").failed(1, &["nothing to tune"]);
     served.place.umount();
 }
 
@@ -82,7 +82,7 @@ fn failed_mounts_are_reported_soon_in_one_line() {
     let Some(served) = Far::new() else { return };
     let fails = |url: &str, options: &str, code: i32, words: &[&str]| {
         let begun = Instant::now();
-        served.place.0.run(&["mount", url, "mnt", "-o", options]).failed(code, words);
+        served.run(format!("mount {url} mnt -o {options}")).failed(code, words);
         assert!(begun.elapsed() < Duration::from_secs(5), "{url}: {:?}", begun.elapsed());
     };
     fails("nfs://127.0.0.1:1/tree", "hard,retry=0", 1, &["127.0.0.1:1", "refused"]);
@@ -118,7 +118,7 @@ fn mount_retries_absent_server_for_retry_time() {
     let Some(mut served) = Far::new() else { return };
     served.stop_origin();
     for options in ["soft", "hard,retry=1"] {
-        let mount = served.place.0.tombolo(&["mount", &served.url(""), "mnt", "-o", options]);
+        let mount = served.tombolo(format!("mount {} mnt -o {options}", served.url("")));
         let mounting = std::thread::spawn(move || Ran::new(mount));
         std::thread::sleep(Duration::from_secs(3));
         assert!(!mounting.is_finished(), "{options}: it waits");
@@ -138,11 +138,11 @@ fn unresponsive_server_is_logged_once_each_way() {
     let Some(served) = Far::new() else { return };
     served.mount("hard,noac");
     let told = |words: &str| {
-        let dirs = fs::read_dir(served.place.0.path("state/tombolo")).expect("list");
+        let dirs = fs::read_dir(served.path("state/tombolo")).expect("list");
         let logs = dirs.filter_map(|dir| fs::read_to_string(dir.expect("an entry").path().join("log")).ok());
         logs.map(|log| log.matches(words).count()).sum::<usize>()
     };
-    let top = || served.place.0.run(&["top", "--once"]).out;
+    let top = || served.run("top --once").out;
     let at = served.address.to_string();
     served.origin.as_ref().expect("it runs").signal("STOP");
     let file = served.place.mnt().join("file");
@@ -162,7 +162,7 @@ fn unresponsive_server_is_logged_once_each_way() {
 fn a_mount_goes_on_trying_in_the_background() {
     let Some(mut served) = Far::new() else { return };
     served.stop_origin();
-    let ran = served.place.0.run(&["mount", &served.url(""), "mnt", "-o", "bg"]);
+    let ran = served.run(format!("mount {} mnt -o bg", served.url("")));
     assert_eq!((ran.code, ran.err.lines().count()), (Some(0), 1), "{ran:?}");
     assert!(ran.err.contains("in the background for 10000 minutes"), "{ran:?}");
     assert!(!is_mounted(&served.place.mnt()));
@@ -171,7 +171,7 @@ fn a_mount_goes_on_trying_in_the_background() {
     served.place.umount();
     until("all have ended", || !served.place.is_served());
     // Permanent failures are reported at once.
-    let ran = served.place.0.run(&["mount", &served.location("/none"), "mnt", "-o", "bg"]);
+    let ran = served.run(format!("mount {} mnt -o bg", served.location("/none")));
     ran.failed(1, &["no such export"]);
 }
 
@@ -208,7 +208,7 @@ fn without_attributes_kept_every_change_is_seen() {
     served.mount("noac");
     for round in 0..20 {
         let text = "x".repeat(round);
-        fs::write(served.place.0.path("tree/file"), &text).expect("write");
+        fs::write(served.path("tree/file"), &text).expect("write");
         assert_eq!(served.read("file").expect("read"), text);
         let size = fs::metadata(served.place.mnt().join("file")).expect("stat").len();
         assert_eq!(size, round as u64);
@@ -219,13 +219,10 @@ fn without_attributes_kept_every_change_is_seen() {
 #[test]
 fn mount_8_mounts_a_server_through_the_helper() {
     let Some(served) = Far::new() else { return };
-    let helper = served.place.0.mount_helper();
     let options = format!("rw,_netdev,nofail,port={},vers=3,nolock,hard", served.address.port());
     let host = served.address.ip();
-    let words = [&format!("{host}:/tree"), "mnt", "-o", &options];
-    Ran::new(served.place.0.program(&helper, &words)).succeeded();
+    served.run_mount_helper(format!("{host}:/tree mnt -o {options}")).succeeded();
     assert_eq!(served.read("file").expect("read"), "content\n");
     served.place.umount();
-    let words = [&format!("{host}:/none"), "mnt", "-o", &options];
-    Ran::new(served.place.0.program(&helper, &words)).failed(32, &["no such export"]);
+    served.run_mount_helper(format!("{host}:/none mnt -o {options}")).failed(32, &["no such export"]);
 }

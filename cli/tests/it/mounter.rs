@@ -25,7 +25,7 @@ impl Mounter {
             "target": target, "source": "test", "allow_other": false, "read_only": false, "devices": false, "set_id": false,
             "exec": false,
         });
-        let mut command = scratch.tombolo(&["mounter", "--", &place.to_string()]);
+        let mut command = scratch.tombolo(format!("mounter -- {}", place));
         let helper = Helper::start(&mut command, 1).expect("a mounter");
         assert!(ask(&helper, &json!("Prepare")).0["Prepared"].is_object());
         let (mounted, device) = ask(&helper, &json!({"Mount": {"kernel_checks": true}}));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tombolo_nfs_tests::client::{Caller, Nfs, Transport, mode};
 use tombolo_wire_nfs3::Status;
 
-use crate::common::{Ran, Scratch, Server};
+use crate::common::{Ran, Scratch, Server, words};
 
 /// A user and its primary group, known only to a service.
 const USER: u32 = 4321;
@@ -75,7 +75,7 @@ impl Machine {
     }
 
     /// Returns a command that runs the program on that machine.
-    fn tombolo(&self, words: &[&str]) -> Command {
+    fn tombolo(&self, line: impl AsRef<str>) -> Command {
         let bind = |name: &str, place: &str| format!("mount --bind {} {place}", self.scratch.text(name));
         let script = [
             "mount -t tmpfs run /run && mkdir -p /run/userdb /run/systemd/userdb".to_owned(),
@@ -83,20 +83,20 @@ impl Machine {
             bind("services", "/run/systemd/userdb"),
             bind("etc", "/etc"),
         ];
-        self.scratch.in_own_mounts(&script.join(" && "), &self.program, words)
+        self.scratch.in_own_mounts(&script.join(" && "), &self.program, &words(&line))
     }
 
-    fn run(&self, words: &[&str]) -> Ran {
-        Ran::new(self.tombolo(words))
+    fn run(&self, line: impl AsRef<str>) -> Ran {
+        Ran::new(self.tombolo(line))
     }
 
-    fn serve(&self, words: &[&str]) -> Server {
-        self.scratch.started(self.tombolo(words), "ready control")
+    fn serve(&self, line: impl AsRef<str>) -> Server {
+        self.scratch.started(self.tombolo(line), "ready control")
     }
 
-    fn serve_nfs(&self, more: &[&str]) -> Server {
-        let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "kept", "--sandbox", "strict"];
-        self.serve(&[&words[..], more].concat())
+    fn serve_nfs(&self, more: &str) -> Server {
+        let words = "serve tree --nfs 127.0.0.1:0 --state kept --sandbox strict";
+        self.serve(format!("{words} {more}"))
     }
 }
 
@@ -113,12 +113,8 @@ fn mkdir(server: &Server, dir: &str, name: &str, uid: u32) -> Option<Status> {
 fn groups_that_a_service_knows_count() {
     for program in programs() {
         let machine = Machine::new(&program);
-        let server = machine.serve_nfs(&["--manage-gids"]);
-        assert!(
-            server.said.contains("landlock=on seccomp=on capabilities=few namespace=on"),
-            "{}",
-            server.said
-        );
+        let server = machine.serve_nfs("--manage-gids");
+        server.says(&["landlock=on seccomp=on capabilities=few namespace=on"]);
         assert_eq!(mkdir(&server, "crew", "by-eve", USER), None, "{}", program.display());
         assert_eq!(mkdir(&server, "staff", "by-ann", 1000), None);
         assert_eq!(mkdir(&server, "crew", "by-ann", 1000), Some(Status::Acces));
@@ -131,10 +127,10 @@ fn groups_that_a_service_knows_count() {
 fn a_socket_is_given_to_a_service_s_group() {
     for program in programs() {
         let machine = Machine::new(&program);
-        let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group"];
-        let failed = machine.run(&[&words[..], &["typo"]].concat());
+        let words = "serve tree --virtiofs vm.sock --socket-group";
+        let failed = machine.run(format!("{words} typo"));
         failed.failed(1, &["cannot find group typo", "no such group"]);
-        let server = machine.serve(&[&words[..], &["crew", "--sandbox", "strict"]].concat());
+        let server = machine.serve(format!("{words} crew --sandbox strict"));
         assert_eq!(fs::metadata(machine.scratch.path("vm.sock")).expect("stat").gid(), CREW);
         server.stop();
     }
@@ -144,7 +140,7 @@ fn a_socket_is_given_to_a_service_s_group() {
 fn a_directory_service_that_hangs_stops_no_server() {
     for program in programs() {
         let machine = Machine::new(&program).with_service_that_hangs();
-        let server = machine.serve_nfs(&["--manage-gids"]);
+        let server = machine.serve_nfs("--manage-gids");
         thread::scope(|scope| {
             let strangers: Vec<_> = (0..4)
                 .map(|at| {
@@ -169,8 +165,8 @@ fn a_directory_service_that_hangs_stops_no_server() {
             thread::sleep(Duration::from_millis(20));
         }
         // Before the sandbox is entered the program itself looks up names.
-        let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group", "typo"];
-        machine.run(&words).failed(1, &["cannot find group typo", "no answer within 10s", "its number"]);
+        let words = "serve tree --virtiofs vm.sock --socket-group typo";
+        machine.run(words).failed(1, &["cannot find group typo", "no answer within 10s", "its number"]);
     }
 }
 
@@ -194,21 +190,18 @@ fn look_ups_of(server: u32) -> u32 {
 fn servers_are_found_by_name_from_a_sandbox() {
     for program in programs() {
         let machine = Machine::new(&program);
-        let origin = machine.serve_nfs(&["--squash", "none"]);
+        let origin = machine.serve_nfs("--squash none");
         let port = origin.nfs_address().rsplit(':').next().expect("a port");
         let url = format!("nfs://nas.test:{port}/tree");
-        let listed = machine.run(&["ls", &url]);
-        listed.succeeded();
+        let listed = machine.run(format!("ls {url}")).succeeded();
         assert_eq!(listed.out, "crew\nfile\nstaff\n");
-        let words = ["serve", &url, "--nfs", "127.0.0.1:0", "--state", "far", "--sandbox", "strict"];
-        let server = machine.serve(&words);
+        let server = machine.serve(format!("serve {url} --nfs 127.0.0.1:0 --state far --sandbox strict"));
         look_ups_of(server.pid());
         let again = format!("nfs://{}/tree", server.nfs_address());
-        let listed = machine.run(&["cat", &format!("{again}/file")]);
-        listed.succeeded();
+        let listed = machine.run(format!("cat {again}/file")).succeeded();
         assert_eq!(listed.out, "content\n");
         server.stop();
-        let unknown = machine.run(&["ls", "nfs://no-such-host.invalid/tree"]);
+        let unknown = machine.run("ls nfs://no-such-host.invalid/tree");
         unknown.failed(1, &["no-such-host.invalid", "not known"]);
         origin.stop();
     }
@@ -217,8 +210,7 @@ fn servers_are_found_by_name_from_a_sandbox() {
 #[test]
 fn a_server_that_looks_up_nothing_starts_no_helper() {
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "kept", "--sandbox", "strict"];
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve("serve tree --nfs 127.0.0.1:0 --state kept --sandbox strict");
     let is_child = |entry: &fs::DirEntry| {
         let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();

@@ -45,7 +45,7 @@ fn a_connection_that_a_starting_server_takes_is_served() {
     for round in 0..10 {
         let port = free_port(round);
         let state = format!("kept-{round}");
-        let words = ["serve", "tree", "--nfs", &port.to_string(), "--state", &state, "--control", "c.sock"];
+        let words = format!("serve tree --nfs {} --state {state} --control c.sock", port);
         let caller = thread::spawn(move || {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let client = loop {
@@ -56,7 +56,7 @@ fn a_connection_that_a_starting_server_takes_is_served() {
             };
             client.null();
         });
-        let _server = scratch.serve(&words, "ready control");
+        let _server = scratch.serve(&words);
         assert!(caller.join().is_ok(), "round {round}: no reply");
     }
 }
@@ -72,17 +72,17 @@ fn port_busy_for_udp_only_is_reported() {
         })
         .expect("a free port");
     let port = taken.local_addr().expect("an address").port().to_string();
-    scratch.run(&["serve", "tree", "--nfs", &port]).failed(1, &["serve NFS", &port, "over UDP", "in use"]);
+    scratch.run(format!("serve tree --nfs {port}")).failed(1, &["serve NFS", &port, "over UDP", "in use"]);
 }
 
 #[test]
 fn a_server_says_how_to_mount_and_answers_there() {
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "mnt=/other", "--nfs", "0", "--state", "kept", "--metrics", "0"];
-    let server = scratch.serve(&words, "ready metrics");
+    let words = "serve tree mnt=/other --nfs 0 --state kept --metrics 0";
+    let server = scratch.serve_until(words, "ready metrics");
     let at = server.nfs_address().to_owned();
     let port = at.rsplit(':').next().expect("a port").to_owned();
-    for part in [
+    server.says(&[
         format!("ready nfs {at} export=/tree squash=root interfaces=loopback\n"),
         format!("ready nfs {at} export=/other squash=root interfaces=loopback\n"),
         format!(
@@ -91,19 +91,16 @@ fn a_server_says_how_to_mount_and_answers_there() {
         "10.0.2.2:/tree /mnt".to_owned(),
         format!("nfs://127.0.0.1/other?nfsport={port}&mountport={port}&version=3"),
         "macOS (untested)".to_owned(),
-    ] {
-        assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
-    }
+    ]);
     let handle = mnt(&at, "/tree").expect("a handle");
     assert_eq!(getattr(&at, &handle), None);
     assert_eq!(mnt(&at, "/none"), Err(mount::Status::NoEnt));
     let udp = Nfs::connect(Transport::Udp, at.parse().expect("an address")).expect("a socket");
     udp.null();
 
-    let top = scratch.run(&["top", "--once"]);
-    top.succeeded();
-    assert!(top.out.contains(&format!("/tree by nfs {at}")), "{}", top.out);
-    assert!(top.out.contains(&format!("nfs {at}  connections ")), "{}", top.out);
+    let top = scratch.run("top --once").succeeded();
+    top.says(&[format!("/tree by nfs {at}")]);
+    top.says(&[format!("nfs {at}  connections ")]);
     let metrics = server.said.rsplit("http://").next().and_then(|rest| rest.strip_suffix("/metrics\n"));
     let metrics = http(metrics.expect("a URL"), "/metrics");
     let series = format!("tombolo_nfs_calls_total{{address=\"{at}\"}} ");
@@ -117,11 +114,11 @@ fn a_server_says_how_to_mount_and_answers_there() {
 fn handles_outlive_a_restart_and_go_with_their_key() {
     let scratch = Scratch::new();
     let serve = || {
-        let server = scratch.serve(&["serve", "tree", "--nfs", "0", "--state", "kept"], "ready control");
+        let server = scratch.serve("serve tree --nfs 0 --state kept");
         let at = server.nfs_address().to_owned();
         (server, at)
     };
-    let keys = |words: &[&str]| scratch.run(&[&["keys", "--state", "kept"], words].concat());
+    let keys = |words: &str| scratch.run(format!("keys --state kept {words}"));
     let (server, at) = serve();
     let handle = mnt(&at, "/tree").expect("a handle");
     server.kill();
@@ -132,7 +129,7 @@ fn handles_outlive_a_restart_and_go_with_their_key() {
     *forged.last_mut().expect("a byte") ^= 1;
     let forged = FileHandle::new(&forged).expect("a handle").to_owned();
     assert_eq!(getattr(&at, &forged), Some(Status::BadHandle));
-    let rotated = keys(&["rotate"]);
+    let rotated = keys("rotate");
     assert_eq!((rotated.code, rotated.out.as_str()), (Some(0), "2  signs\n1  good\n"));
     assert!(rotated.err.contains("tree is running"), "{rotated:?}");
     server.stop();
@@ -141,11 +138,10 @@ fn handles_outlive_a_restart_and_go_with_their_key() {
     assert_eq!(getattr(&at, &handle), None, "the older key is good");
     assert_ne!(mnt(&at, "/tree"), Ok(handle), "the newer one signs");
     server.stop();
-    let retired = keys(&["retire", "1"]);
-    retired.succeeded();
+    let retired = keys("retire 1").succeeded();
     assert_eq!(retired.out, "2  signs\n1  retired\n");
-    keys(&["retire", "2"]).failed(1, &["key 2 signs", "tombolo keys rotate"]);
-    keys(&["retire", "9"]).failed(1, &["no such key: 9"]);
+    keys("retire 2").failed(1, &["key 2 signs", "tombolo keys rotate"]);
+    keys("retire 9").failed(1, &["no such key: 9"]);
 
     let (server, at) = serve();
     assert_eq!(getattr(&at, &handle), Some(Status::Stale));
@@ -160,7 +156,7 @@ fn two_trees_of_one_name_have_a_state_each() {
     fs::create_dir_all(scratch.path("a/src")).expect("mkdir");
     fs::create_dir_all(scratch.path("b/src")).expect("mkdir");
     let serve = |tree: &str| {
-        let server = scratch.serve(&["serve", tree, "--nfs", "0", "--state", "kept"], "ready control");
+        let server = scratch.serve(format!("serve {tree} --nfs 0 --state kept"));
         let at = server.nfs_address().to_owned();
         (server, at)
     };
@@ -173,10 +169,8 @@ fn two_trees_of_one_name_have_a_state_each() {
     let (_two, two_at) = serve("b/src");
     let (_one, one_at) = serve("a/src");
     assert_eq!((getattr(&one_at, &handles[0]), getattr(&two_at, &handles[1])), (None, None));
-    scratch
-        .run(&["serve", "a/src", "--nfs", "0", "--state", "kept"])
-        .failed(1, &["in use by another server"]);
-    scratch.run(&["keys", "list", "--state", "kept"]).failed(2, &["src (/", "/a/src), src-2 (/", "/b/src)"]);
+    scratch.run("serve a/src --nfs 0 --state kept").failed(1, &["in use by another server"]);
+    scratch.run("keys list --state kept").failed(2, &["src (/", "/a/src), src-2 (/", "/b/src)"]);
 }
 
 /// Serves overlayfs without `nfs_export`, which has no file handles.
@@ -197,17 +191,17 @@ fn missing_file_handles_are_replaced_by_table() {
     assert!(mounted.expect("mount(8)").success(), "mounting an overlay needs root");
     let _mounted = Unmount(target);
     fs::create_dir(scratch.path("mnt/dir")).expect("mkdir");
-    let words = ["serve", "mnt=/over", "--nfs", "0", "--state", "kept"];
-    let server = scratch.serve(&words, "ready control");
+    let words = "serve mnt=/over --nfs 0 --state kept";
+    let server = scratch.serve(words);
     let at = server.nfs_address().to_owned();
     let (root, dir) = (mnt(&at, "/over").expect("a handle"), mnt(&at, "/over/dir").expect("a handle"));
     server.kill();
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve(words);
     let at = server.nfs_address().to_owned();
     assert_eq!((getattr(&at, &root), getattr(&at, &dir)), (None, None));
     fs::rename(scratch.path("mnt/dir"), scratch.path("mnt/else")).expect("rename");
     server.stop();
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve(words);
     let at = server.nfs_address().to_owned();
     assert_eq!(getattr(&at, &dir), Some(Status::Stale), "renamed behind our back");
     assert_eq!(mnt(&at, "/over/else"), Ok(dir), "the same file, met again");
@@ -226,50 +220,42 @@ impl Drop for Unmount {
 #[test]
 fn keys_are_not_guessed_at() {
     let scratch = Scratch::new();
-    scratch.run(&["keys", "list", "--state", "nothere"]).failed(1, &["no such directory", "--state DIR"]);
-    let server = scratch.serve(&["serve", "tree", "--nfs", "0", "--state", "kept"], "ready control");
+    scratch.run("keys list --state nothere").failed(1, &["no such directory", "--state DIR"]);
+    let server = scratch.serve("serve tree --nfs 0 --state kept");
     drop(server);
-    let server = scratch.serve(&["serve", "mnt=/other", "--nfs", "0", "--state", "kept"], "ready control");
+    let server = scratch.serve("serve mnt=/other --nfs 0 --state kept");
     drop(server);
-    scratch
-        .run(&["keys", "list", "--state", "kept"])
-        .failed(2, &["--server", "other (/", "/mnt), tree (/", "/tree)"]);
-    let listed = scratch.run(&["keys", "list", "--state", "kept", "--server", "tree"]);
-    listed.succeeded();
+    scratch.run("keys list --state kept").failed(2, &["--server", "other (/", "/mnt), tree (/", "/tree)"]);
+    let listed = scratch.run("keys list --state kept --server tree").succeeded();
     assert_eq!(listed.out, "1  signs\n");
-    scratch.run(&["keys", "list", "--state", "kept", "--server", "none"]).failed(1, &["none", "no state"]);
+    scratch.run("keys list --state kept --server none").failed(1, &["none", "no state"]);
     fs::write(scratch.path("kept/tree/handle-keys"), "banana\n").expect("write");
-    let words = ["serve", "tree", "--nfs", "0", "--state", "kept"];
-    scratch.run(&words).failed(1, &["handle-keys, line 1"]);
+    scratch.run("serve tree --nfs 0 --state kept").failed(1, &["handle-keys, line 1"]);
     assert_eq!(fs::read_to_string(scratch.path("kept/tree/handle-keys")).expect("left alone"), "banana\n");
 }
 
 #[test]
 fn one_state_is_one_server_s() {
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "--nfs", "0", "--state", "kept"];
-    let _server = scratch.serve(&words, "ready control");
-    scratch.run(&words).failed(1, &["in use by another server", "--state DIR"]);
-    let other = scratch.serve(&["serve", "tree", "--nfs", "0", "--state", "elsewhere"], "ready control");
+    let words = "serve tree --nfs 0 --state kept";
+    let _server = scratch.serve(words);
+    scratch.run(words).failed(1, &["in use by another server", "--state DIR"]);
+    let other = scratch.serve("serve tree --nfs 0 --state elsewhere");
     other.stop();
 }
 
 #[test]
 fn clients_outside_allow_list_are_refused() {
     let scratch = Scratch::new();
-    let serve = |networks: &[&str]| {
-        let mut words = vec!["serve", "tree", "--nfs", "0", "--state", "kept"];
-        networks.iter().for_each(|network| words.extend(["--allow", network]));
-        scratch.serve(&words, "ready control")
-    };
-    let server = serve(&["10.0.0.0/8", "fd00::/16"]);
+    let serve = "serve tree --nfs 0 --state kept";
+    let server = scratch.serve(format!("{serve} --allow 10.0.0.0/8 --allow fd00::/16"));
     assert_eq!(
         mnt(server.nfs_address(), "/tree"),
         Err(mount::Status::Acces),
         "127.0.0.1 is in neither; mount(8) says so at once"
     );
     drop(server);
-    let server = serve(&["10.0.0.0/8", "127.0.0.0/8"]);
+    let server = scratch.serve(format!("{serve} --allow 10.0.0.0/8 --allow 127.0.0.0/8"));
     assert!(mnt(server.nfs_address(), "/tree").is_ok());
 }
 
@@ -282,9 +268,8 @@ fn callers_are_squashed_as_the_options_say() {
         fs::set_permissions(scratch.path(dir), fs::Permissions::from_mode(mode)).expect("chmod");
     }
     std::os::unix::fs::chown(scratch.path("tree/group"), Some(0), Some(777)).expect("this test needs root");
-    let serve = |words: &[&str]| {
-        let server = scratch
-            .serve(&[&["serve", "tree", "--nfs", "0", "--state", "kept"], words].concat(), "ready control");
+    let serve = |words: &str| {
+        let server = scratch.serve(format!("serve tree --nfs 0 --state kept {words}"));
         let at = server.nfs_address().to_owned();
         (server, at)
     };
@@ -292,7 +277,7 @@ fn callers_are_squashed_as_the_options_say() {
         let metadata = scratch.path("tree").join(name).metadata().expect("it was made");
         (metadata.uid(), metadata.gid())
     };
-    let (server, at) = serve(&[]);
+    let (server, at) = serve("");
     assert_eq!(mkdir(&at, "", "by-root", 0, 0), Some(Status::Acces), "a client's root is squashed");
     assert_eq!(mkdir(&at, "/open", "by-root", 0, 0), None);
     assert_eq!(owner("open/by-root"), (65_534, 65_534));
@@ -302,23 +287,23 @@ fn callers_are_squashed_as_the_options_say() {
     assert_eq!(mkdir(&at, "/group", "by-group", 1000, 1001), None, "groups count");
     drop(server);
 
-    let (server, at) = serve(&["--squash", "none"]);
+    let (server, at) = serve("--squash none");
     assert_eq!(mkdir(&at, "", "by-root", 0, 0), None);
     assert_eq!(owner("by-root"), (0, 0));
     drop(server);
 
-    let (server, at) = serve(&["--squash", "all", "--anonuid", "2000", "--anongid", "2001"]);
+    let (server, at) = serve("--squash all --anonuid 2000 --anongid 2001");
     assert_eq!(mkdir(&at, "/group", "by-all", 1000, 1001), Some(Status::Acces), "no groups either");
     assert_eq!(mkdir(&at, "/open", "by-all", 1000, 1001), None);
     assert_eq!(owner("open/by-all"), (2000, 2001));
     drop(server);
 
     // User 1000 is not in group 777 on the server, whatever the client sends.
-    let (server, at) = serve(&["--manage-gids"]);
+    let (server, at) = serve("--manage-gids");
     assert_eq!(mkdir(&at, "/group", "by-told", 1000, 1001), Some(Status::Acces));
     drop(server);
 
-    let (_server, at) = serve(&["--squash", "none", "--readonly"]);
+    let (_server, at) = serve("--squash none --readonly");
     assert_eq!(mkdir(&at, "/open", "by-reader", 0, 0), Some(Status::RoFs));
 }
 
@@ -328,7 +313,7 @@ fn the_configuration_speaks_of_nfs_too() {
     let text = "dir = ['tree=/one', 'mnt=/two']\nnfs = ['0,export=/one', '0']\nsquash = 'all'\nanonuid = 7\n\
                 allow = ['127.0.0.0/8']\nmanage-gids = true\nstate = 'kept'\nnfs-threads = 1\nnfs-no-udp = true\n";
     fs::write(scratch.path("tombolo.toml"), text).expect("write");
-    let server = scratch.serve(&["serve", "--config", "tombolo.toml"], "ready control");
+    let server = scratch.serve("serve --config tombolo.toml");
     let lines: Vec<&str> = server.said.lines().filter(|line| line.starts_with("ready nfs ")).collect();
     assert_eq!(lines.len(), 3, "{}", server.said);
     assert!(scratch.path("kept/one/handle-keys").exists(), "beside the file, under the first export's name");

@@ -10,18 +10,18 @@ fn file_commands_work_over_nfs_on_shared_memory() {
     let scratch = Scratch::new();
     let large = numbers();
     fs::write(scratch.path("large"), large).expect("write");
-    let server = scratch.serve_shm(&["--squash", "none"]);
-    scratch.run(&["cp", "-q", "large", "nfs+shm:link.sock/tree/dir"]).succeeded();
+    let server = scratch.serve_shm("--squash none");
+    scratch.run("cp -q large nfs+shm:link.sock/tree/dir").succeeded();
     assert!(fs::read_to_string(scratch.path("tree/dir")).expect("read") == large);
     for scheme in ["nfs+shm", "shm"] {
-        let listed = scratch.run(&["ls", &format!("{scheme}:link.sock/tree")]);
+        let listed = scratch.run(format!("ls {scheme}:link.sock/tree"));
         assert_eq!((listed.code, listed.out.as_str()), (Some(0), "dir\nfile\n"), "{listed:?}");
-        assert_eq!(scratch.run(&["cat", &format!("{scheme}:link.sock/tree/file")]).out, "content\n");
+        assert_eq!(scratch.run(format!("cat {scheme}:link.sock/tree/file")).out, "content\n");
     }
-    scratch.run(&["stat", "nfs+shm:link.sock/tree/file"]).succeeded();
-    scratch.run(&["cp", "-q", "nfs+shm:link.sock/tree/dir?rsize=4096&soft", "back"]).succeeded();
+    scratch.run("stat nfs+shm:link.sock/tree/file").succeeded();
+    scratch.run("cp -q nfs+shm:link.sock/tree/dir?rsize=4096&soft back").succeeded();
     assert!(fs::read_to_string(scratch.path("back")).expect("read") == large);
-    scratch.run(&["rm", "nfs+shm:link.sock/tree/dir"]).succeeded();
+    scratch.run("rm nfs+shm:link.sock/tree/dir").succeeded();
     assert!(!scratch.path("tree/dir").exists());
     server.stop();
 }
@@ -29,8 +29,8 @@ fn file_commands_work_over_nfs_on_shared_memory() {
 #[test]
 fn root_is_squashed_unless_an_option_says_otherwise() {
     let scratch = Scratch::new();
-    let server = scratch.serve_shm(&[]);
-    let refused = scratch.run(&["cp", "-q", "plain", "nfs+shm:link.sock/tree/new"]);
+    let server = scratch.serve_shm("");
+    let refused = scratch.run("cp -q plain nfs+shm:link.sock/tree/new");
     assert_eq!(refused.code, Some(1), "{refused:?}");
     assert!(!scratch.path("tree/new").exists());
     server.stop();
@@ -39,8 +39,8 @@ fn root_is_squashed_unless_an_option_says_otherwise() {
 #[test]
 fn a_mount_waits_for_its_server_and_goes_on() {
     let Some(scratch) = MountPlace::new() else { return };
-    let mut server = scratch.0.serve_shm(&["--squash", "none"]);
-    scratch.0.run(&["mount", "nfs+shm:link.sock/tree", "mnt", "-o", "noac"]).succeeded();
+    let mut server = scratch.serve_shm("--squash none");
+    scratch.run("mount nfs+shm:link.sock/tree mnt -o noac").succeeded();
     assert_eq!(fs::read_to_string(scratch.mnt().join("file")).expect("read"), "content\n");
     let first = scratch.server_pid();
     for name in ["KILL", "TERM"] {
@@ -49,9 +49,9 @@ fn a_mount_waits_for_its_server_and_goes_on() {
         let file = scratch.mnt().join(name);
         // The write waits and is executed by the next server.
         let writing = std::thread::spawn(move || fs::write(file, "x"));
-        server = scratch.0.serve_shm(&["--squash", "none"]);
+        server = scratch.serve_shm("--squash none");
         writing.join().expect("no panic").expect("written in the end");
-        assert_eq!(fs::read_to_string(scratch.0.path("tree").join(name)).expect("read"), "x");
+        assert_eq!(fs::read_to_string(scratch.path("tree").join(name)).expect("read"), "x");
     }
     assert_eq!(scratch.server_pid(), first, "the same process all the time");
     scratch.umount();
@@ -62,11 +62,11 @@ fn a_mount_waits_for_its_server_and_goes_on() {
 #[test]
 fn nfs_shm_mounts_subdirectory_over_memory_file() {
     let Some(scratch) = MountPlace::new() else { return };
-    fs::create_dir_all(scratch.0.path("tree/a/b")).expect("made");
-    fs::write(scratch.0.path("tree/a/b/deep"), "deep\n").expect("made");
-    let server = scratch.0.serve_shm(&["--shm-file", "region,size=16M"]);
+    fs::create_dir_all(scratch.path("tree/a/b")).expect("made");
+    fs::write(scratch.path("tree/a/b/deep"), "deep\n").expect("made");
+    let server = scratch.serve_shm("--shm-file region,size=16M");
     for source in ["nfs+shm:link.sock/tree/a/b", "nfs+shm+file:region/tree/a/b"] {
-        scratch.0.run(&["mount", source, "mnt", "-o", "ro"]).succeeded();
+        scratch.run(format!("mount {source} mnt -o ro")).succeeded();
         assert_eq!(fs::read_to_string(scratch.mnt().join("deep")).expect("read"), "deep\n", "{source}");
         scratch.umount();
     }
@@ -76,7 +76,7 @@ fn nfs_shm_mounts_subdirectory_over_memory_file() {
 #[test]
 fn failed_mounts_are_reported_in_one_line() {
     let scratch = Scratch::new();
-    let server = scratch.serve_shm(&[]);
+    let server = scratch.serve_shm("");
     scratch.all_fail(&[
         ("mount nfs+shm:none.sock/tree mnt", 1, &["none.sock", "no such socket", "tombolo serve DIR --shm"]),
         ("mount nfs+shm:plain/tree mnt", 1, &["plain is not a socket"]),

@@ -56,10 +56,10 @@ impl<'a> Remote<'a> {
     }
 
     /// Starts a server process on the remote host with these words, as ssh does.
-    fn joined(&self, more: &[&str]) -> Joined {
+    fn joined(&self, more: &str) -> Joined {
         let export = format!("{}=/", self.scratch.text("tree"));
-        let words = ["serve", "--stdio", "--squash", "none", &export];
-        let mut command = self.scratch.tombolo(&[&words[..], more].concat());
+        let words = format!("serve --stdio --squash none {export}");
+        let mut command = self.scratch.tombolo(format!("{words} {more}"));
         command.env("XDG_STATE_HOME", self.scratch.path("there"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Joined(command.spawn().expect("start"))
@@ -143,11 +143,13 @@ fn files_go_both_ways_through_a_program() {
     let scratch = Scratch::new();
     let remote = Remote::new(&scratch);
     fs::write(scratch.path("much"), numbers()).expect("write");
-    scratch.run(&["cp", "much", &remote.url("/it's here", "&nconnect=3").replace(' ', "%20")]).succeeded();
+    scratch
+        .run(format!("cp much {}", remote.url("/it's here", "&nconnect=3").replace(' ', "%20")))
+        .succeeded();
     assert!(fs::read_to_string(scratch.path("tree/it's here")).expect("read") == numbers());
-    scratch.run(&["cp", &remote.url("/it's%20here", ""), "back"]).succeeded();
+    scratch.run(format!("cp {} back", remote.url("/it's%20here", ""))).succeeded();
     assert!(fs::read_to_string(scratch.path("back")).expect("read") == numbers());
-    let listed = scratch.run(&["ls", &remote.url("", "")]);
+    let listed = scratch.run(format!("ls {}", remote.url("", "")));
     assert_eq!((listed.out.as_str(), listed.code), ("file\nit's here\n", Some(0)), "{listed:?}");
     until("the server there has ended", || remote.meeting_places() == 0);
 }
@@ -156,33 +158,30 @@ fn files_go_both_ways_through_a_program() {
 fn remote_ssh_failures_are_one_line() {
     let scratch = Scratch::new();
     let remote = Remote::new(&scratch);
-    let cat = |url: &str| scratch.run(&["cat", url]);
+    let cat = |url: &str| scratch.run(format!("cat {url}"));
     cat(&remote.url("/none", "")).failed(1, &["no such file"]);
     let no_program = remote.url("/file", "&tombolo=/no/tombolo");
     cat(&no_program).failed(1, &["/no/tombolo", "install tombolo on that host", "tombolo=PROGRAM"]);
     let no_ssh = remote.url("/file", "&ssh=/no/ssh");
     cat(&no_ssh).failed(1, &["cannot run /no/ssh", "install the OpenSSH client"]);
-    let mount = ["mount", &remote.url("/none", ""), "mnt"];
-    scratch.run(&mount).failed(1, &["none: No such file"]);
-    scratch
-        .run(&["serve", "--stdio", "tree", "--nfs", "0"])
-        .failed(2, &["--stdio excludes other front ends"]);
-    scratch.run(&["serve", "--stdio", "tree", "--allow", "::/0"]).failed(2, &["--allow requires --nfs"]);
+    scratch.run(format!("mount {} mnt", remote.url("/none", ""))).failed(1, &["none: No such file"]);
+    scratch.run("serve --stdio tree --nfs 0").failed(2, &["--stdio excludes other front ends"]);
+    scratch.run("serve --stdio tree --allow ::/0").failed(2, &["--allow requires --nfs"]);
 }
 
 #[test]
 fn stdio_processes_share_server_until_last_ends() {
     let scratch = Scratch::new();
     let remote = Remote::new(&scratch);
-    let mut first = remote.joined(&[]);
+    let mut first = remote.joined("");
     first.is_answered();
-    let mut second = remote.joined(&[]);
+    let mut second = remote.joined("");
     second.is_answered();
-    let servers = scratch.run(&["top", "--once", "--json"]).out;
+    let servers = scratch.run("top --once --json").out;
     let servers: serde_json::Value = serde_json::from_str(&servers).expect("JSON");
     assert_eq!(servers["servers"].as_array().map(Vec::len), Some(1), "{servers}");
     assert_eq!(servers["servers"][0]["status"]["ways"][0]["at"], "stdio", "{servers}");
-    remote.joined(&["--readonly"]).failed(&["in use by another server", "other options", "--state DIR"]);
+    remote.joined("--readonly").failed(&["in use by another server", "other options", "--state DIR"]);
     first.hang_up();
     // It has checked for other processes at least once.
     thread::sleep(std::time::Duration::from_millis(1500));
@@ -190,7 +189,7 @@ fn stdio_processes_share_server_until_last_ends() {
     second.ended();
     first.ended();
     assert_eq!(remote.meeting_places(), 0);
-    let mut other = remote.joined(&["--readonly"]);
+    let mut other = remote.joined("--readonly");
     other.is_answered();
     other.ended();
 }
@@ -199,13 +198,13 @@ fn stdio_processes_share_server_until_last_ends() {
 fn a_server_that_is_killed_is_followed_by_another() {
     let scratch = Scratch::new();
     let remote = Remote::new(&scratch);
-    let (mut first, mut second) = (remote.joined(&[]), remote.joined(&[]));
+    let (mut first, mut second) = (remote.joined(""), remote.joined(""));
     first.is_answered();
     second.is_answered();
     for mut each in [first, second] {
         let _ = each.0.kill();
     }
-    let mut third = remote.joined(&[]);
+    let mut third = remote.joined("");
     third.is_answered();
     signal(third.0.id(), "TERM");
     third.ended();
@@ -235,13 +234,13 @@ fn answered_late(
 fn retransmission_over_another_link_executes_once() {
     let Some(place) = MountPlace::new() else { return };
     let remote = Remote::new(&place.0);
-    place.0.run(&["mount", &remote.url("", "&nconnect=2"), "mnt"]).succeeded();
-    let (here, there) = (place.mnt(), place.0.path("tree"));
+    place.run(format!("mount {} mnt", remote.url("", "&nconnect=2"))).succeeded();
+    let (here, there) = (place.mnt(), place.path("tree"));
     // First the same server replies, then another with the state on disk.
     for is_killed in [false, true] {
         let cut = || if is_killed { remote.kill_servers() } else { remote.cut() };
         let keeper = (!is_killed).then(|| {
-            let mut keeper = remote.joined(&[]);
+            let mut keeper = remote.joined("");
             keeper.is_answered();
             keeper
         });
@@ -260,7 +259,7 @@ fn retransmission_over_another_link_executes_once() {
 fn ssh_cuts_lose_and_duplicate_nothing() {
     let Some(place) = MountPlace::new() else { return };
     let remote = Remote::new(&place.0);
-    place.0.run(&["mount", &remote.url("", "&nconnect=3"), "mnt"]).succeeded();
+    place.run(format!("mount {} mnt", remote.url("", "&nconnect=3"))).succeeded();
     let mnt = place.mnt();
     let kept = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&kept);
@@ -285,7 +284,7 @@ fn ssh_cuts_lose_and_duplicate_nothing() {
     working.join().expect("join").expect("all work");
     place.umount();
     for number in 0..60 {
-        let kept = fs::read_to_string(place.0.path(&format!("tree/dir-{number}/kept"))).expect("read");
+        let kept = fs::read_to_string(place.path(&format!("tree/dir-{number}/kept"))).expect("read");
         assert!(kept == numbers()[..number * 2000], "{number}");
     }
 }
@@ -296,12 +295,11 @@ fn a_proxy_caches_what_is_behind_ssh() {
     let remote = Remote::new(&place.0);
     // `=/` would start the export's name.
     let url = remote.url("", "").replace("=/", "=%2F");
-    let words = ["proxy", &url, "--cache", "cache", "--fuse", "mnt", "--control", "proxy.sock"];
-    let proxy = place.0.serve(&words, "ready control");
+    let proxy = place.serve(format!("proxy {url} --cache cache --fuse mnt --control proxy.sock"));
     assert_eq!(fs::read_to_string(place.mnt().join("file")).expect("read"), "content\n");
     remote.cut();
     fs::write(place.mnt().join("file"), "changed\n").expect("write");
-    assert_eq!(fs::read_to_string(place.0.path("tree/file")).expect("read"), "changed\n");
+    assert_eq!(fs::read_to_string(place.path("tree/file")).expect("read"), "changed\n");
     proxy.stop();
 }
 
@@ -368,9 +366,9 @@ fn openssh_leads_there() {
     };
     let mount = url("", &sshd.command) + "&nconnect=3";
     fs::write(scratch.path("much"), numbers()).expect("write");
-    scratch.run(&["cp", "much", &url("/much", &sshd.command)]).succeeded();
+    scratch.run(format!("cp much {}", url("/much", &sshd.command))).succeeded();
     assert!(fs::read_to_string(scratch.path("tree/much")).expect("read") == numbers());
-    scratch.run(&["mount", &mount, "mnt"]).succeeded();
+    scratch.run(format!("mount {mount} mnt")).succeeded();
     assert!(fs::read_to_string(place.mnt().join("much")).expect("read") == numbers());
     // All connections, by the mount's ssh processes.
     let links = Ran::new({
@@ -384,9 +382,9 @@ fn openssh_leads_there() {
     assert!(scratch.path("tree/after").is_dir());
     place.umount();
     let denied = url("/much", &sshd.command.replace("user-key", "host-key"));
-    scratch.run(&["cat", &denied]).failed(1, &["Permission denied", "enable non-interactive login"]);
+    scratch.run(format!("cat {denied}")).failed(1, &["Permission denied", "enable non-interactive login"]);
     fs::write(scratch.path("known"), "").expect("write");
     scratch
-        .run(&["cat", &url("/much", &sshd.command)])
+        .run(format!("cat {}", url("/much", &sshd.command)))
         .failed(1, &["Host key verification failed", "manually once"]);
 }

@@ -1,30 +1,29 @@
 //! Proxies of NFS servers, through all front ends.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::far::Far;
-use crate::common::{MountPlace, Server, numbers, until};
+use crate::common::{MountPlace, Server, numbers, overwrite, until};
 
 #[test]
 fn nfs_export_is_served_on_all_front_ends() {
     let Some(place) = MountPlace::new() else { return };
     let scratch = &place.0;
     let (_origin, url) = scratch.serve_nfs();
-    let words = ["serve", &url, "--control", "proxy.sock", "--state", "proxy-state", "--squash", "none"];
-    let fronts = ["--fuse", "mnt", "--shm", "link.sock", "--virtiofs", "vm.sock", "--nfs", "0"];
-    let proxy = scratch.serve(&[&words[..], &fronts[..]].concat(), "ready control");
-    assert!(proxy.said.contains("export=/tree"), "{}", proxy.said);
+    let words = format!("serve {url} --control proxy.sock --state proxy-state --squash none");
+    let fronts = "--fuse mnt --shm link.sock --virtiofs vm.sock --nfs 0";
+    let proxy = scratch.serve(format!("{words} {fronts}"));
+    proxy.says(&["export=/tree"]);
 
     assert_eq!(fs::read_to_string(place.mnt().join("file")).expect("read"), "content\n");
     fs::write(place.mnt().join("new"), "through the mount\n").expect("write");
     assert_eq!(fs::read_to_string(scratch.path("tree/new")).expect("read"), "through the mount\n");
-    scratch.run(&["cp", "-q", "shm:link.sock/tree/new", "by-shm"]).succeeded();
+    scratch.run("cp -q shm:link.sock/tree/new by-shm").succeeded();
     assert_eq!(fs::read_to_string(scratch.path("by-shm")).expect("read"), "through the mount\n");
     let through = format!("nfs://{}/tree/by-nfs", proxy.nfs_address());
-    scratch.run(&["cp", "-q", "by-shm", &through]).succeeded();
+    scratch.run(format!("cp -q by-shm {through}")).succeeded();
     assert_eq!(fs::read_to_string(scratch.path("tree/by-nfs")).expect("read"), "through the mount\n");
     proxy.stop();
 }
@@ -32,9 +31,9 @@ fn nfs_export_is_served_on_all_front_ends() {
 #[test]
 fn invalid_proxy_options_are_reported() {
     let Some(place) = MountPlace::new() else { return };
-    let (_origin, url) = place.0.serve_nfs();
+    let (_origin, url) = place.serve_nfs();
     let other = format!("serve {url}/none --nfs 0");
-    place.0.all_fail(&[
+    place.all_fail(&[
         (&other, 1, &["cannot serve nfs://", "/none"]),
         ("serve nfs://127.0.0.1:1/tree --nfs 0", 1, &["cannot serve nfs://127.0.0.1:1/tree", "refused"]),
         ("serve nfs://host/tree?nosuch --nfs 0", 2, &["nosuch"]),
@@ -44,24 +43,22 @@ fn invalid_proxy_options_are_reported() {
 
 impl Far {
     fn proxy(&self, contract: &str) -> Server {
-        self.proxy_with(contract, &[])
+        self.proxy_with(contract, "")
     }
 
-    fn proxy_with(&self, contract: &str, more: &[&str]) -> Server {
+    fn proxy_with(&self, contract: &str, more: &str) -> Server {
         // The origin's options do not matter to cached data.
         let asked = if contract == "exclusive" { "?soft" } else { "" };
         let url = self.url(asked);
-        let words = ["proxy", &url, "--cache", "cache", "--contract", contract, "--control", "proxy.sock"];
-        let proxy = self.place.0.serve(&[&words[..], &["--fuse", "mnt"], more].concat(), "ready control");
-        assert!(proxy.said.contains(&format!("mode=write-through contract={contract}")), "{}", proxy.said);
+        let words = format!("proxy {url} --cache cache --contract {contract} --control proxy.sock");
+        let proxy = self.serve(format!("{words} --fuse mnt {more}"));
+        proxy.says(&[format!("mode=write-through contract={contract}")]);
         proxy
     }
 
     /// Returns the number of calls of a procedure at the origin.
     fn calls(&self, operation: &str) -> u64 {
-        let told = self.place.0.run(&["top", "--once", "--json", "origin.sock"]);
-        told.succeeded();
-        let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+        let told = self.run("top --once --json origin.sock").succeeded().json();
         let all = told["servers"][0]["exports"][0]["operations"].as_array().expect("operations").clone();
         let like = all.iter().filter(|each| each["operation"] == operation);
         like.map(|each| each["count"].as_u64().expect("a count")).sum()
@@ -93,7 +90,7 @@ fn cached_data_need_no_origin_after_restart() {
     far.start_origin();
     assert_eq!(far.calls("read"), 0, "all data were here");
     proxy.stop();
-    let info = far.place.0.run(&["cache", "info", "cache"]);
+    let info = far.run("cache info cache");
     assert!(info.out.contains("origin   nfs://127.") && info.out.contains("files    1 with"), "{}", info.out);
 }
 
@@ -123,22 +120,21 @@ fn damaged_data_are_fetched_again_and_told_of() {
     proxy.stop();
 
     let damage = || {
-        let folders = fs::read_dir(far.place.0.path("cache/objects")).expect("objects");
+        let folders = fs::read_dir(far.path("cache/objects")).expect("objects");
         let files = folders.flat_map(|folder| fs::read_dir(folder.expect("a folder").path()).expect("list"));
         let data: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
         let [data] = &data[..] else { panic!("one data file, and not {data:?}") };
-        let file = fs::File::options().write(true).open(data).expect("open");
-        file.write_all_at(b"damaged", large.len() as u64 / 2).expect("write");
+        overwrite(data, large.len() as u64 / 2, b"damaged");
     };
     damage();
     let proxy = far.proxy("exclusive");
     assert!(fs::read_to_string(far.mnt("large")).expect("read") == large, "a damaged block was read");
     proxy.stop();
     damage();
-    far.place.0.run(&["cache", "verify", "cache"]).failed(1, &["1 of ", "blocks were damaged"]);
-    far.place.0.run(&["cache", "verify", "cache"]).succeeded();
-    far.place.0.run(&["cache", "drop", "cache"]).succeeded();
-    assert!(!far.place.0.path("cache").exists());
+    far.run("cache verify cache").failed(1, &["1 of ", "blocks were damaged"]);
+    far.run("cache verify cache").succeeded();
+    far.run("cache drop cache").succeeded();
+    assert!(!far.path("cache").exists());
 }
 
 #[test]
@@ -151,7 +147,7 @@ fn a_cache_has_one_owner_and_one_origin() {
         .0
         .all_fail(&[(&url, 1, &["cannot cache nfs://", &in_use]), ("cache info cache", 1, &[&in_use])]);
     proxy.stop();
-    far.place.0.all_fail(&[
+    far.all_fail(&[
         ("proxy plain --cache cache --nfs 0", 1, &["not a directory"]),
         ("proxy tree --cache cache --nfs 0", 1, &["a cache of nfs://127.", "choose another directory"]),
         ("proxy tree --cache cache --block-size 5000 --nfs 0", 2, &["power of two"]),
@@ -170,15 +166,14 @@ fn proxy_borrows_and_survives_owners_kill() {
     ["one", "two", "three"].iter().for_each(|name| fs::write(far.tree(name), large).expect("write"));
     std::thread::sleep(Duration::from_millis(2100));
     let (scratch, url) = (&far.place.0, far.url(""));
-    scratch.run(&["cache", "fill", &url, "--cache", "shared", "one", "two"]).succeeded();
-    let words = ["proxy", &url, "--cache", "shared", "--share-cache", "--control", "owner.sock"];
-    let fronts = ["--nfs", "127.0.0.1:0", "--state", "owner-state"];
-    let owner = scratch.serve(&[&words[..], &fronts[..]].concat(), "ready control");
-    assert!(owner.said.contains("shared mode=write-through contract=close-to-open shared"), "{}", owner.said);
-    let proxy = far.proxy_with("close-to-open", &["--borrow-from", "shared"]);
+    scratch.run(format!("cache fill {url} --cache shared one two")).succeeded();
+    let words = format!("proxy {url} --cache shared --share-cache --control owner.sock");
+    let fronts = "--nfs 127.0.0.1:0 --state owner-state";
+    let owner = scratch.serve(format!("{words} {fronts}"));
+    owner.says(&["shared mode=write-through contract=close-to-open shared"]);
+    let proxy = far.proxy_with("close-to-open", "--borrow-from shared");
     let counts = |socket: &str| {
-        let told = scratch.run(&["top", "--once", "--json", socket]);
-        let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+        let told = scratch.run(format!("top --once --json {socket}")).json();
         let caches = told["servers"][0]["caches"].as_object().cloned().expect("caches");
         let counts = caches.into_iter().next().expect("a cache").1;
         let count = |name: &str| counts[name].as_u64().expect("a count");
@@ -197,11 +192,9 @@ fn proxy_borrows_and_survives_owners_kill() {
     assert!(fetched >= len, "{fetched}");
 
     // The next owner lends again.
-    let owner = scratch.serve(&[&words[..], &fronts[..]].concat(), "ready control");
+    let owner = scratch.serve(format!("{words} {fronts}"));
     let in_use = format!("in use by process {}", owner.pid());
-    scratch
-        .run(&["proxy", &url, "--cache", "shared", "--nfs", "0"])
-        .failed(1, &[&in_use, "--borrow-from shared"]);
+    scratch.run(format!("proxy {url} --cache shared --nfs 0")).failed(1, &[&in_use, "--borrow-from shared"]);
     owner.stop();
     proxy.stop();
 }
@@ -212,16 +205,15 @@ fn proxy_reads_data_from_another_hosts_cache() {
     let large = numbers();
     fs::write(far.tree("large"), large).expect("write");
     let (scratch, url) = (&far.place.0, far.url(""));
-    let words = ["proxy", &url, "--cache", "middle", "--nfs", "127.0.0.1:0", "--state", "middle-state"];
-    let middle = scratch.serve(&[&words[..], &["--control", "middle.sock"]].concat(), "ready control");
+    let words = format!("proxy {url} --cache middle --nfs 127.0.0.1:0 --state middle-state");
+    let middle = scratch.serve(format!("{words} --control middle.sock"));
     let port = middle.said.split("127.0.0.1:").nth(1).and_then(|rest| rest.split([' ', '\n', '/']).next());
     let from =
         format!("nfs://127.0.0.1:{}/{}", port.expect("a port"), url.rsplit('/').next().expect("a name"));
-    let proxy = far.proxy_with("close-to-open", &["--data-from", &from]);
-    assert!(proxy.said.contains(&format!("data-from={from}")), "{}", proxy.said);
+    let proxy = far.proxy_with("close-to-open", &format!("--data-from {from}"));
+    proxy.says(&[format!("data-from={from}")]);
     assert!(fs::read_to_string(far.mnt("large")).expect("read") == large);
-    let told = scratch.run(&["top", "--once", "--json", "proxy.sock"]);
-    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    let told = scratch.run("top --once --json proxy.sock").json();
     let caches = told["servers"][0]["caches"].as_object().cloned().expect("caches");
     let counts = caches.into_iter().next().expect("a cache").1;
     let count = |name: &str| counts[name].as_u64().expect("a count");
@@ -243,9 +235,8 @@ fn filled_cache_needs_no_origin() {
     std::os::unix::fs::symlink("0", far.tree("dir/link")).expect("link");
     std::thread::sleep(Duration::from_millis(2100));
     let url = far.url("");
-    let fill = |path| far.place.0.run(&["cache", "fill", &url, "--cache", "cache", path]);
-    let first = fill("dir");
-    first.succeeded();
+    let fill = |path| far.run(format!("cache fill {url} --cache cache {path}"));
+    let first = fill("dir").succeeded();
     assert!(first.out.starts_with("40 files with "), "{}", first.out);
     let again = fill("dir");
     assert!(again.out.ends_with(", 0 fetched now\n"), "{}", again.out);
@@ -257,8 +248,7 @@ fn filled_cache_needs_no_origin() {
         assert!(read == text(n));
     }
     assert_eq!(fs::read_link(far.mnt("dir/link")).expect("link").to_str(), Some("0"));
-    let told = far.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
-    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    let told = far.run("top --once --json proxy.sock").json();
     let counts =
         told["servers"][0]["caches"].as_object().and_then(|caches| caches.values().next()).expect("a cache");
     assert_eq!((counts["fetched_bytes"].as_u64(), counts["misses"].as_u64()), (Some(0), Some(0)), "{counts}");
@@ -272,8 +262,8 @@ fn push_mount_of_proxy_repeats_no_request() {
     fs::create_dir(far.tree("dir")).expect("mkdir");
     (0..50).for_each(|n| fs::write(far.tree(&format!("dir/{n}")), "one\n").expect("write"));
     std::thread::sleep(Duration::from_millis(2100));
-    let more = ["--coherence", "push", "--nfs", "127.0.0.1:0", "--squash", "none", "--state", "proxy-state"];
-    let proxy = far.proxy_with("exclusive", &more);
+    let more = "--coherence push --nfs 127.0.0.1:0 --squash none --state proxy-state";
+    let proxy = far.proxy_with("exclusive", more);
     let look = || {
         for entry in fs::read_dir(far.mnt("dir")).expect("list") {
             let path = entry.expect("an entry").path();
@@ -283,8 +273,7 @@ fn push_mount_of_proxy_repeats_no_request() {
         }
     };
     let asked = || {
-        let told = far.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
-        let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+        let told = far.run("top --once --json proxy.sock").json();
         let all = told["servers"][0]["exports"][0]["operations"].as_array().expect("operations").clone();
         let asked = all.iter().filter(|each| {
             ["lookup", "getattr", "read"].contains(&each["operation"].as_str().unwrap_or_default())
@@ -303,29 +292,25 @@ fn push_mount_of_proxy_repeats_no_request() {
 
     // Changes through another front end are visible at once, without further requests.
     let by_nfs = |name: &str| format!("nfs://{}/tree/dir/{name}", proxy.nfs_address());
-    fs::write(far.place.0.path("new"), "three\n").expect("write");
-    far.place.0.run(&["cp", "-q", "new", &by_nfs("7")]).succeeded();
+    fs::write(far.path("new"), "three\n").expect("write");
+    far.run(format!("cp -q new {}", by_nfs("7"))).succeeded();
     until("the new data are seen", || fs::read_to_string(far.mnt("dir/7")).expect("read") == "three\n");
-    far.place.0.run(&["cp", "-q", "new", &by_nfs("new")]).succeeded();
+    far.run(format!("cp -q new {}", by_nfs("new"))).succeeded();
     until("the new name is seen", || far.mnt("dir/new").exists());
-    far.place.0.run(&["rm", &by_nfs("new")]).succeeded();
+    far.run(format!("rm {}", by_nfs("new"))).succeeded();
     until("it is gone", || !far.mnt("dir/new").exists());
-    far.place.0.run(&["mv", &by_nfs("7"), &by_nfs("moved")]).succeeded();
+    far.run(format!("mv {} {}", by_nfs("7"), by_nfs("moved"))).succeeded();
     until("it is moved", || far.mnt("dir/moved").exists() && !far.mnt("dir/7").exists());
     proxy.stop();
     let url = format!("proxy {} --cache cache --fuse mnt --coherence push", far.url(""));
-    far.place.0.all_fail(&[(&url, 2, &["all changes made through the proxy", "--contract exclusive"])]);
+    far.all_fail(&[(&url, 2, &["all changes made through the proxy", "--contract exclusive"])]);
 }
 
 fn lease_is(far: &Far, control: &str, state: &str) {
     let begun = Instant::now();
-    while !far
-        .place
-        .0
-        .run(&["top", "--once", "--json", control])
-        .out
-        .contains(&format!("\"lease\":\"{state}\""))
-    {
+    let is_so =
+        || far.run(format!("top --once --json {control}")).out.contains(&format!("\"lease\":\"{state}\""));
+    while !is_so() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{control} never {state}");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -338,10 +323,10 @@ fn leased_proxies_revalidate_nothing_and_see_changes() {
     // Recent changes are revalidated.
     std::thread::sleep(Duration::from_millis(2100));
     let first = far.proxy("lease");
-    let (url, there) = (far.url(""), far.place.0.path("there"));
+    let (url, there) = (far.url(""), far.path("there"));
     fs::create_dir(&there).expect("mkdir");
-    let words = ["proxy", &url, "--cache", "other", "--fuse", "there", "--contract", "lease"];
-    let other = far.place.0.serve(&[&words[..], &["--control", "other.sock"]].concat(), "ready control");
+    let words = format!("proxy {url} --cache other --fuse there --contract lease");
+    let other = far.serve(format!("{words} --control other.sock"));
     let read = |dir: &Path| fs::read_to_string(dir.join("file")).expect("read");
     let (here, asked) =
         (far.mnt(""), || ["open", "lookup", "getattr", "read"].map(|operation| far.calls(operation)));
@@ -362,13 +347,13 @@ fn leased_proxies_revalidate_nothing_and_see_changes() {
     lease_is(&far, "proxy.sock", "held");
 
     let tells: &[&str] = &["--contract lease", "--contract exclusive"];
-    far.place.0.all_fail(&[(
+    far.all_fail(&[(
         &format!("proxy {url} --cache third --nfs 0 --mode write-back --contract lease"),
         2,
         tells,
     )]);
     other.stop();
-    far.place.0.run(&["umount", "there"]);
+    far.run("umount there");
     first.stop();
 }
 
@@ -377,32 +362,25 @@ fn a_proxy_without_a_lease_names_the_option() {
     let Some(mut far) = Far::new() else { return };
     far.stop_origin();
     let address = far.address.to_string();
-    let serve =
-        ["serve", "tree", "--nfs", &address, "--squash", "none", "--state", "origin-state", "--leases"];
-    let (url, cache) = (far.url(""), ["--cache", "cache", "--nfs", "0", "--contract", "lease"]);
+    let serve = format!("serve tree --nfs {address} --squash none --state origin-state --leases");
+    let (url, cache) = (far.url(""), "--cache cache --nfs 0 --contract lease");
     for leases in ["off", "tls", "10.0.0.0/8"] {
-        let words = [&serve[..], &[leases, "--control", "origin.sock"]].concat();
-        let origin = far.place.0.serve(&words, "ready control");
-        let refused = far.place.0.run(&[&["proxy", &url][..], &cache].concat());
+        let origin = far.serve(format!("{serve} {leases} --control origin.sock"));
+        let refused = far.run(format!("proxy {url} {cache}"));
         refused.failed(1, &["grants no leases to this host", "--leases"]);
         origin.stop();
     }
-    let both = format!("{} off --leases tls", serve.join(" "));
-    far.place.0.all_fail(&[
-        (&both, 2, &["--leases off"]),
-        (&format!("{} all", serve.join(" ")), 2, &["10.0.0.0/8"]),
-    ]);
+    let (both, all) = (format!("{serve} off --leases tls"), format!("{serve} all"));
+    far.all_fail(&[(&both, 2, &["--leases off"]), (&all, 2, &["10.0.0.0/8"])]);
 }
 
 #[test]
 fn a_proxy_of_a_proxy_is_granted_no_lease() {
     let Some(far) = Far::new() else { return };
-    let (url, nfs) =
-        (far.url(""), ["--nfs", "127.0.0.1:0", "--control", "middle.sock", "--state", "middle-state"]);
-    let middle =
-        far.place.0.serve(&[&["proxy", &url, "--cache", "middle"][..], &nfs].concat(), "ready control");
+    let (url, nfs) = (far.url(""), "--nfs 127.0.0.1:0 --control middle.sock --state middle-state");
+    let middle = far.serve(format!("proxy {url} --cache middle {nfs}"));
     let url = format!("nfs://{}/tree", middle.nfs_address());
-    let refused = far.place.0.run(&["proxy", &url, "--cache", "third", "--nfs", "0", "--contract", "lease"]);
+    let refused = far.run(format!("proxy {url} --cache third --nfs 0 --contract lease"));
     refused.failed(1, &["grants no leases", "--contract close-to-open"]);
     middle.stop();
 }
@@ -411,38 +389,35 @@ fn a_proxy_of_a_proxy_is_granted_no_lease() {
 fn exclusive_contract_admits_one_proxy() {
     let Some(far) = Far::new() else { return };
     let first = far.proxy("exclusive");
-    assert!(first.said.contains("contract=exclusive lease=.tombolo-lease"), "{}", first.said);
+    first.says(&["contract=exclusive lease=.tombolo-lease"]);
     assert!(far.tree(".tombolo-lease").exists() && !far.mnt(".tombolo-lease").exists());
-    let told = far.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
-    assert!(told.out.contains("\"lease\":\"held\""), "{}", told.out);
+    far.run("top --once --json proxy.sock").says(&["\"lease\":\"held\""]);
     let url = far.url("");
-    let words = ["proxy", &url, "--cache", "other", "--nfs", "0", "--contract", "exclusive", "--no-lease"];
-    far.place.0.serve(&[&words[..], &["--control", "other.sock"]].concat(), "ready control").stop();
+    let words = format!("proxy {url} --cache other --nfs 0 --contract exclusive --no-lease");
+    far.serve(format!("{words} --control other.sock")).stop();
     let other = format!("proxy {url} --cache other --nfs 0");
     let holder = format!("process {} on ", first.pid());
     let refused: &[&str] = &["cannot cache nfs://", &holder, "--take-lease"];
-    far.place.0.all_fail(&[
+    far.all_fail(&[
         (&format!("{other} --contract exclusive"), 1, refused),
         (&format!("{other} --rule *.o,contract=exclusive"), 1, refused),
         (&format!("{other} --no-lease"), 2, &["require --contract exclusive"]),
     ]);
 
     first.kill();
-    far.place.0.run(&["umount", "mnt"]);
+    far.run("umount mnt");
     assert!(far.tree(".tombolo-lease").exists(), "a sudden end leaves it");
     far.proxy("exclusive").stop();
     assert!(!far.tree(".tombolo-lease").exists(), "it is given back");
 
-    let words = ["proxy", &url, "--cache", "other", "--nfs", "0", "--contract", "exclusive", "--readonly"];
-    let proxy = far.place.0.serve(&[&words[..], &["--control", "other.sock"]].concat(), "ready control");
-    assert!(proxy.said.contains("mode=read-only contract=exclusive lease=.tombolo-lease"), "{}", proxy.said);
+    let words = format!("proxy {url} --cache other --nfs 0 --contract exclusive --readonly");
+    let proxy = far.serve(format!("{words} --control other.sock"));
+    proxy.says(&["mode=read-only contract=exclusive lease=.tombolo-lease"]);
     proxy.stop();
 
-    let words = ["serve", "tree", "--nfs", "127.0.0.1:0", "--readonly", "--control", "read-only.sock"];
-    let read_only = far.place.0.serve(&words, "ready control");
+    let read_only = far.serve("serve tree --nfs 127.0.0.1:0 --readonly --control read-only.sock");
     let url = format!("nfs://{}/tree", read_only.nfs_address());
-    let refused =
-        far.place.0.run(&["proxy", &url, "--cache", "third", "--nfs", "0", "--contract", "exclusive"]);
+    let refused = far.run(format!("proxy {url} --cache third --nfs 0 --contract exclusive"));
     refused.failed(1, &[".tombolo-lease", "read-only", "--contract immutable", "--no-lease"]);
     read_only.stop();
 }

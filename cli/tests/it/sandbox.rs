@@ -11,7 +11,7 @@ use tombolo_nfs_tests::client::{Caller, Expect, Nfs, Transport, mode};
 use tombolo_wire_nfs3::args::MknodKind;
 use tombolo_wire_nfs3::{FileHandleBuf, SpecData3, Status};
 
-use crate::common::{MountPlace, Scratch, Server};
+use crate::common::{MountPlace, Scratch, Server, words};
 
 const HELD: &str = "ready sandbox landlock=on seccomp=on capabilities=few namespace=on\n";
 
@@ -22,23 +22,9 @@ fn client(address: &str) -> Nfs {
 #[test]
 fn all_server_threads_are_sandboxed_with_minimal_capabilities() {
     let scratch = Scratch::new();
-    let words = [
-        "serve",
-        "tree",
-        "--nfs",
-        "0",
-        "--shm",
-        "link.sock",
-        "--virtiofs",
-        "vm.sock",
-        "--state",
-        "kept",
-        "--metrics",
-        "0",
-        "--sandbox",
-        "strict",
-    ];
-    let server = scratch.serve(&words, "ready metrics");
+    let words =
+        "serve tree --nfs 0 --shm link.sock --virtiofs vm.sock --state kept --metrics 0 --sandbox strict";
+    let server = scratch.serve_until(words, "ready metrics");
     assert!(server.said.contains(HELD), "{}", server.said);
     let address = server.nfs_address();
     assert!(client(address).lookup(&client(address).root("/tree"), b"none").status().is_some());
@@ -57,13 +43,12 @@ fn all_server_threads_are_sandboxed_with_minimal_capabilities() {
     }
     server.stop();
     assert!(!scratch.path("vm.sock").exists() && !scratch.path("link.sock").exists());
-    let server =
-        scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--sandbox", "off"], "ready control");
+    let server = scratch.serve("serve tree --virtiofs vm.sock --sandbox off");
     assert!(server.said.contains("ready sandbox landlock=off seccomp=off capabilities=kept namespace=off\n"));
     assert!(server.of_threads("Seccomp:").iter().all(|value| value == "0"));
     server.stop();
-    let ssh = ["serve", "nfs+ssh://localhost/x", "--nfs", "0", "--sandbox", "strict"];
-    scratch.run(&ssh).failed(1, &["it starts another program", "--sandbox auto"]);
+    let ssh = "serve nfs+ssh://localhost/x --nfs 0 --sandbox strict";
+    scratch.run(ssh).failed(1, &["it starts another program", "--sandbox auto"]);
 }
 
 /// Asserts that no open directory is on a mount of the host, through which all others could be reached and
@@ -86,8 +71,7 @@ fn assert_leads_nowhere_else(server: &Server) {
 #[test]
 fn sandboxed_server_serves_clients_fully() {
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "--nfs", "0", "--squash", "none", "--state", "kept", "--sandbox", "strict"];
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve("serve tree --nfs 0 --squash none --state kept --sandbox strict");
     let root_user = client(server.nfs_address());
     let root = root_user.root("/tree");
     fs::set_permissions(scratch.path("tree"), PermissionsExt::from_mode(0o777)).expect("chmod");
@@ -110,8 +94,8 @@ fn sandboxed_server_serves_clients_fully() {
 fn programs_work_on_mount_of_sandboxed_server() {
     let Some(place) = MountPlace::new() else { return };
     let scratch = &place.0;
-    let server = scratch.serve_shm(&["--sandbox", "strict", "--host-watch"]);
-    scratch.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let server = scratch.serve_shm("--sandbox strict --host-watch");
+    scratch.run("mount shm:link.sock/tree mnt").succeeded();
     let script = r#"set -e
 (umask 0; mkdir wide; test "$(stat -c %a wide)" = 777)
 umask 077; echo one >f; mkdir d; mkfifo d/fifo; mknod d/null c 1 3
@@ -147,8 +131,8 @@ fn sandboxed_mount_server_mounts_and_unmounts() {
     fs::create_dir(scratch.path("tree/dir")).expect("made");
     chown(scratch.path("tree/dir"), None, Some(777)).expect("chown");
     fs::set_permissions(scratch.path("tree/dir"), PermissionsExt::from_mode(0o770)).expect("chmod");
-    let words = ["mount", "-f", "dir:tree", "mnt", "-o", "sandbox=strict,allow_other,coherence=push"];
-    let server = scratch.serve(&words, "ready fuse");
+    let words = "mount -f dir:tree mnt -o sandbox=strict,allow_other,coherence=push";
+    let server = scratch.serve_until(words, "ready fuse");
     assert!(server.said.contains(HELD), "{}", server.said);
     assert!(server.of_threads("Seccomp:").iter().all(|value| value == "2"));
     assert_leads_nowhere_else(&server);
@@ -159,15 +143,14 @@ fn sandboxed_mount_server_mounts_and_unmounts() {
     server.stop();
     assert!(!place.mnt().join("file").exists());
     // Background mounts, where the sandbox is the default.
-    scratch.run(&["mount", "dir:tree", "mnt"]).succeeded();
+    scratch.run("mount dir:tree mnt").succeeded();
     let of_server = |field: &str| {
         let status = fs::read_to_string(format!("/proc/{}/status", place.server_pid())).expect("status");
         status.lines().find_map(|line| line.strip_prefix(field).map(|value| value.trim().to_owned()))
     };
     assert_eq!(of_server("Seccomp:").as_deref(), Some("2"));
     place.umount();
-    let words = ["serve", "tree", "--fuse", "mnt", "--sandbox", "strict"];
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve("serve tree --fuse mnt --sandbox strict");
     assert!(server.said.contains(HELD), "{}", server.said);
     assert_eq!(fs::read_to_string(place.mnt().join("file")).expect("read"), "content\n");
     server.stop();
@@ -187,15 +170,15 @@ fn server_without_broker_has_no_sandbox() {
     // The libraries are on another mount.
     let loader = loader();
     let libraries = loader.parent().expect("a directory").display().to_string();
-    let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
+    let strict = words(&"serve tree --nfs 0 --state kept --sandbox strict");
     let script = format!("mount --bind {libraries} {libraries}");
     let program = env!("CARGO_BIN_EXE_tombolo");
-    let server = scratch.started(scratch.in_own_mounts(&script, program.as_ref(), &words), "ready control");
+    let server = scratch.started(scratch.in_own_mounts(&script, program.as_ref(), &strict), "ready control");
     assert!(server.said.contains(HELD), "{}", server.said);
     server.stop();
     // Started by its loader: a restart would execute the loader alone.
-    let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "auto"];
-    let started = scratch.program(&loader, &[&[program][..], &words].concat());
+    let auto = format!("{program} serve tree --nfs 0 --state kept --sandbox auto");
+    let started = scratch.program(&loader, &words(&auto));
     let server = scratch.started(started, "ready control");
     let none = "ready sandbox landlock=off seccomp=off capabilities=kept namespace=off\n";
     assert!(server.said.contains(none), "{}", server.said);
@@ -208,9 +191,9 @@ fn server_without_broker_has_no_sandbox() {
 fn containerised_server_hides_mounted_files() {
     let scratch = Scratch::new();
     let script = "mount --bind plain /etc/hosts && mount --bind plain /etc/hostname";
-    let words = ["serve", "tree", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
+    let strict = words(&"serve tree --nfs 0 --state kept --sandbox strict");
     let program = env!("CARGO_BIN_EXE_tombolo");
-    let server = scratch.started(scratch.in_own_mounts(script, program.as_ref(), &words), "ready control");
+    let server = scratch.started(scratch.in_own_mounts(script, program.as_ref(), &strict), "ready control");
     assert!(server.said.contains(HELD), "{}", server.said);
     let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", server.pid())).expect("mountinfo");
     let hosts = mounts.lines().find(|line| line.split(' ').nth(4) == Some("/etc/hosts")).expect("a mount");
@@ -221,8 +204,7 @@ fn containerised_server_hides_mounted_files() {
 #[test]
 fn sandboxed_server_can_export_root_directory() {
     let scratch = Scratch::new();
-    let words = ["serve", "/", "--readonly", "--nfs", "0", "--state", "kept", "--sandbox", "strict"];
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve("serve / --readonly --nfs 0 --state kept --sandbox strict");
     assert!(server.said.contains(HELD), "{}", server.said);
     server.stop();
 }
@@ -231,36 +213,18 @@ fn sandboxed_server_can_export_root_directory() {
 fn sandboxed_proxy_caches_and_refuses_sessions() {
     let scratch = Scratch::new();
     let (origin, url) = scratch.serve_nfs();
-    let words = [
-        "proxy",
-        &url,
-        "--cache",
-        "cache",
-        "--mode",
-        "write-back",
-        "--contract",
-        "exclusive",
-        "--nfs",
-        "0",
-        "--squash",
-        "none",
-        "--state",
-        "kept",
-        "--control",
-        "proxy.sock",
-        "--sandbox",
-        "strict",
-    ];
+    let words = format!("proxy {url} --cache cache --mode write-back --contract exclusive --sandbox strict");
+    let words = format!("{words} --nfs 0 --squash none --state kept --control proxy.sock");
     for round in ["made", "found again"] {
-        let proxy = scratch.serve(&words, "ready control");
+        let proxy = scratch.serve(&words);
         assert!(proxy.said.contains(HELD), "{}", proxy.said);
         assert!(proxy.of_threads("Seccomp:").iter().all(|value| value == "2"));
         assert_leads_nowhere_else(&proxy);
         let through = format!("nfs://{}/tree", proxy.nfs_address());
-        assert_eq!(scratch.run(&["cat", &format!("{through}/file")]).out, "content\n");
-        scratch.run(&["cp", "tree/file", &format!("{through}/{round}").replace(' ', "-")]).succeeded();
-        let session = ["session", "create", "more", &url, "--nfs", "0", "--control", "proxy.sock"];
-        scratch.run(&session).failed(1, &["sandbox permits only its own tree", "--sandbox auto"]);
+        assert_eq!(scratch.run(format!("cat {through}/file")).out, "content\n");
+        scratch.run(format!("cp tree/file {}", format!("{through}/{round}").replace(' ', "-"))).succeeded();
+        let session = format!("session create more {url} --nfs 0 --control proxy.sock");
+        scratch.run(session).failed(1, &["sandbox permits only its own tree", "--sandbox auto"]);
         proxy.stop();
     }
     for name in ["made", "found-again"] {
@@ -286,8 +250,7 @@ fn file_handle_resolves_after_restart_with_cold_caches() {
     let scratch = Scratch::new();
     let bytes = cold_file(&scratch);
     fs::create_dir(scratch.path("tree/dir")).expect("made");
-    let words = ["serve", "tree", "--nfs", "0", "--squash", "none", "--state", "kept", "--sandbox", "strict"];
-    let start = || scratch.serve(&words, "ready control");
+    let start = || scratch.serve("serve tree --nfs 0 --squash none --state kept --sandbox strict");
     let server = start();
     let nfs = client(server.nfs_address());
     let root = nfs.root("/tree");

@@ -6,21 +6,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Stdio;
 
-use crate::common::{Ran, Scratch, http};
+use crate::common::{Ran, Scratch, http, words};
 
 #[test]
 fn serve_prints_hints_and_leaves_nothing() {
     let scratch = Scratch::new();
     let before = scratch.listing();
-    let server = scratch.serve(
-        &["serve", "tree", "--virtiofs", "vm.sock,tag=src", "--metrics", "0"],
-        "ready metrics http://127.0.0.1:",
-    );
+    let server = scratch
+        .serve_until("serve tree --virtiofs vm.sock,tag=src --metrics 0", "ready metrics http://127.0.0.1:");
     let socket = scratch.text("vm.sock");
-    for part in [
+    server.says(&[
         format!("ready virtiofs {socket} tag=src export=/tree\n"),
         "-object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem".to_owned(),
         format!(
@@ -28,16 +25,13 @@ fn serve_prints_hints_and_leaves_nothing() {
         ),
         "mount -t virtiofs src /mnt".to_owned(),
         format!("ready control {}\n", scratch.text("run/tombolo/tree.sock")),
-    ] {
-        assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
-    }
+    ]);
     for path in ["vm.sock", "run/tombolo/tree.sock"] {
         let metadata = scratch.path(path).metadata().expect("a socket");
         assert!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600, "{path}");
     }
-    let top = scratch.run(&["top", "--once"]);
-    top.succeeded();
-    assert!(top.out.contains(&format!("/tree by virtiofs {socket}")), "{}", top.out);
+    let top = scratch.run("top --once").succeeded();
+    top.says(&[format!("/tree by virtiofs {socket}")]);
     let address = server
         .said
         .rsplit("http://")
@@ -59,20 +53,19 @@ fn serve_prints_hints_and_leaves_nothing() {
 #[test]
 fn hidden_attributes_are_told_of_on_the_ready_line() {
     let scratch = Scratch::new();
-    let server =
-        scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--xattrs", "off"], "ready control");
+    let server = scratch.serve("serve tree --virtiofs vm.sock --xattrs off");
     let ready = " tag=tombolo export=/tree xattrs=off hides=acls,capabilities\n";
     assert!(server.said.contains(ready), "{}", server.said);
-    let refused = scratch.run(&["serve", "tree", "--nfs", "0", "--xattrs", "off"]);
+    let refused = scratch.run("serve tree --nfs 0 --xattrs off");
     refused.failed(2, &["--xattrs requires --virtiofs, --fuse, --shm or --shm-file"]);
 }
 
 #[test]
 fn sighup_is_ignored_and_sigint_ends() {
     let scratch = Scratch::new();
-    let mut server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let mut server = scratch.serve("serve tree --virtiofs vm.sock");
     server.signal("HUP");
-    scratch.run(&["top", "--once"]).succeeded();
+    scratch.run("top --once").succeeded();
     server.signal("INT");
     assert_eq!(server.wait().code(), Some(0));
 }
@@ -80,20 +73,20 @@ fn sighup_is_ignored_and_sigint_ends() {
 #[test]
 fn stale_socket_is_replaced_and_live_one_refused() {
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "--virtiofs", "vm.sock"];
-    let killed = scratch.serve(&words, "ready control");
+    let words = "serve tree --virtiofs vm.sock";
+    let killed = scratch.serve(words);
     killed.kill();
     assert!(scratch.path("vm.sock").exists(), "a killed server cannot clean up");
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve(words);
     assert!(
         server.said.contains("run/tombolo/tree.sock"),
         "its control socket was stale too: {}",
         server.said
     );
     let before = scratch.listing();
-    scratch.run(&words).failed(1, &["vm.sock", "another server is listening"]);
+    scratch.run(words).failed(1, &["vm.sock", "another server is listening"]);
     assert_eq!(scratch.listing(), before);
-    scratch.run(&["top", "--once"]).succeeded();
+    scratch.run("top --once").succeeded();
     server.stop();
 }
 
@@ -101,24 +94,14 @@ fn stale_socket_is_replaced_and_live_one_refused() {
 fn several_directories_have_sockets_of_their_own() {
     let scratch = Scratch::new();
     let server = scratch.serve(
-        &[
-            "serve",
-            "tree",
-            "mnt=/other/name",
-            "--virtiofs",
-            "a,export=/tree",
-            "--virtiofs",
-            "b,export=/other/name,queues=2",
-        ],
-        "ready control",
+        "serve tree mnt=/other/name --virtiofs a,export=/tree --virtiofs b,export=/other/name,queues=2",
     );
-    assert!(server.said.contains("tag=tombolo export=/other/name"), "{}", server.said);
-    assert!(server.said.contains("num-request-queues=2"), "{}", server.said);
-    let second = scratch.serve(&["serve", "tree", "--virtiofs", "c"], "ready control");
-    assert!(second.said.contains("run/tombolo/tree-2.sock"), "{}", second.said);
-    let json = scratch.run(&["top", "--once", "--json"]);
-    json.succeeded();
-    let value: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
+    server.says(&["tag=tombolo export=/other/name"]);
+    server.says(&["num-request-queues=2"]);
+    let second = scratch.serve("serve tree --virtiofs c");
+    second.says(&["run/tombolo/tree-2.sock"]);
+    let json = scratch.run("top --once --json").succeeded();
+    let value = json.json();
     assert_eq!(value["servers"].as_array().map(Vec::len), Some(2), "{value}");
     for server in [server, second] {
         server.stop();
@@ -129,8 +112,8 @@ fn several_directories_have_sockets_of_their_own() {
 fn addresses_that_others_can_reach_are_warned_of() {
     let scratch = Scratch::new();
     let said = |command: &[&str], nfs: &str, metrics: &str| {
-        let words = ["serve", "tree", "--state", "nfs-state", "--nfs", nfs, "--metrics", metrics];
-        let mut command = scratch.program(Path::new(command[0]), &[&command[1..], &words].concat());
+        let line = format!("serve tree --state nfs-state --nfs {nfs} --metrics {metrics}");
+        let mut command = scratch.program(command[0], &[&command[1..], &words(&line)].concat());
         command.stderr(fs::File::create(scratch.path("log")).expect("create"));
         let server = scratch.started(command, "ready metrics");
         (server.said.clone(), fs::read_to_string(scratch.path("log")).expect("read"))
@@ -155,11 +138,10 @@ fn the_configuration_speaks_where_the_command_line_is_silent() {
     fs::create_dir(scratch.path("etc")).expect("mkdir");
     let text = "dir = ['../tree=/one']\nvirtiofs = ['../vm.sock,tag=conf']\nreadonly = true\ncontrol = '../c.sock'\n";
     fs::write(scratch.path("etc/tombolo.toml"), text).expect("write");
-    let words = ["serve", "--config", "etc/tombolo.toml", "--virtiofs", "flag.sock,tag=flag"];
-    let server = scratch.serve(&words, "ready control");
-    assert!(server.said.contains("flag.sock tag=flag export=/one"), "{}", server.said);
+    let server = scratch.serve("serve --config etc/tombolo.toml --virtiofs flag.sock,tag=flag");
+    server.says(&["flag.sock tag=flag export=/one"]);
     assert!(!scratch.path("vm.sock").exists(), "the command line counts first");
-    let status = scratch.run(&["top", "--once", "--json", "c.sock"]).out;
+    let status = scratch.run("top --once --json c.sock").out;
     assert!(status.contains("\"read_only\":true"), "{status}");
     server.stop();
 }
@@ -168,31 +150,31 @@ fn the_configuration_speaks_where_the_command_line_is_silent() {
 fn vmms_of_a_group_are_let_in() {
     let scratch = Scratch::new();
     let group = scratch.path("tree").metadata().expect("stat").gid();
-    let words = ["serve", "tree", "--virtiofs", "vm.sock", "--socket-group", &group.to_string()];
+    let words = format!("serve tree --virtiofs vm.sock --socket-group {group}");
     let facts = |name: &str| {
         let metadata = scratch.path(name).metadata().expect("a socket");
         (metadata.gid(), metadata.permissions().mode() & 0o777)
     };
-    let server = scratch.serve(&words, "ready control");
+    let server = scratch.serve(&words);
     assert_eq!(facts("vm.sock"), (group, 0o660));
     drop(server);
-    let _server = scratch.serve(&[&words[..], &["--socket-mode", "0606"]].concat(), "ready control");
+    let _server = scratch.serve(format!("{words} --socket-mode 0606"));
     assert_eq!(facts("vm.sock"), (group, 0o606));
     for (option, value, code, said) in [
-        ("--socket-group", "no such group", 1, "no such group"),
+        ("--socket-group", "no-such-group", 1, "no such group"),
         ("--socket-mode", "0999", 2, "in octal"),
         ("--socket-mode", "17777", 2, "in octal"),
     ] {
-        scratch.run(&["serve", "tree", "--virtiofs", "b", option, value]).failed(code, &[said]);
+        scratch.run(format!("serve tree --virtiofs b {option} {value}")).failed(code, &[said]);
     }
-    scratch.run(&["serve", "tree", "--nfs", "0", "--socket-group", "root"]).failed(2, &["--virtiofs SOCKET"]);
+    scratch.run("serve tree --nfs 0 --socket-group root").failed(2, &["--virtiofs SOCKET"]);
 }
 
 #[test]
 fn inherited_socket_is_served_and_not_removed() {
     let scratch = Scratch::new();
     let listener = UnixListener::bind(scratch.path("parent.sock")).expect("bind");
-    let mut command = scratch.program(Path::new("sh"), &[]);
+    let mut command = scratch.program("sh", &[]);
     let serve = format!("exec {} serve tree --fd 3,tag=src 3<&0 </dev/null", env!("CARGO_BIN_EXE_tombolo"));
     command.args(["-c", &serve]).stdin(OwnedFd::from(listener));
     let server = scratch.started(command, "ready control");
@@ -205,23 +187,22 @@ fn inherited_socket_is_served_and_not_removed() {
     server.stop();
     assert!(scratch.path("parent.sock").exists());
     scratch
-        .run(&["serve", "tree", "--fd", "700"])
+        .run("serve tree --fd 700")
         .failed(1, &["descriptor 700", "Bad file descriptor", "listening UNIX stream socket"]);
     // A nonexistent descriptor must not refer to a socket created meanwhile.
     for number in 3..9_u8 {
-        let serve = ["5", env!("CARGO_BIN_EXE_tombolo"), "serve", "tree", "--virtiofs", "vm.sock,tag=vm"];
-        let number = number.to_string();
-        let words = [&serve[..], &["--nfs", "0", "--fd", &number]].concat();
-        let ran = Ran::new(scratch.program(Path::new("timeout"), &words));
+        let serve = format!("5 {} serve tree --virtiofs vm.sock,tag=vm", env!("CARGO_BIN_EXE_tombolo"));
+        let line = format!("{serve} --nfs 0 --fd {number}");
+        let ran = Ran::new(scratch.program("timeout", &words(&line)));
         ran.failed(1, &[&format!("descriptor {number}"), "Bad file descriptor"]);
     }
-    scratch.run(&["serve", "tree", "--fd", "vm.sock"]).failed(2, &["FD[,tag=TAG]"]);
+    scratch.run("serve tree --fd vm.sock").failed(2, &["FD[,tag=TAG]"]);
 }
 
 #[test]
 fn a_server_stops_although_a_client_is_connected() {
     let scratch = Scratch::new();
-    let server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
+    let server = scratch.serve("serve tree --virtiofs vm.sock");
     let _vmm = UnixStream::connect(scratch.path("vm.sock")).expect("connect");
     let _tool = UnixStream::connect(scratch.path("run/tombolo/tree.sock")).expect("connect");
     server.stop();
@@ -230,13 +211,9 @@ fn a_server_stops_although_a_client_is_connected() {
 #[test]
 fn top_follows_a_server_to_its_end() {
     let scratch = Scratch::new();
-    let server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
-    let mut top = scratch
-        .tombolo(&["top", "-n", "0.1"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("top");
+    let server = scratch.serve("serve tree --virtiofs vm.sock");
+    let mut top =
+        scratch.tombolo("top -n 0.1").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("top");
     let shown = BufReader::new(top.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
     let mut tables = shown.filter(|line| line.contains("operation"));
     assert!(tables.nth(1).is_some(), "it goes on");
@@ -250,14 +227,14 @@ fn top_follows_a_server_to_its_end() {
 #[test]
 fn top_scrolls_and_ends_by_keys() {
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "mnt", "--virtiofs", "a,export=/tree", "--virtiofs", "b,export=/mnt"];
-    let _server = scratch.serve(&words, "ready control");
+    let words = "serve tree mnt --virtiofs a,export=/tree --virtiofs b,export=/mnt";
+    let _server = scratch.serve(words);
     // script(1) provides a terminal of five rows.
     let command = format!(
         "stty rows 5 cols 70; {} top -n 3600; stty -a | grep -o ' icanon'",
         env!("CARGO_BIN_EXE_tombolo")
     );
-    let mut script = scratch.program(Path::new("script"), &["-qec", &command, "/dev/null"]);
+    let mut script = scratch.program("script", &["-qec", &command, "/dev/null"]);
     let mut top = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script(1)");
     let mut keys = top.stdin.take().expect("its keyboard");
     let mut screen = top.stdout.take().expect("its screen");
@@ -286,13 +263,9 @@ fn top_scrolls_and_ends_by_keys() {
 #[test]
 fn a_tool_that_hangs_up_early_is_no_error() {
     let scratch = Scratch::new();
-    let _server = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
-    let mut top = scratch
-        .tombolo(&["top", "-n", "0.1"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("top");
+    let _server = scratch.serve("serve tree --virtiofs vm.sock");
+    let mut top =
+        scratch.tombolo("top -n 0.1").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("top");
     drop(top.stdout.take());
     assert_eq!(top.wait().expect("its end").code(), Some(0));
 }
@@ -303,9 +276,7 @@ fn a_control_directory_of_others_is_refused() {
     let dir = scratch.path("run/tombolo");
     fs::create_dir(&dir).expect("mkdir");
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("chmod");
-    scratch
-        .run(&["serve", "tree", "--virtiofs", "vm.sock"])
-        .failed(1, &["no other user can enter", "--control SOCKET"]);
+    scratch.run("serve tree --virtiofs vm.sock").failed(1, &["no other user can enter", "--control SOCKET"]);
     assert!(!scratch.path("vm.sock").exists());
 }
 
@@ -315,8 +286,7 @@ fn a_tool_of_another_user_is_turned_away() {
     if !scratch.path("tree").metadata().is_ok_and(|metadata| metadata.uid() == 0) {
         tombolo_skip::skip!("acting as another user needs root");
     }
-    let _server =
-        scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock", "--control", "c.sock"], "ready control");
+    let _server = scratch.serve("serve tree --virtiofs vm.sock --control c.sock");
     // The operator has made the directory accessible to all by mistake.
     let program = scratch.copy_of_program();
     for (name, mode) in [(".", 0o755), ("c.sock", 0o666), ("tombolo", 0o755)] {
@@ -325,5 +295,5 @@ fn a_tool_of_another_user_is_turned_away() {
     let mut nobody = scratch.program(&program, &["top", "--once", "c.sock"]);
     nobody.uid(65534).gid(65534);
     Ran::new(nobody).failed(1, &["only the server's user and root may connect"]);
-    scratch.run(&["top", "--once", "c.sock"]).succeeded();
+    scratch.run("top --once c.sock").succeeded();
 }

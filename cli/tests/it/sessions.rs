@@ -13,27 +13,23 @@ impl Far {
     /// Starts a proxy whose session `default` is write-through, served by NFS.
     fn proxy_of_sessions(&self) -> Server {
         let url = self.url("?retry=1&soft");
-        let words = ["proxy", &url, "--cache", "cache", "--control", "proxy.sock", "--nfs", "127.0.0.1:0"];
-        self.place.0.serve(&words, "ready control")
+        self.serve(format!("proxy {url} --cache cache --control proxy.sock --nfs 127.0.0.1:0"))
     }
 
     fn sessions(&self, line: &str) -> Ran {
-        let words: Vec<_> = line.split(' ').collect();
-        self.place.0.run(&[&["session"], &words[..], &["--control", "proxy.sock"]].concat())
+        self.run(format!("session {line} --control proxy.sock"))
     }
 
     /// Creates a session of the tree, and returns its NFS address.
     fn create_nfs(&self, name: &str, options: &str) -> String {
-        let made = self.sessions(&format!("create {name} {} --nfs 127.0.0.1:0{options}", self.url("")));
-        made.succeeded();
+        let made =
+            self.sessions(&format!("create {name} {} --nfs 127.0.0.1:0{options}", self.url(""))).succeeded();
         let address = made.out.strip_prefix("ready nfs ").and_then(|rest| rest.split(' ').next());
         address.unwrap_or_else(|| panic!("no address in {made:?}")).to_owned()
     }
 
     fn listed(&self) -> String {
-        let listed = self.sessions("list");
-        listed.succeeded();
-        listed.out
+        self.sessions("list").succeeded().out
     }
 
     /// Creates a mounted write-back session of the tree.
@@ -50,12 +46,13 @@ fn session_is_created_served_and_detached() {
     let proxy = far.proxy_of_sessions();
     let address = far.create_nfs("lib.1", "");
     for (at, name) in [(&*address, "lib.1"), (proxy.nfs_address(), "tree")] {
-        let read = far.place.0.run(&["cat", &format!("nfs://{at}/{name}/file")]);
+        let read = far.run(format!("cat nfs://{at}/{name}/file"));
         assert_eq!((read.code, read.out.as_str()), (Some(0), "content\n"), "{read:?}");
     }
     let listed = far.listed();
     assert!(listed.contains("default running") && listed.contains("lib.1 running"), "{listed}");
-    let top = far.place.0.run(&["top", "--once", "--json", "proxy.sock"]);
+    assert!(listed.contains(&*address) && listed.contains(proxy.nfs_address()), "{listed}");
+    let top = far.run("top --once --json proxy.sock");
     assert!(top.out.contains("\"/lib.1\"") && top.out.contains("\"/tree\""), "{top:?}");
 
     // Duplicate name.
@@ -64,9 +61,9 @@ fn session_is_created_served_and_detached() {
     far.sessions("detach lib.1").succeeded();
     assert!(!far.listed().contains("lib.1"));
     // A control socket named `create` is not mistaken for the command.
-    symlink(far.place.0.path("proxy.sock"), far.place.0.path("create")).expect("symlink");
+    symlink(far.path("proxy.sock"), far.path("create")).expect("symlink");
     let line = format!("session --control create create lib.2 {} --nfs 127.0.0.1:0", far.url(""));
-    far.place.0.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
+    far.run(line).succeeded();
     far.sessions("detach lib.2").succeeded();
     assert!(TcpStream::connect(&*address).is_err(), "it is served still");
     proxy.stop();
@@ -87,7 +84,7 @@ fn invalid_session_is_refused_with_remedy() {
     };
     let gone = "nfs://127.0.0.1:1/tree?retry=0&soft";
     let none = far.location("/none?retry=0&soft");
-    far.place.0.all_fail(&[
+    far.all_fail(&[
         (&line("busy", &url, taken), 1, &[taken, "in use", "choose another port"]),
         (&line("gone", gone, "0"), 1, &["127.0.0.1:1", "fix the problem and try again"]),
         (&line("none", &none, "0"), 1, &["/none"]),
@@ -100,14 +97,12 @@ fn invalid_session_is_refused_with_remedy() {
         ("session list --control origin.sock", 1, &["not a proxy"]),
     ]);
     for name in ["a/b", "..", ".", &long] {
-        let refused = far.place.0.run(&line(name, &url, "0").split(' ').collect::<Vec<_>>());
+        let refused = far.run(line(name, &url, "0"));
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.err.contains("is not the name of a session"), "{refused:?}");
     }
     assert_eq!(far.listed().lines().filter(|line| !line.starts_with(' ')).count(), 1, "{}", far.listed());
-    assert!(
-        !far.place.0.path("cache/sessions").exists() && !far.place.0.path("cache/sessions.toml").exists()
-    );
+    assert!(!far.path("cache/sessions").exists() && !far.path("cache/sessions.toml").exists());
     proxy.stop();
 }
 
@@ -127,10 +122,10 @@ fn detached_session_keeps_unsent_changes() {
     assert!(far.listed().contains("work kept"), "{}", far.listed());
     // It is retained, however often its end is requested.
     far.sessions("detach work").failed(1, &["have unsent changes"]);
-    far.place.0.run(&["cache", "drop", "cache"]).failed(1, &["in use by process"]);
+    far.run("cache drop cache").failed(1, &["in use by process"]);
     proxy.signal("TERM");
     proxy.wait();
-    far.place.0.run(&["cache", "drop", "cache"]).failed(1, &["have unsent changes"]);
+    far.run("cache drop cache").failed(1, &["have unsent changes"]);
 
     far.start_origin();
     let proxy = far.proxy_of_sessions();
@@ -156,23 +151,23 @@ fn detached_session_keeps_unsent_changes() {
 fn proxy_end_flushes_each_session_and_reports_first_failure() {
     let (Some(far), Some(mut absent)) = (Far::new(), Far::new()) else { return };
     let url = far.url("?retry=1&soft");
-    let words = ["proxy", &url, "--cache", "cache", "--control", "proxy.sock", "--nfs", "127.0.0.1:0"];
-    let mut command = far.place.0.tombolo(&words);
-    let errors = far.place.0.path("errors");
+    let words = format!("proxy {url} --cache cache --control proxy.sock --nfs 127.0.0.1:0");
+    let mut command = far.tombolo(&words);
+    let errors = far.path("errors");
     command.stderr(fs::File::create(&errors).expect("create"));
-    let mut proxy = far.place.0.started(command, "ready control");
+    let mut proxy = far.started(command, "ready control");
     let sessions = [("first", "mnt"), ("second", "mnt-2"), ("third", "mnt-3")];
     for (name, mount) in sessions {
         let origin = if name == "second" { &far } else { &absent };
-        fs::create_dir_all(far.place.0.path(mount)).expect("mkdir");
+        fs::create_dir_all(far.path(mount)).expect("mkdir");
         let url = origin.url("?soft&timeo=20&retrans=1");
         let options = "--mode write-back --contract exclusive --no-lease --fuse";
         far.sessions(&format!("create {name} {url} {options} {mount}")).succeeded();
-        fs::read_dir(far.place.0.path(mount)).expect("list").for_each(drop);
+        fs::read_dir(far.path(mount)).expect("list").for_each(drop);
     }
     absent.stop_origin();
     for (name, mount) in sessions {
-        fs::write(far.place.0.path(mount).join(name), name).expect("write");
+        fs::write(far.path(mount).join(name), name).expect("write");
     }
     proxy.signal("TERM");
     assert_eq!(proxy.wait().code(), Some(1));
@@ -198,8 +193,7 @@ fn proxy_end_flushes_each_session_and_reports_first_failure() {
 fn session_with_absent_origin_is_retried_in_background() {
     let Some(far) = Far::new() else { return };
     let serve = |address: &str| {
-        let words = ["serve", "tree", "--nfs", address, "--state", "other-state", "--control", "other.sock"];
-        far.place.0.serve(&words, "ready control")
+        far.serve(format!("serve tree --nfs {address} --state other-state --control other.sock"))
     };
     let other = serve(&format!("{}:0", far.address.ip()));
     let address = other.nfs_address().to_owned();
@@ -211,7 +205,7 @@ fn session_with_absent_origin_is_retried_in_background() {
     let proxy = far.proxy_of_sessions();
     until("it waits", || far.listed().contains("other waiting"));
     assert!(far.listed().contains(&address), "the reason is not told: {}", far.listed());
-    far.place.0.run(&["cat", &format!("nfs://{}/tree/file", proxy.nfs_address())]).succeeded();
+    far.run(format!("cat nfs://{}/tree/file", proxy.nfs_address())).succeeded();
     let other = serve(&address);
     until("its origin is there", || far.listed().contains("other running"));
     proxy.stop();
@@ -225,8 +219,7 @@ fn invalidate_covers_one_session_or_all() {
     let kept = " --mode write-back --contract exclusive --no-lease";
     let [one, two] = ["one", "two"].map(|name| (name, far.create_nfs(name, kept)));
     let shows = |session: &(&str, String), file: &str| {
-        let listed = far.place.0.run(&["ls", &format!("nfs://{}/{}", session.1, session.0)]);
-        listed.succeeded();
+        let listed = far.run(format!("ls nfs://{}/{}", session.1, session.0)).succeeded();
         listed.out.lines().any(|name| name == file)
     };
     assert!(shows(&one, "file") && shows(&two, "file"));
@@ -247,14 +240,14 @@ fn sessions_have_own_policy_and_state() {
     let proxy = far.proxy_of_sessions();
     let line = format!("create kept {} --mode write-back --no-lease --nfs 127.0.0.1:0", far.url(""));
     far.sessions(&line).failed(1, &["--contract exclusive"]);
-    fs::write(far.place.0.path("policy.toml"), "contract = \"exclusive\"\n").expect("write");
+    fs::write(far.path("policy.toml"), "contract = \"exclusive\"\n").expect("write");
     far.sessions(&format!("{line} --policy policy.toml --state kept-state")).succeeded();
-    assert!(fs::read_dir(far.place.0.path("kept-state")).expect("list").next().is_some());
+    assert!(fs::read_dir(far.path("kept-state")).expect("list").next().is_some());
     proxy.stop();
     let proxy = far.proxy_of_sessions();
     until("the session is back with them", || far.listed().contains("kept running"));
     far.sessions("detach kept").succeeded();
-    fs::write(far.place.0.path("policy.toml"), "contract = \"none\"\n").expect("write");
+    fs::write(far.path("policy.toml"), "contract = \"none\"\n").expect("write");
     far.sessions(&format!("{line} --policy policy.toml")).failed(1, &["policy.toml", "contract"]);
     proxy.stop();
 }
@@ -265,14 +258,14 @@ fn killed_proxy_keeps_durable_changes_of_each_session() {
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    fs::create_dir(far.place.0.path("mnt-2")).expect("mkdir");
+    fs::create_dir(far.path("mnt-2")).expect("mkdir");
     let sessions = [("one", "mnt"), ("two", "mnt-2")];
     let mut proxy = far.proxy_of_sessions();
     let mut works = sessions.map(|(name, mount)| {
         fs::create_dir(far.tree(name)).expect("mkdir");
         let options = format!("--mode write-back --contract exclusive --no-lease --fuse {mount}");
         far.sessions(&format!("create {name} {} {options}", far.url("?soft"))).succeeded();
-        let mut work = Work::new(far.place.0.path(mount).join(name), random.fork());
+        let mut work = Work::new(far.path(mount).join(name), random.fork());
         work.begin();
         work
     });
@@ -284,7 +277,7 @@ fn killed_proxy_keeps_durable_changes_of_each_session() {
             std::thread::sleep(Duration::from_millis(random.u64(50..400)));
             proxy.kill();
         });
-        sessions.iter().for_each(|(_, mount)| far.place.take_away(&far.place.0.path(mount)));
+        sessions.iter().for_each(|(_, mount)| far.place.take_away(&far.path(mount)));
         proxy = far.proxy_of_sessions();
         for (name, _) in sessions {
             until("the session is back", || far.listed().contains(&format!("{name} running")));

@@ -15,26 +15,20 @@ use crate::common::{MountPlace, Scratch, is_mounted, numbers, signal, until};
 fn shm_server_prints_hints_and_leaves_nothing() {
     let scratch = Scratch::new();
     let before = scratch.listing();
-    let server = scratch.serve(
-        &["serve", "tree", "mnt=/other", "--shm", "link.sock", "--shm", "one,export=/other"],
-        "ready control",
-    );
+    let server = scratch.serve("serve tree mnt=/other --shm link.sock --shm one,export=/other");
     let (link, one) = (scratch.text("link.sock"), scratch.text("one"));
-    for line in [
+    server.says(&[
         format!("ready shm {link} export=/tree\n  this host:  tombolo mount shm:{link}/tree /mnt\n"),
         format!("ready shm {link} export=/other\n  this host:  tombolo mount shm:{link}/other /mnt\n"),
         format!("ready shm {one} export=/other\n"),
-    ] {
-        assert!(server.said.contains(&line), "{line:?} is not in\n{}", server.said);
-    }
+    ]);
     assert!(!server.said.contains(&format!("ready shm {one} export=/tree")), "{}", server.said);
     let metadata = scratch.path("link.sock").metadata().expect("a socket");
     assert!(metadata.file_type().is_socket() && metadata.permissions().mode() & 0o777 == 0o600);
-    let top = scratch.run(&["top", "--once"]);
-    top.succeeded();
-    assert!(top.out.contains(&format!("/tree by shm {link}")), "{}", top.out);
-    scratch.run(&["ls", "shm:one/tree"]).failed(1, &["shm:one/tree", "no such export"]);
-    let nameless = scratch.run(&["mount", &format!("shm:{link}"), "mnt"]);
+    let top = scratch.run("top --once").succeeded();
+    top.says(&[format!("/tree by shm {link}")]);
+    scratch.run("ls shm:one/tree").failed(1, &["shm:one/tree", "no such export"]);
+    let nameless = scratch.run(format!("mount shm:{link} mnt"));
     nameless.failed(1, &["the name of an export is missing", "shm:SOCKET/NAME"]);
     server.stop();
     assert_eq!(scratch.listing(), before);
@@ -45,25 +39,25 @@ fn files_are_listed_read_and_copied() {
     let scratch = Scratch::new();
     let large = numbers();
     fs::write(scratch.path("large"), large).expect("write");
-    let server = scratch.serve_shm(&[]);
-    scratch.run(&["cp", "-q", "large", "shm:link.sock/tree/dir"]).succeeded();
+    let server = scratch.serve_shm("");
+    scratch.run("cp -q large shm:link.sock/tree/dir").succeeded();
     assert!(fs::read_to_string(scratch.path("tree/dir")).expect("read") == large);
-    let listed = scratch.run(&["ls", "shm:link.sock/tree"]);
+    let listed = scratch.run("ls shm:link.sock/tree");
     assert_eq!((listed.code, listed.out.as_str()), (Some(0), "dir\nfile\n"), "{listed:?}");
-    assert_eq!(scratch.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
-    scratch.run(&["cp", "-q", "shm:link.sock/tree/dir", "back"]).succeeded();
+    assert_eq!(scratch.run("cat shm:link.sock/tree/file").out, "content\n");
+    scratch.run("cp -q shm:link.sock/tree/dir back").succeeded();
     assert!(fs::read_to_string(scratch.path("back")).expect("read") == large);
-    scratch.run(&["rm", "shm:link.sock/tree/dir"]).succeeded();
+    scratch.run("rm shm:link.sock/tree/dir").succeeded();
     assert!(!scratch.path("tree/dir").exists());
     // A rename, not a copy; and no tree is copied into itself.
     let number =
         |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(scratch.path(name)).expect("stat"));
     let before = number("tree/file");
-    scratch.run(&["mv", "shm:link.sock/tree/file", "shm:link.sock/tree/moved"]).succeeded();
+    scratch.run("mv shm:link.sock/tree/file shm:link.sock/tree/moved").succeeded();
     assert_eq!(number("tree/moved"), before);
-    scratch.run(&["mkdir", "-p", "shm:link.sock/tree/a/b"]).succeeded();
+    scratch.run("mkdir -p shm:link.sock/tree/a/b").succeeded();
     for (top, into) in [("shm:link.sock/tree", "a"), ("shm:link.sock/tree/a", "b")] {
-        let ran = scratch.run(&["cp", "-r", top, &format!("{top}/{into}/copy")]);
+        let ran = scratch.run(format!("cp -r {top} {top}/{into}/copy"));
         assert!(ran.code == Some(1) && ran.err.contains("the copy lies within it"), "{ran:?}");
     }
     server.stop();
@@ -75,15 +69,14 @@ fn nested_export_takes_precedence() {
     fs::create_dir(scratch.path("tree/in")).expect("mkdir");
     fs::write(scratch.path("tree/in/outer"), "outer\n").expect("write");
     fs::write(scratch.path("mnt/inner"), "inner\n").expect("write");
-    let server = scratch
-        .serve(&["serve", "tree=/a", "mnt=/a/in", "--shm", "s", "--shm-file", "r,size=1M"], "ready control");
+    let server = scratch.serve("serve tree=/a mnt=/a/in --shm s --shm-file r,size=1M");
     for front in ["shm:s", "shm+file:r"] {
         for (path, content) in [("a/in/inner", "inner\n"), ("a/file", "content\n")] {
-            assert_eq!(scratch.run(&["cat", &format!("{front}/{path}")]).out, content, "{front}/{path}");
+            assert_eq!(scratch.run(format!("cat {front}/{path}")).out, content, "{front}/{path}");
         }
-        let listed = scratch.run(&["ls", &format!("{front}/a/in")]);
+        let listed = scratch.run(format!("ls {front}/a/in"));
         assert_eq!((listed.code, listed.out.as_str()), (Some(0), "inner\n"), "{listed:?}");
-        let none = scratch.run(&["ls", &format!("{front}/none/file")]);
+        let none = scratch.run(format!("ls {front}/none/file"));
         none.failed(1, &["no such export"]);
         assert!(!none.err.contains("export:") && !none.err.contains(": ;"), "{none:?}");
     }
@@ -93,33 +86,30 @@ fn nested_export_takes_precedence() {
 #[test]
 fn state_survives_a_restart_and_is_shared_with_nfs() {
     let scratch = Scratch::new();
-    let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock", "--state", "kept"];
-    scratch.serve(&words, "ready control").stop();
+    let words = "serve tree --shm link.sock --control serve.sock --state kept";
+    scratch.serve(words).stop();
     let keys = fs::read(scratch.path("kept/tree/handle-keys")).expect("keys");
     assert!(scratch.path("kept/tree/replies-tree").metadata().expect("the file").len() > 0);
-    assert_eq!(scratch.run(&["keys", "list", "--state", "kept"]).out, "1  signs\n");
-    scratch.serve(&[&words[..], &["--nfs", "0"]].concat(), "ready control").stop();
+    assert_eq!(scratch.run("keys list --state kept").out, "1  signs\n");
+    scratch.serve(format!("{words} --nfs 0")).stop();
     assert!(fs::read(scratch.path("kept/tree/handle-keys")).expect("keys") == keys);
-    scratch.run(&["keys", "rotate", "--state", "kept"]).succeeded();
-    let server = scratch.serve(&words, "ready control");
-    assert_eq!(scratch.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
+    scratch.run("keys rotate --state kept").succeeded();
+    let server = scratch.serve(words);
+    assert_eq!(scratch.run("cat shm:link.sock/tree/file").out, "content\n");
     scratch
-        .run(&["serve", "tree", "--shm", "other.sock", "--control", "other", "--state", "kept"])
+        .run("serve tree --shm other.sock --control other --state kept")
         .failed(1, &["in use", "--state DIR"]);
     server.stop();
-    scratch
-        .run(&["serve", "tree", "--virtiofs", "s", "--state", "kept"])
-        .failed(2, &["--state", "--nfs PORT", "--shm SOCKET"]);
+    scratch.run("serve tree --virtiofs s --state kept").failed(2, &["--state", "--nfs PORT", "--shm SOCKET"]);
 }
 
 #[test]
 fn shm_file_is_served_without_state_directory() {
     let scratch = Scratch::new();
-    let server = scratch.serve_shm(&[]);
-    let words = ["serve", "tree", "--shm", "second.sock", "--control", "second"];
-    let second = scratch.serve(&words, "ready control");
+    let server = scratch.serve_shm("");
+    let second = scratch.serve("serve tree --shm second.sock --control second");
     for socket in ["link.sock", "second.sock"] {
-        assert_eq!(scratch.run(&["cat", &format!("shm:{socket}/tree/file")]).out, "content\n", "{socket}");
+        assert_eq!(scratch.run(format!("cat shm:{socket}/tree/file")).out, "content\n", "{socket}");
     }
     second.stop();
     server.stop();
@@ -128,15 +118,15 @@ fn shm_file_is_served_without_state_directory() {
 #[test]
 fn an_export_is_mounted_used_and_gone() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = scratch.0.serve_shm(&[]);
-    let before = scratch.0.listing();
+    let server = scratch.serve_shm("");
+    let before = scratch.listing();
     for options in ["rw", "doorbell=event", "doorbell=poll,allow_other", "coherence=strict,threads=3"] {
-        scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", options]).succeeded();
+        scratch.run(format!("mount shm:link.sock/tree mnt -o {options}")).succeeded();
         assert_eq!(fs::read_to_string(scratch.mnt().join("file")).expect("read"), "content\n", "{options}");
         let large = numbers();
         fs::write(scratch.mnt().join("new"), large).expect("write");
         symlink("new", scratch.mnt().join("link")).expect("a link");
-        assert!(fs::read_to_string(scratch.0.path("tree/new")).expect("read") == large, "{options}");
+        assert!(fs::read_to_string(scratch.path("tree/new")).expect("read") == large, "{options}");
         assert!(fs::read_to_string(scratch.mnt().join("link")).expect("read") == large, "{options}");
         assert_eq!(fs::read_dir(scratch.mnt()).expect("list").count(), 3, "{options}");
         for name in ["new", "link"] {
@@ -146,7 +136,7 @@ fn an_export_is_mounted_used_and_gone() {
         assert!(!is_mounted(&scratch.mnt()));
     }
     until("the supervisors have ended", || !scratch.is_served());
-    assert_eq!(scratch.0.listing(), before);
+    assert_eq!(scratch.listing(), before);
     server.stop();
 }
 
@@ -154,19 +144,18 @@ fn an_export_is_mounted_used_and_gone() {
 fn without_xattrs_no_client_sees_any() {
     let Some(place) = MountPlace::new() else { return };
     let name = "user.comment";
-    setxattr(place.0.path("tree/file"), name, b"seen", XattrFlags::empty()).expect("set");
+    setxattr(place.path("tree/file"), name, b"seen", XattrFlags::empty()).expect("set");
     let found = |source: &str, options: &str| {
-        place.0.run(&["mount", source, "mnt", "-o", options]).succeeded();
+        place.run(format!("mount {source} mnt -o {options}")).succeeded();
         let found = getxattr(place.mnt().join("file"), name, &mut [0; 16]);
         place.umount();
         found
     };
-    for (more, suffix, shown) in [
-        (&[][..], "", Ok(4)),
-        (&["--xattrs", "off"], " xattrs=off hides=acls,capabilities", Err(Errno::OPNOTSUPP)),
-    ] {
-        let server = place.0.serve_shm(more);
-        assert!(server.said.contains(&format!(" export=/tree{suffix}\n")), "{}", server.said);
+    for (more, suffix, shown) in
+        [("", "", Ok(4)), ("--xattrs off", " xattrs=off hides=acls,capabilities", Err(Errno::OPNOTSUPP))]
+    {
+        let server = place.serve_shm(more);
+        server.says(&[format!(" export=/tree{suffix}\n")]);
         assert_eq!(found("shm:link.sock/tree", "rw"), shown);
         assert_eq!(found("shm:link.sock/tree", "xattrs=off"), Err(Errno::OPNOTSUPP));
         server.stop();
@@ -178,14 +167,14 @@ fn without_xattrs_no_client_sees_any() {
 #[test]
 fn refused_changes_are_refused_on_either_side() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = scratch.0.serve_shm(&["--readonly"]);
-    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let server = scratch.serve_shm("--readonly");
+    scratch.run("mount shm:link.sock/tree mnt").succeeded();
     let refused = fs::write(scratch.mnt().join("new"), "x").expect_err("read-only").kind();
     assert_eq!(refused, std::io::ErrorKind::ReadOnlyFilesystem);
     scratch.umount();
     server.stop();
-    let server = scratch.0.serve_shm(&[]);
-    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "ro"]).succeeded();
+    let server = scratch.serve_shm("");
+    scratch.run("mount shm:link.sock/tree mnt -o ro").succeeded();
     let refused = fs::write(scratch.mnt().join("new"), "x").expect_err("read-only").kind();
     assert_eq!(refused, std::io::ErrorKind::ReadOnlyFilesystem);
     scratch.umount();
@@ -195,11 +184,11 @@ fn refused_changes_are_refused_on_either_side() {
 #[test]
 fn watched_shm_mount_caches_and_sees_changes() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = scratch.0.serve_shm(&["--host-watch"]);
-    assert!(server.said.contains(" export=/tree host-watch\n"), "{}", server.said);
-    let mount = scratch.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
-    assert!(mount.said.contains(" coherence=push\n"), "{}", mount.said);
-    let (ours, theirs) = (scratch.mnt().join("file"), scratch.0.path("tree/file"));
+    let server = scratch.serve_shm("--host-watch");
+    server.says(&[" export=/tree host-watch\n"]);
+    let mount = scratch.serve_until("mount -f shm:link.sock/tree mnt", "ready fuse");
+    mount.says(&[" coherence=push\n"]);
+    let (ours, theirs) = (scratch.mnt().join("file"), scratch.path("tree/file"));
     let sees = |text: &str| fs::read_to_string(&ours).is_ok_and(|found| found == text);
     until("the first look", || sees("content\n"));
     let looks = || scratch.served("getattr") + scratch.served("lookup");
@@ -213,7 +202,7 @@ fn watched_shm_mount_caches_and_sees_changes() {
     until("the host's change is seen", || sees("changed"));
     server.stop();
     fs::write(&theirs, "changed while no server was there").expect("written");
-    let server = scratch.0.serve_shm(&["--host-watch"]);
+    let server = scratch.serve_shm("--host-watch");
     until("what changed meanwhile is seen", || sees("changed while no server was there"));
     fs::write(&theirs, "changed again").expect("written");
     until("the host's change is seen again", || sees("changed again"));
@@ -224,8 +213,8 @@ fn watched_shm_mount_caches_and_sees_changes() {
 #[test]
 fn a_killed_server_of_the_mount_is_replaced() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = scratch.0.serve_shm(&[]);
-    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let server = scratch.serve_shm("");
+    scratch.run("mount shm:link.sock/tree mnt").succeeded();
     let first = scratch.server_pid();
     signal(first, "KILL");
     let file = scratch.mnt().join("file");
@@ -238,7 +227,7 @@ fn a_killed_server_of_the_mount_is_replaced() {
 #[test]
 fn failed_mounts_are_reported_in_one_line() {
     let scratch = Scratch::new();
-    let server = scratch.serve_shm(&[]);
+    let server = scratch.serve_shm("");
     scratch.all_fail(&[
         ("mount shm:none.sock/tree mnt", 1, &["none.sock", "no such socket", "tombolo serve DIR --shm"]),
         ("mount shm:plain/tree mnt", 1, &["plain is not a socket"]),
@@ -253,18 +242,18 @@ fn failed_mounts_are_reported_in_one_line() {
     // Leftover socket of a dead server, and a socket of another protocol.
     drop(std::os::unix::net::UnixListener::bind(scratch.path("dead")).expect("a socket"));
     scratch
-        .run(&["mount", "shm:dead/tree", "mnt"])
+        .run("mount shm:dead/tree mnt")
         .failed(1, &["dead", "no server is listening", "tombolo serve DIR --shm"]);
-    let other = scratch.serve(&["serve", "tree", "--virtiofs", "vm.sock"], "ready control");
-    scratch.run(&["mount", "shm:vm.sock/tree", "mnt"]).failed(1, &["vm.sock", "not a link socket"]);
+    let other = scratch.serve("serve tree --virtiofs vm.sock");
+    scratch.run("mount shm:vm.sock/tree mnt").failed(1, &["vm.sock", "not a link socket"]);
     other.stop();
 }
 
 #[test]
 fn shm_mount_survives_server_restart() {
     let Some(scratch) = MountPlace::new() else { return };
-    let mut server = scratch.0.serve_shm(&[]);
-    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt"]).succeeded();
+    let mut server = scratch.serve_shm("");
+    scratch.run("mount shm:link.sock/tree mnt").succeeded();
     let mounted_by = scratch.server_pid();
     let file = scratch.mnt().join("file");
     // Held by another process: descriptors passed to the server would have to be closed there first, which
@@ -290,16 +279,16 @@ fn shm_mount_survives_server_restart() {
             let path = scratch.mnt().join(name);
             move || fs::write(path, name)
         });
-        server = scratch.0.serve_shm(&[]);
+        server = scratch.serve_shm("");
         asked.join().expect("no panic").expect("written");
-        assert_eq!(fs::read_to_string(scratch.0.path("tree").join(name)).expect("read"), name);
+        assert_eq!(fs::read_to_string(scratch.path("tree").join(name)).expect("read"), name);
         hold(name);
         text += &format!("{name}\n");
-        assert_eq!(fs::read_to_string(scratch.0.path("tree/file")).expect("read"), text);
+        assert_eq!(fs::read_to_string(scratch.path("tree/file")).expect("read"), text);
         assert_eq!(fs::read_to_string(&file).expect("read"), text);
     }
     assert_eq!(scratch.server_pid(), mounted_by, "the mount's own server needs no successor");
-    let dirs = fs::read_dir(scratch.0.path("state/tombolo")).expect("list");
+    let dirs = fs::read_dir(scratch.path("state/tombolo")).expect("list");
     let logs = dirs.filter_map(|dir| fs::read_to_string(dir.expect("an entry").path().join("log")).ok());
     let log = logs.collect::<String>();
     assert!(log.contains("link to the server lost") && log.contains("reconnected to the server"), "{log}");
@@ -310,20 +299,20 @@ fn shm_mount_survives_server_restart() {
     scratch.umount();
     assert!(!is_mounted(&scratch.mnt()));
     until("the supervisor has ended", || !scratch.is_served());
-    scratch.0.serve_shm(&[]).stop();
+    scratch.serve_shm("").stop();
     assert!(!is_mounted(&scratch.mnt()));
 }
 
 #[test]
 fn a_soft_mount_waits_so_long_for_its_server() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = scratch.0.serve_shm(&[]);
-    scratch.0.run(&["mount", "shm:link.sock/tree", "mnt", "-o", "soft,timeo=5"]).succeeded();
+    let server = scratch.serve_shm("");
+    scratch.run("mount shm:link.sock/tree mnt -o soft,timeo=5").succeeded();
     let file = scratch.mnt().join("file");
     server.kill();
     let failed = fs::read_to_string(&file).expect_err("no server is there");
     assert_eq!(failed.kind(), std::io::ErrorKind::TimedOut, "{failed}");
-    let server = scratch.0.serve_shm(&[]);
+    let server = scratch.serve_shm("");
     until("the mount goes on", || fs::read_to_string(&file).is_ok_and(|text| text == "content\n"));
     scratch.umount();
     server.stop();
@@ -334,20 +323,18 @@ fn a_policy_file_grants_exports_to_users() {
     let scratch = Scratch::new();
     let rules = |text: &str| fs::write(scratch.path("links.toml"), text).expect("write");
     rules("[[allow]]\nexports = ['/tree']\neverybody = true\n");
-    let words = ["serve", "tree", "mnt=/other", "--shm", "link.sock", "--shm-policy", "links.toml"];
-    let server = scratch.serve(&words, "ready control");
+    let words = "serve tree mnt=/other --shm link.sock --shm-policy links.toml";
+    let server = scratch.serve(words);
     assert_eq!(scratch.path("link.sock").metadata().expect("a socket").permissions().mode() & 0o777, 0o666);
-    assert_eq!(scratch.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
-    scratch.run(&["ls", "shm:link.sock/other"]).failed(1, &["not allowed", "--shm-policy"]);
+    assert_eq!(scratch.run("cat shm:link.sock/tree/file").out, "content\n");
+    scratch.run("ls shm:link.sock/other").failed(1, &["not allowed", "--shm-policy"]);
     server.stop();
     rules("[[allow]]\nusers = ['root']\n");
-    scratch.run(&words).failed(1, &["links.toml"]);
-    scratch
-        .run(&["serve", "tree", "--virtiofs", "s", "--shm-policy", "links.toml"])
-        .failed(2, &["--shm SOCKET"]);
-    scratch.run(&["serve", "tree", "--shm", "s", "--doorbell", "gong"]).failed(2, &["poll, event, adaptive"]);
-    scratch.run(&["serve", "tree", "--shm", "s", "--shm", "s"]).failed(2, &["given twice"]);
-    scratch.run(&["serve", "tree", "--shm", "s,export=/x"]).failed(2, &["no export /x", "available: /tree"]);
+    scratch.run(words).failed(1, &["links.toml"]);
+    scratch.run("serve tree --virtiofs s --shm-policy links.toml").failed(2, &["--shm SOCKET"]);
+    scratch.run("serve tree --shm s --doorbell gong").failed(2, &["poll, event, adaptive"]);
+    scratch.run("serve tree --shm s --shm s").failed(2, &["given twice"]);
+    scratch.run("serve tree --shm s,export=/x").failed(2, &["no export /x", "available: /tree"]);
 }
 
 #[test]
@@ -356,40 +343,39 @@ fn the_configuration_has_the_same_words() {
     fs::create_dir(scratch.path("etc")).expect("mkdir");
     let text = "dir = ['../tree=/one']\nshm = ['../link.sock']\ndoorbell = 'event'\n";
     fs::write(scratch.path("etc/serve.toml"), text).expect("write");
-    let server = scratch.serve(&["serve", "--config", "etc/serve.toml"], "ready control");
-    assert_eq!(scratch.run(&["cat", "shm:link.sock/one/file"]).out, "content\n");
+    let server = scratch.serve("serve --config etc/serve.toml");
+    assert_eq!(scratch.run("cat shm:link.sock/one/file").out, "content\n");
     server.stop();
 }
 
 #[test]
 fn shm_file_is_served_and_mounted() {
     let Some(scratch) = MountPlace::new() else { return };
-    let words = ["serve", "tree", "--shm-file", "region,size=16M", "--control", "serve.sock"];
-    let server = scratch.0.serve(&words, "ready control");
-    let region = scratch.0.text("region");
-    for part in [
+    let serve = "serve tree --shm-file region,size=16M";
+    let words = format!("{serve} --control serve.sock");
+    let server = scratch.serve(&words);
+    let region = scratch.text("region");
+    server.says(&[
         format!("ready shm-file {region} export=/tree\n"),
         format!("mem-path={region},size=16777216 -device ivshmem-plain,memdev=shm0\n"),
         "guest:      tombolo mount shm+pci:/tree /mnt\n".to_owned(),
         format!("iomem=mmapper,{region}\n"),
         "guest:      tombolo mount shm+mmapper:/tree /mnt\n".to_owned(),
         format!("tombolo mount shm+file:{region}/tree /mnt\n"),
-    ] {
-        assert!(server.said.contains(&part), "{part:?} is not in\n{}", server.said);
-    }
-    assert_eq!(scratch.0.path("region").metadata().expect("made").len(), 16 << 20);
-    scratch.0.run(&words[..4]).failed(1, &["region", "in use by another server"]);
-    let listed = scratch.0.run(&["ls", "shm+file:region/tree"]);
+    ]);
+    assert_eq!(scratch.path("region").metadata().expect("made").len(), 16 << 20);
+    scratch.run(serve).failed(1, &["region", "in use by another server"]);
+    let listed = scratch.run("ls shm+file:region/tree");
     assert_eq!((listed.code, listed.out.as_str()), (Some(0), "file\n"), "{listed:?}");
-    scratch.0.run(&["mount", "shm+file:region/other", "mnt"]).failed(1, &["no such export"]);
-    scratch.0.run(&["mount", "shm+file:region/tree", "mnt"]).succeeded();
+    scratch.run("mount shm+file:region/other mnt").failed(1, &["no such export"]);
+    scratch.run("mount shm+file:region/tree mnt").succeeded();
     let large = numbers();
     fs::write(scratch.mnt().join("new"), large).expect("write");
-    assert!(fs::read_to_string(scratch.0.path("tree/new")).expect("read") == large);
+    assert!(fs::read_to_string(scratch.path("tree/new")).expect("read") == large);
     assert!(fs::read_to_string(scratch.mnt().join("new")).expect("read") == large);
     server.kill();
     let file = scratch.mnt().join("file");
-    let server = scratch.0.serve(&words, "ready control");
+    let server = scratch.serve(&words);
     assert_eq!(fs::read_to_string(&file).expect("it waits for the server"), "content\n");
     scratch.umount();
     server.stop();
@@ -401,6 +387,7 @@ fn invalid_shm_file_is_reported_in_one_line() {
     scratch.all_fail(&[
         ("serve tree --shm-file none", 1, &["none", "no such file", ",size=SIZE"]),
         ("serve tree --shm-file tree,size=1M", 1, &["serve over tree"]),
+        ("serve tree --shm-file /dev/null/x", 1, &["/dev/null/x: Not a directory"]),
         ("serve tree --shm-file x,size=1", 2, &["size=1", "such as 64M"]),
         ("serve tree --shm-file mmapper:", 2, &["add ,size=SIZE"]),
         ("mount shm+file:none/tree mnt", 1, &["no such file", "none", "--shm-file FILE,size=SIZE"]),
@@ -412,8 +399,7 @@ fn invalid_shm_file_is_reported_in_one_line() {
 
 /// Returns the entry of the only server in `tombolo links --json`.
 fn links(scratch: &Scratch) -> serde_json::Value {
-    let told = scratch.run(&["links", "--json"]);
-    told.succeeded();
+    let told = scratch.run("links --json").succeeded();
     let mut value: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
     assert_eq!(value["servers"].as_array().map(Vec::len), Some(1), "{value}");
     value["servers"][0].take()
@@ -426,24 +412,22 @@ fn guest_count(scratch: &Scratch) -> usize {
 #[test]
 fn links_lists_clients_while_they_are_linked() {
     let Some(scratch) = MountPlace::new() else { return };
-    let none = scratch.0.run(&["links"]);
-    none.succeeded();
+    let none = scratch.run("links").succeeded();
     assert!(none.out.contains("no server of this user offers links"), "{none:?}");
-    let words =
-        ["serve", "tree", "mnt=/other", "--shm", "link.sock,export=/tree", "--shm-file", "region,size=16M"];
-    let server = scratch.0.serve(&words, "ready control");
-    let (link, region) = (scratch.0.text("link.sock"), scratch.0.text("region"));
+    let words = "serve tree mnt=/other --shm link.sock,export=/tree --shm-file region,size=16M";
+    let server = scratch.serve(words);
+    let (link, region) = (scratch.text("link.sock"), scratch.text("region"));
     let offered = links(&scratch.0);
     assert_eq!(offered["pid"], server.pid());
     assert_eq!(offered["exports"], serde_json::json!(["/other", "/tree"]));
     let places =
         [format!("shm:{link}/tree"), format!("shm+file:{region}/tree"), format!("shm+file:{region}/other")];
     assert_eq!(offered["places"], serde_json::json!(places));
-    let alone = scratch.0.run(&["links"]);
+    let alone = scratch.run("links");
     assert!(alone.out.starts_with("tree  pid ") && alone.out.ends_with("\nno clients\n"), "{alone:?}");
 
     for (from, label) in [("shm:link.sock/tree", "tombolo:"), ("shm+file:region/tree", region.as_str())] {
-        scratch.0.run(&["mount", from, "mnt"]).succeeded();
+        scratch.run(format!("mount {from} mnt")).succeeded();
         until("the mount is listed", || guest_count(&scratch.0) == 1);
         let guest = links(&scratch.0)["guests"][0].take();
         assert!(guest["label"].as_str().is_some_and(|shown| shown.starts_with(label)), "{guest}");
@@ -454,7 +438,7 @@ fn links_lists_clients_while_they_are_linked() {
             fs::remove_file(scratch.mnt().join("new")).expect("remove");
             links(&scratch.0)["guests"][0]["answers"].as_u64().is_some_and(|now| now > before)
         });
-        let shown = scratch.0.run(&["links"]);
+        let shown = scratch.run("links");
         let row = shown.out.lines().last().unwrap_or_default();
         assert!(row.starts_with(label) && row.contains("  /tree  ") && row.contains("  well  "), "{shown:?}");
         scratch.umount();
@@ -463,11 +447,11 @@ fn links_lists_clients_while_they_are_linked() {
 
     // The next listing removes the entry of a killed server.
     server.kill();
-    let left = || fs::read_dir(scratch.0.path("run/tombolo/links")).expect("the list").count();
+    let left = || fs::read_dir(scratch.path("run/tombolo/links")).expect("the list").count();
     assert_ne!(left(), 0);
-    assert_eq!(scratch.0.run(&["links", "--json"]).out, "{\"servers\":[]}\n");
+    assert_eq!(scratch.run("links --json").out, "{\"servers\":[]}\n");
     assert_eq!(left(), 0);
-    let server = scratch.0.serve(&words, "ready control");
+    let server = scratch.serve(words);
     assert_ne!(left(), 0);
     server.stop();
     assert_eq!(left(), 0);
@@ -476,23 +460,23 @@ fn links_lists_clients_while_they_are_linked() {
 #[test]
 fn links_shows_late_guest_and_survives_bad_registry() {
     let Some(scratch) = MountPlace::new() else { return };
-    let server = scratch.0.serve_shm(&[]);
-    let mount = scratch.0.serve(&["mount", "-f", "shm:link.sock/tree", "mnt"], "ready fuse");
+    let server = scratch.serve_shm("");
+    let mount = scratch.serve_until("mount -f shm:link.sock/tree mnt", "ready fuse");
     until("the mount is listed", || guest_count(&scratch.0) == 1);
     mount.signal("STOP");
     until("its silence shows", || links(&scratch.0)["guests"][0]["health"] == "late");
-    let shown = scratch.0.run(&["links"]);
+    let shown = scratch.run("links");
     assert!(shown.out.contains("  late by ") && shown.out.contains(" s  "), "{shown:?}");
     mount.signal("CONT");
     until("it is well again", || links(&scratch.0)["guests"][0]["health"] == "well");
     mount.stop();
     server.stop();
 
-    let list = scratch.0.path("run/tombolo/links");
+    let list = scratch.path("run/tombolo/links");
     fs::set_permissions(&list, fs::Permissions::from_mode(0o777)).expect("chmod");
-    let server = scratch.0.serve_shm(&[]);
-    assert_eq!(scratch.0.run(&["cat", "shm:link.sock/tree/file"]).out, "content\n");
-    scratch.0.run(&["links"]).failed(1, &["run/tombolo/links", "no other user can write to"]);
+    let server = scratch.serve_shm("");
+    assert_eq!(scratch.run("cat shm:link.sock/tree/file").out, "content\n");
+    scratch.run("links").failed(1, &["run/tombolo/links", "no other user can write to"]);
     server.stop();
 }
 
@@ -502,34 +486,24 @@ fn shm_export_is_served_on_by_another_server() {
     let scratch = Scratch::new();
     let large = numbers();
     fs::write(scratch.path("large"), large).expect("write");
-    let last = scratch.serve_shm(&[]);
-    let middle = || {
-        let words =
-            ["serve", "shm:link.sock/tree=/mid", "--shm", "mid.sock", "--control", "mid-control.sock"];
-        scratch.serve(&words, "ready control")
-    };
+    let last = scratch.serve_shm("");
+    let middle = || scratch.serve("serve shm:link.sock/tree=/mid --shm mid.sock --control mid-control.sock");
     let server = middle();
-    assert!(
-        server.said.contains(&format!("ready shm {} export=/mid", scratch.text("mid.sock"))),
-        "{}",
-        server.said
-    );
-    scratch.run(&["cp", "-q", "large", "shm:mid.sock/mid/copy"]).succeeded();
+    server.says(&[format!("ready shm {} export=/mid", scratch.text("mid.sock"))]);
+    scratch.run("cp -q large shm:mid.sock/mid/copy").succeeded();
     assert!(fs::read_to_string(scratch.path("tree/copy")).expect("read") == large);
-    scratch.run(&["cp", "-q", "shm:mid.sock/mid/copy", "back"]).succeeded();
+    scratch.run("cp -q shm:mid.sock/mid/copy back").succeeded();
     assert!(fs::read_to_string(scratch.path("back")).expect("read") == large);
     server.stop();
-    let words = ["serve", "shm:link.sock/tree=/mid", "--shm", "mid.sock", "--readonly", "--control", "c"];
-    let server = scratch.serve(&words, "ready control");
-    scratch.run(&["rm", "shm:mid.sock/mid/copy"]).failed(1, &["ead-only"]);
+    let server = scratch.serve("serve shm:link.sock/tree=/mid --shm mid.sock --readonly --control c");
+    scratch.run("rm shm:mid.sock/mid/copy").failed(1, &["ead-only"]);
     server.stop();
     let server = middle();
     last.signal("KILL");
     let mut last = last;
     last.wait();
-    scratch.run(&["cp", "-q", "large", "shm:mid.sock/mid/again"]).failed(1, &["mid.sock"]);
+    scratch.run("cp -q large shm:mid.sock/mid/again").failed(1, &["mid.sock"]);
     server.stop();
-    let absent = ["serve", "shm:none.sock/tree", "--shm", "mid.sock", "--control", "c"];
-    scratch.run(&absent).failed(1, &["shm:", "none.sock"]);
-    scratch.run(&["serve", "shm:link.sock", "--shm", "mid.sock"]).failed(2, &["write shm:SOCKET/NAME"]);
+    scratch.run("serve shm:none.sock/tree --shm mid.sock --control c").failed(1, &["shm:", "none.sock"]);
+    scratch.run("serve shm:link.sock --shm mid.sock").failed(2, &["write shm:SOCKET/NAME"]);
 }

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{IoSliceMut, Write};
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use crate::common::{Scratch, signal, until};
+use crate::common::{Scratch, overwrite, signal, until};
 
 mod checkpoints;
 mod kernels;
@@ -76,6 +77,14 @@ pub enum Flaw {
 /// A scratch directory with a disk and a VMM.
 pub struct Bed(pub Scratch);
 
+impl Deref for Bed {
+    type Target = Scratch;
+
+    fn deref(&self) -> &Scratch {
+        &self.0
+    }
+}
+
 impl Bed {
     pub fn new() -> Self {
         Self::at(Scratch::new())
@@ -89,25 +98,25 @@ impl Bed {
     }
 
     pub fn vm(&self, name: &str) -> PathBuf {
-        self.0.path("state/tombolo").join(format!("vm-{name}"))
+        self.path("state/tombolo").join(format!("vm-{name}"))
     }
 
     pub fn memory_of_clone(&self, name: &str) -> PathBuf {
-        self.0.path("run/tombolo").join(format!("vm-{name}/memory/memory"))
+        self.path("run/tombolo").join(format!("vm-{name}/memory/memory"))
     }
 
     fn monitor(&self, name: &str) -> PathBuf {
-        self.0.path("run/tombolo").join(format!("vm-{name}/monitor"))
+        self.path("run/tombolo").join(format!("vm-{name}/monitor"))
     }
 
     /// Ends the VMM of `name`.
     fn end(&self, name: &str, how: &str) {
-        end(&self.0.path(&format!("vmm.{name}")), how);
+        end(&self.path(&format!("vmm.{name}")), how);
     }
 
     /// Returns the VMM's command line.
     fn words(&self, name: &str) -> String {
-        fs::read_to_string(self.0.path(&format!("vmm.{name}.told"))).unwrap_or_default()
+        fs::read_to_string(self.path(&format!("vmm.{name}.told"))).unwrap_or_default()
     }
 
     /// Serves the monitor of the VMM that is to take `name` over.
@@ -136,8 +145,8 @@ impl Bed {
     ) -> Receiver<(String, String)> {
         let (told, tells) = channel();
         let phase = self.vm(name).join("phase");
-        let [file, free] = ["", ".free"].map(|ending| self.0.path(&format!("vmm.{name}{ending}")));
-        let moment = self.0.path("moment");
+        let [file, free] = ["", ".free"].map(|ending| self.path(&format!("vmm.{name}{ending}")));
+        let moment = self.path("moment");
         thread::spawn(move || {
             while !has_come() {
                 thread::sleep(Duration::from_millis(1));
@@ -187,34 +196,33 @@ impl Bed {
     /// Creates a running clone `one` of the image.
     fn clone_image(&self, net: &str, flaw: Flaw) -> Receiver<(String, String)> {
         let told = self.vmm("one", flaw);
-        self.0.run(&["clone", "image", "one", "--net", net, "--qemu", "./vmm"]).succeeded();
+        self.run(format!("clone image one --net {net} --qemu ./vmm")).succeeded();
         told
     }
 
     pub fn make_image(&self) {
-        self.make_image_of(&[]);
+        self.make_image_of("");
     }
 
     /// Starts a VM `golden` with these additional words, and creates an image of it.
-    fn make_image_of(&self, words: &[&str]) {
-        let told = self.boot("golden", &[&["none"], words].concat(), Flaw::None);
-        self.0.run(&["vm", "suspend", "golden", "--to", "image"]).succeeded();
+    fn make_image_of(&self, words: &str) {
+        let told = self.boot("golden", &format!("none {words}"), Flaw::None);
+        self.run("vm suspend golden --to image").succeeded();
         assert!(told.iter().any(|(command, _)| command == "device_del"), "it has no card in the image");
     }
 
     /// Boots a new VM with a network and these additional words.
-    fn boot(&self, name: &str, words: &[&str], flaw: Flaw) -> Receiver<(String, String)> {
+    fn boot(&self, name: &str, net: &str, flaw: Flaw) -> Receiver<(String, String)> {
         let told = self.vmm(name, flaw);
         let line = format!("vm start {name} --disk disk.img --memory 2M --accel tcg --qemu ./vmm --net");
-        self.0.run(&line.split(' ').chain(words.iter().copied()).collect::<Vec<_>>()).succeeded();
-        let memory = File::options().write(true).open(self.vm(name).join("memory")).expect("open");
-        memory.write_all_at(b"memory", MIB).expect("write");
+        self.run(format!("{line} {net}")).succeeded();
+        overwrite(self.vm(name).join("memory"), MIB, b"memory");
         told
     }
 
     /// Returns the processes of image caches.
     pub fn caches(&self) -> Vec<u32> {
-        let told = self.0.run(&["top", "--once", "--json"]);
+        let told = self.run("top --once --json");
         let told: serde_json::Value = serde_json::from_str(&told.out).unwrap_or_default();
         let servers = told["servers"].as_array().into_iter().flatten().map(|server| &server["status"]);
         let is_cache = |status: &&serde_json::Value| {
@@ -224,9 +232,7 @@ impl Bed {
     }
 
     pub fn list(&self) -> String {
-        let list = self.0.run(&["vm", "list"]);
-        list.succeeded();
-        list.out
+        self.run("vm list").succeeded().out
     }
 
     pub fn is(&self, name: &str, state: &str) -> bool {
@@ -238,9 +244,9 @@ impl Drop for Bed {
     /// Ends all VMs and caches, whose processes would outlive their directories.
     fn drop(&mut self) {
         self.caches().into_iter().for_each(|pid| signal(pid, "TERM"));
-        for entry in fs::read_dir(self.0.path("state/tombolo")).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(self.path("state/tombolo")).into_iter().flatten().flatten() {
             if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_prefix("vm-")) {
-                let _ = self.0.tombolo(&["vm", "stop", name]).output();
+                let _ = self.tombolo(format!("vm stop {name}")).output();
             }
         }
     }
@@ -351,7 +357,7 @@ pub fn at(path: &Path, offset: u64, len: usize) -> String {
 fn clone_resumes_image_and_suspends_durably() {
     let bed = Bed::new();
     bed.make_image();
-    let image = bed.0.path("image");
+    let image = bed.path("image");
     assert_eq!(
         (at(&image.join("memory"), MIB, 6), at(&image.join("disk"), MIB, 4)),
         ("memory".into(), "disk".into())
@@ -359,11 +365,8 @@ fn clone_resumes_image_and_suspends_durably() {
     assert_eq!(fs::read_to_string(image.join("state")).expect("read"), STATE);
     assert!(fs::read_to_string(image.join("vm.toml")).expect("read").contains("\"pc-q35-7.2\""));
     let told = bed.vmm("one", Flaw::None);
-    let made = bed.0.run(&["clone", "image", "one", "--net", "user", "--qemu", "./vmm"]);
-    made.succeeded();
-    for cause in ["start of the VMM", "device state", "memory read on demand", "all"] {
-        assert!(made.out.contains(cause), "{}", made.out);
-    }
+    let made = bed.run("clone image one --net user --qemu ./vmm").succeeded();
+    made.says(&["start of the VMM", "device state", "memory read on demand", "all"]);
     // Once the guest runs, memory and disk no longer match the device state.
     let told: Vec<_> = told.try_iter().collect();
     let phase_at = |word| told.iter().find(|(command, _)| command == word).map(|(_, phase)| phase.trim_end());
@@ -375,25 +378,25 @@ fn clone_resumes_image_and_suspends_durably() {
     assert!(phase_at("device_add").is_some(), "{told:?}");
     let memory = bed.memory_of_clone("one");
     assert_eq!(at(&memory, MIB, 6), "memory");
-    File::options().write(true).open(&memory).expect("open").write_all_at(b"change", 0).expect("write");
+    overwrite(&memory, 0, b"change");
     assert!(bed.is("one", "running") && bed.is("golden", "suspended"), "{}", bed.list());
-    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    bed.run("vm suspend one").succeeded();
     assert!(bed.is("one", "suspended"), "{}", bed.list());
     assert!(!memory.exists(), "it stays mounted");
     // Its changes are its own.
-    bed.0.run(&["vm", "suspend", "one", "--to", "second"]).succeeded();
+    bed.run("vm suspend one --to second").succeeded();
     assert_eq!(
-        (at(&bed.0.path("second/memory"), 0, 6), at(&image.join("memory"), 0, 6)),
+        (at(&bed.path("second/memory"), 0, 6), at(&image.join("memory"), 0, 6)),
         ("change".into(), "\0".repeat(6))
     );
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    bed.run("vm resume one").succeeded();
     assert_eq!(at(&memory, 0, 6), "change");
-    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    bed.run("vm stop one").succeeded();
     assert!(bed.is("one", "off"), "{}", bed.list());
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["was not suspended", "tombolo vm boot one"]);
+    bed.run("vm resume one").failed(1, &["was not suspended", "tombolo vm boot one"]);
     for name in ["one", "golden"] {
-        bed.0.run(&["vm", "rm", name]).succeeded();
+        bed.run(format!("vm rm {name}")).succeeded();
     }
     assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
 }
@@ -410,21 +413,21 @@ fn a_guest_has_its_identity_before_its_network_card() {
     for step in ["guest resumed", "identity plugged", "network card plugged"] {
         assert!(log.contains(step), "{log}");
     }
-    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    bed.run("vm stop one").succeeded();
 }
 
 #[test]
 fn vmm_death_during_suspend_is_reported() {
     let (bed, _told) = Bed::with_clone("none", Flaw::DiesSaved);
-    bed.0.run(&["vm", "suspend", "one"]).failed(1, &["one"]);
+    bed.run("vm suspend one").failed(1, &["one"]);
     until("its end is known", || bed.is("one", "failed: the VMM ended with exit status: 3"));
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["its memory is lost", "vm boot one"]);
+    bed.run("vm resume one").failed(1, &["its memory is lost", "vm boot one"]);
     // The image is unchanged.
     let _told = bed.vmm("two", Flaw::None);
-    bed.0.run(&["clone", "image", "two", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    bed.run("clone image two --net none --qemu ./vmm").succeeded();
     assert_eq!(at(&bed.memory_of_clone("two"), MIB, 6), "memory");
     for name in ["two", "one"] {
-        bed.0.run(&["vm", "rm", "--force", name]).succeeded();
+        bed.run(format!("vm rm --force {name}")).succeeded();
     }
 }
 
@@ -433,37 +436,35 @@ fn missing_network_does_not_lose_memory() {
     let bed = Bed::new();
     bed.make_image();
     let told = bed.vmm("one", Flaw::NoNetwork);
-    let clone = ["clone", "image", "one", "--net", "user", "--qemu", "./vmm"];
-    bed.0.run(&clone).failed(1, &["network", "it is taken", "tombolo vm resume one"]);
+    let clone = "clone image one --net user --qemu ./vmm";
+    bed.run(clone).failed(1, &["network", "it is taken", "tombolo vm resume one"]);
     assert!(bed.is("one", "suspended"), "{}", bed.list());
     assert!(told.try_iter().all(|(command, _)| command != "cont"), "it has run");
     // A VMM that ends at its start is not awaited, and its own message is shown.
     bed.end("one", "5");
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["the VMM ended at startup", "it ends with 5"]);
+    bed.run("vm resume one").failed(1, &["the VMM ended at startup", "it ends with 5"]);
     // Once it runs it continues, whatever is missing.
     let _told = bed.vmm("one", Flaw::NoCard);
-    let resumed = bed.0.run(&["vm", "resume", "one"]);
+    let resumed = bed.run("vm resume one");
     assert_eq!(resumed.code, Some(0));
     assert!(resumed.err.contains("running without it"), "{}", resumed.err);
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
-    bed.0.run(&["vm", "stop", "one"]).succeeded();
-    bed.0.run(&["vm", "suspend", "one"]).failed(1, &["it is not running"]);
+    bed.run("vm stop one").succeeded();
+    bed.run("vm suspend one").failed(1, &["it is not running"]);
 }
 
 #[test]
 fn suspend_completes_after_kill_of_command() {
     let (bed, told) = Bed::with_clone("none", Flaw::StaysTold);
-    let memory = File::options().write(true).open(bed.memory_of_clone("one")).expect("open");
-    memory.write_all_at(b"change", 0).expect("write");
-    drop(memory);
-    let mut suspend = bed.0.tombolo(&["vm", "suspend", "one"]).spawn().expect("spawn");
+    overwrite(bed.memory_of_clone("one"), 0, b"change");
+    let mut suspend = bed.tombolo("vm suspend one").spawn().expect("spawn");
     told.iter().find(|(command, _)| command == "quit").expect("all is written but the memory");
     suspend.kill().and_then(|()| suspend.wait()).expect("killed");
     assert!(bed.is("one", "running"), "{}", bed.list());
     bed.end("one", "0");
     until("all is durable", || bed.is("one", "suspended"));
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    bed.run("vm resume one").succeeded();
     assert_eq!(at(&bed.memory_of_clone("one"), 0, 6), "change");
 }
 
@@ -471,17 +472,17 @@ fn suspend_completes_after_kill_of_command() {
 fn a_start_that_fails_leaves_no_vm() {
     let bed = Bed::new();
     bed.make_image();
-    bed.0.run(&["vm", "rm", "golden"]).succeeded();
+    bed.run("vm rm golden").succeeded();
     // The message of QEMU 7.2.
     let says = "#!/bin/sh\necho 'qemu: unsupported machine type\nUse -machine help to list supported machines' >&2\nexit 1\n";
     let fails = "#!/bin/sh\necho 'no such device: x' >&2\nexit 1\n";
     for (name, text) in [("old", says), ("broken", fails)] {
-        bed.0.script(name, text);
+        bed.script(name, text);
     }
     let start = "vm start x --disk disk.img --memory 2M --accel tcg --net none --qemu";
     let clone = "clone image x --net none --qemu";
     let line = |words: &str, qemu: &str| {
-        let ran = bed.0.run(&words.split(' ').chain([qemu]).collect::<Vec<_>>());
+        let ran = bed.run(format!("{words} {qemu}"));
         assert!(!ran.err.contains("vm-x/log") && !ran.err.contains("vm resume"), "{}", ran.err);
         assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
         ran
@@ -496,9 +497,9 @@ fn a_start_that_fails_leaves_no_vm() {
 #[test]
 fn invalid_vm_is_refused_and_leaves_nothing() {
     let bed = Bed::new();
-    fs::create_dir(bed.0.path("empty")).expect("mkdir");
-    fs::write(bed.0.path("empty/state"), STATE).expect("write");
-    bed.0.all_fail(&[
+    fs::create_dir(bed.path("empty")).expect("mkdir");
+    fs::write(bed.path("empty/state"), STATE).expect("write");
+    bed.all_fail(&[
         ("vm show none", 1, &["no VM has that name", "tombolo vm list"]),
         ("vm start ../x --disk disk.img", 2, &["letters, digits"]),
         ("vm start x --disk missing.img", 1, &["missing.img"]),
@@ -511,45 +512,43 @@ fn invalid_vm_is_refused_and_leaves_nothing() {
     ]);
     assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
     // Other users could create sockets there.
-    let sockets = bed.0.path("run/tombolo");
+    let sockets = bed.path("run/tombolo");
     fs::set_permissions(&sockets, fs::Permissions::from_mode(0o777)).expect("chmod");
-    bed.0.run(&["vm", "list"]).failed(1, &["no other user can enter"]);
+    bed.run("vm list").failed(1, &["no other user can enter"]);
     fs::set_permissions(&sockets, fs::Permissions::from_mode(0o700)).expect("chmod");
-    bed.0
-        .run(&["vm", "start", "x", "--disk", "disk.img", "--memory", "1M", "--qemu", "no-qemu"])
-        .failed(1, &["--qemu", "install"]);
+    bed.run("vm start x --disk disk.img --memory 1M --qemu no-qemu").failed(1, &["--qemu", "install"]);
     assert_eq!(bed.list().lines().count(), 1, "{}", bed.list());
     // Images with invalid configurations.
     bed.make_image();
-    let text = fs::read_to_string(bed.0.path("image/vm.toml")).expect("read");
+    let text = fs::read_to_string(bed.path("image/vm.toml")).expect("read");
     let longer = text.replace("2097152", "4194304");
     assert_ne!(text, longer);
     // Not started; if it were, it would end at once.
-    bed.0.script("ends", "#!/bin/sh\nexit 1\n");
+    bed.script("ends", "#!/bin/sh\nexit 1\n");
     for (wrong, said) in [(longer, "4194304 are expected"), (text.replace("\"tcg\"", "\"tcg -S\""), "tcg -S")]
     {
-        fs::write(bed.0.path("image/vm.toml"), wrong).expect("write");
-        bed.0.run(&["clone", "image", "y", "--qemu", "./ends"]).failed(1, &[said]);
+        fs::write(bed.path("image/vm.toml"), wrong).expect("write");
+        bed.run("clone image y --qemu ./ends").failed(1, &[said]);
     }
-    fs::write(bed.0.path("image/vm.toml"), text).expect("write");
+    fs::write(bed.path("image/vm.toml"), text).expect("write");
     // Oversized files are not copied.
     for (name, len) in [("state", (1 << 30) + 1), ("vm.toml", 65537)] {
-        let (file, real) = (bed.0.path("image").join(name), bed.0.path("real"));
+        let (file, real) = (bed.path("image").join(name), bed.path("real"));
         fs::rename(&file, &real).expect("move");
         File::create(&file).and_then(|file| file.set_len(len)).expect("create");
-        bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[name, "it exceeds"]);
+        bed.run("clone image y --qemu ./vmm").failed(1, &[name, "it exceeds"]);
         fs::rename(&real, &file).expect("restore the original");
     }
     // The memory is private to its user, and no link leads out of the image.
     for name in ["", "memory", "state", "disk", "vm.toml", ".tombolo-image"] {
-        let rights = fs::metadata(bed.0.path("image").join(name)).expect("there").mode();
+        let rights = fs::metadata(bed.path("image").join(name)).expect("there").mode();
         assert_eq!(rights & 0o077, 0, "{name:?} has {rights:o}");
     }
     for name in ["state", "disk", "vm.toml"] {
-        let (file, real) = (bed.0.path("image").join(name), bed.0.path("real"));
+        let (file, real) = (bed.path("image").join(name), bed.path("real"));
         fs::rename(&file, &real).and_then(|()| symlink(&real, &file)).expect("link");
         let said = format!("image/{name} is not a file");
-        bed.0.run(&["clone", "image", "y", "--qemu", "./vmm"]).failed(1, &[&said]);
+        bed.run("clone image y --qemu ./vmm").failed(1, &[&said]);
         fs::rename(&real, &file).expect("restore the original");
     }
     assert!(!bed.vm("y").exists(), "{}", bed.list());

@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Server, signal, until};
+use crate::common::{Server, overwrite, signal, until};
 use crate::vm::{Bed, Flaw, MIB, at};
 
 /// Creates an image at `tree/image`, and returns the server and the image's URL.
 fn far_image(bed: &Bed) -> (Server, String) {
     bed.make_image();
-    fs::rename(bed.0.path("image"), bed.0.path("tree/image")).expect("move");
-    let (server, url) = bed.0.serve_nfs();
+    fs::rename(bed.path("image"), bed.path("tree/image")).expect("move");
+    let (server, url) = bed.serve_nfs();
     (server, format!("{url}/image"))
 }
 
-fn clone(bed: &Bed, image: &str, name: &str, more: &[&str]) {
+fn clone(bed: &Bed, image: &str, name: &str, more: &str) {
     let _told = bed.vmm(name, Flaw::None);
-    let words = ["clone", image, name, "--net", "none", "--qemu", "./vmm"];
-    bed.0.run(&[&words, more].concat()).succeeded();
+    let words = format!("clone {image} {name} --net none --qemu ./vmm");
+    bed.run(format!("{words} {more}")).succeeded();
 }
 
 /// Returns the only running cache.
@@ -36,30 +36,30 @@ fn clone_of_remote_image_reads_on_demand() {
     let bed = Bed::new();
     let (server, image) = far_image(&bed);
     // As before the first use.
-    fs::remove_dir_all(bed.0.path("run/tombolo")).expect("remove");
-    clone(&bed, &image, "one", &[]);
+    fs::remove_dir_all(bed.path("run/tombolo")).expect("remove");
+    clone(&bed, &image, "one", "");
     let memory = bed.memory_of_clone("one");
     assert_eq!(at(&memory, MIB, 6), "memory");
-    File::options().write(true).open(&memory).expect("open").write_all_at(b"change", MIB).expect("write");
-    bed.0.run(&["vm", "suspend", "one", "--to", "second"]).succeeded();
-    let found = ["second", "tree/image"].map(|dir| at(&bed.0.path(dir).join("memory"), MIB, 6));
+    overwrite(&memory, MIB, b"change");
+    bed.run("vm suspend one --to second").succeeded();
+    let found = ["second", "tree/image"].map(|dir| at(&bed.path(dir).join("memory"), MIB, 6));
     assert_eq!(found, ["change", "memory"]);
-    assert_eq!(at(&bed.0.path("second/disk"), MIB, 4), "disk");
+    assert_eq!(at(&bed.path("second/disk"), MIB, 4), "disk");
     server.stop();
-    bed.0.run(&["vm", "rm", "one"]).succeeded();
+    bed.run("vm rm one").succeeded();
 }
 
 #[test]
 fn new_remote_image_is_found_after_earlier_miss() {
     let bed = Bed::new();
     let (_server, image) = far_image(&bed);
-    let [made, away] = ["tree/image", "tree/away"].map(|name| bed.0.path(name));
+    let [made, away] = ["tree/image", "tree/away"].map(|name| bed.path(name));
     fs::rename(&made, &away).expect("move");
-    clone(&bed, &image.replace("/image", "/away"), "first", &[]);
+    clone(&bed, &image.replace("/image", "/away"), "first", "");
     // The cached listing says that it does not exist.
-    bed.0.run(&["clone", &image, "one", "--net", "none", "--qemu", "./vmm"]).failed(1, &["image"]);
+    bed.run(format!("clone {image} one --net none --qemu ./vmm")).failed(1, &["image"]);
     fs::rename(&away, &made).expect("move");
-    clone(&bed, &image, "one", &[]);
+    clone(&bed, &image, "one", "");
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
 }
 
@@ -67,10 +67,10 @@ fn new_remote_image_is_found_after_earlier_miss() {
 fn clones_share_cache_and_survive_its_kill() {
     let bed = Bed::new();
     let (_server, image) = far_image(&bed);
-    clone(&bed, &image, "one", &[]);
+    clone(&bed, &image, "one", "");
     let first = cache(&bed);
     assert_is_confined(first);
-    clone(&bed, &image, "two", &[]);
+    clone(&bed, &image, "two", "");
     assert_eq!(cache(&bed), first);
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
     signal(first, "KILL");
@@ -98,11 +98,11 @@ fn assert_is_confined(process: u32) {
 fn replaced_image_is_detected_through_cache() {
     let bed = Bed::new();
     let (_server, image) = far_image(&bed);
-    clone(&bed, &image, "one", &[]);
+    clone(&bed, &image, "one", "");
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
-    bed.0.run(&["vm", "suspend", "one"]).succeeded();
-    let memory = bed.0.path("tree/image/memory");
-    let replaced = bed.0.path("tree/image/new");
+    bed.run("vm suspend one").succeeded();
+    let memory = bed.path("tree/image/memory");
+    let replaced = bed.path("tree/image/new");
     fs::copy(&memory, &replaced).expect("copy");
     File::options()
         .write(true)
@@ -111,8 +111,8 @@ fn replaced_image_is_detected_through_cache() {
         .expect("write");
     fs::rename(&replaced, &memory).expect("replace");
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["restore the original base"]);
-    clone(&bed, &image, "two", &[]);
+    bed.run("vm resume one").failed(1, &["restore the original base"]);
+    clone(&bed, &image, "two", "");
     assert_eq!(at(&bed.memory_of_clone("two"), MIB, 6), "second");
 }
 
@@ -120,45 +120,42 @@ fn replaced_image_is_detected_through_cache() {
 fn clone_honours_cache_and_no_cache() {
     let bed = Bed::new();
     let (_server, image) = far_image(&bed);
-    clone(&bed, &image, "bare", &["--no-cache"]);
+    clone(&bed, &image, "bare", "--no-cache");
     assert_eq!((at(&bed.memory_of_clone("bare"), MIB, 6), bed.caches().len()), ("memory".into(), 0));
-    clone(&bed, &image, "one", &["--cache", "caches", "--cache-size", "64M"]);
+    clone(&bed, &image, "one", "--cache caches --cache-size 64M");
     let first = cache(&bed);
-    assert!(fs::read_dir(bed.0.path("caches")).expect("made").count() > 0);
-    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    assert!(fs::read_dir(bed.path("caches")).expect("made").count() > 0);
+    bed.run("vm suspend one").succeeded();
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    bed.run("vm resume one").succeeded();
     assert_eq!(cache(&bed), first);
-    bed.0.run(&["clone", &image, "x", "--no-cache", "--cache", "c"]).failed(2, &["--no-cache"]);
-    bed.0.run(&["clone", &image, "x", "--cache-size", "much"]).failed(2, &["8G"]);
+    bed.run(format!("clone {image} x --no-cache --cache c")).failed(2, &["--no-cache"]);
+    bed.run(format!("clone {image} x --cache-size much")).failed(2, &["8G"]);
 }
 
 #[test]
 fn a_proxy_that_no_process_uses_ends() {
     let bed = Bed::new();
-    let (_server, url) = bed.0.serve_nfs();
-    let words = ["proxy", &url, "--cache", "cache", "--shm", "proxy.link", "--end-when-unused", "1"];
-    let mut proxy = bed.0.serve(&words, "ready control");
-    assert!(proxy.said.contains("ready sandbox landlock=on seccomp=on"), "{}", proxy.said);
-    assert_eq!(bed.0.run(&["cat", &format!("shm:{}/tree/file", bed.0.text("proxy.link"))]).out, "content\n");
+    let (_server, url) = bed.serve_nfs();
+    let mut proxy = bed.serve(format!("proxy {url} --cache cache --shm proxy.link --end-when-unused 1"));
+    proxy.says(&["ready sandbox landlock=on seccomp=on"]);
+    assert_eq!(bed.run(format!("cat shm:{}/tree/file", bed.text("proxy.link"))).out, "content\n");
     assert_eq!(proxy.wait().code(), Some(0));
-    let more = ["proxy", &url, "--cache", "cache", "--nfs", "127.0.0.1:0", "--end-when-unused", "1"];
-    bed.0.run(&more).failed(2, &["--shm"]);
+    bed.run(format!("proxy {url} --cache cache --nfs 127.0.0.1:0 --end-when-unused 1")).failed(2, &["--shm"]);
 }
 
 #[test]
 fn eight_clones_at_once_fetch_each_byte_once() {
     let bed = Bed::new();
     bed.make_image();
-    let image = bed.0.path("image");
+    let image = bed.path("image");
     let noise: Vec<u8> =
         (0..MIB / 8).flat_map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).collect();
     for name in ["memory", "disk"] {
-        let file = File::options().write(true).open(image.join(name)).expect("open");
-        file.write_all_at(&noise, MIB).expect("write");
+        overwrite(image.join(name), MIB, &noise);
     }
-    fs::rename(&image, bed.0.path("tree/image")).expect("move");
-    let (_server, url) = bed.0.serve_nfs();
+    fs::rename(&image, bed.path("tree/image")).expect("move");
+    let (_server, url) = bed.serve_nfs();
     let url = format!("{url}/image");
     // Recent changes are read twice, since another change could have the same time.
     thread::sleep(Duration::from_secs(3));
@@ -170,9 +167,8 @@ fn eight_clones_at_once_fetch_each_byte_once() {
         for name in &names {
             let (bed, url, noise, has_told) = (&bed, &url, &noise, &has_told);
             scope.spawn(move || {
-                let made = bed.0.run(&["clone", url, name, "--net", "none", "--qemu", "./vmm"]);
-                made.succeeded();
-                assert!(made.out.contains("cache of the image"), "{}", made.out);
+                let made = bed.run(format!("clone {url} {name} --net none --qemu ./vmm")).succeeded();
+                made.says(&["cache of the image"]);
                 if made.out.contains("network: data") {
                     has_told.store(true, Ordering::Relaxed);
                 }
@@ -185,22 +181,21 @@ fn eight_clones_at_once_fetch_each_byte_once() {
     });
     assert!(has_told.into_inner(), "no ledger has the line");
     cache(&bed);
-    let told = bed.0.run(&["top", "--once", "--json"]);
-    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    let told = bed.run("top --once --json").json();
     let servers = told["servers"].as_array().expect("servers");
     let caches = servers.iter().filter_map(|server| server["caches"].as_object()?.values().next());
     let fetched: u64 = caches.filter_map(|cache| cache["fetched_bytes"].as_u64()).sum();
     // The random contents of the memory, and no more than the image has.
     assert!((MIB..MIB * 9 / 4).contains(&fetched), "{fetched} bytes");
-    let shown = bed.0.run(&["vm", "show", "vm1"]);
-    assert!(shown.out.contains("round trip"), "{}", shown.out);
+    let shown = bed.run("vm show vm1");
+    shown.says(&["round trip"]);
 }
 
 #[test]
 fn clone_waits_for_absent_server() {
     let bed = Bed::new();
     let (server, image) = far_image(&bed);
-    clone(&bed, &image, "one", &[]);
+    clone(&bed, &image, "one", "");
     server.signal("STOP");
     // Also with a killed cache.
     signal(cache(&bed), "KILL");
@@ -217,18 +212,18 @@ fn stalled_read_ahead_does_not_delay_suspend() {
     let bed = Bed::new();
     let _told = bed.vmm("golden", Flaw::None);
     let line = "vm start golden --disk disk.img --memory 512M --accel tcg --net none --qemu ./vmm";
-    bed.0.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
-    bed.0.run(&["vm", "suspend", "golden", "--to", "tree/image", "--no-scan"]).succeeded();
-    let (server, url) = bed.0.serve_nfs();
-    clone(&bed, &format!("{url}/image"), "one", &["--no-cache"]);
-    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    bed.run(line).succeeded();
+    bed.run("vm suspend golden --to tree/image --no-scan").succeeded();
+    let (server, url) = bed.serve_nfs();
+    clone(&bed, &format!("{url}/image"), "one", "--no-cache");
+    bed.run("vm suspend one").succeeded();
     // More than can arrive by then.
     let all: String = (0..4096).map(|piece| format!("{} {}\n", piece * (128 << 10), 128 << 10)).collect();
     fs::write(bed.vm("one").join("trace"), all).expect("write");
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    bed.run("vm resume one").succeeded();
     server.signal("STOP");
-    let suspended = bed.0.run(&["vm", "suspend", "one"]);
+    let suspended = bed.run("vm suspend one");
     server.signal("CONT");
     suspended.succeeded();
     assert!(bed.is("one", "suspended"), "{}", bed.list());

@@ -12,26 +12,26 @@ use crate::common::far::Far;
 use crate::common::{Ran, Server, numbers, until};
 
 impl Far {
-    pub fn words<'a>(&self, url: &'a str) -> Vec<&'a str> {
-        let words = ["proxy", url, "--cache", "cache", "--mode", "write-back", "--contract", "exclusive"];
-        [&words[..], &["--take-lease", "--control", "proxy.sock", "--fuse", "mnt"]].concat()
+    pub fn words(&self, url: &str) -> String {
+        let words = format!("proxy {url} --cache cache --mode write-back --contract exclusive");
+        format!("{words} --take-lease --control proxy.sock --fuse mnt")
     }
 
     pub fn write_back(&self) -> Server {
-        let proxy = self.place.0.serve(&self.words(&self.url("?retry=1&soft")), "ready control");
-        assert!(proxy.said.contains("mode=write-back contract=exclusive"), "{}", proxy.said);
+        let proxy = self.serve(self.words(&self.url("?retry=1&soft")));
+        proxy.says(&["mode=write-back contract=exclusive"]);
         proxy
     }
 
-    pub fn session(&self, words: &[&str]) -> Ran {
-        self.place.0.run(&[&["session"], words, &["--control", "proxy.sock"]].concat())
+    pub fn session(&self, words: &str) -> Ran {
+        self.run(format!("session {words} --control proxy.sock"))
     }
 
     /// Asserts that the origin's tree equals the expected one.
     fn compare(&self, expected: &Path) {
         let mut diff = Command::new("diff");
         diff.args(["-r", "--no-dereference", "--exclude=.tombolo-lease"]);
-        let found = diff.arg(expected).arg(self.place.0.path("tree")).output().expect("diff");
+        let found = diff.arg(expected).arg(self.path("tree")).output().expect("diff");
         assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stdout));
     }
 }
@@ -58,27 +58,27 @@ fn work(dir: &Path, seed: u32) {
 #[test]
 fn write_back_survives_absence_and_kill() {
     let Some(mut far) = Far::new() else { return };
-    let expected = far.place.0.path("expected");
+    let expected = far.path("expected");
     fs::create_dir(&expected).expect("mkdir");
-    fs::copy(far.place.0.path("tree/file"), expected.join("file")).expect("copy");
+    fs::copy(far.path("tree/file"), expected.join("file")).expect("copy");
     let proxy = far.write_back();
     for dir in [&far.place.mnt(), &expected] {
         work(dir, 1);
     }
-    far.session(&["flush"]).succeeded();
+    far.session("flush").succeeded();
     far.compare(&expected);
 
     // Files created here, and the names in the root, are known without the origin.
     far.stop_origin();
-    let listed = far.place.0.program(Path::new("ls"), &["-lR", "mnt/dir-1", "mnt"]).output().expect("ls");
+    let listed = far.program("ls", &["-lR", "mnt/dir-1", "mnt"]).output().expect("ls");
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
     for dir in [&far.place.mnt(), &expected] {
         work(dir, 2);
         fs::write(dir.join("dir-1/large"), "short now\n").expect("write");
     }
     File::open(far.mnt("dir-1/large")).expect("open").sync_all().expect("fsync");
-    far.session(&["wait", "--local", "--timeout", "60"]).succeeded();
-    let shown = far.session(&["show", "--json"]);
+    far.session("wait --local --timeout 60").succeeded();
+    let shown = far.session("show --json");
     assert!(
         shown.out.contains("\"dirty_nodes\":") && !shown.out.contains("\"dirty_nodes\":0"),
         "{}",
@@ -89,11 +89,11 @@ fn write_back_survives_absence_and_kill() {
 
     // Waits for the origin.
     let url = far.url("?retry=1&soft");
-    let started = far.place.0.tombolo(&far.words(&url)).spawn().expect("start");
+    let started = far.tombolo(far.words(&url)).spawn().expect("start");
     far.start_origin();
-    until("the proxy serves again", || far.session(&["show"]).code == Some(0));
+    until("the proxy serves again", || far.session("show").code == Some(0));
     assert_eq!(fs::read_to_string(far.mnt("replaced-2")).expect("read"), "new\n");
-    far.session(&["flush"]).succeeded();
+    far.session("flush").succeeded();
     far.compare(&expected);
     crate::common::signal(started.id(), "TERM");
     let ended = started.wait_with_output().expect("wait");
@@ -109,28 +109,28 @@ fn the_end_brings_everything_or_says_what_is_kept() {
     let proxy = far.write_back();
     fs::write(far.mnt("one"), "1\n").expect("write");
     proxy.stop();
-    assert_eq!(fs::read_to_string(far.place.0.path("tree/one")).expect("read"), "1\n");
+    assert_eq!(fs::read_to_string(far.path("tree/one")).expect("read"), "1\n");
 
-    let mut proxy = far.place.0.serve(&words, "ready control");
+    let mut proxy = far.serve(&words);
     fs::write(far.mnt("one"), "2\n").expect("write");
     fs::read_dir(far.place.mnt()).expect("list").for_each(drop);
     far.stop_origin();
     fs::write(far.mnt("two"), "2\n").expect("write");
-    far.session(&["flush"]).failed(1, &["cannot send all changes of /tree to the origin", "kept"]);
+    far.session("flush").failed(1, &["cannot send all changes of /tree to the origin", "kept"]);
     proxy.signal("TERM");
     assert_eq!(proxy.wait().code(), Some(1));
     far.start_origin();
 
     let kept = "files and names in it have unsent changes";
     let through = format!("proxy {soft} --cache cache --contract exclusive --take-lease --nfs 0");
-    far.place.0.all_fail(&[
+    far.all_fail(&[
         (&through, 1, &[kept, "start the proxy with --mode write-back"]),
         ("cache drop cache", 1, &[kept]),
     ]);
     far.write_back().stop();
-    assert_eq!(fs::read_to_string(far.place.0.path("tree/one")).expect("read"), "2\n");
-    assert_eq!(fs::read_to_string(far.place.0.path("tree/two")).expect("read"), "2\n");
-    far.place.0.run(&["cache", "drop", "cache"]).succeeded();
+    assert_eq!(fs::read_to_string(far.path("tree/one")).expect("read"), "2\n");
+    assert_eq!(fs::read_to_string(far.path("tree/two")).expect("read"), "2\n");
+    far.run("cache drop cache").succeeded();
 }
 
 #[test]
@@ -139,13 +139,13 @@ fn signals_and_watermarks_say_what_the_origin_has() {
     let proxy = far.write_back();
     fs::write(far.mnt("file-1"), "1\n").expect("write");
     proxy.signal("USR1");
-    until("SIGUSR1 brings it", || far.place.0.path("tree/file-1").exists());
-    far.session(&["wait", "--remote", "--timeout", "60"]).succeeded();
-    let top = far.place.0.run(&["top", "--once", "proxy.sock"]);
-    assert!(top.out.contains("write-back  0.0 MB in 0 files and names unsent"), "{}", top.out);
+    until("SIGUSR1 brings it", || far.path("tree/file-1").exists());
+    far.session("wait --remote --timeout 60").succeeded();
+    let top = far.run("top --once proxy.sock");
+    top.says(&["write-back  0.0 MB in 0 files and names unsent"]);
 
     // Bypasses the proxy, in violation of the contract: only reported changes are visible.
-    fs::write(far.place.0.path("tree/other"), "other\n").expect("write");
+    fs::write(far.path("tree/other"), "other\n").expect("write");
     fs::read_dir(far.place.mnt()).expect("list").for_each(drop);
     proxy.signal("USR2");
     until("SIGUSR2 has everything asked anew", || far.mnt("other").exists());
@@ -166,9 +166,9 @@ fn mount_exposes_progress_of_changes() {
     let Some(mut far) = Far::new() else { return };
     let proxy = far.write_back();
     fs::write(far.mnt("old"), "1\n").expect("write");
-    far.session(&["flush"]).succeeded();
+    far.session("flush").succeeded();
     // Looked-up files are cached.
-    far.place.0.program(Path::new("ls"), &["-lR", "mnt", "mnt/new"]).output().expect("ls");
+    far.program("ls", &["-lR", "mnt", "mnt/new"]).output().expect("ls");
     far.stop_origin();
     let before = watermarks(&far.place.mnt());
     let mut file = File::create(far.mnt("new")).expect("create");
@@ -179,10 +179,10 @@ fn mount_exposes_progress_of_changes() {
     assert_eq!(written["at_origin"], before["at_origin"], "the origin is away");
     drop(file);
     far.start_origin();
-    far.session(&["flush"]).succeeded();
+    far.session("flush").succeeded();
     let sent = watermarks(&far.place.mnt());
     assert!(sent["at_origin"] >= written["change"], "{sent:?}");
-    assert_eq!(fs::read_to_string(far.place.0.path("tree/new")).expect("read"), "text");
+    assert_eq!(fs::read_to_string(far.path("tree/new")).expect("read"), "text");
     let none = rustix::fs::getxattr(far.mnt("new"), "user.tombolo.watermarks", &mut [0; 256]);
     assert_eq!(none, Err(rustix::io::Errno::NODATA));
     proxy.stop();
@@ -193,7 +193,7 @@ fn invalid_write_back_is_reported() {
     let Some(far) = Far::new() else { return };
     let proxy = format!("proxy {} --cache cache --nfs 0", far.url(""));
     let words = |more: &str| format!("{proxy} {more}");
-    far.place.0.all_fail(&[
+    far.all_fail(&[
         (&words("--mode write-back"), 2, &["--contract exclusive"]),
         (&words("--mode write-back --contract immutable"), 2, &["--contract exclusive"]),
         (&words("--write-back-limit 1G"), 2, &["--mode write-back"]),
@@ -222,12 +222,12 @@ fn open_to_others(dir: &Path) -> Vec<PathBuf> {
 #[test]
 fn cache_is_private_under_any_umask() {
     let Some(far) = Far::new() else { return };
-    let (cache, url) = (far.place.0.path("cache"), far.url("?retry=1&soft"));
+    let (cache, url) = (far.path("cache"), far.url("?retry=1&soft"));
     fs::create_dir(&cache).expect("mkdir");
     let start = |umask: &str| {
-        let mut shell = far.place.0.program(Path::new("sh"), &["-c", "umask $0; exec \"$@\"", umask]);
-        shell.arg(env!("CARGO_BIN_EXE_tombolo")).args(far.words(&url));
-        far.place.0.started(shell, "ready control")
+        let mut shell = far.program("sh", &["-c", "umask $0; exec \"$@\"", umask]);
+        shell.arg(env!("CARGO_BIN_EXE_tombolo")).args(far.words(&url).split(' '));
+        far.started(shell, "ready control")
     };
     let open_up = |mode: &str| {
         let done = Command::new("chmod").args(["-R", mode]).arg(&cache).status().expect("chmod(1)");
@@ -238,7 +238,7 @@ fn cache_is_private_under_any_umask() {
         let proxy = start(umask);
         fs::write(far.mnt(umask), numbers()).expect("write");
         fs::write(far.mnt("small"), umask).expect("write");
-        far.session(&["wait", "--local", "--timeout", "60"]).succeeded();
+        far.session("wait --local --timeout 60").succeeded();
         fs::read(far.mnt("file")).expect("read");
         assert_eq!(open_to_others(&cache), Vec::<PathBuf>::new(), "umask {umask}");
         proxy.stop();
@@ -248,7 +248,7 @@ fn cache_is_private_under_any_umask() {
     open_up("go+rX");
     let proxy = start("0");
     fs::write(far.mnt("small"), "again").expect("write");
-    far.session(&["wait", "--local", "--timeout", "60"]).succeeded();
+    far.session("wait --local --timeout 60").succeeded();
     let open = open_to_others(&cache);
     assert!(
         open.iter().all(|path| path.parent() != Some(&*cache) && path.starts_with(cache.join("objects"))),
@@ -258,9 +258,8 @@ fn cache_is_private_under_any_umask() {
 
     open_up("go-rwx");
     std::os::unix::fs::chown(&cache, Some(65534), None).expect("chown");
-    let words = format!("proxy {url} --cache cache --nfs 0");
-    far.place.0.all_fail(&[
-        (&words, 1, &["cache: it belongs to user 65534", "--cache"]),
+    far.all_fail(&[
+        (&format!("proxy {url} --cache cache --nfs 0"), 1, &["cache: it belongs to user 65534", "--cache"]),
         ("cache info cache", 1, &["it belongs to user 65534"]),
     ]);
 }
@@ -349,7 +348,7 @@ fn killed_write_back_proxy_delivers_durable_changes() {
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    fs::create_dir(far.place.0.path("tree/work")).expect("mkdir");
+    fs::create_dir(far.path("tree/work")).expect("mkdir");
     let mut work = Work::new(far.mnt("work"), random.fork());
     for round in 0..if is_long { 60 } else { 4 } {
         let proxy = far.write_back();
@@ -375,5 +374,5 @@ fn killed_write_back_proxy_delivers_durable_changes() {
     let proxy = far.write_back();
     work.check(&far.mnt("work"));
     proxy.stop();
-    work.check(&far.place.0.path("tree/work"));
+    work.check(&far.path("tree/work"));
 }

@@ -25,13 +25,13 @@ fn temporary_names(dir: &Path) -> Vec<String> {
 fn squashing_origin_receives_all_but_set_owners() {
     for squash in ["root", "all"] {
         let Some(mut far) = Far::squashing(squash) else { return };
-        let (tree, mnt) = (far.place.0.path("tree"), far.place.mnt());
+        let (tree, mnt) = (far.path("tree"), far.place.mnt());
         fs::set_permissions(&tree, Permissions::from_mode(0o777)).expect("chmod");
         let url = far.url("?retry=1&soft");
-        let mut command = far.place.0.tombolo(&far.words(&url));
-        command.stderr(File::create(far.place.0.path("log")).expect("a file"));
-        let mut proxy = far.place.0.started(command, "ready control");
-        let log = fs::read_to_string(far.place.0.path("log")).expect("read");
+        let mut command = far.tombolo(far.words(&url));
+        command.stderr(File::create(far.path("log")).expect("a file"));
+        let mut proxy = far.started(command, "ready control");
+        let log = fs::read_to_string(far.path("log")).expect("read");
         assert!(log.contains("assigns files created by user 0 to user 65534"), "{log}");
 
         fs::create_dir(mnt.join("dir")).expect("mkdir");
@@ -40,8 +40,8 @@ fn squashing_origin_receives_all_but_set_owners() {
             fs::write(mnt.join(name), name).expect("write");
         }
         fs::set_permissions(mnt.join("three"), Permissions::from_mode(0o640)).expect("chmod");
-        far.session(&["flush"]).succeeded();
-        far.session(&["wait", "--remote", "--timeout", "60"]).succeeded();
+        far.session("flush").succeeded();
+        far.session("wait --remote --timeout 60").succeeded();
         assert_eq!(fs::read_to_string(tree.join("dir/deep/two")).expect("read"), "dir/deep/two");
         assert_eq!(fs::metadata(tree.join("three")).expect("there").mode() & 0o7777, 0o640);
         for name in ["dir", "dir/deep", "dir/one", "three"] {
@@ -52,10 +52,10 @@ fn squashing_origin_receives_all_but_set_owners() {
         chown(mnt.join("three"), Some(1000), None).expect("chown");
         fs::write(mnt.join("dir/four"), "four").expect("write");
         let refusal = "the origin refuses to set the owner of three";
-        far.session(&["wait", "--remote", "--timeout", "60"]).failed(1, &[refusal, "session flush"]);
-        far.session(&["flush"]).failed(1, &[refusal, "kept"]);
-        far.session(&["wait", "--remote"]).failed(1, &[refusal]);
-        let shown = far.session(&["show"]);
+        far.session("wait --remote --timeout 60").failed(1, &[refusal, "session flush"]);
+        far.session("flush").failed(1, &[refusal, "unsent changes are kept"]);
+        far.session("wait --remote").failed(1, &[refusal]);
+        let shown = far.session("show");
         assert!(shown.out.contains("refused    1\n") && shown.out.contains(refusal), "{}", shown.out);
         assert_eq!(fs::read_to_string(tree.join("dir/four")).expect("read"), "four");
         for dir in [tree.clone(), tree.join("dir")] {
@@ -63,7 +63,7 @@ fn squashing_origin_receives_all_but_set_owners() {
         }
         proxy.signal("TERM");
         assert_eq!(proxy.wait().code(), Some(1));
-        let log = fs::read_to_string(far.place.0.path("log")).expect("read");
+        let log = fs::read_to_string(far.path("log")).expect("read");
         assert!(log.contains(refusal), "{log}");
 
         far.stop_origin();
@@ -77,19 +77,19 @@ fn squashing_origin_receives_all_but_set_owners() {
 #[test]
 fn refused_device_is_reported_retained_and_blocks_nothing() {
     let Some(mut far) = Far::squashing("root") else { return };
-    let (tree, mnt) = (far.place.0.path("tree"), far.place.mnt());
+    let (tree, mnt) = (far.path("tree"), far.place.mnt());
     fs::set_permissions(&tree, Permissions::from_mode(0o777)).expect("chmod");
     let proxy = far.write_back();
     let made = Command::new("mknod").arg(mnt.join("null")).args(["c", "1", "3"]).status();
     assert!(made.expect("mknod(1)").success());
     fs::write(mnt.join("other"), "other").expect("write");
     let refusal = "the origin refuses what was done to null";
-    far.session(&["flush"]).failed(1, &[refusal, "kept"]);
+    far.session("flush").failed(1, &[refusal, "unsent changes are kept"]);
     assert_eq!(fs::read_to_string(tree.join("other")).expect("read"), "other");
     assert_eq!(temporary_names(&tree), [""; 0]);
     // Nothing is under way: it ends at once.
-    far.session(&["wait", "--remote", "--timeout", "60"]).failed(1, &[refusal, "session flush"]);
-    let shown = far.session(&["show"]);
+    far.session("wait --remote --timeout 60").failed(1, &[refusal, "session flush"]);
+    let shown = far.session("show");
     assert!(shown.out.contains("refused    1\n") && shown.out.contains(refusal), "{}", shown.out);
 
     fs::write(mnt.join("later"), "later").expect("write");
@@ -113,24 +113,13 @@ fn unwritable_origin_is_refused_at_start() {
     let Some(mut far) = Far::new() else { return };
     far.stop_origin();
     let address = far.address.to_string();
-    let words = [
-        "serve",
-        "tree",
-        "--readonly",
-        "--nfs",
-        &address,
-        "--state",
-        "origin-state",
-        "--control",
-        "origin.sock",
-    ];
-    far.origin = Some(far.place.0.serve(&words, "ready control"));
+    let words = format!("serve tree --readonly --nfs {address} --state origin-state --control origin.sock");
+    far.origin = Some(far.serve(&words));
     let proxy = format!(
         "proxy {} --cache cache --mode write-back --contract exclusive --no-lease --nfs 0",
         far.url("")
     );
-    let tried = far.place.0.run(&proxy.split(' ').collect::<Vec<_>>());
-    tried.failed(1, &["user 0 cannot create files", "--mode write-back"]);
+    far.run(proxy).failed(1, &["user 0 cannot create files", "--mode write-back"]);
 }
 
 /// A file system of 2 MiB at the origin's tree.
@@ -139,7 +128,7 @@ struct Small(PathBuf);
 impl Small {
     fn at(far: &mut Far) -> Self {
         far.stop_origin();
-        let tree = far.place.0.path("tree");
+        let tree = far.path("tree");
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", "size=2M", "none"]).arg(&tree).status();
         assert!(mounted.expect("mount(8)").success());
@@ -168,13 +157,13 @@ fn a_proxy_starts_again_on_a_full_origin() {
     let proxy = far.write_back();
     small.fill();
     fs::write(far.mnt("waits"), vec![7; 100_000]).expect("write");
-    far.session(&["wait", "--local", "--timeout", "60"]).succeeded();
+    far.session("wait --local --timeout 60").succeeded();
     proxy.kill();
     far.place.take_away(&far.place.mnt());
 
     // The lease file exists, and cannot be replaced.
     let mut proxy = far.write_back();
-    far.session(&["flush"]).failed(1, &["kept"]);
+    far.session("flush").failed(1, &["unsent changes are kept"]);
     proxy.signal("TERM");
     assert_eq!(proxy.wait().code(), Some(1));
     assert!(!small.0.join(".tombolo-lease").exists(), "it is given back");
@@ -183,7 +172,7 @@ fn a_proxy_starts_again_on_a_full_origin() {
     let proxy = far.write_back();
     assert_eq!(fs::read(far.mnt("waits")).expect("read"), vec![7; 100_000]);
     fs::remove_file(small.0.join("filler")).expect("removed");
-    far.session(&["flush"]).succeeded();
+    far.session("flush").succeeded();
     assert_eq!(fs::read(small.0.join("waits")).expect("read"), vec![7; 100_000]);
     until("it has its lease", || small.0.join(".tombolo-lease").exists());
     proxy.stop();

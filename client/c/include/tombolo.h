@@ -79,7 +79,7 @@ struct tombolo_stat {
 struct tombolo_counts {
     uint64_t from_memory; /* from the cache, at once */
     uint64_t asked;       /* by the server */
-    uint64_t requests;    /* sent for those; reading a file and listing a directory count as one */
+    uint64_t requests;    /* sent for the queries in `asked`; reading a file and listing a directory count as one */
 };
 
 /*
@@ -174,7 +174,7 @@ int tombolo_stat_async(struct tombolo_tree *tree, const char *path, unsigned int
 struct tombolo_watermarks {
     uint64_t change;    /* the latest change */
     uint64_t on_disk;   /* the latest change on the proxy's local disk */
-    uint64_t at_origin; /* the latest change at the origin, except those that it refuses */
+    uint64_t at_origin; /* the origin has all up to this one, except attributes that it refused */
 };
 
 /*
@@ -191,8 +191,8 @@ int tombolo_watermarks(struct tombolo_tree *tree, struct tombolo_watermarks *out
 
 /*
  * Waits until `place`, TOMBOLO_ON_DISK or TOMBOLO_AT_ORIGIN, has everything that was changed before this call; at
- * most `timeout_ms` milliseconds, unless that is negative. It does not speed anything up: the proxy does both within
- * seconds, unless the origin is unreachable.
+ * most `timeout_ms` milliseconds, unless that is negative. The call does not speed anything up: the proxy stores and
+ * sends changes within seconds, unless the origin is unreachable.
  *
  * -ETIMEDOUT: some changes are still missing; -EPERM: the origin has everything except what it refuses;
  * -EINVAL: another place; -ENODATA: the tree's server does not defer changes.

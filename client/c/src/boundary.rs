@@ -37,7 +37,7 @@ pub(crate) fn guarded(call: impl FnOnce() -> Result<usize, Failure>) -> isize {
     }
 }
 
-/// Returns the same as [`guarded`], for functions with small values.
+/// Returns the same as [`guarded`] as a `c_int`, for functions that return no length.
 #[inline]
 pub(crate) fn guarded_int(call: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     match catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Failure::BROKEN)) {

@@ -24,7 +24,7 @@ pub(crate) fn attach(socket: &[u8], name: &[u8]) -> Result<Tree, Failure> {
     }
     let name = std::str::from_utf8(name).map_err(|_| Failure(-libc::ENOENT))?;
     let socket = Path::new(OsStr::from_bytes(socket));
-    // Each session chooses its own number in place of this one.
+    // Each session chooses its own incarnation in place of this one.
     let unused = Incarnation([0; 16]);
     let options = ConnectOptions::new(name, "libtombolo", unused).map_err(|_| Failure::BROKEN)?;
     let links = Socket::new(socket, options, doorbell::Mode::default()).map_err(|error| system(&error))?;
@@ -45,7 +45,8 @@ fn own_identity() -> Result<Identity, Failure> {
     Ok(Identity { uid: caller.uid, gid: caller.gid, groups })
 }
 
-/// Returns the cause of a failed connection: the first error in the chain with an error number.
+/// Returns the error number of a failed connection: that of the [`ConnectError`] among its causes, if there
+/// is one, otherwise its own.
 fn reason(error: &Error) -> Failure {
     let mut below = error.source();
     while let Some(error) = below {

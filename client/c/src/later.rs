@@ -15,11 +15,11 @@ use crate::stat::Stat;
 /// attributes if it is 0.
 pub type Callback = unsafe extern "C" fn(*mut c_void, c_int, *const Stat);
 
-/// `TOMBOLO_LSTAT`.
+/// Flag `TOMBOLO_LSTAT`: a symbolic link at the end of the path is not followed.
 const LSTAT: c_uint = 1;
-/// `TOMBOLO_DONE`.
+/// Result `TOMBOLO_DONE`: the callback was called before the function returned.
 const DONE: c_int = 1;
-/// `TOMBOLO_LATER`.
+/// Result `TOMBOLO_LATER`: another thread calls the callback later.
 const LATER: c_int = 0;
 
 /// Requests attributes and calls back; documented in the header.

@@ -10,7 +10,7 @@ use tombolo_wire_fuse::attr::type_bits;
 use crate::TomboloTree;
 use crate::boundary::{Failure, guarded_int, path_of, tree_of};
 
-/// `struct tombolo_time`.
+/// A point in time: `struct tombolo_time`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time {
@@ -22,7 +22,7 @@ pub struct Time {
     pub reserved: u32,
 }
 
-/// `struct tombolo_stat`.
+/// Attributes of a file: `struct tombolo_stat`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
@@ -42,7 +42,7 @@ pub struct Stat {
     pub blocks: u64,
     /// Number of the file system within the tree.
     pub dev: u64,
-    /// Distinguishes successive files with the same inode number.
+    /// Number that distinguishes successive files with the same inode number.
     pub generation: u64,
     /// Preferred size of transfers, in bytes.
     pub blksize: u32,
@@ -64,7 +64,7 @@ pub struct Stat {
     pub reserved: [u64; 3],
 }
 
-/// `TOMBOLO_HAS_BTIME`.
+/// Bit `TOMBOLO_HAS_BTIME` of `mask`: `btime` is valid.
 const HAS_BTIME: u32 = 1;
 
 impl From<Timestamp> for Time {
@@ -110,7 +110,7 @@ impl TomboloTree {
     }
 }
 
-/// Returns the attributes of a path.
+/// Writes the attributes of a path to `out`.
 ///
 /// # Safety
 /// The conditions of [`tombolo_stat`].

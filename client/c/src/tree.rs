@@ -16,7 +16,7 @@ pub struct TomboloTree {
     pub(crate) cached: CachedTree,
 }
 
-/// `struct tombolo_counts`.
+/// Counts of how queries were answered: `struct tombolo_counts`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -24,7 +24,7 @@ pub struct Counts {
     pub from_memory: u64,
     /// Queries that were sent to the server.
     pub asked: u64,
-    /// Requests sent for those.
+    /// Requests sent for the queries in `asked`.
     pub requests: u64,
 }
 

@@ -8,7 +8,7 @@ use libtombolo::Reached;
 use crate::TomboloTree;
 use crate::boundary::{Failure, guarded_int, tree_of};
 
-/// `struct tombolo_watermarks`.
+/// Progress of changes: `struct tombolo_watermarks`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
@@ -20,9 +20,9 @@ pub struct Watermarks {
     pub at_origin: u64,
 }
 
-/// `TOMBOLO_ON_DISK`.
+/// Stage `TOMBOLO_ON_DISK`: the server's local disk has the changes.
 const ON_DISK: c_uint = 1;
-/// `TOMBOLO_AT_ORIGIN`.
+/// Stage `TOMBOLO_AT_ORIGIN`: the origin has the changes.
 const AT_ORIGIN: c_uint = 2;
 
 /// Returns the progress of changes; documented in the header.

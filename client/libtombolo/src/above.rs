@@ -11,8 +11,8 @@ use crate::node::Node;
 /// The directories from the top of a walk down to its present position.
 ///
 /// No file system nests a directory in itself, but a faulty server or a damaged disk may report one, and an
-/// unchecked walk would never end. File numbers do not identify a directory: btrfs subvolumes all have 256,
-/// and behind NFS servers also the same file system (RFC 1813 §2.6, `fsid` and `fileid`). The number of a
+/// unchecked walk would never end. File numbers do not identify a directory: the roots of btrfs subvolumes
+/// all have 256, and behind an NFS server they also have the same `fsid` (RFC 1813 §2.6). The number of a
 /// referenced node does, because it stands for one file handle assigned by the server.
 #[derive(Debug, Default)]
 pub struct Above {
@@ -45,5 +45,5 @@ pub(crate) fn contains_itself() -> Error {
 }
 
 pub(crate) fn too_deep() -> Error {
-    Error::io(format!("directories lie in each other more than {DEPTH_MAX} levels deep"))
+    Error::io(format!("directories are nested more than {DEPTH_MAX} levels deep"))
 }

@@ -20,7 +20,7 @@ pub(crate) struct BufferPool(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     size_classes: [Mutex<VecDeque<Buffer>>; SIZES.len()],
-    /// Number of buffers retained per size.
+    /// Maximum number of unused buffers retained, for each size.
     retained_max: [usize; SIZES.len()],
 }
 

@@ -26,7 +26,7 @@ impl File {
         Self { node, open, attr }
     }
 
-    /// Returns the node.
+    /// Returns the node that was opened.
     pub fn node(&self) -> &Node {
         &self.node
     }

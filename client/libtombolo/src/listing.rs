@@ -8,10 +8,10 @@ use tombolo_core::{Error, Result};
 use crate::file::File;
 use crate::node::Node;
 
-/// Names only: the size for a local directory.
+/// Size of a page of names alone, as suits a local directory.
 const NAMES: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 32, align: 8, plus: false };
 
-/// With attributes: the size of a server's READDIRPLUS reply, about 300 entries.
+/// Size of a page with attributes: that of a server's READDIRPLUS reply, about 300 entries.
 const PLUS: DirBudget = DirBudget { size_bytes: 64 << 10, entry_bytes: 200, align: 8, plus: true };
 
 /// A listing in progress. Only one page is in memory at a time.
@@ -59,13 +59,13 @@ impl Listing {
         }
     }
 
-    /// Returns the directory.
+    /// Returns the directory that is listed.
     pub fn dir(&self) -> &Node {
         &self.dir
     }
 
-    /// Returns the next entries; `None` at the end. An impossible name (a `/` in one, say) ends the listing
-    /// with [`Error::Io`]: a server that sends it is broken.
+    /// Returns the next entries; `None` at the end. An impossible name (one that contains a `/`, say) ends
+    /// the listing with [`Error::Io`]: a server that sends it is broken.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Item>>> {
         let page = self.read().await?;
         Ok(page.map(|items| items.into_iter().map(|(item, _)| item).collect()))
@@ -138,7 +138,7 @@ impl Listing {
             return Err(Error::io("the directory lists a name that no file can have"));
         }
         if !self.end && next == self.cookie {
-            return Err(Error::io("the listing of the directory does not go on"));
+            return Err(Error::io("the listing of the directory makes no progress"));
         }
         self.cookie = next;
         Ok(items)

@@ -80,7 +80,7 @@ impl Node {
         self.tree().fs().readlink(&self.tree().cx(), self.id())
     }
 
-    /// Opens this file.
+    /// Opens this file or directory.
     pub async fn open(&self, flags: OpenFlags) -> Result<File> {
         let opened = self.tree().fs().open(&self.tree().cx(), self.id(), flags).resolve().await?;
         Ok(File::new(self.clone(), opened.open, opened.attr))
@@ -94,7 +94,7 @@ impl Node {
         Ok(File::new(Node::of(self.tree().clone(), created.entry), created.open, Some(attr)))
     }
 
-    /// Makes a directory in this one.
+    /// Makes a directory in this one. The tree's umask is applied to `mode`.
     pub fn make_dir(&self, name: Name<'_>, mode: Mode) -> Answer<Node> {
         let tree = self.tree().clone();
         let made = self.tree().fs().mkdir(&self.tree().cx(), self.id(), name, self.new_mode(mode));
@@ -108,7 +108,7 @@ impl Node {
         made.map(|made| Node::of(tree, made.entry))
     }
 
-    /// Makes a device, a pipe or a socket in this directory.
+    /// Makes a device, a pipe or a socket in this directory. The tree's umask is applied to `mode`.
     pub fn make_special(
         &self,
         name: Name<'_>,

@@ -45,8 +45,8 @@ impl Tree {
         Ok((way.into_end(), name))
     }
 
-    /// Finds the same as [`Tree::find_parent`], but of the end of the links if the last component is a link:
-    /// the file to which a program writes that opens the path. [`Error::NotFound`] for a dangling link.
+    /// Finds the same as [`Tree::find_parent`], but follows the last component if it is a link: finds the
+    /// file to which a program that opens `path` writes. [`Error::NotFound`] for a dangling link.
     pub async fn find_target(&self, path: &[u8]) -> Result<(Node, NameBuf)> {
         let (dir, mut name) = split(path)?;
         let mut way = Way::new(self);
@@ -145,7 +145,7 @@ impl Way {
     }
 }
 
-/// Returns `true` if a link's target begins at the top.
+/// Returns `true` if a link's target begins at the top. Fails if the target is empty or too long.
 pub(crate) fn begins_at_top(target: &[u8]) -> Result<bool> {
     match target.len() {
         0 => Err(Error::NotFound),

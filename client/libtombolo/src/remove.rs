@@ -45,7 +45,7 @@ pub async fn remove_tree(
 }
 
 struct Task<'a> {
-    /// Path of the first level.
+    /// Path of the object to be removed, as given by the caller.
     path: &'a [u8],
     levels: Vec<Level>,
     above: Above,
@@ -122,7 +122,7 @@ impl Task<'_> {
             Err(error) => Err(error),
         };
         match begun {
-            // `Error::NotFound`: another process removed the file.
+            // `Error::NotFound`: another process removed the entry.
             Ok(()) | Err(Error::NotFound) => {}
             Err(error) => self.fail(Some(item.name.as_name()), &error),
         }
@@ -159,7 +159,7 @@ impl Task<'_> {
         let Some(level) = self.levels.last_mut() else { return false };
         let Some((name, outcome)) = level.going.next().await else { return false };
         match outcome {
-            // `Error::NotFound`: another process removed the directory.
+            // `Error::NotFound`: another process removed the file.
             Ok(()) | Err(Error::NotFound) => {
                 level.removed += 1;
                 self.removal.removed += 1;

@@ -40,7 +40,7 @@ pub struct User {
 }
 
 impl Tree {
-    /// Attaches to an export.
+    /// Attaches to an export, whose back end checks permissions for the user.
     pub fn attach(export: &dyn Export, user: User) -> Result<Self> {
         Self::attach_checked(export, user, PermissionCheck::BackEnd)
     }
@@ -76,7 +76,7 @@ impl Tree {
         Node::root(self.clone())
     }
 
-    /// Returns the file system.
+    /// Returns the session's file system, for operations that this library does not wrap.
     pub fn fs(&self) -> &Arc<dyn FileSystem> {
         &self.session.fs
     }
@@ -86,7 +86,7 @@ impl Tree {
         &self.session.identity
     }
 
-    /// Returns the umask.
+    /// Returns the mode bits that are removed from whatever is created in the tree.
     pub fn umask(&self) -> Mode {
         self.session.umask
     }

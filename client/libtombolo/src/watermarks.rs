@@ -17,7 +17,7 @@ pub enum Reached {
     Origin,
 }
 
-/// Maximum size of watermarks, in bytes.
+/// Maximum size of the extended attribute that holds the watermarks, in bytes.
 const BYTES_MAX: usize = 4096;
 
 /// Polling interval of a wait.

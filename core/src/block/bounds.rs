@@ -26,7 +26,7 @@ impl Bounds {
         Self { geometry, size_bytes, read_only, sizes: Sizes::default() }
     }
 
-    /// Returns the current sizes.
+    /// Returns the current sizes of the disk.
     pub fn geometry(&self) -> Geometry {
         Geometry { size_bytes: self.size_bytes(), ..self.geometry }
     }
@@ -102,7 +102,7 @@ pub struct FlushLoss {
 }
 
 impl FlushLoss {
-    /// Returns `true` if a flush has failed, so that data may be lost.
+    /// Returns `true` if a flush has ever failed, so that data may be lost.
     pub fn is_there(&self) -> bool {
         self.occurred.load(Ordering::Acquire)
     }
@@ -123,7 +123,7 @@ impl FlushLoss {
         flush().inspect_err(|_| self.occurred())
     }
 
-    /// Records a failed flush.
+    /// Records a failed flush that did not run in [`guard`](Self::guard), because it is a future.
     pub fn occurred(&self) {
         self.occurred.store(true, Ordering::Release);
     }

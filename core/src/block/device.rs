@@ -24,7 +24,8 @@ pub struct Profile {
 /// Options of a write of zeroes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Zeroing {
-    /// The space may be freed.
+    /// Permission to free the range's space, so that a later write to it may fail with
+    /// [`Error::NoSpace`](crate::Error::NoSpace).
     pub may_unmap: bool,
     /// Fail with [`Error::NotSupported`](crate::Error::NotSupported), before anything is changed, unless it
     /// is faster than a write.
@@ -44,16 +45,17 @@ pub trait BlockDevice: Send + Sync {
     /// Returns the current sizes. Does not block.
     fn geometry(&self) -> Geometry;
 
-    /// Fills all of `into` with the disk's bytes at `offset`.
+    /// Fills all of `into` with the disk's bytes from `offset` on; there are no short reads.
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()>;
-    /// Writes all of `from` at `offset`. [`Stability::DataSync`] and above: durable when answered (FUA).
+    /// Writes all of `from` at `offset`; there are no short writes. [`Stability::DataSync`] and above:
+    /// durable when answered (FUA).
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()>;
     /// Makes all answered writes durable.
     fn flush(&self, cx: &Ctx) -> Answer<()>;
     /// Declares the contents of a range unused. Subsequent reads of the range are unspecified; its space may
     /// be freed.
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()>;
-    /// Makes a range read as zeroes.
+    /// Makes a range read as zeroes, by whatever means `how` allows.
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()>;
     /// Returns the allocation map of a range: at least its first extent, at most `count_max` of them.
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents>;

@@ -5,9 +5,9 @@ use super::Range;
 /// Allocation status and contents of a part of a disk, as in NBD's `base:allocation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
-    /// The blocks may contain data.
+    /// The blocks are allocated, and may contain data.
     Data,
-    /// Allocated, reads as zeroes.
+    /// The blocks are allocated, and read as zeroes.
     Zero,
     /// The blocks are not allocated, and read as zeroes.
     Hole,
@@ -18,7 +18,7 @@ pub enum Allocation {
 pub struct Extent {
     /// Length, in bytes; never 0.
     pub len_bytes: u64,
-    /// Allocation status.
+    /// Status of all blocks in the extent.
     pub allocation: Allocation,
 }
 
@@ -32,12 +32,14 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// Returns an empty list that holds at most `count_max` (at least one) extents of the range.
+    /// Returns an empty list for the extents of `range`, which accepts `count_max` of them, or one if that
+    /// is 0.
     pub fn new(range: Range, count_max: usize) -> Self {
         Self { range, count_max: count_max.max(1), covered_bytes: 0, extents: Vec::new() }
     }
 
-    /// Appends an extent, cut at the end of the range. Returns `false` once the list or the range is full.
+    /// Appends an extent, cut at the end of the range, or merged with the last one if the status is the
+    /// same. Returns `false` once the list or the range is full.
     pub fn push(&mut self, len_bytes: u64, allocation: Allocation) -> bool {
         let len_bytes = len_bytes.min(self.range.len_bytes - self.covered_bytes);
         if len_bytes == 0 {

@@ -43,7 +43,8 @@ impl Geometry {
         }
     }
 
-    /// Changes the block size; the file may contain only a part of the last block.
+    /// Changes the block size of a disk whose file may end within the last block: the length is rounded up
+    /// to whole blocks.
     pub fn in_blocks(self, block_bytes: u32) -> Result<Self, BlockSizeError> {
         if !block_bytes.is_power_of_two() || !(SECTOR_BYTES..=Self::BLOCK_BYTES_MAX).contains(&block_bytes) {
             return Err(BlockSizeError::Size { block_bytes });
@@ -89,7 +90,7 @@ pub(super) fn padded(size_bytes: u64, block_bytes: u32) -> u64 {
 /// A contiguous byte range of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Offset of the first byte.
+    /// Offset of the first byte, from the disk's beginning.
     pub offset: u64,
     /// Length, in bytes.
     pub len_bytes: u64,
@@ -112,7 +113,7 @@ impl Range {
 /// An invalid block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum BlockSizeError {
-    /// The block size is not supported.
+    /// The block size is not a power of two, or outside of the limits.
     #[error("invalid block size of {block_bytes} bytes: must be a power of two from 512 to 65536")]
     Size {
         /// Requested block size, in bytes.

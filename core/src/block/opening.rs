@@ -5,7 +5,7 @@ use super::SECTOR_BYTES;
 /// Options for opening the storage of a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// Open for reading only.
+    /// Open the storage for reading only, so that the disk refuses all changes.
     pub read_only: bool,
     /// Lock the storage against other users, where possible. Without the lock, two writers corrupt each
     /// other's data.

@@ -11,14 +11,14 @@ pub type SizeWatch = dyn Fn(u64) + Send + Sync;
 pub struct Sizes(Mutex<Vec<Weak<SizeWatch>>>);
 
 impl Sizes {
-    /// Registers a watcher until it is dropped.
+    /// Registers a watcher, until the caller drops its last reference.
     pub fn watch(&self, watch: &Arc<SizeWatch>) {
         let mut watches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|watch| watch.strong_count() > 0);
         watches.push(Arc::downgrade(watch));
     }
 
-    /// Notifies all watchers.
+    /// Calls all watchers, on this thread, with the disk's new size.
     pub fn changed(&self, size_bytes: u64) {
         let watches = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for watch in watches.iter().filter_map(Weak::upgrade) {

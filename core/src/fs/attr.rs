@@ -74,17 +74,17 @@ pub struct Device {
 /// The attributes of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// File type.
+    /// File type, which never changes.
     pub file_type: FileType,
-    /// Permission bits.
+    /// Permission bits, without the type.
     pub mode: Mode,
-    /// Number of names.
+    /// Number of names (hard links); 0 for an unlinked file that is open.
     pub nlink: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id of the owning group.
     pub gid: u32,
-    /// Size in bytes.
+    /// Size in bytes; of a symbolic link, the length of its target.
     pub size: u64,
     /// Space used, in units of 512 bytes.
     pub blocks: u64,
@@ -128,40 +128,40 @@ impl From<&Attr> for WeakAttr {
     }
 }
 
-/// The attributes of a node before and after a mutation. Both are `None` unless the caller requested
+/// The attributes of a node before and after a mutation. Both fields are `None` unless the caller requested
 /// [`Want::CHANGE_ATTRS`](crate::Want::CHANGE_ATTRS); a back end that cannot sample both atomically with the
 /// operation omits `before`, as RFC 1813 §2.6 allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Attributes before the change.
+    /// Attributes before the change; `None` if not requested, or not sampled atomically.
     pub before: Option<WeakAttr>,
-    /// Attributes after the change.
+    /// Attributes after the change; `None` if not requested.
     pub after: Option<Attr>,
 }
 
 /// A new value for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The server's current time.
+    /// The current time of the server that stores the node.
     Now,
-    /// The given time.
+    /// The given time, of the client's clock.
     At(Timestamp),
 }
 
 /// Attribute changes. `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
-    /// Permission bits.
+    /// New permission bits.
     pub mode: Option<Mode>,
-    /// Owner.
+    /// User id of the new owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// Group id of the new owning group.
     pub gid: Option<u32>,
     /// Size in bytes: truncates, or extends with zeros.
     pub size: Option<u64>,
-    /// Time of the last read.
+    /// New time of the last read.
     pub atime: Option<SetTime>,
-    /// Last change of the data.
+    /// New time of the last change of the data.
     pub mtime: Option<SetTime>,
     /// Fail with [`Error::NotSync`](crate::Error::NotSync), changing nothing, unless the node has this ctime
     /// (RFC 1813 §3.3.2, `sattrguard3`).
@@ -171,12 +171,12 @@ pub struct SetAttr {
     pub kill_privileges: bool,
 }
 
-/// The state of a file system.
+/// Space and limits of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// Size of a block, in bytes; the unit of the block counts.
     pub block_size: u32,
-    /// Total blocks.
+    /// Total number of blocks.
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
@@ -184,7 +184,7 @@ pub struct StatFs {
     pub blocks_available: u64,
     /// Total nodes; 0 where the file system does not count them.
     pub files: u64,
-    /// Free nodes.
+    /// Number of nodes that can still be created.
     pub files_free: u64,
     /// Longest name, in bytes.
     pub name_max: u32,

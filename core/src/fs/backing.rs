@@ -8,7 +8,7 @@ use super::File;
 
 /// A host file that contains all data of an open file.
 pub struct BackingFile {
-    /// Open for reading. Reads through it are not checked again.
+    /// The host file, open for reading. Permissions are not checked again for reads through this descriptor.
     pub descriptor: OwnedFd,
     /// Guard that keeps the data constant until it is dropped: they are not written, truncated or freed.
     pub hold: Arc<dyn Any + Send + Sync>,

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use super::{Attr, Cookie, Entry, FileType, NodeId};
 
-/// The capacity of a page, in the caller's units.
+/// The capacity of a page, in terms of the caller's protocol: the size of its reply, and of each entry in it.
 #[derive(Clone, Copy, Debug)]
 pub struct DirBudget {
-    /// Total size of the entries, in bytes.
+    /// Total size of the entries that fit the caller's reply, in bytes.
     pub size_bytes: usize,
     /// Size of an entry without its name, in bytes.
     pub entry_bytes: usize,
@@ -17,12 +17,12 @@ pub struct DirBudget {
     pub plus: bool,
 }
 
-/// One entry of a page.
+/// One entry of a page, which borrows from the page or its source.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
     /// Name, possibly `.` or `..`: those two are listed, although no operation of the waist accepts them.
     pub name: &'a [u8],
-    /// Inode number.
+    /// Inode number ([`Attr::fileid`]).
     pub fileid: u64,
     /// File type; `None` where the file system would have to read the inode.
     pub file_type: Option<FileType>,
@@ -74,7 +74,7 @@ impl DirPage {
         self.asked = None;
     }
 
-    /// Returns the page's total budget, for a caller that assembles the page elsewhere.
+    /// Returns the page's total budget, regardless of the entries that it has already.
     pub fn budget(&self) -> DirBudget {
         self.budget
     }
@@ -84,7 +84,7 @@ impl DirPage {
         self.budget.size_bytes / self.budget.entry_bytes.max(1)
     }
 
-    /// Returns `true` if the caller requested attributes.
+    /// Returns `true` if the caller requested attributes, so that a back end looks the entries up.
     pub fn wants_entries(&self) -> bool {
         self.budget.plus
     }
@@ -140,7 +140,7 @@ impl DirPage {
         self.heads.len()
     }
 
-    /// Returns `true` if there are none.
+    /// Returns `true` if the page has no entries.
     pub fn is_empty(&self) -> bool {
         self.heads.is_empty()
     }
@@ -167,7 +167,7 @@ impl DirPage {
         self.entries.iter_mut().map(|entry| &mut entry.node)
     }
 
-    /// Returns the attributes of the entries that carry them.
+    /// Returns the attributes of the entries that carry them, in order.
     pub fn attrs_mut(&mut self) -> impl Iterator<Item = &mut Attr> {
         self.entries.iter_mut().map(|entry| &mut entry.attr)
     }

@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{Answer, Ctx, Result, SessionId};
 
-/// A client attaching to an export.
+/// A client that attaches to an export, as its front end knows it.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// The new session.
+    /// Id of the new session, chosen by the front end.
     pub session: SessionId,
     /// Name for logs and listings: a socket, an address, a guest's name.
     pub label: String,
@@ -49,9 +49,9 @@ pub struct Profile {
     pub permission_check: PermissionCheck,
     /// `true` if every mutation is refused with [`Error::ReadOnly`](crate::Error::ReadOnly).
     pub read_only: bool,
-    /// Longest name, in bytes.
+    /// Maximum length of a name, in bytes.
     pub name_max: u32,
-    /// Largest size of a file, in bytes.
+    /// Maximum size of a file, in bytes.
     pub file_size_max: u64,
     /// Resolution of timestamps, in nanoseconds.
     pub time_granularity_ns: u32,
@@ -67,10 +67,10 @@ pub struct Profile {
 /// arguments are valid during the call only: an operation that answers later copies them. A `Sink` or
 /// `Source` is in use until the answer is available.
 pub trait FileSystem: Send + Sync {
-    /// Returns the fixed properties.
+    /// Returns the file system's fixed properties.
     fn profile(&self) -> Profile;
 
-    /// Looks a name up in a directory.
+    /// Looks a name up in a directory, and counts a look-up of the node.
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry>;
     /// Releases the given number of look-ups of each node. Unknown nodes and excess counts are ignored.
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]);
@@ -84,13 +84,14 @@ pub trait FileSystem: Send + Sync {
     /// Returns the target of a symbolic link.
     fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>>;
 
-    /// Creates a regular file and opens it.
+    /// Creates a regular file and opens it. If the name exists,
+    /// [`Create::exclusive`](super::Create::exclusive) decides whether the existing file is opened instead.
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created>;
     /// Creates an unnamed file in the directory's file system and opens it (open(2), `O_TMPFILE`).
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created>;
     /// Creates a directory.
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made>;
-    /// Creates a symbolic link.
+    /// Creates a symbolic link. The target is stored as it is, and not interpreted.
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made>;
     /// Creates a node that is neither a directory nor a link: a regular file, a device, a fifo, a socket.
     fn mknod(
@@ -102,13 +103,13 @@ pub trait FileSystem: Send + Sync {
         mode: NewMode,
         rdev: Device,
     ) -> Answer<Made>;
-    /// Creates another name of a node.
+    /// Creates another name of a node that is not a directory.
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made>;
     /// Removes a name of anything but a directory.
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change>;
     /// Removes an empty directory.
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change>;
-    /// Renames a directory entry.
+    /// Renames a directory entry, replacing an existing one unless `flags` forbid it.
     fn rename(
         &self,
         cx: &Ctx,
@@ -129,7 +130,13 @@ pub trait FileSystem: Send + Sync {
     /// Handles the closing of one descriptor of the opening: reports delayed errors and releases the POSIX
     /// locks of `owner` (POSIX: closing any descriptor drops the process's locks on the file).
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()>;
-    /// Makes a file or directory stable.
+    /// Returns `true` if a flush of this opening only releases locks, so that no close reports an error, and
+    /// its writes that need not be stable wait for no device for long. A client may then continue before such
+    /// a write is answered, and flush without a request.
+    fn is_prompt(&self, _file: File) -> bool {
+        false
+    }
+    /// Makes the answered changes of a file or directory stable, to the extent of `what`.
     fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()>;
     /// Reads into the start of `into`. The result is short at the end of the file, and before data that
     /// cannot be read: then [`ReadDone::eof`] is not set, and a read of the remainder, as by
@@ -144,7 +151,7 @@ pub trait FileSystem: Send + Sync {
 
     /// Returns the state of the file system that contains `node`.
     fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs>;
-    /// Makes all previous writes stable (syncfs(2)).
+    /// Makes all answered writes of the whole file system stable (syncfs(2)).
     fn syncfs(&self, cx: &Ctx) -> Answer<()>;
 
     /// Returns the extended-attribute operations, if supported.
@@ -195,7 +202,7 @@ pub trait FileSystem: Send + Sync {
     fn leases(&self) -> Option<&dyn Leases> {
         None
     }
-    /// Returns access to the data cached from a lower file system, if offered.
+    /// Returns access to the file data that this file system has cached, for other hosts, if offered.
     fn lending(&self) -> Option<&dyn Lending> {
         None
     }

@@ -2,8 +2,9 @@
 
 use crate::{Answer, Error};
 
-/// Calls an operation of an optional group. Fails with [`Error::NotSupported`] if the file system below lacks
-/// the group, although a layer should offer a group only if the file system below has it.
+/// Calls an operation of an optional group (such as [`Xattrs`](crate::fs::Xattrs)). Fails with
+/// [`Error::NotSupported`] if `group` is `None`: the underlying file system lacks the group, which a layer
+/// should offer only if the underlying file system does.
 #[inline]
 pub fn within<G: ?Sized, T>(group: Option<&G>, call: impl FnOnce(&G) -> Answer<T>) -> Answer<T> {
     group.map_or_else(|| Answer::err(Error::NotSupported), call)
@@ -153,6 +154,9 @@ macro_rules! forward {
     };
     (@forget to $me:ident $inner:tt) => {
         fn forget(&$me, cx: &$crate::Ctx, look_ups: &[($crate::fs::NodeId, u64)]) { $me.$inner.forget(cx, look_ups); }
+    };
+    (@is_prompt to $me:ident $inner:tt) => {
+        fn is_prompt(&$me, file: $crate::fs::File) -> bool { $me.$inner.is_prompt(file) }
     };
     (@release to $me:ident $inner:tt) => {
         fn release(&$me, cx: &$crate::Ctx, file: $crate::fs::File) { $me.$inner.release(cx, file); }

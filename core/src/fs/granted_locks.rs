@@ -1,4 +1,5 @@
-//! The granted locks of one file, as tracked by one party.
+//! The granted locks of one file, as tracked by a component that does not grant them itself, such as a
+//! client of a lock server.
 
 use super::{Lock, LockFamily, LockKind, LockOwner, LockRange, OpenId};
 
@@ -9,7 +10,7 @@ pub struct Granted<T> {
     pub open: OpenId,
     /// The lock, with its owner.
     pub lock: Lock,
-    /// Annotation by the tracking party.
+    /// Annotation by the party that tracks the lock, such as the identity that requested it.
     pub note: T,
 }
 
@@ -77,9 +78,12 @@ impl<T: Clone + PartialEq> GrantedLocks<T> {
         })
     }
 
-    /// Removes the record locks of a process that has closed a descriptor of the file.
-    pub fn closed(&mut self, owner: LockOwner) {
+    /// Removes all record locks of a process that has closed any descriptor of the file (fcntl(2)). Returns
+    /// `true` if there were any.
+    pub fn closed(&mut self, owner: LockOwner) -> bool {
+        let before = self.0.len();
         self.0.retain(|existing| (existing.lock.family, existing.lock.owner) != (LockFamily::Posix, owner));
+        self.0.len() < before
     }
 
     /// Removes the locks of an opening that has ended.
@@ -92,7 +96,7 @@ impl<T: Clone + PartialEq> GrantedLocks<T> {
         self.0.iter().filter(|existing| existing.open == open).cloned().collect()
     }
 
-    /// Returns the record locks of other owners that conflict with this one.
+    /// Returns the record locks of other owners that conflict with `lock`; none for a flock lock.
     pub fn conflicts(&self, lock: &Lock) -> impl Iterator<Item = &Lock> {
         self.0.iter().map(|existing| &existing.lock).filter(|existing| {
             (existing.family, lock.family) == (LockFamily::Posix, LockFamily::Posix)

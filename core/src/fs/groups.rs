@@ -41,7 +41,7 @@ pub trait Xattrs {
     ) -> Answer<()>;
     /// Returns the names, each terminated by NUL, at most `limit_bytes` in total.
     fn list(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Answer<Vec<u8>>;
-    /// Removes an attribute.
+    /// Removes an attribute. Fails with [`Error::NoAttribute`](crate::Error::NoAttribute) if absent.
     fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()>;
 }
 
@@ -57,16 +57,16 @@ pub enum LockFamily {
 /// The mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockKind {
-    /// Shared lock.
+    /// Shared lock: excludes [`Write`](Self::Write) locks of other owners.
     Read,
-    /// Exclusive lock.
+    /// Exclusive lock: excludes all locks of other owners in the family.
     Write,
 }
 
 /// Bytes `start` to `last`, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LockRange {
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u64,
     /// Last byte; `u64::MAX` for the end of the file, wherever it will be.
     pub last: u64,
@@ -80,19 +80,19 @@ impl LockRange {
 /// An advisory lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// Lock family.
+    /// Family, which determines the kind of owner.
     pub family: LockFamily,
-    /// Shared or exclusive.
+    /// Mode of the lock.
     pub kind: LockKind,
     /// Locked bytes; [`LockRange::ALL`] for flock.
     pub range: LockRange,
-    /// The owner.
+    /// Owner of a POSIX lock. A flock lock is owned by its opening instead.
     pub owner: LockOwner,
     /// Process id of the owner, as its client names it; returned to clients that test for a conflicting lock.
     pub pid: u32,
 }
 
-/// Advisory locks.
+/// Advisory locks that other clients of the file system observe.
 pub trait Locks {
     /// Returns a lock of another owner that conflicts with `lock`, if any.
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>>;
@@ -100,7 +100,7 @@ pub trait Locks {
     /// [`Error::Interrupted`](crate::Error::Interrupted) once the request's interrupt is raised; otherwise
     /// fails with [`Error::WouldBlock`](crate::Error::WouldBlock).
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()>;
-    /// Releases the locks of `owner` of this family in `range`.
+    /// Releases the locks of `owner` of this family in `range`; a lock that extends beyond it is cut.
     fn unlock(
         &self,
         cx: &Ctx,
@@ -117,9 +117,9 @@ pub trait Locks {
 /// (`docs/formats`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PersistentHandle {
-    /// The file system's own type number.
+    /// The file system's own type number, without meaning to others.
     pub kind: i32,
-    /// The file system's own bytes.
+    /// The file system's own bytes, without meaning to others.
     pub bytes: SmallVec<[u8; 48]>,
 }
 
@@ -128,7 +128,7 @@ pub struct PersistentHandle {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Volume(pub [u8; 16]);
 
-/// Handles that outlive restarts.
+/// Persistent handles of nodes, which outlive sessions and restarts.
 pub trait PersistentHandles: Send + Sync {
     /// Returns the file system of the export's root. Constant during a session.
     fn volume(&self) -> Volume;
@@ -163,7 +163,7 @@ bitflags! {
     /// Modes of allocation (fallocate(2)). Empty: allocate, and extend the file.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct AllocateMode: u8 {
-        /// Do not change the size.
+        /// Do not change the file's size, even if the range extends beyond it.
         const KEEP_SIZE = 1;
         /// Free the range; it reads as zeroes.
         const PUNCH_HOLE = 2;
@@ -189,11 +189,13 @@ pub enum Whence {
 
 /// Operations on ranges of files.
 pub trait Ranges {
-    /// Allocates or frees space.
+    /// Allocates or frees space in a range of a file, as [`AllocateMode`] requires.
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()>;
-    /// Finds data or a hole. Fails with [`Error::NoDevice`](crate::Error::NoDevice) past the end.
+    /// Finds the next data or hole at or after `offset`. Fails with
+    /// [`Error::NoDevice`](crate::Error::NoDevice) past the end, and if no data follow.
     fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64>;
-    /// Copies within the file system. Returns the number of bytes copied.
+    /// Copies from one file to another within the file system. Returns the number of bytes copied, which may
+    /// be less than `len`.
     fn copy(&self, cx: &Ctx, from: File, from_offset: u64, to: File, to_offset: u64, len: u64)
     -> Answer<u64>;
 }
@@ -225,7 +227,7 @@ pub trait CompressedReads: Send + Sync {
 /// The result of a compressed read.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed {
-    /// Attributes of the file at that time.
+    /// Attributes of the file while it was read: it did not change meanwhile.
     pub attr: Attr,
     /// Bytes received over the connection.
     pub compressed_bytes: usize,
@@ -247,11 +249,12 @@ pub trait Leases: Send + Sync {
     fn lease(&self, cx: &Ctx, ask: LeaseRequest) -> Answer<LeaseAnswer>;
 }
 
-/// Access to the data that a caching layer has stored from the file system below it.
+/// Access to the file data that a caching layer has stored from its underlying file system, for caches on
+/// other hosts.
 pub trait Lending: Send + Sync {
-    /// Fills `into` with data of the given version of a file, identified by the file's handle in the lower
-    /// file system, if the user may read the file. Fails with [`Error::NotFound`](crate::Error::NotFound) if
-    /// the data are not cached.
+    /// Fills `into` with data of the given version of a file, identified by the file's handle in the
+    /// underlying file system, if the user may read the file. Fails with
+    /// [`Error::NotFound`](crate::Error::NotFound) if the data are not cached.
     fn lend(
         &self,
         cx: &Ctx,

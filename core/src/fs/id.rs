@@ -23,9 +23,9 @@ pub struct OpenId(pub u64);
 /// [`Error::BadOpen`](crate::Error::BadOpen), so layers may rely on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct File {
-    /// The node.
+    /// The node that was opened.
     pub node: NodeId,
-    /// The opening.
+    /// The opening, of that node.
     pub open: OpenId,
 }
 
@@ -34,7 +34,7 @@ pub struct File {
 pub struct Cookie(pub u64);
 
 impl Cookie {
-    /// Before the first entry.
+    /// Position before the first entry.
     pub const START: Self = Self(0);
 }
 

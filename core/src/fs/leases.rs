@@ -15,9 +15,9 @@ use crate::Answer;
 /// A lease operation. The epoch distinguishes a client's successive leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseRequest {
-    /// Request a lease.
+    /// Request a lease of the tree.
     Grant,
-    /// Renew this lease. Answered on recall, or after a twentieth of the term.
+    /// Renew the lease with this epoch. Answered on recall, or after a twentieth of the term.
     Keep(u64),
     /// Return the lease with this epoch.
     GiveBack(u64),
@@ -28,16 +28,16 @@ pub enum LeaseRequest {
 pub enum LeaseAnswer {
     /// The lease is held.
     Held {
-        /// Epoch of the lease.
+        /// Epoch of the lease, for later requests about it.
         epoch: u64,
-        /// Term, counted from the request.
+        /// Term of the lease, counted from the client's request.
         term: Duration,
     },
     /// Another client waits for the lease, which must be returned.
     Recalled,
-    /// The lease is not held.
+    /// The lease is not held: it was refused, returned, or has expired.
     NotHeld {
-        /// Delay before the next request.
+        /// Delay after which the client may request a lease again.
         after: Duration,
     },
 }
@@ -46,7 +46,7 @@ pub enum LeaseAnswer {
 pub const LEASE_TERM: Duration = Duration::from_secs(20);
 
 /// Divisor of the term that gives the time after which a renewal is answered if the lease is not recalled:
-/// before the client assumes that the server is unreachable.
+/// so soon that the client does not assume that the server is unreachable.
 const KEEP_PART: u32 = 20;
 
 /// Divisor of the term that gives the time without changes by others that is required for a grant.
@@ -64,8 +64,8 @@ const HOLDERS_MAX: usize = 256;
 /// Maximum number of lease holders of one party.
 const PARTY_HOLDERS_MAX: usize = 8;
 
-/// Fraction of the term for which others may wait in total for a party's recalled leases. After a longer
-/// wait, or after a recalled lease has expired, the party is barred.
+/// Divisor of the term that gives the time for which others may wait in total for a party's recalled leases.
+/// After a longer wait, or after a recalled lease has expired, the party is barred.
 const LATE_PART: u32 = 2;
 
 /// Number of terms after which waits for a party's leases are forgotten.
@@ -85,7 +85,7 @@ const BARS_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseClient(pub u64, pub u64);
 
-/// The leases of a tree.
+/// The leases of a tree, and the changes that wait for their return. Shared by all threads of the server.
 #[derive(Debug)]
 pub struct LeaseTable {
     term: Duration,
@@ -106,15 +106,15 @@ struct LeaseTableState {
     bars: HashMap<u64, Bar>,
     /// Parties that others have waited for since their last bar.
     waits: HashMap<u64, Waits>,
-    /// Number of each client's changes that are in progress or wait for leases of others.
+    /// Number of each client's changes that are in progress, or wait for others' leases to end.
     changing: HashMap<LeaseClient, usize>,
-    /// The client that last finished a change, and the time of that change; second, the time of the last
-    /// change of another client.
+    /// The client that last finished a change, and the time of that change.
     last: Option<(LeaseClient, Instant)>,
+    /// Time of the last change by any other client than that one.
     last_other: Option<Instant>,
     /// Changes that wait for leases.
     waiting: Vec<Waker>,
-    /// Wakers to be called after the current step.
+    /// Wakers to be called when the table is unlocked.
     woken: Vec<Waker>,
     has_ended: bool,
 }
@@ -133,7 +133,7 @@ struct Holder {
 #[derive(Clone, Copy, Debug)]
 struct Bar {
     until: Instant,
-    /// Number of previous bars.
+    /// Number of previous bars in a row, which doubles the length of the next one.
     doublings: u32,
 }
 
@@ -191,7 +191,8 @@ impl LeaseTable {
         Arc::new(Self { term, state: Mutex::new(state) })
     }
 
-    /// Begins a change of this client: waits until no other client holds a lease.
+    /// Begins a change of this client: recalls the leases of all other clients, and waits until they are
+    /// returned or expired, and the grace period is over.
     pub fn change(self: &Arc<Self>, client: LeaseClient) -> Answer<Changing> {
         let is_free = self.step(|state| {
             *state.changing.entry(client).or_default() += 1;
@@ -413,7 +414,8 @@ impl LeaseTableState {
         LeaseAnswer::Held { epoch, term }
     }
 
-    /// Polls the renewal number `asked` of the holder of `epoch`. `began` is the deadline on the first poll.
+    /// Polls renewal number `asked` of the lease with this epoch. `began`: on the first poll, the time at
+    /// which the renewal is answered at the latest.
     fn poll_keep(
         &mut self,
         (client, epoch, asked): (LeaseClient, u64, u64),

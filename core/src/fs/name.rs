@@ -75,7 +75,7 @@ impl fmt::Display for Name<'_> {
 pub struct NameBuf(SmallVec<[u8; 30]>);
 
 impl NameBuf {
-    /// Returns the name.
+    /// Borrows the name.
     #[inline]
     pub fn as_name(&self) -> Name<'_> {
         Name(&self.0)
@@ -120,7 +120,7 @@ impl<'a> XattrName<'a> {
 pub struct XattrNameBuf(Box<[u8]>);
 
 impl XattrNameBuf {
-    /// Returns the name.
+    /// Borrows the name.
     #[inline]
     pub fn as_name(&self) -> XattrName<'_> {
         XattrName(&self.0)

@@ -1,4 +1,4 @@
-//! Names of the waist's operations.
+//! Operations of the waist as values, for layers that count, delay or fail them.
 
 /// An operation of the waist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -129,7 +129,7 @@ impl Op {
         }
     }
 
-    /// Returns the operation of this name.
+    /// Returns the operation whose [`name`](Self::name) this is; `None` for unknown names.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|op| op.name() == name)
     }
@@ -157,7 +157,7 @@ impl Op {
         )
     }
 
-    /// Returns the position in [`Op::ALL`].
+    /// Returns the position in [`Op::ALL`], for tables with an entry for each operation.
     pub const fn index(self) -> usize {
         self as usize
     }

@@ -9,18 +9,18 @@ use super::{Attr, Change, Mode, NodeId, OpenId};
 /// A node that was looked up or created. The receiver owns one look-up of `node`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The node.
+    /// The node, valid until the receiver releases the look-up.
     pub node: NodeId,
-    /// The node's attributes.
+    /// The node's attributes at the time of the look-up.
     pub attr: Attr,
 }
 
 /// The result of creating a node without opening it.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
-    /// The new node.
+    /// The new node, which counts a look-up, and its attributes.
     pub entry: Entry,
-    /// Change of the parent directory.
+    /// Attributes of the parent directory before and after, if requested.
     pub dir: Change,
 }
 
@@ -30,9 +30,9 @@ pub struct Made {
 /// replaces the umask (acl(5)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewMode {
-    /// The requested mode.
+    /// Requested mode, before the umask is applied.
     pub mode: Mode,
-    /// The caller's umask.
+    /// The caller's umask; 0 if it has been applied already.
     pub umask: Mode,
 }
 
@@ -49,7 +49,7 @@ impl NewMode {
 }
 
 bitflags! {
-    /// Open modes.
+    /// Modes and options of an opening (open(2)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct OpenFlags: u16 {
         /// Open for reading.
@@ -70,7 +70,8 @@ bitflags! {
         const DIRECTORY = 1 << 7;
         /// Do not update the access time.
         const NO_ACCESS_TIME = 1 << 8;
-        /// Open for execution.
+        /// Open for execution: the kernel reads the file on behalf of a user who may lack the right to read
+        /// it.
         const EXECUTE = 1 << 9;
         /// Do not block (fifos, devices).
         const NONBLOCK = 1 << 10;
@@ -82,7 +83,7 @@ bitflags! {
 /// The result of an open.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
-    /// The opening.
+    /// The opening, to be released by the receiver.
     pub open: OpenId,
     /// Attributes as of the open, if requested with [`Want::OPEN_ATTRS`](crate::Want::OPEN_ATTRS), and always
     /// for a [volatile](Attr::volatile) file.
@@ -107,20 +108,20 @@ pub enum Exclusive {
 pub struct Create {
     /// Mode of the new file.
     pub mode: NewMode,
-    /// Open mode.
+    /// Modes of the opening.
     pub flags: OpenFlags,
-    /// Behaviour if the name exists.
+    /// Behaviour if the name exists already.
     pub exclusive: Exclusive,
 }
 
 /// The result of a create.
 #[derive(Clone, Copy, Debug)]
 pub struct Created {
-    /// The node.
+    /// The created or opened node, which counts a look-up, and its attributes.
     pub entry: Entry,
-    /// The opening of the created file.
+    /// The opening of the file, to be released by the receiver.
     pub open: OpenId,
-    /// Change of the parent directory.
+    /// Attributes of the parent directory before and after, if requested.
     pub dir: Change,
 }
 
@@ -140,7 +141,7 @@ pub struct ReadDone {
 pub struct Write {
     /// Byte offset in the file.
     pub offset: u64,
-    /// Required stability.
+    /// Stability that the data must have when the write is answered.
     pub stability: Stability,
     /// Drop set-user-id, set-group-id and file capabilities.
     pub kill_privileges: bool,
@@ -177,7 +178,7 @@ pub struct Written {
     pub count: usize,
     /// Achieved stability: at least the requested one.
     pub stability: Stability,
-    /// Change of the file.
+    /// Attributes of the file before and after the write, if requested.
     pub file: Change,
 }
 
@@ -199,7 +200,7 @@ bitflags! {
     pub struct RenameFlags: u8 {
         /// Fail if the new name exists.
         const NO_REPLACE = 1;
-        /// Swap the two nodes.
+        /// Exchange the two entries, which both exist.
         const EXCHANGE = 2;
         /// Leave a whiteout at the old name.
         const WHITEOUT = 4;
@@ -209,9 +210,9 @@ bitflags! {
 /// The result of a rename.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Renamed {
-    /// Change of the old name's directory.
+    /// Attributes of the old name's directory before and after, if requested.
     pub from_dir: Change,
-    /// Change of the new name's directory.
+    /// Attributes of the new name's directory before and after, if requested.
     pub to_dir: Change,
 }
 

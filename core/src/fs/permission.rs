@@ -6,13 +6,13 @@ use crate::{Error, Identity, Result};
 /// Owner and mode of a node: the inputs of a permission check in the absence of an access control list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ownership {
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id of the owning group.
     pub gid: u32,
-    /// Permission bits.
+    /// Permission bits of the node.
     pub mode: Mode,
-    /// `true` for a directory.
+    /// `true` for a directory, which the superuser can search without an execute bit.
     pub is_directory: bool,
 }
 
@@ -51,7 +51,7 @@ impl Ownership {
         if allowed { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    /// Checks access by the mode alone.
+    /// Checks access by the mode alone, for a node without an access control list.
     pub fn check_mode(&self, identity: &Identity, mask: AccessMask) -> Result<()> {
         self.check(identity, mask, None::<fn(u8) -> bool>)
     }

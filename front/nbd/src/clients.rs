@@ -66,7 +66,7 @@ impl Clients {
     }
 }
 
-/// Permit for one connection.
+/// Permit for one connection of a client, returned on drop.
 pub(crate) struct Admitted {
     clients: Arc<Clients>,
     client: Client,

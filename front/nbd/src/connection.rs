@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Reason for the end of a connection.
 #[derive(Debug, ThisError)]
 pub(crate) enum ConnectionEnd {
-    /// The client closed the connection without a command, or the connection broke.
+    /// The client closed the connection without NBD_CMD_DISC, or the connection broke.
     #[error("the client disconnected")]
     Gone,
     /// The client sent NBD_CMD_DISC or NBD_OPT_ABORT.
@@ -52,7 +52,8 @@ pub(crate) struct Connection {
     /// Receive buffer; `None` while data is being received into it.
     received: Option<ReceiveBuffer>,
     stuck_after: Duration,
-    /// End of the handshake's time limit.
+    /// Time at which the connection fails as too slow, during the handshake and while the last replies are
+    /// sent.
     pub(crate) deadline: Option<Instant>,
     is_stopping: Arc<AtomicBool>,
 }
@@ -79,7 +80,7 @@ impl Connection {
         })
     }
 
-    /// Returns the number of buffered bytes.
+    /// Returns the number of bytes received but not taken yet.
     pub(crate) fn buffered(&self) -> usize {
         self.received.as_ref().map_or(0, ReceiveBuffer::len)
     }
@@ -92,7 +93,7 @@ impl Connection {
         filled.map(|()| received.take(len))
     }
 
-    /// Fills the sink with the next bytes.
+    /// Waits for the next bytes, and fills the sink with them.
     pub(crate) fn take_into(&mut self, into: Sink) -> Result<(), ConnectionEnd> {
         let mut received = self.received.take().ok_or(ConnectionEnd::Gone)?;
         let taken = received.take_into(into, |into| self.receive(into, true));
@@ -100,7 +101,7 @@ impl Connection {
         taken
     }
 
-    /// Discards `len` bytes.
+    /// Receives and discards the next `len` bytes.
     pub(crate) fn skip(&mut self, mut len: u64) -> Result<(), ConnectionEnd> {
         while len > 0 {
             let part = len.min(4096);
@@ -110,7 +111,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for memory for data.
+    /// Waits for memory for a request's data, within the client's share; replies are sent meanwhile.
     pub(crate) fn memory(&mut self, len_bytes: usize) -> Result<Memory, ConnectionEnd> {
         loop {
             if let Some(memory) = Memory::take(&self.buffers, len_bytes) {
@@ -133,8 +134,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes the connection. After a disconnect, a stop or a refusal the remaining replies are sent first,
-    /// within [`GRACE`].
+    /// Closes the connection. After the client's disconnect command, a stop or a refusal the remaining
+    /// replies are sent first, within [`GRACE`].
     pub(crate) fn finish(&mut self, why: &ConnectionEnd) {
         let is_polite = matches!(why, ConnectionEnd::Leave | ConnectionEnd::Stop | ConnectionEnd::Refused(_));
         let until = Instant::now() + GRACE;

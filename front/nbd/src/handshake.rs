@@ -18,7 +18,7 @@ use crate::exports::{Exports, block_sizes, flags};
 /// Id of `base:allocation` in replies.
 pub(crate) const CONTEXT: u32 = 1;
 
-/// Negotiated options.
+/// Options negotiated so far that affect the transmission.
 #[derive(Default)]
 pub(crate) struct NegotiatedOptions {
     pub(crate) style: ReplyStyle,
@@ -64,7 +64,7 @@ impl<'a> Handshake<'a> {
         client_flags.copy_from_slice(connection.take(4)?);
         let client_flags = ClientFlags::from_bits_retain(u32::from_be_bytes(client_flags));
         if !client_flags.difference(ClientFlags::FIXED_NEWSTYLE | ClientFlags::NO_ZEROES).is_empty() {
-            return Err(ConnectionEnd::Refused("it set an unknown handshake flag"));
+            return Err(ConnectionEnd::Refused("the client set an unknown handshake flag"));
         }
         self.no_zeroes = client_flags.contains(ClientFlags::NO_ZEROES);
         loop {
@@ -94,7 +94,7 @@ impl<'a> Handshake<'a> {
         match option {
             ClientOption::Abort => return Err(ConnectionEnd::Leave),
             ClientOption::ExportName(_) if self.tls.is_some() && !is_secure => {
-                return Err(ConnectionEnd::Refused("it does not start TLS"));
+                return Err(ConnectionEnd::Refused("the client does not start TLS"));
             }
             _ if self.tls.is_some() && !is_secure => {
                 return Ok(self.refuse(code, Refusal::TLS_REQUIRED, "this server requires TLS"));
@@ -134,7 +134,8 @@ impl<'a> Handshake<'a> {
     }
 
     fn export_name(&mut self, name: &str) -> Result<SelectedExport, ConnectionEnd> {
-        let selected = self.select(name).ok_or(ConnectionEnd::Refused("it requested an unknown export"))?;
+        let selected =
+            self.select(name).ok_or(ConnectionEnd::Refused("the client requested an unknown export"))?;
         let can_df = selected.style != ReplyStyle::Simple;
         self.answer.extend(selected.disk.geometry().size_bytes.to_be_bytes());
         self.answer.extend(flags(&*selected.disk, can_df).bits().to_be_bytes());
@@ -159,7 +160,11 @@ impl<'a> Handshake<'a> {
         let flags = flags(&*selected.disk, selected.style != ReplyStyle::Simple);
         // A client that does not request block sizes uses sectors.
         if go && !respects_block_sizes && sizes.minimum > SECTOR_BYTES {
-            return self.refuse(code, Refusal::BLOCK_SIZE_REQUIRED, "its block size exceeds 512 bytes");
+            return self.refuse(
+                code,
+                Refusal::BLOCK_SIZE_REQUIRED,
+                "the block size of the export exceeds 512 bytes",
+            );
         }
         self.reply(code, OptionReply::Info(Info::Export { size_bytes, flags }));
         self.reply(code, OptionReply::Info(Info::Name(&selected.name)));
@@ -181,7 +186,7 @@ impl<'a> Handshake<'a> {
         if set {
             self.negotiated.context_of = is_meant.then(|| name.to_owned());
         } else {
-            // No query selects all contexts, a namespace all contexts in it.
+            // An empty list of queries selects all contexts, a namespace all contexts in it.
             is_meant |= queries.is_empty() || queries.contains(&"base:");
         }
         if is_meant {
@@ -244,7 +249,7 @@ impl<'a> Handshake<'a> {
     }
 }
 
-/// Sends all bytes.
+/// Sends all bytes, waiting for the socket within the connection's time limits.
 fn send(connection: &mut Connection, bytes: &[u8]) -> Result<(), ConnectionEnd> {
     let source = Source::from(bytes.to_vec());
     let mut sent = 0;

@@ -4,14 +4,14 @@ use smallvec::SmallVec;
 use tombolo_host_runtime::buffer_pool::{BUFFER_MAX_BYTES, Buffers, Lease};
 use tombolo_mem::{Sink, Source};
 
-/// A sequence of buffers.
+/// Buffers that together hold the data of one request.
 pub(crate) struct Memory {
     leases: SmallVec<[Lease; 1]>,
     len_bytes: usize,
 }
 
 impl Memory {
-    /// Returns `None` while the client, or all clients together, use too much memory.
+    /// Takes buffers for `len_bytes`; `None` while the client, or all clients together, use too much memory.
     pub(crate) fn take(buffers: &Buffers, len_bytes: usize) -> Option<Self> {
         let mut leases = SmallVec::new();
         let mut missing = len_bytes;

@@ -19,7 +19,7 @@ const GATHERED_BYTES_MAX: usize = 256 << 10;
 /// State shared by the threads of one connection.
 pub(crate) struct Replies {
     pub(crate) stream: Stream,
-    /// Wakes the connection's thread.
+    /// Event that wakes the connection's thread.
     pub(crate) wake: EventFd,
     queue: SendQueue<Option<Memory>>,
     /// Number of bytes queued since the last flush.
@@ -97,7 +97,7 @@ impl Replies {
         }
     }
 
-    /// Sends as much as the client receives.
+    /// Sends queued replies, as many as the socket accepts; the others follow when it is writable again.
     pub(crate) fn flush(&self) {
         self.gathered_bytes.store(0, Ordering::Relaxed);
         if self.queue.flush(self).is_err() {

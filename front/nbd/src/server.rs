@@ -133,7 +133,7 @@ pub struct Server {
 
 /// State shared by all connections.
 struct ServerShared {
-    /// Emptied when the server has stopped.
+    /// The served disks; released when the server has stopped.
     exports: Mutex<Arc<Exports>>,
     options: Options,
     clients: Arc<Clients>,
@@ -281,7 +281,7 @@ impl ServerShared {
     }
 }
 
-/// An open connection.
+/// Registration of an open connection, which is closed when this is dropped.
 struct Open {
     shared: Arc<ServerShared>,
     id: u64,

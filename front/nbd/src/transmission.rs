@@ -19,7 +19,7 @@ const UNDER_WAY_MAX: usize = 256;
 /// Maximum number of extents in a reply.
 const EXTENTS_MAX: usize = 4096;
 
-/// Transmission for one export.
+/// Transmission phase of a connection, for the export that the client has selected.
 pub(crate) struct Transmission {
     selected: SelectedExport,
     cx: Ctx,
@@ -115,7 +115,7 @@ impl Transmission {
         }
     }
 
-    /// Returns the range of a valid request.
+    /// Checks a request. Returns its range, or the status to reply if it is invalid.
     fn check(&self, request: &Request) -> Result<Range, Status> {
         let changes = matches!(request.command, Command::WRITE | Command::TRIM | Command::WRITE_ZEROES);
         if changes && self.is_read_only {

@@ -25,7 +25,7 @@ const TCP_TRANSFER_MAX: u32 = 1 << 20;
 const UDP_TRANSFER_MAX: u32 = 1 << 15;
 /// Length of the arguments' prefix that the request's checksum covers; file data follows.
 const CHECKSUM_BYTES: usize = 256;
-/// Position of the checksum in a request key.
+/// Position of the checksum in a request key, in bits.
 const CHECKSUM_SHIFT: u32 = 64;
 /// Length of an IPv6 site's prefix; the site chooses the remaining bytes.
 const SITE_BYTES: usize = 8;
@@ -40,7 +40,7 @@ pub(crate) struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// Creates the caller of `procedure`, whose arguments begin with `args`.
+    /// Creates the caller of `procedure`, whose arguments begin with `args`, in a record of `record_bytes`.
     pub fn new(
         service: &'a NfsService,
         peer: &'a Peer,
@@ -67,7 +67,7 @@ impl<'a> Caller<'a> {
         Self { service, peer, credential: header.credential, key: None, request: service.next_request() }
     }
 
-    /// Returns the export of a handle.
+    /// Returns the export of a handle; fails if it is not served, or not to this client.
     pub fn export(&self, handle: FileHandle<'_>) -> Result<&Arc<Served>> {
         let id = Signer::export_of(handle.as_bytes())?;
         // The handle may be a valid one of an export that is no longer served.
@@ -89,8 +89,8 @@ impl<'a> Caller<'a> {
         self.peer
     }
 
-    /// Recalls other clients' leases before a change and waits for them. The result must be held until the
-    /// change is made.
+    /// Recalls other clients' leases before a change and waits for them; `None` if the procedure changes
+    /// nothing or the export grants no leases. The result must be held until the change is made.
     pub async fn begin_change(&self, handle: FileHandle<'_>) -> Option<Changing> {
         self.key?;
         let leases = self.export(handle).ok()?.leases.as_ref()?;
@@ -124,7 +124,7 @@ impl<'a> Caller<'a> {
         self.service.begin_subtree()
     }
 
-    /// Returns the digests of all exports.
+    /// Returns the cache of digests, shared by all exports.
     pub fn digests(&self) -> &Digests {
         &self.service.digests
     }
@@ -186,8 +186,8 @@ pub(crate) fn key_under(key: RequestKey, verifier: [u8; 8]) -> RequestKey {
 
 /// Returns a client's number, stable across restarts of the server. Over a network it is derived from the
 /// address without the port, which changes on reconnect. Over links it is derived from the client's
-/// incarnation, which is the same on all its links; since a client chooses that, also from properties that it
-/// cannot choose: its user, or, if the kernel reports none, the memory assigned to it.
+/// incarnation, which is the same on all its links; since a client chooses its incarnation, also from
+/// properties that it cannot choose: its user, or, if the kernel reports none, the memory assigned to it.
 fn digest_of(origin: &Origin) -> u64 {
     let mut hasher = SipHasher13::new();
     match origin {
@@ -207,9 +207,9 @@ fn digest_of(origin: &Origin) -> u64 {
     hasher.finish()
 }
 
-/// Returns a client's identity for leases. The party is a property that the client cannot choose: its
-/// certificate, or without one its address (of an IPv6 address the site's network, 64 bits, RFC 4291 §2.5.4);
-/// over a link its user or the memory assigned to it. The second part is chosen by the client.
+/// Returns a client's identity for leases. Its first part, the party, is a property that the client cannot
+/// choose: its certificate, or without one its address (of an IPv6 address the site's network, 64 bits, RFC
+/// 4291 §2.5.4); over a link its user or the memory assigned to it. The second part is chosen by the client.
 fn lease_client(peer: &Peer, stamp: u32) -> LeaseClient {
     let (mut party, mut own) = (SipHasher13::new(), SipHasher13::new());
     own.write_u32(stamp);
@@ -251,7 +251,7 @@ pub(crate) struct CallTarget {
 }
 
 impl CallTarget {
-    /// Returns the node's attributes.
+    /// Returns the node's attributes; STALE if it has no name any more.
     pub async fn attr(&self) -> Result<Attr> {
         Ok(self.export.attr(&self.node).await?)
     }

@@ -15,8 +15,8 @@ use crate::caller::CallTarget;
 /// Maximum number of cached digests: 4 GiB of files, in some 10 MiB.
 const CACHED_MAX: usize = 1 << 16;
 
-/// Minimum age of a version whose digests are cached: a file that changed later than this may change again
-/// with the same time stamps.
+/// Minimum age of a version whose digests are cached: a file that changed more recently may change again with
+/// the same time stamps.
 const AGE_MIN: Duration = Duration::from_secs(2);
 
 /// Cache and computation of digests.
@@ -25,7 +25,7 @@ pub(crate) struct Digests {
     lane: Lane,
 }
 
-/// A chunk of a file.
+/// Key of the cache: a chunk of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     session: SessionId,

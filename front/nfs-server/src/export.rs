@@ -1,4 +1,4 @@
-//! State kept between calls: each export, as a session of the waist, and the service of all exports.
+//! State that outlives calls: each export, as a session of the waist, and the service of all exports.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ const OPENINGS_MAX: usize = 512;
 /// Time after which an idle opening is closed.
 const OPENING_IDLE: Duration = Duration::from_secs(5);
 
-/// An attached export.
+/// An attached export, with all that is cached about it.
 pub(crate) struct Served {
     pub name: String,
     pub id: ExportId,
@@ -96,7 +96,8 @@ impl Served {
         Ctx::root(self.session)
     }
 
-    /// Resolves the handle of a call to a node.
+    /// Resolves the handle of a call to a node: a cached one, or else one that the back end finds, once the
+    /// handle is verified.
     pub async fn resolve(&self, handle: &[u8]) -> failure::Result<Arc<Node>> {
         if let Some(node) = self.nodes.by_handle(handle) {
             return Ok(node);
@@ -215,7 +216,7 @@ impl Served {
     }
 }
 
-/// Service of NFS version 3 and MOUNT version 3.
+/// Service of NFS version 3, MOUNT version 3 and the side program, for all exports.
 pub struct NfsService {
     exports: Vec<Arc<Served>>,
     pub(crate) identities: Identities,
@@ -236,7 +237,7 @@ const SUBTREES_MAX: usize = 64;
 const SIDE: ThreadPoolLimits = ThreadPoolLimits { threads: 2, queue_len: 256 };
 
 impl NfsService {
-    /// Attaches to all exports.
+    /// Creates the service, and attaches to all exports.
     pub fn new(options: Options) -> std::result::Result<Arc<Self>, ServeError> {
         ExportId::check(options.exports.iter().map(|export| export.name.as_str()))?;
         let attached = options
@@ -277,7 +278,7 @@ impl NfsService {
         self.exports.iter().find(|export| export.id == id)
     }
 
-    /// Returns all exports.
+    /// Returns all exports, in the order of the options.
     pub(crate) fn exports(&self) -> &[Arc<Served>] {
         &self.exports
     }

@@ -16,7 +16,7 @@ use tombolo_core::fs::{PersistentHandle, Volume};
 use tombolo_host_runtime::signing_keys::{Key, KeyId, Keys};
 use tombolo_wire_nfs3::HANDLE_BYTES_MAX;
 
-/// The only version so far.
+/// Version of the handles' format, the only one so far.
 const VERSION: u8 = 1;
 
 const VERSION_AT: usize = 0;
@@ -85,7 +85,7 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Returns `None` if the length is not that of a handle.
+    /// Parses a handle, without verifying it; `None` if its length is not that of a handle.
     pub fn read(handle: &'a [u8]) -> Option<Self> {
         let (&[version, key], rest) = handle.split_first_chunk()?;
         let (&export, rest) = rest.split_first_chunk()?;

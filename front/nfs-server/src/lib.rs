@@ -8,7 +8,7 @@
 //! nfs-server](../../../docs/decisions/nfs-server.md)).
 //!
 //! Reading order: `service` (header, program and procedure of a call), `caller` (identity and node),
-//! `procedures`, then the state kept between calls: `export`, `nodes`, `openings`, `permission`.
+//! `procedures`, then the state that outlives calls: `export`, `nodes`, `openings`, `permission`.
 //!
 //! Non-goals: locks (NLM), NFS version 4, Kerberos, the portmapper.
 #![forbid(unsafe_code)]

@@ -28,7 +28,7 @@ impl MountTable {
         mounts.push_back(Mounted { client: client.to_owned(), path: path.to_owned() });
     }
 
-    /// Removes a mount.
+    /// Removes a client's mount of `path`, as it has reported by UMNT.
     pub fn remove(&self, client: &str, path: &[u8]) {
         self.lock().retain(|mount| mount.client != client || mount.path != path);
     }

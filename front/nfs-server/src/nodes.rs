@@ -1,6 +1,6 @@
 //! Cache of recently used nodes, by handle and by number.
 //!
-//! A handle in a call must be resolved to a node: here by a table look-up, otherwise by verifying the
+//! A handle in a call must be resolved to a node: if cached, by a table look-up, otherwise by verifying the
 //! handle's MAC and calling the file system. Each cached node holds one look-up; the cache is bounded, and an
 //! evicted node is forgotten once no call uses it.
 
@@ -16,7 +16,7 @@ use tombolo_wire_nfs3::FileHandle;
 
 /// A node with the look-up that keeps it valid and the handle that clients use.
 pub(crate) struct Node {
-    /// Number in the waist.
+    /// Number of the node in the export's session.
     pub id: NodeId,
     /// Signed handle.
     pub handle: Box<[u8]>,
@@ -38,7 +38,7 @@ impl NodeGuard {
         Self { file_system: file_system.clone(), session, id }
     }
 
-    /// Returns the node.
+    /// Returns the node's number.
     pub fn id(&self) -> NodeId {
         self.id
     }

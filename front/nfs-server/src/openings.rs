@@ -30,7 +30,7 @@ impl WriteVerifier {
         Self(AtomicU64::new(RandomState::new().hash_one(since_1970)))
     }
 
-    /// Returns the current verifier.
+    /// Returns the current verifier as replies to WRITE and COMMIT contain it.
     pub fn bytes(&self) -> [u8; 8] {
         self.0.load(Ordering::Acquire).to_be_bytes()
     }
@@ -77,7 +77,7 @@ struct Backing {
 }
 
 impl Opening {
-    /// Returns the file for the waist.
+    /// Returns node and opening as the waist's operations take them.
     pub fn file(&self) -> File {
         self.file
     }
@@ -87,12 +87,12 @@ impl Opening {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// Records the file's owner.
+    /// Records the file's owner, whose next writes need no separate check.
     pub fn set_owner(&self, uid: u32) {
         self.owner.store(uid, Ordering::Relaxed);
     }
 
-    /// Records an unstable write.
+    /// Records an unstable write, so that the file is synced before the opening is released.
     pub fn set_unsynced(&self) {
         self.unsynced.store(true, Ordering::Release);
     }
@@ -185,7 +185,7 @@ impl Openings {
         Self { backing, cache: Cache::new(limit), started: Instant::now(), evictions: Mutex::default() }
     }
 
-    /// Returns an opening for reading.
+    /// Returns an opening for reading: a cached one, possibly for writing too, or a new one.
     pub async fn for_reading(&self, node: NodeId) -> Result<Arc<Opening>> {
         match self.of_file(node) {
             Some(opening) => Ok(opening),
@@ -193,7 +193,7 @@ impl Openings {
         }
     }
 
-    /// Returns an opening for writing.
+    /// Returns an opening for writing, cached or new.
     pub async fn for_writing(&self, node: NodeId) -> Result<Arc<Opening>> {
         match self.cached_for_writing(node) {
             Some(opening) => Ok(opening),
@@ -201,7 +201,7 @@ impl Openings {
         }
     }
 
-    /// Returns a cached opening for writing.
+    /// Returns the cached opening for writing, if there is one.
     pub fn cached_for_writing(&self, node: NodeId) -> Option<Arc<Opening>> {
         self.cached(node, Use::Write)
     }
@@ -211,7 +211,7 @@ impl Openings {
         self.cached(node, Use::Write).or_else(|| self.cached(node, Use::Read))
     }
 
-    /// Returns an opening of a directory.
+    /// Returns an opening of a directory, cached or new.
     pub async fn for_listing(&self, node: NodeId) -> Result<Arc<Opening>> {
         match self.cached(node, Use::Directory) {
             Some(opening) => Ok(opening),

@@ -13,7 +13,7 @@ use crate::handle::{ExportCollision, Signer};
 pub struct ExportOptions {
     /// Path that clients mount, `/NAME`.
     pub name: String,
-    /// The tree.
+    /// Tree that is served under the name.
     pub export: Arc<dyn Export>,
     /// Session of the waist that the export's clients share.
     pub session: SessionId,

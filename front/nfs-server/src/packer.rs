@@ -8,7 +8,7 @@ use tombolo_mem::{Sink, Source};
 /// the slow connections that need it.
 const LEVEL: i32 = 1;
 
-/// Compressor and decompressor.
+/// Compressor and decompressor of zstd frames.
 pub(crate) struct Packer {
     lane: Lane,
 }

@@ -1,7 +1,8 @@
 //! Group commit: concurrent callers share one sync.
 //!
 //! A sync covers the changes made before it began. Callers that arrive while one is running need another one,
-//! but can all share the next. Sharing only saves syncs.
+//! but can all share the next. Sharing is only an optimisation: a caller whose shared sync was not attempted
+//! syncs by itself.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -31,7 +32,7 @@ enum Outcome {
     NotTried,
 }
 
-/// An object that can be synced.
+/// An object of which concurrent callers share a sync.
 pub(crate) trait Syncs: Send + Sync + 'static {
     fn shared(&self) -> &SharedSync;
 

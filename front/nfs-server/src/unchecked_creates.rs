@@ -1,7 +1,7 @@
 //! Files found by unchecked CREATEs, for duplicates of these requests: the name may belong to another file by
 //! then.
 //!
-//! The layer below records files that a CREATE makes (`layer/replies`); files that a CREATE only finds are
+//! The reply layer (`layer/replies`) records files that a CREATE makes; files that a CREATE only finds are
 //! recorded in this table, in memory, for as long as that layer records replies. A duplicate after a restart
 //! looks the name up again.
 
@@ -59,7 +59,7 @@ impl UncheckedCreates {
     }
 }
 
-/// Returns `None` for a request that is never repeated.
+/// Returns the key of a request; `None` if the request is never repeated.
 fn key(cx: &Ctx) -> Option<Key> {
     cx.key.map(|key| (key, cx.identity.uid, cx.identity.gid))
 }

@@ -31,7 +31,7 @@ bitflags! {
 }
 
 impl Features {
-    /// Returns the features of a disk.
+    /// Returns the features to offer for a disk with this profile.
     pub(crate) fn of(profile: Profile) -> Self {
         let mut features =
             Self::SIZE_MAX | Self::SEG_MAX | Self::BLOCK_SIZE | Self::TOPOLOGY | Self::MULTI_QUEUE;

@@ -1,4 +1,4 @@
-//! virtio-blk device.
+//! The virtio-blk device: dispatch of a guest's requests to the disk.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! virtio-blk device for a guest, over a disk of the block waist (virtio 1.2, section 5.2).
+//! virtio-blk device for a guest, over any block device of `tombolo_core::block` (virtio 1.2, section 5.2).
 //!
 //! [`VirtioBlk`] is the device; `tombolo-host-vhost` walks the queues and delivers one checked descriptor
 //! chain at a time. Data is transferred directly from and to the guest's pages; a request's header is copied

@@ -60,7 +60,8 @@ impl ReplyBuffer {
         }
     }
 
-    /// Returns memory for a file system's read.
+    /// Returns the memory into which the file system reads: the bulk memory itself, or a buffer of `parts`
+    /// whose contents are then sent in the frame.
     pub(crate) fn sink(&self, parts: &mut Parts) -> Sink {
         match self {
             Self::Frame(len_bytes) => parts.inline_sink(*len_bytes),

@@ -35,7 +35,7 @@ impl Callers {
         true
     }
 
-    /// Returns the identity with this number.
+    /// Returns the identity with this number; `None` if the peer has assigned none, or one that was refused.
     pub(crate) fn identity(&self, caller: CallerId) -> Option<Identity> {
         self.identities().get(usize::from(caller.0)).cloned().flatten()
     }

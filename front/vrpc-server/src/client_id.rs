@@ -9,9 +9,9 @@ use tombolo_host_links::server::Peer;
 /// Mark of a peer whose user the kernel does not report.
 const NO_USER: u64 = 1 << 63;
 
-/// Returns a peer's client id. The peer chooses the incarnation, and a peer that names another's would get
-/// its replies. The id therefore also has what the peer cannot choose and retains from link to link: the user
-/// of its process, or the memory assigned to it.
+/// Returns a peer's client id. The peer chooses the incarnation, and a peer that named another peer's would
+/// get that peer's replies. The id therefore also has what the peer cannot choose and retains from link to
+/// link: the user of its process, or the memory assigned to it.
 pub(crate) fn client_id(peer: &Peer) -> ClientId {
     let user = peer.credentials.as_ref().map(|credentials| u64::from(credentials.process.uid));
     let place = || {

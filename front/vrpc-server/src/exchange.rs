@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{FileSystem, Xattrs};
+use tombolo_core::fs::{File, FileSystem, Xattrs};
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Resource, Result};
 use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::Responder;
 use tombolo_host_runtime::task;
+use tombolo_shm::link::Features;
 use tombolo_wire_vrpc::{
     BODY_BYTES, CallerId, FRAME_BYTES, FrameBuf, FrameSink, Kind, Reply, encode_failure,
 };
@@ -18,10 +19,12 @@ use crate::session::SessionShared;
 pub(crate) struct Exchange<'a> {
     pub(crate) shared: &'a Arc<SessionShared>,
     pub(crate) cx: &'a Ctx,
-    /// Caller number of the peer.
+    /// Number by which the peer names the request's caller.
     pub(crate) caller: CallerId,
     /// `true` if the peer requests handles with nodes.
     pub(crate) wants_handles: bool,
+    /// `true` if no later request of the link may begin before this one is performed.
+    pub(crate) is_in_order: bool,
     pub(crate) kind: Kind,
     pub(crate) parts: Box<Parts>,
     pub(crate) responder: Responder,
@@ -62,7 +65,7 @@ impl<'a> Exchange<'a> {
         answer: Answer<T>,
         send: impl FnOnce(&mut Completion<'_>, T) + Send + 'static,
     ) {
-        let Exchange { shared, cx, kind, mut parts, responder, .. } = self;
+        let Exchange { shared, cx, kind, is_in_order, mut parts, responder, .. } = self;
         match answer {
             Answer::Done(result) => {
                 end(shared, kind, &mut parts, responder, result, send);
@@ -70,8 +73,10 @@ impl<'a> Exchange<'a> {
             }
             Answer::Later(later) => {
                 let permit = admit(shared, &responder, &cx.interrupt);
-                let shared = shared.clone();
+                let turn = is_in_order.then(|| shared.turn.take());
+                let session = shared.clone();
                 task::spawn(async move {
+                    let shared = session;
                     let result = match later.await {
                         // The interrupt was raised by this server, because too many requests were pending,
                         // rather than by the peer.
@@ -82,7 +87,11 @@ impl<'a> Exchange<'a> {
                     drop(permit);
                     end(&shared, kind, &mut parts, responder, result, send);
                     shared.parts_pool.give_back_later(parts);
+                    drop(turn);
                 });
+                if is_in_order {
+                    shared.turn.wait();
+                }
             }
         }
     }
@@ -130,7 +139,7 @@ fn end<T>(
 }
 
 impl Completion<'_> {
-    /// Sends the reply.
+    /// Sends the reply, or [`Error::Overflow`] if it cannot be encoded.
     pub(crate) fn send(&mut self, reply: &Reply<'_>) {
         let Some(responder) = self.responder.take() else { return };
         let mut body = [0; BODY_BYTES];
@@ -155,6 +164,12 @@ impl Completion<'_> {
             Ok(kind) => responder.send(kind, body, data),
             Err(_) => refuse(responder, self.kind, &Error::Overflow),
         }
+    }
+
+    /// Returns `true` if the reply may state that the opening is prompt.
+    pub(crate) fn is_prompt(&self, file: File) -> bool {
+        let features = self.responder.as_ref().map_or(Features::NONE, Responder::features);
+        features.contains(Features::QUIET) && self.shared.file_system.is_prompt(file)
     }
 
     /// Replies with an error, and logs I/O errors.

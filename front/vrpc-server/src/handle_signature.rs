@@ -68,7 +68,7 @@ impl HandleSigner {
         (black_box(differing) == 0).then(|| PersistentHandle { kind, bytes: bytes.into() })
     }
 
-    /// Computes SipHash-2-4 (128 bits).
+    /// Computes SipHash-2-4 (128 bits) of a handle, its volume, the key's id and the export's name.
     fn proof(&self, (id, key): (KeyId, &Key), kind: i32, bytes: &[u8], volume: Volume) -> [u8; PROOF_BYTES] {
         let mut hasher = SipHasher24::new_with_key(key.as_bytes());
         hasher.write(SIGNATURE_DOMAIN);

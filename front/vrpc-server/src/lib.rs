@@ -18,7 +18,7 @@
 //!
 //! Main types: [`VrpcServer`], [`Options`].
 //!
-//! Reading order: `server`, `reconnect_fence`, `session`, `exchange`, `operations`.
+//! Reading order: `server`, `reconnect_fence`, `session`, `turn`, `exchange`, `operations`.
 #![forbid(unsafe_code)]
 
 mod buffers;
@@ -33,6 +33,7 @@ mod pending;
 mod reconnect_fence;
 mod server;
 mod session;
+mod turn;
 
 pub use options::Options;
 pub use server::VrpcServer;

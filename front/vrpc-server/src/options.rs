@@ -11,7 +11,7 @@ pub struct Options {
     pub checks: PermissionCheck,
     /// Callers that become the anonymous user, whatever the peer claims.
     pub squash: Squash,
-    /// Limits on pending requests.
+    /// Limits of one session, of which this front end enforces only that on pending requests.
     pub limits: Limits,
     /// Maximum number of bytes of one READ or WRITE.
     pub transfer_bytes_max: u32,

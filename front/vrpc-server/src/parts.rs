@@ -17,7 +17,7 @@ const SPARE_MAX: usize = 16;
 pub(crate) struct Parts {
     /// Buffer for the variable part of the reply.
     pub(crate) frame: Box<[u8; FRAME_BYTES]>,
-    /// Interrupt of the previous request.
+    /// Interrupt of the previous request, reused for the next.
     interrupt: Interrupt,
     page: Option<DirPage>,
     /// Buffer for inline data of a READ's reply and of a WRITE.

@@ -26,7 +26,7 @@ struct SessionKey {
     export: Box<str>,
 }
 
-/// State of a session.
+/// State of a session, as seen by the next session of its client.
 #[derive(Debug, Default)]
 enum SessionStage {
     /// The session has no link yet.
@@ -91,12 +91,12 @@ fn supersede(stage: &Mutex<SessionStage>) {
 }
 
 impl SessionGuard {
-    /// Returns the client.
+    /// Returns the client's id, a part of its request keys.
     pub(crate) fn client_id(&self) -> ClientId {
         self.key.client
     }
 
-    /// Registers the session's link.
+    /// Registers the session's link. Cuts it at once if the client's next session is already waiting.
     pub(crate) fn begun(&self, cutter: LinkCutter) {
         let mut stage = lock(&self.stage);
         if let SessionStage::Superseded = *stage {

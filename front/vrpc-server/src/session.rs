@@ -7,6 +7,7 @@ use tombolo_core::fs::FileSystem;
 use tombolo_core::{Budget, Ctx, Identity, KeyProperties, RequestId, RequestKey, SessionId};
 use tombolo_host_links::ProtocolError;
 use tombolo_host_links::server::{IdentityPolicy, LinkCutter, Request as Raw, Responder, Session};
+use tombolo_shm::link::Features;
 use tombolo_wire_vrpc::{DecodeError, Header, Kind, Request};
 
 use crate::callers::Callers;
@@ -17,6 +18,7 @@ use crate::options::Options;
 use crate::parts::PartsPool;
 use crate::pending::Pending;
 use crate::reconnect_fence::SessionGuard;
+use crate::turn::Turn;
 
 /// A link's session. Dropping it drops the last reference to its file system, and thereby releases all
 /// resources of the peer.
@@ -31,6 +33,7 @@ pub(crate) struct SessionShared {
     pub(crate) identity_policy: IdentityPolicy,
     pub(crate) signer: HandleSigner,
     pub(crate) pending: Pending,
+    pub(crate) turn: Arc<Turn>,
     pub(crate) parts_pool: PartsPool,
     pub(crate) budget: Arc<Budget>,
     /// The last field, so that it is dropped last: the next session relies on this one holding no resource
@@ -54,6 +57,7 @@ impl LinkSession {
             identity_policy,
             signer,
             pending: Pending::default(),
+            turn: Arc::default(),
             parts_pool: PartsPool::default(),
             budget: Budget::new(options.limits),
             options,
@@ -70,7 +74,13 @@ impl Session for LinkSession {
     fn serve(&self, raw: Raw<'_>, responder: Responder) {
         let shared = &self.0;
         match Request::decode(raw.kind, &raw.body, raw.frame) {
-            Ok((header, request)) => shared.begin(&header, &request, responder),
+            Ok((header, _)) if header.quiet && !responder.features().contains(Features::QUIET) => {
+                responder.cut(ProtocolError::Malformed("a quiet request without the extension".into()));
+            }
+            Ok((header, request)) => {
+                let responder = if header.quiet { responder.quietly() } else { responder };
+                shared.begin(&header, &request, responder);
+            }
             Err(error) => responder.cut(malformed(&error)),
         }
     }
@@ -80,6 +90,7 @@ impl Session for LinkSession {
     }
 
     fn ended(&self) {
+        self.0.turn.end();
         self.0.pending.end();
     }
 }
@@ -127,6 +138,7 @@ impl SessionShared {
                 cx: &cx,
                 caller: header.caller,
                 wants_handles: header.handles,
+                is_in_order: header.quiet && kind == Kind::Write,
                 kind,
                 parts,
                 responder,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Optional function, set at most once.
+/// A function to call when a client connects or disconnects, set at most once.
 #[derive(Default)]
 pub(super) struct ChangeHook(OnceLock<Box<dyn Fn() + Send + Sync>>);
 

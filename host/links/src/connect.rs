@@ -36,9 +36,9 @@ pub struct ConnectOptions {
     pub client: Incarnation,
     /// Protocol spoken over the link.
     pub protocol: Protocol,
-    /// Supported extensions.
+    /// Extensions that this client supports; the link gets those that the server supports too.
     pub offered: Features,
-    /// Required extensions.
+    /// Extensions without which this client makes no link: a server that lacks one refuses it.
     pub required: Features,
     /// Maximum layout; the server may grant less.
     pub layout: Layout,
@@ -50,14 +50,14 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Returns the defaults: 64 slots, 8 MiB, vrpc, ten seconds; forwarding of regions is supported.
+    /// Returns the defaults: 64 slots, 8 MiB, vrpc, ten seconds; all extensions are offered.
     pub fn new(export: &str, label: &str, client: Incarnation) -> Result<ConnectOptions, LayoutError> {
         Ok(ConnectOptions {
             export: export.into(),
             label: label.into(),
             client,
             protocol: Protocol::Vrpc,
-            offered: Features::AT_SOCKETS,
+            offered: Features::SUPPORTED,
             required: Features::NONE,
             layout: Layout::new(64, 8, 8 << 20)?,
             timeout: Duration::from_secs(10),
@@ -86,7 +86,7 @@ pub enum ConnectError {
     Refused {
         /// Socket path.
         path: PathBuf,
-        /// Reason of the server.
+        /// The server's reason.
         #[source]
         refused: Refused,
     },
@@ -140,7 +140,7 @@ pub enum AnswerFault {
     /// The number of descriptors is wrong: one is required, and one more with a window.
     #[error("server reply with {count} descriptors, not the number that it announces")]
     Descriptors {
-        /// Number of descriptors.
+        /// Number of descriptors received.
         count: usize,
     },
     /// The server's memory does not meet the requirements.
@@ -151,7 +151,7 @@ pub enum AnswerFault {
 /// A new link, not in use yet.
 #[derive(Debug)]
 pub struct Connection {
-    /// Agreed parameters.
+    /// Parameters that result from the hello and the server's limits.
     pub agreement: Agreement,
     /// Memory of both sides, as seen by the client.
     pub ends: Ends,
@@ -163,7 +163,8 @@ pub struct Connection {
     user: u32,
 }
 
-/// Requests a link from the server listening at `path`. Blocks until the server answers.
+/// Requests a link from the server listening at `path`. Blocks until the server answers, at most for
+/// `options.timeout`.
 pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, ConnectError> {
     let io = |source: io::Error| ConnectError::Io { path: path.to_owned(), source };
     let answer = |fault| ConnectError::Answer { path: path.to_owned(), fault };
@@ -190,8 +191,8 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
 
 impl Connection {
     /// Starts to use the link. `mode` selects how callers wait for answers, `label` names the link in
-    /// messages. The end of the socket ends the line, and the end of the line is reported to the server.
-    /// Dropping the control socket ends the link in order.
+    /// messages. The [`Line`] ends with the socket, and its end is reported to the server. Dropping the
+    /// control socket ends the link in order.
     pub fn start(
         self,
         watcher: &Watcher,

@@ -9,18 +9,17 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tombolo_shm::link::{Cause, Goodbye, MESSAGE_BYTES_MAX, Message};
+use tombolo_shm::link::{Cause, Goodbye, MESSAGE_BYTES_MAX, Message, SLOW_BEAT};
 use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, socket};
 
 use super::end::{EndReason, ProtocolError};
-use super::heartbeat::HEARTBEAT;
 use tombolo_host_runtime::lock;
 
-/// Owner of a link's socket, called on the watcher's thread; no method may block. The watcher is locked
-/// during [`tick`](Self::tick) and [`received`](Self::received), which must neither end a link nor drop an
-/// object whose destructor may. The handler itself is dropped without that lock.
+/// Handler of the events of one link's socket, called on the watcher's thread; no method may block. The
+/// watcher is locked during [`tick`](Self::tick) and [`received`](Self::received), which must neither end a
+/// link nor drop an object whose destructor may. The handler itself is dropped without that lock.
 pub trait Handler: Send {
     /// Runs every [`TICK`], and on [request](Watcher::tick_fn). A goodbye returned ends the link and is
     /// sent to the peer; [`ended`](Self::ended) is not called then.
@@ -35,7 +34,7 @@ pub trait Handler: Send {
         Err(ProtocolError::Malformed("unexpected message on the link control socket".into()))
     }
 
-    /// Handles the end of the link by the peer.
+    /// Handles the end of the link because the peer has left, died or violated the protocol.
     fn ended(self: Box<Self>, end: EndReason);
 }
 
@@ -44,7 +43,7 @@ pub type Descriptors = smallvec::SmallVec<[OwnedFd; 1]>;
 
 /// Interval of ticks, at which both processes wake even while a link is idle. Urgent events are reported by
 /// the socket or through [`Watcher::tick_fn`].
-pub const TICK: Duration = HEARTBEAT;
+pub const TICK: Duration = SLOW_BEAT;
 
 /// A thread that watches the sockets of any number of links. Dropping it sends a goodbye on all of them.
 #[derive(Debug)]
@@ -95,7 +94,7 @@ struct Watched {
 const WAKEUP: u64 = 0;
 
 impl Watcher {
-    /// Starts the watcher.
+    /// Starts the watcher's thread.
     pub fn start() -> io::Result<Watcher> {
         let shared = Arc::new(WatcherState {
             epoll: Epoll::new()?,
@@ -169,7 +168,7 @@ impl Drop for Watcher {
 }
 
 impl ControlSocket {
-    /// Ends the link in order.
+    /// Ends the link in order: the peer gets a goodbye.
     pub fn leave(&self) {
         self.end(&Goodbye::new(Cause::Leaving, ""));
     }

@@ -1,4 +1,4 @@
-//! Reasons for the end of a link.
+//! Reasons for the end of a link, and the record of the first one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -10,7 +10,7 @@ use tombolo_shm::ring::StampFault;
 
 use tombolo_host_runtime::lock;
 
-/// Reason for the end of a link.
+/// Reason for the end of a link, as this side sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EndReason {
     /// The peer closed the link in order.
@@ -28,7 +28,8 @@ pub enum EndReason {
     /// The peer violated the protocol.
     #[error("protocol violation by peer: {0}")]
     ProtocolError(#[from] ProtocolError),
-    /// A local failure ended the link.
+    /// A failure ended the link: of this side, or of the peer, which reported it. This includes a violation
+    /// by this side, if the peer cut the link because of it.
     #[error("{0}")]
     Failed(Arc<str>),
 }
@@ -68,7 +69,7 @@ pub enum ProtocolError {
     FrameTooLong {
         /// Id of the request.
         id: u32,
-        /// Claimed length.
+        /// Length that the peer claims, in bytes.
         len_bytes: u32,
     },
     /// A memory reference is invalid, or not permitted for this use.
@@ -89,9 +90,9 @@ pub enum ProtocolError {
 #[derive(Default)]
 pub(super) struct EndState {
     why: OnceLock<EndReason>,
-    /// `true` once the end is decided; cheaper to read.
+    /// `true` once the end is decided; cheaper to read than `why`.
     is_over: AtomicBool,
-    /// Callbacks for the end.
+    /// Callbacks for the end; none once they were called.
     listeners: Mutex<Vec<Listener>>,
 }
 

@@ -2,16 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_shm::link::{Ends, Extent, Health, HeartbeatSender, HeartbeatTimeouts, Watch};
+use tombolo_shm::link::{Ends, Extent, Health, HeartbeatSender, HeartbeatTimeouts, SLOW_BEAT, Watch};
 
 use super::end::EndReason;
-
-/// Interval of heartbeats at a socket. The socket's end reports death; a heartbeat only shows that a side is
-/// stuck, which does not justify more frequent wake-ups.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Tolerance for late beats and early checks.
-const TIMEOUTS: HeartbeatTimeouts =
-    HeartbeatTimeouts { late: Duration::from_secs(3), lost: Duration::from_secs(5) };
 
 /// Sender of the local heartbeat and monitor of the peer's.
 #[derive(Debug)]
@@ -25,12 +18,13 @@ pub(super) struct Heartbeat {
 impl Heartbeat {
     pub(super) fn new(ends: &Ends, now: Instant) -> Heartbeat {
         let (own, peer) = (ends.own.clone(), ends.peer.clone());
-        let pulse = HeartbeatSender::of(&own, now).every(HEARTBEAT);
-        let watch = Watch::of(&peer, now).with_patience(TIMEOUTS);
+        let pulse = HeartbeatSender::of(&own, now).every(SLOW_BEAT);
+        let watch = Watch::of(&peer, now).with_patience(HeartbeatTimeouts::SLOW);
         Heartbeat { own, peer, pulse, watch }
     }
 
-    /// Beats and checks; to be called about once per interval.
+    /// Advances the local heartbeat, and returns the state of the peer's. To be called about once per
+    /// [`SLOW_BEAT`].
     pub(super) fn tick(&mut self, now: Instant) -> Health {
         self.pulse.beat_in(&self.own, now);
         self.watch.look_at(&self.peer, now)
@@ -42,7 +36,7 @@ impl Heartbeat {
         self.own.region().is_poisoned().then(EndReason::local_memory_lost)
     }
 
-    /// Returns the peer's silence at the last tick.
+    /// Returns the time since the peer's last heartbeat, as of the last tick.
     pub(super) fn silence(&self) -> Duration {
         self.watch.silence()
     }

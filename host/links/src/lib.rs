@@ -24,6 +24,7 @@
 //! [`forwarding`].
 #![forbid(unsafe_code)]
 
+pub mod bell;
 mod changes;
 pub mod client;
 pub mod connect;

@@ -34,9 +34,9 @@ use tombolo_host_runtime::listener::{ListenError, Listener};
 pub struct ListenOptions {
     /// Limits on the parameters of a link.
     pub limits: Limits,
-    /// Access policy.
+    /// Rules by which processes may have links, and to which exports.
     pub policy: Policy,
-    /// Wait mode of the link threads.
+    /// Waiting strategy of the links' threads.
     pub mode: Mode,
     /// Permission bits of the socket file. The policy applies in any case.
     pub socket_mode: u32,
@@ -179,7 +179,7 @@ impl std::fmt::Debug for LinkListener {
 
 const WAKEUP: u64 = 0;
 const LISTENER: u64 = 1;
-/// Pause after a failed accept, for instance out of descriptors.
+/// Pause after a failed accept, for instance for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of connections accepted in a row.
 const ACCEPT_BATCH: usize = 32;
@@ -271,7 +271,7 @@ impl Acceptor {
         self.pending.insert(self.last_token, Pending { socket, credentials, until });
     }
 
-    /// Reads the hello of a connected peer.
+    /// Reads the hello of a connected peer, and has it answered or refuses the peer.
     fn read_hello(&mut self, token: u64) {
         let Some(pending) = self.pending.get(&token) else { return };
         let mut buffer = [0; MESSAGE_BYTES_MAX];

@@ -49,7 +49,7 @@ struct Rule {
 enum Identities {
     /// The process's own user, with its own groups.
     Own,
-    /// Any identity.
+    /// Any identity, including root's.
     Any,
 }
 
@@ -163,7 +163,7 @@ impl Policy {
     /// Returns `true` if a process may use any identity for that export. Otherwise it can act only under its
     /// own identity.
     pub fn may_use_any_identity(&self, credentials: Credentials, export: &str) -> bool {
-        // Root and this process's user need no server for that.
+        // Root and this process's own user could do the same without this server.
         let could_anyway = credentials.uid == 0 || credentials.uid == creds::own_ids().0;
         self.rules_of(credentials, export).any(|rule| match rule.identities {
             Some(identities) => identities == Identities::Any,

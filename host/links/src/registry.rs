@@ -11,10 +11,10 @@ use thiserror::Error;
 use tombolo_shm::link::Health;
 use tombolo_sys::{creds, random};
 
-/// Description of a server.
+/// Description of a running server, as other processes find it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announcement {
-    /// Name of the server.
+    /// Name of the server, for users; several servers may have the same one.
     pub name: String,
     /// Process id.
     pub pid: u32,
@@ -31,7 +31,7 @@ pub struct Announcement {
 /// A client that has a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestEntry {
-    /// Name of the client.
+    /// Name of the client, for users.
     pub label: String,
     /// Export in use.
     pub export: String,
@@ -56,7 +56,7 @@ pub struct GuestEntry {
     pub rings: u64,
 }
 
-/// A registry of servers.
+/// A registry in which servers announce themselves, for other processes to find them.
 pub trait Registry: Send + Sync {
     /// Registers a server until the registration is dropped or the process ends.
     fn announce(&self, announcement: &Announcement) -> Result<Box<dyn Registration>, RegistryError>;
@@ -103,7 +103,8 @@ pub struct Directory {
 
 /// Maximum length of a file read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Names of an entry's files. The lock is the last, because readers find the other files by it.
+/// Names of an entry's files, in the order of removal: the lock is the last, because readers find the other
+/// files by it.
 const FILES: [fn(&str) -> String; 4] = [data_name, new_data_name, new_lock_name, lock_name];
 /// Age up to which an unlocked lock file under its temporary name is preserved: it may be about to be locked.
 const BEING_MADE: Duration = Duration::from_secs(60);

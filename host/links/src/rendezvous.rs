@@ -13,24 +13,32 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
-    Agreement, BEAT, Cause, ClientHandshake, ClientStep, Doorbells, Ends, Features, Goodbye, Hello,
+    Agreement, BEAT, Cause, ClientHandshake, ClientStep, DoorbellKind, Ends, Features, Goodbye, Hello,
     Incarnation, Limits, LinkEnd, PageError, RefusalCode, Refused, ServerHandshake, ServerStep, WelcomeError,
 };
 use tombolo_sys::random;
 
+use super::bell::BellSource;
 use super::changes::ChangeHook;
 use super::client::{Line, StartError};
 use super::connect::{self, ConnectOptions};
 use super::control_socket;
 use super::end::{EndReason, ProtocolError};
 use super::listen::Guest;
-use super::server::{LinkHandle, Peer, Server, Session};
+use super::server::{LinkHandle, Peer, ServeError, Server, Session};
 use super::shared_memory::SharedMemory;
 use super::welcome::{epoch, failed, goodbye, refused};
 use tombolo_host_runtime::lock;
 
 /// Polling interval of the rendezvous page, except for running links.
 const LOOK: Duration = Duration::from_millis(10);
+/// Polling interval of a running link with a bell, by which a goodbye may be read late: it rings no bell.
+const LOOK_WITH_BELL: Duration = Duration::from_millis(250);
+
+/// Returns the polling interval of a running link.
+fn look(ends: &Ends) -> Duration {
+    if ends.doorbell == DoorbellKind::Bell { LOOK_WITH_BELL } else { BEAT }
+}
 
 /// A server over memory that both sides can write. Dropping it ends the link in order and releases the
 /// memory.
@@ -40,7 +48,7 @@ pub struct MemoryListener {
     current: Arc<CurrentClient>,
 }
 
-/// The client that has the link.
+/// The client that has the link, if there is one, and the hook for its changes.
 #[derive(Debug, Default)]
 struct CurrentClient {
     guest: Mutex<Option<Guest>>,
@@ -75,7 +83,7 @@ impl MemoryListener {
             ServerHandshake::new(memory.region.clone(), incarnation, token, alone, Instant::now())?;
         let bytes = limits.bytes.min(handshake.half_bytes());
         let features = limits.features.without(Features::AT_SOCKETS);
-        let limits = Limits { features, doorbells: Doorbells::SILENT, bytes, ..limits };
+        let limits = Limits { features, doorbells: memory.doorbells(), bytes, ..limits };
         let current = Arc::<CurrentClient>::default();
         let mut page_server = PageServer {
             handshake,
@@ -84,6 +92,7 @@ impl MemoryListener {
             mode,
             label: label.into(),
             incarnation,
+            bell: memory.bell.clone(),
             stage: LinkStage::Free,
             current: Arc::clone(&current),
         };
@@ -98,7 +107,10 @@ impl MemoryListener {
                     page_server.clear_current();
                     return;
                 }
-                wait = if matches!(page_server.stage, LinkStage::Running { .. }) { BEAT } else { LOOK };
+                wait = match &page_server.stage {
+                    LinkStage::Running { look, .. } => *look,
+                    _ => LOOK,
+                };
             }
             page_server.leave();
             drop(memory);
@@ -106,7 +118,7 @@ impl MemoryListener {
         Ok(MemoryListener { _thread: StoppedOnDrop::spawn("link-memory", run)?, current })
     }
 
-    /// Returns the client that has the link, as of the last poll, about ten times a second.
+    /// Returns the client that has the link, as of the last poll: ten times a second, with a bell four times.
     pub fn guests(&self) -> Vec<Guest> {
         lock(&self.current.guest).iter().cloned().collect()
     }
@@ -145,7 +157,7 @@ impl Drop for StoppedOnDrop {
     }
 }
 
-/// State of the server's thread.
+/// Server side of the rendezvous page and its link, run by the listener's thread.
 struct PageServer {
     handshake: ServerHandshake,
     server: Arc<Server>,
@@ -153,6 +165,7 @@ struct PageServer {
     mode: Mode,
     label: Arc<str>,
     incarnation: Incarnation,
+    bell: Option<Arc<BellSource>>,
     stage: LinkStage,
     current: Arc<CurrentClient>,
 }
@@ -166,6 +179,7 @@ enum LinkStage {
     },
     Running {
         handle: LinkHandle,
+        look: Duration,
     },
     /// Ended, but a late answer may still be written.
     Ending {
@@ -178,18 +192,18 @@ impl PageServer {
         match self.handshake.step(now)? {
             ServerStep::Nothing | ServerStep::Busy => {}
             ServerStep::Asked(hello) => self.handle_hello(&hello, now)?,
-            ServerStep::Ready(ends) => self.begin(&ends, now)?,
+            ServerStep::Ready(ends) => self.begin(*ends, now)?,
             ServerStep::Over(end) => self.end(end.into()),
         }
         match std::mem::replace(&mut self.stage, LinkStage::Free) {
-            LinkStage::Running { handle } => match handle.end() {
+            LinkStage::Running { handle, look } => match handle.end() {
                 Some(end) => {
                     self.handshake.goodbye(&goodbye(&end))?;
                     self.stage = LinkStage::Ending { handle };
                 }
                 None => {
                     self.observe(&handle);
-                    self.stage = LinkStage::Running { handle };
+                    self.stage = LinkStage::Running { handle, look };
                 }
             },
             // The next client gets the same memory, to which no late answer may be written.
@@ -225,7 +239,7 @@ impl PageServer {
         Ok(())
     }
 
-    /// Updates the client's heartbeat and counters.
+    /// Records the client's heartbeat and counters, for [`MemoryListener::guests`].
     fn observe(&self, handle: &LinkHandle) {
         if let Some(guest) = lock(&self.current.guest).as_mut() {
             let watch = self.handshake.watch();
@@ -254,20 +268,19 @@ impl PageServer {
         Ok((agreement, peer, session))
     }
 
-    fn begin(&mut self, ends: &Ends, now: Instant) -> Result<(), PageError> {
+    fn begin(&mut self, ends: Ends, now: Instant) -> Result<(), PageError> {
         let LinkStage::Welcomed { peer, session } = std::mem::replace(&mut self.stage, LinkStage::Free)
         else {
             return Ok(());
         };
-        match self.server.serve(ends, &peer, session, self.mode) {
+        let (look, slots, bell) = (look(&ends), ends.layout.slots(), ends.doorbell == DoorbellKind::Bell);
+        let served = BellSource::attached(self.bell.as_ref(), ends)
+            .map_err(ServeError::Thread)
+            .and_then(|ends| self.server.serve(&ends, &peer, session, self.mode));
+        match served {
             Ok(handle) => {
-                tracing::info!(
-                    link = &*peer.label,
-                    export = peer.export,
-                    slots = ends.layout.slots(),
-                    "link made"
-                );
-                self.stage = LinkStage::Running { handle };
+                tracing::info!(link = &*peer.label, export = peer.export, slots, bell, "link made");
+                self.stage = LinkStage::Running { handle, look };
                 *lock(&self.current.guest) = Some(Guest::new(peer));
                 self.current.changes.notify();
             }
@@ -281,7 +294,7 @@ impl PageServer {
     }
 
     fn end(&mut self, end: EndReason) {
-        if let LinkStage::Running { handle } = std::mem::replace(&mut self.stage, LinkStage::Free) {
+        if let LinkStage::Running { handle, .. } = std::mem::replace(&mut self.stage, LinkStage::Free) {
             tracing::info!(link = &*self.label, why = %end, "link ended");
             handle.cut(end);
             self.stage = LinkStage::Ending { handle };
@@ -345,12 +358,22 @@ pub fn join(
 ) -> Result<(Line, MemoryWatcher), JoinError> {
     let hello = connect::hello(options);
     let offered = hello.offered.without(Features::AT_SOCKETS);
-    let hello = Hello { doorbells: Doorbells::SILENT, offered, ..hello };
+    let hello = Hello { doorbells: memory.doorbells(), offered, ..hello };
     let token = u32::from_le_bytes(random_bytes()?);
     let mut handshake =
         ClientHandshake::new(memory.region.clone(), memory.total, hello, token, Instant::now())?;
     let ends = wait(&mut handshake, options.timeout)?;
-    let line = Line::start(&ends, label, mode)?;
+    let look = look(&ends);
+    let started = BellSource::attached(memory.bell.as_ref(), ends)
+        .map_err(JoinError::from)
+        .and_then(|ends| Ok(Line::start(&ends, label, mode)?));
+    let line = started.inspect_err(|error| {
+        // Otherwise the server would hold the link until the heartbeat is missed.
+        let end = EndReason::Failed(error.to_string().into());
+        if let Err(error) = handshake.goodbye(&goodbye(&end)) {
+            tracing::warn!(%error, "cannot send goodbye");
+        }
+    })?;
     let watched = line.clone();
     let run = move |stopped: Receiver<()>| {
         let end = loop {
@@ -359,7 +382,7 @@ pub fn join(
                 Ok(_) => {}
                 Err(error) => break EndReason::Failed(error.to_string().into()),
             }
-            let stop = stopped.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout);
+            let stop = stopped.recv_timeout(look) != Err(RecvTimeoutError::Timeout);
             if let Some(end) = watched.end().or(stop.then_some(EndReason::Stopped)) {
                 if let Err(error) = handshake.goodbye(&goodbye(&end)) {
                     tracing::warn!(%error, "cannot send goodbye");

@@ -2,19 +2,22 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use thiserror::Error;
 use tombolo_mem::Region;
-use tombolo_shm::link::{PageError, length_of};
+use tombolo_shm::link::{Doorbells, PageError, length_of};
 use tombolo_shm::region::file::Served;
 use tombolo_shm::region::{RegionError, file, mmapper, pci};
 
-/// Location of such memory.
+use super::bell::BellSource;
+
+/// Location of memory that both sides of a link can write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryLocation {
     /// A file: QEMU's `mem-path` of an ivshmem device, or the file of UML's `iomem=`.
     File(PathBuf),
-    /// In a guest, a PCI device (ivshmem) with this address, or the only one.
+    /// In a guest, the PCI device (ivshmem) with this address, or without an address the only such device.
     Pci(Option<String>),
     /// In a UML guest, `/dev/mmapper`, which does not report its length.
     Mmapper(PathBuf),
@@ -30,14 +33,17 @@ impl MemoryLocation {
     }
 }
 
-/// Mapped memory.
+/// Mapped memory for a link, with the lock and the bell that belong to it.
 #[derive(Debug)]
 pub struct SharedMemory {
     pub(super) region: Region,
-    /// Size used by a link.
+    /// Number of bytes that the link uses: at a server, all; at a client, as many as the server's page
+    /// states.
     pub(super) total: u64,
-    /// Lock of a server: no other can serve this memory.
+    /// Lock of the file, held by its server so that no other serves it; `None` at a client and for devices.
     pub(super) lock: Option<File>,
+    /// Bell for links over this memory, if this side has one.
+    pub(super) bell: Option<Arc<BellSource>>,
 }
 
 /// Reason why the memory is not available.
@@ -78,7 +84,7 @@ impl SharedMemory {
                 (mmapper::open(path, bytes)?, None)
             }
         };
-        Ok(SharedMemory { total: region.len() as u64, region, lock })
+        Ok(SharedMemory { total: region.len() as u64, region, lock, bell: None })
     }
 
     /// Maps memory for a client. A server must have initialized it: its page contains the length.
@@ -95,7 +101,21 @@ impl SharedMemory {
                 with_length(pci::open(Path::new(pci::DEVICES), address.as_deref())?).map_err(page_error)?
             }
         };
-        Ok(SharedMemory { region, total, lock: None })
+        Ok(SharedMemory { region, total, lock: None, bell: None })
+    }
+
+    /// Sets the bell with which the sides wake each other, if both have one.
+    #[must_use]
+    pub fn with_bell(self, bell: Option<Arc<BellSource>>) -> SharedMemory {
+        SharedMemory { bell, ..self }
+    }
+
+    /// Returns the doorbells that this side supports.
+    pub(super) fn doorbells(&self) -> Doorbells {
+        match &self.bell {
+            Some(bell) if bell.is_usable() => Doorbells::SILENT | Doorbells::BELL,
+            _ => Doorbells::SILENT,
+        }
     }
 }
 

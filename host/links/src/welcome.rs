@@ -129,7 +129,8 @@ impl Links {
     /// Ends all links in order, and makes no more.
     pub(super) fn close(&self) {
         let watcher = lock(&self.watcher).take();
-        // Notifies all clients of the end, and drops the handlers, which end their links.
+        // Dropping the watcher sends a goodbye to all clients, and drops the handlers, which end their
+        // links.
         drop(watcher);
     }
 
@@ -282,7 +283,7 @@ fn verified_peer(
     Ok(VerifiedPeer { process, identities })
 }
 
-/// Registers a link with the watcher.
+/// Stores a link under its permit, and has the watcher watch its socket.
 fn keep(
     links: &Arc<Links>,
     permit: LinkPermit,

@@ -22,7 +22,8 @@ use crate::waiters::{Queued, Waiter, Waiters};
 /// Size of the largest buffer: a mebibyte of data and its headers.
 pub const BUFFER_MAX_BYTES: usize = SIZES[SIZES.len() - 1];
 
-/// Size classes. All but the first two fit a power of two of file data and a header.
+/// Size classes. All but the first two fit file data of 32 KiB to 1 MiB (powers of two, and 384 KiB) and a
+/// header.
 const SIZES: [usize; 9] =
     [2 << 10, 16 << 10, 44 << 10, 76 << 10, 140 << 10, 268 << 10, 396 << 10, 524 << 10, 1036 << 10];
 
@@ -52,8 +53,8 @@ pub struct BufferPool {
     retained_bytes: AtomicUsize,
     /// Connections waiting for memory shared by all clients.
     waiters: Waiters,
-    /// The same for clients that have less than one long call: they may begin while another fits in the
-    /// total.
+    /// Connections waiting likewise whose client is lent less than a long call needs: they may begin while
+    /// another long call fits in the total.
     light_waiters: Waiters,
 }
 
@@ -71,9 +72,9 @@ struct PooledBuffer {
     class: usize,
     /// Pool to which the buffer is returned. The pool owns its free buffers, not vice versa.
     pool: Weak<BufferPool>,
-    /// `None` for the server's own buffers.
+    /// Account that the buffer is charged to; `None` while it is free or in the server's own use.
     account: Mutex<Option<Arc<ConnectionAccount>>>,
-    /// Number of leases.
+    /// Number of leases of the buffer, which returns to the pool with the last one.
     leases: AtomicUsize,
 }
 
@@ -101,7 +102,7 @@ impl BufferPool {
         })
     }
 
-    /// Returns the account of a client with a single connection.
+    /// Returns a new account of a client with a single connection.
     pub fn account(self: &Arc<Self>) -> Arc<ConnectionAccount> {
         self.share().account()
     }
@@ -174,10 +175,11 @@ pub struct ClientAccount {
     pool: Arc<BufferPool>,
     lent_bytes: AtomicUsize,
     waiters: Waiters,
-    /// Waiting connections that have less than one long call: they may begin while another fits in the share.
+    /// Waiting connections that are lent less than a long call needs: they may begin while another long call
+    /// fits in the share.
     light_waiters: Waiters,
-    /// Connections in [`BufferPool::waiters`], woken once this client has less than one long call: they then
-    /// belong in the pool's `light_waiters`.
+    /// Connections in [`BufferPool::waiters`], woken once this client is lent less than a long call needs:
+    /// they then belong in the pool's `light_waiters`.
     becomes_light: Waiters,
 }
 
@@ -185,8 +187,8 @@ pub struct ClientAccount {
 pub struct ConnectionAccount {
     share: Arc<ClientAccount>,
     lent_bytes: AtomicUsize,
-    /// The connection while in [`ClientAccount::waiters`], woken once it has less than one long call: it then
-    /// belongs in the client's `light_waiters`.
+    /// The connection while in [`ClientAccount::waiters`], woken once it is lent less than a long call needs:
+    /// it then belongs in the client's `light_waiters`.
     becomes_light: Waiters,
 }
 
@@ -220,7 +222,7 @@ impl ClientAccount {
         }
     }
 
-    /// Returns `true` if an account that has at least one long call would have to wait.
+    /// Returns `true` if an account that is lent as much as a long call needs would have to wait.
     pub fn is_short(&self) -> bool {
         !(self.is_below_half() && self.pool.is_below_half())
     }
@@ -233,7 +235,7 @@ impl ClientAccount {
         self.lent_bytes() <= self.pool.limits.share_bytes / 2
     }
 
-    /// Returns `true` if the client has less than one long call.
+    /// Returns `true` if the client is lent less than a long call needs.
     fn is_light(&self) -> bool {
         self.lent_bytes() < BUFFER_MAX_BYTES
     }
@@ -294,12 +296,12 @@ impl ConnectionAccount {
         self.lent_bytes.load(Ordering::SeqCst)
     }
 
-    /// Returns `true` if the connection has less than one long call.
+    /// Returns `true` if the connection is lent less than a long call needs.
     fn is_light(&self) -> bool {
         self.lent_bytes() < BUFFER_MAX_BYTES
     }
 
-    /// Charges memory other than buffers to the connection.
+    /// Charges memory to the connection. Leases charge their buffers themselves.
     pub fn charge(&self, bytes: usize) {
         for lent_bytes in self.counters() {
             lent_bytes.fetch_add(bytes, Ordering::SeqCst);
@@ -406,7 +408,7 @@ impl Lease {
         pooled.is_some_and(|pooled| pooled.buffer.as_slice().is_some())
     }
 
-    /// Charges the buffer to this account, unless it is already charged.
+    /// Charges the buffer to this account, unless it is already charged to one.
     pub fn charge(&self, account: &Arc<ConnectionAccount>) {
         let Some(pooled) = &self.0 else { return };
         let mut charged_to = lock(&pooled.account);

@@ -12,7 +12,8 @@ use tombolo_sys::process;
 
 use crate::lock;
 
-/// Number for the process itself: mostly 64 connected but unidentified peers, with two descriptors each.
+/// Number of descriptors for the process itself: mostly for 64 connected but unidentified peers, with two
+/// each.
 const OWN_USE: usize = 256;
 /// Divisor of the descriptors reserved for future sessions.
 const RESERVED_ONE_IN: usize = 4;
@@ -31,13 +32,13 @@ pub struct DescriptorBudget {
 
 #[derive(Debug)]
 struct Remaining {
-    /// Reserved for guaranteed shares.
+    /// Number of descriptors reserved for guaranteed shares.
     reserved: usize,
     free: usize,
 }
 
-/// A session's or cache's share: a guaranteed number, and more while enough are free. Returned once it and
-/// its permits are dropped.
+/// A session's or cache's share: a guaranteed number of descriptors, and more while enough are free. They
+/// return to the budget once the share and its permits are dropped.
 #[derive(Debug)]
 pub struct Share(Arc<Holding>);
 
@@ -70,7 +71,7 @@ impl DescriptorBudget {
         })
     }
 
-    /// Returns a budget for this limit.
+    /// Returns a budget for a process that may have `limit` descriptors open.
     pub fn new(limit: u64) -> Arc<DescriptorBudget> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let given_out = limit - OWN_USE.min(limit / 2);
@@ -87,7 +88,7 @@ impl DescriptorBudget {
         self.share(self.session_share)
     }
 
-    /// Returns a share with this guaranteed number, or `None` if fewer are left.
+    /// Returns a share with this guaranteed number of descriptors, or `None` if fewer are left.
     pub fn share(self: &Arc<Self>, guaranteed: usize) -> Option<Share> {
         let mut left = lock(&self.left);
         let from_reserved = guaranteed.min(left.reserved);
@@ -113,7 +114,7 @@ impl DescriptorBudget {
 }
 
 impl Share {
-    /// Returns the guaranteed number.
+    /// Returns the guaranteed number of descriptors.
     pub fn guaranteed(&self) -> usize {
         self.0.guaranteed()
     }
@@ -123,7 +124,7 @@ impl Share {
         self.guaranteed() + lock(&self.0.budget.left).free.div_ceil(2)
     }
 
-    /// Returns a permit for `count` more, or `None` if that would take too many from others.
+    /// Returns a permit for `count` more descriptors, or `None` if that would take too many from others.
     pub fn take(&self, count: usize) -> Option<Permit> {
         let mut used = lock(&self.0.used);
         let after = used.checked_add(count)?;

@@ -44,7 +44,7 @@ pub enum ListenError {
 }
 
 /// A listening Unix socket. Dropping it closes the socket and removes its file, unless another file has
-/// replaced that one.
+/// replaced it.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
@@ -59,7 +59,8 @@ impl Listener {
         Self::bind_as(&STREAM, path, mode)
     }
 
-    /// Listens with a packet socket (SOCK_SEQPACKET) that does not block in `accept`.
+    /// Listens as [`bind`](Self::bind) does, but with a packet socket (SOCK_SEQPACKET) that does not block
+    /// in `accept`.
     pub fn bind_packets(path: &Path, mode: u32) -> Result<Self, ListenError> {
         Self::bind_as(&PACKETS, path, mode)
     }

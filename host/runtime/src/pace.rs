@@ -20,7 +20,8 @@ const WEIGHT: u32 = 32;
 /// Statistics on the duration of one kind of work.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Score of slowness: slow work adds [`WEIGHT`], up to twice that; quick work subtracts one.
+    /// Score of slowness: slow work in which the thread waited adds [`WEIGHT`], up to twice that; quick
+    /// work subtracts one.
     slowness: AtomicU32,
 }
 
@@ -34,7 +35,7 @@ impl Pace {
     /// Runs work, and learns from its duration.
     #[inline]
     pub fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
-        // The query costs more than a look-up, so it is made only with a reason.
+        // Counting waits costs more than a look-up, so they are counted only after slow work.
         let waits_before = (self.slowness.load(Ordering::Relaxed) > 0).then(thread::waits);
         let start = Instant::now();
         let done = work();

@@ -11,13 +11,14 @@
 //!   for milliseconds on a busy machine. Polling must therefore be sure to pay: after failures it is tried
 //!   ever more rarely.
 //!
-//! Consumers of links poll by the same window as [`PollWindow`], which is in `tombolo_shm`.
+//! Consumers of links poll by the window of `tombolo_shm` that [`PollWindow`] wraps.
 
 use std::time::{Duration, Instant};
 
 use tombolo_shm::doorbell::{self, WINDOW_MAX};
+use tombolo_sys::moment::Moment;
 
-/// Polling time without yielding.
+/// Beginning of each polling time, during which a [`PollWindow`] does not yield.
 const EAGER: Duration = Duration::from_micros(2);
 
 /// Adaptive polling time of one thread that yields in between.
@@ -32,7 +33,7 @@ impl PollWindow {
 
     /// Pauses between two polls; `since` is the time of the first. Returns `false` once the time is over; one
     /// more poll is then due.
-    pub fn pause(&mut self, since: Instant) -> bool {
+    pub fn pause(&mut self, since: Moment) -> bool {
         let polled = since.elapsed();
         if polled <= EAGER {
             std::hint::spin_loop();
@@ -56,7 +57,7 @@ impl PollWindow {
 pub struct SpinWindow {
     max: Duration,
     open: bool,
-    /// Number of short sleeps before polling is tried again, and its value after the next failure.
+    /// Number of short sleeps before polling is tried again; `backoff` is its value after the next failure.
     countdown: u32,
     backoff: u32,
 }
@@ -97,8 +98,8 @@ impl SpinWindow {
         let short = time <= self.max;
         if self.open {
             self.open = false;
-            // An idle guest may become active at any time. Polling is avoided for a guest that had work as
-            // soon as this thread slept.
+            // A guest that was idle may become active at any time: one short sleep opens the window again. If
+            // there was work as soon as this thread slept, polling was too brief, and is avoided for longer.
             self.countdown = if short { self.backoff } else { 1 };
             self.backoff = if short { (self.backoff * 2).min(SpinWindow::BACKOFF_MAX) } else { self.backoff };
         } else if short {
@@ -120,8 +121,10 @@ mod tests {
         assert!(!window.is_open());
         window.slept(Duration::from_micros(20));
         assert!(window.is_open());
-        assert!(!window.pause(Instant::now() - Duration::from_millis(1)));
-        assert!(window.pause(Instant::now()));
+        let begun = Moment::now();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(!window.pause(begun));
+        assert!(window.pause(Moment::now()));
     }
 
     const MAX: Duration = Duration::from_micros(50);

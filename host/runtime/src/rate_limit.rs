@@ -16,7 +16,8 @@ struct LastMessage {
 }
 
 impl RateLimit {
-    /// Returns the number of messages suppressed since the last one, if a message is allowed now.
+    /// Returns the number of messages suppressed since the last one, if a message is allowed now. Otherwise
+    /// counts it as suppressed, and returns `None`.
     pub fn allow(&self) -> Option<u64> {
         self.allow_at(Instant::now())
     }

@@ -30,8 +30,9 @@ impl ReceiveBuffer {
         self.start == self.end
     }
 
-    /// Receives until at least `len` bytes are available, at most [`RECEIVE_BYTES`]. `receive` writes bytes
-    /// into the sink; its second argument is `true` if some are already available.
+    /// Receives until at least `len` bytes are available; more than [`RECEIVE_BYTES`] is an error.
+    /// `receive` writes bytes into the sink and returns their number, and must fail at the end of the
+    /// stream; its second argument is `true` if some bytes are already available.
     pub fn fill<E: From<Errno>>(
         &mut self,
         len: usize,
@@ -58,7 +59,7 @@ impl ReceiveBuffer {
         self.buffer.as_slice().and_then(|bytes| bytes.get(start..end)).unwrap_or_default()
     }
 
-    /// Consumes bytes and returns them; they are valid until the next call.
+    /// Consumes `len` bytes, or all if fewer are available, and returns them.
     pub fn take(&mut self, len: usize) -> &[u8] {
         let start = self.start;
         let end = (start + len).min(self.end);
@@ -69,7 +70,8 @@ impl ReceiveBuffer {
         self.buffer.as_slice().and_then(|bytes| bytes.get(start..end)).unwrap_or_default()
     }
 
-    /// Fills the sink, first with available bytes.
+    /// Fills the sink, first with available bytes, then with bytes that `receive` writes straight into it.
+    /// `receive` must fail at the end of the stream.
     pub fn take_into<E>(
         &mut self,
         mut into: Sink,

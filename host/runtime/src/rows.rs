@@ -28,12 +28,12 @@ impl Writer {
         self.0.push(value);
     }
 
-    /// Appends four bytes.
+    /// Appends a number of four bytes.
     pub fn u32(&mut self, value: u32) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Appends eight bytes.
+    /// Appends a number of eight bytes.
     pub fn u64(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
@@ -82,7 +82,7 @@ impl Writer {
         self.option(user.groups.is_some().then_some(&groups[..]), Self::bytes);
     }
 
-    /// Returns the row.
+    /// Returns the row, completed with its checksum.
     pub fn finished(mut self) -> Vec<u8> {
         let checksum = crc32c::crc32c(&self.0);
         self.u32(checksum);
@@ -104,14 +104,14 @@ impl<'a> Reader<'a> {
         self.take(1).map(|bytes| bytes[0])
     }
 
-    /// Reads four bytes.
+    /// Reads a number of four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         let (value, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u32::from_le_bytes(*value))
     }
 
-    /// Reads eight bytes.
+    /// Reads a number of eight bytes.
     pub fn u64(&mut self) -> Option<u64> {
         let (value, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
         self.take(len as usize)
     }
 
-    /// Reads an optional value.
+    /// Reads an optional value: `Some(None)` if it is absent, `None` if the row is invalid.
     pub fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         match self.u8()? {
             0 => Some(None),
@@ -199,12 +199,12 @@ const TYPES: [FileType; 7] = [
     FileType::Socket,
 ];
 
-/// Returns the encoded file type.
+/// Returns the number that stands for a file type in a row.
 pub fn file_type_number(file_type: FileType) -> u8 {
     TYPES.iter().position(|other| *other == file_type).unwrap_or_default() as u8
 }
 
-/// Returns the decoded file type.
+/// Returns the file type with this number, or `None` for an unknown number.
 pub fn file_type_of(number: u8) -> Option<FileType> {
     TYPES.get(usize::from(number)).copied()
 }

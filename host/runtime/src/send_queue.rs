@@ -21,7 +21,7 @@ const BATCH_MAX: usize = 128;
 pub struct Message<T> {
     /// Head of the message.
     pub head: Vec<u8>,
-    /// Data sent after the bytes, without a copy.
+    /// Data sent after the head, without a copy.
     pub data: Source,
     /// Resources retained until the message is sent, such as the memory of the data.
     pub held: T,
@@ -78,7 +78,7 @@ impl<T> SendQueue<T> {
         lock(&self.0).blocked.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Drops unsent messages, and returns their number.
+    /// Drops unsent messages, except those that another thread is sending, and returns their number.
     pub fn clear(&self) -> usize {
         let dropped = std::mem::take(&mut lock(&self.0).messages);
         dropped.len()
@@ -127,8 +127,8 @@ impl<T> SendQueue<T> {
     }
 }
 
-/// Sends the batch once and removes what is sent. Returns the number of messages, and the number of bytes of
-/// the next one.
+/// Sends the batch once and removes what is sent. Returns the number of messages completely sent, and the
+/// number of bytes sent of the next one.
 fn send<T>(
     stream: &impl Outgoing,
     batch: &mut VecDeque<Message<T>>,

@@ -23,7 +23,7 @@ pub struct KeyId(pub u8);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     newest: (KeyId, Key),
-    /// From newer to older.
+    /// Other valid keys, from newer to older.
     older: Vec<(KeyId, Key)>,
     retired: Vec<KeyId>,
 }
@@ -51,12 +51,12 @@ pub enum KeysError {
 pub struct MalformedKeys {
     /// Line number, from 1.
     pub line: usize,
-    /// The error.
+    /// Description of the error.
     pub what: &'static str,
 }
 
 impl Key {
-    /// Returns a new key.
+    /// Returns a new random key.
     pub fn random() -> Result<Self, KeysError> {
         let mut bytes = [0; 16];
         random::fill(&mut bytes).map_err(KeysError::Random)?;
@@ -156,7 +156,7 @@ impl Keys {
         Ok(Self { newest, older: keys.collect(), retired })
     }
 
-    /// Returns the text of the keys.
+    /// Returns the text of the keys, which [`parse`](Self::parse) reads.
     pub fn text(&self) -> String {
         let mut text = String::from(
             "# What file handles are signed with. Keep it secret; `tombolo keys` changes it.\nversion 1\n",

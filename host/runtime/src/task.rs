@@ -32,7 +32,7 @@ pub fn spawn_boxed(future: Pin<Box<dyn Future<Output = ()> + Send>>) {
 const IDLE: u8 = 0;
 /// Being polled by a thread, or in its queue.
 const POLLING: u8 = 1;
-/// Being polled by a thread, which must poll it again.
+/// As [`POLLING`], but woken meanwhile: the thread must poll it once more.
 const AGAIN: u8 = 2;
 /// Finished.
 const DONE: u8 = 3;
@@ -81,8 +81,9 @@ pub fn defer_woken_tasks<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Polls a task in state `POLLING`, and tasks woken on this thread meanwhile. A panic of one does not prevent
-/// the others from being polled. None is polled while the thread unwinds: it could not distinguish that panic
-/// from its own, and a second one would end the process. The first panic propagates after all are polled.
+/// the others from being polled. None is polled while the thread unwinds: a task could not distinguish that
+/// panic from its own, and a second one would end the process. The first panic propagates after all are
+/// polled.
 fn run(task: Arc<Task>) {
     let mut first = Some(task);
     let nested = WAITING.with_borrow_mut(|waiting| match waiting {

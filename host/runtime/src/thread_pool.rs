@@ -76,10 +76,11 @@ pub struct Lane {
 impl Lane {
     /// Runs `job` on a thread of the pool.
     ///
-    /// A job that has not begun fails with [`Error::Interrupted`] when the request's interrupt is raised, and
-    /// with [`Error::TimedOut`] when its deadline has passed. A job that has begun is completed. Fails with
-    /// [`Error::WouldBlock`] when the queue is full or the pool is dropped. The waker is called on the pool's
-    /// thread.
+    /// A job that has not begun fails with [`Error::Interrupted`] when the request's interrupt is raised,
+    /// and with [`Error::TimedOut`] when a thread takes it from the queue after its deadline. A job that
+    /// has begun is completed. Fails with [`Error::WouldBlock`] when the queue is full or the pool is
+    /// dropped, and with [`Error::NoMemory`] if the pool has no thread and none can be started. The waker
+    /// is called on the pool's thread.
     pub fn run<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -165,7 +166,8 @@ impl PoolShared {
         if alone { self.withdraw(lane) } else { Ok(()) }
     }
 
-    /// Removes the newest job of a lane, if no thread could be started to run it.
+    /// Removes the newest job of a lane, because no thread could be started to run it. Returns
+    /// [`Error::NoMemory`].
     fn withdraw(&self, lane: u64) -> Result<()> {
         let mut state = self.lock();
         if let Some(queue) = state.lanes.iter_mut().find(|queue| queue.id == lane) {
@@ -175,7 +177,7 @@ impl PoolShared {
         Err(Error::NoMemory)
     }
 
-    /// Runs jobs until the pool is closed.
+    /// Runs jobs until the pool is closed and its queues are empty.
     fn serve(&self) {
         let mut state = self.lock();
         loop {

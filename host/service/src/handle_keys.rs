@@ -1,7 +1,7 @@
 //! The file of a server's handle [`Keys`] in its state directory.
 //!
-//! A text file, specified in `docs/formats/handles.md`. With a copy of it, servers of the same file system
-//! accept each other's handles.
+//! The file is text, as specified in `docs/formats/handles.md`. With a copy of it, servers of the same file
+//! system accept each other's handles.
 
 use thiserror::Error;
 
@@ -42,12 +42,12 @@ pub fn open(files: &ServerFiles) -> Result<Keys, HandleKeysError> {
     }
 }
 
-/// Returns a server's keys, if there are any.
+/// Returns a server's keys, or [`HandleKeysError::None`] if there are none.
 pub fn read(files: &ServerFiles) -> Result<Keys, HandleKeysError> {
     parse_file(files.read(FILE_NAME)?.as_deref())?.ok_or(HandleKeysError::None)
 }
 
-/// Creates a new key for signing.
+/// Adds a new key, which signs from now on. Returns all keys.
 pub fn rotate(files: &ServerFiles) -> Result<Keys, HandleKeysError> {
     let _lock = files.lock()?;
     write(files, read(files)?.rotate()?)

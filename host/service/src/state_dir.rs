@@ -7,7 +7,7 @@
 //! STATE/NAME/source    what it serves, if another server may serve something else under that name
 //! ```
 //!
-//! Needs no privileges. A directory of a newer version is refused and left unchanged.
+//! No privileges are needed. A directory of a newer version is refused and left unchanged.
 
 use std::env;
 use std::fs::{self, DirBuilder, File, TryLockError};
@@ -112,7 +112,8 @@ impl StateDir {
         Ok(Self { path: path.into() })
     }
 
-    /// Locks the directory of the server `name` for the lifetime of the result.
+    /// Locks the directory of the server `name` for the lifetime of the result. Creates a missing
+    /// directory.
     pub fn server(&self, name: &str) -> Result<ServerState, StateError> {
         loop {
             if let Some(server) = lock_server(self.files_of(name)?)? {
@@ -155,7 +156,7 @@ impl StateDir {
         Err(StateError::BadName { name: name.into() })
     }
 
-    /// Returns the files of the server `name`, running or not.
+    /// Returns the files of the server `name`, running or not. Creates a missing directory.
     pub fn files_of(&self, name: &str) -> Result<ServerFiles, StateError> {
         let files = self.existing_files(name)?;
         make_directory(&files.path)?;
@@ -317,7 +318,7 @@ fn locked_draft(draft: &Path) -> io::Result<File> {
         let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(draft)?;
         file.lock()?;
         let opened = file.metadata()?;
-        // If the names differ, the process that held the lock has renamed its draft.
+        // If the name leads to another file, or to none, the process that had the lock has renamed its draft.
         if fs::metadata(draft).is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
             file.set_len(0)?;
             return Ok(file);

@@ -57,7 +57,7 @@ pub enum AuthorityError {
     /// A file is malformed.
     #[error("{}: malformed", .0.display())]
     Malformed(PathBuf),
-    /// No valid certificate was issued to this name.
+    /// No certificate was issued to this name, or all of them are already revoked.
     #[error("no valid certificate of {0}")]
     NotIssued(String),
     /// The certificate could not be created, for instance because of an invalid host name.
@@ -70,7 +70,7 @@ pub enum AuthorityError {
 
 type Result<T> = std::result::Result<T, AuthorityError>;
 
-/// A certificate authority.
+/// A certificate authority, locked against other processes.
 pub struct Authority {
     dir: PathBuf,
     issuer: Issuer<'static, KeyPair>,
@@ -78,21 +78,21 @@ pub struct Authority {
     _lock: File,
 }
 
-/// Parameters of a certificate.
+/// Parameters of a certificate to be issued.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Subject.
+    /// Common name of the subject.
     pub name: String,
     /// Names and addresses of a server; empty for a client.
     pub hosts: Vec<String>,
-    /// Expiry.
+    /// Time until which the certificate is valid.
     pub until: SystemTime,
 }
 
 /// An issued certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issued {
-    /// Subject.
+    /// Common name of the subject.
     pub name: String,
     /// Serial number, in hexadecimal.
     pub serial: String,

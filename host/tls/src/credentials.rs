@@ -92,7 +92,7 @@ impl FromStr for HostName {
 pub struct ServerTls(Loaded<ServerConfig>);
 
 impl ServerTls {
-    /// Loads the files in a directory.
+    /// Loads the files in a directory, for RPC.
     ///
     /// # Errors
     /// The files cannot be used.
@@ -144,7 +144,8 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// Loads the files in a directory; the server's certificate must be for `host`, a name or an address.
+    /// Loads the files in a directory, for RPC; the server's certificate must be for `host`, a name or an
+    /// address.
     ///
     /// # Errors
     /// The files cannot be used.
@@ -199,7 +200,7 @@ impl<T> LoadedFiles<T> {
     fn of(dir: &Path, make: Make<T>, before: bool) -> Result<Self, SetupError> {
         // The stamp is taken before reading, so that concurrent changes cause a reload.
         let stamp = stamp(dir);
-        // An unreadable file is reported further down.
+        // An unreadable file is reported by `make`, which reads it again.
         let authority = read(&dir.join(CA_FILE)).unwrap_or_default();
         let marks = |line: &[u8]| line == REVOKES.trim_end().as_bytes();
         let must_revoke = before || authority.windows(REVOKES.len() - 1).any(marks);

@@ -34,8 +34,7 @@ struct SessionState {
     /// `true` if the last byte to be sent is encrypted but the socket is full, so that the byte counts as not
     /// sent. It is the first byte of the next send.
     is_one_ahead: bool,
-    /// `true` if both sides must negotiate the protocol name of RPC (RFC 9289 §5); otherwise neither
-    /// proceeds.
+    /// `true` if the session fails unless both sides negotiate the protocol name of RPC (RFC 9289 §5).
     requires_rpc: bool,
     fault: Option<TlsError>,
 }
@@ -79,7 +78,7 @@ impl Session {
         state.tls.peer_certificates()?.first().and_then(PeerCertificate::of)
     }
 
-    /// Returns the failure of the session.
+    /// Returns the failure of the session, or `None` if it has not failed.
     #[must_use]
     pub fn fault(&self) -> Option<TlsError> {
         self.lock().fault.clone()

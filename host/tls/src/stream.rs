@@ -12,7 +12,7 @@ use crate::{Session, TlsError};
 /// A stream socket with or without TLS. No operation blocks.
 pub struct Stream {
     socket: OwnedFd,
-    /// Set once the handshake is complete.
+    /// Session, once its handshake is complete.
     tls: OnceLock<Session>,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Connection {
     guest: GuestId,
     device: Arc<dyn Device>,
     settings: Settings,
-    /// Process of the front end, if visible in this pid namespace.
+    /// Process id of the front end; 0 if it is in another pid namespace.
     pid: u32,
     /// `true` once SET_OWNER has arrived.
     has_owner: bool,
@@ -128,7 +128,7 @@ impl Connection {
         Ok(control)
     }
 
-    /// Starts the queue if all its parameters are set.
+    /// Starts the queue if it is enabled, all its parameters are set, and the guest has its turn.
     fn resume(&mut self, index: u32) -> Result<()> {
         // The front end has announced a dirty log but not sent it: the queue's writes would not be logged.
         if self.is_logging() && self.log.is_none() {
@@ -196,14 +196,15 @@ impl Connection {
             return;
         }
         let (device, guest, remedy) = (self.device.name(), self.guest, sharing::REMEDY);
-        if self.memory.slots().is_empty() {
+        let slots = self.memory.slots();
+        if slots.is_empty() {
             tracing::error!(device, %guest, remedy, "the guest will hang: its VMM shares none of its memory");
-        } else if let Some(slot) = sharing::private_span(self.pid, self.memory.slots()) {
+        }
+        let addresses: Vec<u64> = slots.iter().map(|slot| slot.user_address).collect();
+        let private = sharing::private_address(self.pid, &addresses);
+        if let Some(slot) = slots.iter().find(|slot| Some(slot.user_address) == private) {
             let (address, bytes) = (slot.guest_address, slot.region.len());
-            tracing::error!(
-                device, %guest, address, bytes, remedy,
-                "the guest will hang: its VMM has mapped its memory privately, so the guest's writes are not visible"
-            );
+            tracing::error!(device, %guest, address, bytes, remedy, "{}", sharing::MAPPED_PRIVATELY);
         }
     }
 
@@ -501,7 +502,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        // The crate has checked both against the 4 KiB limit of a message.
+        // The vhost crate has checked offset and size against the 4 KiB limit of a message.
         let config = self.device.config();
         let wanted = config.iter().copied().chain(std::iter::repeat(0));
         Ok(wanted.skip(offset as usize).take(size as usize).collect())

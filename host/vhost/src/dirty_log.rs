@@ -12,8 +12,8 @@
 //!   started after it.
 //!
 //! Marks are ordered after the writes that they report (release): a front end that clears a bit (acquire) and
-//! copies the page has the write. A bit that is already set is set again, because the front end may be
-//! clearing it.
+//! then copies the page copies the write. A bit that is already set is set again, because the front end may
+//! be clearing it.
 
 use super::device::ChainLimits;
 use super::memory::GuestMemory;

@@ -71,14 +71,13 @@ pub enum QueueFault {
     /// An indirect table inside an indirect table, or with a next descriptor (virtio 1.2, 2.7.5.3.1).
     #[error("an indirect table where none is allowed")]
     IndirectMisplaced,
-    /// An indirect table whose length is not a multiple of an entry, or beyond the 32,768 addressable
-    /// entries.
+    /// An indirect table whose length is not a multiple of an entry, or that has more than 65,535 entries.
     #[error("an indirect table has an invalid length of {len} bytes")]
     IndirectLength {
         /// Length in bytes.
         len: u32,
     },
-    /// The file of the queue's memory was truncated.
+    /// A file of the guest's memory, or its dirty log, was truncated.
     #[error("the guest's memory was truncated")]
     MemoryGone,
     /// A ring is not accessible.

@@ -31,7 +31,7 @@ pub struct FdKey {
 /// A message in either direction; numbers are little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
-    /// Stores the attached descriptor, or hands a stored one over.
+    /// From the server: stores the attached descriptor. From the keeper: hands a stored one over.
     Keep(FdKey),
     /// Releases a descriptor.
     Drop(FdKey),
@@ -166,7 +166,8 @@ impl FdStore {
         send(&self.socket, Message::Keep(key), Some(descriptor), Some(&SEND_TIMEOUT))
     }
 
-    /// Releases a descriptor. Waits for at most one second; then the release precedes the next message.
+    /// Releases a descriptor. Waits for at most one second; a release not sent by then precedes the next
+    /// message.
     pub fn release(&self, key: FdKey) {
         let mut unsent = lock(&self.unsent);
         unsent.push_back(Message::Drop(key));
@@ -198,7 +199,7 @@ const GREETING: &[u8] = &[0];
 pub(crate) struct DescriptorStore {
     stored: Arc<Mutex<BTreeMap<FdKey, StoredFd>>>,
     share: Arc<Share>,
-    /// The keeper's socket and the thread that receives from it.
+    /// The keeper's socket and the thread that receives from it; `None` before the first server.
     receiver: Option<(OwnedFd, JoinHandle<()>)>,
 }
 

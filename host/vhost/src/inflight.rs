@@ -154,8 +154,8 @@ impl InFlight {
     }
 
     /// Returns the requests that an earlier back end left under way, the latest first. The indices are those
-    /// in guest memory. If they cannot belong to the rings that it served, the guest has been reset and waits
-    /// for none of the requests.
+    /// in guest memory. If they cannot belong to the rings that the earlier back end served, the guest has
+    /// been reset and waits for none of the requests.
     pub(crate) fn recover(&self, used: u16, available: u16) -> Result<Vec<u16>, OutOfBounds> {
         match used.wrapping_sub(self.load(USED_INDEX)?) {
             0 => {}
@@ -190,6 +190,7 @@ impl InFlight {
     }
 
     /// Marks all requests as returned, because the guest waits for none of them; `used` is its used index.
+    /// Returns the requests under way, which are then none.
     pub(crate) fn clear(&self, used: u16) -> Result<Vec<u16>, OutOfBounds> {
         (0..self.size).try_for_each(|head| self.store(entry(head) + IS_UNDER_WAY, 0))?;
         self.store(USED_INDEX, used)?;

@@ -3,7 +3,7 @@
 //! The virtual machine monitor (the *front end* of the protocol) connects to a UNIX socket and passes its
 //! guest's memory and virtqueues. This crate implements the protocol, walks the queues, and passes one
 //! checked [`Chain`] at a time to a [`Device`], as [`Source`](tombolo_mem::Source) and
-//! [`Sink`](tombolo_mem::Sink) over the guest's own pages. Supports split virtqueues with indirect
+//! [`Sink`](tombolo_mem::Sink) over the guest's own pages. It supports split virtqueues with indirect
 //! descriptors and event index (virtio 1.2, sections 2.7 and 5; the vhost-user specification of QEMU).
 //!
 //! - [`Device`], [`Chain`], [`ChainToken`]: the device's interface. A chain may be completed later, from any

@@ -11,7 +11,7 @@ pub struct MemorySlot {
     pub guest_address: u64,
     /// Address in the front end's address space, by which rings are addressed.
     pub user_address: u64,
-    /// The memory.
+    /// Mapping of the span in this process.
     pub region: Region,
 }
 
@@ -65,7 +65,7 @@ impl GuestMemory {
         self.slots.last().map_or(0, |slot| slot.guest_address + slot.region.len() as u64)
     }
 
-    /// Translates a front-end address to a guest address.
+    /// Translates a front-end address to a guest address; `None` outside of the guest's memory.
     pub(crate) fn guest_address(&self, user_address: u64) -> Option<u64> {
         self.slots.iter().find_map(|slot| {
             let offset = user_address.checked_sub(slot.user_address)?;
@@ -78,12 +78,13 @@ impl GuestMemory {
         self.slots.iter().any(|slot| slot.region.is_poisoned())
     }
 
-    /// Appends a guest buffer to the source.
+    /// Appends a guest buffer, which may cross slots, to the source. Fails unless all of it is in the
+    /// guest's memory.
     pub fn readable(&self, address: u64, len: u32, source: &mut Source) -> Result<(), QueueFault> {
         self.resolve(address, len, |region, offset, len| source.push(region, offset, len))
     }
 
-    /// Appends a guest buffer to the sink.
+    /// Appends a guest buffer to the sink, as [`readable`](Self::readable) does to a source.
     pub fn writable(&self, address: u64, len: u32, sink: &mut Sink) -> Result<(), QueueFault> {
         self.resolve(address, len, |region, offset, len| sink.push(region, offset, len))
     }

@@ -17,7 +17,8 @@ impl Notifier {
         Ok(Notifier(fd))
     }
 
-    /// Signals the descriptor. Errors are the front end's fault, which has closed or filled it.
+    /// Signals the descriptor. Errors are the fault of the front end, which has closed the descriptor or
+    /// filled its counter.
     pub(crate) fn notify(&self) {
         let _ = rustix::io::retry_on_intr(|| io::write(&self.0, &1u64.to_ne_bytes()));
     }

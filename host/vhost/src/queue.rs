@@ -24,7 +24,8 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct UsedSide {
-    /// Number of starts from scratch; chains of an earlier run are dropped.
+    /// Number of the current run, increased by [`Queue::start`] and [`Queue::end`]; chains of earlier runs
+    /// are dropped.
     run: u64,
     rings: Option<Arc<Rings>>,
     in_flight: Option<Arc<InFlight>>,
@@ -54,7 +55,7 @@ pub(crate) struct AvailableSide {
     pub(crate) next: u16,
     pub(crate) in_flight: Option<Arc<InFlight>>,
     pub(crate) log: Option<Arc<QueueLog>>,
-    /// Requests left under way by an earlier process, in reverse order.
+    /// Requests left under way by an earlier process, the latest first.
     pub(crate) leftover: Vec<u16>,
 }
 
@@ -81,7 +82,8 @@ impl Queue {
         Ok(used.is_stopped && at == used.next_used && usize::from(available.wrapping_sub(at)) >= left)
     }
 
-    /// Attaches the rings: for each run, when the queue continues, and when the guest's memory is replaced.
+    /// Attaches the rings, and returns the number of the run. Called for each run, when the queue
+    /// continues, and when the guest's memory is replaced.
     pub(crate) fn attach(
         &self,
         rings: Arc<Rings>,
@@ -152,7 +154,8 @@ impl Queue {
         self.outstanding.load(Ordering::Acquire) == 0
     }
 
-    /// Puts a chain on the used ring, and interrupts the guest if requested and no batch is under way.
+    /// Puts a chain on the used ring, and interrupts the guest if requested and no batch is under way. A
+    /// chain of an earlier run is dropped; while the queue is stopped, its chains are deferred.
     pub(super) fn hand_back(&self, run: u64, head: u16, written: u32) {
         let mut used = self.lock();
         if used.run != run {
@@ -181,7 +184,7 @@ impl Queue {
 }
 
 impl UsedSide {
-    /// Drops the chains of this run.
+    /// Ends the run: its chains are dropped, and the rings detached.
     fn forget_run(&mut self) {
         self.run += 1;
         self.rings = None;
@@ -193,7 +196,7 @@ impl UsedSide {
     fn push_used(&mut self, head: u16, written: u32) {
         let Some(rings) = &self.rings else { return };
         let next = self.next_used.wrapping_add(1);
-        // Logged first: if the process is killed before the entry is published, the next one returns the
+        // Logged first: if the process is killed before the entry is published, the next process returns the
         // chain.
         if let Some(log) = &self.log {
             log.chain(&rings.table, head);
@@ -236,13 +239,14 @@ impl UsedSide {
 }
 
 impl AvailableSide {
-    /// Returns `true` if the guest has handed over chains that were not taken yet.
+    /// Returns `true` if the guest has handed over chains that were not taken yet, or if an earlier process
+    /// has left requests.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.rings.available_index().is_ok_and(|index| index != self.next) || !self.leftover.is_empty()
     }
 
-    /// Takes the next chain and checks it.
+    /// Takes the next chain, if there is one, and checks it.
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Chain>, QueueFault> {
         if let Some(head) = self.leftover.pop() {

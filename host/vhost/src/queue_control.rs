@@ -16,7 +16,7 @@ pub(crate) struct QueueControl {
     pub(crate) log_address: Option<u64>,
     /// Next index in the available ring.
     pub(crate) next: u16,
-    /// Requests left under way by an earlier process and not taken yet, in reverse order.
+    /// Requests left under way by an earlier process and not taken yet, the latest first.
     pub(crate) leftover: Vec<u16>,
     pub(crate) kick: Kick,
     pub(crate) error_notifier: Option<Arc<Notifier>>,
@@ -25,7 +25,7 @@ pub(crate) struct QueueControl {
     pub(crate) started: bool,
     /// Parameters when the queue stopped, until it starts again.
     pub(crate) stopped_at: Option<StopState>,
-    /// `true` after a protocol violation, until the queue starts anew.
+    /// `true` after a protocol violation, until GET_VRING_BASE.
     pub(crate) faulty: bool,
     pub(crate) worker: Option<Worker>,
 }
@@ -63,7 +63,8 @@ impl QueueControl {
         StopState { size: self.size, addresses: self.addresses, next: self.next }
     }
 
-    /// Stops the queue after GET_VRING_BASE.
+    /// Stops the queue after GET_VRING_BASE, and records its parameters, which decide whether its requests
+    /// continue at the next start.
     pub(crate) fn stop(&mut self) {
         self.queue.stop();
         self.stopped_at = Some(self.stop_state());
@@ -71,9 +72,10 @@ impl QueueControl {
     }
 
     /// Attaches the rings. A queue that starts as it stopped continues with its requests under way, because
-    /// the virtual machine was paused. A queue with other rings or another base starts from scratch, because
-    /// the guest was reset and waits for no request. On a new connection, requests that an earlier process
-    /// left under way are recovered; those begin after the ones it had returned.
+    /// the virtual machine was paused. A queue with other rings or another base starts from scratch,
+    /// because the guest was reset and waits for no request. On a new connection, requests that an earlier
+    /// process left under way are recovered, and new ones follow them. Returns the rings and the number of
+    /// the run, or `None` if the rings or the in-flight area are not accessible.
     pub(crate) fn attach(
         &mut self,
         rings: Arc<Rings>,

@@ -83,7 +83,7 @@ impl Rings {
         Ok(self.available.load(FLAGS, Ordering::Relaxed)? & NO_NOTIFY != 0)
     }
 
-    /// Returns the used index whose passing the driver wants to be interrupted for.
+    /// Returns the used index at whose passing the driver wants an interrupt (with event index).
     pub(crate) fn used_event(&self) -> Result<u16, OutOfBounds> {
         self.available.load(ENTRIES + usize::from(self.size) * AVAILABLE_ENTRY, Ordering::Relaxed)
     }

@@ -107,11 +107,6 @@ impl Server {
         self.shared.guests().values().filter(|guest| !guest.has_left).count()
     }
 
-    /// Blocks until the server was stopped and all guests have been disconnected.
-    pub fn wait(mut self) {
-        self.join();
-    }
-
     /// Stops accepting, disconnects every guest, and waits for their threads, each of which completes its
     /// current request.
     pub fn stop(mut self) {
@@ -172,7 +167,7 @@ impl Acceptor {
         self.disconnect_all();
     }
 
-    /// Sleeps until a guest connects (below the limit) or [`Server::stop`] wakes it.
+    /// Sleeps until a guest connects (below the limit), a guest leaves, or the server stops.
     fn wait(&self, has_space: bool) {
         let mut fds = [
             PollFd::new(&self.shared.wake, PollFlags::IN),
@@ -269,8 +264,10 @@ fn descriptors_of(queues: u16) -> usize {
 fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Settings, turn: &Turn) {
     let name = device.name().to_owned();
     tracing::info!(device = name, guest = %id, "guest connected");
-    // 0 is no process: the peer is in another pid namespace.
+    // 0 is no process: the peer is in another pid namespace, or a keeper, which checks its front end's memory
+    // itself.
     let pid = tombolo_sys::socket::peer(stream.as_fd()).map_or(0, |peer| peer.pid.unsigned_abs());
+    let pid = if pid == std::os::unix::process::parent_id() { 0 } else { pid };
     let second = match stream.try_clone() {
         Ok(second) => second,
         Err(error) => return tracing::warn!(device = name, guest = %id, %error, "guest cut off"),

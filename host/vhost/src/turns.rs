@@ -35,8 +35,8 @@ impl Turn {
         Ok(Turn { guest, shared })
     }
 
-    /// Returns `true` if this guest's queues may run now; otherwise the guest's thread is notified when they
-    /// may.
+    /// Takes the turn if it is free. Returns `true` if this guest's queues may run now; otherwise the
+    /// guest's thread is notified when they may.
     pub(crate) fn take(&self) -> bool {
         let Some((turns, called)) = &self.shared else { return true };
         let mut queue = turns.0.lock().unwrap_or_else(PoisonError::into_inner);

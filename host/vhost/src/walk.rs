@@ -119,7 +119,7 @@ struct Walk<'a, W> {
 }
 
 impl<W: FnMut(u64, u32)> Walk<'_, W> {
-    /// Adds one buffer.
+    /// Adds one buffer of the chain, after checking it against the limits and the guest's memory.
     fn add(&mut self, index: u16, descriptor: Descriptor) -> Result<(), QueueFault> {
         if descriptor.len == 0 {
             return Err(QueueFault::Empty { index });

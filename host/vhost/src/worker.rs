@@ -25,7 +25,7 @@ pub(crate) struct Worker {
 pub(crate) struct Stopped {
     /// Next position of the available ring.
     pub(crate) next: u16,
-    /// Requests left by an earlier process and not taken yet.
+    /// Requests left by an earlier process and not taken yet; none unless a fault ended the thread.
     pub(crate) leftover: Vec<u16>,
     /// `true` if a protocol violation ended it.
     pub(crate) faulty: bool,
@@ -55,7 +55,8 @@ impl Worker {
         Ok(Worker { stop, waker, thread })
     }
 
-    /// Stops the thread after its current request. Returns its final state, or `None` if it panicked.
+    /// Stops the thread after its current request and those left by an earlier process. Returns its final
+    /// state, or `None` if it panicked.
     pub(crate) fn stop(self) -> Option<Stopped> {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();

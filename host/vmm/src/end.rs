@@ -13,7 +13,7 @@ use crate::monitor::{Monitor, MonitorError};
 /// Reason for the end of a VMM (`ShutdownCause` of QEMU).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The guest was reset, by itself or by a kernel panic, and must be booted.
+    /// The guest was reset, by itself or by a kernel panic, and must be booted again.
     Reset,
     /// A reason other than the above, in QEMU's words: `guest-shutdown`, `guest-panic`, `host-qmp-quit`,
     /// `host-signal`…

@@ -24,8 +24,9 @@ impl Monitor {
         self.execute("blockdev-add", &node).map(drop)
     }
 
-    /// Plugs the opened file as a read-only disk, after its [shares](crate::shares) if it `has_shares`. They
-    /// are unplugged with the network card ([`unplug`](Self::unplug)).
+    /// Plugs the opened file as a read-only disk. If the guest `has_shares`, they must be plugged before,
+    /// because the guest detects them with this disk ([`shares`](crate::shares)). All are unplugged with
+    /// the network card ([`unplug`](Self::unplug)).
     pub fn plug_identity(&mut self, has_shares: bool) -> Result<(), MonitorError> {
         let disk = json!({
             "driver": "virtio-blk-pci", "id": DISK, "drive": NODE, "serial": SERIAL, "bus": IDENTITY_SLOT,

@@ -144,7 +144,8 @@ impl Words {
         self.0.extend([OsString::from(option), text.as_ref().to_owned()]);
     }
 
-    /// Appends an option with a value whose commas are doubled, because a comma would begin the next part.
+    /// Appends an option whose value is `before`, `file` and `behind`. Commas in `file` are doubled,
+    /// because QEMU takes a single one for the end of the name.
     fn file(&mut self, option: &str, before: &str, file: impl AsRef<OsStr>, behind: &str) {
         let escape = |&byte: &u8| std::iter::repeat_n(byte, 1 + usize::from(byte == b','));
         let file = file.as_ref().as_bytes().iter().flat_map(escape);

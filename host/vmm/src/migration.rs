@@ -32,7 +32,7 @@ impl Monitor {
         let asked = self.execute("migrate", &json!({ "uri": format!("fd:{STATE}") }));
         let saved = asked.and_then(|_| self.migrated(within));
         if let Err(MonitorError::Late { .. }) = saved {
-            // It would pause the guest when nothing resumes it any more.
+            // Otherwise the migration would pause the guest later, when nothing resumes it.
             let _ = self.execute("migrate_cancel", &json!({}));
         }
         saved?;
@@ -47,7 +47,7 @@ impl Monitor {
         self.migrated(within)
     }
 
-    /// Resumes the guest.
+    /// Resumes the guest. Waits for a migration that is still ending, at most for the monitor's time limit.
     pub fn proceed(&mut self) -> Result<(), MonitorError> {
         let end = Instant::now() + self.timeout();
         loop {

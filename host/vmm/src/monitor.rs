@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use thiserror::Error;
-use tombolo_sys::packet;
+use tombolo_sys::{Errno, packet, socket};
 
 /// Maximum length of a line in bytes.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
@@ -23,10 +23,10 @@ pub enum MonitorError {
     /// The connection failed, usually because the VMM has ended.
     #[error("lost the connection to the VMM's monitor")]
     Gone(#[source] io::Error),
-    /// A reply or an event did not arrive in time.
+    /// A connection, a reply or an event did not arrive in time.
     #[error("no {waited_for} from the VMM within {} s", within.as_secs())]
     Late {
-        /// The awaited reply or event.
+        /// The awaited connection, reply or event.
         waited_for: String,
         /// Time limit.
         within: Duration,
@@ -49,7 +49,7 @@ pub enum MonitorError {
 pub struct Monitor {
     stream: UnixStream,
     received: Vec<u8>,
-    /// Length of the prefix that has no newline.
+    /// Length of the prefix of `received` that is known to have no newline.
     searched: usize,
     events: VecDeque<Value>,
     /// Number of the last command, by which its reply is distinguished from the late one of another command.
@@ -57,29 +57,32 @@ pub struct Monitor {
     timeout: Duration,
 }
 
-/// Interval between attempts.
+/// Interval between attempts to connect, and to resume a guest.
 pub(crate) const PAUSE: Duration = Duration::from_millis(2);
 
 impl Monitor {
     /// Connects to the monitor at `path` and negotiates capabilities. Waits for the socket while
-    /// `is_starting` holds, and for each reply up to `timeout`.
+    /// `is_starting` holds, and up to `timeout` for the connection and for each reply.
     pub fn connect(
         path: &Path,
         is_starting: impl Fn() -> bool,
         timeout: Duration,
     ) -> Result<Self, MonitorError> {
+        let end = Instant::now() + timeout;
         let stream = loop {
-            match UnixStream::connect(path) {
-                Ok(stream) => break stream,
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-                        && is_starting() =>
-                {
-                    std::thread::sleep(PAUSE);
+            match socket::connect_unix(path) {
+                Ok(stream) => break UnixStream::from(stream),
+                Err(Errno::NOENT | Errno::CONNREFUSED) if is_starting() => {}
+                // The VMM accepts no client while it serves another one, or hangs.
+                Err(Errno::AGAIN) if Instant::now() < end => {}
+                Err(Errno::AGAIN) => {
+                    return Err(MonitorError::Late { waited_for: "connection".into(), within: timeout });
                 }
-                Err(error) => return Err(MonitorError::Gone(error)),
+                Err(errno) => return Err(MonitorError::Gone(errno.into())),
             }
+            std::thread::sleep(PAUSE);
         };
+        stream.set_nonblocking(false).map_err(MonitorError::Gone)?;
         let mut monitor = Self::from_stream(stream, timeout);
         let greeting = monitor.message("greeting", Instant::now() + timeout)?;
         if greeting.get("QMP").is_none() {
@@ -104,7 +107,7 @@ impl Monitor {
         self.timeout = timeout;
     }
 
-    /// Executes a command and returns its result.
+    /// Executes a command and returns its result. Waits for it at most for the time limit.
     pub fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value, MonitorError> {
         self.execute_with(command, arguments, &[])
     }
@@ -195,7 +198,7 @@ impl Monitor {
         }
     }
 
-    /// Returns the next message of any kind.
+    /// Returns the next message of any kind. Waits for it until `end`; `waited_for` names it in the error.
     pub(crate) fn message(&mut self, waited_for: &str, end: Instant) -> Result<Value, MonitorError> {
         loop {
             let unsearched = self.received.get(self.searched..).unwrap_or_default();

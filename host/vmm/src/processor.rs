@@ -28,7 +28,8 @@ const FEATURES: &str = "3dnow 3dnowext 3dnowprefetch abm ace2 ace2-en acpi adx a
 /// Prefix of the names of nested-virtualisation features, of which there are about a hundred.
 const NESTED: &str = "vmx-";
 
-/// Returns the part of a CPU description that is neither a model nor a feature.
+/// Returns the first part of a CPU description that is neither a model nor a feature, or `None` if it has
+/// none.
 pub(crate) fn unknown_part(cpu: &str) -> Option<&str> {
     let mut parts = cpu.split(',');
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);

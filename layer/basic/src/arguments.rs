@@ -7,7 +7,7 @@ use tombolo_core::fs::{
     NewMode, NodeId, OpenFlags, RenameFlags, SyncScope, Whence, XattrName, XattrNameBuf, XattrSet,
 };
 
-/// An argument of an operation.
+/// An argument as an operation takes it, which may be borrowed; `Kept` is its owned form.
 pub(crate) trait Keep {
     type Kept;
 
@@ -15,13 +15,13 @@ pub(crate) trait Keep {
     fn keep(self) -> Self::Kept;
 }
 
-/// A stored argument.
+/// The owned form of an argument, from which the operation's own form is borrowed again.
 pub(crate) trait Lend {
     type As<'a>
     where
         Self: 'a;
 
-    /// Returns the argument.
+    /// Returns the argument as the operation takes it.
     fn lend(&self) -> Self::As<'_>;
 }
 

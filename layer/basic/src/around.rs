@@ -25,7 +25,7 @@ pub trait Around: Send + Sync + 'static {
         inner();
     }
 
-    /// Returns the length to pass on of a transfer of `len_bytes`, in bytes.
+    /// Returns the number of bytes that is passed on of a read or write of `len_bytes`.
     #[inline]
     fn transfer_limit(&self, _op: Op, len_bytes: usize) -> usize {
         len_bytes
@@ -37,7 +37,7 @@ pub trait Around: Send + Sync + 'static {
     }
 }
 
-/// A call of an operation.
+/// A call of an operation, as a layer sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     /// The operation.
@@ -47,14 +47,14 @@ pub struct Call {
 }
 
 impl Call {
-    /// Creates a call of an operation whose arguments do not matter.
+    /// Creates a call of an operation that is a change, or none, whatever its arguments.
     #[inline]
     pub const fn of(op: Op) -> Self {
         Self { op, mutates: op.mutates() }
     }
 }
 
-/// The result of an operation.
+/// A successful result of any operation.
 pub trait Payload: Send + 'static {
     /// Returns the length of the file data transferred, in bytes.
     #[inline]
@@ -176,9 +176,11 @@ impl<A: Around> FileSystem for Layered<dyn FileSystem, A> {
 
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges);
 
-    // These groups are passed on without the layer's behaviour: requests for changes stay pending until there
-    // are any.
-    tombolo_core::forward!(to self.inner; changes versions backing_files descriptors digests packing lending);
+    // These groups are passed on without the layer's behaviour: a request for notices of changes, for
+    // example, is pending until there is one.
+    tombolo_core::forward!(to self.inner;
+        is_prompt changes versions backing_files descriptors digests packing lending
+    );
 }
 
 impl<A: Around> Xattrs for Layered<dyn FileSystem, A> {

@@ -1,7 +1,7 @@
 //! Injection of errors and short transfers by a plan.
 //!
-//! A plan is a list of rules: the operation, which of its calls, and the fault. A rule depends only on its
-//! seed and the number of calls so far, so a failure is reproducible.
+//! A plan is a list of rules: the operation, which of its calls, and the fault. The effect of a rule depends
+//! only on the plan's seed and the number of calls so far, so a failure is reproducible.
 //!
 //! A call that fails by a rule is not performed. Short writes, and short reads without end of file, are
 //! behaviour that every caller must handle.
@@ -19,7 +19,8 @@ use tombolo_core::fs::Op;
 /// A list of faults to inject.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Applied to each call in order; the first rule that matches decides.
+    /// Rules, in order: the first [`What::Fail`] that selects a call decides, and the calls that it fails are
+    /// not counted by later ones. Of several [`What::Short`] the smallest limit holds.
     pub rules: Vec<Rule>,
     /// Seed of [`When::Chance`].
     pub seed: u64,
@@ -32,7 +33,7 @@ pub struct Rule {
     pub op: Option<Op>,
     /// Selection among the matching calls.
     pub when: When,
-    /// The fault.
+    /// Effect on the selected calls.
     pub what: What,
 }
 
@@ -43,7 +44,7 @@ pub enum When {
     Always,
     /// The `n`th call only, counted from 1.
     Nth(u64),
-    /// Every `n`th call.
+    /// Every `n`th call; none if `n` is 0.
     Every(u64),
     /// Each call with this probability, 0 to 1.
     Chance(f64),
@@ -52,9 +53,9 @@ pub enum When {
 /// The effect of a rule on a call.
 #[derive(Clone, Copy, Debug)]
 pub enum What {
-    /// Fails with this error.
+    /// Failure with this error, without performing the call.
     Fail(fn() -> Error),
-    /// Limits a read or write to this many bytes.
+    /// Limit of a read or write, in bytes.
     Short(usize),
 }
 
@@ -76,8 +77,8 @@ pub fn over(inner: Arc<dyn Export>, plan: Plan) -> Layered<dyn Export, Faults> {
     Layered::new(inner, Arc::new(Faults::new(plan)))
 }
 
-/// Wraps a disk as [`over`] wraps an export: its writes and reads are [`Op::Write`] and [`Op::Read`], and
-/// fail as a whole; for its other operations see [`LayeredDisk`].
+/// Wraps a disk as [`over`] wraps an export: its writes and reads are [`Op::Write`] and [`Op::Read`], on
+/// which [`What::Short`] has no effect; for its other operations see [`LayeredDisk`].
 pub fn over_disk(inner: Arc<dyn BlockDevice>, plan: Plan) -> Arc<dyn BlockDevice> {
     Arc::new(LayeredDisk::new(inner, Arc::new(Faults::new(plan))))
 }

@@ -2,7 +2,7 @@
 //! the layers that have crates of their own (`layer/replies`, `layer/handle-table`).
 //!
 //! - [`stats`] counts operations and their times, also those of disks ([`stats::disk`]).
-//! - [`delay`] delays all answers, to exercise the pending path.
+//! - [`delay`] delays all answers, to exercise the treatment of answers that come later.
 //! - [`fault`] injects errors and short transfers by a plan.
 //! - [`readonly`] refuses every change.
 //! - [`recall`] recalls the leases of clients before every change.
@@ -13,8 +13,8 @@
 //!
 //! Layers are independent of each other. Layers that treat all operations alike (`stats`, `fault`,
 //! `readonly`) are written as one function around any operation: [`Around`], which [`Layered`] applies to the
-//! whole waist. Their answers are immediate, without allocation, if those of the layer below are
-//! (`tests/inline.rs`).
+//! whole waist. Their answers are immediate, without allocation, if those of the wrapped waist are
+//! (`tests/it/inline.rs`).
 //!
 //! Reading order: [`around`], then any layer.
 #![forbid(unsafe_code)]

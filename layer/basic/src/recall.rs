@@ -12,7 +12,7 @@ use tombolo_mem::Source;
 
 use crate::arguments::{Keep, Lend};
 
-/// An export whose changes wait for leases.
+/// An export whose changes first recall the leases of other clients.
 pub struct Recall {
     inner: Arc<dyn Export>,
     table: Arc<LeaseTable>,
@@ -68,7 +68,7 @@ impl FileSystem for Recalling {
         setattr create create_unnamed mkdir symlink mknod link unlink rmdir rename
     );
     tombolo_core::forward!(to self.inner;
-        profile lookup forget getattr access readlink release flush fsync read readdir statfs syncfs
+        profile lookup forget getattr access readlink release is_prompt flush fsync read readdir statfs syncfs
         locks persistent_handles changes versions backing_files descriptors digests packing lending
     );
     tombolo_core::forward!(offer self.inner; xattrs ranges);

@@ -1,4 +1,5 @@
-//! Record of the first read of each block of a disk, in order: a trace for prefetching it the next time.
+//! Record of the first read of each block of a disk, in order: a trace for prefetching the disk the next
+//! time.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -1,18 +1,25 @@
 //! Replacement of a disk in use: the present disk is frozen, and further writes go to a new one.
 //!
-//! This takes several steps, so that no request waits while a disk of the host is flushed. At *rest*, flushes
-//! are acknowledged immediately; the caller must be prepared for that. After [`replace`](Switch::replace)
-//! changes wait, so that [`take_back`](Switch::take_back) or [`abandon`](Switch::abandon) can undo it at any
-//! time. With [`settle`](Switch::settle) they go to the new disk, and requests for durability wait until the
-//! old one is durable.
+//! A replacement takes several steps, so that no change waits while a disk of the host is flushed. Steps that
+//! are not due are refused ([`Refusal`]).
+//!
+//! - [`rest`](Switch::rest), optional: flushes are acknowledged immediately; the caller must be prepared for
+//!   that.
+//! - [`replace`](Switch::replace): changes and flushes wait, so that [`take_back`](Switch::take_back) or
+//!   [`abandon`](Switch::abandon) can undo it at any time.
+//! - [`settle`](Switch::settle): changes go to the new disk, and the old one is made durable. Flushes wait.
+//! - [`go_on`](Switch::go_on), once the old disk is durable: flushes go to the new disk.
+//!
+//! A durable change waits as a flush does. If the old disk cannot be made durable, all later flushes fail.
 
 use std::future::poll_fn;
+use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Poll, Waker};
 
 use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
-use tombolo_core::{Answer, Ctx, Error, Stability};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_mem::{Sink, Source};
 
 /// A disk that can be replaced by others of its length.
@@ -21,94 +28,150 @@ pub struct Switch(Arc<SwitchState>);
 
 struct SwitchState {
     now: RwLock<Present>,
-    /// Changes and flushes in progress.
+    /// Changes and flushes in progress. Requests look at the phase and count themselves under the lock of
+    /// `now`, so that none begins by a phase that is over.
     under_way: AtomicUsize,
-    durability: Mutex<Durability>,
+    /// Requests waiting for another phase.
+    waiting: Mutex<Vec<Waker>>,
 }
 
 struct Present {
     disk: Arc<dyn BlockDevice>,
-    /// `true` in [`Phase::Replaced`].
-    is_held: bool,
-    /// Number of abandoned replacements.
+    phase: Phase,
+    /// `true` once a replaced disk could not be made durable: flushes fail in every phase.
+    is_lost: bool,
+    /// Number of abandoned replacements, by which a waiting change detects that its own was abandoned.
     abandoned: u64,
 }
 
-#[derive(Default)]
-struct Durability {
-    phase: Phase,
-    /// Requests waiting for the next phase.
-    waiting: Vec<Waker>,
-}
-
-#[derive(Clone, Default)]
 enum Phase {
     /// Flushes are passed on.
-    #[default]
     Usual,
     /// Flushes are acknowledged immediately.
     Resting,
     /// Changes and flushes wait until it is decided which of the two disks is the present one.
     Replaced(Arc<dyn BlockDevice>),
     /// Flushes wait until the replaced disk is durable.
-    Unsettled(Arc<dyn BlockDevice>),
-    /// The replaced disk could not be made durable: all flushes fail.
-    Lost,
+    Settling(Arc<dyn BlockDevice>),
+    /// Flushes wait although the replaced disk is durable, because renames may have to follow.
+    Settled,
 }
 
-/// A request in progress, which ends on drop, even unanswered.
-struct InProgress(Arc<SwitchState>);
+/// A request that is counted as in progress, on this disk. Dropping its answer does not cancel it: without an
+/// answer it is counted for ever.
+struct Begun {
+    disk: Arc<dyn BlockDevice>,
+    state: Arc<SwitchState>,
+}
 
-impl Drop for InProgress {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
+/// Reason why a step of a replacement is refused. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A change or a flush is in progress.
+    #[error("requests are outstanding")]
+    Busy,
+    /// A replaced disk is not yet reinstated, or not yet durable, or [`Switch::go_on`] is still to come.
+    #[error("the disk's last replacement is unfinished")]
+    Unfinished,
+}
+
+impl Begun {
+    fn ask<T: Send + 'static>(
+        self,
+        cx: &Ctx,
+        ask: impl FnOnce(&dyn BlockDevice, &Ctx) -> Answer<T>,
+    ) -> Answer<T> {
+        match ask(&*self.disk, cx) {
+            Answer::Done(result) => {
+                self.end();
+                Answer::Done(result)
+            }
+            Answer::Later(later) => Answer::later(async move {
+                let result = later.await;
+                self.end();
+                result
+            }),
+        }
+    }
+
+    fn end(self) {
+        self.state.under_way.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Error of a replacement while a change or a flush is in progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Busy;
+/// A flush for which it is decided what becomes of it.
+enum Flush {
+    Begun(Begun),
+    Answered(Result<()>),
+}
+
+impl Flush {
+    fn ask(self, cx: &Ctx) -> Answer<()> {
+        match self {
+            Self::Begun(begun) => begun.ask(cx, |disk, cx| disk.flush(cx)),
+            Self::Answered(result) => Answer::Done(result),
+        }
+    }
+}
 
 impl SwitchState {
-    fn durability(&self) -> MutexGuard<'_, Durability> {
-        self.durability.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn present(&self) -> RwLockReadGuard<'_, Present> {
         self.now.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn present_mut(&self) -> RwLockWriteGuard<'_, Present> {
-        self.now.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Arc<dyn BlockDevice> {
         self.present().disk.clone()
     }
 
-    fn enter(&self, phase: Phase) {
-        let mut durability = self.durability();
-        durability.phase = phase;
-        durability.waiting.drain(..).for_each(Waker::wake);
+    /// Takes a step, and wakes all requests that wait.
+    fn step<T>(&self, step: impl FnOnce(&mut Present) -> T) -> T {
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        let done = step(&mut now);
+        // A task that is woken is polled on this thread, and needs the lock.
+        drop(now);
+        let waiting = mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        waiting.into_iter().for_each(Waker::wake);
+        done
     }
 
-    /// Enters a phase, unless data is lost.
-    fn enter_unless_lost(&self, phase: Phase) {
-        let mut durability = self.durability();
-        if !matches!(durability.phase, Phase::Lost) {
-            durability.phase = phase;
-            durability.waiting.drain(..).for_each(Waker::wake);
-        }
+    /// Waits until `find` returns something.
+    async fn wait_for<T>(&self, find: impl Fn(&Present) -> Option<T>) -> T {
+        poll_fn(|context| {
+            let now = self.present();
+            if let Some(found) = find(&now) {
+                return Poll::Ready(found);
+            }
+            // A step needs the lock of `now` first, so it finds this waker.
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(context.waker().clone());
+            Poll::Pending
+        })
+        .await
     }
 
-    /// Begins a change. While changes wait, returns the number of replacements abandoned before.
-    fn begin(self: &Arc<Self>) -> std::result::Result<(Arc<dyn BlockDevice>, InProgress), u64> {
-        let now = self.present();
-        if now.is_held {
-            return Err(now.abandoned);
-        }
+    fn begin(self: &Arc<Self>, now: &Present) -> Begun {
         self.under_way.fetch_add(1, Ordering::AcqRel);
-        Ok((now.disk.clone(), InProgress(self.clone())))
+        Begun { disk: now.disk.clone(), state: self.clone() }
+    }
+
+    /// Begins a change, unless changes wait.
+    fn begin_change(self: &Arc<Self>, now: &Present) -> Option<Begun> {
+        (!matches!(now.phase, Phase::Replaced(_))).then(|| self.begin(now))
+    }
+
+    /// Begins a change that the present disk alone makes durable.
+    fn begin_durable_change(self: &Arc<Self>) -> Option<Begun> {
+        let now = self.present();
+        (matches!(now.phase, Phase::Usual) && !now.is_lost).then(|| self.begin(&now))
+    }
+
+    /// Begins or answers a flush, unless flushes wait.
+    fn begin_flush(self: &Arc<Self>, now: &Present) -> Option<Flush> {
+        match now.phase {
+            _ if now.is_lost => Some(Flush::Answered(Err(lost()))),
+            Phase::Usual => Some(Flush::Begun(self.begin(now))),
+            Phase::Resting => Some(Flush::Answered(Ok(()))),
+            Phase::Replaced(_) | Phase::Settling(_) | Phase::Settled => None,
+        }
     }
 
     fn change<T: Send + 'static>(
@@ -116,87 +179,70 @@ impl SwitchState {
         cx: &Ctx,
         ask: impl FnOnce(&dyn BlockDevice, &Ctx) -> Answer<T> + Send + 'static,
     ) -> Answer<T> {
-        let (disk, under_way) = match self.begin() {
-            Ok(begun) => begun,
-            Err(abandoned) => {
-                let (inner, cx) = (self.clone(), cx.clone());
-                return Answer::later(async move {
-                    let (disk, _under_way) = loop {
-                        inner.leaves(|phase| matches!(phase, Phase::Replaced(_))).await;
-                        if inner.present().abandoned != abandoned {
-                            return Err(Error::io("the change was abandoned"));
-                        }
-                        if let Ok(begun) = inner.begin() {
-                            break begun;
-                        }
-                    };
-                    let asked = ask(&*disk, &cx);
-                    disk.submit();
-                    asked.resolve().await
-                });
-            }
-        };
-        match ask(&*disk, cx) {
-            Answer::Done(result) => Answer::Done(result),
-            Answer::Later(later) => Answer::later(async move {
-                let result = later.await;
-                drop(under_way);
-                result
-            }),
+        let now = self.present();
+        let (begun, abandoned) = (self.begin_change(&now), now.abandoned);
+        drop(now);
+        if let Some(begun) = begun {
+            return begun.ask(cx, ask);
         }
-    }
-
-    fn flush(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
-        let phase = self.durability().phase.clone();
-        match phase {
-            Phase::Usual => self.change(cx, |disk, cx| disk.flush(cx)),
-            Phase::Resting => Answer::ok(()),
-            Phase::Lost => Answer::err(lost()),
-            Phase::Replaced(_) | Phase::Unsettled(_) => {
-                let (inner, cx) = (self.clone(), cx.clone());
-                Answer::later(async move {
-                    inner.leaves(|phase| matches!(phase, Phase::Replaced(_) | Phase::Unsettled(_))).await;
-                    if matches!(inner.durability().phase, Phase::Lost) {
-                        return Err(lost());
-                    }
-                    let flushed = inner.change(&cx, |disk, cx| {
-                        let flushed = disk.flush(cx);
-                        disk.submit();
-                        flushed
-                    });
-                    flushed.resolve().await
-                })
-            }
-        }
-    }
-
-    /// Waits until the phase is none of these.
-    async fn leaves(&self, is_one: impl Fn(&Phase) -> bool) {
-        poll_fn(|context| {
-            let mut durability = self.durability();
-            if !is_one(&durability.phase) {
-                return Poll::Ready(());
-            }
-            durability.waiting.push(context.waker().clone());
-            Poll::Pending
+        let (inner, cx) = (self.clone(), cx.clone());
+        Answer::later(async move {
+            let begun = inner.wait_for(|now| {
+                if now.abandoned != abandoned {
+                    return Some(Err(Error::io("the change was abandoned")));
+                }
+                inner.begin_change(now).map(Ok)
+            });
+            let begun = begun.await?;
+            let disk = begun.disk.clone();
+            let asked = begun.ask(&cx, ask);
+            disk.submit();
+            asked.resolve().await
         })
-        .await;
     }
 
-    /// Performs a change and flushes it, because in this phase the disk alone cannot make the change durable.
-    fn in_two_steps(
+    /// Performs a change, and a stable one in two steps unless the present disk alone can make it durable: an
+    /// unstable change, and then a flush.
+    fn change_stably(
         self: &Arc<Self>,
         cx: &Ctx,
-        change: impl FnOnce(&dyn BlockDevice, &Ctx) -> Answer<()> + Send + 'static,
+        stability: Stability,
+        ask: impl FnOnce(&dyn BlockDevice, &Ctx, Stability) -> Answer<()> + Send + 'static,
     ) -> Answer<()> {
+        if stability == Stability::Unstable {
+            return self.change(cx, move |disk, cx| ask(disk, cx, stability));
+        }
+        if let Some(begun) = self.begin_durable_change() {
+            return begun.ask(cx, move |disk, cx| ask(disk, cx, stability));
+        }
         let (inner, flush_cx) = (self.clone(), cx.clone());
-        let changed = self.change(cx, change);
+        let changed = self.change(cx, move |disk, cx| ask(disk, cx, Stability::Unstable));
         self.now().submit();
         changed.then(move |()| inner.flush(&flush_cx))
     }
 
-    fn is_usual(&self) -> bool {
-        matches!(self.durability().phase, Phase::Usual)
+    fn flush(self: &Arc<Self>, cx: &Ctx) -> Answer<()> {
+        let begun = self.begin_flush(&self.present());
+        if let Some(flush) = begun {
+            return flush.ask(cx);
+        }
+        let (inner, cx) = (self.clone(), cx.clone());
+        Answer::later(async move {
+            let flushed = inner.wait_for(|now| inner.begin_flush(now)).await.ask(&cx);
+            inner.now().submit();
+            flushed.resolve().await
+        })
+    }
+
+    /// Records whether a replaced disk is durable.
+    fn settled(&self, old: &Arc<dyn BlockDevice>, flushed: Result<()>) -> Result<()> {
+        self.step(|now| {
+            now.is_lost |= flushed.is_err();
+            if matches!(&now.phase, Phase::Settling(settling) if Arc::ptr_eq(settling, old)) {
+                now.phase = Phase::Settled;
+            }
+            flushed.and(if now.is_lost { Err(lost()) } else { Ok(()) })
+        })
     }
 }
 
@@ -207,14 +253,15 @@ fn lost() -> Error {
 impl Switch {
     /// Creates a switch, beginning with this disk.
     pub fn new(disk: Arc<dyn BlockDevice>) -> Self {
+        let now = Present { disk, phase: Phase::Usual, is_lost: false, abandoned: 0 };
         Self(Arc::new(SwitchState {
-            now: RwLock::new(Present { disk, is_held: false, abandoned: 0 }),
+            now: RwLock::new(now),
             under_way: AtomicUsize::new(0),
-            durability: Mutex::default(),
+            waiting: Mutex::default(),
         }))
     }
 
-    /// Returns the switchable disk.
+    /// Returns the disk for front ends, which passes their requests to the present one or lets them wait.
     pub fn disk(&self) -> Arc<dyn BlockDevice> {
         Arc::new(self.clone())
     }
@@ -226,31 +273,39 @@ impl Switch {
 
     /// Returns `true` if a replaced disk could not be made durable; all flushes fail then.
     pub fn is_lost(&self) -> bool {
-        matches!(self.0.durability().phase, Phase::Lost)
+        self.0.present().is_lost
     }
 
     /// Acknowledges flushes immediately from now on, unless data is lost.
-    pub fn rest(&self) {
-        self.0.enter_unless_lost(Phase::Resting);
+    ///
+    /// # Errors
+    /// [`Refusal::Unfinished`] after [`replace`](Self::replace), until [`go_on`](Self::go_on) or an undo.
+    pub fn rest(&self) -> std::result::Result<(), Refusal> {
+        self.0.step(|now| match now.phase {
+            Phase::Usual | Phase::Resting => {
+                now.phase = Phase::Resting;
+                Ok(())
+            }
+            Phase::Replaced(_) | Phase::Settling(_) | Phase::Settled => Err(Refusal::Unfinished),
+        })
     }
 
     /// Directs all new requests to `disk`, which must read as the present one. Changes wait for
-    /// [`settle`](Self::settle), [`take_back`](Self::take_back) or [`abandon`](Self::abandon).
+    /// [`settle`](Self::settle), [`take_back`](Self::take_back) or [`abandon`](Self::abandon). The caller
+    /// first stops whoever makes changes: under steady load there may always be one in progress.
     ///
     /// # Errors
-    /// [`Busy`] while a change or a flush is in progress: the disk is not replaced then.
-    pub fn replace(&self, disk: Arc<dyn BlockDevice>) -> Result<(), Busy> {
-        // Requests count themselves under this lock.
-        let mut now = self.0.present_mut();
-        if now.is_held || self.0.under_way.load(Ordering::Acquire) > 0 {
-            return Err(Busy);
-        }
-        if !self.is_lost() {
-            now.is_held = true;
-            self.0.enter(Phase::Replaced(now.disk.clone()));
-        }
-        now.disk = disk;
-        Ok(())
+    /// [`Refusal::Busy`] while a change or a flush is in progress, [`Refusal::Unfinished`] after another
+    /// replacement, until [`go_on`](Self::go_on) or an undo: the disk is not replaced then.
+    pub fn replace(&self, disk: Arc<dyn BlockDevice>) -> std::result::Result<(), Refusal> {
+        self.0.step(|now| match now.phase {
+            Phase::Replaced(_) | Phase::Settling(_) | Phase::Settled => Err(Refusal::Unfinished),
+            _ if self.0.under_way.load(Ordering::Acquire) > 0 => Err(Refusal::Busy),
+            Phase::Usual | Phase::Resting => {
+                now.phase = Phase::Replaced(mem::replace(&mut now.disk, disk));
+                Ok(())
+            }
+        })
     }
 
     /// Ends a rest, and reinstates the replaced disk, if any, unless [`settle`](Self::settle) was called.
@@ -259,61 +314,68 @@ impl Switch {
         self.undo(0);
     }
 
-    /// Does the same as [`take_back`](Self::take_back), but the waiting changes fail, because whoever made
-    /// them began with the new disk and has ended.
+    /// Does the same as [`take_back`](Self::take_back), but the waiting changes fail: they belong to a VMM
+    /// that began with the new disk and has ended, not to the one that continues with the old disk.
     pub fn abandon(&self) {
         self.undo(1);
     }
 
     fn undo(&self, abandoned: u64) {
-        let phase = self.0.durability().phase.clone();
-        match phase {
+        self.0.step(|now| match &now.phase {
             Phase::Replaced(old) => {
-                let mut now = self.0.present_mut();
-                let abandoned = now.abandoned + abandoned;
-                *now = Present { disk: old, is_held: false, abandoned };
-                drop(now);
-                self.0.enter(Phase::Usual);
+                now.disk = old.clone();
+                now.abandoned += abandoned;
+                now.phase = Phase::Usual;
             }
-            Phase::Resting => self.0.enter(Phase::Usual),
-            Phase::Usual | Phase::Unsettled(_) | Phase::Lost => {}
-        }
+            Phase::Resting => now.phase = Phase::Usual,
+            Phase::Usual | Phase::Settling(_) | Phase::Settled => {}
+        });
     }
 
     /// Fails the flushes that wait for [`go_on`](Self::go_on), which will not be called, and all later ones.
+    /// Does nothing unless [`settle`](Self::settle) has been called.
     pub fn give_up(&self) {
-        let is_unsettled = matches!(self.0.durability().phase, Phase::Unsettled(_));
-        if is_unsettled {
-            self.0.enter(Phase::Lost);
-        }
+        self.0.step(|now| now.is_lost |= matches!(now.phase, Phase::Settling(_) | Phase::Settled));
     }
 
-    /// Lets changes proceed, and makes the replaced disk durable. Flushes still wait, because renames may
-    /// have to follow. If it cannot be made durable, all flushes fail from then on.
+    /// Lets changes proceed, and makes the replaced disk durable. If it cannot be made durable, all flushes
+    /// fail from then on. Does nothing without a replaced disk.
     pub fn settle(&self, cx: &Ctx) -> Answer<()> {
-        let phase = self.0.durability().phase.clone();
-        match phase {
-            Phase::Usual | Phase::Resting => Answer::ok(()),
-            Phase::Lost => Answer::err(lost()),
-            Phase::Replaced(old) | Phase::Unsettled(old) => {
-                self.0.present_mut().is_held = false;
-                self.0.enter(Phase::Unsettled(old.clone()));
-                let flushed = old.flush(cx);
-                old.submit();
-                let inner = self.0.clone();
-                flushed.map_result(move |done| done.inspect_err(|_| inner.enter(Phase::Lost)))
+        let old = self.0.step(|now| match &now.phase {
+            Phase::Replaced(old) | Phase::Settling(old) => {
+                let old = old.clone();
+                now.phase = Phase::Settling(old.clone());
+                Some(old)
             }
-        }
+            Phase::Usual | Phase::Resting | Phase::Settled => None,
+        });
+        let Some(old) = old else {
+            return if self.is_lost() { Answer::err(lost()) } else { Answer::ok(()) };
+        };
+        let flushed = old.flush(cx);
+        old.submit();
+        let inner = self.0.clone();
+        flushed.map_result(move |flushed| inner.settled(&old, flushed))
     }
 
-    /// Resumes flushes.
-    pub fn go_on(&self) {
-        self.0.enter_unless_lost(Phase::Usual);
+    /// Passes flushes on again, including those that wait, unless data is lost.
+    ///
+    /// # Errors
+    /// [`Refusal::Unfinished`] after [`replace`](Self::replace), until [`settle`](Self::settle) has been
+    /// answered or [`take_back`](Self::take_back) been called.
+    pub fn go_on(&self) -> std::result::Result<(), Refusal> {
+        self.0.step(|now| match now.phase {
+            Phase::Replaced(_) | Phase::Settling(_) => Err(Refusal::Unfinished),
+            Phase::Usual | Phase::Resting | Phase::Settled => {
+                now.phase = Phase::Usual;
+                Ok(())
+            }
+        })
     }
 
     /// Replaces a disk that is only read by another one with the same contents.
     pub fn renew(&self, disk: Arc<dyn BlockDevice>) {
-        self.0.present_mut().disk = disk;
+        self.0.step(|now| now.disk = disk);
     }
 }
 
@@ -331,10 +393,9 @@ impl BlockDevice for Switch {
     }
 
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
-        if stability == Stability::Unstable || self.0.is_usual() {
-            return self.0.change(cx, move |disk, cx| disk.write(cx, offset, stability, from));
-        }
-        self.0.in_two_steps(cx, move |disk, cx| disk.write(cx, offset, Stability::Unstable, from))
+        let write =
+            move |disk: &dyn BlockDevice, cx: &Ctx, stability| disk.write(cx, offset, stability, from);
+        self.0.change_stably(cx, stability, write)
     }
 
     fn flush(&self, cx: &Ctx) -> Answer<()> {
@@ -346,11 +407,9 @@ impl BlockDevice for Switch {
     }
 
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        if how.stability == Stability::Unstable || self.0.is_usual() {
-            return self.0.change(cx, move |disk, cx| disk.write_zeroes(cx, range, how));
-        }
-        let how = Zeroing { stability: Stability::Unstable, ..how };
-        self.0.in_two_steps(cx, move |disk, cx| disk.write_zeroes(cx, range, how))
+        self.0.change_stably(cx, how.stability, move |disk, cx, stability| {
+            disk.write_zeroes(cx, range, Zeroing { stability, ..how })
+        })
     }
 
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
@@ -359,184 +418,5 @@ impl BlockDevice for Switch {
 
     fn submit(&self) {
         self.now().submit();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-    use std::thread;
-
-    use tombolo_back_memory::MemoryDisk;
-    use tombolo_core::{Result, SessionId};
-    use tombolo_mem::Buffer;
-
-    use super::*;
-
-    /// A disk that counts its flushes, which may fail.
-    struct FlushCounter {
-        inner: Arc<dyn BlockDevice>,
-        flushes: AtomicUsize,
-        fails: AtomicBool,
-    }
-
-    impl FlushCounter {
-        fn new() -> Arc<Self> {
-            let inner = Arc::new(MemoryDisk::new(1 << 20).expect("a disk"));
-            Arc::new(Self { inner, flushes: AtomicUsize::new(0), fails: AtomicBool::new(false) })
-        }
-
-        fn flushes(&self) -> usize {
-            self.flushes.load(Ordering::Acquire)
-        }
-    }
-
-    impl BlockDevice for FlushCounter {
-        fn profile(&self) -> Profile {
-            self.inner.profile()
-        }
-        fn geometry(&self) -> Geometry {
-            self.inner.geometry()
-        }
-        fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
-            self.inner.read(cx, offset, into)
-        }
-        fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
-            self.inner.write(cx, offset, stability, from)
-        }
-        fn flush(&self, _cx: &Ctx) -> Answer<()> {
-            self.flushes.fetch_add(1, Ordering::AcqRel);
-            if self.fails.load(Ordering::Acquire) { Answer::err(lost()) } else { Answer::ok(()) }
-        }
-        fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-            self.inner.discard(cx, range)
-        }
-        fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-            self.inner.write_zeroes(cx, range, how)
-        }
-        fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-            self.inner.extents(cx, range, count_max)
-        }
-    }
-
-    fn cx() -> Ctx {
-        Ctx::root(SessionId(0))
-    }
-
-    fn write(disk: &dyn BlockDevice, stability: Stability, byte: u8) -> Answer<()> {
-        disk.write(&cx(), 0, stability, Source::from(vec![byte; 512]))
-    }
-
-    fn first_byte(disk: &dyn BlockDevice) -> u8 {
-        let mut buffer = Buffer::new(512);
-        disk.read(&cx(), 0, buffer.sink(0..512)).wait().expect("read");
-        buffer.as_slice().expect("read")[0]
-    }
-
-    #[test]
-    fn writes_switch_and_flushes_wait_for_both_disks() {
-        let (old, new) = (FlushCounter::new(), FlushCounter::new());
-        let switch = Switch::new(old.clone());
-        write(&switch, Stability::Unstable, 1).wait().expect("written");
-        switch.rest();
-        switch.flush(&cx()).wait().expect("answered at once");
-        assert_eq!(old.flushes(), 0);
-        switch.replace(new.clone()).expect("nothing is under way");
-        switch.settle(&cx()).wait().expect("durable");
-        assert_eq!(old.flushes(), 1);
-        write(&switch, Stability::Unstable, 2).wait().expect("written");
-        assert_eq!((first_byte(&*old), first_byte(&*new)), (1, 2));
-        let waits = [switch.flush(&cx()), write(&switch, Stability::DataSync, 3)];
-        assert!(waits.iter().all(|answer| !answer.is_done()));
-        let waiting = thread::spawn(move || waits.map(Answer::wait));
-        assert_eq!((old.flushes(), new.flushes()), (1, 0), "names are to follow");
-        switch.go_on();
-        let done = waiting.join().expect("no panic");
-        assert!(done.iter().all(Result::is_ok) && new.flushes() == 2);
-        assert_eq!(first_byte(&*new), 3);
-    }
-
-    #[test]
-    fn it_is_not_replaced_while_something_is_under_way() {
-        let switch = Switch::new(FlushCounter::new());
-        let under_way = switch.0.change(&cx(), |_, _| Answer::<()>::later(std::future::pending()));
-        assert_eq!(switch.replace(FlushCounter::new()), Err(Busy));
-        drop(under_way);
-    }
-
-    /// Replaces a disk, and decides on that with `decide` while a write, a durable write and a flush wait.
-    /// Returns their results, and the old and the new disk.
-    fn decided(decide: impl FnOnce(&Switch)) -> ([Result<()>; 3], Arc<FlushCounter>, Arc<FlushCounter>) {
-        let (old, new) = (FlushCounter::new(), FlushCounter::new());
-        let switch = Switch::new(old.clone());
-        switch.rest();
-        switch.replace(new.clone()).expect("nothing is under way");
-        let unstable = write(&switch, Stability::Unstable, 7);
-        let waits = [unstable, write(&switch, Stability::DataSync, 7), switch.flush(&cx())];
-        assert!(waits.iter().all(|answer| !answer.is_done()));
-        assert_eq!((first_byte(&*old), first_byte(&*new)), (0, 0));
-        let waiting = thread::spawn(move || waits.map(Answer::wait));
-        decide(&switch);
-        (waiting.join().expect("no panic"), old, new)
-    }
-
-    #[test]
-    fn changes_wait_until_replacement_is_confirmed_or_undone() {
-        let confirm = |switch: &Switch| {
-            switch.settle(&cx()).wait().expect("durable");
-            switch.take_back();
-            switch.go_on();
-        };
-        for is_undone in [false, true] {
-            let decide = if is_undone { Switch::take_back } else { confirm };
-            let (done, old, new) = decided(decide);
-            assert!(done.iter().all(Result::is_ok), "{done:?}");
-            let (taken, other) = if is_undone { (old, new) } else { (new, old) };
-            assert_eq!((first_byte(&*taken), first_byte(&*other)), (7, 0), "{is_undone}");
-            assert_eq!(taken.flushes(), 2, "{is_undone}");
-        }
-    }
-
-    #[test]
-    fn changes_of_an_abandoned_replacement_reach_no_disk() {
-        let (done, old, new) = decided(|switch| {
-            switch.abandon();
-            write(switch, Stability::Unstable, 0).wait().expect("later ones are accepted");
-            // Their wait ends with that of another replacement.
-            switch.replace(FlushCounter::new()).expect("nothing is under way");
-            switch.take_back();
-        });
-        assert!(done[0].is_err() && done[1].is_err(), "{done:?}");
-        assert_eq!((first_byte(&*old), first_byte(&*new)), (0, 0));
-    }
-
-    #[test]
-    fn waiting_flushes_fail_once_given_up() {
-        let (done, _, new) = decided(|switch| {
-            switch.settle(&cx()).wait().expect("durable");
-            switch.give_up();
-        });
-        assert!(done[0].is_ok() && done[1].is_err() && done[2].is_err(), "{done:?}");
-        assert_eq!((first_byte(&*new), new.flushes()), (7, 0));
-    }
-
-    #[test]
-    fn no_flush_succeeds_after_the_old_one_was_lost() {
-        let old = FlushCounter::new();
-        old.fails.store(true, Ordering::Release);
-        let switch = Switch::new(old);
-        switch.replace(FlushCounter::new()).expect("nothing is under way");
-        let waits = switch.flush(&cx());
-        switch.settle(&cx()).wait().expect_err("it fails");
-        switch.go_on();
-        waits.wait().expect_err("not durable");
-        switch.flush(&cx()).wait().expect_err("not durable");
-        // A further attempt does not change that.
-        switch.rest();
-        assert!(switch.is_lost());
-        switch.flush(&cx()).wait().expect_err("not durable");
-        switch.take_back();
-        assert!(switch.is_lost());
-        switch.flush(&cx()).wait().expect_err("not durable");
     }
 }

@@ -1,8 +1,8 @@
 //! Reads that bypass the cache (FUSE passthrough).
 //!
-//! All blocks of such a file are verified, and its data file is not written any more. The cache is not
-//! consulted for each read, so an opening's guarantees must hold by themselves: the file is not evicted, and
-//! a newer version is another file of another node.
+//! All blocks of a file that is read in this way are verified, and its data file is not written any more. The
+//! cache is not consulted for each read, so an opening's guarantees must hold by themselves: the file is not
+//! evicted, and a newer version is another file of another node.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::store::Hold;
 pub(crate) struct Held {
     data: Arc<Data>,
     _hold: Hold,
-    /// Keeps the object in memory, as the hold would be unknown otherwise.
+    /// The object, which stays in memory: if it were reloaded, the hold would be unknown.
     _object: Arc<Object>,
 }
 

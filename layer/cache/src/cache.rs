@@ -35,12 +35,12 @@ use crate::unnamed::Unnamed;
 use crate::walk::Walk;
 use crate::written::is_unanswered;
 
-/// Shared state of a cache.
+/// A cache: its origin, objects and store, and the state of prefetching and sharing.
 pub(crate) struct Cache {
     pub origin: Arc<Origin>,
     pub objects: Objects,
     pub store: Arc<Store>,
-    /// Options of files while the lease is held.
+    /// Options of files while the lease is held, or if there is none to hold.
     pub held_policy: AppliedPolicy,
     /// Options while the lease is not held, and of files that others may change.
     pub unheld_policy: AppliedPolicy,
@@ -55,13 +55,13 @@ pub(crate) struct Cache {
     pub walk: Walk,
     pub files_ahead: FilesAhead,
     pub images: Images,
-    /// Deduplication by digest.
+    /// Cached blocks by digest, copied instead of fetched.
     pub dedup: DedupIndex,
     /// Another cache of this host, queried before the origin.
     pub borrower: OnceLock<Borrower>,
     /// An intermediate cache on the network, verified by the origin's digests.
     pub middle: OnceLock<Middle>,
-    /// Recorder of reads, if requested.
+    /// Recorder of first reads, once one was requested.
     pub recorder: OnceLock<Recorder>,
     /// `true` if the origin is a server without compressed reads.
     pub packs_nothing: AtomicBool,
@@ -73,7 +73,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Returns the options in effect now.
+    /// Returns the options in effect now: those under the lease, or those without it.
     pub(crate) fn policy(&self) -> &AppliedPolicy {
         match self.is_unheld() {
             true => &self.unheld_policy,
@@ -100,7 +100,7 @@ impl Cache {
         Ok(object)
     }
 
-    /// Returns the object of this number.
+    /// Returns the object of this number; fails with `Stale` if there is none.
     pub(crate) fn object(&self, id: ObjectId) -> Result<Arc<Object>> {
         self.objects.object(&self.store, id).ok_or(Error::Stale)
     }
@@ -117,7 +117,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Stores names of a directory.
+    /// Stores names of a directory by `learn`, which returns `false` if it has changed nothing.
     pub(crate) fn learned(&self, dir: &Arc<Object>, learn: impl FnOnce(&mut State) -> bool) {
         // `is_alone_at` locks the object's state.
         let is_alone = self.is_alone_at(dir);
@@ -181,7 +181,7 @@ impl Cache {
         }
     }
 
-    /// Queries the origin for an object by its handle.
+    /// Queries the origin for an object by its handle, and stores node and attributes.
     pub(crate) async fn resolve(&self, cx: &Ctx, object: &Arc<Object>) -> Result<Attr> {
         let asked = Instant::now();
         let told = self.origin.resolve(cx, &object.handle).await;
@@ -195,7 +195,7 @@ impl Cache {
         self.learn(object, &entry.attr, asked)
     }
 
-    /// Queries the origin for the present attributes of an object.
+    /// Queries the origin for the present attributes of an object, and stores them.
     pub(crate) async fn fetch_attr(&self, cx: &Ctx, object: &Arc<Object>) -> Result<Attr> {
         let asked = Instant::now();
         let node = self.node(cx, object).await?;
@@ -224,7 +224,7 @@ impl Cache {
     }
 
     /// Records a failed request for an object: a removed file is dropped. Without a reply, cached state stays
-    /// valid.
+    /// valid. Returns `error`.
     pub(crate) fn failed(&self, object: &Object, error: Error) -> Error {
         if !is_unanswered(&error) {
             object.doubt();
@@ -235,7 +235,8 @@ impl Cache {
         error
     }
 
-    /// Stores the attributes of an object that accompanied an answer, if any did.
+    /// Stores the attributes of an object that accompanied an answer. Returns `true` if any did and they are
+    /// stored.
     pub(crate) fn told(&self, cx: &Ctx, object: &Arc<Object>, asked: Instant) -> bool {
         let told = object.node().and_then(|node| self.origin.told(cx, node, asked));
         let is_told = told.is_some_and(|attr| object.learn(&attr, asked, self.options_of(object).contract));
@@ -243,8 +244,8 @@ impl Cache {
         is_told
     }
 
-    /// Returns the data of the present version of a file, except written parts, and drops those of another
-    /// version.
+    /// Returns the data of the present version of a file, apart from parts written locally, and drops those
+    /// of another version.
     pub(crate) fn data(&self, object: &Object) -> Arc<Data> {
         let block_bytes = self.options_of(object).block_bytes;
         let mut state = object.state();
@@ -262,12 +263,12 @@ impl Cache {
         data
     }
 
-    /// Drops data while there are too many.
+    /// Evicts data while the cache exceeds its capacity.
     pub(crate) fn make_room(&self) {
         while self.store.is_full() && self.drop_next() {}
     }
 
-    /// Stores data of a file. If the disk is full, evicts others that were not used lately first.
+    /// Stores data of a file. While the disk is full, evicts data, those not used lately first.
     pub(crate) fn write(&self, data: &Data, start: u64, mut bytes: Buffer) -> Result<()> {
         let left = self.store.kept_bytes().saturating_sub(bytes.len() as u64);
         let mut has_waited = false;

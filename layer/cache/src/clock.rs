@@ -16,7 +16,7 @@ pub(crate) struct Clock {
     /// This host's clock.
     wall: fn() -> SystemTime,
     started: (Duration, Instant),
-    /// Latest change reported by the origin, and when.
+    /// Time of the latest change reported by the origin, and the time of the report.
     latest: Mutex<Option<(Duration, Instant)>>,
 }
 
@@ -25,8 +25,8 @@ impl Clock {
         Self { wall, started: (since_epoch(wall()), Instant::now()), latest: Mutex::default() }
     }
 
-    /// Returns the time for which another change of a file might not show in its times; `None` if it would
-    /// now.
+    /// Returns the remaining time in which another change of a file might not show in its times; `None` if
+    /// such a change would show now.
     pub(crate) fn recent_for(&self, version: &WeakAttr) -> Option<Duration> {
         let told = Duration::new(seconds(version.ctime), version.ctime.nanos);
         let at_origin = {
@@ -37,7 +37,7 @@ impl Clock {
             }
             now.max(told)
         };
-        // Ignore a clock that was set forwards since the start.
+        // A clock that was set forwards since the start is ignored.
         let here = since_epoch((self.wall)()).min(self.started.0.saturating_add(self.started.1.elapsed()));
         let changed = Duration::from_secs(seconds(version.ctime).max(seconds(version.mtime)));
         changed.saturating_add(RECENT_MAX).checked_sub(at_origin.max(here)).filter(|left| !left.is_zero())

@@ -1,4 +1,4 @@
-//! Counters of a cache.
+//! Counters of a cache: answers with and without the origin, and bytes by their source.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub struct Counters {
     borrowed_bytes: AtomicU64,
     lent_bytes: AtomicU64,
     refused_bytes: AtomicU64,
-    /// Shared with the zero blocks of sidecars.
+    /// Counter shared with the sidecars' entries ([`Advice`](crate::images::Advice)), which increment it.
     pub(crate) zero_bytes: Arc<AtomicU64>,
     guessed_bytes: AtomicU64,
     guess_used_bytes: AtomicU64,
@@ -28,7 +28,7 @@ pub struct Counters {
     backed: AtomicU64,
 }
 
-/// Snapshot of [`Counters`].
+/// Counts of a cache's operations and bytes, as read at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Operations answered without the origin.
@@ -37,11 +37,11 @@ pub struct Counts {
     pub misses: u64,
     /// Bytes returned to readers.
     pub served_bytes: u64,
-    /// Bytes of these that were cached when requested.
+    /// Bytes of `served_bytes` that were cached when requested.
     pub hit_bytes: u64,
     /// Bytes read from the origin.
     pub fetched_bytes: u64,
-    /// Bytes of these that compression saved on the network.
+    /// Bytes of `fetched_bytes` that compression saved on the network.
     pub saved_bytes: u64,
     /// Bytes borrowed from another cache.
     pub borrowed_bytes: u64,
@@ -55,15 +55,15 @@ pub struct Counts {
     pub equal_bytes: u64,
     /// Fetched bytes of small files that were prefetched.
     pub guessed_bytes: u64,
-    /// Bytes of these that were read since.
+    /// Bytes of `guessed_bytes` in files that have been read since.
     pub guess_used_bytes: u64,
     /// Fetched bytes that a trace had prefetched.
     pub traced_bytes: u64,
-    /// Bytes of these that were read since.
+    /// Bytes of `traced_bytes` that were read since.
     pub trace_used_bytes: u64,
-    /// Approximate bytes of prefetched listings.
+    /// Approximate size of prefetched listings, in bytes.
     pub listed_ahead_bytes: u64,
-    /// Bytes of these that were used since.
+    /// Bytes of `listed_ahead_bytes` that were used since.
     pub listing_used_bytes: u64,
     /// State of the lease of the tree, if one was taken.
     pub lease: Option<LeaseState>,

@@ -33,26 +33,26 @@ pub(crate) struct Data {
     pub file: DataFile,
     /// Parts lent by another cache of the host.
     pub borrowed: Mutex<Option<Arc<Borrowed>>>,
-    /// Prefetched on a guess and not read since.
+    /// `true` if the data were prefetched on a guess and not read since.
     guessed: AtomicBool,
-    /// A fetch of the whole file is in progress.
+    /// `true` while the whole file is being fetched.
     fetches_rest: AtomicBool,
-    /// Other caches of the host read the cached parts.
+    /// `true` once other caches of the host may read the cached parts.
     pub is_lent: AtomicBool,
-    /// Local writes go into these data.
+    /// `true` once local writes have changed the data.
     was_written: AtomicBool,
-    /// Parts prefetched by a trace and not read since, and whether there were any.
+    /// Parts prefetched by a trace and not read since, and a flag that there were any.
     traced: Mutex<Extents>,
     has_traced: AtomicBool,
-    /// Compression achieved so far.
+    /// Compression achieved so far, which shows if further compressed reads pay.
     pub packed: PackedSoFar,
-    /// Sidecar's entry for the file.
+    /// Sidecar's entry for the file, which may be of another version.
     advice: Mutex<Option<Arc<Advice>>>,
     /// Fetches in progress.
     fetches: Mutex<Vec<Arc<Fetch>>>,
 }
 
-/// A fetch in progress.
+/// A fetch in progress, awaited by the readers of its range.
 #[derive(Debug)]
 pub(crate) struct Fetch {
     range: Range<u64>,
@@ -75,7 +75,8 @@ pub(crate) enum Came {
     Failed,
 }
 
-/// Parts that need not be fetched. Other readers wait for them until this is dropped.
+/// Parts that need not be fetched, because the caller has their data. Other readers wait for them until this
+/// is dropped.
 pub(crate) struct Expected {
     data: Arc<Data>,
     parts: Vec<Arc<Fetch>>,
@@ -85,7 +86,7 @@ pub(crate) struct Expected {
 pub(crate) struct Wanted {
     /// Fetches by others that overlap the range.
     pub theirs: Vec<Arc<Fetch>>,
-    /// Fetches to be started.
+    /// Fetches to be started and awaited.
     pub own: Vec<Arc<Fetch>>,
     /// Fetches to be started, but not awaited.
     pub ahead: Vec<Arc<Fetch>>,
@@ -366,7 +367,7 @@ pub(crate) fn start_one(
 ) {
     let (cache, object, data, from) = (cache.clone(), object.clone(), data.clone(), from.clone());
     task::spawn(async move {
-        // Also on a panic: others wait for the fetch.
+        // The guard ends the fetch on a panic too, because others wait for it.
         let ending = Ending { data: &data, fetch: &fetch };
         let came = match bring(&cache, &object, &data, &from, &fetch.range).await {
             Ok(came) => came,
@@ -379,7 +380,7 @@ pub(crate) fn start_one(
     });
 }
 
-/// A guard that ends a fetch.
+/// A guard that ends a fetch; on drop as failed, unless it has ended.
 struct Ending<'a> {
     data: &'a Data,
     fetch: &'a Arc<Fetch>,
@@ -409,7 +410,7 @@ async fn bring(
     let Some(borrower) = cache.borrower.get() else {
         return fetch_missing(cache, object, data, from, range).await;
     };
-    // Another fetch may have brought it.
+    // Another fetch may have cached the range in the meantime.
     if !data.missing(range).is_empty() {
         let bytes = borrower.borrow(object, data, &from.cx.identity, range).await;
         cache.counters.borrowed(bytes);

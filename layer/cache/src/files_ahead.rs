@@ -1,6 +1,6 @@
 //! Prefetch of small files: when callers read one file of a directory after another, the remaining ones are
-//! fetched ahead, with those below and in neighbouring directories. The window of unread files grows while
-//! the predictions are right.
+//! fetched ahead, with those in its subdirectories and neighbouring directories. The window of unread files
+//! grows while the predictions are right.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::store::ObjectId;
 
-/// State of the file prefetch.
+/// Prefetch of small files: recent reads, the queues and the window.
 #[derive(Debug, Default)]
 pub(crate) struct FilesAhead(Mutex<State>);
 
@@ -18,7 +18,7 @@ struct State {
     /// was read or passed through.
     read: VecDeque<(ObjectId, ObjectId)>,
     files: VecDeque<ObjectId>,
-    /// Directories to continue with, each after one of its names.
+    /// Directories to search for more files, each with the child after which the search begins.
     dirs: VecDeque<(ObjectId, Option<ObjectId>)>,
     /// Directories queued since the prefetch began.
     seen: HashSet<ObjectId>,
@@ -38,24 +38,25 @@ pub(crate) enum Next {
     Dir {
         /// The directory.
         dir: ObjectId,
-        /// A name already read or passed through.
+        /// The child after which to begin; `None` for the first.
         after: Option<ObjectId>,
     },
 }
 
-/// Maximum size of a prefetched file. The head of a larger one keeps its reader busy meanwhile.
+/// Maximum size of a prefetched file, in bytes. The reader of a larger one is busy with its beginning while
+/// the remainder is fetched.
 pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
 
 /// Maximum number of files fetched at a time; each takes two round trips.
 const WORKERS_MAX: usize = 48;
 
-/// Window of unread files: initial and maximum size.
+/// Window of unread files: initial and maximum size, in bytes.
 const WINDOW_BYTES: (u64, u64) = (256 << 10, 8 << 20);
 
 /// Bytes of wrong guesses written off each time that a caller reads another file nearby.
 const MISS_BYTES: u64 = 128 << 10;
 
-/// Minimum cost of a file: its round trip.
+/// Minimum cost of a file in the window, in bytes: that of its round trip.
 const COST_BYTES_MIN: u64 = 8 << 10;
 
 /// Maximum number of queued files, and of queued directories.
@@ -64,7 +65,7 @@ const QUEUE_MAX: usize = 8192;
 /// Maximum number of directories remembered as recently read.
 const READ_MAX: usize = 64;
 
-/// Idle time after which the guesses were wrong.
+/// Idle time after which the guesses count as wrong.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl FilesAhead {

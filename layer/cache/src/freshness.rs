@@ -7,7 +7,8 @@ use tombolo_core::fs::FileType;
 use crate::object::State;
 use crate::options::{Contract, Options};
 
-/// Age up to which a listing before a look-up proves that a name is absent.
+/// Age up to which a directory's attributes at the start of a look-up prove that a name missing in the cache
+/// is absent.
 const ABSENCE_KEPT: Duration = Duration::from_millis(100);
 
 /// Purpose of an attribute query.
@@ -25,7 +26,7 @@ impl State {
         if self.writers > 0 {
             return false;
         }
-        // The removal of an unnamed file goes unnoticed.
+        // The origin may remove a file without a name at any time, without notice.
         if self.attr.nlink == 0 && options.contract != Contract::Immutable {
             return false;
         }
@@ -42,8 +43,8 @@ impl State {
         }
     }
 
-    /// Returns `true` if names missing in the cache are absent for a look-up that began then. An open sees
-    /// files closed before it, and a new file may have a name that nobody has looked up yet.
+    /// Returns `true` if names missing in the cache are absent for a look-up that began at `began`. An open
+    /// sees files closed before it, and a new file may have a name that nobody has looked up yet.
     pub(crate) fn is_absence_believed(&self, began: Instant, options: &Options) -> bool {
         match (options.contract, self.asked) {
             (Contract::Immutable | Contract::Exclusive | Contract::Refresh(_), _) => true,
@@ -57,7 +58,8 @@ impl State {
         !self.is_absence_believed(Instant::now() + ABSENCE_KEPT / 2, options)
     }
 
-    /// Returns `true` if a lease makes it valid. State too recent to rely on is revalidated once first.
+    /// Returns `true` if a lease makes state requested at `asked` valid. State too recent to rely on, except
+    /// a file's attributes, is revalidated once first.
     fn is_leased(&self, asked: Instant, look: Look) -> bool {
         let is_attr = self.attr.file_type != FileType::Directory && matches!(look, Look::Stat);
         (self.recency.is_none() || is_attr) && self.term.covers(asked)
@@ -76,7 +78,7 @@ impl State {
         !self.shows_all_names() || is_old
     }
 
-    /// Returns `true` if a listing that began then is too old for a reader that begins now.
+    /// Returns `true` if a listing that began at `begun` is too old for a reader that begins now.
     pub(crate) fn is_old_listing(&self, begun: Instant, options: &Options) -> bool {
         match options.contract {
             Contract::Immutable | Contract::Exclusive => false,

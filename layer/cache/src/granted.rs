@@ -1,8 +1,8 @@
 //! A lease of the tree granted by the origin's server, which recalls it before any other client changes
 //! something ([`Contract::Lease`]).
 //!
-//! While it is held, state fetched since the grant is current. The server's term begins later than this
-//! cache's and runs by a clock of its own, so the cache uses a fraction less of it.
+//! While the lease is held, state fetched since the grant is current. The server counts the term from a later
+//! time and by a clock of its own, so the cache leaves the last fraction of the term unused.
 //!
 //! [`Contract::Lease`]: crate::Contract::Lease
 
@@ -31,13 +31,13 @@ const GIVE_BACK_MAX: Duration = Duration::from_secs(3);
 /// Validity of the current lease, if any.
 #[derive(Debug)]
 pub(crate) struct Term {
-    /// Epoch of the times in this structure.
+    /// Start from which the times `since_ns` and `lost_ns` are counted.
     began: Instant,
     /// Time of the grant: state requested before is not covered.
     since_ns: AtomicU64,
     /// End of the term by the clock that includes suspend (CLOCK_BOOTTIME); 0 without a lease.
     until_ns: AtomicU64,
-    /// Time of the last loss.
+    /// Time of the last loss of a lease.
     lost_ns: AtomicU64,
 }
 
@@ -56,7 +56,8 @@ impl Term {
         until_ns > boot_time_ns() && self.ns(asked) >= self.since_ns.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if a lease was returned since, so the change that caused the recall may have followed.
+    /// Returns `true` if a lease was lost after `asked`, so the change that caused its recall may have
+    /// followed.
     pub(crate) fn was_lost_since(&self, asked: Instant) -> bool {
         self.ns(asked) < self.lost_ns.load(Ordering::Relaxed)
     }
@@ -71,7 +72,7 @@ impl Term {
         self.goes_on(until_ns);
     }
 
-    /// Moves the end of the term.
+    /// Updates the end of the term of the lease that is held.
     fn goes_on(&self, until_ns: u64) {
         self.until_ns.store(until_ns, Ordering::Release);
     }
@@ -111,7 +112,7 @@ struct Kept {
 struct End {
     is_wanted: bool,
     is_done: bool,
-    /// The current lease's epoch.
+    /// Epoch of the lease that is held; `None` if none is.
     held: Option<u64>,
 }
 
@@ -120,7 +121,7 @@ impl Keeper {
     ///
     /// # Errors
     /// [`Error::NotSupported`]: the origin grants no leases. [`Error::NotPermitted`],
-    /// [`Error::AccessDenied`]: none to this client, or user.
+    /// [`Error::AccessDenied`]: the origin grants none to this client, or to this user.
     pub(crate) fn start(origin: &Arc<Origin>, term: &Arc<Term>) -> Result<Self> {
         let (origin, term) = (origin.clone(), term.clone());
         let kept = Kept {
@@ -141,7 +142,7 @@ impl Keeper {
         Ok(Self { kept })
     }
 
-    /// Returns the lease, and waits for that for a limited time.
+    /// Returns the lease to the server, waiting for a limited time.
     pub(crate) fn end(&self) {
         let kept = &self.kept;
         let held = {
@@ -150,7 +151,7 @@ impl Keeper {
             end.held
         };
         kept.changed.notify_all();
-        // That completes a pending request.
+        // The return of the lease also completes a pending renewal.
         if let Some(epoch) = held {
             let kept = kept.clone();
             task::spawn(async move { kept.give_back(epoch).await });
@@ -188,7 +189,8 @@ impl Kept {
         self.changed.notify_all();
     }
 
-    /// Requests a lease, or its extension, which waits until a recall or for a while.
+    /// Requests a lease, or the extension of the one that is held, which the server answers at a recall or
+    /// after a while.
     fn ask(&self, held: Option<u64>) -> Asked {
         let began_ns = boot_time_ns();
         let ask = held.map_or(LeaseRequest::Grant, LeaseRequest::Keep);
@@ -224,7 +226,7 @@ impl Kept {
                 self.lose();
                 after.min(LEASE_TERM)
             }
-            // A lease may persist; its term ends by itself.
+            // A lease may still be held; its term ends by itself.
             Err(error) => {
                 if is_refusal(&error) {
                     self.lose();

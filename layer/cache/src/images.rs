@@ -37,13 +37,13 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Image {
     pub sidecar: Sidecar,
-    /// Length of its head; the tables follow.
+    /// Length of the sidecar's head, in bytes; the tables follow it.
     head_bytes: usize,
-    /// A prefetch of its trace has been started.
+    /// `true` once a prefetch of the trace has been started.
     is_begun: AtomicBool,
-    /// A prefetch of its trace is in progress.
+    /// `true` while a prefetch of the trace is in progress.
     is_coming: AtomicBool,
-    /// The log has said that part of it is ignored.
+    /// `true` once the log says that a part of the sidecar is ignored.
     is_told: AtomicBool,
 }
 
@@ -51,11 +51,11 @@ pub(crate) struct Image {
 #[derive(Debug)]
 pub(crate) struct Advice {
     pub file: ImageFile,
-    /// The image has a trace of its first reads.
+    /// `true` if the image has a trace of its first reads.
     pub has_trace: bool,
-    /// Fetched data did not match a digest, which was logged.
+    /// `true` once fetched data did not match a digest, which was logged.
     is_unlike: AtomicBool,
-    /// The entry was found wrong and is ignored.
+    /// `true` once the entry was found wrong; it is then ignored.
     is_disbelieved: AtomicBool,
     /// Digests of the non-zero blocks, if loaded.
     digests: OnceLock<Vec<Digest>>,
@@ -64,7 +64,8 @@ pub(crate) struct Advice {
 }
 
 impl Images {
-    /// Returns the sidecar of this version, if it was read before.
+    /// Returns the sidecar of this version; `None` if it was not read before, `Some(None)` if the file is no
+    /// sidecar.
     pub(crate) fn known(&self, sidecar: ObjectId, version: &WeakAttr) -> Option<Option<Arc<Image>>> {
         let all = lock(&self.0);
         let known = all.iter().find(|known| (known.sidecar, &known.version) == (sidecar, version));
@@ -104,8 +105,8 @@ impl Image {
         self.sidecar.tables(self.head_bytes).get(index)?.clone()
     }
 
-    /// Starts a prefetch of the trace, and returns `true` if the caller is to perform it: the first time, or
-    /// `again` unless one is in progress. [`Image::end_trace`] ends it.
+    /// Starts a prefetch of the trace, and returns `true` if the caller is to perform it: at the first call,
+    /// or at each one with `again`, unless one is in progress. [`Image::end_trace`] ends it.
     pub(crate) fn begins_trace(&self, again: bool) -> bool {
         let was_begun = self.is_begun.swap(true, Ordering::Relaxed);
         let is_wanted = !self.sidecar.trace.is_empty() && (again || !was_begun);
@@ -116,7 +117,7 @@ impl Image {
         self.is_coming.store(false, Ordering::Relaxed);
     }
 
-    /// Logs once why an entry is ignored.
+    /// Logs why an entry is ignored, once per sidecar.
     pub(crate) fn tell(&self, name: &[u8], why: &str) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
             let file = String::from_utf8_lossy(name);
@@ -144,7 +145,7 @@ impl Advice {
         })
     }
 
-    /// Logs once that fetched data do not match.
+    /// Logs that fetched data do not match, once per entry.
     pub(crate) fn tell_unlike(&self) {
         if !self.is_unlike.swap(true, Ordering::Relaxed) {
             let file = String::from_utf8_lossy(&self.file.name);
@@ -152,7 +153,7 @@ impl Advice {
         }
     }
 
-    /// Returns `true` if the whole range is zero.
+    /// Returns `true` if the sidecar lists the whole range as zero.
     pub(crate) fn are_zeros(&self, range: &Range<u64>) -> bool {
         let block_bytes = u64::from(self.file.block_bytes);
         let blocks = range.start / block_bytes..range.end.div_ceil(block_bytes);
@@ -172,7 +173,7 @@ impl Advice {
         self.digests.get().is_some()
     }
 
-    /// Returns the digest of a block.
+    /// Returns the digest of a block; `None` for a zero block, or if the digests are not loaded.
     pub(crate) fn digest_of(&self, block: u64) -> Option<Digest> {
         let index = self.file.zeros.index_of(block)?;
         self.digests.get()?.get(index as usize).copied()

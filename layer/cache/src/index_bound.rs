@@ -3,9 +3,9 @@
 //! A clock hand passes over the rows in numerical order, round by round, until enough is removed. Recently
 //! used objects are spared, for a shorter time in each round. A row stays while a cached name leads to it, a
 //! session knows it, it is open or its data are lent. A client's handle of a file without a row still finds
-//! the file, as it carries the origin's handle. Rows are removed only at the start below a layer that records
-//! numbers (write-back), and never once clients were given handles without the origin's. Nothing is removed
-//! with rules for files (`--rule`).
+//! the file, as it carries the origin's handle. Under a layer that records numbers (write-back), rows are
+//! removed only at the start; they are never removed once clients were given handles without the origin's.
+//! Nothing is removed with rules for files (`--rule`).
 //!
 //! Each step reads a few hundred rows, so no look-up waits for long. Listings do not wait at all: while the
 //! index is full their names are not cached.
@@ -23,14 +23,14 @@ use crate::objects::node_of;
 use crate::store::ObjectId;
 use crate::store::rows::ObjectRow;
 
-/// Progress of the hand.
+/// Progress of the hand, and conditions of the background work.
 #[derive(Debug, Default)]
 pub(crate) struct IndexBound {
     hand: Mutex<Hand>,
-    /// End of the pause after too little could be removed.
+    /// End of the pause that follows a pass in which too little could be removed.
     paused_until: Mutex<Option<Instant>>,
     is_running: AtomicBool,
-    /// `true` if a layer above records numbers.
+    /// `true` if a layer above (write-back) records numbers.
     is_recorded: AtomicBool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct IndexBound {
 struct Hand {
     /// The row processed last.
     at: ObjectId,
-    /// The present round, or the last one.
+    /// Number of the round in progress, or of the last one.
     round: usize,
     /// Start of the pass in progress.
     begun: Option<Instant>,
@@ -51,7 +51,7 @@ const ROWS: u32 = 256;
 /// begins where the hand is.
 const SPARED_MS: [u64; 8] = [60_000, 60_000, 15_000, 4_000, 1_000, 250, 60, 0];
 
-/// Pause after a pass that removed too little, in proportion to the pass.
+/// Pause after a pass that removed too little, as a multiple of the pass's duration.
 const PAUSE: u32 = 9;
 
 impl IndexBound {
@@ -91,7 +91,7 @@ impl Cache {
     /// Bounds a nearly full index at the start, before anything is in use. Blocks on the disk. Returns the
     /// number of steps.
     pub(crate) fn bound_index(&self) -> usize {
-        // The first round drops all listings, and the second the rows that they kept.
+        // The first round drops all listings, and the second the rows that the listings have protected.
         let rounds = if self.store.keeps_rows() { 1 } else { 2 };
         lock(&self.index_bound.hand).round = SPARED_MS.len() - rounds;
         let steps = std::iter::repeat_with(|| self.may_evict() && self.bound_index_step());
@@ -147,7 +147,7 @@ impl Cache {
     }
 
     /// Drops the listing of a directory, or the row of an object without one, unless it is in use.
-    /// `listed` caches which directories have one. Returns `true` if something was given up.
+    /// `listed` caches for each directory if it has a listing. Returns `true` if something was given up.
     fn give_up(
         &self,
         id: ObjectId,
@@ -171,7 +171,7 @@ impl Cache {
         self.remove_unwanted(id, &row.handle)
     }
 
-    /// Removes the row and data of an object that nothing uses. Returns `true` if it was.
+    /// Removes the row and data of an object unless something uses it. Returns `true` if they were removed.
     pub(crate) fn remove_unwanted(&self, id: ObjectId, handle: &PersistentHandle) -> bool {
         let is_wanted = || {
             self.index_bound.is_recorded.load(Ordering::Relaxed)

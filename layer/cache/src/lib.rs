@@ -6,7 +6,7 @@
 //!
 //! - [`over`] creates a [`CacheExport`], an export over the origin's.
 //! - Objects have numbers of this cache's own, which serve as nodes, inode numbers and handles, and so
-//!   outlive restarts of either side.
+//!   outlive restarts of either side. The run of one process with a cache directory is a *life* of the cache.
 //! - All sessions share the cached state and one session of the origin. Each user sees only what the origin
 //!   permits that user to see.
 //! - The sidecar of a large file lists its zero blocks, which are not fetched (`tombolo-wire-image`).
@@ -82,9 +82,9 @@ use session::{CachedFileSystem, Session};
 use sharing::{Borrower, Lender, Middle};
 use store::{ObjectId, Store};
 
-/// A cached export.
+/// An export over the origin's, whose sessions share one cache.
 pub struct CacheExport {
-    /// Stopped before the cache.
+    /// Lender of cached data; declared first, so that it stops before the cache.
     lender: Option<Lender>,
     cache: Arc<Cache>,
     keeper: Option<Keeper>,
@@ -171,10 +171,10 @@ fn put_over(
     let granted =
         is_leased.then(|| granted::Keeper::start(&cache.origin, &cache.objects.shared.term)).transpose()?;
     let cache = Arc::new(cache);
-    // The capacity may be smaller than in an earlier life.
+    // The capacity may be smaller than in an earlier process.
     cache.make_room();
     cache.look_for_unnamed();
-    // Before any session has look-ups.
+    // This precedes the first look-up of any session.
     cache.bound_index();
     if let Some(lease) = &cache.lease {
         let told = Arc::downgrade(&cache);
@@ -251,7 +251,7 @@ impl CacheExport {
         self.cache.objects.doubt_all();
     }
 
-    /// Returns the counters so far.
+    /// Returns the counters since the start, and the state of the lease.
     pub fn counts(&self) -> Counts {
         let granted = self.granted.as_ref().map(|_| match self.cache.objects.shared.term.is_held() {
             true => LeaseState::Held,

@@ -13,7 +13,7 @@ pub(crate) struct Line(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Requested and not yet received.
+    /// Number of bytes requested and not yet received.
     in_flight_bytes: u64,
     /// Start of the current measuring period, and the bytes received in it.
     period: Option<Instant>,
@@ -22,20 +22,20 @@ struct State {
     rates: VecDeque<f64>,
     /// Round-trip time of a fetch with nothing queued before it, without the transfer time of its data.
     delay: Option<Duration>,
-    /// Slowness of each of the last small answers.
+    /// A flag for each of the last small answers: `true` if it was slow.
     far: VecDeque<bool>,
 }
 
-/// A fetch in progress.
+/// A fetch in progress, as recorded by [`Line::sent`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     at: Instant,
     bytes: u64,
-    /// Bytes in flight before it.
+    /// Bytes in flight when it was sent.
     before_bytes: u64,
 }
 
-/// Initial window, added to the product later: one READ of the maximum size.
+/// Initial window, in bytes: one READ of the maximum size. Later, twice the product is added to it.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 
 /// Background bytes in flight before the first measurement. Fast connections soon show their rate.
@@ -101,8 +101,8 @@ impl Line {
         if product == 0 { UNKNOWN_BYTES } else { product.saturating_add(WINDOW_BYTES_MIN / 4) }
     }
 
-    /// Returns how many more bytes of read-ahead may be requested now. Fetches that readers wait for count
-    /// first.
+    /// Returns the number of bytes of read-ahead that may be requested now, in addition to all bytes in
+    /// flight.
     pub(crate) fn room_bytes(&self) -> u64 {
         let state = self.state();
         state.window_bytes().saturating_sub(state.in_flight_bytes)
@@ -113,7 +113,7 @@ impl Line {
         self.state().answered(took);
     }
 
-    /// Returns `true` if most small answers are slow.
+    /// Returns `true` if most of the last small answers took [`FAR`] or longer.
     pub(crate) fn is_far(&self) -> bool {
         let state = self.state();
         let far = state.far.iter().filter(|is_far| **is_far).count();

@@ -30,14 +30,14 @@ use crate::written::Written;
 pub(crate) struct Object {
     pub id: ObjectId,
     pub file_type: FileType,
-    /// The origin's handle of it.
+    /// The origin's handle of the object.
     pub handle: PersistentHandle,
-    /// Rule that applies to it.
+    /// Cache rule that applies to the object.
     pub place: Place,
     shared: Arc<Shared>,
-    /// `true` if it was used since this was last queried.
+    /// `true` if the object was used since the last query of this flag.
     is_used: AtomicBool,
-    /// Time of its last use, in milliseconds since the start.
+    /// Time of the object's last use, in milliseconds since the start of the cache; 0 if there was none.
     used_at: AtomicU64,
     /// `true` if the origin may still perform an unanswered write.
     is_unanswered: AtomicBool,
@@ -49,24 +49,25 @@ pub(crate) struct Object {
 pub(crate) struct State {
     pub term: Arc<Term>,
     node: Option<NodeId>,
-    /// Last measured memory usage.
+    /// Last measured memory usage, in bytes.
     weight_bytes: usize,
-    /// The origin's attributes.
+    /// The origin's attributes, of the newest answer received.
     pub attr: Attr,
-    /// Time of the request for them; `None` if they are from another life or must be revalidated.
+    /// Time of the request for `attr`, or of a later one that was answered with older attributes. `None` if
+    /// `attr` are from an earlier process or must be revalidated.
     pub asked: Option<Instant>,
-    /// Lower bound of the request times of usable answers: a later answer is cached, or a local change was
-    /// made since.
+    /// Time before which requests have unusable answers, because a later answer is cached, or a local change
+    /// was made since. `None` if all answers are usable.
     pub latest: Option<Instant>,
-    /// Arrival of the attributes. Answers to earlier requests may have arrived in any order.
+    /// Arrival of `attr`. The origin may have performed requests made before it in any order.
     pub came: Option<Instant>,
     /// End of the last local change: answers to earlier requests say nothing about names.
     pub changed: Option<Instant>,
     /// Last observed change of mode, owner or time of change.
     turned: Option<Turned>,
-    /// `true` if others may have changed it since the last reply, whatever the contract.
+    /// `true` if others may have changed the object since the last reply, whatever the contract.
     pub is_suspect: bool,
-    /// Directory of its last look-up.
+    /// Directory in which the object was last looked up.
     pub parent: Option<ObjectId>,
     /// Target of a symbolic link.
     pub link: Option<Arc<[u8]>>,
@@ -74,38 +75,38 @@ pub(crate) struct State {
     pub names: NamesOfObject,
     /// Names that are not cached, as there are too many.
     pub unkept: Option<Box<Unkept>>,
-    /// Pending request for its attributes, on behalf of look-ups of absent names.
+    /// Pending request for the directory's attributes, on behalf of look-ups of absent names.
     pub looked_at_again: Option<Arc<Promise<()>>>,
     /// Start of a listing in progress that is returned as it arrives, and the promise of its next part.
     pub growing: Option<(Instant, Arc<Promise<()>>)>,
     /// Time of the last complete listing, which included the attributes of the entries.
     pub listed: Option<Instant>,
-    /// Prefetched bytes of a background listing that was not used since.
+    /// Size in bytes of a prefetched listing that was not used yet.
     pub unused_listing: Option<u64>,
-    /// Data of a regular file.
+    /// Data of a regular file, if they were used since the object was loaded.
     pub data: Option<Arc<Data>>,
-    /// Advice of a sidecar.
+    /// Sidecar's entry for the file.
     pub advice: Option<Arc<Advice>>,
     pub rights: Rights,
-    /// Arrival of data or names that were very recent then: another change in the same tick of the origin's
+    /// Period in which the data or names are very recent: another change in the same tick of the origin's
     /// clock would leave no trace.
     pub recency: Option<Recency>,
     /// `true` if there are changes to write to the store.
     pub is_dirty: bool,
-    /// `true` if it is gone at the origin, or another file there: nothing of it is stored.
+    /// `true` if the object is gone at the origin, or its handle is another file's: nothing of it is stored.
     pub is_gone: bool,
-    /// Number of local openings, and of links to it in progress.
+    /// Number of local openings, and of operations in progress that make a link to the file.
     pub uses: usize,
     /// Number of local openings for writing and of writes in progress: until the last ends, only the origin
     /// knows the attributes.
     pub writers: usize,
-    /// Parts written locally since the version of the data.
+    /// Parts written locally since the file had the version of the cached data.
     pub written: Written,
     /// Hold of the present version while its reads bypass the cache.
     pub held: Weak<Held>,
 }
 
-/// Changed attributes that determine permissions.
+/// Times of a change of the attributes that determine permissions.
 #[derive(Clone, Copy, Debug)]
 struct Turned {
     /// Request and arrival times of the attributes that show the change.
@@ -113,10 +114,10 @@ struct Turned {
     came: Instant,
 }
 
-/// Remaining time in which another change might leave no trace.
+/// Period in which another change might leave no trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recency {
-    /// Latest arrival.
+    /// Arrival of the latest of the data or names.
     came: Instant,
     until: Instant,
 }
@@ -128,7 +129,7 @@ impl Recency {
     }
 }
 
-/// Database rows of an object.
+/// Database rows to write for an object.
 pub(crate) struct Rows {
     pub object: ObjectRow,
     /// `true` if names in the database are obsolete.
@@ -187,7 +188,7 @@ impl Object {
         object
     }
 
-    /// Measures its memory usage.
+    /// Measures the object's memory usage, and updates the total.
     pub(crate) fn weigh(&self) {
         let mut state = self.state();
         let weight_bytes = OBJECT_BYTES + state.heap_bytes() + spilled_bytes(&self.handle);
@@ -195,7 +196,7 @@ impl Object {
         state.weight_bytes = weight_bytes;
     }
 
-    /// Returns its last measured memory usage.
+    /// Returns the object's last measured memory usage.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.state().weight_bytes
     }
@@ -205,14 +206,14 @@ impl Object {
         self.state().node
     }
 
-    /// Sets the node of the origin's session, which counts one look-up. It is returned with the object, or
-    /// when another node replaces it.
+    /// Sets the node of the origin's session, which counts one look-up. The look-up is released with the
+    /// object, or when another node replaces this one.
     pub(crate) fn set_node(&self, node: Option<NodeId>) {
         let before = std::mem::replace(&mut self.state().node, node);
         self.shared.has_node(before, node);
     }
 
-    /// Records a use.
+    /// Records a use, which delays the object's eviction from memory.
     pub(crate) fn use_it(&self) {
         if !self.is_used.load(Relaxed) {
             self.is_used.store(true, Relaxed);
@@ -220,18 +221,18 @@ impl Object {
         self.used_at.store(self.shared.age_ms(), Relaxed);
     }
 
-    /// Returns `true` if it was used within this time.
+    /// Returns `true` if the object was used within this time.
     pub(crate) fn was_used_within(&self, time: Duration) -> bool {
         let used_at = self.used_at.load(Relaxed);
         used_at > 0 && u128::from(self.shared.age_ms().saturating_sub(used_at)) < time.as_millis()
     }
 
-    /// Returns `true` if it was used since the last query.
+    /// Returns `true` if the object was used since the last call.
     pub(crate) fn was_used(&self) -> bool {
         self.is_used.swap(false, Relaxed)
     }
 
-    /// Records that a write to it has ended without an answer.
+    /// Records that a write to the file has ended without an answer.
     pub(crate) fn set_unanswered(&self) {
         self.is_unanswered.store(true, Relaxed);
     }
@@ -253,7 +254,7 @@ impl Object {
     }
 
     /// Converts attributes of the origin to those shown to clients: with this object's own number, and valid
-    /// according to the contract.
+    /// according to the contract, which applies to files that are volatile at the origin, too.
     pub(crate) fn shown(&self, attr: &Attr) -> Attr {
         Attr { fileid: self.id.0, generation: 0, volatile: false, ..*attr }
     }
@@ -310,8 +311,8 @@ impl Object {
         }
     }
 
-    /// Marks names that are old enough for writing, given that no other change was made. Returns `true` if
-    /// all are; fails with the remaining time of later ones.
+    /// Marks the names for writing if they are no longer recent, given that no other change was made. Returns
+    /// `true` if they are to be written now; fails with the remaining time if they are too recent.
     pub(crate) fn ripen(&self, now: Instant) -> Result<bool, Duration> {
         let mut state = self.state();
         let Some(recency) = state.recency else { return Ok(false) };
@@ -338,7 +339,7 @@ impl Object {
         state.changed_here();
     }
 
-    /// Marks it for revalidation, as others may have changed it.
+    /// Marks the object for revalidation, as others may have changed it.
     pub(crate) fn doubt_all(&self) {
         self.doubt();
         let mut state = self.state();
@@ -351,7 +352,7 @@ impl Object {
         }
     }
 
-    /// Restores the state left by an earlier life. Data are found by their version.
+    /// Restores the state left by an earlier process. Data are found by their version.
     pub(crate) fn restored(id: ObjectId, row: ObjectRow, names: Names, shared: &Arc<Shared>) -> Self {
         let ObjectRow { handle, attr, parent, link, rights, .. } = row;
         let object = Self::new(id, handle, attr, shared);
@@ -363,7 +364,7 @@ impl Object {
                 state.names = names.into();
             }
             state.rights = Rights::restored(rights);
-            // Others may have changed it between the lives.
+            // Others may have changed the object since the earlier process ended.
             state.is_suspect = true;
             state.is_dirty = false;
         }
@@ -371,7 +372,7 @@ impl Object {
         object
     }
 
-    /// Returns the record that identifies it, without its attributes.
+    /// Returns the record that identifies the object, without names, link target and permissions.
     pub(crate) fn record(&self) -> Vec<u8> {
         let state = self.state();
         let (handle, attr, parent) = (self.handle.clone(), state.attr, state.parent);
@@ -379,11 +380,11 @@ impl Object {
         ObjectRow { handle, attr, parent, link: None, names, rights: Vec::new() }.encoded()
     }
 
-    /// Returns its database rows.
+    /// Returns the database rows to write, after which the object counts as written.
     pub(crate) fn rows(&self) -> Rows {
         let mut state = self.state();
         state.is_dirty = false;
-        // State fetched too soon after a change is not reused in another life.
+        // Names fetched too soon after a change are not reused by a later process.
         let (drops_names, names) = match state.recency {
             _ if self.file_type != FileType::Directory => (false, Vec::new()),
             Some(_) => (true, Vec::new()),
@@ -457,7 +458,7 @@ impl State {
         }
     }
 
-    /// Drops the state of the former version.
+    /// Drops the names, link target and data of the former version.
     pub(crate) fn changed(&mut self) {
         if self.attr.file_type == FileType::Directory {
             self.names.drop_all();
@@ -563,7 +564,7 @@ impl State {
             + self.advice.as_ref().map_or(0, |advice| advice.heap_bytes())
     }
 
-    /// Returns `true` if it is open, being written or being linked.
+    /// Returns `true` if the file is open, being written or being linked.
     pub(crate) fn is_in_use(&self) -> bool {
         self.uses > 0 || self.writers > 0 || self.is_held()
     }

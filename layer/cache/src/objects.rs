@@ -26,7 +26,7 @@ pub(crate) struct Objects {
     left: Mutex<Left>,
     /// Number of rows removed so far.
     removals: AtomicU64,
-    /// `true` if some former entries are only in the store.
+    /// `true` once objects were evicted, so that some may be only in the store.
     let_go: AtomicBool,
     /// Memory limit, and the memory and number of nodes at which the next eviction starts.
     memory_bytes: usize,
@@ -55,7 +55,7 @@ struct Left {
 /// Maximum number of changes recorded by handle.
 const LEFT_MAX: usize = 4096;
 
-/// Memory per node of the origin's, which occupies memory there: 1 KB in the NFS client.
+/// Memory limit per node of the origin's session, in bytes: a node occupies about 1 KB in the NFS client.
 const NODE_BYTES: usize = 2048;
 
 impl Objects {
@@ -73,7 +73,7 @@ impl Objects {
         }
     }
 
-    /// Returns the object of this number.
+    /// Returns the object of this number, loaded from the store if necessary. Counts as a use.
     pub(crate) fn object(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
         let known = self.tables().by_id.get(&id).cloned();
         let object = known.or_else(|| self.restore(store, id));
@@ -94,7 +94,7 @@ impl Objects {
         loop {
             let removals = self.removals.load(Ordering::Acquire);
             let object = match store.queued(id) {
-                // It may be removed while its rows are written.
+                // The object may have been removed while its rows are being written.
                 Some(object) => Some(object).filter(|object| !object.state().is_gone)?,
                 None => {
                     let (row, names) = store.object(id)?;
@@ -109,7 +109,8 @@ impl Objects {
             };
             self.make_room();
             let mut tables = self.tables();
-            // Its rows may have been removed since they were read, and the file may have got another number.
+            // The object's rows may have been removed since they were read, and the file may have got another
+            // number.
             if self.removals.load(Ordering::Acquire) == removals {
                 let (object, before) = tables.add(object);
                 drop(tables);
@@ -189,7 +190,7 @@ impl Objects {
         let object = match self.of_handle(handle) {
             Some(object) => object,
             None => {
-                // If the whole index is in memory, it is not queried for each of a million new names.
+                // If the whole index is in memory, the store is not queried for each of a million new names.
                 let is_all_here = store.began_empty && !self.let_go.load(Ordering::Relaxed);
                 let known = if is_all_here { None } else { store.id_of(handle) };
                 match known.and_then(|id| self.object(store, id)) {
@@ -242,7 +243,7 @@ impl Objects {
         found.inspect(|object| object.use_it())
     }
 
-    /// Forgets an object that is gone at the origin.
+    /// Removes an object that is gone at the origin from the tables.
     pub(crate) fn forget(&self, object: &Object) {
         object.state().is_gone = true;
         lock(&self.left).add(object, Some(Instant::now()));
@@ -259,7 +260,7 @@ impl Objects {
     }
 
     /// Evicts unused objects when they take too much memory or have too many nodes of the origin's; their
-    /// state is in the store. An object reloaded later has no node, so no node is returned while in use.
+    /// state is in the store. Eviction returns an object's node to the origin, so objects in use stay.
     fn make_room(&self) {
         let (shared, most) = (&self.shared, self.memory_bytes);
         self.keep_below(&self.bytes_max, most, || shared.bytes(), Object::weight_bytes);
@@ -375,7 +376,7 @@ pub(crate) fn node_of(id: ObjectId) -> NodeId {
     NodeId(id.0)
 }
 
-/// Returns the object of a node.
+/// Returns the number of a node's object; fails with `Stale` if the node is none.
 pub(crate) fn id_of(node: NodeId) -> Result<ObjectId> {
     if node == NodeId::NONE { Err(Error::Stale) } else { Ok(ObjectId(node.0)) }
 }

@@ -1,4 +1,4 @@
-//! Openings of a session.
+//! Openings of a session, each with the origin's opening once that is needed.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::origin::OriginFile;
 use crate::read_ahead::{Ahead, Order, ReadAhead};
 use crate::store::ObjectId;
 
-/// An opening.
+/// An opening of an object by a client.
 pub(crate) struct Opening {
     pub object: Arc<Object>,
     pub flags: OpenFlags,
@@ -73,7 +73,7 @@ impl Openings {
         Self { next: AtomicU64::new(1), counts, by_id: Mutex::default() }
     }
 
-    /// Reserves one more opening.
+    /// Takes a permit for one more opening.
     pub(crate) fn permit(&self) -> Result<Permit> {
         self.counts.take(Resource::Opens, 1).ok_or(Error::TooManyOpen)
     }
@@ -103,7 +103,7 @@ impl Openings {
         opening.filter(|opening| node_of(opening.object.id) == file.node).ok_or(Error::BadOpen)
     }
 
-    /// Returns an opening if it has these flags.
+    /// Returns an opening that has these flags; fails with `BadOpen` for others.
     pub(crate) fn made_for(&self, file: File, purpose: OpenFlags) -> Result<Arc<Opening>> {
         self.of(file).and_then(|opening| {
             if opening.flags.contains(purpose) { Ok(opening) } else { Err(Error::BadOpen) }

@@ -1,4 +1,4 @@
-//! Options of a cache.
+//! Options of a cache: freshness, prefetching and limits.
 
 use std::time::{Duration, SystemTime};
 
@@ -33,7 +33,7 @@ impl Contract {
 /// Extent of prefetching.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {
-    /// Nothing.
+    /// No prefetching except read-ahead.
     Off,
     /// Directories of a walk, and small files next to those read, once callers proceed from one to the next.
     #[default]
@@ -43,7 +43,7 @@ pub enum Prefetch {
     Tree,
 }
 
-/// Options of a cache.
+/// Options of a cache, or of those of its files that a rule selects.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Guaranteed freshness.
@@ -66,7 +66,7 @@ pub struct Options {
     pub sidecars: bool,
     /// Refuse changes.
     pub read_only: bool,
-    /// Threads for blocking disk I/O.
+    /// Limits of the thread pool for blocking disk I/O.
     pub pool: ThreadPoolLimits,
     /// This host's clock. Lifetimes do not depend on it; it only tells recent changes from older ones.
     pub wall_clock: fn() -> SystemTime,

@@ -12,7 +12,8 @@ use crate::store::ObjectId;
 /// The origin's session, shared by all sessions of the cache: each operation acts for its own user.
 pub(crate) struct Origin {
     pub fs: Arc<dyn FileSystem>,
-    /// Openings of files on behalf of no caller.
+    /// Openings of regular files on behalf of no caller, counted by object: a removal of the file waits for
+    /// their end.
     pub unasked: Pending<ObjectId>,
 }
 
@@ -26,12 +27,12 @@ impl Origin {
         let cx = Ctx { fetched_since: Some(asked), ..cx.clone() };
         match self.fs.getattr(&cx, node, None) {
             Answer::Done(told) => told.ok(),
-            // A pending answer would be a request, which has not started.
+            // A pending answer is a request that has not started, and never does once dropped.
             Answer::Later(_) => None,
         }
     }
 
-    /// Releases one look-up.
+    /// Releases one look-up of a node of the origin.
     pub(crate) fn forget(&self, node: NodeId) {
         if node == NodeId::ROOT {
             return;
@@ -39,7 +40,7 @@ impl Origin {
         self.fs.forget(&self.own_ctx(), &[(node, 1)]);
     }
 
-    /// Resolves an object by its handle.
+    /// Resolves the origin's handle of an object; counts a look-up.
     pub(crate) async fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Result<Entry> {
         self.handles()?.resolve(&at_origin(cx), handle).resolve().await
     }
@@ -54,7 +55,7 @@ impl Origin {
 pub(crate) const SESSION: tombolo_core::SessionId = tombolo_core::SessionId(0);
 
 /// Returns the context of a client's request as passed to the origin: without the key of an exactly-once
-/// request, which is the layer above's, and with attributes in replies to opens and changes.
+/// request, which the reply layer above has used, and with attributes in replies to opens and changes.
 pub(crate) fn at_origin(cx: &Ctx) -> Ctx {
     Ctx {
         key: None,
@@ -67,7 +68,7 @@ pub(crate) fn at_origin(cx: &Ctx) -> Ctx {
     }
 }
 
-/// Returns the context of work that outlives its request.
+/// Returns the context of work that outlives its request: without interrupt and deadline.
 pub(crate) fn detached(cx: &Ctx) -> Ctx {
     Ctx { interrupt: Interrupt::default(), deadline: None, ..at_origin(cx) }
 }
@@ -78,7 +79,7 @@ pub(crate) struct OriginFile {
     pub file: File,
     /// User that opened it, for work without a request.
     pub cx: Ctx,
-    /// Dropped last.
+    /// Guard of an opening on behalf of no caller; dropped last.
     _unasked: Option<PendingGuard<ObjectId>>,
 }
 

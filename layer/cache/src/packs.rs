@@ -44,9 +44,9 @@ impl PackedSoFar {
     }
 }
 
-/// Returns `true` if these data are to be read compressed.
+/// Returns `true` if these data are to be read compressed: the origin is distant, and the data compress.
 pub(crate) fn are_worth_it(cache: &Cache, data: &Data) -> bool {
-    // Both other sources are nearer.
+    // Another cache of this host and a site cache are both nearer than the origin.
     let has_nearer = cache.borrower.get().is_some() || cache.middle.get().is_some();
     !has_nearer
         && !data.packed.is_dense()
@@ -55,7 +55,7 @@ pub(crate) fn are_worth_it(cache: &Cache, data: &Data) -> bool {
         && cache.origin.fs.packing().is_some()
 }
 
-/// Starts combined fetches of a file.
+/// Starts fetches of a file as combined reads. Parts that these do not bring are fetched singly.
 pub(crate) fn start(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -89,7 +89,7 @@ impl Drop for Group {
     }
 }
 
-/// Combines fetches into combined reads, in order.
+/// Combines fetches, in order, into groups for reads of up to [`PACK_BYTES`].
 fn groups(fetches: impl Iterator<Item = Arc<Fetch>>) -> Vec<Vec<Arc<Fetch>>> {
     let (mut groups, mut bytes) = (Vec::<Vec<_>>::new(), 0);
     for fetch in fetches {

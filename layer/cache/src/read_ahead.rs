@@ -18,7 +18,7 @@ pub(crate) struct ReadAhead {
     strides: u32,
 }
 
-/// Ranges of equal length at equal distances.
+/// Ranges predicted to be read: of equal length, at equal distances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ahead {
     first: Range<u64>,
@@ -36,23 +36,23 @@ pub(crate) enum Order {
     Strict,
 }
 
-/// Initial window of a sequential reader.
+/// Initial window of a sequential reader, in bytes. Each further read doubles the window.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 
 /// Maximum distance by which a kernel's read-ahead is out of order.
 const SLACK_BYTES: u64 = 1 << 20;
 
-/// Maximum number of concurrent reads.
+/// Maximum number of concurrent reads that overtake each other, under [`Order::Strict`].
 const OVERTAKING: u64 = 8;
 
-/// Maximum ratio of skipped to read bytes of a sequential reader.
+/// Maximum ratio of the length of a sequential run to the bytes read in it, under [`Order::Loose`].
 const SPARSE: u64 = 4;
 
 /// Maximum number of strides ahead of a reader.
 const STRIDES_MAX: u32 = 64;
 
 impl ReadAhead {
-    /// Records a read of `range`.
+    /// Records a read of `range`, and adapts the window, up to `bytes_max`.
     pub(crate) fn reads(&mut self, range: &Range<u64>, order: Order, bytes_max: u64) {
         let len = range.end - range.start;
         let (slack_bytes, sparse) = match order {
@@ -61,7 +61,7 @@ impl ReadAhead {
         };
         let near = self.next.saturating_sub(slack_bytes)..=self.next.saturating_add(slack_bytes);
         let (began, read_bytes) = (self.began.min(range.start), self.read_bytes + len);
-        // No verdict on the first reads.
+        // The slack makes the first reads count as dense.
         let is_dense = (range.end - began).saturating_sub(slack_bytes) <= read_bytes.saturating_mul(sparse);
         let stride = range.start.saturating_sub(self.last);
         self.strides = if stride == self.stride && stride > len { self.strides + 1 } else { 0 };
@@ -91,10 +91,10 @@ impl ReadAhead {
 }
 
 impl Ahead {
-    /// No ranges.
+    /// Prediction without ranges.
     pub(crate) const NONE: Self = Self { first: 0..0, stride: 0, count: 0, file_end: 0 };
 
-    /// Returns a single range.
+    /// Creates a prediction of a single range.
     pub(crate) fn of_range(first: Range<u64>, file_end: u64) -> Self {
         Self { first, stride: 0, count: 1, file_end }
     }

@@ -20,7 +20,8 @@ pub(crate) struct Recorder(Mutex<State>);
 #[derive(Debug)]
 struct State {
     out: File,
-    /// `None` if the path is unknown or contains a newline.
+    /// Path of each file, and its ranges recorded so far; `None` if the path is unknown or contains a
+    /// newline.
     read: HashMap<ObjectId, Option<(Vec<u8>, Extents)>>,
     lines_left: usize,
 }
@@ -34,7 +35,7 @@ impl Recorder {
         Self(Mutex::new(State { out, read: HashMap::new(), lines_left: LINES_MAX }))
     }
 
-    /// Records a read.
+    /// Records a read, unless all of it was read before.
     pub(crate) fn note(&self, cache: &Cache, object: &Object, range: Range<u64>) {
         let size = object.state().version().size;
         let range = range.start..range.end.min(size);
@@ -45,7 +46,7 @@ impl Recorder {
             }
             state.read.contains_key(&object.id)
         };
-        // Outside of the lock, as it may read the disk.
+        // The path is determined outside of the lock, as that may read the disk.
         let path = if is_known { None } else { cache.path_of_file(object) };
         let path = path.filter(|path| !path.contains(&b'\n'));
         let mut state = lock(&self.0);

@@ -13,7 +13,7 @@ use crate::options::Contract;
 pub(crate) struct UnknownRemoval(Mutex<Option<Instant>>);
 
 impl UnknownRemoval {
-    /// Records such a removal.
+    /// Records the removal of a name whose target was uncertain.
     pub(crate) fn happened(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }

@@ -27,13 +27,14 @@ struct Right {
     /// Permissions queried, and those of them that are granted.
     known: AccessMask,
     allowed: AccessMask,
-    /// The file's time of change then, which a change of mode or owner sets.
+    /// The file's ctime at the time of the answer. A change of mode or owner sets it.
     ctime: Timestamp,
-    /// Time of the request; `None` if it was in another life.
+    /// Time of the request; `None` if an earlier process made it.
     asked: Option<Instant>,
 }
 
-/// Stored form of an answer: the user, the permissions queried, those granted, and the file's ctime then.
+/// Stored form of an answer: the user, the permissions queried, those granted, and the file's ctime at the
+/// time.
 pub(crate) type RightRow = (Identity, AccessMask, AccessMask, Timestamp);
 
 impl Rights {
@@ -62,8 +63,7 @@ impl Rights {
         self.0.push(right);
     }
 
-    /// Keeps answers valid over a local change that set this time of change, and left mode and owner
-    /// unchanged.
+    /// Keeps answers valid over a local change that set the ctime `to`, and left mode and owner unchanged.
     pub(crate) fn carry(&mut self, from: Timestamp, to: Timestamp) {
         self.0.iter_mut().filter(|right| right.ctime == from).for_each(|right| right.ctime = to);
     }
@@ -97,7 +97,7 @@ impl Rights {
         self.0.iter().map(|right| (right.user.clone(), right.known, right.allowed, right.ctime)).collect()
     }
 
-    /// Restores rows stored by another life.
+    /// Restores answers stored by an earlier process, whose age is unknown.
     pub(crate) fn restored(rows: Vec<RightRow>) -> Self {
         let rights = rows.into_iter().take(USERS_MAX);
         Self(

@@ -20,9 +20,9 @@ use crate::store::ObjectId;
 /// Options for files whose name matches a pattern.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// The matching names.
+    /// Pattern of the names or paths to which the rule applies.
     pub pattern: Pattern,
-    /// Their options.
+    /// Options of the files with these names.
     pub options: Options,
 }
 
@@ -149,7 +149,7 @@ fn rule_for(rules: &[Rule], name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>)
     NONE
 }
 
-/// Rule of an object.
+/// Rule that applies to an object, and the path of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
     /// [`UNKNOWN`], [`NONE`], or the index of a rule plus [`FIRST`].
@@ -235,14 +235,14 @@ impl Cache {
     }
 
     fn look_for_name(&self, object: &Object) {
-        // A search through all names of the directory, at each call, would not decide.
+        // Without the path, searching all names of the directory at each call would not determine the rule.
         if !self.can_decide(object) {
             return;
         }
         match self.parent_and_name(object) {
             Some((dir, name)) => self.named(object, &dir, &name),
             None if object.id == ObjectId::ROOT => object.place.set_unnamed(),
-            // It may be found later.
+            // The name may be found later.
             None => {}
         }
     }

@@ -10,10 +10,10 @@ use crate::granted::Term;
 use crate::origin::Origin;
 use crate::removals::UnknownRemoval;
 
-/// State shared by all objects.
+/// Memory accounts, lease and last removal, shared by all objects.
 pub(crate) struct Shared {
     pub removal: UnknownRemoval,
-    /// Lease granted by the origin.
+    /// Term of the lease granted by the origin, if any is.
     pub term: Arc<Term>,
     origin: Arc<Origin>,
     began: Instant,

@@ -12,7 +12,7 @@ use tombolo_core::{Error, Result};
 use crate::names::DOT_DOT;
 use crate::object::State;
 
-/// Position of a directory's uncached names.
+/// Boundary between a directory's cached and uncached names, and the continuations after it.
 #[derive(Debug)]
 pub(crate) struct Unkept {
     /// Epoch of the cached names: invalid once they are dropped.
@@ -25,8 +25,8 @@ pub(crate) struct Unkept {
     given: VecDeque<Continuation>,
 }
 
-/// Continuation of one reader at the origin: the origin's cookie, and the last place of the names that this
-/// reader was given from the cache.
+/// Continuation of one reader at the origin: the origin's cookie, and the last position of the names that
+/// this reader was given from the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Continuation {
     pub at: Cookie,
@@ -44,7 +44,7 @@ impl Unkept {
         size_of::<Self>() + self.given.capacity() * size_of::<Continuation>()
     }
 
-    /// Records that an entry was given the next place.
+    /// Records that an entry was given the next position.
     fn gave(&mut self, continuation: Continuation) {
         if self.given.len() == GIVEN_MAX {
             self.given.pop_front();
@@ -53,7 +53,7 @@ impl Unkept {
         self.next += 1;
     }
 
-    /// Returns the continuation after a place.
+    /// Returns the continuation after a position; `None` if it is no longer remembered.
     fn after(&self, place: u64) -> Option<Continuation> {
         let first = self.next - self.given.len() as u64;
         self.given.get(usize::try_from(place.checked_sub(first)?).ok()?).copied()
@@ -63,10 +63,10 @@ impl Unkept {
 impl State {
     /// Records that names from this cookie on are not cached.
     pub(crate) fn set_unkept(&mut self, from: Cookie) {
-        // Otherwise such a name, when cached again later, would be missing in both parts.
+        // Otherwise a name without a known target, when cached again later, would be missing in both parts.
         self.names.drop_unknown();
         let (epoch, last_kept) = (self.names.epoch(), self.names.next_place() - 1);
-        // Earlier readers continue.
+        // Earlier readers can continue.
         let (next, given) =
             self.unkept.take().map_or((FIRST_PLACE, VecDeque::new()), |before| (before.next, before.given));
         self.unkept = Some(Box::new(Unkept { epoch, last_kept, from, next, given }));
@@ -78,7 +78,7 @@ impl State {
         !self.names.is_complete() && self.unkept.as_ref().is_some_and(|unkept| unkept.epoch == epoch)
     }
 
-    /// Returns `true` if the origin lists all names.
+    /// Returns `true` if no name is cached, so the origin lists all of them.
     pub(crate) fn keeps_no_listing(&self) -> bool {
         self.has_unkept() && self.unkept.as_ref().is_some_and(|unkept| unkept.from == Cookie::START)
     }

@@ -1,8 +1,8 @@
 //! Files that have lost a name through this cache: a file without any is retained while something uses it.
 //!
-//! Holders are openings, look-ups of sessions, links in progress, and others' descriptors of its data. Under
-//! *exclusive* it is known whether a file has another name; otherwise a background worker queries the origin
-//! once nothing holds the file.
+//! Holders of a file are openings, look-ups of sessions, links in progress, and others' descriptors of the
+//! file's data. Under *exclusive* it is known whether a file has another name; otherwise a background worker
+//! queries the origin once nothing holds the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,8 +48,8 @@ pub(crate) enum Names {
     Unknown,
 }
 
-/// Number of files examined each time that another file loses a name: others return descriptors without
-/// notice.
+/// Number of files examined each time that another file loses a name, because borrowers return their
+/// descriptors without notice to this structure.
 const LOOKED_AT: usize = 4;
 
 impl Unnamed {
@@ -120,7 +120,8 @@ impl Unnamed {
 }
 
 impl Cache {
-    /// Records the removal of a name through this cache.
+    /// Records that a file has lost a name through this cache, and drops the file if it has none and nothing
+    /// holds it.
     pub(crate) fn lost_a_name(self: &Arc<Self>, id: ObjectId, names: Names) {
         self.unnamed.add(id, names);
         self.end_unless_held(id);
@@ -151,7 +152,7 @@ impl Cache {
         self.unnamed.all().into_iter().for_each(|id| self.end_unless_held(id));
     }
 
-    /// Looks in the background for files that lost their names in an earlier life.
+    /// Looks in the background for files that lost their names in an earlier process.
     pub(crate) fn look_for_unnamed(self: &Arc<Self>) {
         if self.store.began_empty || self.policy().default.contract == Contract::Immutable {
             return;
@@ -196,13 +197,13 @@ impl Cache {
                 let told = origin.resolve(&cx, &handle).await;
                 let Some(cache) = cache.upgrade() else { return };
                 let Ok(object) = cache.object(id) else { continue };
-                // `resolved` has dropped it if it is gone.
+                // `resolved` drops the object if it is gone.
                 match cache.resolved(&object, asked, told) {
                     Ok(attr) if attr.nlink == 0 => {
                         cache.unnamed.add(object.id, Names::None);
                         cache.end_unless_held(object.id);
                     }
-                    // Queried again when another file loses a name.
+                    // The file is queried again when another file loses a name.
                     Err(error) if is_unanswered(&error) => cache.unnamed.add(object.id, Names::Unknown),
                     Ok(_) | Err(_) => {}
                 }

@@ -1,7 +1,7 @@
 //! Prefetch of directories: when a walk goes on from a directory to those below it, the others are listed
-//! ahead, many at a time. Two look-ups in one directory list it, and after a neighbour does the same, all of
-//! them. A program that looks into a single directory triggers nothing else. The window of unused listings
-//! grows while the predictions are right.
+//! ahead, many at a time. A directory is listed after two look-ups in it, and its siblings once two of them
+//! have had two look-ups each. A program that looks into a single directory triggers nothing else. The window
+//! of unused listings grows while the predictions are right.
 //!
 //! Where a whole tree is wanted, it is listed without a limit, but only a few directories at a time until a
 //! caller walks, so that callers' requests do not wait.
@@ -16,14 +16,14 @@ use crate::object::Object;
 use crate::store::ObjectId;
 use crate::walk_order::WalkOrder;
 
-/// State of the directory prefetch.
+/// Prefetch of directories: the queue, recent accesses and the window.
 #[derive(Debug, Default)]
 pub(crate) struct Walk(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     queue: WalkOrder<Arc<Object>>,
-    /// Listings in progress.
+    /// Listings in progress, each with the promise of its end.
     under_way: HashMap<ObjectId, Arc<Promise<()>>>,
     /// Directories whose subdirectories were all queued since the walk began.
     gone_through: HashSet<ObjectId>,
@@ -33,9 +33,9 @@ struct State {
     looked_in: VecDeque<ObjectId>,
     /// Pairs of a parent and the first of its directories that was listed after look-ups.
     above: VecDeque<(ObjectId, ObjectId)>,
-    /// Whole trees below the queued directories are wanted.
+    /// `true` if the whole trees below the queued directories are wanted.
     wants_all: bool,
-    /// Listed ahead and unused so far; and used so far, which extends the window.
+    /// Bytes listed ahead and unused so far; and bytes used so far, which extend the window.
     unused_bytes: u64,
     used_bytes: u64,
     /// Moving average of the bytes of a listing.
@@ -71,7 +71,7 @@ const QUEUE_ALL_MAX: usize = 1 << 16;
 /// Maximum number of directories remembered as recently listed or looked into.
 const LISTED_MAX: usize = 64;
 
-/// Maximum size of `gone_through`.
+/// Maximum number of directories in `gone_through`; beyond it, subdirectories may be queued again.
 const GONE_THROUGH_MAX: usize = 1 << 16;
 
 /// Window of unused listings: initial and maximum size.
@@ -142,8 +142,8 @@ impl Walk {
         state.workers_to_start()
     }
 
-    /// Queues the directories below one. Returns the number of workers to start; each must call `next` until
-    /// it returns `None`.
+    /// Queues the directories below a directory. Returns the number of workers to start; each must call
+    /// `next` until it returns `None`.
     #[must_use]
     pub(crate) fn add(&self, dir: ObjectId, below: Vec<Arc<Object>>) -> usize {
         let mut state = self.state();
@@ -195,7 +195,7 @@ impl Walk {
         }
     }
 
-    /// Records an unused listing of this size.
+    /// Records a prefetched listing of this size, unused so far.
     pub(crate) fn guessed(&self, bytes: u64) {
         let mut state = self.state();
         state.unused_bytes += bytes;
@@ -214,7 +214,7 @@ impl Walk {
         state.workers_to_start()
     }
 
-    /// Records a look-up outside of the listed directories.
+    /// Records a look-up outside of the listed directories, and writes off some wrong guesses.
     pub(crate) fn missed(&self) {
         let mut state = self.state();
         state.unused_bytes = state.unused_bytes.saturating_sub(MISS_BYTES);

@@ -15,7 +15,7 @@ pub(crate) struct WalkOrder<T> {
     beginnings: u32,
 }
 
-/// Path of a directory as its index in each listing.
+/// Path of a directory, with the index in its parent's listing for each step.
 type Place = Arc<[u32]>;
 
 /// Maximum depth of a place; deeper directories are ordered among themselves only.
@@ -39,8 +39,8 @@ impl<T> WalkOrder<T> {
         self.queue.is_empty()
     }
 
-    /// Adds the new subdirectories of a directory, in order. They come first if the directory was never
-    /// queued: a walk is there now.
+    /// Adds the new subdirectories of a directory, in order. They precede all others if the directory was
+    /// never queued, because a walk is in it now.
     pub(crate) fn add_below(&mut self, dir: ObjectId, below: impl Iterator<Item = (ObjectId, T)>) {
         let known = self.places.get(&dir).filter(|place| place.len() < DEPTH_MAX).cloned();
         let above = known.unwrap_or_else(|| self.beginning());

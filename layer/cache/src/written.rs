@@ -26,7 +26,7 @@ const PARTS_MAX: usize = 4096;
 pub(crate) enum Written {
     #[default]
     Nothing,
-    /// These, sorted and disjoint; the size is unchanged.
+    /// These parts, sorted and disjoint; the size is unchanged.
     Parts(Vec<Range<u64>>),
     /// The whole file, or unknown parts.
     All,
@@ -129,7 +129,7 @@ impl State {
     }
 
     /// Assigns the new version to the data, and drops the written parts, once no write is in progress and the
-    /// attributes are newer. Not while a part is being fetched: its data may be older.
+    /// attributes are newer. Does nothing while a part is being fetched, whose data may be older.
     fn settle_written(&mut self) {
         let Written::Parts(parts) = &self.written else { return };
         let version = self.version();

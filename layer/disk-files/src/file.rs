@@ -10,16 +10,16 @@ use tombolo_core::{Answer, Ctx, Error, Result, Stability};
 use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink, Source};
 
-/// A disk with byte access.
+/// A disk with byte access, which records that a write has failed.
 pub(crate) struct DiskFile {
     disk: Arc<dyn BlockDevice>,
     /// Locked exclusively by writes of partial blocks, which read first: concurrent writes to the same blocks
-    /// would be lost.
+    /// would be lost. Other writes share the lock.
     writing: Arc<RwLock<()>>,
     /// `true` once a write has failed. A kernel that wrote pages back discards them nevertheless, and reports
     /// the error once (fsync(2)).
     has_failed: AtomicBool,
-    /// Called once at the first failure.
+    /// Callback at the first failed write.
     pub(crate) when_failed: OnceLock<WhenFailed>,
 }
 
@@ -48,7 +48,7 @@ impl DiskFile {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Records a failed write.
+    /// Returns `done`. If the write failed, marks the file as failed and calls `when_failed` the first time.
     fn record_failure<T>(&self, done: Result<T>) -> Result<T> {
         if let Err(error) = &done {
             tracing::error!(%error, "a write failed: the file's contents are incomplete");
@@ -104,7 +104,8 @@ impl DiskFile {
         Ok(buffer)
     }
 
-    /// Writes up to the end of the disk, and returns the length written.
+    /// Writes up to the end of the disk, and returns the length written. Fails with `NoSpace` from the end
+    /// on.
     pub(crate) fn write(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -152,7 +153,8 @@ impl DiskFile {
         self.submitted(self.disk.write(cx, blocks.offset, stability, whole)).resolve().await
     }
 
-    /// Flushes the disk. Fails permanently once a write has failed, because its data will never be durable.
+    /// Flushes the disk. Fails permanently once a write has failed, because its data will never be durable. A
+    /// disk itself remembers a failed flush.
     pub(crate) fn flush(&self, cx: &Ctx) -> Answer<()> {
         if self.has_failed() {
             return Answer::err(Error::io("an earlier write has failed"));
@@ -160,7 +162,9 @@ impl DiskFile {
         self.submitted(self.disk.flush(cx))
     }
 
-    /// Zeroes a range within the file: whole blocks by the disk's own operation, partial ones by writes.
+    /// Zeroes a range within the file: whole blocks by the disk's own operation, partial ones by writes. A
+    /// failure concerns only the range, and the caller learns of it; that of a write is recorded, because it
+    /// may have torn the rest of the block.
     pub(crate) fn zero(self: &Arc<Self>, cx: &Ctx, range: Range, may_unmap: bool) -> Answer<()> {
         let (file, cx) = (self.clone(), cx.clone());
         let end = range.end().min(self.size_bytes());
@@ -172,6 +176,9 @@ impl DiskFile {
                 let zeroes = Buffer::new((part.end - part.start) as usize);
                 let source = zeroes.source(0..zeroes.len());
                 file.write(&cx, part.start, Stability::Unstable, source).resolve().await?;
+            }
+            if last == first {
+                return Ok(());
             }
             let whole = Range { offset: first, len_bytes: last - first };
             let how = Zeroing { may_unmap, ..Zeroing::default() };

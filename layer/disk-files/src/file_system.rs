@@ -36,7 +36,7 @@ impl Session {
         self.entry(place.ok_or(Error::NotFound)?)
     }
 
-    /// Returns the file of an opening.
+    /// Returns the file of an opening; fails for the directory and for unknown openings.
     fn opened(&self, file: File) -> Result<&Arc<DiskFile>> {
         match self.0.file(file.node) {
             Some(disk) if file.open.0 == file.node.0 => Ok(disk),
@@ -45,7 +45,7 @@ impl Session {
         }
     }
 
-    /// Returns the answer to all changes of names and attributes.
+    /// Returns the answer to all changes of names and attributes: `NotPermitted`.
     fn refused<T>() -> Answer<T> {
         Answer::err(Error::NotPermitted)
     }

@@ -15,12 +15,12 @@ use crate::file_system::Session;
 /// Disks as the files of one directory, owned by one user.
 pub struct DiskFiles(Arc<Files>);
 
-/// State shared by all sessions.
+/// Files, owner and times, shared by all sessions.
 pub(crate) struct Files {
     /// Files with their names, in the order of the directory.
     pub(crate) files: Vec<(NameBuf, Arc<DiskFile>)>,
     owner: Identity,
-    /// All times of all nodes.
+    /// Time that all nodes report as each of their times.
     made: Timestamp,
 }
 
@@ -34,7 +34,7 @@ impl DiskFiles {
     }
 
     /// Sets a function to call at the first failed write to each file, before that write is answered. Ignored
-    /// if one is already set.
+    /// if one is already set. To be set before the files are attached: earlier failures are not reported.
     pub fn when_failed(&self, callback: impl Fn() + Send + Sync + 'static) {
         let callback: WhenFailed = Arc::new(callback);
         for (_, file) in &self.0.files {

@@ -24,9 +24,9 @@ pub(crate) struct OpenFile {
     profile: Profile,
     pub(crate) bounds: Bounds,
     loss: FlushLoss,
-    /// `true` once a flush has succeeded.
+    /// `true` once a flush has succeeded: the next ones sync only this opening's data.
     is_flushed: AtomicBool,
-    /// Locked during a flush.
+    /// Locked during a flush, see [`Self::make_durable`].
     flushing: Arc<Mutex<()>>,
 }
 
@@ -97,7 +97,7 @@ impl OpenFile {
     }
 
     /// Completes a read that reached the end of the file after `count` bytes, with zeroes up to the end of
-    /// the last block.
+    /// the last block. Fails if the file was truncated below that block.
     fn pad(self: &Arc<Self>, cx: &Ctx, offset: u64, count: usize, mut into: Sink) -> Answer<()> {
         into.advance(count);
         let file = self.clone();

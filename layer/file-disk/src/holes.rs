@@ -1,4 +1,5 @@
-//! Zeroes and holes.
+//! Discards, zeroes and extents by fallocate(2) and lseek(2) on the file, as far as its file system supports
+//! them.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,7 +10,7 @@ use tombolo_mem::{Region, Source};
 
 use crate::disk::OpenFile;
 
-/// Maximum length of one write of zeroes.
+/// Maximum length of one write of zeroes, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Zeroes shared by all disks; never written.

@@ -67,8 +67,8 @@ impl FileDisk {
     }
 }
 
-/// Opens the file. Cached names may lead to a replaced file or directory: each is looked up again after
-/// ESTALE.
+/// Opens the file. Cached names may lead to a replaced file or directory: the path is looked up again after
+/// ESTALE, as often as it has names.
 async fn find_and_open(
     fs: &dyn FileSystem,
     cx: &Ctx,

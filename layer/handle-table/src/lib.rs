@@ -14,9 +14,9 @@
 //! - Numbers issued shortly before a power failure, or stored in a damaged part of the table, are stale. A
 //!   number is never reused for another file.
 //!
-//! The table is an append-only log, rewritten at each start and when it has grown long ([`log`]); its format
-//! is in `docs/formats/handles.md`. It contains at most [`FILES_MAX`] files: removed ones are evicted first,
-//! then the oldest, and directories with children last.
+//! The table is an append-only log, rewritten at each start and when it has grown long (module `log`); its
+//! format is in `docs/formats/handles.md`. It contains at most [`FILES_MAX`] files: removed ones are evicted
+//! first, then the oldest, and directories with children last.
 //!
 //! Reading order: `table` (in memory), `log` (on disk), `rewrite` (compaction), `session` (which files are
 //! registered).
@@ -42,7 +42,7 @@ use table::Table;
 /// Maximum number of files with a number.
 pub const FILES_MAX: usize = 1 << 20;
 
-/// Type number of these handles: below those that other crates add to the kernel's.
+/// Type number of these handles: above the kernel's, and without the bit that `back/local-dir` adds to those.
 pub const KIND: i32 = 1 << 13;
 
 /// Reasons why a table cannot be used.
@@ -51,7 +51,7 @@ pub enum OpenError {
     /// The file cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The table.
+        /// Path of the table.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -60,7 +60,7 @@ pub enum OpenError {
     /// The file is no table, or one of a newer version. It is left unchanged.
     #[error("{}: not a table of file handles, or of an unsupported version", path.display())]
     Foreign {
-        /// The table.
+        /// Path of the table.
         path: PathBuf,
     },
 }
@@ -123,7 +123,7 @@ impl TableState {
         let (table, path, volume) = (self.table.clone(), self.path.clone(), self.volume);
         let thread = thread::Builder::new().name("handle-table".into());
         match thread.spawn(move || rewrite::rewrite(&table, &path, volume)) {
-            // The previous one has ended: there is never more than one.
+            // The previous thread has ended: there is never more than one.
             Ok(writer) => *self.writer() = Some(writer),
             Err(error) => {
                 tracing::warn!(%error, "no thread to rewrite the table of file handles");

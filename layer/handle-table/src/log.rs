@@ -40,7 +40,7 @@ impl Id {
     pub const ROOT: Self = Self(0);
 }
 
-/// Identity of a file.
+/// Identity of a file, by which it is recognised under any name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FileIdentity {
     pub fsid: u64,
@@ -69,7 +69,7 @@ impl Location {
     }
 }
 
-/// A change of a file.
+/// The identity and location of a file since a change; without a location, the file has lost its known name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub id: Id,
@@ -83,15 +83,15 @@ pub(super) const BUFFER_BYTES: usize = 1 << 16;
 /// A log is long if it has more than two records per file plus this number.
 const RECORDS_SPARE: usize = 1 << 16;
 
-/// An append-only log.
+/// The append-only log of a table.
 pub(super) struct Log {
     file: Option<File>,
     /// Records not written yet.
     buffer: Vec<u8>,
     records: usize,
-    /// Minimum number of records of a long log.
+    /// Number of records up to which the log does not count as long, because rewriting it has just failed.
     long_from: usize,
-    /// Records to add to a successor being written.
+    /// Records appended since a rewrite began, to be added to the successor; `None` if none is being written.
     for_successor: Option<SuccessorRecords>,
 }
 
@@ -108,7 +108,7 @@ impl Log {
         Self { file: None, buffer: Vec::new(), records: 0, long_from: 0, for_successor: None }
     }
 
-    /// Creates a log without records.
+    /// Creates a new file at `path`, in place of an existing one, with a log without records.
     pub fn create(path: &Path, volume: Volume) -> io::Result<Self> {
         // A new file is created instead of truncating the old one, because another process may still have the
         // old one open.
@@ -154,7 +154,7 @@ impl Log {
         self.buffer.clear();
     }
 
-    /// Syncs the log to the disk.
+    /// Writes the appended records, and syncs the log to the disk.
     pub fn sync(&mut self) -> io::Result<()> {
         self.flush();
         match &self.file {
@@ -180,7 +180,8 @@ impl Log {
         self.long_from = self.records.saturating_add(RECORDS_SPARE);
     }
 
-    /// Completes the successor `next`, renames it to `path`, and replaces this log by it.
+    /// Appends to the successor `next` the records collected meanwhile, renames it from `draft` to `path`,
+    /// and replaces this log by it.
     pub fn succeed(&mut self, mut next: Self, draft: &Path, path: &Path) -> io::Result<()> {
         self.flush();
         let (Some(file), Some(records)) = (&mut next.file, &self.for_successor) else {

@@ -13,7 +13,7 @@ use tombolo_core::{Answer, Ctx, Error, Result};
 use super::log::{FileIdentity, Id, Location};
 use super::{KIND, TableState};
 
-/// A session over another one.
+/// A session that registers in the table each file that the inner session returns.
 pub(super) struct Session {
     inner: Arc<dyn FileSystem>,
     nodes: Arc<SessionNodes>,
@@ -106,7 +106,8 @@ impl SessionNodes {
         self.id(parent).map(|parent| Location::new(parent, name))
     }
 
-    /// Returns a location, and the file there before an operation.
+    /// Returns the location of a name, and the file there before an operation; `None` if the directory has no
+    /// number.
     fn location_and_file(&self, parent: NodeId, name: Name<'_>) -> Option<(Location, Option<Id>)> {
         let location = self.location(parent, name)?;
         let id = self.shared.table().at(&location);
@@ -238,7 +239,7 @@ async fn walk(inner: &dyn FileSystem, cx: &Ctx, path: Vec<(NameBuf, FileIdentity
 impl FileSystem for Session {
     tombolo_core::forward!(to self.inner;
         getattr setattr access readlink create_unnamed open flush fsync read write statfs syncfs
-        release profile xattrs locks ranges changes versions
+        release profile is_prompt xattrs locks ranges changes versions
     );
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {

@@ -17,15 +17,15 @@ struct File {
     age: u64,
 }
 
-/// Maximum depth of a path.
+/// Maximum depth of a path; a longer one must be a cycle, and is stale.
 const DEPTH_MAX: usize = 4096;
 
-/// All files with a number.
+/// All files with a number, by number, identity and location.
 pub(super) struct Table {
     files: HashMap<Id, File>,
     by_identity: HashMap<FileIdentity, Id>,
     by_location: HashMap<Location, Id>,
-    /// Number of files in each directory with any.
+    /// Number of registered files in each directory that has any.
     children: HashMap<Id, u32>,
     /// Files by age, oldest first.
     ages: BTreeMap<u64, Id>,
@@ -56,7 +56,8 @@ impl Table {
         }
     }
 
-    /// Registers a file seen at `location`, which may have other names, and returns its number.
+    /// Registers a file seen at `location`, and returns its number. `has_names`: the file may have other
+    /// names.
     pub fn register(&mut self, location: &Location, identity: FileIdentity, has_names: bool) -> Result<Id> {
         if let Some(&id) = self.by_identity.get(&identity) {
             // Of several names the first one is retained while it exists.
@@ -78,7 +79,7 @@ impl Table {
         Ok(id)
     }
 
-    /// Returns the file at a location.
+    /// Returns the file last seen at a location.
     pub fn at(&self, location: &Location) -> Option<Id> {
         self.by_location.get(location).copied()
     }
@@ -127,7 +128,7 @@ impl Table {
             self.put_at(ids[1], Some(one));
             return;
         }
-        // Another file was seen at one of the locations meanwhile. The exchanged ones will be seen again.
+        // Another file was seen at one of the locations meanwhile. The exchanged files will be seen again.
         for (now, was) in ids.into_iter().zip(was) {
             self.put_at(now.filter(|_| now == was), None);
         }
@@ -159,7 +160,7 @@ impl Table {
         location.map(|location| location.parent).ok_or(Error::Stale)
     }
 
-    /// Applies a record of a log.
+    /// Applies a record read from a log, without appending it to this table's log.
     pub fn replay(&mut self, record: Record) {
         if record.location.is_none() && record.identity.generation == 0 {
             self.forget(record.id);
@@ -173,7 +174,7 @@ impl Table {
         self.ages.values().copied().collect()
     }
 
-    /// Returns the record of a file.
+    /// Returns the record of a file's present state.
     pub fn record(&self, id: Id) -> Option<Record> {
         self.files.get(&id).map(|file| Record {
             id,
@@ -182,7 +183,7 @@ impl Table {
         })
     }
 
-    /// Returns the log of changes.
+    /// Returns the log to which changes are appended.
     pub fn log(&mut self) -> &mut Log {
         &mut self.log
     }

@@ -1,26 +1,26 @@
 //! Handles from a table across restarts, and after changes by others.
 
 use std::fs;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
 use tombolo_back_local_dir::{LocalDir, Options};
-use tombolo_core::fs::{
-    Client, Cookie, DirBudget, DirPage, Entry, Export, FileSystem, Name, NodeId, OpenFlags, PermissionCheck,
-    PersistentHandle, RenameFlags,
-};
-use tombolo_core::{Ctx, Error, Result, SessionId};
+use tombolo_core::Error;
+use tombolo_core::fs::{Cookie, NodeId, PermissionCheck, PersistentHandle, RenameFlags};
 use tombolo_layer_handle_table as handle_table;
+use tombolo_test_support::{Session, budget};
 
 const ROOT: NodeId = NodeId::ROOT;
 
-struct World {
-    fs: Arc<dyn FileSystem>,
-    cx: Ctx,
-}
+struct World(Session);
 
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).expect("a name")
+impl Deref for World {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.0
+    }
 }
 
 impl World {
@@ -28,30 +28,11 @@ impl World {
     fn new(dir: &Path) -> Self {
         let export = LocalDir::open(&dir.join("tree"), Options::default()).expect("the export");
         let export = handle_table::over(Arc::new(export), &dir.join("table")).expect("the table");
-        let session = SessionId(1);
-        let client = Client { session, label: "test".into(), checks: PermissionCheck::Caller };
-        Self { fs: export.attach(&client).expect("attach"), cx: Ctx::root(session) }
-    }
-
-    fn walk(&self, path: &str) -> Result<Entry> {
-        let mut found = Err(Error::NotFound);
-        for part in path.split('/') {
-            let parent = found.as_ref().map_or(ROOT, |entry: &Entry| entry.node);
-            found = self.fs.lookup(&self.cx, parent, name(part)).wait();
-        }
-        found
-    }
-
-    fn handle_of(&self, node: NodeId) -> Result<PersistentHandle> {
-        self.fs.persistent_handles().expect("handles").handle_of(&self.cx, node).wait()
+        Self(Session::checked(&export, PermissionCheck::Caller))
     }
 
     fn handle(&self, path: &str) -> PersistentHandle {
-        self.handle_of(self.walk(path).expect("a file").node).expect("a handle")
-    }
-
-    fn resolve(&self, handle: &PersistentHandle) -> Result<Entry> {
-        self.fs.persistent_handles().expect("handles").resolve(&self.cx, handle).wait()
+        self.handle_of(path).expect("a handle")
     }
 }
 
@@ -72,21 +53,21 @@ fn handles_are_good_after_a_restart() {
     let world = World::new(dir.path());
     let handles = paths.map(|path| world.handle(path));
     let root = world.handle_of(ROOT).expect("the root's");
-    let volume = world.fs.persistent_handles().expect("handles").volume();
+    let volume = world.handles().volume();
     drop(world);
     let world = World::new(dir.path());
-    assert_eq!(world.fs.persistent_handles().expect("handles").volume(), volume);
+    assert_eq!(world.handles().volume(), volume);
     for (path, handle) in paths.iter().zip(&handles) {
         let found = world.resolve(handle).expect("resolve");
-        assert_eq!(found.attr.fileid, world.walk(path).expect("lookup").attr.fileid, "{path}");
+        assert_eq!(found.attr.fileid, world.lookup(path).expect("lookup").attr.fileid, "{path}");
         assert_eq!(world.handle_of(found.node).expect("a handle"), *handle);
     }
     assert_eq!(world.resolve(&root).expect("resolve").node, ROOT);
     let up = |handle: &PersistentHandle| {
         let node = world.resolve(handle).expect("resolve").node;
-        world.fs.persistent_handles().expect("handles").parent(&world.cx, node).wait().expect("the way up")
+        world.handles().parent(&world.cx, node).wait().expect("the way up")
     };
-    assert_eq!(up(&world.handle("a/b")).node, world.walk("a").expect("lookup").node);
+    assert_eq!(up(&world.handle("a/b")).node, world.lookup("a").expect("lookup").node);
     assert_eq!((up(&handles[1]).node, up(&root).node), (ROOT, ROOT));
     let never = PersistentHandle { kind: handles[0].kind, bytes: [9; 8].as_slice().into() };
     assert!(matches!(world.resolve(&never), Err(Error::Stale)));
@@ -99,19 +80,19 @@ fn own_renames_are_tracked_across_restart() {
     let dir = scratch();
     let world = World::new(dir.path());
     let (file, plain, other) = (world.handle("a/b/file"), world.handle("plain"), world.handle("a/other"));
-    let a = world.walk("a").expect("a").node;
+    let a = world.lookup("a").expect("a").node;
     let rename = |from, from_name, to, to_name, flags| {
-        world.fs.rename(&world.cx, from, name(from_name), to, name(to_name), flags).wait().expect("rename");
+        world.rename((from, from_name), (to, to_name), flags).expect("rename");
     };
     rename(ROOT, "a", ROOT, "z", RenameFlags::empty());
     rename(a, "other", ROOT, "plain", RenameFlags::EXCHANGE);
     for world in [&world, &World::new(&dir.path().join("."))] {
         assert!(world.resolve(&file).is_ok(), "under a directory that moved");
         let fileid = |handle| world.resolve(handle).expect("resolve").attr.fileid;
-        assert_eq!(fileid(&plain), world.walk("z/other").expect("lookup").attr.fileid);
-        assert_eq!(fileid(&other), world.walk("plain").expect("lookup").attr.fileid);
+        assert_eq!(fileid(&plain), world.lookup("z/other").expect("lookup").attr.fileid);
+        assert_eq!(fileid(&other), world.lookup("plain").expect("lookup").attr.fileid);
     }
-    world.fs.unlink(&world.cx, ROOT, name("plain")).wait().expect("unlink");
+    world.unlink("plain").expect("unlink");
     fs::write(dir.path().join("tree/plain"), "a successor").expect("write");
     assert!(matches!(world.resolve(&other), Err(Error::Stale)));
     assert_ne!(world.handle("plain"), other);
@@ -138,10 +119,8 @@ fn files_moved_by_others_are_stale_until_met_again() {
 fn listed_files_get_handles_until_removed() {
     let dir = scratch();
     let world = World::new(dir.path());
-    let opened = world.fs.open(&world.cx, ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");
-    let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: true };
-    let file = tombolo_core::fs::File { node: ROOT, open: opened.open };
-    let page = world.fs.readdir(&world.cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
+    let file = world.open_dir("").expect("open");
+    let page = world.readdir(file, Cookie::START, budget(4096, true)).expect("list");
     let met: Vec<(Vec<u8>, NodeId)> =
         page.iter().filter_map(|line| Some((line.name.to_vec(), line.entry?.node))).collect();
     assert_eq!(met.len(), 2);

@@ -36,12 +36,12 @@ impl Export for Mapped {
     }
 }
 
-/// Mapping of users and groups.
+/// Mapping of the ids of users and groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdMap {
-    /// Users.
+    /// Mapping of user ids.
     pub users: Ids,
-    /// Groups.
+    /// Mapping of group ids.
     pub groups: Ids,
 }
 
@@ -64,10 +64,10 @@ pub struct IdRange {
 /// Reasons why a mapping is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MapError {
-    /// A malformed range.
+    /// A malformed range, as it was written.
     #[error("{0:?}: a range is CLIENT:HERE or CLIENT:HERE:COUNT, with ids below {NO_ID}")]
     Malformed(String),
-    /// Two overlapping ranges.
+    /// Two ranges that overlap, on the clients' side or the host's.
     #[error("{0} and {1} overlap")]
     Overlap(IdRange, IdRange),
 }
@@ -127,7 +127,7 @@ impl Ids {
         self.find(id, |range| (range.client, range.host))
     }
 
-    /// Maps an id of the host to the clients' id.
+    /// Maps an id of the host to the clients' id; `None` if it is outside all ranges.
     #[must_use]
     pub fn outward(&self, id: u32) -> Option<u32> {
         self.find(id, |range| (range.host, range.client))

@@ -11,7 +11,7 @@ use tombolo_core::{Answer, Ctx, Error};
 use crate::IdMap;
 use crate::translate::{Reply, access_list, inward, is_access_list};
 
-/// A session over another one.
+/// A session that maps the ids in requests to the inner session, and in its replies.
 pub(crate) struct Session {
     inner: Arc<dyn FileSystem>,
     map: Arc<IdMap>,
@@ -22,9 +22,10 @@ impl Session {
         Self { inner, map }
     }
 
-    /// Maps the user of a request.
+    /// Returns the context of a request with its user mapped to the host's.
     fn inward(&self, cx: &Ctx) -> Ctx {
-        // `found` has the client's owners; the inner session looks again.
+        // The attributes in `found` have the client's owners, so they are dropped, and the inner session
+        // looks again.
         Ctx { identity: self.map.identity(&cx.identity), found: None, ..cx.clone() }
     }
 
@@ -62,7 +63,7 @@ impl FileSystem for Session {
 
     // Notices, versions and descriptors contain no ids. Backing files would be opened by users, so none are
     // offered.
-    tombolo_core::forward!(to self.inner; profile changes versions descriptors);
+    tombolo_core::forward!(to self.inner; profile is_prompt changes versions descriptors);
 }
 
 impl Xattrs for Session {

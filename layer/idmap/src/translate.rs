@@ -8,7 +8,7 @@ use tombolo_core::{Error, Result};
 
 use crate::IdMap;
 
-/// A reply of an operation.
+/// A reply of an operation, which may contain owners.
 pub(crate) trait Reply: Send + 'static {
     /// Maps the owners in the reply to the client's ids.
     fn outward(&mut self, map: &IdMap);

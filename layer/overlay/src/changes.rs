@@ -1,4 +1,4 @@
-//! Writes, zeroes and discards.
+//! Writes, zeroes and discards. The first write to a block stores the whole block, under a lock.
 
 use std::ops;
 use std::sync::{Arc, LazyLock};

@@ -8,7 +8,7 @@ use tombolo_mem::{Sink, Source};
 
 use crate::redo_log::{Location, RedoLog};
 
-/// Maximum range examined at once, in bytes: NBD has 32 bits for it.
+/// Maximum range examined at once, in bytes: must fit into the 32 bits of a length in NBD.
 const EXTENTS_BYTES_MAX: u64 = 1 << 30;
 
 /// A disk whose contents are another disk's until they are overwritten. Any number of front ends may use it

@@ -18,7 +18,7 @@ pub enum OverlayError {
     /// The header is damaged or inconsistent.
     #[error("the overlay's header is damaged: {0}")]
     Damaged(&'static str),
-    /// Created by a later version.
+    /// The overlay has a format version that this program does not support.
     #[error("overlays of version {0} are not supported")]
     Version(u32),
     /// The redo log is shorter than its blocks require.
@@ -40,10 +40,10 @@ pub enum OverlayError {
         "the base image has changed since this overlay was created, so the overlay is unusable; restore the original base (size and modification time)"
     )]
     BaseChanged,
-    /// The memory for the overlay's states belongs to another overlay.
+    /// The memory for the overlay's states belongs to another overlay, or another version of this program.
     #[error("the memory for unflushed changes belongs to another overlay or another version of this program")]
     OtherMemory,
-    /// The length is zero or too large.
+    /// The length is less than 512 bytes, no multiple of them, or too large.
     #[error("the size of an overlay must be from one block to {max} bytes, not {size_bytes}")]
     Size {
         /// Requested length, in bytes.
@@ -57,7 +57,7 @@ pub enum OverlayError {
         /// Maximum length, in bytes.
         max: usize,
     },
-    /// The block size is invalid.
+    /// The requested block size is invalid.
     #[error(transparent)]
     BlockSize(#[from] BlockSizeError),
     /// The redo log cannot be read or written.

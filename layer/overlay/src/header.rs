@@ -9,7 +9,7 @@ const VERSION: u32 = 1;
 const SEALED: u32 = 1;
 /// Offset of the base's name, after the numeric fields.
 const NAME_AT: usize = 64;
-/// Maximum lengths of names and marks.
+/// Maximum lengths of the base's name and mark.
 const NAME_BYTES_MAX: usize = 3072;
 const MARK_BYTES_MAX: usize = 512;
 /// Offset of the checksum of all that precedes it.
@@ -31,7 +31,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Encodes the header.
+    /// Encodes the header as the first page of a redo log.
     ///
     /// # Errors
     /// [`OverlayError::Size`] and [`OverlayError::NameTooLong`] for values that do not fit.
@@ -60,7 +60,7 @@ impl Header {
         Ok(page)
     }
 
-    /// Decodes the first page of a redo log.
+    /// Decodes the first page of a redo log, and verifies its checksum.
     pub fn from_page(page: &[u8]) -> Result<Self, OverlayError> {
         let damaged = OverlayError::Damaged;
         let u32_at =

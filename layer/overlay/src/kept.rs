@@ -23,7 +23,7 @@ pub struct StateMemory {
     pub identity: Identity,
 }
 
-// The first page, in native byte order, because all processes are on one host.
+// Offsets in the first page, whose numbers are in native byte order: all processes are on one host.
 const MARK: usize = 0;
 const SIZE: usize = 8;
 const IDENTITY: usize = 16;
@@ -51,7 +51,8 @@ impl StateMemory {
         Ok(Self { memory: Region::map(memory, 0, header.kept_bytes())?, identity })
     }
 
-    /// Returns `true` if the memory has the states left by an earlier process.
+    /// Returns `true` if the memory has the states left by an earlier process, `false` if it is still empty.
+    /// Fails if it belongs to another overlay.
     pub(crate) fn holds(&self, header: &Header) -> Result<bool, OverlayError> {
         let other = |_: OutOfBounds| OverlayError::OtherMemory;
         if self.memory.len() != header.kept_bytes() {
@@ -68,7 +69,7 @@ impl StateMemory {
         if is_same { Ok(true) } else { Err(OverlayError::OtherMemory) }
     }
 
-    /// Marks the states as valid.
+    /// Records the overlay's identity and size in the memory, and marks the states as valid.
     pub(crate) fn begin(&self, header: &Header) -> Result<(), OverlayError> {
         let begun = || {
             self.memory.write_at(IDENTITY, &self.identity)?;
@@ -78,7 +79,7 @@ impl StateMemory {
         begun().map_err(|_| OverlayError::OtherMemory)
     }
 
-    /// Returns the offset of a segment's page.
+    /// Returns the offset of a segment's page in the memory.
     pub(crate) fn page_at(&self, segment: u64, segments: u64) -> usize {
         pages_at(segments) + segment as usize * PAGE_BYTES as usize
     }

@@ -1,4 +1,4 @@
-//! Layout of a redo log.
+//! Layout of a redo log: the header, then for each segment a page of states and the data of its blocks.
 
 /// Unit of copying, in bytes: the block size of most file systems, so that few writes have to be completed
 /// with data of the base.
@@ -7,13 +7,13 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 pub const PAGE_BYTES: u64 = 4096;
 /// Number of blocks with states in one page, at two bits each.
 pub(crate) const SEGMENT_BLOCKS: u64 = PAGE_BYTES * 4;
-/// Length of these blocks, in bytes.
+/// Length of a segment's blocks, in bytes.
 pub(crate) const SEGMENT_BYTES: u64 = SEGMENT_BLOCKS * BLOCK_BYTES;
 /// Maximum size of a disk, in bytes (16 TiB): the pages of states take 1 GiB of memory if the whole disk was
 /// written.
 pub(crate) const SIZE_MAX: u64 = 1 << 44;
 
-/// Returns the offset of a segment's page.
+/// Returns the offset of a segment's page of states in the redo log.
 pub(crate) const fn page_at(segment: u64) -> u64 {
     PAGE_BYTES + segment * (PAGE_BYTES + SEGMENT_BYTES)
 }

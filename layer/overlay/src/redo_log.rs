@@ -23,7 +23,7 @@ pub(crate) const LOCKS: usize = 64;
 /// State of an overlay, shared by its requests.
 pub(crate) struct RedoLog {
     pub(crate) base: Arc<dyn BlockDevice>,
-    /// Number of bytes used of the base.
+    /// Number of bytes of the base that the overlay uses; beyond them, blocks not written are zeroes.
     pub(crate) base_bytes: u64,
     pub(crate) log: Arc<dyn BlockDevice>,
     /// Size of the disk in bytes, a multiple of its block size.
@@ -71,7 +71,7 @@ impl Header {
         Ok(flush(log, cx).await?)
     }
 
-    /// Reads the header of `log`.
+    /// Reads the header of `log`, and verifies its checksum.
     pub async fn read_from(cx: &Ctx, log: &dyn BlockDevice) -> std::result::Result<Self, OverlayError> {
         if log.geometry().size_bytes < PAGE_BYTES {
             return Err(OverlayError::NotAnOverlay);
@@ -212,7 +212,7 @@ impl Overlay {
     }
 }
 
-/// Source of a part of the disk.
+/// Source of a part of the disk: an offset in the base or the redo log, or zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     Base(u64),

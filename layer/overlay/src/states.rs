@@ -50,7 +50,7 @@ struct Page {
 }
 
 impl Page {
-    /// Returns the states of 32 blocks; a page has all words.
+    /// Returns the states of 32 blocks; `index` is less than [`PAGE_WORDS`].
     fn word(&self, index: usize) -> u64 {
         self.memory.load_u64(self.start + index * 8, Ordering::Acquire).unwrap_or_default()
     }
@@ -59,7 +59,7 @@ impl Page {
         (0..PAGE_WORDS).flat_map(|word| self.word(word).to_le_bytes()).collect()
     }
 
-    /// Replaces these bits of a word. Returns `true` if any has changed.
+    /// Replaces the bits of `mask` in a word by those of `bits`. Returns `true` if any has changed.
     fn replace(&self, index: usize, mask: u64, bits: u64) -> bool {
         let before = self.memory.replace_bits(self.start + index * 8, mask, bits, Ordering::AcqRel);
         before.is_ok_and(|before| before & mask != bits & mask)
@@ -77,7 +77,7 @@ pub(crate) struct States {
 }
 
 impl States {
-    /// Creates states with all blocks in the base, or in kept memory.
+    /// Creates states with all blocks in the base. `kept` is memory for the states that outlives the process.
     pub(crate) fn new(size_bytes: u64, kept: Option<StateMemory>) -> Self {
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
         let pages = (0..blocks.div_ceil(SEGMENT_BLOCKS)).map(|_| OnceLock::new()).collect();
@@ -106,8 +106,8 @@ impl States {
         self.pages.get(segment as usize).map(|page| &**page.get_or_init(new))
     }
 
-    /// Adopts the states left in kept memory by an earlier process. All their pages become dirty, because it
-    /// is unknown which of them the earlier process has written.
+    /// Adopts the states that an earlier process has left in the memory given to [`States::new`]. All their
+    /// pages become dirty, because it is unknown which of them the earlier process has written.
     pub(crate) fn adopt_retained(&self) {
         let is_used = |segment: &u64| self.kept.as_ref().is_some_and(|kept| kept.is_used(*segment));
         for page in (0..self.segments()).filter(is_used).filter_map(|it| self.page_to_change(it)) {
@@ -116,7 +116,7 @@ impl States {
         }
     }
 
-    /// Loads a page from the redo log.
+    /// Loads a page as read from the redo log. Fails if it contains an invalid state.
     pub(crate) fn load(&self, segment: u64, bytes: &[u8]) -> Result<()> {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(());
@@ -183,12 +183,12 @@ impl States {
         }
     }
 
-    /// Returns `true` if any page is dirty.
+    /// Returns `true` if any page may be dirty.
     pub(crate) fn is_dirty(&self) -> bool {
         self.is_dirty.load(Ordering::Acquire)
     }
 
-    /// Takes the dirty pages, with their present contents.
+    /// Takes the dirty pages, which count as clean then: segments and present contents.
     pub(crate) fn take_dirty(&self) -> Vec<(u64, Vec<u8>)> {
         if !self.is_dirty.swap(false, Ordering::AcqRel) {
             return Vec::new();

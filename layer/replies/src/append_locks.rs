@@ -1,4 +1,4 @@
-//! Serialization of appends to each file.
+//! Locks that serialize the appends to each file, so that a crash leaves no doubt whose bytes were written.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -52,8 +52,8 @@ impl AppendLocks {
 impl Drop for AppendLock {
     fn drop(&mut self) {
         let waiting = self.append_locks.taken().remove(&self.file).unwrap_or_default();
-        // Outside the lock, because a waker may run anything. All waiters are woken, because the first one
-        // may have been dropped.
+        // The wakers are called outside the lock, because they may run any code. All waiters are woken,
+        // because the first one may have been dropped.
         waiting.into_iter().for_each(Waker::wake);
     }
 }

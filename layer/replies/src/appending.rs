@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tombolo_core::fs::{OpenFlags, OpenId};
 use tombolo_core::{Answer, Stability};
 
-/// The appending openings of a session, with the stability of their writes. Writes cost one load more in
-/// sessions without such openings.
+/// The appending openings of a session, with the stability of their writes. A session without such openings
+/// pays one atomic load per write for them.
 #[derive(Debug, Default)]
 pub(super) struct Appending {
     count: AtomicUsize,
@@ -55,7 +55,7 @@ impl Appending {
         self.openings().get(&open).copied()
     }
 
-    /// Unregisters a closed opening.
+    /// Unregisters an opening that is being closed, if it was registered.
     #[inline]
     pub fn remove(&self, open: OpenId) {
         if self.count.load(Ordering::Relaxed) == 0 {

@@ -1,13 +1,13 @@
 //! Linked lists of a shard's entries, oldest first.
 
-/// Position of an entry in one list.
+/// Neighbours of an entry in one list.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Links {
     older: Option<u32>,
     newer: Option<u32>,
 }
 
-/// Both ends of a list.
+/// Both ends of a list, whose entries refer to each other by [`Links`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chain {
     pub oldest: Option<u32>,

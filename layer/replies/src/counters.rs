@@ -29,9 +29,9 @@ macro_rules! counters {
 counters! {
     /// Duplicates received while the original was in progress.
     hits_in_progress,
-    /// Duplicates received after the reply.
+    /// Duplicates received after the reply, and answered from its outcome.
     hits_done,
-    /// Outcomes recorded.
+    /// Outcomes recorded for duplicates, in memory or also in the state file.
     recorded,
     /// Outcomes dropped because of the limits of entries or age.
     evicted,
@@ -45,11 +45,11 @@ counters! {
     reconciled_done,
     /// Intents found at start whose operations had not happened.
     reconciled_not_done,
-    /// Intents found at start with an uncertain verdict, included above.
+    /// Intents found at start with an uncertain verdict, counted also as done or not done.
     reconciled_ambiguous,
 }
 
-/// One counter.
+/// Count of events since the layer was created.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! First executions, and answers to duplicates.
+//! First execution of a request, and answers to its duplicates while it runs and afterwards.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -94,7 +94,8 @@ impl Execution<'_> {
         }
     }
 
-    /// Answers a duplicate of an answered request.
+    /// Answers a duplicate of an answered request: by the failure again, or by a reply rebuilt from the
+    /// outcome.
     pub fn again<C: Call>(self, call: C, outcome: Outcome) -> Answer<C::Reply> {
         match outcome {
             Outcome::Failed(failure) => Answer::err(failure.error()),
@@ -104,7 +105,7 @@ impl Execution<'_> {
 
     /// Answers a duplicate of a request in progress, once the original is answered or interrupted. If the
     /// original was interrupted, for example by the end of its link, it had no effect, and the duplicate
-    /// performs the operation.
+    /// performs the operation, unless the operation is cancellable: then the duplicate is interrupted too.
     pub fn after<C: Call>(
         self,
         call: C,
@@ -189,7 +190,7 @@ async fn outcome_of(pending: Arc<PendingReply>, cx: &Ctx) -> Result<Outcome> {
     unless_interrupted(pending.kept(), cx).await.ok_or(Error::Interrupted)
 }
 
-/// Waits for a future, unless interrupted.
+/// Waits for a future; returns `None` if the request is interrupted first.
 async fn unless_interrupted<T>(waiting: impl Future<Output = T>, cx: &Ctx) -> Option<T> {
     let (mut waiting, mut raised) = (pin!(waiting), pin!(cx.interrupt.raised()));
     let waiting = poll_fn(|context| match waiting.as_mut().poll(context) {

@@ -5,7 +5,7 @@ use tombolo_core::Error;
 /// Defines pairs of number and error. The numbers are those of `docs/formats/replies.md` and never change.
 macro_rules! failures {
     ($($number:literal => $error:ident,)+) => {
-        /// An error without its cause.
+        /// An error as a number, without its cause.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) struct Failure(u16);
 

@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 
-/// A key and its hash.
+/// A key and its hash, computed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hashed<K> {
     pub key: K,

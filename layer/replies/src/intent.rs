@@ -31,9 +31,9 @@ pub(super) enum ExpectedEffect {
 /// An operation about to run, in terms that outlive the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Intent {
-    /// The operation.
+    /// Operation that is to make the change.
     pub op: Op,
-    /// Effect of the operation.
+    /// Expected effect of the operation, and the state before it.
     pub effect: RecordedEffect,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum RecordedEffect {
     Append { node: PersistentHandle, size_before: u64, len: u64 },
 }
 
-/// Change of an extended attribute.
+/// Change of an extended attribute, whose success depends on the attribute's existence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum XattrChange {
     /// Creates the attribute; fails if it exists.
@@ -77,7 +77,7 @@ impl ValueMark {
     }
 }
 
-/// A name, and the node it led to.
+/// A name, and the node that it led to before the operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedEntry {
     pub parent: PersistentHandle,
@@ -92,14 +92,14 @@ pub(super) struct NamedEntry {
 pub(super) enum Claim {
     /// No exclusive effect: other operations could have the same effect.
     Nothing,
-    /// Digest of a name and the node it led to.
+    /// Digest of a name and its node, or of an extended attribute and its value.
     Taken(u64),
     /// Digest of a name; the node is to be created.
     Making(u32),
 }
 
 impl RecordedEffect {
-    /// Returns the name concerned, for the log.
+    /// Returns the name concerned, for the log; empty for changes of attributes and for appends.
     pub fn name(&self) -> String {
         match self {
             Self::Make { at, .. }
@@ -111,7 +111,7 @@ impl RecordedEffect {
         }
     }
 
-    /// Returns the claim before the operation.
+    /// Returns the claim as far as it is known before the operation ([`Claim::with`] completes it).
     pub fn claim(&self) -> Claim {
         match self {
             Self::Make { at, .. } if at.found.is_none() => Claim::Making(digest_of(at, 1)),
@@ -138,7 +138,8 @@ fn taken(place: u32, value: ValueMark) -> Claim {
 }
 
 impl Claim {
-    /// Completes the claim with the node.
+    /// Completes a claim of [`Claim::Making`] with the node, if it is known; returns any other claim
+    /// unchanged.
     pub fn with(self, node: Option<Inode>) -> Self {
         let (Self::Making(place), Some(node)) = (self, node) else { return self };
         let inode = crc32c::crc32c(&node.fileid.to_le_bytes());
@@ -146,7 +147,7 @@ impl Claim {
         Self::Taken(u64::from(place) << 32 | u64::from(inode))
     }
 
-    /// Returns the digest; 0 for none.
+    /// Returns the digest; 0 for a claim without one, or whose node is not known yet.
     pub fn number(self) -> u64 {
         match self {
             Self::Taken(number) => number.max(1),

@@ -25,8 +25,8 @@ pub(super) struct ClientKey {
 }
 
 impl ClientKey {
-    /// Returns `true` if the client cannot have more requests in progress than its
-    /// [`Limits`](super::options::Limits).
+    /// Returns `true` if the client cannot have more than 1,024 requests in progress, the default of
+    /// [`Limits::entries_per_client`](super::options::Limits::entries_per_client).
     pub fn has_few_under_way(&self) -> bool {
         self.properties.contains(KeyProperties::FEW_UNDER_WAY)
     }
@@ -56,7 +56,7 @@ impl EntryKey {
         self.session.is_none()
     }
 
-    /// Returns the client.
+    /// Returns the client among whose entries the operation counts.
     pub fn client(&self) -> ClientKey {
         let RequestKey { client, properties, .. } = self.request;
         ClientKey { client, properties }

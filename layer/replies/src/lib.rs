@@ -70,7 +70,7 @@ pub struct Replies {
     shared: Arc<LayerState>,
 }
 
-/// State shared by the sessions.
+/// Tables, counters and locks shared by all sessions.
 struct LayerState {
     durable: Arc<Table>,
     fleeting: Arc<Table>,
@@ -92,8 +92,8 @@ pub fn over(inner: Arc<dyn Export>, options: &Options) -> Replies {
 ///
 /// Records of an earlier process are first compared with the export, which no other server may serve
 /// meanwhile. The file should be on a tmpfs, where a stuck disk cannot block writes to memory. A damaged file
-/// is kept as `path` plus `.damaged`. An export without persistent handles cannot be recorded: the call is
-/// then equivalent to [`over`], and logs a warning.
+/// is preserved as `path` plus `.damaged`, one of an older version as `path` plus `.older`. An export without
+/// persistent handles cannot be recorded: the call is then equivalent to [`over`], and logs a warning.
 pub fn open(
     inner: Arc<dyn Export>,
     options: &Options,
@@ -141,7 +141,7 @@ impl Replies {
         self.shared.durable.journal().is_some()
     }
 
-    /// Returns the counters.
+    /// Returns the layer's counters, of all sessions.
     pub fn counters(&self) -> Arc<Counters> {
         self.shared.counters.clone()
     }

@@ -16,7 +16,7 @@ use tombolo_core::fs::Op;
 /// State before an operation.
 pub(super) struct Observation {
     pub intent: Intent,
-    /// Lock that excludes concurrent appends.
+    /// Lock that excludes concurrent appends to the file; `None` unless the operation is an append.
     pub append_lock: Option<AppendLock>,
 }
 

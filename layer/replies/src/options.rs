@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// Options of the layer.
+/// Limits of the outcomes kept by the layer, for each kind of operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Limits of operations that must not run twice: those that create, remove or move names, appends,
@@ -20,7 +20,7 @@ pub struct Limits {
     /// Maximum number of entries of one client. Enforced at once for a client that numbers its requests,
     /// whose link has no more slots; other clients may exceed it until the total is reached.
     pub entries_per_client: usize,
-    /// Maximum time since the reply.
+    /// Maximum time since the reply, after which an outcome is dropped.
     pub age: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Outcomes of operations.
+//! Outcomes of operations, as kept for their duplicates.
 
 use tombolo_core::Stability;
 use tombolo_core::fs::{Attr, PersistentHandle, Timestamp};
@@ -17,9 +17,9 @@ pub(super) enum Outcome {
     Done,
     /// Success; created or opened this node.
     Node(NodeMark),
-    /// Success of a write.
+    /// Success of a write of this length, with this stability.
     Wrote { count: u64, stability: Stability },
-    /// Failure.
+    /// Failure, which duplicates get again.
     Failed(Failure),
 }
 
@@ -28,7 +28,7 @@ pub(super) enum Outcome {
 pub(super) enum NodeMark {
     /// Mark by the node's persistent handle.
     Handle(PersistentHandle),
-    /// Without handles: the node's name must still lead to this inode.
+    /// Mark in a file system without handles: the node's name must still lead to this inode.
     Inode(Inode),
 }
 

@@ -25,7 +25,7 @@ use super::outcome::{Inode, NodeMark, Outcome};
 /// kernel tick (10 ms at most); that of another machine's clock may be longer.
 const CLOCK_BEHIND_SECS: i64 = 2;
 
-/// Verdict about an intent.
+/// Verdict on an intent: its operation happened, or did not.
 struct Verdict {
     /// `None` if the operation did not happen.
     happened: Option<Happened>,
@@ -33,7 +33,7 @@ struct Verdict {
     is_certain: bool,
 }
 
-/// Evidence of an operation that happened.
+/// Outcome of an operation that happened, and the node that its reply contains, if any.
 struct Happened {
     outcome: Outcome,
     node: Option<Inode>,
@@ -49,7 +49,7 @@ impl Verdict {
     }
 }
 
-/// Examiner of an export on behalf of the server.
+/// Examiner of the export's present state, on behalf of the server.
 pub(super) struct Reconciler<'a> {
     fs: Arc<dyn FileSystem>,
     cx: Ctx,
@@ -161,7 +161,7 @@ impl<'a> Reconciler<'a> {
         }
         let born_since = present.inode.birth.map(|birth| birth.secs >= time.secs - CLOCK_BEHIND_SECS);
         if born_since == Some(false) {
-            // An older node, moved to this name in between.
+            // The node is older, and was moved to this name in between.
             return Ok(Verdict::no(false));
         }
         let is_certain = born_since == Some(true) && at.found.is_none();
@@ -292,7 +292,7 @@ impl<'a> Reconciler<'a> {
     }
 }
 
-/// The present node of a name.
+/// The present node of a name; `NoParent` if its directory is gone.
 enum PresentEntry {
     NoParent,
     Nothing,

@@ -16,7 +16,7 @@ use super::execution::Execution;
 use super::key::EntryKey;
 use super::table::Begin;
 
-/// A session of an export whose outcomes are kept.
+/// A session that passes each changing request on once, and answers duplicates from the outcome.
 pub(super) struct Session {
     pub inner: Arc<dyn FileSystem>,
     pub shared: Arc<LayerState>,
@@ -52,7 +52,7 @@ impl Session {
 
 impl FileSystem for Session {
     tombolo_core::forward!(to self.inner;
-        profile lookup forget getattr access readlink flush fsync read readdir statfs syncfs
+        profile lookup forget getattr access readlink flush is_prompt fsync read readdir statfs syncfs
     );
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {

@@ -17,7 +17,7 @@ use super::outcome::{Outcome, PendingReply};
 pub(super) struct Shard {
     index: HashMap<Hashed<EntryKey>, u32, BuildPrecomputed>,
     entries: Slab<Entry>,
-    /// All answered entries.
+    /// All answered entries, the oldest reply first.
     answered: Chain,
     client_index: HashMap<Hashed<ClientKey>, u32, BuildPrecomputed>,
     clients: Slab<Client>,
@@ -43,13 +43,13 @@ struct Entry {
 /// State of an operation.
 #[derive(Debug)]
 pub(super) enum EntryState {
-    /// In progress; others may wait for it.
+    /// In progress, with the reply for which duplicates wait, if any.
     Running(Option<Arc<PendingReply>>),
-    /// Answered.
+    /// Answered: the outcome is kept for duplicates.
     Answered(Answered),
 }
 
-/// A kept outcome.
+/// An outcome kept for duplicates, and the time of the reply.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub outcome: Outcome,
@@ -64,7 +64,7 @@ impl Shard {
         self.index.get(key).copied()
     }
 
-    /// Returns the state of an entry.
+    /// Returns the state of an entry; `None` if there is no entry of this number.
     pub fn state(&mut self, number: u32) -> Option<&mut EntryState> {
         self.entries.get_mut(number as usize).map(|entry| &mut entry.state)
     }
@@ -100,7 +100,7 @@ impl Shard {
         waited_for
     }
 
-    /// Removes an entry.
+    /// Removes an entry, and returns its last state.
     pub fn remove(&mut self, number: u32) -> Option<EntryState> {
         let entry = self.entries.get_mut(number as usize)?;
         let (key, client) = (entry.key, entry.client);

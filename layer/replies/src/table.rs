@@ -20,11 +20,11 @@ use super::shard::{Answered, EntryState, Shard};
 /// Number of locks; a client's entries are all behind the same one.
 const SHARDS: usize = 16;
 
-/// Maximum number of outdated entries dropped per request. The number is larger than the number that a
-/// request adds, so that outdated entries do not accumulate.
+/// Maximum number of outdated entries dropped per request: more than a request adds, so that outdated
+/// entries do not accumulate.
 const OUTDATED_AT_ONCE: usize = 4;
 
-/// The entries of all clients.
+/// The entries of all clients, limited in number and age.
 #[derive(Debug)]
 pub(super) struct Table {
     shards: [Mutex<Shard>; SHARDS],
@@ -32,20 +32,21 @@ pub(super) struct Table {
     entries: AtomicUsize,
     limits: Limits,
     counters: Arc<Counters>,
-    /// Storage for the next process.
+    /// State file for the next process; `None` if outcomes are in memory only.
     journal: Option<Journal>,
 }
 
-/// Result of looking a request up.
+/// State of a request when it is looked up.
 #[derive(Debug)]
 pub(super) enum Begin {
-    /// New. The entry must be finished.
+    /// New: the caller performs the operation, and passes its outcome to [`RunningEntry::keep`] or
+    /// [`RunningEntry::abandon`].
     First(RunningEntry),
     /// New, but there is no space for an entry: it runs unrecorded.
     Unrecorded,
-    /// In progress.
+    /// In progress: the outcome will be that of the original.
     Running(Arc<PendingReply>),
-    /// Answered.
+    /// Answered, with this outcome.
     Answered(Outcome),
 }
 
@@ -102,7 +103,7 @@ impl Table {
         })
     }
 
-    /// Returns the result for a request that is not new.
+    /// Returns the state of a known request; `None` if the request is new, or its outcome was too old.
     fn existing(&self, shard: &mut Shard, key: &Hashed<EntryKey>, now: Instant) -> Option<Begin> {
         let number = shard.find(key)?;
         match shard.state(number)? {
@@ -208,7 +209,7 @@ pub(super) struct RunningEntry {
     /// Number of the entry in the client's shard.
     number: u32,
     intended: Option<Intended>,
-    /// Released once the outcome is kept.
+    /// Lock against other appends to the file, released once the outcome is kept.
     append_lock: Option<AppendLock>,
     /// Outcome for waiters if the entry is dropped unfinished.
     if_dropped: Failure,
@@ -221,7 +222,8 @@ impl RunningEntry {
         self.table.journal().filter(|_| self.key.outlives_the_process())
     }
 
-    /// Marks the operation as cancellable.
+    /// Marks the operation as cancellable: if its caller drops it, duplicates see `INTERRUPTED` instead of an
+    /// I/O error.
     pub fn set_cancellable(&mut self) {
         self.if_dropped = Failure::INTERRUPTED;
     }
@@ -261,7 +263,7 @@ impl RunningEntry {
         }
     }
 
-    /// Answers the waiters, without keeping the outcome.
+    /// Answers the waiters, withdraws the intent and removes the entry, so that a later duplicate runs again.
     pub fn abandon(mut self, failure: Failure) {
         if let (Some(journal), Some(intended)) = (&self.table.journal, self.intended.take()) {
             journal.withdraw(intended);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tombolo_core::fs::{AccessMask, Cookie, DirBudget, DirPage, File, FileSystem, NodeId, OpenFlags};
 use tombolo_core::{Ctx, Identity, Result};
 
-/// A page of names.
+/// Capacity of a page of which only the names matter.
 const PAGE: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 24, align: 8, plus: false };
 
 /// Maximum number of pages read; a larger root is not read to its end.
 const PAGES_MAX: usize = 256;
 
-/// Prefetches the root's names and a user's permissions on it; the layer below caches them.
+/// Prefetches the root's names and a user's permissions on the root, which the cache `below` stores.
 pub(crate) async fn learn_root(below: Arc<dyn FileSystem>, cx: Ctx, user: Identity) {
     let alone = Identity { groups: None, ..user.clone() };
     let has_groups = user != alone;

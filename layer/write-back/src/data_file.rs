@@ -14,7 +14,7 @@ use tombolo_host_runtime::{lock, private};
 use tombolo_mem::{Sink, Source};
 use tombolo_sys::rw::{self, TransferFlags};
 
-/// Maximum number of open data files.
+/// Maximum number of open data files; beyond it, the one opened first is closed until its next use.
 const OPEN_MAX: usize = 512;
 
 /// Directory of data files, with a queue of the open ones.
@@ -24,7 +24,8 @@ pub(crate) struct DataFiles {
     open: Mutex<VecDeque<Weak<DataFile>>>,
 }
 
-/// A sparse data file, with data at their offsets in the written file.
+/// A sparse data file, with data at their offsets in the written file. Its `generation` is a number unique in
+/// the journal, and its name.
 #[derive(Debug)]
 pub(crate) struct DataFile {
     pub generation: u64,
@@ -66,7 +67,7 @@ impl DataFiles {
         })
     }
 
-    /// Removes files of unknown generations.
+    /// Removes the files of all generations that are not known, as a crash may leave them.
     pub(crate) fn remove_others(&self, is_known: impl Fn(u64) -> bool) {
         for file in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = file.file_name();
@@ -154,7 +155,7 @@ impl DataFile {
         Ok(bytes)
     }
 
-    /// Makes written data stable.
+    /// Makes written data stable on the local disk.
     pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
         #[cfg(test)]
         if self.is_failing.swap(false, Ordering::Relaxed) {

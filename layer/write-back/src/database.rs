@@ -21,7 +21,7 @@ pub enum JournalError {
     /// A directory or file of the journal cannot be used.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The directory or file.
+        /// Path of the directory or file.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -30,7 +30,7 @@ pub enum JournalError {
     /// The database cannot be used.
     #[error("{}: {source}", path.display())]
     Database {
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
         /// The database's error.
         #[source]
@@ -39,9 +39,9 @@ pub enum JournalError {
     /// A row is damaged. It is the only copy, so nothing is discarded.
     #[error("{}: damaged row in {table}", path.display())]
     Damaged {
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
-        /// The table.
+        /// Name of the table.
         table: &'static str,
     },
 }
@@ -58,8 +58,10 @@ pub(crate) struct Kept {
     pub torn: HashMap<u64, Vec<Range<u64>>>,
     pub change: u64,
     pub at_origin: u64,
-    /// Lower bound of unused numbers.
+    /// Lower bound of the unused numbers of nodes and data files.
     pub next_id: u64,
+    /// Random part of the journal's hidden names; 0 in a journal that has none yet.
+    pub tag: u64,
 }
 
 pub(crate) const DATABASE: &str = "journal.db";
@@ -192,6 +194,7 @@ pub(crate) fn read(database: &Connection) -> rusqlite::Result<Kept> {
         change: number("change")?,
         at_origin: number("at_origin")?,
         next_id: number("next_id")?,
+        tag: number("tag")?,
         ..Kept::default()
     };
     let mut get = database.prepare("select id, row from nodes")?;
@@ -214,7 +217,18 @@ pub(crate) fn read(database: &Connection) -> rusqlite::Result<Kept> {
     Ok(kept)
 }
 
-/// Moves data in the journal to their files.
+/// Stores a new random part for the journal's hidden names, and returns it.
+pub(crate) fn new_tag(database: &Connection) -> rusqlite::Result<u64> {
+    let mut bytes = [0; 4];
+    tombolo_sys::random::fill(&mut bytes)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    let tag = u64::from(u32::from_ne_bytes(bytes).max(1));
+    let set = "insert or replace into numbers values ('tag', ?)";
+    database.execute(set, [tag.cast_signed()])?;
+    Ok(tag)
+}
+
+/// Moves data in the journal to their files, which are synced before the journal drops the data.
 pub(crate) fn replay(
     database: &Connection,
     files: &Arc<DataFiles>,

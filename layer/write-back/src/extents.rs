@@ -1,4 +1,4 @@
-//! A set of byte ranges.
+//! Set of byte ranges: the data that a file of the local disk contains.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ pub(crate) struct Delta {
     pub gone: Vec<u64>,
     /// Range that replaces the removed ones, if any.
     pub new: Option<Range<u64>>,
-    /// Change of the number of bytes.
+    /// Change of the number of bytes in the set.
     pub added: i64,
 }
 
@@ -79,7 +79,8 @@ impl Extents {
         parts
     }
 
-    /// Returns the span from the first to the last byte of the set in `within`.
+    /// Returns the span from the first to the last byte of the set in `within`; an empty range if there is
+    /// none.
     pub(crate) fn span(&self, within: Range<u64>) -> Range<u64> {
         let parts = self.parts(within.clone());
         let mut here = parts.iter().filter(|(_, is_here)| *is_here).map(|(part, _)| part);

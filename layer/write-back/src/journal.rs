@@ -35,21 +35,21 @@ pub(crate) struct Batch {
     /// Data stored in the journal itself: generation, offset, bytes. Above a limit the data are not stored in
     /// the journal, and their files are synced instead.
     pub pieces: Vec<(u64, u64, Vec<u8>)>,
-    /// Size of these data, even if they are absent.
+    /// Total size of the data of all pieces, including those not stored in the journal.
     pub pieces_bytes: u64,
-    /// Blocks whose checksums are stored.
+    /// Written blocks, whose checksums are stored with the rows.
     pub blocks: Blocks,
     /// Files to sync before the rows are written.
     pub files: HashMap<u64, Arc<DataFile>>,
     /// Lower nodes that rows refer to.
     pub numbers: HashSet<NodeId>,
-    /// Records that identify these nodes, fetched when the group is written.
+    /// Records that identify the nodes in `numbers`, fetched when the group is written.
     pub records: Vec<(NodeId, Vec<u8>)>,
     /// Files to remove once no row refers to them.
     pub gone: Vec<Arc<DataFile>>,
-    /// Number of the latest change.
+    /// Number of the latest change in the group.
     pub change: u64,
-    /// Number of the latest change that the origin has.
+    /// Number of the latest change that the origin has; `None` to leave the recorded one.
     pub at_origin: Option<u64>,
 }
 
@@ -84,7 +84,7 @@ impl Outcome {
     }
 }
 
-/// A journal.
+/// The journal: the group being collected, and a thread that writes the groups.
 pub(crate) struct Journal {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -102,7 +102,7 @@ struct Shared {
 struct Pending {
     batch: Batch,
     ticket: Ticket,
-    /// The group being written.
+    /// Ticket of the group being written.
     under_way: Option<Ticket>,
     is_empty: bool,
     /// `true` if a caller waits, so that the group is written immediately.
@@ -128,7 +128,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Maximum size of the data in the journal, in bytes; beyond it, data are made stable in their files.
 const PIECES_BYTES_MAX: u64 = 8 << 20;
 
-/// Number of files above which the whole file system is synced.
+/// Number of files above which the whole file system is synced instead of each file.
 const SYNC_ALONE_MAX: usize = 8;
 
 /// Number of node numbers allocated at a time.
@@ -160,6 +160,9 @@ impl Journal {
         let (writer, ids) =
             (database::connect(&path).map_err(failed)?, database::connect(&path).map_err(failed)?);
         let mut kept = database::read(&writer).map_err(failed)?;
+        if kept.tag == 0 {
+            kept.tag = database::new_tag(&writer).map_err(failed)?;
+        }
         database::replay(&writer, &files, &path)?;
         kept.torn = sums::torn(&writer, &files, |generation| kept.extents.contains_key(&generation))
             .map_err(failed)?;
@@ -186,7 +189,7 @@ impl Journal {
         ticket
     }
 
-    /// Waits until a group is on the disk.
+    /// Makes the thread write a group at once, and waits until the group is on the disk.
     pub(crate) async fn stable(&self, ticket: Ticket) -> Result<()> {
         self.hurry();
         ticket.kept().await.result()
@@ -220,7 +223,7 @@ impl Journal {
         self.shared.pending().stable
     }
 
-    /// Allocates unused numbers, durably.
+    /// Allocates the numbers from `next` on, for nodes and data files, durably.
     pub(crate) fn reserve_ids(&self, next: u64) -> Result<Range<u64>> {
         let end = next + IDS;
         let set = "insert or replace into numbers values ('next_id', ?)";
@@ -333,7 +336,7 @@ impl Shared {
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.is_closing
     }
 
-    /// Returns the next group once it is due.
+    /// Returns the next group once it is due; `None` when the journal is closed and all groups were returned.
     fn next(&self, pause: Duration) -> Option<(Batch, Ticket)> {
         let mut pending = self.pending();
         while pending.is_empty {
@@ -355,8 +358,9 @@ impl Shared {
         Some((std::mem::take(&mut pending.batch), ticket))
     }
 
-    /// Requests the records that identify lower nodes referred to by rows, since the layer below may lose
-    /// their numbers. Nodes that no longer exist have no record.
+    /// Returns the records of this batch's lower nodes that are not in `recorded`. With its record, a node is
+    /// found again even if the cache has lost its number. Nodes whose record cannot be fetched, such as
+    /// deleted ones, are omitted.
     fn records(&self, batch: &Batch, recorded: &HashSet<NodeId>) -> Vec<(NodeId, Vec<u8>)> {
         let Some(handles) = self.below.persistent_handles() else { return Vec::new() };
         let new = batch.numbers.difference(recorded);

@@ -1,8 +1,8 @@
 //! Write-back: changes that are answered locally and sent to a remote file system later.
 //!
-//! The layer runs over a cache with persistent node numbers. Differences from the cache are in memory and in
-//! a local journal that is committed in groups; data are in sparse files. A thread sends them to the origin
-//! (`docs/decisions/write-back.md`).
+//! The layer runs over a cache with persistent node numbers, called `below` in the code; *lower nodes* are
+//! the cache's. Differences from the cache are in memory and in a local journal that is committed in groups;
+//! data are in sparse files. A thread sends them to the origin (`docs/decisions/write-back.md`).
 //!
 //! Reading order: `tree` (the differences), `journal`, `database`, `session` (the operations), `origin`
 //! (sending changes), `shared`; `trial` (probing the origin's permissions).
@@ -41,7 +41,7 @@ use session::{Session, WriteBackFileSystem};
 use shared::{SESSION, Shared, client};
 use tree::Tree;
 
-/// Options of write-back.
+/// Limits and delays of write-back.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Limit of unsent bytes, beyond which writers wait.
@@ -61,7 +61,7 @@ impl Default for Options {
     }
 }
 
-/// An export with write-back.
+/// An export whose changes are answered locally and sent to the origin later.
 pub struct WriteBackExport {
     sender: Sender,
     shared: Arc<Shared>,
@@ -74,7 +74,7 @@ pub struct WriteBackExport {
 /// Fails if the journal cannot be used, or `below` refuses a session.
 pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBackExport> {
     let below = below.attach(&client())?;
-    // Primes the cache below: programs call statfs even while the origin is unreachable.
+    // Primes the cache: programs call statfs even while the origin is unreachable.
     let _ = below.statfs(&Ctx::root(SESSION), NodeId::ROOT).wait();
     let (journal, mut kept, files) = Journal::open(below.clone(), dir).map_err(tombolo_core::Error::io)?;
     let ids = journal.reserve_ids(kept.next_id.max(1))?;
@@ -100,13 +100,14 @@ fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u6
     for (id, record) in wanted {
         handles.recall(&Ctx::root(SESSION), NodeId(*id), record).wait()?;
     }
-    // The first record makes the layer below retain its numbers: this layer forwards no forgets.
+    // The first record makes the cache retain its numbers: this layer forwards no forgets.
     drop(handles.record(&Ctx::root(SESSION), NodeId::ROOT).wait());
     let others: Vec<_> = others.iter().map(|(id, _)| *id).collect();
     if others.is_empty() { Ok(()) } else { journal.forget_records(&others) }
 }
 
-/// Returns the number of files and names in `dir` with unsent changes. No export may be using it.
+/// Returns the number of files and names with unsent changes in the journal in `dir`. No export may be using
+/// `dir`.
 ///
 /// # Errors
 /// Fails if the journal cannot be read.
@@ -136,8 +137,8 @@ impl WriteBackExport {
         self.sender.start_flush()
     }
 
-    /// Grants locks, pending ones included, only while `is_alone` returns `true`: all users of the tree go
-    /// through this export.
+    /// Grants locks, pending ones included, only while `is_alone` returns `true`, which means that all users
+    /// of the tree go through this export.
     pub fn grant_locks_while(&self, is_alone: impl Fn() -> bool + Send + 'static) {
         self.shared.locks.grant_while(is_alone);
     }

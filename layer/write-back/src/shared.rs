@@ -19,7 +19,7 @@ use crate::data_file::DataFiles;
 use crate::journal::{Journal, Ticket};
 use crate::tree::Tree;
 
-/// State shared by all sessions and the write-back thread.
+/// State of an export: differences, journal, and what sessions and the thread share.
 pub(crate) struct Shared {
     pub below: Arc<dyn FileSystem>,
     pub options: Options,
@@ -28,14 +28,14 @@ pub(crate) struct Shared {
     pub files: Arc<DataFiles>,
     pub control: Control,
     pub gate: Gate,
-    /// Locks of all sessions.
+    /// Advisory locks of all sessions.
     pub locks: LockTable,
     /// Pace of writes to the local disk.
     pub write_pace: Pace,
     /// Owners that the origin substitutes for others.
     pub squashed: Squashed,
     room: Mutex<Room>,
-    /// Files being appended to.
+    /// Files being appended to, each with the promise of the append's end.
     appends: Mutex<HashMap<NodeId, Arc<Promise<()>>>>,
     tree: Mutex<Tree>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 pub(crate) struct Squashed(Mutex<HashMap<[u32; 2], [u32; 2]>>);
 
-/// Maximum number of retained pairs.
+/// Maximum number of retained pairs; at the limit, all are forgotten.
 const SQUASHED_MAX: usize = 1024;
 
 impl Squashed {
@@ -53,7 +53,7 @@ impl Squashed {
         lock(&self.0).get(&[uid, gid]) == Some(&owner)
     }
 
-    /// Returns the user that the origin maps another to, if any.
+    /// Returns the user to which the origin maps `user`, if it is another.
     pub(crate) fn taken_for(&self, user: &Identity) -> Option<Identity> {
         let [uid, gid] = lock(&self.0).get(&[user.uid, user.gid]).copied()?;
         Some(Identity { uid, gid, groups: None })
@@ -115,7 +115,7 @@ pub(crate) struct Stuck {
     pub nodes: HashSet<NodeId>,
     /// Nodes whose data could not be sent.
     pub unsent: Arc<HashSet<NodeId>>,
-    /// Latest possible time of the oldest of these changes.
+    /// Earliest possible time of the oldest of these changes.
     pub first: Instant,
     /// End of the attempt that met the refusal.
     pub ended: Instant,
@@ -300,7 +300,7 @@ impl Shared {
     }
 }
 
-/// The only session below.
+/// Number of this layer's only session at the cache.
 pub(crate) const SESSION: tombolo_core::SessionId = tombolo_core::SessionId(0);
 
 pub(crate) fn client() -> Client {
@@ -332,7 +332,7 @@ impl Control {
         }
     }
 
-    /// Starts sending changes now.
+    /// Makes the write-back thread send changes now.
     pub(crate) fn urge(&self) {
         self.state().is_urgent = true;
         self.changed.notify_all();

@@ -1,7 +1,7 @@
 //! Checksums of unsent data, by blocks of the files that contain them.
 //!
-//! A block that fails its checksum was being overwritten at a sudden end, or the disk is faulty. As the only
-//! copy, it is read as found, sent to the origin, and reported.
+//! A block that fails its checksum was being overwritten when the process or system ended suddenly, or the
+//! disk is faulty. As the only copy, it is read as found, sent to the origin, and reported.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub(crate) const TABLE: &str = "
         primary key (generation, block)) without rowid;
 ";
 
-/// Length of a checksummed block.
+/// Length of a checksummed block, in bytes.
 const BLOCK_BYTES: u64 = 64 << 10;
 
 /// Key of a block: the generation of its file, and its number.

@@ -1,7 +1,7 @@
-//! Differences from the file system below: names, and nodes with their attributes and data ([`node`]).
+//! Differences from the cache (`below`): names, and nodes with their attributes and data ([`node`]).
 //!
-//! A name has a target below, as far as that is known, and a local target. A node created here has a
-//! permanent number of this layer; others have their number below.
+//! A name has a target below, as far as that is known, and a local target. A locally created node has a
+//! permanent number of this layer; other nodes have the cache's.
 
 mod node;
 
@@ -30,7 +30,7 @@ pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
 /// Maximum number of files whose names are retained.
 const SEEN_MAX: usize = 1 << 16;
 
-/// Number of layers above which a file's top layer receives writes also while it is sent.
+/// Number of layers at which a file's top layer receives writes even while it is sent.
 pub(crate) const LAYERS_MAX: usize = 4;
 
 /// Maximum number of names in a displayed path.
@@ -46,12 +46,12 @@ pub(crate) struct Target {
     pub file_type: FileType,
 }
 
-/// A changed name.
+/// A changed name, with its target in the cache and its local one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Target below.
+    /// Target below, as last known; `None` if the name is absent.
     pub before: Option<Target>,
-    /// Local target.
+    /// Local target; `None` if the name was removed.
     pub now: Option<Target>,
     /// User of the last change.
     pub user: Identity,
@@ -62,7 +62,7 @@ pub(crate) struct Place {
     pub settled: Option<Instant>,
 }
 
-/// All differences.
+/// All differences from the cache, and the rows to write for them.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub nodes: HashMap<NodeId, Node>,
@@ -73,13 +73,15 @@ pub(crate) struct Tree {
     seen: HashMap<NodeId, (NodeId, NameBuf)>,
     /// Number of openings of each node.
     pub open: HashMap<NodeId, u32>,
-    /// Number of changes so far.
+    /// Number of changes so far, over all runs.
     pub change: u64,
     /// Counter, incremented when earlier look-ups below may be invalid.
     pub epoch: u64,
     /// Number of unsent bytes.
     pub dirty_bytes: u64,
     pub ids: Range<u64>,
+    /// Random part of hidden names, which distinguishes them from those of other journals.
+    pub tag: u64,
     pub files: Arc<DataFiles>,
     /// Nodes that may differ.
     dirty: HashSet<NodeId>,
@@ -107,6 +109,7 @@ impl Tree {
             epoch: 0,
             dirty_bytes: 0,
             ids,
+            tag: kept.tag,
             files: files.clone(),
             dirty: HashSet::new(),
             touched_nodes: HashSet::new(),
@@ -211,7 +214,7 @@ impl Tree {
         node
     }
 
-    /// Returns a node of the tree that is about to be changed.
+    /// Marks a node as changed, so that its row is written, and returns it, or `None` if it does not differ.
     pub(crate) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
         self.touched(id);
         self.nodes.get_mut(&id)
@@ -239,7 +242,7 @@ impl Tree {
     pub(crate) fn bury_gone(&mut self) {
         let gone: Vec<_> = self.dirty.iter().copied().filter(|id| self.is_unnamed(*id)).collect();
         let places = self.names.values().flat_map(BTreeMap::values);
-        // A name in doubt may lead to one of them.
+        // A name in doubt may lead to one of these nodes.
         if gone.is_empty() || places.clone().any(|place| place.is_in_doubt) {
             return;
         }
@@ -352,8 +355,8 @@ impl Tree {
         });
     }
 
-    /// Returns the named nodes of which the origin lacks data or attributes. Without `tries_refused`, nodes
-    /// are omitted of which it lacks only what it has refused.
+    /// Returns the named nodes of which the origin lacks data or attributes. Without `tries_refused`, those
+    /// of which the origin lacks only what it has refused are omitted.
     pub(crate) fn dirty_nodes(&mut self, tries_refused: bool) -> Vec<NodeId> {
         let Self { nodes, dirty, .. } = self;
         dirty.retain(|id| nodes.get(id).is_some_and(Node::is_dirty));
@@ -383,7 +386,7 @@ impl Tree {
     }
 
     /// Finds a changed name that leads to a node.
-    fn place_of(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
+    pub(crate) fn place_of(&self, id: NodeId) -> Option<(NodeId, NameBuf)> {
         let mut places = self.names.iter().flat_map(|(dir, names)| names.iter().map(move |one| (*dir, one)));
         let found = places.find(|(_, (_, place))| place.now.is_some_and(|now| now.node == id));
         found.map(|(dir, (name, _))| (dir, name.clone()))
@@ -414,7 +417,7 @@ impl Tree {
         self.nodes.get_mut(&id)?.layers.last_mut()
     }
 
-    /// Returns the top data file of a file.
+    /// Returns the data file of a file's top layer, if it has layers.
     pub(crate) fn top_file(&self, id: NodeId) -> Option<&Arc<DataFile>> {
         Some(&self.nodes.get(&id)?.layers.last()?.file)
     }
@@ -438,7 +441,8 @@ impl Tree {
         }
     }
 
-    /// Changes the size of a file.
+    /// Changes the size of a file. Data beyond the new size are dropped, and read as zeroes if the file grows
+    /// again.
     pub(crate) fn set_size(&mut self, id: NodeId, size: u64) {
         let before = self.nodes.get(&id).map_or(0, |node| node.attr.size);
         if size == before {
@@ -534,8 +538,8 @@ pub(crate) fn is_hidden(name: &NameBuf) -> bool {
     name.as_name().as_bytes().starts_with(HIDDEN)
 }
 
-/// Returns the hidden name at the origin of a node without another name there.
-pub(crate) fn hidden_name(id: NodeId) -> Option<NameBuf> {
-    let name = [HIDDEN, format!("{:x}", id.0).as_bytes()].concat();
+/// Returns the hidden name at the origin, by the journal with this tag, of a node without another name there.
+pub(crate) fn hidden_name(tag: u64, id: NodeId) -> Option<NameBuf> {
+    let name = [HIDDEN, format!("{tag:08x}-{:x}", id.0).as_bytes()].concat();
     Some(Name::new(&name).ok()?.to_owned())
 }

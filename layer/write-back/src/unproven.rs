@@ -11,13 +11,13 @@ use crate::sums::{Blocks, Key};
 
 #[derive(Debug, Default)]
 pub(crate) struct Unproven {
-    /// `true` after a failed sync.
+    /// `true` after a failed sync, until one succeeds.
     pub is_unwritten: bool,
-    /// Checksums of blocks of the group being written.
+    /// Checksums of blocks of the group being written, from before its first sync.
     pub sums: HashMap<Key, u32>,
     /// Size of the data that are also in the journal, in bytes.
     pub pieces_bytes: u64,
-    /// Blocks of these data in their files, by generation.
+    /// Blocks in their files of the data that are also in the journal, by generation.
     pieces: HashMap<u64, Blocks>,
 }
 

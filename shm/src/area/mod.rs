@@ -1,4 +1,4 @@
-//! Allocator of bulk memory in one end of a link.
+//! Allocator of bulk memory, which is for file data, in one end of a link.
 //!
 //! The client of a link allocates the bulk memory of both ends, so the server needs no accounting and frees
 //! require no message (docs/formats/link.md, "Region").
@@ -33,7 +33,7 @@ struct AreaInner {
 }
 
 impl Area {
-    /// Returns an allocator of the whole pages in that range of offsets; spans have offsets in it.
+    /// Returns an allocator of the whole pages in a range of offsets; the spans' offsets are in that range.
     pub fn new(range: Range<u64>) -> Area {
         let start = range.start.checked_next_multiple_of(pages::PAGE_BYTES).unwrap_or(u64::MAX);
         let count = range.end.saturating_sub(start) / pages::PAGE_BYTES;
@@ -52,7 +52,7 @@ impl Area {
         self.0.lock().free_bytes()
     }
 
-    /// Returns the maximum length of a span, in bytes.
+    /// Returns the maximum length of a span, in bytes, if nothing else is allocated.
     pub fn capacity_bytes(&self) -> u64 {
         self.0.lock().capacity_bytes()
     }

@@ -4,7 +4,7 @@
 pub(super) const PAGE_BYTES: u64 = 4096;
 /// Allocation unit of a split page, in bytes: a cache line. A page has 64, one per bit of a word.
 pub(super) const GRAIN_BYTES: u64 = 64;
-/// Maximum number of grains of a span in a split page.
+/// Maximum number of grains of a span in a split page; a longer span occupies whole pages.
 const GRAINS_MAX: u64 = 32;
 /// Maximum number of split pages searched before a whole page is split.
 const SPLIT_LOOKS: usize = 16;
@@ -92,7 +92,7 @@ impl Pages {
     }
 }
 
-/// The space that a span occupies.
+/// The space that a span occupies: grains of a split page, or whole pages.
 #[derive(Clone, Copy)]
 enum Size {
     Grains(u64),
@@ -100,7 +100,8 @@ enum Size {
 }
 
 impl Size {
-    /// Returns at least one grain, so that no two spans have the same offset.
+    /// Returns the space for a span of `len` bytes: at least one grain, so that no two spans have the same
+    /// offset.
     fn of(len: u64) -> Size {
         let grains = len.div_ceil(GRAIN_BYTES).max(1);
         if grains <= GRAINS_MAX { Size::Grains(grains) } else { Size::Pages(len.div_ceil(PAGE_BYTES)) }

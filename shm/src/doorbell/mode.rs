@@ -29,7 +29,7 @@ pub struct UnknownMode {
 }
 
 impl Mode {
-    /// All modes.
+    /// All modes, for parsing and for messages.
     pub const ALL: [Mode; 4] = [Mode::Poll, Mode::Event, Mode::Adaptive, Mode::Umwait];
 
     /// Returns `true` if this processor supports the mode. An unsupported mode waits as [`Poll`](Self::Poll)
@@ -38,7 +38,7 @@ impl Mode {
         self != Mode::Umwait || umwait::is_available()
     }
 
-    /// Returns the name.
+    /// Returns the name by which a user selects the mode.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Poll => "poll",

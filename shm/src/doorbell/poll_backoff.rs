@@ -1,4 +1,4 @@
-//! Adaptive delay before the first poll of a slot.
+//! Adaptive delay of a consumer before its first poll of a ring's slot.
 //!
 //! Polling a line that the peer is about to write steals it: the peer must fetch it once more before it can
 //! write, which takes as long as a message transfer. After a send the answer cannot arrive before the peer
@@ -9,15 +9,16 @@ use std::hint::spin_loop;
 
 use crate::doorbell::polling::polls_per_us;
 
-/// Steps per pause.
+/// Steps per pause (one spin-loop hint): the delay is adapted in finer steps than it is executed.
 const PAUSE: u32 = 16;
 /// Increment of the delay, in steps, after a message that the first poll did not find.
 const LONGER: u32 = PAUSE;
-/// Decrement, in steps, after a message that had arrived. In equilibrium a fifth of the messages arrives
-/// after the first poll: with fewer, both sides would adapt to each other and become slower and slower.
+/// Decrement of the delay, in steps, after a message that the first poll found. In equilibrium a fifth of
+/// the messages arrives after the first poll: with fewer, both sides would adapt to each other and become
+/// slower and slower.
 const SHORTER: u32 = PAUSE / 4;
-/// Maximum delay. If it does not suffice, back-off is disabled for [`CLOSED_FOR`] messages: the time of
-/// longer replies varies by more than back-off could gain.
+/// Maximum delay, in nanoseconds. If it does not suffice, back-off is disabled for [`CLOSED_FOR`] messages:
+/// the time of longer replies varies by more than back-off could gain.
 const BACKOFF_MAX_NS: u32 = 600;
 const CLOSED_FOR: u32 = 512;
 
@@ -52,7 +53,8 @@ impl PollBackoff {
         }
     }
 
-    /// Records the result of a poll. A message found is removed by the caller.
+    /// Records the result of a poll. If a message was found, the caller removes it, so that the next poll is
+    /// the first one of another slot.
     #[inline]
     pub fn looked(&mut self, is_there: bool) {
         if self.is_fresh {
@@ -61,7 +63,7 @@ impl PollBackoff {
         self.is_fresh = is_there;
     }
 
-    /// Returns `true` if messages arrive before they are polled for.
+    /// Returns `true` if messages arrive before they are polled for, so that prefetching the next slot pays.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.steps < PAUSE && self.closed_for == 0

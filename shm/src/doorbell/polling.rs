@@ -57,7 +57,7 @@ pub(super) fn poll(
     }
 }
 
-/// Polls for about `for_us` microseconds.
+/// Polls for about `for_us` microseconds. Returns `true` as soon as the condition holds.
 fn spin(for_us: u32, awaited: &mut impl Awaited) -> bool {
     for _ in 0..for_us.saturating_mul(polls_per_us()) {
         if awaited.is_ready() {

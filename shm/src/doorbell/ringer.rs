@@ -1,20 +1,22 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use tombolo_mem::{OutOfBounds, Word, WordMut};
+use tombolo_mem::{OutOfBounds, Word};
 
 use crate::cells::{DoorbellWord, DoorbellWordMut};
-use crate::link::{DOORBELL_OFFSET, DoorbellKind, Ends, NOTIFY_FLAG_OFFSET};
+use crate::doorbell::OwnDoorbell;
+use crate::link::{Ends, NOTIFY_FLAG_OFFSET};
 
 /// The producer's side of a doorbell: wakes a peer that has announced its sleep. Usable from any thread.
 #[derive(Debug)]
-pub struct Ringer<W = Word, M = WordMut> {
+pub struct Ringer<W = Word, M = OwnDoorbell> {
     /// The notify flag in the peer's memory: odd while the peer sleeps, changing with each sleep. `None`
     /// without a doorbell.
     notify_flag: Option<W>,
     /// The doorbell, in our memory, on which the peer sleeps.
     doorbell: M,
-    /// Notify flag of the sleep that was last ended by ringing.
+    /// Value of the notify flag in the sleep that this side ended last: a peer that still shows it is about
+    /// to wake.
     ended: AtomicU32,
     rings: AtomicU64,
 }
@@ -22,9 +24,8 @@ pub struct Ringer<W = Word, M = WordMut> {
 impl Ringer {
     /// Returns the ringer of one side of a link.
     pub fn of(ends: &Ends) -> Result<Ringer, OutOfBounds> {
-        let doorbell = WordMut::new(ends.own.region(), ends.own.place(DOORBELL_OFFSET, 4)?)?;
         let notify_flag = Word::new(ends.peer.region(), ends.peer.place(NOTIFY_FLAG_OFFSET, 4)?)?;
-        Ok(Ringer::new(Some(notify_flag).filter(|_| ends.doorbell == DoorbellKind::Futex), doorbell))
+        Ok(Ringer::new(Some(notify_flag).filter(|_| ends.has_doorbell()), OwnDoorbell::of(ends)?))
     }
 }
 
@@ -48,7 +49,7 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Ringer<W, M> {
         }
     }
 
-    /// Returns the number of rings.
+    /// Returns the number of rings so far, for statistics.
     pub fn rings(&self) -> u64 {
         self.rings.load(Relaxed)
     }

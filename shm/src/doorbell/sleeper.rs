@@ -1,12 +1,12 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use tombolo_mem::{OutOfBounds, Region, Word, WordMut};
+use tombolo_mem::{OutOfBounds, Region, WordMut};
 
 use crate::cells::{Cells, DoorbellWord, DoorbellWordMut, SleepOutcome};
 use crate::doorbell::polling::{poll, polls_per_us};
-use crate::doorbell::{Mode, WINDOW_MAX, Window};
-use crate::link::{DOORBELL_OFFSET, DoorbellKind, Ends, NOTIFY_FLAG_OFFSET};
+use crate::doorbell::{Mode, PeerDoorbell, WINDOW_MAX, Window};
+use crate::link::{Ends, NOTIFY_FLAG_OFFSET};
 use crate::ring::Consumer;
 
 /// Without a doorbell: initial interval between two polls.
@@ -15,7 +15,7 @@ pub const INTERVAL_MIN: Duration = Duration::from_micros(50);
 /// 200 polls per second take well under a hundredth of a processor.
 pub const INTERVAL_MAX: Duration = Duration::from_millis(5);
 
-/// An awaited condition.
+/// A condition that a sleeper waits for, such as a message in a ring.
 pub trait Awaited {
     /// Returns `true` once the condition holds.
     fn is_ready(&mut self) -> bool;
@@ -47,7 +47,7 @@ impl<C: Cells> Awaited for &Consumer<C> {
 /// The reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WakeReason {
-    /// The awaited condition holds.
+    /// The awaited condition holds: the message has arrived.
     Ready,
     /// Another thread of this process called [`Nudger::nudge`].
     Nudged,
@@ -55,18 +55,18 @@ pub enum WakeReason {
     TimedOut,
 }
 
-/// Statistics of a sleeper.
+/// Statistics of a sleeper since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SleeperCounts {
-    /// Number of waits that ended while polling.
+    /// Number of waits that ended while polling, without a sleep.
     pub found: u64,
-    /// Number of sleeps.
+    /// Number of sleeps, of which one wait may have several.
     pub sleeps: u64,
 }
 
-/// The consumer's side of a doorbell: waits for messages. One per end.
+/// The consumer's side of a doorbell: waits for messages. Each end of a link has one, which one thread uses.
 #[derive(Debug)]
-pub struct Sleeper<W = Word, M = WordMut> {
+pub struct Sleeper<W = PeerDoorbell, M = WordMut> {
     mode: Mode,
     window: Window,
     /// Notify flag in this side's memory: odd while this consumer sleeps, changing with each sleep.
@@ -83,7 +83,7 @@ pub struct Sleeper<W = Word, M = WordMut> {
 
 /// A handle that wakes a [`Sleeper`] of the same process, from any thread.
 #[derive(Debug, Clone)]
-pub struct Nudger<W = Word, M = WordMut> {
+pub struct Nudger<W = PeerDoorbell, M = WordMut> {
     doorbell: Option<W>,
     nudged: M,
     sleeping: M,
@@ -93,11 +93,9 @@ impl Sleeper {
     /// Returns the sleeper of one side of a link.
     pub fn of(ends: &Ends, mode: Mode) -> Result<Sleeper, OutOfBounds> {
         let notify_flag = WordMut::new(ends.own.region(), ends.own.place(NOTIFY_FLAG_OFFSET, 4)?)?;
-        let doorbell = Word::new(ends.peer.region(), ends.peer.place(DOORBELL_OFFSET, 4)?)?;
         let private = Region::heap(8);
         let (nudged, sleeping) = (WordMut::new(&private, 0)?, WordMut::new(&private, 4)?);
-        let doorbell = Some(doorbell).filter(|_| ends.doorbell == DoorbellKind::Futex);
-        Ok(Sleeper::new(mode, notify_flag, doorbell, nudged, sleeping))
+        Ok(Sleeper::new(mode, notify_flag, PeerDoorbell::of(ends)?, nudged, sleeping))
     }
 }
 
@@ -111,7 +109,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         Sleeper { mode, window, notify_flag, doorbell, nudged, sleeping, counts }
     }
 
-    /// Returns the waiting strategy.
+    /// Returns the waiting strategy given at creation.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -183,20 +181,23 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         // flag. The same applies to a nudge.
         M::fence();
         let is_ready = awaited.is_ready();
+        let mut is_found = is_ready;
         let mut outcome = SleepOutcome::Woken;
         if !is_ready && self.nudged.load(Relaxed) == 0 {
             self.counts.sleeps += 1;
             outcome = doorbell.wait(expected, left);
+            is_found = awaited.is_ready();
+            doorbell.slept(is_found);
         }
         self.sleeping.store(0, Relaxed);
         self.notify_flag.store(sleep.wrapping_add(1), Release);
         if outcome == SleepOutcome::Unsupported {
             self.sleep_for(left, interval);
         }
-        is_ready || awaited.is_ready()
+        is_found || awaited.is_ready()
     }
 
-    /// Sleeps for the interval, unless nudged, and doubles it.
+    /// Sleeps for the interval, unless nudged, and doubles the interval, up to [`INTERVAL_MAX`].
     fn sleep_for(&mut self, left: Option<Duration>, interval: &mut Duration) {
         self.counts.sleeps += 1;
         let time = left.map_or(*interval, |left| left.min(*interval));
@@ -214,7 +215,8 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
 }
 
 impl<W: DoorbellWord, M: DoorbellWordMut> Nudger<W, M> {
-    /// Ends the sleeper's current or next wait. Earlier stores of this thread are visible after it.
+    /// Ends the sleeper's current or next wait. Earlier stores of this thread are visible to the sleeper
+    /// after that wait.
     pub fn nudge(&self) {
         self.nudged.store(1, Release);
         self.nudged.wake();

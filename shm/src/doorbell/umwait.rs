@@ -24,8 +24,9 @@ mod x86_64 {
         *AVAILABLE.get_or_init(|| __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ecx & (1 << 5) != 0)
     }
 
-    /// Rests until `line` has been written since before the call of `ready`, or some time has passed. Without
-    /// a line it rests for a shorter time. Does nothing on processors without WAITPKG.
+    /// Rests until `line` is written, unless `ready` returns `true` once monitoring has started, at most for
+    /// [`REST_TICKS`]. Without a line it rests for a hundredth of that. Does nothing on processors without
+    /// WAITPKG.
     pub(in super::super) fn rest(line: Option<*const u8>, ready: impl FnOnce() -> bool) {
         if !is_available() {
             return;

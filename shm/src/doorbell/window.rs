@@ -4,7 +4,7 @@ use std::time::Duration;
 pub const WINDOW_MAX: Duration = Duration::from_micros(50);
 /// Minimum length of a window that is worth its system calls.
 const WINDOW_MIN: Duration = Duration::from_micros(4);
-/// Minimum duration of a yield in which another thread must have used the processor.
+/// Duration of a yield beyond which another thread must have used the processor.
 const YIELD_MAX: Duration = Duration::from_micros(200);
 /// Initial and maximum number of short sleeps before the window opens again after a longer yield than
 /// [`YIELD_MAX`].
@@ -13,15 +13,15 @@ const PENALTY: (u32, u32) = (256, 1 << 16);
 /// The learnt polling time of one consumer: halved whenever polling found nothing in time, down to zero, and
 /// restored after a sleep so short that polling would have avoided it.
 ///
-/// A long yield went to a busy thread. The scheduler prefers a woken sleeper to such a thread, but not a
-/// thread that yielded. A long yield therefore disables polling for the next few hundred short sleeps, and
-/// each further one for twice as many.
+/// During a long yield a busy thread used the processor. The scheduler prefers a woken sleeper to such a
+/// thread, but not a thread that yielded. A long yield therefore disables polling for the next few hundred
+/// short sleeps, and each further one for twice as many.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     length: Duration,
     /// Number of short sleeps until the window may open.
     closed_for: u32,
-    /// Last penalty.
+    /// Last value of `closed_for` after a long yield; 0 before the first.
     penalty: u32,
 }
 
@@ -32,12 +32,12 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Returns `true` if polling is currently worthwhile.
+    /// Returns `true` if the consumer should poll before it sleeps.
     pub fn is_open(&self) -> bool {
         self.length >= WINDOW_MIN
     }
 
-    /// Returns the polling time.
+    /// Returns the time for which the consumer should poll at most.
     pub fn length(&self) -> Duration {
         self.length
     }
@@ -54,7 +54,8 @@ impl Window {
         }
     }
 
-    /// Records a yield of this duration. Returns `true` if polling should continue.
+    /// Records a yield of this duration, and closes the window if it was longer than 200 µs. Returns `true`
+    /// if polling should continue.
     pub fn yielded(&mut self, how_long: Duration) -> bool {
         if how_long <= YIELD_MAX {
             return true;

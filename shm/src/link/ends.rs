@@ -1,22 +1,25 @@
 //! The two ends of a link, from one side's view.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use tombolo_mem::{OutOfBounds, Region};
 
+use crate::doorbell::Bell;
 use crate::link::layout::Layout;
+use crate::link::terms::Features;
 
-/// A side of a link.
+/// A side of a link, with its tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Sends requests, and allocates the bulk memory of both regions.
     Client,
-    /// Answers requests, and may send call-backs.
+    /// Answers requests, chooses epoch and sizes, and may send call-backs.
     Server,
 }
 
 impl Role {
-    /// Returns the other side.
+    /// Returns the side at the other end of the link.
     pub fn peer(self) -> Role {
         match self {
             Role::Client => Role::Server,
@@ -38,7 +41,7 @@ impl Epoch {
         NonZeroU32::new(number).map(Epoch)
     }
 
-    /// Returns the number.
+    /// Returns the number, as in slot stamps (low 16 bits) and messages.
     pub fn number(self) -> u32 {
         self.0.get()
     }
@@ -49,8 +52,15 @@ impl Epoch {
 pub enum DoorbellKind {
     /// A shared futex on the word in the producer's header; both sides run on one kernel.
     Futex,
-    /// No doorbell (a guest and its host): a sleeper polls at intervals.
+    /// No doorbell, as between a guest and its host without a stream: a sleeper polls at intervals.
     Silent,
+    /// A byte in a stream outside of the shared memory, such as a guest's serial port.
+    Bell,
+}
+
+impl DoorbellKind {
+    /// All kinds, the preferred ones first.
+    pub const ALL: [DoorbellKind; 3] = [DoorbellKind::Futex, DoorbellKind::Bell, DoorbellKind::Silent];
 }
 
 /// One end's memory: a region or a part of one (half of a file that both sides map).
@@ -133,32 +143,63 @@ impl Extent {
 /// layout requires.
 #[derive(Debug, Clone)]
 pub struct Ends {
-    /// Our side.
+    /// The side that this process has.
     pub role: Role,
-    /// The memory that we write.
+    /// The memory that this side writes, and the peer only reads.
     pub own: Extent,
     /// The memory that the peer writes, and may change at any moment.
     pub peer: Extent,
     /// Layout of both ends.
     pub layout: Layout,
-    /// Generation of the link.
+    /// Generation of the link: part of every slot's stamp.
     pub epoch: Epoch,
-    /// Means of waking the other side.
+    /// Extensions negotiated for the link.
+    pub features: Features,
+    /// Means by which the sides wake each other.
     pub doorbell: DoorbellKind,
+    /// This side's bell, if it has one; only for [`DoorbellKind::Bell`].
+    pub bell: Option<Arc<Bell>>,
 }
 
 impl Ends {
-    /// Returns the client's and the server's side of a link over private memory: for tests, and for a client
-    /// and a server in one process.
+    /// Returns `true` if this side can be woken, and can wake the other.
+    pub fn has_doorbell(&self) -> bool {
+        match self.doorbell {
+            DoorbellKind::Futex => true,
+            DoorbellKind::Bell => self.bell.is_some(),
+            DoorbellKind::Silent => false,
+        }
+    }
+
+    /// Returns the client's and the server's side of a link over private memory, with all extensions that
+    /// need no socket: for tests, and for a client and a server in one process.
     pub fn in_memory(layout: Layout) -> (Ends, Ends) {
         let len = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
         let client = Extent::whole(Region::heap(len));
         let server = Extent::whole(Region::heap(len));
-        let epoch = Epoch::FIRST;
+        let (epoch, features) = (Epoch::FIRST, Features::QUIET);
         let doorbell = DoorbellKind::Futex;
         (
-            Ends { role: Role::Client, own: client.clone(), peer: server.clone(), layout, epoch, doorbell },
-            Ends { role: Role::Server, own: server, peer: client, layout, epoch, doorbell },
+            Ends {
+                role: Role::Client,
+                own: client.clone(),
+                peer: server.clone(),
+                layout,
+                epoch,
+                features,
+                doorbell,
+                bell: None,
+            },
+            Ends {
+                role: Role::Server,
+                own: server,
+                peer: client,
+                layout,
+                epoch,
+                features,
+                doorbell,
+                bell: None,
+            },
         )
     }
 }

@@ -10,20 +10,21 @@ use std::time::{Duration, Instant};
 
 use tombolo_mem::Region;
 
-use crate::link::ends::{Ends, Extent, Role};
-use crate::link::heartbeat::{Health, HeartbeatSender, Watch};
+use crate::link::ends::{DoorbellKind, Ends, Extent, Role};
+use crate::link::heartbeat::{BEAT, Health, HeartbeatSender, HeartbeatTimeouts, SLOW_BEAT, Watch};
 use crate::link::message::{Goodbye, Hello, Message, RefusalCode, Refused};
 use crate::link::negotiate::WelcomeError;
 use crate::link::rendezvous_page::{ATTEMPT_MASK, Page, PageError, Phase, Stage};
 use crate::link::terms::{Agreement, Incarnation};
 
-/// Maximum time for a client from its claim to its hello, and to prepare its half.
+/// Maximum time for a client from its claim of the page to its hello, and from the server's welcome until
+/// the client has prepared its half of the file.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The end of a link over a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEnd {
-    /// The peer sent a goodbye.
+    /// The peer has left a goodbye with its reason.
     Said(Goodbye),
     /// The peer's heartbeat stopped, or another process has taken its role.
     Died,
@@ -51,7 +52,7 @@ pub struct ServerHandshake {
 enum ServerState {
     /// Another server owns the page; its heartbeat is being watched.
     Foreign { owner: u32 },
-    /// Waiting for a client.
+    /// The page is open: no client has claimed it.
     Open,
     /// A client has claimed the page, but sent no hello.
     Claimed { until: Instant },
@@ -59,7 +60,7 @@ enum ServerState {
     HelloReceived,
     /// A refusal or goodbye is left for the client to read.
     Closing { until: Instant },
-    /// The client was welcomed and prepares its half.
+    /// The client was welcomed and prepares its half of the file.
     Welcomed { agreement: Agreement, until: Instant },
     /// The link is in use.
     Running,
@@ -67,17 +68,17 @@ enum ServerState {
     Ended,
 }
 
-/// The result of a server's step.
+/// The result of a server's step, which its owner must act upon.
 #[derive(Debug)]
 pub enum ServerStep {
-    /// No event.
+    /// Nothing that concerns the caller.
     Nothing,
-    /// Another live server owns this page.
+    /// Another server owns the page, and its heartbeat continues.
     Busy,
     /// A client requests a link: [`welcome`](ServerHandshake::welcome) or [`refuse`](ServerHandshake::refuse)
     /// it.
     Asked(Box<Hello>),
-    /// The link is ready for use.
+    /// The client has prepared its half: the link is ready for use.
     Ready(Box<Ends>),
     /// The link has ended; once its memory is no longer in use, call [`reopen`](ServerHandshake::reopen).
     Over(LinkEnd),
@@ -120,7 +121,7 @@ impl ServerHandshake {
         })
     }
 
-    /// Examines the page and advances the state machine.
+    /// Examines the page, sends a heartbeat if due, and advances the state machine.
     pub fn step(&mut self, now: Instant) -> Result<ServerStep, PageError> {
         self.page.check()?;
         if let ServerState::Foreign { owner } = self.state {
@@ -164,6 +165,7 @@ impl ServerHandshake {
             ServerState::Welcomed { agreement, .. } if client_is_in(Phase::Ready) => {
                 let ends = agreement.ends(Role::Server, self.own.clone(), self.peer.clone());
                 self.watch = Watch::of(&self.peer, now);
+                slow_down(agreement, &mut self.pulse, &mut self.watch);
                 self.state = ServerState::Running;
                 return Ok(ServerStep::Ready(Box::new(ends)));
             }
@@ -225,7 +227,8 @@ impl ServerHandshake {
         }
     }
 
-    /// Releases the page. If there was a link, the owner calls [`goodbye`](Self::goodbye) before.
+    /// Releases the page for another server. If there is a link, the caller calls [`goodbye`](Self::goodbye)
+    /// before.
     pub fn leave(mut self) {
         if !matches!(self.state, ServerState::Foreign { .. }) {
             if !matches!(self.state, ServerState::Ended) {
@@ -270,6 +273,7 @@ impl ServerHandshake {
         self.publish(Phase::Closed);
         self.page.claim.store(0, Ordering::SeqCst);
         self.publish(Phase::Open);
+        self.pulse = self.pulse.every(BEAT);
         self.state = ServerState::Open;
         Ok(())
     }
@@ -308,20 +312,20 @@ enum ClientState {
     Ended,
 }
 
-/// The result of a client's step.
+/// The result of a client's step, which its owner must act upon.
 #[derive(Debug)]
 pub enum ClientStep {
-    /// No event.
+    /// Nothing that concerns the caller.
     Nothing,
     /// The page currently has no server, or its server has another client.
     Busy,
-    /// The server refused.
+    /// The server refused the link, with its reason; the handshake has ended.
     Refused(Refused),
     /// The server's reply is invalid; the claim was released.
     InvalidWelcome(WelcomeError),
-    /// The link is ready for use.
+    /// The link is ready for use, with these parameters.
     Made(Box<(Agreement, Ends)>),
-    /// The link has ended.
+    /// The link has ended, for this reason; the handshake cannot be used again.
     Over(LinkEnd),
 }
 
@@ -345,7 +349,7 @@ impl ClientHandshake {
         Ok(ClientHandshake { page, own, peer, token: token.max(1), hello, pulse, watch, attempt: 0, state })
     }
 
-    /// Examines the page and advances the state machine.
+    /// Examines the page, sends a heartbeat if due, and advances the state machine.
     pub fn step(&mut self, now: Instant) -> Result<ClientStep, PageError> {
         self.page.check()?;
         let server = self.page.stage(Role::Server);
@@ -385,7 +389,7 @@ impl ClientHandshake {
         Ok(ClientStep::Nothing)
     }
 
-    /// Ends the link and leaves the reason in the page.
+    /// Ends the link and leaves the reason in the page. No effect unless the link is in use.
     pub fn goodbye(&mut self, goodbye: &Goodbye) -> Result<(), PageError> {
         if self.state == ClientState::Running {
             self.page.set_message(Role::Client, &Message::Goodbye(goodbye.clone()))?;
@@ -436,6 +440,7 @@ impl ClientHandshake {
         };
         agreement.header(Role::Client, self.hello.client).format(&self.own)?;
         self.pulse = HeartbeatSender::new(0, now);
+        slow_down(&agreement, &mut self.pulse, &mut self.watch);
         self.pulse.beat_in(&self.own, now);
         self.page.set_stage(Role::Client, Stage { attempt: self.attempt, phase: Phase::Ready });
         self.state = ClientState::Running;
@@ -465,13 +470,22 @@ impl ClientHandshake {
 }
 
 impl Drop for ClientHandshake {
-    /// Releases the claim of an unfinished handshake.
+    /// Releases the claim of an unfinished handshake, so that another client can connect.
     fn drop(&mut self) {
         self.release_claim();
     }
 }
 
-/// Returns the reason if the peer has ended the link; until then the peer's phase is `regular`.
+/// Makes heartbeats rarer on a link with a bell, so that an idle guest is rarely woken.
+fn slow_down(agreement: &Agreement, pulse: &mut HeartbeatSender, watch: &mut Watch) {
+    if agreement.doorbell == DoorbellKind::Bell {
+        *pulse = pulse.every(SLOW_BEAT);
+        *watch = watch.with_patience(HeartbeatTimeouts::SLOW);
+    }
+}
+
+/// Returns the reason if the link has ended: by the peer, or because the peer is `lost`. Until then the
+/// peer's phase is `regular`.
 fn ended(page: &Page, side: Role, attempt: u32, regular: Phase, lost: bool) -> Option<LinkEnd> {
     match page.stage(side) {
         Some(stage) if stage == (Stage { attempt, phase: regular }) => lost.then_some(LinkEnd::Died),

@@ -32,7 +32,7 @@ pub(super) fn heartbeat(end: &Extent) -> u64 {
     at.and_then(|at| end.region().load_u64(at, Ordering::Relaxed)).map_or(0, u64::from_le)
 }
 
-/// Stores our heartbeat count.
+/// Stores this side's heartbeat count in its own end.
 pub(super) fn set_heartbeat(own: &Extent, count: u64) {
     let at = own.place(HEARTBEAT_OFFSET, 8);
     let stored = at.and_then(|at| own.region().store_u64(at, count.to_le(), Ordering::Relaxed));
@@ -42,15 +42,15 @@ pub(super) fn set_heartbeat(own: &Extent, count: u64) {
 /// The contents of a region's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Owner of the region.
+    /// Side that owns the region.
     pub role: Role,
-    /// Extensions supported by both sides.
+    /// Extensions in use: those supported by both sides.
     pub features: Features,
     /// Layout of the region.
     pub layout: Layout,
-    /// Generation of the link.
+    /// Generation of the link for which the region was formatted.
     pub epoch: Epoch,
-    /// Means of waking the peer.
+    /// Means by which the sides wake each other.
     pub doorbell: DoorbellKind,
     /// Incarnation of the owning client or server.
     pub incarnation: Incarnation,
@@ -68,18 +68,18 @@ pub enum HeaderError {
     /// Unsupported version.
     #[error("header version {version} is not supported, expected {VERSION}")]
     Version {
-        /// The version found.
+        /// Version found in the page.
         version: u32,
     },
-    /// An undefined value.
+    /// A field with an undefined value.
     #[error("invalid {what}: {value}")]
     Value {
-        /// The field.
+        /// Name of the field, for the log.
         what: &'static str,
-        /// The value found.
+        /// Value found in the page.
         value: u32,
     },
-    /// Inconsistent sizes.
+    /// Sizes that violate the rules of a layout.
     #[error("inconsistent sizes")]
     Layout(#[from] LayoutError),
 }

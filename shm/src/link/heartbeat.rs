@@ -11,8 +11,12 @@ use crate::link::header::{heartbeat, set_heartbeat};
 /// Default interval of heartbeats; see [`HeartbeatSender::every`].
 pub const BEAT: Duration = Duration::from_millis(100);
 
-/// Our own heartbeat.
-#[derive(Debug)]
+/// Interval of heartbeats on links where each message wakes the other side, or its death is reported
+/// otherwise: heartbeats alone do not justify more frequent wake-ups.
+pub const SLOW_BEAT: Duration = Duration::from_secs(1);
+
+/// This side's heartbeat: a counter in its end that the peer watches.
+#[derive(Debug, Clone, Copy)]
 pub struct HeartbeatSender {
     count: u64,
     interval: Duration,
@@ -25,7 +29,7 @@ impl HeartbeatSender {
         HeartbeatSender { count, interval: BEAT, next: now }
     }
 
-    /// Sets another interval.
+    /// Sets another interval than [`BEAT`], from the next heartbeat on.
     #[must_use]
     pub fn every(self, interval: Duration) -> HeartbeatSender {
         HeartbeatSender { interval, ..self }
@@ -53,13 +57,13 @@ impl HeartbeatSender {
         Some(self.count)
     }
 
-    /// Returns the time of the next beat.
+    /// Returns the time at which the next heartbeat is due.
     pub fn next(&self) -> Instant {
         self.next
     }
 }
 
-/// The state of the peer.
+/// The state of the peer, as judged by its heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// Heartbeats arrive.
@@ -70,7 +74,7 @@ pub enum Health {
     Lost,
 }
 
-/// Timeouts of a heartbeat.
+/// Times without a heartbeat after which the peer's state changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeartbeatTimeouts {
     /// Silence after which the peer is late.
@@ -86,8 +90,14 @@ impl Default for HeartbeatTimeouts {
     }
 }
 
-/// A monitor of the peer's heartbeat.
-#[derive(Debug)]
+impl HeartbeatTimeouts {
+    /// Timeouts for [`SLOW_BEAT`]: a second longer, since a peer that pauses may have been about to beat.
+    pub const SLOW: HeartbeatTimeouts =
+        HeartbeatTimeouts { late: Duration::from_secs(3), lost: Duration::from_secs(6) };
+}
+
+/// A monitor of the peer's heartbeat, which must be sampled regularly, more often than `late`.
+#[derive(Debug, Clone, Copy)]
 pub struct Watch {
     timeouts: HeartbeatTimeouts,
     count: u64,
@@ -107,7 +117,7 @@ impl Watch {
         Watch::new(heartbeat(peer), HeartbeatTimeouts::default(), now)
     }
 
-    /// Sets other timeouts.
+    /// Sets other timeouts than the default ones; the silence so far is retained.
     #[must_use]
     pub fn with_patience(self, timeouts: HeartbeatTimeouts) -> Watch {
         Watch { timeouts, ..self }
@@ -122,7 +132,7 @@ impl Watch {
     /// lost peer stays lost.
     pub fn look(&mut self, count: u64, now: Instant) -> Health {
         // After a time without samples (this machine was suspended, or this process stopped) the peer may
-        // have been stopped or starved as well, so that time counts as one heartbeat.
+        // have been stopped or starved as well, so that time counts as [`BEAT`].
         let passed = now.saturating_duration_since(self.looked);
         self.silence += if passed > self.timeouts.late { BEAT } else { passed };
         self.looked = now;

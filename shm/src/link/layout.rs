@@ -6,11 +6,11 @@ use thiserror::Error;
 pub const HEADER_BYTES: u64 = 4096;
 /// Size of a ring's slot, in bytes: a cache line.
 pub const SLOT_BYTES: u64 = 64;
-/// Size of the buffer of a request id, in bytes.
+/// Size of the buffer that belongs to each request id, in bytes.
 pub const FRAME_BYTES: u64 = 4096;
-/// Minimum number of slots of a ring.
+/// Minimum number of slots of a ring, and thus of outstanding requests.
 pub const SLOTS_MIN: u32 = 8;
-/// Maximum number of slots of a ring.
+/// Maximum number of slots of a ring, and thus of outstanding requests.
 pub const SLOTS_MAX: u32 = 1024;
 /// Minimum number of slots of a back ring.
 pub const BACK_SLOTS_MIN: u32 = 8;
@@ -21,7 +21,8 @@ pub const REGION_BYTES_MAX: u64 = 1 << 40;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// The layout of a region, the same for both sides of a link: header page, ring, back ring, buffers, bulk.
+/// The layout of a region, the same for both sides of a link: header page, ring of requests or answers, back
+/// ring of call-backs or answers to them, a buffer for each request id, and bulk memory for file data.
 ///
 /// All offsets are in bytes from the start of the end's memory, which is page-aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,7 +38,7 @@ pub enum LayoutError {
     /// Invalid number of slots.
     #[error("{slots} slots: must be a power of two from {SLOTS_MIN} to {SLOTS_MAX}")]
     Slots {
-        /// Requested number.
+        /// Requested number of slots.
         slots: u32,
     },
     /// Invalid number of slots of the back ring.
@@ -45,15 +46,15 @@ pub enum LayoutError {
         "{back_slots} slots for call-backs: must be a power of two from {BACK_SLOTS_MIN} to {BACK_SLOTS_MAX}"
     )]
     BackSlots {
-        /// Requested number.
+        /// Requested number of slots of the back ring.
         back_slots: u32,
     },
     /// Invalid size of the region.
     #[error("a region of {bytes} bytes: must be whole pages, {min} to {REGION_BYTES_MAX} bytes")]
     Bytes {
-        /// Requested size.
+        /// Requested size, in bytes.
         bytes: u64,
-        /// Minimum size with those rings: one page of bulk data.
+        /// Minimum size with those rings, in bytes: it includes one page of bulk data.
         min: u64,
     },
 }
@@ -112,7 +113,7 @@ impl Layout {
         self.ring_offset() + u64::from(self.slots) * SLOT_BYTES
     }
 
-    /// Returns the offset of the buffers.
+    /// Returns the offset of the buffers, one for each slot: whole pages behind the rings.
     pub fn buffers_offset(&self) -> u64 {
         let rings_end = self.back_ring_offset() + u64::from(self.back_slots) * SLOT_BYTES;
         rings_end.next_multiple_of(PAGE_BYTES)

@@ -32,15 +32,15 @@ pub enum Message {
     Hello(Hello),
     /// The server's acceptance, with its memory.
     Welcome(Welcome),
-    /// The server's refusal.
+    /// The server's refusal of a link.
     Refused(Refused),
-    /// Either side's last message.
+    /// The last message of the side that ends the link.
     Goodbye(Goodbye),
     /// A further domain of the client, with its memory.
     ForwardRegion(ForwardRegion),
     /// The server's reply to a forwarded region.
     RegionForwarded(RegionForwarded),
-    /// The client's end of a forwarded region.
+    /// The client's announcement that a forwarded region is no longer available.
     Withdraw(Withdraw),
 }
 
@@ -51,7 +51,7 @@ pub struct Hello {
     pub version_min: u32,
     /// Newest supported version.
     pub version_max: u32,
-    /// Supported extensions.
+    /// Extensions that the client supports.
     pub offered: Features,
     /// Extensions that the client requires.
     pub required: Features,
@@ -64,20 +64,20 @@ pub struct Hello {
     pub bytes: u64,
     /// Incarnation of the client.
     pub client: Incarnation,
-    /// Requested protocol; `None` if unknown.
+    /// Requested protocol; `None` for a number unknown to this version.
     pub protocol: Option<Protocol>,
-    /// Supported doorbells.
+    /// Doorbells that the client supports; the server chooses one.
     pub doorbells: Doorbells,
-    /// Name of the export; empty for the only one.
+    /// Name of the export, at most [`NAME_BYTES_MAX`] bytes; empty for the server's only one.
     pub export: String,
-    /// Name for the log.
+    /// Name of the client for the server's log, at most [`LABEL_BYTES_MAX`] bytes.
     pub label: String,
 }
 
-/// The server's decisions.
+/// The server's decisions about a link, within the client's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Welcome {
-    /// Version.
+    /// Version in use, one of the client's range.
     pub version: u32,
     /// Extensions in use.
     pub features: Features,
@@ -87,21 +87,21 @@ pub struct Welcome {
     pub back_slots: u32,
     /// Used size of each region, at most that of the client's memory.
     pub bytes: u64,
-    /// Generation of the link.
+    /// Generation of the link; not zero.
     pub epoch: u32,
-    /// Means of waking.
+    /// Means by which the sides wake each other: one of the client's doorbells.
     pub doorbell: DoorbellKind,
-    /// Protocol in use.
+    /// Protocol in use: the requested one.
     pub protocol: Protocol,
     /// Incarnation of the server.
     pub server: Incarnation,
 }
 
-/// The refusal of a link.
+/// The server's refusal of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{code}{}{reason}", if .reason.is_empty() { "" } else { ": " })]
 pub struct Refused {
-    /// Code for programs.
+    /// Reason as a code, for programs.
     pub code: RefusalCode,
     /// Text for people: no control characters, at most [`REASON_BYTES_MAX`] bytes.
     pub reason: String,
@@ -110,36 +110,36 @@ pub struct Refused {
 /// The reason of a refusal, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefusalCode {
-    /// No common version.
+    /// The client and the server support no common version.
     Version,
     /// The client requires an extension that the server lacks.
     Features,
     /// The server does not support the protocol.
     Protocol,
-    /// The requested sizes are not possible.
+    /// The requested numbers of slots or bytes violate the rules of a layout.
     Sizes,
     /// The client's memory is unsuitable.
     Memory,
-    /// No common doorbell.
+    /// The client and the server support no common doorbell.
     Doorbell,
     /// The server's policy does not allow the link.
     NotAllowed,
-    /// No such export.
+    /// The server has no export of the requested name.
     NoExport,
-    /// Too many links.
+    /// The server has the maximum number of links.
     TooMany,
-    /// Malformed message.
+    /// The client's message is malformed, or not the expected one.
     Malformed,
     /// A failure of the server, possibly temporary.
     Failed,
-    /// A code of a newer server.
+    /// A code unknown to this version, of a newer server.
     Other(u32),
 }
 
-/// The end of a link.
+/// The end of a link, by either side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Goodbye {
-    /// Code for programs.
+    /// Cause as a code, for programs.
     pub cause: Cause,
     /// Text for people: no control characters, at most [`REASON_BYTES_MAX`] bytes.
     pub reason: String,
@@ -148,11 +148,11 @@ pub struct Goodbye {
 /// The reason for ending a link, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Regular end.
+    /// Regular end: the sender does not need the link any more.
     Leaving,
-    /// The other side violated the protocol.
+    /// The receiver has violated the protocol, and the sender has cut the link.
     Cut,
-    /// A failure of the sender.
+    /// A failure of the sender, such as an I/O error.
     Failed,
 }
 
@@ -163,24 +163,24 @@ pub enum MessageError {
     /// states.
     #[error("invalid length of a message: {bytes} bytes")]
     Length {
-        /// Actual length, in bytes.
+        /// Length of the received bytes.
         bytes: usize,
     },
     /// Wrong magic bytes.
     #[error("not a link message")]
     Magic,
-    /// An undefined value.
+    /// A field with an undefined value.
     #[error("invalid {what}: {value}")]
     Value {
-        /// The field.
+        /// Name of the field, for the log.
         what: &'static str,
-        /// The value found.
+        /// Value found in the message.
         value: u32,
     },
     /// A text that is too long, not UTF-8, or contains control characters.
     #[error("the {what} is not valid text")]
     Text {
-        /// The field.
+        /// Name of the field, for the log.
         what: &'static str,
     },
 }
@@ -513,7 +513,7 @@ fn text(what: &'static str, bytes: &[u8], max: usize) -> Result<String, MessageE
     Ok(text.to_owned())
 }
 
-/// Truncates the text and replaces control characters.
+/// Truncates the text to `max` bytes, at a character's end, and replaces control characters by `?`.
 fn sanitized(text: &str, max: usize) -> String {
     let mut sanitized = String::new();
     for letter in text.chars().map(|letter| if letter.is_control() { '?' } else { letter }) {

@@ -17,7 +17,7 @@ mod terms;
 pub use ends::{DoorbellKind, Ends, Epoch, Extent, Role};
 pub use handshake::{ClientHandshake, ClientStep, HELLO_TIMEOUT, LinkEnd, ServerHandshake, ServerStep};
 pub use header::{DOORBELL_OFFSET, HEARTBEAT_OFFSET, Header, HeaderError, NOTIFY_FLAG_OFFSET};
-pub use heartbeat::{BEAT, Health, HeartbeatSender, HeartbeatTimeouts, Watch};
+pub use heartbeat::{BEAT, Health, HeartbeatSender, HeartbeatTimeouts, SLOW_BEAT, Watch};
 pub use layout::{
     BACK_SLOTS_MAX, BACK_SLOTS_MIN, FRAME_BYTES, HEADER_BYTES, Layout, LayoutError, REGION_BYTES_MAX,
     SLOT_BYTES, SLOTS_MAX, SLOTS_MIN,

@@ -9,12 +9,12 @@ use crate::link::layout::{BACK_SLOTS_MAX, Layout, LayoutError, SLOTS_MAX};
 use crate::link::message::{Hello, RefusalCode, Refused, Welcome};
 use crate::link::terms::{Agreement, Doorbells, Features, Incarnation, Protocol, VERSION};
 
-/// A server's limits.
+/// A server's limits for its links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Supported extensions.
+    /// Extensions that the server supports.
     pub features: Features,
-    /// Supported protocols.
+    /// Protocols that the server supports.
     pub protocols: Vec<Protocol>,
     /// Maximum number of slots of a link's rings.
     pub slots: u32,
@@ -23,7 +23,7 @@ pub struct Limits {
     /// Maximum size of a region, in bytes. The server's own region takes as much memory once the client has
     /// used all of it.
     pub bytes: u64,
-    /// Supported doorbells.
+    /// Doorbells that the server supports.
     pub doorbells: Doorbells,
 }
 
@@ -32,7 +32,7 @@ impl Default for Limits {
     /// which are reserved (docs/decisions/shm-regions.md).
     fn default() -> Self {
         Limits {
-            features: Features::AT_SOCKETS,
+            features: Features::SUPPORTED,
             protocols: vec![Protocol::Vrpc],
             slots: SLOTS_MAX,
             back_slots: BACK_SLOTS_MAX,
@@ -45,13 +45,13 @@ impl Default for Limits {
 /// The reason why a server's reply is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum WelcomeError {
-    /// The server chose something that was not offered.
+    /// The server chose a value that the client did not offer.
     #[error("the server's {what} was not offered")]
     NotOffered {
-        /// The field.
+        /// Description of the chosen value, for the log.
         what: &'static str,
     },
-    /// Inconsistent sizes.
+    /// The server's sizes violate the rules of a layout.
     #[error("the server's sizes are inconsistent")]
     Layout(#[from] LayoutError),
 }
@@ -77,9 +77,7 @@ impl Limits {
         let protocol = protocol
             .ok_or_else(|| Refused::new(RefusalCode::Protocol, "it may be that of another server"))?;
         let doorbells = self.doorbells & hello.doorbells;
-        let doorbell = [DoorbellKind::Futex, DoorbellKind::Silent]
-            .into_iter()
-            .find(|doorbell| doorbells.contains(*doorbell));
+        let doorbell = DoorbellKind::ALL.into_iter().find(|doorbell| doorbells.contains(*doorbell));
         let doorbell = doorbell
             .ok_or_else(|| Refused::new(RefusalCode::Doorbell, "none of the client's is supported"))?;
         let sizes = |error: LayoutError| Refused::new(RefusalCode::Sizes, error);
@@ -117,12 +115,14 @@ impl Agreement {
         }
     }
 
-    /// Returns the link from one side's view. Both ends must be at least as long as the layout.
+    /// Returns the link from one side's view, without a bell. Both ends must be at least as long as the
+    /// layout.
     pub fn ends(&self, role: Role, own: Extent, peer: Extent) -> Ends {
-        Ends { role, own, peer, layout: self.layout, epoch: self.epoch, doorbell: self.doorbell }
+        let Agreement { features, layout, epoch, doorbell, .. } = *self;
+        Ends { role, own, peer, layout, epoch, features, doorbell, bell: None }
     }
 
-    /// Returns the server's reply.
+    /// Returns the message by which a server accepts the link with these parameters.
     pub fn welcome(&self) -> Welcome {
         Welcome {
             version: self.version,
@@ -158,8 +158,8 @@ impl Hello {
         }
     }
 
-    /// Checks the server's reply against the offer. No value in the reply that could harm a client is
-    /// trusted.
+    /// Checks the server's reply against the offer. No value in the reply that could harm the client is used
+    /// unchecked.
     pub fn check(&self, welcome: &Welcome) -> Result<Agreement, WelcomeError> {
         let offered = |what, holds: bool| if holds { Ok(()) } else { Err(WelcomeError::NotOffered { what }) };
         offered("version", (self.version_min..=self.version_max).contains(&welcome.version))?;

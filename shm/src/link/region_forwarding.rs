@@ -20,7 +20,7 @@ pub struct ForwardRegion {
     /// Effective user of the process that created the memory. The memory is forwarded only to processes of
     /// that user and of root.
     pub user: u32,
-    /// Size of the memory, in bytes.
+    /// Size of the domain's memory, in bytes.
     pub bytes: u64,
     /// Addressable range, in bytes from the beginning.
     pub nameable: Range<u64>,
@@ -29,17 +29,18 @@ pub struct ForwardRegion {
 /// The server's reply to a forwarded region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionForwarded {
-    /// Domain.
+    /// Number of the domain in the client's message.
     pub domain: Domain,
     /// `true` if references may address the region's memory from now on. Otherwise the number stays unknown
     /// on this link.
     pub is_known: bool,
 }
 
-/// The end of a forwarded region.
+/// The client's announcement that it no longer forwards a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withdraw {
-    /// Domain. All requests that refer to its memory have been answered.
+    /// Number of the domain. The client sends this only when every request that refers to the domain's
+    /// memory has been answered.
     pub domain: Domain,
 }
 

@@ -1,9 +1,10 @@
 //! The rendezvous page: the first page of a file that both sides of a link can write, for set-up without a
 //! socket (docs/formats/link.md, "In a file").
 //!
-//! The page is followed by the client's half and the server's half. Every word of it has one writing side,
-//! except the two that are claimed by compare-and-swap. A phase word carries the number of its attempt, so
-//! that nothing left by an earlier client or server is mistaken for the current one's.
+//! The page is followed by the client's half and the server's half. Every word of the page has one writing
+//! side, except the two that are claimed by compare-and-swap: the tokens of the owning server and of the
+//! client. A phase word carries the number of its attempt, so that nothing left by an earlier client or
+//! server is mistaken for the current one's.
 
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{Ordering, fence};
@@ -18,7 +19,7 @@ use crate::link::layout::REGION_BYTES_MAX;
 use crate::link::message::{MESSAGE_BYTES_MAX, Message, MessageError};
 use crate::link::terms::{Incarnation, VERSION};
 
-/// Size of the page, in bytes.
+/// Size of the rendezvous page, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
 /// Offset of the owning server's token: u32, 0 for none.
@@ -46,7 +47,7 @@ pub(super) enum Phase {
     Open = 1,
     /// The client has sent its hello; the server, its welcome.
     Greeted = 2,
-    /// The client has prepared its half.
+    /// The client has prepared its half of the file, and the link is in use.
     Ready = 3,
     /// The server has refused.
     Refused = 4,
@@ -70,7 +71,7 @@ pub enum PageError {
     /// The file's size is not a number of whole pages, too small for a page and two halves, or too large.
     #[error("{bytes} bytes cannot be shared: must be whole pages, at least three")]
     Size {
-        /// Size, in bytes.
+        /// Size of the file, in bytes.
         bytes: u64,
     },
     /// No server has initialised the page yet.
@@ -79,7 +80,7 @@ pub enum PageError {
     /// Unsupported version.
     #[error("page version {version} is not supported, expected {VERSION}")]
     Version {
-        /// The version found.
+        /// Version found in the page.
         version: u32,
     },
     /// The file was truncated, or its file system is full: the mapping has been replaced by private memory.
@@ -90,7 +91,7 @@ pub enum PageError {
     Bounds(#[from] OutOfBounds),
 }
 
-/// A file with its rendezvous page.
+/// A mapped file with its rendezvous page, and the words of the page that change.
 #[derive(Debug)]
 pub(super) struct Page {
     region: Region,
@@ -111,7 +112,8 @@ pub fn length_of(page: &Region) -> Result<u64, PageError> {
 }
 
 impl Page {
-    /// Returns the page of a file with that many bytes and any contents.
+    /// Returns the page of a file of `total` bytes, whose contents are not examined. Fails if `total` is no
+    /// valid size, or more than is mapped.
     pub(super) fn new(region: Region, total: u64) -> Result<Page, PageError> {
         halves(total)?;
         if (region.len() as u64) < total {
@@ -128,7 +130,7 @@ impl Page {
         })
     }
 
-    /// Writes the page's header. For the owning server.
+    /// Writes the page's header. Only the owning server calls this.
     pub(super) fn format(&self, server: Incarnation) -> Result<(), OutOfBounds> {
         let raw = Raw {
             magic: MAGIC,
@@ -140,7 +142,7 @@ impl Page {
         self.region.write_at(0, raw.as_bytes())
     }
 
-    /// Fails once the memory is no longer that of the file.
+    /// Fails once the mapping has lost its file ([`PageError::Gone`]).
     pub(super) fn check(&self) -> Result<(), PageError> {
         if self.region.is_poisoned() { Err(PageError::Gone) } else { Ok(()) }
     }
@@ -150,7 +152,7 @@ impl Page {
         read(&self.region).map(|raw| Incarnation(raw.server))
     }
 
-    /// Returns a side's half.
+    /// Returns a side's half of the file behind the page.
     pub(super) fn half(&self, role: Role) -> Result<Extent, PageError> {
         let len = halves(self.total)?;
         let offset = match role {
@@ -168,7 +170,7 @@ impl Page {
         Some(Stage { attempt: word >> 8, phase })
     }
 
-    /// Publishes our phase, after all earlier stores.
+    /// Publishes the phase of `role`, which must be our side, after all earlier stores.
     pub(super) fn set_stage(&self, role: Role, stage: Stage) {
         let word = (stage.attempt & ATTEMPT_MASK) << 8 | u32::from(stage.phase as u8);
         // This fence is a full one, because stores by string instructions must not be reordered with the word
@@ -177,7 +179,8 @@ impl Page {
         self.phase(role).store(word.to_le(), Ordering::SeqCst);
     }
 
-    /// Returns the message that a side has left. Copied once.
+    /// Returns the message that a side has left in the page. Its bytes are copied once, and decoded from the
+    /// copy.
     pub(super) fn message(&self, role: Role) -> Result<Message, MessageError> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = || MessageError::Length { bytes: 0 };
@@ -187,7 +190,8 @@ impl Page {
         Message::decode(bytes.get(..len).ok_or_else(length)?)
     }
 
-    /// Leaves a message of our side.
+    /// Leaves a message of `role`, which must be our side, in the page. The peer reads it after the next
+    /// phase.
     pub(super) fn set_message(&self, role: Role, message: &Message) -> Result<(), OutOfBounds> {
         self.region.write_at(message_offset(role), &message.encode())
     }

@@ -15,7 +15,7 @@ pub const VERSION: u32 = 1;
 pub struct Features(u64);
 
 impl Features {
-    /// No extensions.
+    /// The empty set.
     pub const NONE: Features = Features(0);
     /// The client answers call-backs.
     pub const CALL_BACKS: Features = Features(1);
@@ -26,16 +26,20 @@ impl Features {
     pub const REGION_FORWARDING: Features = Features(1 << 2);
     /// The server sends its window along with its memory. Only for links with a socket.
     pub const WINDOW: Features = Features(1 << 3);
+    /// Requests of vrpc may be quiet, and openings prompt (docs/protocols/vrpc.md, "Quiet requests").
+    pub const QUIET: Features = Features(1 << 4);
     /// Extensions that need a link control socket.
     pub const AT_SOCKETS: Features =
         Features(Features::FORWARDED_REGIONS.0 | Features::REGION_FORWARDING.0 | Features::WINDOW.0);
+    /// Extensions that this implementation supports on either side.
+    pub const SUPPORTED: Features = Features(Features::AT_SOCKETS.0 | Features::QUIET.0);
 
     /// Returns the set of those bits, known or not.
     pub fn from_bits(bits: u64) -> Features {
         Features(bits)
     }
 
-    /// Returns the bits.
+    /// Returns the bits, as sent in messages.
     pub fn bits(self) -> u64 {
         self.0
     }
@@ -65,7 +69,7 @@ impl BitOr for Features {
     }
 }
 
-/// A set of doorbells.
+/// A set of doorbells, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Doorbells(u32);
 
@@ -74,22 +78,25 @@ impl Doorbells {
     pub const FUTEX: Doorbells = Doorbells(1);
     /// [`DoorbellKind::Silent`].
     pub const SILENT: Doorbells = Doorbells(2);
+    /// [`DoorbellKind::Bell`].
+    pub const BELL: Doorbells = Doorbells(4);
 
     /// Returns the set of those bits, known or not.
     pub fn from_bits(bits: u32) -> Doorbells {
         Doorbells(bits)
     }
 
-    /// Returns the bits.
+    /// Returns the bits, as sent in messages.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// Returns `true` if the doorbell is contained.
+    /// Returns `true` if the set contains the doorbell.
     pub fn contains(self, doorbell: DoorbellKind) -> bool {
         let bit = match doorbell {
             DoorbellKind::Futex => Doorbells::FUTEX,
             DoorbellKind::Silent => Doorbells::SILENT,
+            DoorbellKind::Bell => Doorbells::BELL,
         };
         self.0 & bit.0 != 0
     }
@@ -135,20 +142,20 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// The negotiated parameters.
+/// The negotiated parameters of a link, constant during its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
-    /// Version of layout and handshake.
+    /// Version of layout and handshake in use.
     pub version: u32,
-    /// Extensions supported by both sides.
+    /// Extensions in use: those supported by both sides.
     pub features: Features,
     /// Protocol in use.
     pub protocol: Protocol,
     /// Layout of both regions.
     pub layout: Layout,
-    /// Generation of the link.
+    /// Generation of the link, chosen by the server.
     pub epoch: Epoch,
-    /// Means of waking the other side.
+    /// Means by which the sides wake each other.
     pub doorbell: DoorbellKind,
     /// Incarnation of the server.
     pub server: Incarnation,
@@ -174,16 +181,17 @@ impl DoorbellKind {
         match self {
             DoorbellKind::Futex => 1,
             DoorbellKind::Silent => 2,
+            DoorbellKind::Bell => 3,
         }
     }
 
     pub(crate) fn from_number(number: u32) -> Option<DoorbellKind> {
-        [DoorbellKind::Futex, DoorbellKind::Silent].into_iter().find(|doorbell| doorbell.number() == number)
+        DoorbellKind::ALL.into_iter().find(|doorbell| doorbell.number() == number)
     }
 }
 
 impl Protocol {
-    /// Returns the protocol's number.
+    /// Returns the protocol's number in messages.
     pub fn number(self) -> u32 {
         match self {
             Protocol::Vrpc => 1,

@@ -19,10 +19,10 @@ pub fn open(path: &Path) -> Result<Region, RegionError> {
     map_whole(path, &readable_and_writable().open(path).map_err(io(path))?)
 }
 
-/// A server's memory.
+/// The shared file of a server, mapped and locked.
 #[derive(Debug)]
 pub struct Served {
-    /// The whole file.
+    /// The whole file, mapped for reading and writing.
     pub region: Region,
     /// The mapped file. It is locked as long as this descriptor is open or the region exists, so that no
     /// other server takes it.

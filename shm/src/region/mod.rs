@@ -22,7 +22,7 @@ pub enum RegionError {
     /// The peer's memory lacks seals, so it could be truncated, or written by others.
     #[error("the memory is not sealed")]
     NotSealed,
-    /// Smaller than announced.
+    /// The peer's memory is smaller than the peer has announced.
     #[error("the memory has {bytes} bytes, but {wanted_bytes} are needed")]
     TooSmall {
         /// Actual size.
@@ -33,7 +33,7 @@ pub enum RegionError {
     /// The size is not a number of whole pages, or larger than the address space.
     #[error("{}: {bytes} bytes are not a valid region size", path.display())]
     Size {
-        /// The file.
+        /// The file or device to be mapped.
         path: PathBuf,
         /// Size of the file in bytes.
         bytes: u64,
@@ -41,7 +41,7 @@ pub enum RegionError {
     /// The file belongs to another user, or is world-writable.
     #[error("{}: owner {owner}, mode {mode:04o}; it must belong to root or the server's user, and not be world-writable", path.display())]
     NotOurs {
-        /// The file.
+        /// The file to be mapped.
         path: PathBuf,
         /// User id of the file's owner.
         owner: u32,
@@ -51,13 +51,13 @@ pub enum RegionError {
     /// The file is in use by a server.
     #[error("{}: in use by another server", path.display())]
     Busy {
-        /// The file.
+        /// The file to be mapped, which the other server has locked.
         path: PathBuf,
     },
-    /// There is no device with shared memory.
+    /// There is no ivshmem device, or none at the requested address.
     #[error("no PCI device {}", which.as_deref().unwrap_or("1af4:1110 (ivshmem)"))]
     NoDevice {
-        /// The requested device, if any.
+        /// Requested PCI address; `None` for any device.
         which: Option<String>,
     },
     /// There are several such devices, and none was requested.
@@ -69,18 +69,18 @@ pub enum RegionError {
     /// The mapping failed.
     #[error("{what}: {source}")]
     Map {
-        /// The object to be mapped.
+        /// The file, device or memory to be mapped.
         what: String,
-        /// The cause.
+        /// Reason why the memory cannot be mapped.
         #[source]
         source: MapError,
     },
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// The operation or the file.
+        /// The file or the object of the failed call.
         what: String,
-        /// The cause.
+        /// The failure of the system call.
         #[source]
         source: io::Error,
     },

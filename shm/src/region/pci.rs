@@ -16,7 +16,7 @@ pub const DEVICES: &str = "/sys/bus/pci/devices";
 /// Ids of QEMU's ivshmem (docs/specs/ivshmem-spec: "Device Registers").
 const VENDOR: u32 = 0x1af4;
 const DEVICE: u32 = 0x1110;
-/// Number of the BAR with the memory.
+/// Number of the BAR (a device's memory range) with the shared memory.
 const MEMORY_BAR: usize = 2;
 
 /// Maps the memory of the device at `address` (such as 0000:00:03.0, or 00:03.0), or of the only one.
@@ -35,7 +35,7 @@ pub fn open(devices: &Path, address: Option<&str>) -> Result<Region, RegionError
     map(&bar, &file, bytes)
 }
 
-/// Returns the path of the file that [`open`] maps.
+/// Returns the path of the file that [`open`] maps, without mapping it.
 pub fn file(devices: &Path, address: Option<&str>) -> Result<PathBuf, RegionError> {
     Ok(bar_of(&find(devices, address)?))
 }
@@ -84,7 +84,7 @@ fn number(path: &Path) -> Option<u32> {
     u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-/// Returns the length of the BAR, from the device's list of resources, which has a line for each with first
+/// Returns the length of the BAR, from the device's list of resources, which has a line for each BAR: first
 /// address, last address, flags.
 fn bar_bytes(device: &Path) -> Result<u64, RegionError> {
     let path = device.join("resource");

@@ -11,7 +11,7 @@ use tombolo_sys::memfd::{self, Seals};
 
 use crate::region::RegionError;
 
-/// Seals required by both sides. SEAL keeps others from being added.
+/// Seals required by both sides. SEAL prevents a later seal against all writes, or against growing.
 const SEALS: Seals = Seals::SHRINK.union(Seals::FUTURE_WRITE).union(Seals::SEAL);
 
 /// Memory of this process, and the descriptor through which other processes map it for reading.
@@ -35,13 +35,13 @@ impl Sealed {
         Ok(Sealed { region, memory })
     }
 
-    /// Returns the memory, which we may write.
+    /// Returns the memory, which this process may write.
     pub fn region(&self) -> &Region {
         &self.region
     }
 }
 
-/// The descriptor to be sent to the peer.
+/// Returns the descriptor to be sent to the peer, who can only map it for reading.
 impl AsFd for Sealed {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()

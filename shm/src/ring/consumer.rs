@@ -16,16 +16,16 @@ pub struct Consumer<C = Lines> {
     cursor: Cursor,
 }
 
-/// An invalid stamp in the next slot, which only a faulty peer writes: of an old or future lap, of more
-/// messages than slots, or of another epoch.
+/// An invalid stamp in the next slot, which only a faulty peer writes: of another epoch, or of a lap other
+/// than this one and the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("slot {slot} has stamp {found:#010x}, expected {awaited:#010x}")]
 pub struct StampFault {
-    /// The slot.
+    /// Index of the slot in the ring.
     pub slot: usize,
-    /// The stamp found.
+    /// Stamp found in the slot.
     pub found: u32,
-    /// The next message's stamp.
+    /// Stamp that the next message must have.
     pub awaited: u32,
 }
 
@@ -39,7 +39,7 @@ impl Consumer {
 }
 
 impl<C: Cells> Consumer<C> {
-    /// Returns the ring in those cells.
+    /// Returns the reading side of a ring in those cells, at the first slot of the epoch's first lap.
     pub fn new(cells: C, epoch: Epoch) -> Consumer<C> {
         Consumer { cells, cursor: Cursor::first(epoch) }
     }
@@ -66,7 +66,8 @@ impl<C: Cells> Consumer<C> {
         Some(Message::from_words(head, tail))
     }
 
-    /// Prefetches the next slot. Useful when a message has probably arrived already.
+    /// Prefetches the next slot. This pays when a message has probably arrived already, and slows the peer
+    /// down otherwise.
     #[inline(always)]
     pub fn fetch(&self) {
         self.cells.fetch(self.cursor.slot);

@@ -10,13 +10,13 @@ pub(super) const TAIL_WORDS: usize = BODY_WORDS + 1;
 /// The contents of a slot. A received one is a private, unchecked copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// Request id.
+    /// Request id, which is also the index of the request's buffer. An answer has the id of its request.
     pub id: u32,
-    /// Number of used bytes of the id's buffer.
+    /// Number of used bytes of the buffer that belongs to the request id.
     pub frame_len: u32,
-    /// Kind of the request, or its outcome.
+    /// Kind of the request or answer, as numbered by the link's protocol.
     pub kind: u32,
-    /// Contents, depending on the kind.
+    /// Contents, whose format depends on the kind.
     pub body: [u8; BODY_BYTES],
 }
 
@@ -33,7 +33,7 @@ impl Message {
         (u64::from(stamp.0) | u64::from(self.id) << 32).to_le()
     }
 
-    /// Returns the other words.
+    /// Returns the words of the slot behind the first.
     #[inline(always)]
     pub(super) fn tail(&self) -> [u64; TAIL_WORDS] {
         let mut words = [0; TAIL_WORDS];

@@ -1,6 +1,7 @@
 use crate::link::Epoch;
 
-/// The first word of a slot in one lap of one epoch: the epoch's low half above the lap's.
+/// The stamp of a slot, in the low half of its first word, for one lap of one epoch: the epoch's low 16 bits
+/// above those of the lap.
 ///
 /// Laps count from 1, so an empty slot of a fresh link, all zeroes, never matches; a slot of an earlier epoch
 /// matches after 65,536 epochs at the earliest; one of an earlier lap is at most one lap old.

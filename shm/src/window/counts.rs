@@ -8,8 +8,8 @@ use crate::cells::{Cells, CellsMut};
 /// The line of the header whose first word is the epoch.
 const EPOCH_LINE: usize = 2;
 
-/// Increment of a slot while a change is in progress: the lower 16 bits count such changes, of which there
-/// are at most as many as threads.
+/// Increment of a slot while a change is in progress: the lower 16 bits count the changes in progress, of
+/// which there are at most as many as threads.
 const UNDER_WAY: u64 = 1;
 /// Increment of a slot for a completed change: the upper 48 bits count these, and wrap after nine years at a
 /// million changes per second.
@@ -23,7 +23,7 @@ pub struct Counts<L> {
 }
 
 impl<L: Cells> Counts<L> {
-    /// Returns the counts in those lines.
+    /// Returns the counts whose epoch is in the lines `head`, and whose slots are the words of `slots`.
     pub fn of(head: L, slots: L) -> Self {
         Self { head, slots }
     }
@@ -55,7 +55,7 @@ impl<L: Cells> Counts<L> {
 }
 
 impl<L: CellsMut> Counts<L> {
-    /// Initialises the counts with that epoch.
+    /// Initialises the counts with that epoch; the slots must be zero.
     pub fn begin(head: L, slots: L, epoch: u64) -> Self {
         head.store(EPOCH_LINE, 0, epoch, Ordering::Release);
         Self { head, slots }
@@ -80,12 +80,13 @@ impl<L: CellsMut> Counts<L> {
         self.add(slot, UNDER_WAY.wrapping_neg());
     }
 
-    /// Records a change that has begun and ended unobserved.
+    /// Counts a change that ends without a call of [`begun`](Self::begun): earlier versions of the slot no
+    /// longer hold.
     pub fn changed(&self, slot: u32) {
         self.add(slot, DONE);
     }
 
-    /// Invalidates all versions taken before.
+    /// Invalidates all versions taken before, of all slots, by a new epoch.
     pub fn everything(&self) {
         self.head.add(EPOCH_LINE, 0, 1, Ordering::SeqCst);
     }

@@ -32,7 +32,7 @@ const SLOT_LINES: usize = SLOTS as usize / tombolo_mem::WORDS_PER_LINE;
 /// Size of a window, in bytes.
 pub const WINDOW_BYTES: u64 = (HEADER_BYTES + SLOT_LINES * LINE_BYTES) as u64;
 
-/// A window that we write. Usable from any thread.
+/// A server's window, which the server writes. Usable from any thread.
 #[derive(Debug)]
 pub struct Window {
     counts: Counts<LinesMut>,
@@ -44,7 +44,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Creates a window with a probably unique epoch.
+    /// Creates a window with a random epoch, so that versions of an earlier server's window probably never
+    /// hold in it.
     pub fn create() -> Result<Self, RegionError> {
         let own = Sealed::create("tombolo-window", WINDOW_BYTES)?;
         let fits = |source: OutOfBounds| RegionError::io("the window", std::io::Error::other(source));
@@ -67,25 +68,25 @@ impl Window {
         self.places.hash_one((device, inode)) as u32 % SLOTS
     }
 
-    /// Returns the counts, for writing.
+    /// Returns the counts, to which the server adds its changes.
     #[inline]
     pub fn counts(&self) -> &Counts<LinesMut> {
         &self.counts
     }
 
-    /// Returns the readers' view.
+    /// Returns the counts for reading, by which the server itself takes and checks versions.
     #[inline]
     pub fn seen(&self) -> &Counts<Lines> {
         &self.seen
     }
 
-    /// Returns the descriptor to be passed to readers.
+    /// Returns the descriptor to be passed to readers, which can only read the memory.
     pub fn memory(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.memory)
     }
 }
 
-/// A reader of a server's window.
+/// A client's reader of a server's window.
 #[derive(Debug)]
 pub struct WindowReader {
     counts: Counts<Lines>,
@@ -109,13 +110,13 @@ impl WindowReader {
         Ok(Self { counts: Counts::of(head, slots), memory: Arc::new(memory) })
     }
 
-    /// Returns the counts.
+    /// Returns the counts, to take versions and to validate them.
     #[inline]
     pub fn counts(&self) -> &Counts<Lines> {
         &self.counts
     }
 
-    /// Returns the descriptor to be passed to readers.
+    /// Returns the descriptor of the window, to be passed on to further readers.
     pub fn memory(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.memory)
     }

@@ -1,14 +1,17 @@
 //! Sleepers and ringers of real threads, each with its own mapping of the memory.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tombolo_mem::Region;
-use tombolo_shm::doorbell::{INTERVAL_MAX, Mode, Ringer, Sleeper, WakeReason};
+use tombolo_shm::doorbell::{Bell, BellStream, INTERVAL_MAX, Mode, Ringer, Sleeper, WakeReason};
 use tombolo_shm::link::{
-    DOORBELL_OFFSET, DoorbellKind, Ends, Epoch, Extent, Layout, NOTIFY_FLAG_OFFSET, Role,
+    DOORBELL_OFFSET, DoorbellKind, Ends, Epoch, Extent, Features, Layout, NOTIFY_FLAG_OFFSET, Role,
 };
 use tombolo_shm::ring::{Consumer, Message, Producer};
 
@@ -22,9 +25,27 @@ fn link(doorbell: DoorbellKind) -> [Ends; 2] {
     let ends = |role, own: usize| {
         let peer = Extent::whole(Region::map_read_only(&files[1 - own], 0, len).expect("a mapping"));
         let own = Extent::whole(Region::map(&files[own], 0, len).expect("a mapping"));
-        Ends { role, own, peer, layout, epoch: Epoch::new(3).expect("not zero"), doorbell }
+        let (epoch, features) = (Epoch::new(3).expect("not zero"), Features::NONE);
+        Ends { role, own, peer, layout, epoch, features, doorbell, bell: None }
     };
-    [ends(Role::Client, 0), ends(Role::Server, 1)]
+    let (client, server) = (ends(Role::Client, 0), ends(Role::Server, 1));
+    if doorbell != DoorbellKind::Bell {
+        return [client, server];
+    }
+    let (ours, theirs) = stream();
+    [with_bell(client, ours), with_bell(server, theirs)]
+}
+
+fn stream() -> (UnixStream, UnixStream) {
+    let (one, other) = UnixStream::pair().expect("a pair");
+    [&one, &other].iter().for_each(|end| end.set_nonblocking(true).expect("nonblocking"));
+    (one, other)
+}
+
+fn with_bell(ends: Ends, stream: UnixStream) -> Ends {
+    let output = stream.try_clone().expect("a descriptor");
+    let stream = Arc::new(BellStream::new(stream.into(), output.into()));
+    Ends { bell: Some(Arc::new(Bell::new(stream).expect("a bell"))), ..ends }
 }
 
 fn producer(ends: &Ends) -> Producer {
@@ -59,8 +80,9 @@ fn until_notify_flag(peer: &Extent, known: u32) -> u32 {
 
 #[test]
 fn a_sleeper_in_another_mapping_is_woken() {
-    for mode in [Mode::Event, Mode::Adaptive] {
-        let [client, server] = link(DoorbellKind::Futex);
+    let kinds = [DoorbellKind::Futex, DoorbellKind::Bell];
+    for (mode, kind) in kinds.into_iter().flat_map(|kind| [(Mode::Event, kind), (Mode::Adaptive, kind)]) {
+        let [client, server] = link(kind);
         let taken = AtomicU32::new(0);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -142,7 +164,7 @@ fn an_idle_sleeper_does_not_wake_up_by_itself() {
 
 #[test]
 fn timeout_ends_wait_in_every_mode() {
-    for doorbell in [DoorbellKind::Futex, DoorbellKind::Silent] {
+    for doorbell in DoorbellKind::ALL {
         for mode in Mode::ALL {
             let [_client, server] = link(doorbell);
             let mut sleeper = Sleeper::of(&server, mode).expect("inside");
@@ -156,7 +178,7 @@ fn timeout_ends_wait_in_every_mode() {
 
 #[test]
 fn a_nudge_ends_every_kind_of_wait_once() {
-    for doorbell in [DoorbellKind::Futex, DoorbellKind::Silent] {
+    for doorbell in DoorbellKind::ALL {
         for mode in Mode::ALL {
             let [_client, server] = link(doorbell);
             let mut sleeper = Sleeper::of(&server, mode).expect("inside");
@@ -209,4 +231,111 @@ fn successor_sleeper_is_woken_like_the_first() {
         });
     }
     assert_eq!(ringer.rings(), 10);
+}
+
+#[test]
+fn bell_rings_one_byte_per_sleep() {
+    let [client, server] = link(DoorbellKind::Silent);
+    let (ours, mut theirs) = stream();
+    let client = with_bell(Ends { doorbell: DoorbellKind::Bell, ..client }, ours);
+    let ringer = Ringer::of(&client).expect("inside");
+    let mut bytes = [0; 8];
+    ringer.ring();
+    assert!(theirs.read(&mut bytes).is_err(), "nobody sleeps");
+    for sleep in [1, 3] {
+        set_notify_flag(&server, sleep);
+        (0..100).for_each(|_| ringer.ring());
+        assert_eq!(theirs.read(&mut bytes).expect("a ring"), 1);
+    }
+    // A peer that reads nothing does not stop the ringer.
+    while theirs.write(&[0; 4096]).is_ok() {}
+    for sleep in 0..100_000 {
+        set_notify_flag(&server, sleep * 2 + 5);
+        ringer.ring();
+    }
+}
+
+/// Returns the time that the server's sleeper takes to find each of two messages whose rings are lost.
+fn lost_rings(server: &Ends, client: &Ends) -> [Duration; 2] {
+    let (mut producer, mut consumer) = (producer(client), consumer(server));
+    let ringer = Ringer::of(client).expect("inside");
+    let mut sleeper = Sleeper::of(server, Mode::Event).expect("inside");
+    let mut sleep = 0;
+    [(); 2].map(|()| {
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                sleep = until_notify_flag(&client.peer, sleep);
+                producer.push(&Message::default());
+                ringer.ring();
+            });
+            let begin = Instant::now();
+            assert_eq!(sleeper.wait(Some(Duration::from_secs(10)), &consumer), WakeReason::Ready);
+            assert!(consumer.pop().is_some());
+            begin.elapsed()
+        })
+    })
+}
+
+#[test]
+fn lost_rings_delay_only_the_first_message() {
+    let [client, server] = link(DoorbellKind::Silent);
+    let belled = |ends, stream| with_bell(Ends { doorbell: DoorbellKind::Bell, ..ends }, stream);
+    let ((to_nobody, _kept), (from_nobody, _also_kept)) = (stream(), stream());
+    let [first, second] = lost_rings(&belled(server, from_nobody), &belled(client, to_nobody));
+    assert!(first >= Duration::from_millis(50), "the bell is trusted at first: {first:?}");
+    assert!(second < first && first < Duration::from_secs(8), "{first:?}, then {second:?}");
+}
+
+#[test]
+fn ended_stream_leaves_polling_at_intervals() {
+    let [client, server] = link(DoorbellKind::Bell);
+    // The other end is closed.
+    let server = with_bell(server, stream().0);
+    let mut sleeper = Sleeper::of(&server, Mode::Event).expect("inside");
+    assert_eq!(sleeper.wait(Some(Duration::from_millis(200)), || false), WakeReason::TimedOut);
+    assert!(sleeper.counts().sleeps < 10, "{:?}", sleeper.counts());
+    let [_, second] = lost_rings(&server, &client);
+    assert!(second < Duration::from_secs(1), "{second:?}");
+}
+
+/// Ends a peer that rings without end, on drop.
+struct Stop<'a>(&'a AtomicU32, &'a UnixStream);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(1, Release);
+        self.1.shutdown(std::net::Shutdown::Both).expect("shut down");
+    }
+}
+
+/// A peer that rings without end, and changes its doorbell too, wakes the other side a bounded number of
+/// times.
+#[test]
+fn endless_rings_are_ignored_messages_are_not() {
+    let [client, server] = link(DoorbellKind::Silent);
+    let (ours, theirs) = stream();
+    theirs.set_nonblocking(false).expect("blocking");
+    let server = with_bell(Ends { doorbell: DoorbellKind::Bell, ..server }, ours);
+    let mut sleeper = Sleeper::of(&server, Mode::Event).expect("inside");
+    let mut consumer = consumer(&server);
+    let stopped = AtomicU32::new(0);
+    thread::scope(|scope| {
+        // A failed assertion ends the peer, too.
+        let _stop = Stop(&stopped, &theirs);
+        scope.spawn(|| {
+            let at = client.own.place(DOORBELL_OFFSET, 4).expect("inside");
+            let mut rings = 0;
+            while stopped.load(Acquire) == 0 && (&theirs).write(&[0; 64]).is_ok() {
+                rings += 1;
+                client.own.region().store_u32(at, rings, Release).expect("ours");
+            }
+        });
+        let waited = sleeper.wait(Some(Duration::from_millis(500)), &consumer);
+        assert_eq!(waited, WakeReason::TimedOut);
+        // Without a limit some hundred thousand; one sleep per interval of 5 ms is left.
+        assert!(sleeper.counts().sleeps < 200, "{:?}", sleeper.counts());
+        producer(&client).push(&Message::default());
+        assert_eq!(sleeper.wait(Some(Duration::from_secs(20)), &consumer), WakeReason::Ready);
+        assert!(consumer.pop().is_some());
+    });
 }

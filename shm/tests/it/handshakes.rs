@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use tombolo_mem::Region;
 use tombolo_shm::link::{
-    Cause, ClientHandshake, ClientStep, DoorbellKind, Doorbells, Ends, Epoch, Features, Goodbye, Hello,
-    Incarnation, Limits, LinkEnd, PageError, RefusalCode, Refused, ServerHandshake, ServerStep, length_of,
+    Cause, ClientHandshake, ClientStep, DoorbellKind, Doorbells, Ends, Epoch, Features, Goodbye,
+    HEARTBEAT_OFFSET, Hello, Incarnation, Limits, LinkEnd, PageError, RefusalCode, Refused, ServerHandshake,
+    ServerStep, length_of,
 };
 
 const TOTAL: usize = 1 << 20;
@@ -24,11 +25,12 @@ struct Fixture {
     region: Region,
     now: Instant,
     epoch: u32,
+    doorbells: Doorbells,
 }
 
 impl Fixture {
     fn new() -> Fixture {
-        Fixture { region: Region::heap(TOTAL), now: Instant::now(), epoch: 0 }
+        Fixture { region: Region::heap(TOTAL), now: Instant::now(), epoch: 0, doorbells: Doorbells::SILENT }
     }
 
     fn later(&mut self, ms: u64) {
@@ -42,7 +44,8 @@ impl Fixture {
 
     fn client(&self, token: u32) -> ClientHandshake {
         let total = length_of(&self.region).expect("a page");
-        ClientHandshake::new(self.region.clone(), total, hello(), token, self.now).expect("a handshake")
+        let hello = Hello { doorbells: self.doorbells, ..hello() };
+        ClientHandshake::new(self.region.clone(), total, hello, token, self.now).expect("a handshake")
     }
 
     fn serve(&mut self, server: &mut ServerHandshake) -> ServerStep {
@@ -50,7 +53,8 @@ impl Fixture {
         if let ServerStep::Asked(hello) = &step {
             self.epoch += 1;
             let epoch = Epoch::new(self.epoch).expect("not zero");
-            match limits().agree(hello, epoch, Incarnation([2; 16])) {
+            let limits = Limits { doorbells: self.doorbells, ..limits() };
+            match limits.agree(hello, epoch, Incarnation([2; 16])) {
                 Ok(agreement) if agreement.layout.bytes() <= server.half_bytes() => {
                     server.welcome(&agreement, self.now).expect("inside");
                 }
@@ -351,7 +355,7 @@ fn both_sides_detect_a_truncated_file() {
     let path = dir.path().join("memory");
     let now = Instant::now();
     let region = tombolo_shm::region::file::serve(&path, Some(TOTAL as u64)).expect("a file").region;
-    let mut fixture = Fixture { region, now, epoch: 0 };
+    let mut fixture = Fixture { region, now, epoch: 0, doorbells: Doorbells::SILENT };
     let mut server = fixture.server(1, true);
     fixture.serve(&mut server);
     let mut client = fixture.client(2);
@@ -361,4 +365,35 @@ fn both_sides_detect_a_truncated_file() {
     let _ = server.step(now);
     assert!(matches!(server.step(now), Err(PageError::Gone)), "no client could ever come");
     assert!(matches!(client.step(now), Err(PageError::Gone)));
+}
+
+#[test]
+fn bell_makes_heartbeats_rarer_not_death_later() {
+    let mut fixture = Fixture::new();
+    fixture.doorbells = Doorbells::SILENT | Doorbells::BELL;
+    let mut server = fixture.server(5, false);
+    fixture.serve(&mut server);
+    let mut client = fixture.client(1);
+    let (of_client, of_server) = fixture.link(&mut server, &mut client).expect("a link");
+    assert_eq!([of_client.doorbell, of_server.doorbell], [DoorbellKind::Bell; 2]);
+    let beats = |ends: &Ends| {
+        let mut count = [0; 8];
+        ends.peer.read_at(HEARTBEAT_OFFSET, &mut count).expect("inside");
+        u64::from_le_bytes(count)
+    };
+    let before = [beats(&of_client), beats(&of_server)];
+    for _ in 0..240 {
+        fixture.later(250);
+        assert!(matches!(fixture.serve(&mut server), ServerStep::Nothing));
+        assert!(matches!(client.step(fixture.now), Ok(ClientStep::Nothing)));
+    }
+    for (before, after) in before.into_iter().zip([beats(&of_client), beats(&of_server)]) {
+        assert!((59..=61).contains(&(after - before)), "{before} {after}");
+    }
+    let steps = (0..100).take_while(|_| {
+        fixture.later(250);
+        matches!(client.step(fixture.now), Ok(ClientStep::Nothing))
+    });
+    // The last beat was up to a second ago.
+    assert!((15..=20).contains(&steps.count()));
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use tombolo_shm::doorbell::WakeReason;
 use tombolo_shm::window::Counts;
 
-use crate::world::{Loom, Side, World, message, sides};
+use crate::world::{Loom, LoomBell, Side, World, message, sides};
 
 /// Explores all interleavings, with at most this number of preemptions.
 fn every_interleaving(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
@@ -55,35 +55,41 @@ fn slots_are_reused_only_after_being_read() {
     });
 }
 
+fn sleeping_consumer_is_woken<W: World>() {
+    let [mut client, mut server] = sides::<W>(2);
+    let end = W::spawn(move || {
+        client.send(1);
+        client.send(2);
+    });
+    assert_eq!([server.receive(), server.receive()], [1, 2]);
+    end();
+}
+
 #[test]
 fn a_sleeping_consumer_is_woken() {
-    every_interleaving(3, || {
-        let [mut client, mut server] = sides::<Loom>(2);
-        let end = Loom::spawn(move || {
-            client.send(1);
-            client.send(2);
+    every_interleaving(3, sleeping_consumer_is_woken::<Loom>);
+    every_interleaving(3, sleeping_consumer_is_woken::<LoomBell>);
+}
+
+fn needless_ring<W: World>() {
+    let [mut client, mut server] = sides::<W>(1);
+    let end = W::spawn(move || {
+        (1..3).for_each(|id| {
+            assert_eq!(server.receive(), id);
+            server.send(id);
         });
-        assert_eq!([server.receive(), server.receive()], [1, 2]);
-        end();
     });
+    (1..3).for_each(|id| {
+        client.send(id);
+        assert_eq!(client.receive(), id);
+    });
+    end();
 }
 
 #[test]
 fn needless_ring_does_not_disturb_next_sleep() {
-    every_interleaving(1, || {
-        let [mut client, mut server] = sides::<Loom>(1);
-        let end = Loom::spawn(move || {
-            (1..3).for_each(|id| {
-                assert_eq!(server.receive(), id);
-                server.send(id);
-            });
-        });
-        (1..3).for_each(|id| {
-            client.send(id);
-            assert_eq!(client.receive(), id);
-        });
-        end();
-    });
+    every_interleaving(1, needless_ring::<Loom>);
+    every_interleaving(1, needless_ring::<LoomBell>);
 }
 
 #[test]

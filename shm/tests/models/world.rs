@@ -73,8 +73,8 @@ pub fn message(id: u32) -> Message {
 
 /// Defines a world for one of the two crates, whose names are the same.
 macro_rules! world {
-    ($name:ident, $checker:ident) => {
-        mod $checker {
+    ($name:ident, $checker:ident, $module:ident, $stream:expr) => {
+        mod $module {
             use std::sync::Arc;
             use std::sync::atomic::Ordering::{self, Relaxed, Release, SeqCst};
             use std::time::Duration;
@@ -115,9 +115,9 @@ macro_rules! world {
             }
 
             /// A futex: a lock is held from the check of the word until the thread sleeps, and taken for
-            /// waking.
+            /// waking. Or a bell, which has `true` while its stream has bytes.
             #[derive(Clone)]
-            pub struct Word(Arc<(AtomicU32, Mutex<()>, Condvar)>);
+            pub struct Word(Arc<(AtomicU32, Mutex<Option<bool>>, Condvar)>);
 
             impl DoorbellWord for Word {
                 fn load(&self, order: Ordering) -> u32 {
@@ -126,15 +126,21 @@ macro_rules! world {
 
                 fn wait(&self, expected: u32, timeout: Option<Duration>) -> SleepOutcome {
                     assert_eq!(timeout, None, "there is no time here");
-                    let kernel = self.0.1.lock().unwrap();
-                    if self.0.0.load(Relaxed) == expected {
+                    let mut kernel = self.0.1.lock().unwrap();
+                    if kernel.is_some() {
+                        while *kernel == Some(false) {
+                            kernel = self.0.2.wait(kernel).unwrap();
+                        }
+                        *kernel = Some(false);
+                    } else if self.0.0.load(Relaxed) == expected {
                         drop(self.0.2.wait(kernel).unwrap());
                     }
                     SleepOutcome::Woken
                 }
 
                 fn wake(&self) {
-                    let _kernel = self.0.1.lock().unwrap();
+                    let mut kernel = self.0.1.lock().unwrap();
+                    *kernel = kernel.map(|_| true);
                     self.0.2.notify_one();
                 }
 
@@ -167,7 +173,7 @@ macro_rules! world {
                 }
 
                 fn word() -> Word {
-                    Word(Arc::new((AtomicU32::new(0), Mutex::new(()), Condvar::new())))
+                    Word(Arc::new((AtomicU32::new(0), Mutex::new($stream), Condvar::new())))
                 }
 
                 fn spawn(run: impl FnOnce() + Send + 'static) -> impl FnOnce() {
@@ -181,9 +187,10 @@ macro_rules! world {
             }
         }
 
-        pub use $checker::$name;
+        pub use $module::$name;
     };
 }
 
-world!(Loom, loom);
-world!(Shuttle, shuttle);
+world!(Loom, loom, in_loom, None);
+world!(Shuttle, shuttle, in_shuttle, None);
+world!(LoomBell, loom, bell_in_loom, Some(false));

@@ -5,6 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use tombolo_mem::{Region, Sink, Source};
 use tombolo_sys::handle::FileHandle;
@@ -36,6 +38,27 @@ fn beneath_walks_stay_inside_and_entries_follow_no_links() {
     assert!(stat::stat_entry(root.as_fd(), b"out").unwrap().is_symlink());
     assert_eq!(open::open_entry(root.as_fd(), b"in/up", place, 0).err(), Some(Errno::INVAL));
     assert_eq!(stat::stat_entry(root.as_fd(), b"..").err(), Some(Errno::INVAL));
+}
+
+#[test]
+fn walks_beneath_succeed_beside_renames() {
+    let (dir, root) = scratch();
+    fs::create_dir(dir.path().join("in")).unwrap();
+    symlink("..", dir.path().join("in/up")).unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let [one, other] = ["one", "other"].map(|name| dir.path().join(name));
+            fs::write(&one, "").unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                fs::rename(&one, &other).and_then(|()| fs::rename(&other, &one)).unwrap();
+            }
+        });
+        let walk = |_| open::open_beneath(root.as_fd(), b"in/up/in/up/in", OpenFlags::PATH, Resolve::empty());
+        let failed = (0..20_000).map(walk).find_map(|opened| opened.err());
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(failed, None);
+    });
 }
 
 #[test]

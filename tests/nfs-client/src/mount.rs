@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tombolo_back_nfs_client::{AttributeTimes, NfsExport, Options, Ports, Server};
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{Export, Name, PermissionCheck};
+use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_host_rpc::client::{Options as RpcOptions, Recovery, Transport};
 use tombolo_nfs_tests::test_server::PATH;
 
@@ -48,9 +48,4 @@ pub fn world(export: Arc<dyn Export>) -> World {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = format!("world-{}", NEXT.fetch_add(1, Ordering::Relaxed));
     World::new(export, PermissionCheck::BackEnd, &name)
-}
-
-/// Converts a valid name.
-pub fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).expect("a good name")
 }

@@ -7,7 +7,7 @@ use tombolo_core::fs::{Client, PermissionCheck, Profile, Volume};
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Peer, Server, Service};
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::{Ends, Incarnation, Layout};
+use tombolo_shm::link::{Ends, Features, Incarnation, Layout};
 use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Offers, Reply, Session as Terms};
 
 /// Returns valid session terms: all features offered, eight caller numbers.
@@ -32,12 +32,13 @@ pub fn said(kind: Kind, reply: &Reply<'_>) -> (u32, Body, Vec<u8>) {
     (number, body, frame.as_bytes().to_vec())
 }
 
-/// Dials a server of that service, in memory.
+/// Dials a server of that service, in memory, over a link without extensions.
 pub struct Dial(pub Arc<dyn Service>);
 
 impl Connect for Dial {
     fn connect(&self, _client: &Client, _instance: Incarnation) -> Result<Connected, ConnectError> {
-        let (ours, theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20)?);
+        let (mut ours, mut theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20)?);
+        (ours.features, theirs.features) = (Features::NONE, Features::NONE);
         let server = Server::new(self.0.clone());
         let (client, label) = (Incarnation([0; 16]), "client".into());
         let peer = Peer { export: String::new(), credentials: None, client, label };

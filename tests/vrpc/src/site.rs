@@ -13,7 +13,7 @@ use tombolo_host_links::server::{
 };
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::{Ends, Incarnation, Layout, RefusalCode, Refused};
+use tombolo_shm::link::{Ends, Features, Incarnation, Layout, RefusalCode, Refused};
 use tombolo_shm::window::WindowReader;
 
 /// Configuration of a site and its links.
@@ -25,6 +25,8 @@ pub struct Plan {
     pub bulk_bytes: u64,
     /// Session options.
     pub options: Options,
+    /// `true` if both peers know quiet requests.
+    pub quiet: bool,
     /// Number of the request at which each link is cut; 0 for never. Alternately before and after the request
     /// is served.
     pub cut_every: u64,
@@ -32,7 +34,7 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { slots: 64, bulk_bytes: 8 << 20, options: Options::default(), cut_every: 0 }
+        Self { slots: 64, bulk_bytes: 8 << 20, options: Options::default(), quiet: true, cut_every: 0 }
     }
 }
 
@@ -148,6 +150,12 @@ impl Site {
         self.cuts.load(Ordering::SeqCst)
     }
 
+    /// Returns the number of requests that the present server has answered.
+    #[must_use]
+    pub fn answers(&self) -> u64 {
+        lock(&self.life).as_ref().map_or(0, |life| life.server.counts().answers)
+    }
+
     /// Returns the export as its clients see it.
     pub fn export(self: &Arc<Self>, link_loss_policy: LinkLossPolicy) -> VrpcExport {
         VrpcExport::new(Dial(self.clone())).with_link_loss_policy(link_loss_policy)
@@ -169,7 +177,10 @@ impl Connect for Dial {
         }
         let plan = *lock(&site.plan);
         let server = lock(&site.life).as_ref().ok_or("no server is there")?.server.clone();
-        let (ours, theirs) = Ends::in_memory(Layout::with_bulk(plan.slots, 8, plan.bulk_bytes)?);
+        let (mut ours, mut theirs) = Ends::in_memory(Layout::with_bulk(plan.slots, 8, plan.bulk_bytes)?);
+        if !plan.quiet {
+            (ours.features, theirs.features) = (Features::NONE, Features::NONE);
+        }
         let label = "client".into();
         let peer = Peer { export: "export".into(), credentials: None, client: incarnation, label };
         // It may take a moment, and no other client is to wait for it.

@@ -11,7 +11,7 @@ use tombolo_host_links::EndReason;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Counts, LinkHandle, Peer, Server};
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::{Ends, Incarnation, Layout};
+use tombolo_shm::link::{Ends, Features, Incarnation, Layout};
 use tombolo_shm::window::WindowReader;
 
 /// Configuration of the links.
@@ -25,11 +25,22 @@ pub struct Plan {
     pub mode: Mode,
     /// Session options.
     pub options: Options,
+    /// `true` if both peers know quiet requests.
+    pub quiet: bool,
+    /// `true` if clients continue before small writes are answered.
+    pub writes_behind: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { slots: 64, bulk_bytes: 8 << 20, mode: Mode::Adaptive, options: Options::default() }
+        Self {
+            slots: 64,
+            bulk_bytes: 8 << 20,
+            mode: Mode::Adaptive,
+            options: Options::default(),
+            quiet: true,
+            writes_behind: false,
+        }
     }
 }
 
@@ -55,7 +66,7 @@ impl TestHost {
 
     /// Returns the export as its clients see it.
     pub fn export(self: &Arc<Self>) -> VrpcExport {
-        VrpcExport::new(Dial(self.clone()))
+        VrpcExport::new(Dial(self.clone())).with_writes_behind(self.plan.writes_behind)
     }
 
     /// Establishes a served link and returns the client's ends.
@@ -65,7 +76,10 @@ impl TestHost {
 
     fn dial(&self) -> Result<Dialled, ConnectError> {
         let layout = Layout::with_bulk(self.plan.slots, 8, self.plan.bulk_bytes)?;
-        let (client, server) = Ends::in_memory(layout);
+        let (mut client, mut server) = Ends::in_memory(layout);
+        if !self.plan.quiet {
+            (client.features, server.features) = (Features::NONE, Features::NONE);
+        }
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let peer = Peer {
             export: EXPORT.into(),

@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::{LinkLossPolicy, Socket, VrpcExport, VrpcFileSystem};
@@ -16,18 +15,8 @@ use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::Server;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Features, Incarnation};
+use tombolo_test_support::until;
 use tombolo_vrpc_tests::test_host::{client, root};
-
-/// Far more than it takes.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain: {what}");
-        std::thread::yield_now();
-    }
-}
 
 fn serve(path: &Path, export: Arc<dyn Export>) -> LinkListener {
     let service = VrpcServer::new().with_export("src", export, Options::default());

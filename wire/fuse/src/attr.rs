@@ -38,7 +38,7 @@ pub fn file_type(mode: u32) -> Result<FileType, Error> {
     })
 }
 
-/// Returns the kind of a directory entry.
+/// Returns the kind of a directory entry; [`DirentKind::UNKNOWN`] for `None`.
 #[must_use]
 pub fn dirent_kind(file_type: Option<FileType>) -> DirentKind {
     file_type.map_or(DirentKind::UNKNOWN, |file_type| DirentKind::from_mode(type_bits(file_type)))
@@ -107,7 +107,8 @@ pub fn from_wire(raw: &FuseAttr) -> Result<Attr, Error> {
     })
 }
 
-/// Converts to `struct fuse_statx`.
+/// Converts to `struct fuse_statx`. The mask includes the creation time only if the node has one; the device
+/// of the file system is left 0, since the kernel reports its own.
 #[must_use]
 pub fn to_statx(attr: &Attr) -> FuseStatx {
     let time = |time: Timestamp| SxTime { tv_sec: time.secs, tv_nsec: time.nanos, reserved: 0 };

@@ -21,11 +21,11 @@ type Result<T> = std::result::Result<T, DecodeError>;
 /// A request with its header and extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded<'a> {
-    /// The caller, and the node.
+    /// The caller, the node, and the request's identifier.
     pub header: Header,
-    /// The request.
+    /// The operation with its arguments.
     pub request: Request<'a>,
-    /// Extensions.
+    /// Extensions at the end of the request; never decoded for WRITE, whose end is not in private memory.
     pub extensions: Extensions<'a>,
 }
 
@@ -363,7 +363,7 @@ impl<'a> Args<'a> {
         Ok(value)
     }
 
-    /// Returns the bytes up to the next NUL, and skips that.
+    /// Returns the bytes up to the next NUL, and advances behind the NUL.
     fn text(&mut self) -> Result<&'a [u8]> {
         let end = self.bytes.iter().position(|&byte| byte == 0);
         let split = end.and_then(|end| Some((self.bytes.get(..end)?, self.bytes.get(end + 1..)?)));
@@ -409,7 +409,7 @@ impl<'a> Args<'a> {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Removes this number of bytes from the end.
+    /// Removes this number of bytes from the end of the arguments, and returns them.
     fn split_end(&mut self, bytes: usize) -> Result<&'a [u8]> {
         let at = self.bytes.len().checked_sub(bytes);
         let split = at.and_then(|at| self.bytes.split_at_checked(at));

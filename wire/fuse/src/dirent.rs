@@ -11,7 +11,8 @@ pub const DIRENT_PLUS_BYTES: usize = size_of::<DirentPlus>();
 /// Alignment of entries, in bytes (`FUSE_REC_ALIGN`).
 pub const DIRENT_ALIGN: usize = 8;
 
-/// An encoder of consecutive entries.
+/// An encoder of consecutive entries. A reply has entries of one operation only, by [`push`](Self::push) or
+/// [`push_plus`](Self::push_plus).
 #[derive(Debug)]
 pub struct DirentWriter<'b> {
     buffer: &'b mut [u8],

@@ -16,7 +16,8 @@ macro_rules! errnos {
             /// All numbers with a name.
             pub const ALL: &[Errno] = &[$(Errno::$name),+];
 
-            /// Returns the name, if there is one.
+            /// Returns the C library's name of the number, for logs; `None` if this codec does not use the
+            /// number.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self.0 { $($number => Some(stringify!($name)),)+ _ => None }
@@ -75,7 +76,8 @@ errnos! {
 }
 
 impl Errno {
-    /// Returns the number if a reply can carry it.
+    /// Returns the error with this number; `None` for 0 and beyond 4095, which the kernel does not accept in
+    /// a reply.
     #[must_use]
     pub fn from_wire(number: u16) -> Option<Errno> {
         (1..4096).contains(&number).then_some(Errno(number))

@@ -1,4 +1,4 @@
-//! Decoding errors.
+//! Errors of decoding a request, and their effects.
 
 use crate::errno::Errno;
 use crate::opcode::Opcode;
@@ -10,7 +10,7 @@ pub enum DecodeError {
     /// Shorter than a request header.
     #[error("request of {found_bytes} bytes is shorter than a header")]
     NoHeader {
-        /// Actual length, in bytes.
+        /// Number of bytes passed to the decoder.
         found_bytes: usize,
     },
     /// Operation unknown to this codec.
@@ -19,9 +19,9 @@ pub enum DecodeError {
     /// Too short or too long for the operation, or an inconsistent length.
     #[error("{opcode:?} of {found_bytes} bytes: {what}")]
     Length {
-        /// The operation.
+        /// Operation of the request, for the log.
         opcode: Opcode,
-        /// The problem.
+        /// Description of the problem, for the log.
         what: &'static str,
         /// Length of the request according to its header.
         found_bytes: usize,
@@ -29,23 +29,23 @@ pub enum DecodeError {
     /// An invalid name.
     #[error("{opcode:?}: {source}")]
     Name {
-        /// The operation.
+        /// Operation of the request, for the log.
         opcode: Opcode,
-        /// The problem with the name.
+        /// Reason why the bytes are not a name.
         source: NameError,
     },
     /// A field with an invalid value.
     #[error("{opcode:?}: {what}")]
     Field {
-        /// The operation.
+        /// Operation of the request, for the log.
         opcode: Opcode,
-        /// The field and the problem.
+        /// Description of the field and its problem, for the log.
         what: &'static str,
     },
 }
 
 impl DecodeError {
-    /// Returns the errno of the reply.
+    /// Returns the errno with which the request is answered.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {

@@ -13,7 +13,8 @@ impl NodeId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileHandle(pub u64);
 
-/// A registered host file that the kernel reads in place of one of the session.
+/// A host file that was registered with the kernel, which reads and writes it in place of a file of the
+/// session (passthrough).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackingId(pub i32);
 
@@ -21,6 +22,7 @@ pub struct BackingId(pub i32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockOwner(pub u64);
 
-/// The identifier of a request while it is outstanding.
+/// The identifier of a request, unique while the request is outstanding; repeated in its reply and in an
+/// INTERRUPT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Unique(pub u64);

@@ -18,7 +18,7 @@ bitflags! {
     /// `FUSE_*` flags of INIT; bits 32 and up are sent in `flags2`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Capabilities: u64 {
-        /// Concurrent reads of a file.
+        /// The kernel sends several reads of one file at a time.
         const ASYNC_READ = 1 << 0;
         /// POSIX locks are sent to the server.
         const POSIX_LOCKS = 1 << 1;
@@ -28,35 +28,35 @@ bitflags! {
         const ATOMIC_O_TRUNC = 1 << 3;
         /// LOOKUP of "." and "..", for handles that outlive the kernel's cache.
         const EXPORT_SUPPORT = 1 << 4;
-        /// Writes larger than a page.
+        /// WRITE may be larger than a page.
         const BIG_WRITES = 1 << 5;
-        /// The umask is sent, not applied.
+        /// The kernel sends the umask instead of applying it, so that the server can consider default ACLs.
         const DONT_MASK = 1 << 6;
-        /// splice(2) to the device.
+        /// The server may write replies by splice(2).
         const SPLICE_WRITE = 1 << 7;
-        /// Pages may be moved by splice(2).
+        /// Pages may be moved instead of copied by splice(2).
         const SPLICE_MOVE = 1 << 8;
-        /// splice(2) from the device.
+        /// The server may read requests by splice(2).
         const SPLICE_READ = 1 << 9;
         /// flock(2) locks go to the server.
         const FLOCK_LOCKS = 1 << 10;
-        /// ioctl(2) on directories.
+        /// The kernel sends ioctl(2) on directories to the server.
         const HAS_IOCTL_DIR = 1 << 11;
         /// Cached pages are dropped when size or mtime change.
         const AUTO_INVAL_DATA = 1 << 12;
-        /// READDIRPLUS.
+        /// The kernel lists directories with READDIRPLUS.
         const DO_READDIRPLUS = 1 << 13;
-        /// READDIRPLUS only where look-ups follow.
+        /// With DO_READDIRPLUS: only where look-ups are likely to follow, otherwise READDIR.
         const READDIRPLUS_AUTO = 1 << 14;
-        /// Concurrent direct I/O on a file.
+        /// The kernel sends several direct reads and writes of one file at a time.
         const ASYNC_DIO = 1 << 15;
-        /// The kernel defers writes.
+        /// The kernel keeps written data in its page cache, and sends them later.
         const WRITEBACK_CACHE = 1 << 16;
         /// OPEN may be answered ENOSYS once, and is then omitted.
         const NO_OPEN_SUPPORT = 1 << 17;
-        /// Concurrent look-ups and listings of one directory.
+        /// The kernel sends several look-ups and listings of one directory at a time.
         const PARALLEL_DIROPS = 1 << 18;
-        /// The server clears set-user-id bits (old meaning).
+        /// The server clears set-user-id bits on every write, truncation and chown.
         const HANDLE_KILLPRIV = 1 << 19;
         /// The server stores POSIX ACLs, the kernel checks them.
         const POSIX_ACL = 1 << 20;
@@ -74,7 +74,7 @@ bitflags! {
         const MAP_ALIGNMENT = 1 << 26;
         /// The kernel mounts marked directories as submounts.
         const SUBMOUNTS = 1 << 27;
-        /// The server clears set-user-id bits when requested.
+        /// The server clears set-user-id bits where a request has a flag for it.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         /// SETXATTR requests have the extended header.
         const SETXATTR_EXT = 1 << 29;
@@ -82,13 +82,13 @@ bitflags! {
         const INIT_EXT = 1 << 30;
         /// Creating requests include security labels.
         const SECURITY_CTX = 1 << 32;
-        /// DAX per file.
+        /// The server decides for each file whether DAX is used.
         const HAS_INODE_DAX = 1 << 33;
         /// Creating requests include a supplementary group.
         const CREATE_SUPP_GROUP = 1 << 34;
         /// Names can be expired without being dropped.
         const HAS_EXPIRE_ONLY = 1 << 35;
-        /// Shared mappings of files opened with DIRECT_IO.
+        /// Files opened with DIRECT_IO can be mapped shared.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
         /// Reads and writes can go to a backing file.
         const PASSTHROUGH = 1 << 37;
@@ -96,9 +96,9 @@ bitflags! {
         const NO_EXPORT_SUPPORT = 1 << 38;
         /// Requests can be resent after a server's restart.
         const HAS_RESEND = 1 << 39;
-        /// Id-mapped mounts.
+        /// The mount may be id-mapped.
         const ALLOW_IDMAP = 1 << 40;
-        /// Requests over io_uring.
+        /// Requests and replies can be transferred by io_uring instead of the device.
         const OVER_IO_URING = 1 << 41;
         /// Requests are aborted by the kernel after a timeout.
         const REQUEST_TIMEOUT = 1 << 42;
@@ -115,16 +115,16 @@ impl Capabilities {
     }
 }
 
-/// The kernel's offer.
+/// The kernel's offer in its INIT request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Major version.
+    /// Newest major version that the kernel supports.
     pub major: u32,
-    /// Minor version.
+    /// Newest minor version that the kernel supports, of that major version.
     pub minor: u32,
-    /// Maximum read-ahead, in bytes.
+    /// The kernel's own read-ahead limit, in bytes; the reply can only lower it.
     pub max_readahead_bytes: u32,
-    /// Supported capabilities.
+    /// Capabilities that the kernel supports; those unknown to this codec are dropped.
     pub capabilities: Capabilities,
 }
 
@@ -141,18 +141,19 @@ impl From<&InitIn> for Offer {
     }
 }
 
-/// The server's preferences.
+/// The server's preferences, of which each is used as far as the kernel offers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preferences {
-    /// Supported capabilities.
+    /// Capabilities to be used if the kernel supports them too.
     pub capabilities: Capabilities,
     /// Maximum WRITE (and READ), in bytes; a multiple of the page size, at least one page.
     pub max_write_bytes: u32,
-    /// Maximum read-ahead by the kernel, in bytes.
+    /// Maximum read-ahead by the kernel, in bytes; the kernel's own limit applies as well.
     pub max_readahead_bytes: u32,
-    /// Maximum number of outstanding background requests (readahead, direct I/O).
+    /// Maximum number of outstanding background requests (read-ahead, asynchronous direct I/O); the kernel
+    /// delays further ones.
     pub max_background: u16,
-    /// Granularity of time stamps, in nanoseconds.
+    /// Granularity of the server's time stamps, in nanoseconds; the kernel rounds its own accordingly.
     pub time_granularity_ns: u32,
     /// log2 of the alignment of DAX mappings; with MAP_ALIGNMENT only.
     pub map_alignment_log2: u16,
@@ -162,16 +163,16 @@ pub struct Preferences {
     pub request_timeout_s: u16,
 }
 
-/// The negotiated parameters.
+/// The negotiated parameters, constant during the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Minor version.
+    /// Minor version in use: the lower one of both sides.
     pub minor: u32,
-    /// Capabilities in use.
+    /// Capabilities in use: those of both sides, without one of each pair that excludes each other.
     pub capabilities: Capabilities,
-    /// Maximum WRITE and READ, in bytes.
+    /// Maximum WRITE and READ, in bytes: the preference, limited by the number of pages per request.
     pub max_write_bytes: u32,
-    /// The reply.
+    /// The reply to be sent.
     pub reply: InitOut,
 }
 
@@ -182,7 +183,7 @@ pub enum Negotiation {
     Agreed(Agreed),
     /// The kernel has a newer major version: send this reply and expect another INIT.
     Again(InitOut),
-    /// The kernel is too old: reply EPROTO.
+    /// The kernel is older than [`MINOR_MIN`]: reply EPROTO.
     TooOld {
         /// Major version of the kernel.
         major: u32,

@@ -15,23 +15,23 @@ pub const BYTES_MAX: usize = size_of::<OutHeader>() + size_of::<DeleteOut>() + 2
 /// Minimum minor version for [`Notification::IncEpoch`] (Linux 6.16).
 pub const EPOCH_MINOR: u32 = 44;
 
-/// A notification.
+/// A notification: an unsolicited message to the kernel, without a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification<'a> {
     /// Attributes and cached pages of a node are invalid.
     InvalInode {
-        /// The node.
+        /// Node whose attributes and pages are dropped.
         node: NodeId,
-        /// First byte whose page is dropped; `None` keeps the pages.
+        /// Offset of the first byte whose page is dropped; `None` drops the attributes only.
         offset: Option<u64>,
         /// Number of bytes; 0: up to the end.
         len_bytes: u64,
     },
-    /// A name is invalid.
+    /// A cached name is invalid: it may refer to another node, or no longer exist.
     InvalEntry {
-        /// The directory.
+        /// Directory that contains the name.
         parent: NodeId,
-        /// The name.
+        /// Name to be dropped from the cache.
         name: Name<'a>,
         /// Revalidate at the next use only (HAS_EXPIRE_ONLY).
         expire_only: bool,
@@ -40,11 +40,11 @@ pub enum Notification<'a> {
     IncEpoch,
     /// A name was removed; watching programs are notified.
     Delete {
-        /// The directory.
+        /// Directory that contained the name.
         parent: NodeId,
         /// The node that the name referred to.
         child: NodeId,
-        /// The name.
+        /// Name that was removed.
         name: Name<'a>,
     },
 }

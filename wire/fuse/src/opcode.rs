@@ -23,7 +23,7 @@ macro_rules! opcodes {
                 match number { $($number => Some(Opcode::$name),)+ _ => None }
             }
 
-            /// Returns the name, for logs and counters.
+            /// Returns the name of the variant, for logs and counters.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Opcode::$name => stringify!($name)),+ }
@@ -45,9 +45,9 @@ macro_rules! opcodes {
     };
 }
 
-/// Maximum length of a name with its NUL: the kernel passes up to 1,024 bytes, which are answered
-/// ENAMETOOLONG.
-const NAME: usize = 1024 + 1;
+/// Maximum length of a name with its NUL: the kernel passes names of up to `PATH_MAX` (Linux 6.14; before,
+/// 1,024 bytes), and those that are too long for the file system are answered ENAMETOOLONG.
+const NAME: usize = 4096;
 /// Maximum length of a symbolic link's target: `PATH_MAX` with its NUL.
 const TARGET: usize = 4096;
 /// Maximum length of an extended attribute's value: `XATTR_SIZE_MAX`.
@@ -92,7 +92,7 @@ opcodes! {
     Write = 16, size_of::<rw::WriteIn>(), 0;
     /// Get the state of the file system.
     Statfs = 17, 0, 0;
-    /// The last descriptor of an open file was closed.
+    /// Close an open file, whose last descriptor was closed; the kernel ignores errors.
     Release = 18, size_of::<open::ReleaseIn>(), 0;
     /// Make a file durable.
     Fsync = 20, size_of::<open::FsyncIn>(), 0;
@@ -104,7 +104,7 @@ opcodes! {
     Listxattr = 23, size_of::<xattr::GetxattrIn>(), 0;
     /// Remove an extended attribute.
     Removexattr = 24, 0, NAME;
-    /// A descriptor was closed.
+    /// Report delayed errors to a program that closes a descriptor, and release its POSIX locks.
     Flush = 25, size_of::<open::FlushIn>(), 0;
     /// Negotiate version and capabilities.
     Init = 26, init::INIT_IN_SHORT, 1024;
@@ -130,7 +130,7 @@ opcodes! {
     Interrupt = 36, size_of::<misc::InterruptIn>(), 0;
     /// Map a file's block to the device's.
     Bmap = 37, size_of::<misc::BmapIn>(), 0;
-    /// End the session.
+    /// End the session: the file system was unmounted.
     Destroy = 38, 0, 0;
     /// ioctl(2).
     Ioctl = 39, size_of::<misc::IoctlIn>(), IOCTL;

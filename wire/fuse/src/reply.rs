@@ -1,4 +1,4 @@
-//! Encoding of replies into a buffer of the caller. Nothing allocates.
+//! Encoding of replies into a buffer of the caller. No function allocates memory.
 
 use crate::errno::Errno;
 use crate::ids::{BackingId, FileHandle, LockOwner, NodeId, Unique};
@@ -49,7 +49,7 @@ impl<'b> Reply<'b> {
         Reply { buffer, unique, len: HEADER_BYTES, fits }
     }
 
-    /// Appends a structure.
+    /// Appends a structure of the protocol.
     #[must_use]
     pub fn with<T: IntoBytes + Immutable + ?Sized>(mut self, part: &T) -> Reply<'b> {
         let bytes = part.as_bytes();
@@ -63,7 +63,8 @@ impl<'b> Reply<'b> {
         self
     }
 
-    /// Appends bytes that the caller has written behind the header already (a directory listing).
+    /// Appends bytes that the caller has written to the buffer already, behind the parts appended before (a
+    /// directory listing).
     #[must_use]
     pub fn with_written(mut self, bytes: usize) -> Reply<'b> {
         match self.len.checked_add(bytes).filter(|end| *end <= self.buffer.len()) {
@@ -73,7 +74,8 @@ impl<'b> Reply<'b> {
         self
     }
 
-    /// Writes the header and returns the reply's bytes.
+    /// Writes the header and returns the reply's bytes: an error reply (EIO) if a part did not fit, and none
+    /// if not even the header fits.
     #[must_use]
     pub fn finish(self) -> &'b [u8] {
         let head = if self.fits {
@@ -89,12 +91,12 @@ impl<'b> Reply<'b> {
     }
 }
 
-/// Validity of cached entries in the kernel.
+/// Times for which the kernel may use a cached entry without asking the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetimes {
-    /// Validity of the name.
+    /// Time for which the name refers to the node.
     pub entry: Duration,
-    /// Validity of the attributes.
+    /// Time for which the attributes are valid.
     pub attr: Duration,
 }
 
@@ -166,7 +168,7 @@ pub fn xattr_size(size_bytes: u32) -> GetxattrOut {
     GetxattrOut { size: size_bytes, padding: 0 }
 }
 
-/// A conflicting lock.
+/// A lock that conflicts with the one of a GETLK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockConflict {
     /// Shared or exclusive.
@@ -175,9 +177,9 @@ pub struct LockConflict {
     pub start: u64,
     /// Last byte; [`lock::OFFSET_MAX`] and beyond for the end of the file.
     pub last: u64,
-    /// Process id, if visible to the caller.
+    /// Process id of the owner, as the owner's client names it; 0 if unknown.
     pub pid: u32,
-    /// The owner.
+    /// The owner of the lock; not sent to the kernel.
     pub owner: LockOwner,
 }
 
@@ -212,7 +214,8 @@ pub fn ioctl(result: i32) -> IoctlOut {
     IoctlOut { result, ..Default::default() }
 }
 
-/// Converts a length. Never saturates in practice: replies are limited by a device read or descriptor chain.
+/// Converts a length. It never saturates in practice: replies are limited by a device read or descriptor
+/// chain.
 fn wire_len(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

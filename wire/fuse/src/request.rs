@@ -14,7 +14,8 @@ use tombolo_core::fs::{Name, XattrName};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub opcode: Opcode,
-    /// Identifier, without the mark of a resent request.
+    /// Identifier, to be repeated in the reply exactly as received, including the mark of a resent request
+    /// ([`UNIQUE_RESEND`](crate::layout::header::UNIQUE_RESEND)).
     pub unique: Unique,
     pub node: NodeId,
     /// User id of the caller; `None` if hidden by an id-mapped mount.
@@ -39,23 +40,23 @@ impl Header {
     }
 }
 
-/// Options of an open.
+/// Options of an OPEN or OPENDIR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     /// `O_*` flags: see [`crate::flags`].
     pub flags: u32,
-    /// Additional requests of the kernel.
+    /// Requests of the kernel in addition to the caller's flags.
     pub open_flags: OpenInFlags,
 }
 
-/// Options of a create.
+/// Options of a CREATE or TMPFILE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Create {
     /// `O_*` flags.
     pub flags: u32,
     pub mode: u32,
     pub umask: u32,
-    /// Additional requests of the kernel.
+    /// Requests of the kernel in addition to the caller's flags.
     pub open_flags: OpenInFlags,
 }
 
@@ -82,7 +83,7 @@ pub struct Write {
     pub flags: u32,
 }
 
-/// The end of an open file.
+/// The end of an open file or directory: its last descriptor was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     pub handle: FileHandle,
@@ -93,10 +94,10 @@ pub struct Release {
     pub lock_owner: LockOwner,
 }
 
-/// Attribute changes.
+/// Arguments of SETATTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setattr {
-    /// Valid fields.
+    /// Fields of `fields` that are to be set.
     pub valid: SetattrValid,
     /// The open file, if the caller has one.
     pub handle: Option<FileHandle>,
@@ -123,7 +124,7 @@ pub struct Lock {
     pub start: u64,
     /// Last byte; [`crate::layout::lock::OFFSET_MAX`] for the end of the file.
     pub last: u64,
-    /// The requesting process.
+    /// Process id of the requesting process; 0 if not visible to the server.
     pub pid: u32,
     /// `true` for a flock(2) lock, `false` for a POSIX one.
     pub is_flock: bool,
@@ -141,20 +142,20 @@ pub struct CopyFileRange {
     pub to: FileHandle,
     /// Offset in the target.
     pub to_offset: u64,
-    /// Bytes to copy.
+    /// Maximum number of bytes to copy.
     pub len_bytes: u64,
     /// Flags of copy_file_range(2).
     pub flags: u64,
 }
 
-/// An ioctl(2).
+/// Arguments of an ioctl(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ioctl<'a> {
     pub handle: FileHandle,
     /// `FUSE_IOCTL_*`.
     pub flags: u32,
     pub command: u32,
-    /// The input bytes.
+    /// Input of the command, borrowed from the request.
     pub input: &'a [u8],
     /// Maximum length of the output, in bytes.
     pub output_bytes_max: u32,
@@ -223,7 +224,7 @@ pub enum Request<'a> {
 pub struct Forgets<'a>(pub(crate) &'a [u8]);
 
 impl Forgets<'_> {
-    /// Returns each node with its number of released look-ups.
+    /// Returns each node with the number of its look-ups to release.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (NodeId, u64)> {
         use crate::layout::dir::ForgetOne;
         use zerocopy::FromBytes;

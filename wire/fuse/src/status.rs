@@ -8,8 +8,8 @@ macro_rules! pairs {
     (both: [$($error:ident = $errno:ident,)+], out: [$($lossy:ident = $lossy_errno:ident,)+]) => {
         /// Returns the number that represents `error` in a reply.
         ///
-        /// Three errors have no number of their own: FUSE's kernel side cannot provoke them, they only occur
-        /// in layers that also serve other protocols.
+        /// `BadCookie`, `NotSync` and `BadType` have no number of their own: the kernel's FUSE client cannot
+        /// cause them; they occur only in layers that also serve other protocols.
         #[must_use]
         pub fn to_errno(error: &Error) -> Errno {
             match error {

@@ -17,7 +17,7 @@ pub const PREFIX_BYTES: usize = 16;
 /// Returns the length of the head with this prefix, in bytes, at most [`HEAD_BYTES_MAX`].
 ///
 /// # Errors
-/// Not a head, an unsupported version, or an impossible length.
+/// [`Malformed::Magic`], [`Malformed::Version`], or [`Malformed::Length`] for a length that no head can have.
 pub fn head_bytes(prefix: &[u8; PREFIX_BYTES]) -> Result<usize> {
     let mut reader = Reader(prefix);
     if reader.take(MAGIC.len())? != MAGIC {
@@ -31,7 +31,7 @@ pub fn head_bytes(prefix: &[u8; PREFIX_BYTES]) -> Result<usize> {
     }
 }
 
-/// Encloses a body in the prefix and digest of a head.
+/// Returns a head: the body, enclosed in a prefix with magic, version and length, and the digest of both.
 ///
 /// # Errors
 /// [`Malformed::TooLarge`].
@@ -79,14 +79,14 @@ impl Sidecar {
             [step.file.into(), step.start, step.count].iter().for_each(|value| put_varint(&mut body, *value));
         }
         let head = sealed(&body)?;
-        // Refuses to write what could not be read.
+        // The head is decoded once, so that nothing is written that could not be read.
         Self::decode(&head).map(|_| head)
     }
 
-    /// Decodes a head.
+    /// Decodes a whole head, of the length that [`head_bytes`] returned for its prefix.
     ///
     /// # Errors
-    /// [`Malformed`].
+    /// [`Malformed`]; in particular, [`Malformed::Digest`] while another process is writing the sidecar.
     pub fn decode(head: &[u8]) -> Result<Self> {
         let prefix = head.first_chunk().ok_or(Malformed::Length)?;
         if head_bytes(prefix)? != head.len() {
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
         Ok(file)
     }
 
-    /// Decodes the runs of a file with this number of blocks.
+    /// Decodes the runs of zero blocks of a file with this number of blocks.
     fn zeros(&mut self, blocks: u64) -> Result<ZeroMap> {
         let (mut zeros, mut end) = (ZeroMap::default(), 0_u64);
         for index in 0..self.u32()? {

@@ -18,7 +18,7 @@ use tombolo_core::fs::Timestamp;
 pub use codec::{PREFIX_BYTES, head_bytes, sealed};
 pub use zeros::ZeroMap;
 
-/// Name of the sidecar in its directory.
+/// Name of the sidecar in the directory that it describes.
 pub const NAME: &str = ".tombolo-image";
 
 /// Name of the file of a VM that is read first: the description of the machine.
@@ -55,22 +55,22 @@ pub fn digest(bytes: &[u8]) -> Digest {
 pub struct Sidecar {
     /// Files, in ascending order of names.
     pub files: Vec<ImageFile>,
-    /// Reads of a VM's start, in order.
+    /// Reads during a start of the VM, in order, which a cache repeats in advance.
     pub trace: Vec<Step>,
 }
 
-/// A file of the directory.
+/// The description of one file of the directory, valid for one version of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFile {
     /// Name: 1 to 255 bytes without `/` and NUL.
     pub name: Vec<u8>,
-    /// Length, in bytes.
+    /// Length of the described version of the file, in bytes.
     pub size: u64,
     /// Modification time. Identifies, together with the length, the described version of the file.
     pub mtime: Timestamp,
     /// Block size, in bytes; the last block ends with the file.
     pub block_bytes: u32,
-    /// Read-ahead policy.
+    /// Amount of the file that a cache fetches when any of it is read.
     pub advice: Advice,
     /// Blocks that are known to be zeroes. There may be others.
     pub zeros: ZeroMap,
@@ -79,24 +79,24 @@ pub struct ImageFile {
     pub table: Option<Digest>,
 }
 
-/// The read-ahead policy of a file.
+/// The read-ahead policy of a file, chosen by the author of the sidecar.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Advice {
-    /// Fetch the requested parts.
+    /// Fetch only parts that are requested.
     #[default]
     OnDemand,
-    /// Fetch the whole file.
+    /// Fetch the whole file when any of it is read.
     Whole,
 }
 
 /// A step of a trace: consecutive blocks of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Index of the file.
+    /// Index of the file in [`Sidecar::files`].
     pub file: u32,
-    /// First block.
+    /// Number of the first block that was read.
     pub start: u64,
-    /// Number of blocks.
+    /// Number of consecutive blocks; at least 1.
     pub count: u64,
 }
 
@@ -111,7 +111,7 @@ impl ImageFile {
         self.size.div_ceil(self.block_bytes.into())
     }
 
-    /// Returns the number of blocks with a digest in a table.
+    /// Returns the number of blocks with a digest in a table: those not known to be zeroes.
     pub fn data_blocks(&self) -> u64 {
         self.blocks() - self.zeros.count()
     }
@@ -122,7 +122,7 @@ impl ImageFile {
         at(blocks.start)..at(blocks.end)
     }
 
-    /// Returns the number of bytes in zero blocks.
+    /// Returns the number of bytes in blocks that are known to be zeroes.
     pub fn zero_bytes(&self) -> u64 {
         let len = |range: Range<u64>| range.end - range.start;
         self.zeros.runs().map(|run| len(self.bytes_of(run))).sum()

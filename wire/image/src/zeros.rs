@@ -15,7 +15,7 @@ struct Run {
 }
 
 impl ZeroMap {
-    /// Appends a run. Returns `false`, changing nothing, unless it is behind all others.
+    /// Appends a run. Returns `false`, changing nothing, if it is empty or not behind all others.
     #[must_use]
     pub fn add(&mut self, blocks: Range<u64>) -> bool {
         let before = self.count();
@@ -38,7 +38,7 @@ impl ZeroMap {
         self.0.last().map_or(0, |last| last.before + (last.end - last.start))
     }
 
-    /// Returns the memory allocated on the heap, in bytes.
+    /// Returns the memory allocated on the heap, in bytes, for caches that account for their memory.
     pub fn heap_bytes(&self) -> usize {
         self.0.capacity() * size_of::<Run>()
     }
@@ -48,7 +48,7 @@ impl ZeroMap {
         self.0.iter().map(|run| run.start..run.end)
     }
 
-    /// Returns the zero runs within these blocks.
+    /// Returns the parts of zero runs that are within these blocks.
     pub fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self.0.partition_point(|run| run.end <= blocks.start);
         let runs = self.0.get(first..).unwrap_or_default().iter();

@@ -54,7 +54,7 @@ pub(crate) fn name(bytes: &[u8]) -> Result<&str> {
     std::str::from_utf8(bytes).map_err(|_| Malformed::Name)
 }
 
-/// Encodes the length of something that fits a message.
+/// Encodes a length; saturates at 4 GiB, which no message reaches.
 pub(crate) fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes()
 }

@@ -9,8 +9,8 @@ const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 
-/// Zeroes after the reply to EXPORT_NAME, unless both sides omit them ([`HandshakeFlags::NO_ZEROES`]), in
-/// bytes.
+/// Number of zero bytes after the reply to EXPORT_NAME, unless both sides omit them
+/// ([`HandshakeFlags::NO_ZEROES`]).
 pub const EXPORT_ZEROES_BYTES: usize = 124;
 
 bitflags! {
@@ -29,7 +29,7 @@ bitflags! {
     pub struct ClientFlags: u32 {
         /// The client expects replies to unknown options.
         const FIXED_NEWSTYLE = 1;
-        /// The zeroes are to be omitted.
+        /// The server must omit the zeroes after the reply to EXPORT_NAME.
         const NO_ZEROES = 2;
         const _ = !0;
     }
@@ -45,7 +45,7 @@ bitflags! {
         const SEND_FLUSH = 1 << 2;
         /// Supports [`CommandFlags::FUA`](crate::CommandFlags::FUA).
         const SEND_FUA = 1 << 3;
-        /// Properties of a rotational disk.
+        /// The disk is a rotational one, for which the client may schedule requests.
         const ROTATIONAL = 1 << 4;
         /// Supports TRIM.
         const SEND_TRIM = 1 << 5;
@@ -81,7 +81,8 @@ impl Greeting {
         bytes
     }
 
-    /// Decodes the greeting of a fixed-newstyle server.
+    /// Decodes a greeting. Fails with [`Malformed::OldStyle`] unless the server supports the fixed newstyle
+    /// handshake.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self> {
         let mut reader = Reader(bytes);
         reader.magic(NBD_MAGIC)?;

@@ -7,8 +7,9 @@
 //!
 //! - A server sends a [`Greeting`], reads [`ClientFlags`], then options: an [`OptionHead`], and
 //!   [`ClientOption::decode`] of the data behind it; it replies with [`OptionReply`]s.
-//! - Then [`Request`]s follow, compact or extended, answered by [`ReplyHead`] and [`ReplyWriter`].
-//! - [`status`] maps the waist's errors to NBD's, and back.
+//! - Then [`Request`]s follow, compact or extended. A server answers with [`ReplyWriter`]; a client decodes
+//!   the answers with [`ReplyHead`].
+//! - [`status`] maps [`tombolo_core::Error`] to NBD's errors, and back.
 //!
 //! Non-goals: the contents of an export, TLS, sockets.
 //!

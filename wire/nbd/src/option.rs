@@ -25,7 +25,7 @@ impl OptionCode {
 /// The header before an option's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHead {
-    /// Code.
+    /// Code of the option.
     pub code: OptionCode,
     /// Number of bytes that follow; at most [`OPTION_BYTES_MAX`].
     pub data_bytes: usize,
@@ -35,7 +35,7 @@ impl OptionHead {
     /// Length, in bytes.
     pub const BYTES: usize = 16;
 
-    /// Decodes a header.
+    /// Decodes a header. Fails with [`Malformed::Length`] for excessive data.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self> {
         let mut reader = Reader(bytes);
         reader.magic(OPTION_MAGIC)?;
@@ -59,7 +59,7 @@ impl InfoKind {
     pub const BLOCK_SIZE: Self = Self(3);
 }
 
-/// An option.
+/// An option with its data, as sent by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientOption<'a> {
     /// Start transmission with this export, or close the connection.
@@ -72,18 +72,18 @@ pub enum ClientOption<'a> {
     StartTls,
     /// Describe an export; if `go`, start transmission with it.
     Info {
-        /// Name of the export.
+        /// Name of the export; empty for the default one.
         export: &'a str,
         /// `true` if transmission is to start.
         go: bool,
-        /// `true` if the client respects block sizes.
+        /// `true` if the client requested the block sizes, and thus promises to respect them.
         respects_block_sizes: bool,
     },
-    /// Use structured replies.
+    /// Use structured replies, in chunks, during transmission.
     StructuredReply,
     /// List the matching metadata contexts; if `set`, select them.
     MetaContext {
-        /// Name of the export.
+        /// Name of the export; empty for the default one.
         export: &'a str,
         /// `true` to select the contexts, `false` to list them.
         set: bool,
@@ -96,7 +96,8 @@ pub enum ClientOption<'a> {
     Unknown,
 }
 
-/// An encoded sequence of strings.
+/// A sequence of strings in a message, each preceded by its length. Ends at the first invalid one; those of
+/// a decoded option are all valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strings<'a>(&'a [u8]);
 
@@ -112,7 +113,8 @@ impl<'a> Iterator for Strings<'a> {
 }
 
 impl<'a> ClientOption<'a> {
-    /// Decodes the data behind the header.
+    /// Decodes the data behind the header. A code that is not defined results in [`Unknown`](Self::Unknown),
+    /// whatever the data.
     pub fn decode(code: OptionCode, data: &'a [u8]) -> Result<Self> {
         let mut reader = Reader(data);
         let option = match code {

@@ -33,7 +33,7 @@ impl Refusal {
 pub struct BlockSizes {
     /// Alignment of offsets and lengths.
     pub minimum: u32,
-    /// Preferred size.
+    /// Preferred length of requests.
     pub preferred: u32,
     /// Maximum length of the data of a request or its reply.
     pub payload_max: u32,
@@ -42,20 +42,20 @@ pub struct BlockSizes {
 /// An item of information about an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Info<'a> {
-    /// Length and properties.
+    /// Length and properties of the export; a server always sends this item.
     Export {
-        /// Length, in bytes.
+        /// Length of the export, in bytes.
         size_bytes: u64,
-        /// Properties.
+        /// Properties of the export.
         flags: TransmissionFlags,
     },
-    /// Name.
+    /// Canonical name of the export.
     Name(&'a str),
-    /// Description for people.
+    /// Description of the export, for people.
     Description(&'a str),
-    /// Block sizes.
+    /// Block sizes of the export.
     BlockSize(BlockSizes),
-    /// An unknown item.
+    /// An unknown item, which a client ignores.
     Unknown,
 }
 
@@ -64,15 +64,15 @@ pub enum Info<'a> {
 pub enum OptionReply<'a> {
     /// Success: the last reply.
     Ack,
-    /// The name of an export.
+    /// The name of an export, in reply to LIST.
     Server(&'a str),
-    /// Requested information.
+    /// An item of information, in reply to INFO and GO.
     Info(Info<'a>),
-    /// A metadata context.
+    /// A metadata context that is available, or was selected.
     MetaContext {
-        /// Id in replies.
+        /// Id of the context in later replies to BLOCK_STATUS.
         id: u32,
-        /// Name.
+        /// Name of the context, such as [`BASE_ALLOCATION`](crate::BASE_ALLOCATION).
         name: &'a str,
     },
     /// Refusal: the last reply. With a text for people.
@@ -93,7 +93,7 @@ impl OptionReplyHead {
     /// Length, in bytes.
     pub const BYTES: usize = 20;
 
-    /// Decodes a header.
+    /// Decodes a header. Fails with [`Malformed::Length`] for excessive data.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self> {
         let mut reader = Reader(bytes);
         reader.magic(REPLY_MAGIC)?;
@@ -107,7 +107,7 @@ impl OptionReplyHead {
 }
 
 impl<'a> OptionReply<'a> {
-    /// Appends the reply.
+    /// Appends the reply to the option `code`.
     pub fn encode(&self, out: &mut Vec<u8>, code: OptionCode) {
         let mut data = Vec::new();
         let kind = match *self {

@@ -30,7 +30,7 @@ impl ChunkKind {
     pub const ERROR: Self = Self(1 << 15 | 1);
     pub const ERROR_OFFSET: Self = Self(1 << 15 | 2);
 
-    /// Returns `true` for an error chunk.
+    /// Returns `true` for an error chunk, of a known or unknown kind.
     #[must_use]
     pub fn is_error(self) -> bool {
         self.0 & 1 << 15 != 0
@@ -43,9 +43,9 @@ pub enum ReplyStyle {
     /// One header, and data if any.
     #[default]
     Simple,
-    /// Chunks.
+    /// Chunks, each with a header of 20 bytes.
     Structured,
-    /// Chunks with extended headers.
+    /// Chunks, each with a header of 32 bytes, and 64-bit lengths.
     Extended,
 }
 
@@ -56,17 +56,18 @@ pub struct ReplyWriter {
     pub style: ReplyStyle,
     /// Cookie of the request.
     pub cookie: u64,
-    /// Offset of the request.
+    /// Offset of the request, which replies with data or extended headers contain.
     pub offset: u64,
 }
 
 impl ReplyWriter {
-    /// Appends a success without contents.
+    /// Appends the whole reply to a successful request that returns no data.
     pub fn done(&self, out: &mut Vec<u8>) {
         self.head(out, Status::Ok, ChunkKind::NONE, 0);
     }
 
-    /// Appends an error.
+    /// Appends the whole reply to a failed request. `word` is a text for people; it is omitted in simple
+    /// replies, which have none, and if longer than 65,535 bytes.
     pub fn error(&self, out: &mut Vec<u8>, status: Status, word: &str) {
         let len = u16::try_from(word.len()).unwrap_or(0);
         self.head(out, status, ChunkKind::ERROR, 6 + u64::from(len));
@@ -86,7 +87,8 @@ impl ReplyWriter {
         }
     }
 
-    /// Appends the block status from the request's beginning on. Impossible in simple replies.
+    /// Appends the whole reply to BLOCK_STATUS for one context, with extents from the request's beginning
+    /// on. Simple replies cannot carry it.
     pub fn block_status(&self, out: &mut Vec<u8>, context: u32, extents: &[Extent]) {
         let count = extents.len() as u64;
         if self.style == ReplyStyle::Extended {
@@ -153,18 +155,19 @@ pub enum ReplyHead {
     Simple {
         /// Cookie of the request.
         cookie: u64,
-        /// Outcome.
+        /// Outcome of the request.
         status: Status,
     },
-    /// A part of the reply.
+    /// One chunk of the reply to a request; chunks of several replies may be interleaved.
     Chunk {
         /// Cookie of the request.
         cookie: u64,
-        /// Kind.
+        /// Kind of the chunk, which determines the format of its payload.
         kind: ChunkKind,
         /// `true` for the reply's last chunk.
         is_last: bool,
-        /// Number of bytes that follow.
+        /// Number of bytes that follow: at most [`PAYLOAD_BYTES_MAX`], and 4 KiB for contents other than
+        /// data.
         payload_bytes: u32,
     },
 }

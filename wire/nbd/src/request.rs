@@ -28,7 +28,7 @@ bitflags! {
     /// Flags of a request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct CommandFlags: u16 {
-        /// Durable before the reply.
+        /// Make the effect of the request durable before the reply.
         const FUA = 1;
         /// WRITE_ZEROES: keep the space allocated.
         const NO_HOLE = 1 << 1;
@@ -68,15 +68,15 @@ impl HeaderStyle {
 /// A request. The data of a WRITE follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Flags.
+    /// Flags, including unknown ones; see [`has_known_flags`](Self::has_known_flags).
     pub flags: CommandFlags,
-    /// Command.
+    /// Command, possibly unknown: requests are decoded whatever their command.
     pub command: Command,
     /// Cookie, repeated in the reply.
     pub cookie: u64,
-    /// Offset, in bytes.
+    /// Offset on the disk, in bytes.
     pub offset: u64,
-    /// Length, in bytes.
+    /// Number of bytes of the disk, or of the payload with [`CommandFlags::PAYLOAD_LEN`].
     pub len_bytes: u64,
 }
 

@@ -18,7 +18,8 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns the status with this number on the wire.
+    /// Returns the status with this number on the wire; [`Status::Inval`] for numbers that NBD does not
+    /// define.
     #[must_use]
     pub fn from_number(number: u32) -> Self {
         match number {
@@ -49,7 +50,7 @@ pub fn to_status(error: &Error) -> Status {
     }
 }
 
-/// Returns the waist's error for `status`.
+/// Fails with the waist's error for `status`, unless that is [`Status::Ok`].
 pub fn from_status(status: Status) -> Result<(), Error> {
     Err(match status {
         Status::Ok => return Ok(()),

@@ -2,7 +2,7 @@
 //! is up to the server.
 
 use bitflags::bitflags;
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result, xdr_enum, xdr_struct};
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result, xdr_enum, xdr_struct, xdr_union};
 
 use crate::{
     Cookie3, CookieVerifier, CreateVerifier, Data, FileHandle, FileType3, NfsTime3, Sattr3, SpecData3,
@@ -11,21 +11,19 @@ use crate::{
 xdr_struct! {
     /// A name in a directory: LOOKUP, REMOVE, RMDIR (`diropargs3`).
     pub struct DirOpArgs<'a> {
-        /// The directory.
+        /// The directory that contains the name, or is to contain it.
         pub dir: FileHandle<'a>,
-        /// The name.
+        /// The name of the entry, unvalidated.
         pub name: &'a [u8],
     }
-}
 
-xdr_struct! {
-    /// SETATTR (§3.3.2).
+    /// Arguments of SETATTR (§3.3.2).
     pub struct SetattrArgs<'a> {
-        /// The node.
+        /// The node whose attributes are set.
         pub object: FileHandle<'a>,
         /// Attributes to set.
         pub attributes: Sattr3,
-        /// Precondition: the node's ctime (`sattrguard3`).
+        /// Precondition: the node still has this ctime (`sattrguard3`); `None` for none.
         pub guard: Option<NfsTime3>,
     }
 }
@@ -64,32 +62,30 @@ impl Encode for AccessBits {
 }
 
 xdr_struct! {
-    /// ACCESS (§3.3.4).
+    /// Arguments of ACCESS (§3.3.4).
     pub struct AccessArgs<'a> {
-        /// The node.
+        /// The node to which access is requested.
         pub object: FileHandle<'a>,
-        /// Requested rights.
+        /// Rights that the client wants to know about.
         pub access: AccessBits,
     }
-}
 
-xdr_struct! {
-    /// READ (§3.3.6).
+    /// Arguments of READ (§3.3.6).
     pub struct ReadArgs<'a> {
-        /// The file.
+        /// The file to read.
         pub file: FileHandle<'a>,
-        /// Byte offset.
+        /// Offset of the first byte to read.
         pub offset: u64,
-        /// Number of bytes.
+        /// Number of bytes to read; the server may return fewer.
         pub count: u32,
     }
 }
 
 xdr_enum! {
-    /// Required stability of written data when answered (§3.3.7, `stable_how`).
+    /// Required stability of written data when the call is answered (§3.3.7, `stable_how`).
     #[derive(PartialOrd, Ord)]
     pub enum StableHow {
-        /// The server need not make the data stable before it replies.
+        /// Nothing; COMMIT makes the data stable later.
         Unstable = 0,
         /// The data, and the metadata needed to find them.
         DataSync = 1,
@@ -99,81 +95,57 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// WRITE (§3.3.7), up to the data.
+    /// Arguments of WRITE (§3.3.7), up to the data.
     pub struct WriteArgs<'a> {
-        /// The file.
+        /// The file to write.
         pub file: FileHandle<'a>,
-        /// Byte offset.
+        /// Offset of the first byte to write.
         pub offset: u64,
         /// Number of bytes to write. May differ from the length of the data that a peer sends.
         pub count: u32,
         /// Required stability.
         pub stable: StableHow,
-        /// The bytes.
+        /// Position and length of the data in the message.
         pub data: Data,
     }
 }
 
-/// CREATE's behaviour if the name exists (§3.3.8, `createhow3`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreateHow {
-    /// Opens the existing file, and sets these attributes.
-    Unchecked(Sattr3),
-    /// Fails.
-    Guarded(Sattr3),
-    /// Fails, unless the file was created with this verifier.
-    Exclusive(CreateVerifier),
-}
-
-impl<'a> Decode<'a> for CreateHow {
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        match xdr.u32()? {
-            0 => xdr.value().map(Self::Unchecked),
-            1 => xdr.value().map(Self::Guarded),
-            2 => xdr.value().map(Self::Exclusive),
-            value => Err(Error::BadEnum { name: "createmode3", value }),
-        }
-    }
-}
-
-impl Encode for CreateHow {
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        match self {
-            Self::Unchecked(attributes) => xdr.u32(0).value(attributes),
-            Self::Guarded(attributes) => xdr.u32(1).value(attributes),
-            Self::Exclusive(verifier) => xdr.u32(2).value(verifier),
-        };
+xdr_union! {
+    /// CREATE's behaviour if the name exists (§3.3.8, `createhow3`).
+    pub enum CreateHow: "createmode3" {
+        /// Opens the existing file, and sets these attributes.
+        Unchecked(attributes: Sattr3) = 0,
+        /// Fails with EXIST; otherwise the new file has these attributes.
+        Guarded(attributes: Sattr3) = 1,
+        /// Fails, unless the file was created with this verifier.
+        Exclusive(verifier: CreateVerifier) = 2,
     }
 }
 
 xdr_struct! {
-    /// CREATE (§3.3.8).
+    /// Arguments of CREATE (§3.3.8).
     pub struct CreateArgs<'a> {
-        /// Directory and name.
+        /// Directory and name of the new file.
         pub location: DirOpArgs<'a>,
-        /// Behaviour and attributes.
+        /// Behaviour if the name exists, and attributes of the new file.
         pub how: CreateHow,
     }
-}
 
-xdr_struct! {
-    /// MKDIR (§3.3.9).
+    /// Arguments of MKDIR (§3.3.9).
     pub struct MkdirArgs<'a> {
-        /// Directory and name.
+        /// Directory and name of the new directory.
         pub location: DirOpArgs<'a>,
         /// Attributes of the new directory.
         pub attributes: Sattr3,
     }
-}
 
-xdr_struct! {
-    /// SYMLINK (§3.3.10).
+    /// Arguments of SYMLINK (§3.3.10).
     pub struct SymlinkArgs<'a> {
-        /// Directory and name.
+        /// Directory and name of the new link.
         pub location: DirOpArgs<'a>,
         /// Attributes of the new link.
         pub attributes: Sattr3,
-        /// Target.
+        /// Target of the link: unvalidated bytes.
         pub target: &'a [u8],
     }
 }
@@ -224,55 +196,47 @@ impl Encode for MknodKind {
 }
 
 xdr_struct! {
-    /// MKNOD (§3.3.11).
+    /// Arguments of MKNOD (§3.3.11).
     pub struct MknodArgs<'a> {
-        /// Directory and name.
+        /// Directory and name of the new node.
         pub location: DirOpArgs<'a>,
-        /// Type and attributes.
+        /// Type of the new node, with its attributes.
         pub what: MknodKind,
     }
-}
 
-xdr_struct! {
-    /// RENAME (§3.3.14).
+    /// Arguments of RENAME (§3.3.14).
     pub struct RenameArgs<'a> {
         /// The old name.
         pub from: DirOpArgs<'a>,
-        /// The new one.
+        /// The new name.
         pub to: DirOpArgs<'a>,
     }
-}
 
-xdr_struct! {
-    /// LINK (§3.3.15).
+    /// Arguments of LINK (§3.3.15).
     pub struct LinkArgs<'a> {
-        /// The node.
+        /// The node that gets another name.
         pub file: FileHandle<'a>,
         /// New name of the file.
         pub link: DirOpArgs<'a>,
     }
-}
 
-xdr_struct! {
-    /// READDIR (§3.3.16).
+    /// Arguments of READDIR (§3.3.16).
     pub struct ReaddirArgs<'a> {
-        /// The directory.
+        /// The directory to list.
         pub dir: FileHandle<'a>,
-        /// Position.
+        /// Position to continue after; 0: the start.
         pub cookie: Cookie3,
         /// Verifier of the listing that the cookie belongs to.
         pub verifier: CookieVerifier,
         /// Maximum size of `READDIR3resok`, in bytes, with all XDR overhead.
         pub count: u32,
     }
-}
 
-xdr_struct! {
-    /// READDIRPLUS (§3.3.17).
+    /// Arguments of READDIRPLUS (§3.3.17).
     pub struct ReaddirplusArgs<'a> {
-        /// The directory.
+        /// The directory to list.
         pub dir: FileHandle<'a>,
-        /// Position.
+        /// Position to continue after; 0: the start.
         pub cookie: Cookie3,
         /// Verifier of the listing that the cookie belongs to.
         pub verifier: CookieVerifier,
@@ -281,14 +245,12 @@ xdr_struct! {
         /// Maximum size of `READDIRPLUS3resok`, in bytes, with all XDR overhead.
         pub maxcount: u32,
     }
-}
 
-xdr_struct! {
-    /// COMMIT (§3.3.21).
+    /// Arguments of COMMIT (§3.3.21).
     pub struct CommitArgs<'a> {
-        /// The file.
+        /// The file whose data are to be made stable.
         pub file: FileHandle<'a>,
-        /// Byte offset.
+        /// Offset of the first byte to be made stable.
         pub offset: u64,
         /// Number of bytes; 0: up to the end.
         pub count: u32,

@@ -1,6 +1,6 @@
 //! Conversion between the waist's attributes and NFS's.
 //!
-//! NFS times range from 1970 to 2106. Times outside of it are clamped, never wrapped.
+//! NFS times range from 1970 to 2106. Times outside of this range are clamped, never wrapped.
 
 use tombolo_core::fs::{Attr, Change, Device, FileType, Mode, SetAttr, SetTime, StatFs, Timestamp, WeakAttr};
 use tombolo_core::{Error, Stability};
@@ -89,7 +89,8 @@ pub const fn fattr3(attr: &Attr) -> Fattr3 {
     }
 }
 
-/// Converts from `fattr3`, which lacks generation, birth time and preferred transfer size.
+/// Converts from `fattr3`. Generation, birth time and preferred transfer size, which it lacks, are 0, `None`
+/// and 4,096 bytes.
 #[inline]
 #[must_use]
 pub const fn attr(fattr: &Fattr3) -> Attr {
@@ -155,7 +156,8 @@ pub fn change(wcc: &WccData) -> Change {
     Change { before: wcc.before.as_ref().map(weak_attr), after: wcc.after.as_ref().map(attr) }
 }
 
-/// Converts from `sattr3` and the guard of a SETATTR. The server adds whether privileges are dropped.
+/// Converts from `sattr3` and the guard of a SETATTR. The caller sets [`SetAttr::kill_privileges`], which
+/// NFS does not transmit.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for nanoseconds beyond a second, and for the user or group 2³²−1, which no node

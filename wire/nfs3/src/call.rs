@@ -1,44 +1,70 @@
-//! Typed calls.
+//! The procedures (RFC 1813 §3), and calls of them with their typed arguments.
 
-use tombolo_wire_xdr::{Decoder, Encode, Encoder, Result};
+use tombolo_wire_xdr::{Decoder, Result, xdr_program};
 
+use crate::FileHandle;
 use crate::args::{
     AccessArgs, CommitArgs, CreateArgs, DirOpArgs, LinkArgs, MkdirArgs, MknodArgs, ReadArgs, ReaddirArgs,
     ReaddirplusArgs, RenameArgs, SetattrArgs, SymlinkArgs, WriteArgs,
 };
-use crate::{FileHandle, Procedure};
 
-/// A procedure with its arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each case is the procedure of its name")]
-pub enum Call<'a> {
-    Null,
-    Getattr(FileHandle<'a>),
-    Setattr(SetattrArgs<'a>),
-    Lookup(DirOpArgs<'a>),
-    Access(AccessArgs<'a>),
-    Readlink(FileHandle<'a>),
-    Read(ReadArgs<'a>),
-    Write(WriteArgs<'a>),
-    Create(CreateArgs<'a>),
-    Mkdir(MkdirArgs<'a>),
-    Symlink(SymlinkArgs<'a>),
-    Mknod(MknodArgs<'a>),
-    Remove(DirOpArgs<'a>),
-    Rmdir(DirOpArgs<'a>),
-    Rename(RenameArgs<'a>),
-    Link(LinkArgs<'a>),
-    Readdir(ReaddirArgs<'a>),
-    Readdirplus(ReaddirplusArgs<'a>),
-    Fsstat(FileHandle<'a>),
-    Fsinfo(FileHandle<'a>),
-    Pathconf(FileHandle<'a>),
-    Commit(CommitArgs<'a>),
+/// RPC program number of NFS.
+pub const PROGRAM: u32 = 100_003;
+/// Implemented version of NFS.
+pub const VERSION: u32 = 3;
+
+// The data of a WRITE are not encoded: the caller appends them, with their padding.
+xdr_program! {
+    fn arguments;
+    /// No operation.
+    Null = 0,
+    /// Get attributes.
+    Getattr(object: FileHandle<'a>) = 1,
+    /// Set attributes.
+    Setattr(args: SetattrArgs<'a>) = 2,
+    /// Look a name up.
+    Lookup(args: DirOpArgs<'a>) = 3,
+    /// Check access rights.
+    Access(args: AccessArgs<'a>) = 4,
+    /// Read the target of a symbolic link.
+    Readlink(object: FileHandle<'a>) = 5,
+    /// Read from a file.
+    Read(args: ReadArgs<'a>) = 6,
+    /// Write to a file.
+    Write(args: WriteArgs<'a>) = 7,
+    /// Create a file.
+    Create(args: CreateArgs<'a>) = 8,
+    /// Create a directory.
+    Mkdir(args: MkdirArgs<'a>) = 9,
+    /// Create a symbolic link.
+    Symlink(args: SymlinkArgs<'a>) = 10,
+    /// Create a special node.
+    Mknod(args: MknodArgs<'a>) = 11,
+    /// Remove a name of a file.
+    Remove(args: DirOpArgs<'a>) = 12,
+    /// Remove a directory.
+    Rmdir(args: DirOpArgs<'a>) = 13,
+    /// Rename a directory entry.
+    Rename(args: RenameArgs<'a>) = 14,
+    /// Create another name of a node.
+    Link(args: LinkArgs<'a>) = 15,
+    /// List a directory.
+    Readdir(args: ReaddirArgs<'a>) = 16,
+    /// List a directory with attributes and handles.
+    Readdirplus(args: ReaddirplusArgs<'a>) = 17,
+    /// Get the usage of a file system.
+    Fsstat(object: FileHandle<'a>) = 18,
+    /// Get the properties of a server.
+    Fsinfo(object: FileHandle<'a>) = 19,
+    /// Get POSIX limits.
+    Pathconf(object: FileHandle<'a>) = 20,
+    /// Make written data stable.
+    Commit(args: CommitArgs<'a>) = 21,
 }
 
 impl<'a> Call<'a> {
-    /// Decodes the arguments of `procedure` in a message of `message_bytes`. The decoder may contain less of
-    /// it, for a WRITE: everything before the data.
+    /// Decodes the arguments of `procedure` in a message of `message_bytes`. For a WRITE the decoder may
+    /// contain only the part before the data.
     ///
     /// Bytes behind the arguments are ignored, as in every server.
     ///
@@ -47,90 +73,10 @@ impl<'a> Call<'a> {
     /// message.
     #[inline]
     pub fn decode(procedure: Procedure, xdr: &mut Decoder<'a>, message_bytes: usize) -> Result<Self> {
-        match procedure {
-            Procedure::Null => Ok(Self::Null),
-            Procedure::Getattr => xdr.value().map(Self::Getattr),
-            Procedure::Setattr => xdr.value().map(Self::Setattr),
-            Procedure::Lookup => xdr.value().map(Self::Lookup),
-            Procedure::Access => xdr.value().map(Self::Access),
-            Procedure::Readlink => xdr.value().map(Self::Readlink),
-            Procedure::Read => xdr.value().map(Self::Read),
-            Procedure::Write => {
-                let args: WriteArgs<'a> = xdr.value()?;
-                args.data.range(message_bytes)?;
-                Ok(Self::Write(args))
-            }
-            Procedure::Create => xdr.value().map(Self::Create),
-            Procedure::Mkdir => xdr.value().map(Self::Mkdir),
-            Procedure::Symlink => xdr.value().map(Self::Symlink),
-            Procedure::Mknod => xdr.value().map(Self::Mknod),
-            Procedure::Remove => xdr.value().map(Self::Remove),
-            Procedure::Rmdir => xdr.value().map(Self::Rmdir),
-            Procedure::Rename => xdr.value().map(Self::Rename),
-            Procedure::Link => xdr.value().map(Self::Link),
-            Procedure::Readdir => xdr.value().map(Self::Readdir),
-            Procedure::Readdirplus => xdr.value().map(Self::Readdirplus),
-            Procedure::Fsstat => xdr.value().map(Self::Fsstat),
-            Procedure::Fsinfo => xdr.value().map(Self::Fsinfo),
-            Procedure::Pathconf => xdr.value().map(Self::Pathconf),
-            Procedure::Commit => xdr.value().map(Self::Commit),
+        let call = Self::arguments(procedure, xdr);
+        if let Ok(Self::Write(args)) = &call {
+            args.data.range(message_bytes)?;
         }
-    }
-
-    /// Returns the procedure.
-    #[must_use]
-    pub const fn procedure(&self) -> Procedure {
-        match self {
-            Self::Null => Procedure::Null,
-            Self::Getattr(_) => Procedure::Getattr,
-            Self::Setattr(_) => Procedure::Setattr,
-            Self::Lookup(_) => Procedure::Lookup,
-            Self::Access(_) => Procedure::Access,
-            Self::Readlink(_) => Procedure::Readlink,
-            Self::Read(_) => Procedure::Read,
-            Self::Write(_) => Procedure::Write,
-            Self::Create(_) => Procedure::Create,
-            Self::Mkdir(_) => Procedure::Mkdir,
-            Self::Symlink(_) => Procedure::Symlink,
-            Self::Mknod(_) => Procedure::Mknod,
-            Self::Remove(_) => Procedure::Remove,
-            Self::Rmdir(_) => Procedure::Rmdir,
-            Self::Rename(_) => Procedure::Rename,
-            Self::Link(_) => Procedure::Link,
-            Self::Readdir(_) => Procedure::Readdir,
-            Self::Readdirplus(_) => Procedure::Readdirplus,
-            Self::Fsstat(_) => Procedure::Fsstat,
-            Self::Fsinfo(_) => Procedure::Fsinfo,
-            Self::Pathconf(_) => Procedure::Pathconf,
-            Self::Commit(_) => Procedure::Commit,
-        }
-    }
-}
-
-/// The arguments; of a WRITE everything up to the data, which follow with their padding.
-impl Encode for Call<'_> {
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        match self {
-            Self::Null => xdr,
-            Self::Getattr(object)
-            | Self::Readlink(object)
-            | Self::Fsstat(object)
-            | Self::Fsinfo(object)
-            | Self::Pathconf(object) => xdr.value(object),
-            Self::Setattr(args) => xdr.value(args),
-            Self::Lookup(args) | Self::Remove(args) | Self::Rmdir(args) => xdr.value(args),
-            Self::Access(args) => xdr.value(args),
-            Self::Read(args) => xdr.value(args),
-            Self::Write(args) => xdr.value(args),
-            Self::Create(args) => xdr.value(args),
-            Self::Mkdir(args) => xdr.value(args),
-            Self::Symlink(args) => xdr.value(args),
-            Self::Mknod(args) => xdr.value(args),
-            Self::Rename(args) => xdr.value(args),
-            Self::Link(args) => xdr.value(args),
-            Self::Readdir(args) => xdr.value(args),
-            Self::Readdirplus(args) => xdr.value(args),
-            Self::Commit(args) => xdr.value(args),
-        };
+        call
     }
 }

@@ -6,8 +6,8 @@ use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result, padded};
 
 /// The position of the data of a WRITE's arguments or of a READ's results.
 ///
-/// They are always last in their message, so the decoder needs only the bytes before them. Encoding writes
-/// the length; data and padding follow from another buffer.
+/// The data are always last in their message, so the decoder needs only the bytes before them. Encoding
+/// writes the length; data and padding follow from another buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
     start: usize,
@@ -15,7 +15,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// Returns data to be sent behind the encoded part.
+    /// Returns the description of data that the caller sends behind the encoded part, with their padding.
     #[inline]
     #[must_use]
     pub const fn to_send(len_bytes: u32) -> Self {

@@ -28,14 +28,12 @@ xdr_enum! {
 xdr_struct! {
     /// A device number.
     pub struct SpecData3 {
-        /// Major.
+        /// Major number, which identifies the driver.
         pub major: u32,
-        /// Minor.
+        /// Minor number, which the driver interprets.
         pub minor: u32,
     }
-}
 
-xdr_struct! {
     /// A point in time (`nfstime3`): 1970 to 2106.
     pub struct NfsTime3 {
         /// Seconds since 1970-01-01 UTC.
@@ -43,12 +41,10 @@ xdr_struct! {
         /// Nanoseconds; a peer may send 10⁹ or more.
         pub nseconds: u32,
     }
-}
 
-xdr_struct! {
     /// All attributes of a node.
     pub struct Fattr3 {
-        /// Type.
+        /// File type; not included in `mode`.
         pub file_type: FileType3,
         /// Permission bits: the low twelve.
         pub mode: u32,
@@ -64,7 +60,7 @@ xdr_struct! {
         pub used: u64,
         /// Device number of a device node.
         pub rdev: SpecData3,
-        /// File system id.
+        /// Id of the file system, unique on the server.
         pub fsid: u64,
         /// Number of the node within the file system.
         pub fileid: u64,
@@ -83,26 +79,24 @@ pub type PostOpAttr = Option<Fattr3>;
 xdr_struct! {
     /// The attributes that reveal a change of a node between two samples (`wcc_attr`).
     pub struct WccAttr {
-        /// Size in bytes.
+        /// Size in bytes, before the operation.
         pub size: u64,
         /// Last change of the data.
         pub mtime: NfsTime3,
         /// Last change of the data or the attributes.
         pub ctime: NfsTime3,
     }
-}
 
-xdr_struct! {
     /// The attributes of a node before and after an operation (`wcc_data`).
     pub struct WccData {
-        /// Before the operation (`pre_op_attr`).
+        /// Attributes before the operation, if available (`pre_op_attr`).
         pub before: Option<WccAttr>,
-        /// After the operation.
+        /// Attributes after the operation, if available.
         pub after: PostOpAttr,
     }
 }
 
 impl WccData {
-    /// No attributes.
+    /// The value of a server that does not supply attributes.
     pub const NONE: Self = Self { before: None, after: None };
 }

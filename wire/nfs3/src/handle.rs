@@ -22,14 +22,14 @@ impl<'a> FileHandle<'a> {
         if bytes.len() <= HANDLE_BYTES_MAX { Some(Self(bytes)) } else { None }
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes, without meaning to a client.
     #[inline]
     #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// Copies the handle.
+    /// Copies the handle out of the message, without an allocation.
     #[must_use]
     pub fn to_owned(self) -> FileHandleBuf {
         let mut bytes = [0; HANDLE_BYTES_MAX];

@@ -34,7 +34,7 @@
 //!
 //! Non-goals: execution of procedures, validation of names, permissions; RPC headers (`wire/rpc`).
 //!
-//! Reading order: `procedure`, `call`, `args`, `results`, `listing`.
+//! Reading order: `call`, `args`, `results`, `listing`.
 #![forbid(unsafe_code)]
 
 pub mod args;
@@ -46,7 +46,6 @@ mod handle;
 pub mod listing;
 pub mod mount;
 mod nfsstat;
-mod procedure;
 mod reply;
 pub mod results;
 mod sattr;
@@ -54,12 +53,11 @@ pub mod side;
 pub mod status;
 mod verifier;
 
-pub use call::Call;
+pub use call::{Call, PROGRAM, Procedure, VERSION};
 pub use data::Data;
 pub use fattr::{FATTR_BYTES, Fattr3, FileType3, NfsTime3, PostOpAttr, SpecData3, WccAttr, WccData};
 pub use handle::{FileHandle, FileHandleBuf, HANDLE_BYTES_MAX};
 pub use nfsstat::Status;
-pub use procedure::{PROGRAM, Procedure, VERSION};
 pub use reply::Reply;
 pub use sattr::{Sattr3, SetTime3};
 pub use verifier::{Cookie3, CookieVerifier, CreateVerifier, WriteVerifier};

@@ -16,58 +16,52 @@ pub type ReaddirReply<'a> = Reply<ReaddirOk<'a>, PostOpAttr>;
 pub type ReaddirplusReply<'a> = Reply<ReaddirplusOk<'a>, PostOpAttr>;
 
 xdr_struct! {
-    /// A page of a directory.
+    /// Results of a successful READDIR: a page of a directory.
     pub struct ReaddirOk<'a> {
         /// The directory's attributes.
         pub dir_attributes: PostOpAttr,
-        /// Verifier of the entries' cookies.
+        /// Verifier, which a later call that passes one of the cookies repeats.
         pub verifier: CookieVerifier,
-        /// The entries.
+        /// The entries, in the server's order.
         pub entries: List<'a, DirEntry3<'a>>,
         /// `true` if the directory ends with these entries.
         pub eof: bool,
     }
-}
 
-xdr_struct! {
-    /// A page of a directory, with attributes and handles.
+    /// Results of a successful READDIRPLUS: a page of a directory, with attributes and handles.
     pub struct ReaddirplusOk<'a> {
         /// The directory's attributes.
         pub dir_attributes: PostOpAttr,
-        /// Verifier of the entries' cookies.
+        /// Verifier, which a later call that passes one of the cookies repeats.
         pub verifier: CookieVerifier,
-        /// The entries.
+        /// The entries, in the server's order.
         pub entries: List<'a, DirEntryPlus3<'a>>,
         /// `true` if the directory ends with these entries.
         pub eof: bool,
     }
-}
 
-xdr_struct! {
     /// An entry (`entry3`).
     pub struct DirEntry3<'a> {
         /// Number of the node.
         pub fileid: u64,
-        /// Name.
+        /// Name of the entry, which may be `.` or `..`.
         pub name: &'a [u8],
-        /// Position behind the entry.
+        /// Position behind the entry, from which a later call continues.
         pub cookie: Cookie3,
     }
-}
 
-xdr_struct! {
     /// An entry with the results of LOOKUP (`entryplus3`).
     pub struct DirEntryPlus3<'a> {
         /// The entry.
         pub entry: DirEntry3<'a>,
-        /// Attributes of the node.
+        /// Attributes of the node, if available.
         pub attributes: PostOpAttr,
-        /// Handle of the node (`post_op_fh3`).
+        /// Handle of the node (`post_op_fh3`), if available.
         pub handle: Option<FileHandle<'a>>,
     }
 }
 
-/// Returns the encoded length of a listing without entries, in bytes.
+/// Returns the encoded length of a listing without entries, in bytes, as counted for `count` and `maxcount`.
 #[must_use]
 pub const fn frame_bytes(with_dir_attributes: bool) -> usize {
     optional_bytes(with_dir_attributes, FATTR_BYTES) + VERIFIER_BYTES + END_BYTES
@@ -76,7 +70,7 @@ pub const fn frame_bytes(with_dir_attributes: bool) -> usize {
 /// Encoded length of a READDIR entry without its name, in bytes. The name is padded to a multiple of
 /// [`ENTRY_ALIGN`].
 pub const ENTRY_BYTES: usize = 4 + 8 + 4 + 8;
-/// Alignment of names, in bytes.
+/// Alignment of names, in bytes: that of all XDR items.
 pub const ENTRY_ALIGN: usize = 4;
 
 /// Returns the encoded length of a READDIR entry with this name, in bytes.
@@ -174,13 +168,13 @@ impl<'e, 'b> ListingWriter<'e, 'b> {
         true
     }
 
-    /// Returns the number of entries so far.
+    /// Returns the number of entries appended.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries
     }
 
-    /// Returns `true` if there are none.
+    /// Returns `true` if no entry has been appended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries == 0

@@ -11,7 +11,7 @@ xdr_enum! {
         NoEnt = 2,
         /// I/O error.
         Io = 5,
-        /// The device does not exist.
+        /// The device does not exist, or the request is outside of it (ENXIO).
         NxIo = 6,
         /// Permission denied.
         Acces = 13,
@@ -19,11 +19,11 @@ xdr_enum! {
         Exist = 17,
         /// Crosses file systems.
         XDev = 18,
-        /// The device does not exist.
+        /// The device does not support the operation (ENODEV).
         NoDev = 19,
         /// The object is not a directory.
         NotDir = 20,
-        /// A directory.
+        /// The object is a directory.
         IsDir = 21,
         /// Invalid argument.
         Inval = 22,
@@ -43,17 +43,17 @@ xdr_enum! {
         DQuot = 69,
         /// The handle's node no longer exists.
         Stale = 70,
-        /// Too many levels of remote in path.
+        /// The path leads from the server to another server's file system, which it does not re-export.
         Remote = 71,
         /// The handle is not one of this server.
         BadHandle = 10_001,
         /// The guard of a SETATTR does not match.
         NotSync = 10_002,
-        /// The cookie is stale.
+        /// The cookie of a READDIR or READDIRPLUS is no longer valid.
         BadCookie = 10_003,
         /// The operation is not supported.
         NotSupp = 10_004,
-        /// Buffer or request too small.
+        /// The client's limit is too small for any result, such as one entry of READDIR.
         TooSmall = 10_005,
         /// An error without a status of its own.
         ServerFault = 10_006,

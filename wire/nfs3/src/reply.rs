@@ -1,4 +1,4 @@
-//! Discriminated results of procedures.
+//! Results of procedures: a union whose discriminant is the status.
 
 use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Result};
 
@@ -9,9 +9,9 @@ const OK: u32 = 0;
 /// The results of a procedure: a union over its status. The failed arm has contents, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<T, F, S = Status> {
-    /// Success.
+    /// Results of a successful call.
     Ok(T),
-    /// Failure.
+    /// Status of a failed call, and the contents of its failed arm.
     Failed(S, F),
 }
 

@@ -1,41 +1,20 @@
 //! Attributes to set (RFC 1813 §2.6, `sattr3`).
 
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result, xdr_struct};
+use tombolo_wire_xdr::{xdr_struct, xdr_union};
 
 use crate::NfsTime3;
 
-/// A time to set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SetTime3 {
-    /// Do not change.
-    #[default]
-    DontChange,
-    /// Set to the server's current time.
-    Server,
-    /// Set to this time.
-    Client(NfsTime3),
-}
-
-impl<'a> Decode<'a> for SetTime3 {
-    #[inline]
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        match xdr.u32()? {
-            0 => Ok(Self::DontChange),
-            1 => Ok(Self::Server),
-            2 => xdr.value().map(Self::Client),
-            value => Err(Error::BadEnum { name: "time_how", value }),
-        }
-    }
-}
-
-impl Encode for SetTime3 {
-    #[inline]
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        match self {
-            Self::DontChange => xdr.u32(0),
-            Self::Server => xdr.u32(1),
-            Self::Client(time) => xdr.u32(2).value(time),
-        };
+xdr_union! {
+    /// A change of a time stamp (`set_atime`, `set_mtime`).
+    #[derive(Default)]
+    pub enum SetTime3: "time_how" {
+        /// Do not change.
+        #[default]
+        DontChange = 0,
+        /// Set to the server's current time.
+        Server = 1,
+        /// Set to this time.
+        Client(time: NfsTime3) = 2,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The side program: an extension that our servers offer next to NFS on the same connection
 //! (`docs/protocols/side.md`). Other servers answer PROC_UNAVAIL.
 
-use tombolo_wire_xdr::{Decoder, Encode, Encoder, List, Result, xdr_enum, xdr_struct};
+use tombolo_wire_xdr::{List, xdr_enum, xdr_program, xdr_struct};
 
 use crate::args::{AccessBits, StableHow};
 use crate::listing::ReaddirplusReply;
@@ -10,92 +10,35 @@ use crate::{Cookie3, CookieVerifier, Data, Fattr3, FileHandle, PostOpAttr, Reply
 
 /// RPC program number, in the user-defined range (RFC 5531 §8.1).
 pub const PROGRAM: u32 = 0x2054_424C;
-/// Version.
+/// Version of the side program.
 pub const VERSION: u32 = 1;
 
-xdr_enum! {
-    /// A procedure. RPC answers PROC_UNAVAIL to any other number.
-    pub enum Procedure {
-        /// No operation: tests for the program.
-        Null = 0,
-        /// List a directory and its subdirectories.
-        List = 1,
-        /// Get a file's version and the digests of a range.
-        Digests = 2,
-        /// Read locally cached data of a version of another server's file.
-        Lend = 3,
-        /// Get, keep or return a lease of the tree.
-        Lease = 4,
-        /// Read ranges of a file, compressed.
-        Pack = 5,
-        /// Write data to a file, compressed.
-        Unpack = 6,
-    }
-}
-
-/// A procedure with its arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each case is the procedure of its name")]
-pub enum Call<'a> {
-    Null,
-    List(ListArgs<'a>),
-    Digests(DigestsArgs<'a>),
-    Lend(LendArgs<'a>),
-    Lease(LeaseArgs<'a>),
-    Pack(PackArgs<'a>),
-    Unpack(UnpackArgs<'a>),
-}
-
-impl<'a> Call<'a> {
+xdr_program! {
     /// Decodes the arguments of `procedure`.
     ///
     /// # Errors
     /// The arguments are invalid, to be answered GARBAGE_ARGS.
-    pub fn decode(procedure: Procedure, xdr: &mut Decoder<'a>) -> Result<Self> {
-        match procedure {
-            Procedure::Null => Ok(Self::Null),
-            Procedure::List => xdr.value().map(Self::List),
-            Procedure::Digests => xdr.value().map(Self::Digests),
-            Procedure::Lend => xdr.value().map(Self::Lend),
-            Procedure::Lease => xdr.value().map(Self::Lease),
-            Procedure::Pack => xdr.value().map(Self::Pack),
-            Procedure::Unpack => xdr.value().map(Self::Unpack),
-        }
-    }
-
-    /// Returns the procedure.
-    #[must_use]
-    pub const fn procedure(&self) -> Procedure {
-        match self {
-            Self::Null => Procedure::Null,
-            Self::List(_) => Procedure::List,
-            Self::Digests(_) => Procedure::Digests,
-            Self::Lend(_) => Procedure::Lend,
-            Self::Lease(_) => Procedure::Lease,
-            Self::Pack(_) => Procedure::Pack,
-            Self::Unpack(_) => Procedure::Unpack,
-        }
-    }
-}
-
-impl Encode for Call<'_> {
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        match self {
-            Self::Null => {}
-            Self::List(args) => drop(xdr.value(args)),
-            Self::Digests(args) => drop(xdr.value(args)),
-            Self::Lend(args) => drop(xdr.value(args)),
-            Self::Lease(args) => drop(xdr.value(args)),
-            Self::Pack(args) => drop(xdr.value(args)),
-            Self::Unpack(args) => drop(xdr.value(args)),
-        }
-    }
+    pub fn decode;
+    /// No operation: tests for the program.
+    Null = 0,
+    /// List a directory and its subdirectories.
+    List(args: ListArgs<'a>) = 1,
+    /// Get a file's version and the digests of a range.
+    Digests(args: DigestsArgs<'a>) = 2,
+    /// Read locally cached data of a version of another server's file.
+    Lend(args: LendArgs<'a>) = 3,
+    /// Get, keep or return a lease of the tree.
+    Lease(args: LeaseArgs<'a>) = 4,
+    /// Read ranges of a file, compressed.
+    Pack(args: PackArgs<'a>) = 5,
+    /// Write data to a file, compressed.
+    Unpack(args: UnpackArgs<'a>) = 6,
 }
 
 xdr_struct! {
-    /// LIST.
+    /// Arguments of LIST.
     pub struct ListArgs<'a> {
-        /// The directory.
+        /// The directory to list.
         pub dir: FileHandle<'a>,
         /// Position in the directory's listing; 0: the beginning.
         pub cookie: Cookie3,
@@ -108,16 +51,14 @@ xdr_struct! {
         /// Rights to be checked for each directory, as by ACCESS.
         pub access: AccessBits,
     }
-}
 
-xdr_struct! {
     /// A directory, or the part of it that the call selected.
     pub struct ListedDir<'a> {
-        /// Handle of the directory.
+        /// Handle of the listed directory.
         pub dir: FileHandle<'a>,
         /// Granted subset of the requested rights.
         pub access: AccessBits,
-        /// Results of READDIRPLUS.
+        /// Results of READDIRPLUS for the listed directory.
         pub page: ReaddirplusReply<'a>,
     }
 }
@@ -136,18 +77,16 @@ pub const DIGEST_BYTES: usize = 32;
 pub const DIGESTED_BYTES_MAX: u32 = 1 << 20;
 
 xdr_struct! {
-    /// DIGESTS.
+    /// Arguments of DIGESTS.
     pub struct DigestsArgs<'a> {
-        /// The file.
+        /// The file whose digests are requested.
         pub file: FileHandle<'a>,
         /// Offset of the first chunk: a multiple of [`CHUNK_BYTES`].
         pub offset: u64,
         /// Length of the range, in bytes.
         pub count: u32,
     }
-}
 
-xdr_struct! {
     /// Results of a successful DIGESTS.
     pub struct DigestsOk<'a> {
         /// Attributes while the digests were computed: the file did not change meanwhile.
@@ -157,11 +96,11 @@ xdr_struct! {
     }
 }
 
-/// Results of DIGESTS.
+/// Results of DIGESTS. On failure: the file's attributes.
 pub type DigestsReply<'a> = Reply<DigestsOk<'a>, PostOpAttr>;
 
 xdr_struct! {
-    /// LEND.
+    /// Arguments of LEND.
     pub struct LendArgs<'a> {
         /// Root of an export that is a cache.
         pub export: FileHandle<'a>,
@@ -169,9 +108,9 @@ xdr_struct! {
         pub kind: u32,
         /// Handle of the file at the origin.
         pub file: FileHandle<'a>,
-        /// Version of the file.
+        /// Version of the file whose data are requested.
         pub version: WccAttr,
-        /// Offset of the data.
+        /// Offset of the data in the file.
         pub offset: u64,
         /// Length of the data, in bytes: all or nothing.
         pub count: u32,
@@ -186,7 +125,7 @@ xdr_enum! {
     pub enum LeaseOperation {
         /// Request a lease.
         Grant = 0,
-        /// Keep the given lease: answered on recall, or after a fraction of the term.
+        /// Keep the given lease: the call is answered on recall, or after a fraction of the term.
         Keep = 1,
         /// Return the given lease.
         GiveBack = 2,
@@ -194,13 +133,13 @@ xdr_enum! {
 }
 
 xdr_struct! {
-    /// LEASE.
+    /// Arguments of LEASE.
     pub struct LeaseArgs<'a> {
-        /// A file or directory of the tree.
+        /// A file or directory of the tree to be leased.
         pub file: FileHandle<'a>,
-        /// Operation.
+        /// Operation on the client's lease of the tree.
         pub act: LeaseOperation,
-        /// Epoch of the lease.
+        /// Epoch of the lease to keep or return; ignored by GRANT.
         pub epoch: u64,
     }
 }
@@ -220,11 +159,12 @@ xdr_enum! {
 xdr_struct! {
     /// Results of a successful LEASE.
     pub struct LeaseOk {
-        /// State.
+        /// State of the client's lease after the operation.
         pub state: LeaseState,
-        /// Epoch of the lease.
+        /// Epoch of the lease; 0 if it is not held.
         pub epoch: u64,
-        /// Term from the time of the request; or delay before the next request.
+        /// If held: term, from the time of the request. If not held: delay before the next request. If
+        /// recalled: 0.
         pub time_ms: u32,
     }
 }
@@ -232,33 +172,29 @@ xdr_struct! {
 /// Results of LEASE. NOTSUPP: no leases of this tree are granted.
 pub type LeaseReply = Reply<LeaseOk, ()>;
 
-/// Maximum total length of a call's ranges, in bytes.
+/// Maximum uncompressed length of the data of one PACK or UNPACK, in bytes.
 pub const COMPRESSED_BYTES_MAX: u32 = 1 << 20;
 
-/// Maximum number of a call's ranges.
+/// Maximum number of ranges of one PACK.
 pub const COMPRESSED_RANGES_MAX: usize = 256;
 
 xdr_struct! {
     /// A range of a file.
     pub struct FilePart {
-        /// Offset.
+        /// Offset in the file, in bytes.
         pub offset: u64,
         /// Length, in bytes.
         pub count: u32,
     }
-}
 
-xdr_struct! {
-    /// PACK.
+    /// Arguments of PACK.
     pub struct PackArgs<'a> {
-        /// The file.
+        /// The file to read.
         pub file: FileHandle<'a>,
         /// Requested ranges, none of them past the end of the file.
         pub parts: List<'a, FilePart>,
     }
-}
 
-xdr_struct! {
     /// Results of a successful PACK.
     pub struct PackOk<'a> {
         /// Attributes while the file was read: it did not change meanwhile.
@@ -272,20 +208,21 @@ xdr_struct! {
 pub type PackReply<'a> = Reply<PackOk<'a>, PostOpAttr>;
 
 xdr_struct! {
-    /// UNPACK: a WRITE (RFC 1813 §3.3.7) with compressed data.
+    /// Arguments of UNPACK, which is a WRITE (RFC 1813 §3.3.7) with compressed data.
     pub struct UnpackArgs<'a> {
-        /// The file.
+        /// The file to write.
         pub file: FileHandle<'a>,
-        /// Offset of the data.
+        /// Offset of the data in the file, in bytes.
         pub offset: u64,
         /// Uncompressed length: at most [`COMPRESSED_BYTES_MAX`].
         pub count: u32,
-        /// Required stability.
+        /// Required stability of the data when the call is answered.
         pub stable: StableHow,
         /// All data, as one Zstandard frame (RFC 8878).
         pub frame: Data,
     }
 }
 
-/// Results of UNPACK: those of WRITE. INVAL: the frame has another length, or is too long.
+/// Results of UNPACK: those of WRITE. INVAL: the frame does not contain exactly `count` bytes, or `count` is
+/// 0 or too large.
 pub type UnpackReply = WriteReply;

@@ -29,7 +29,7 @@ opaque_mark! {
     WriteVerifier([u8; 8]);
     /// A value that distinguishes a retried exclusive create from another one (`createverf3`).
     CreateVerifier([u8; 8]);
-    /// A value by which a server detects stale cookies of a directory (`cookieverf3`).
+    /// A value by which a server recognises cookies of a directory that are no longer valid (`cookieverf3`).
     CookieVerifier([u8; 8]);
     /// A position in a listing; 0: the start (`cookie3`).
     Cookie3(u64);

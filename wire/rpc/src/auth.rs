@@ -11,12 +11,12 @@ pub const MACHINE_BYTES_MAX: usize = 255;
 /// Maximum number of AUTH_SYS's supplementary groups (appendix A).
 pub const GIDS_MAX: usize = 16;
 
-/// The type of a credential or verifier.
+/// The type of a credential or verifier, possibly unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AuthFlavor(pub u32);
 
 impl AuthFlavor {
-    /// Anonymous.
+    /// No authentication: the caller is anonymous.
     pub const NONE: Self = Self(0);
     /// User and groups, as claimed by the client.
     pub const SYS: Self = Self(1);
@@ -42,12 +42,12 @@ impl Encode for AuthFlavor {
     }
 }
 
-/// A verifier: uninterpreted bytes of some flavor. Meaningless with AUTH_NONE and AUTH_SYS.
+/// A verifier: uninterpreted bytes of some flavor. The verifiers of AUTH_NONE and AUTH_SYS have no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verifier<'a> {
-    /// Type of the body.
+    /// Type of the credential or verifier, which determines the format of the body.
     pub flavor: AuthFlavor,
-    /// Body, at most [`BODY_BYTES_MAX`].
+    /// Body, at most [`BODY_BYTES_MAX`] bytes; its format depends on the flavor.
     pub body: &'a [u8],
 }
 
@@ -75,14 +75,14 @@ impl Encode for Verifier<'_> {
 pub enum Credential<'a> {
     /// AUTH_NONE. The contents of its body are undefined (§10.1), and ignored.
     None,
-    /// AUTH_SYS.
+    /// AUTH_SYS: user and groups, as claimed by the client.
     Sys(AuthSys<'a>),
 }
 
-/// An AUTH_SYS credential (appendix A). Unverifiable: the client is trusted or not.
+/// An AUTH_SYS credential (appendix A). The server cannot verify it, and must trust the client or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthSys<'a> {
-    /// An arbitrary number.
+    /// An arbitrary number chosen by the client; servers ignore it.
     pub stamp: u32,
     /// The caller's machine name as claimed, at most [`MACHINE_BYTES_MAX`] bytes.
     pub machine: &'a [u8],
@@ -175,9 +175,9 @@ impl Encode for Gids {
 
 /// A fault in a credential.
 pub(crate) enum CredentialFault {
-    /// Invalid bytes.
+    /// The bytes are not a credential of the stated flavor.
     Malformed,
-    /// Unsupported flavor.
+    /// The flavor is not supported.
     Unknown,
 }
 

@@ -10,13 +10,13 @@ use crate::{
 /// The header before a procedure's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallHeader<'a> {
-    /// Identifier of the call.
+    /// Identifier of the call, repeated in its reply.
     pub xid: Xid,
-    /// Program.
+    /// Number of the called program, such as that of NFS.
     pub program: u32,
     /// Version of the program.
     pub version: u32,
-    /// Procedure.
+    /// Number of the procedure in that version of the program.
     pub procedure: u32,
     /// The caller's credential.
     pub credential: Credential<'a>,
@@ -25,21 +25,21 @@ pub struct CallHeader<'a> {
 /// The reason why a message is not a call that can be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallFault {
-    /// Too short, or not a call: no reply is possible.
+    /// A message that is too short, or not a call: no reply is possible.
     #[error("not an RPC call")]
     NotCall,
     /// A call that ends before its credential.
     #[error("truncated call header")]
     Short {
-        /// The call.
+        /// Identifier of the call, for the reply.
         xid: Xid,
     },
     /// A call that is refused.
     #[error("refused: {why:?}")]
     Refused {
-        /// The call.
+        /// Identifier of the call, for the reply.
         xid: Xid,
-        /// The reason.
+        /// Reason of the refusal, for the reply.
         why: Rejected,
     },
 }
@@ -69,7 +69,7 @@ impl<'a> CallHeader<'a> {
         Self { xid, program, version, procedure, credential }
     }
 
-    /// Decodes the header of a received message. The decoder is left at the arguments.
+    /// Decodes the header of a received message. Afterwards the decoder is at the arguments.
     ///
     /// Program, version and procedure are returned unchecked, for the server to look up.
     ///

@@ -1,10 +1,11 @@
-//! The portmapper, version 2 (RFC 1833 §3), which maps programs to ports. Only a client's request.
+//! The portmapper, version 2 (RFC 1833 §3), which maps programs to ports. This module has only a client's
+//! request.
 
 use tombolo_wire_xdr::{Encode, Encoder};
 
-/// Well-known port.
+/// Port of the portmapper, for TCP and UDP.
 pub const PORT: u16 = 111;
-/// RPC program number.
+/// RPC program number of the portmapper.
 pub const PROGRAM: u32 = 100_000;
 /// The version supported by every portmapper.
 pub const VERSION: u32 = 2;
@@ -23,11 +24,11 @@ pub enum Protocol {
 /// A query: a version of a program over a transport (`mapping`, without its port).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// The program.
+    /// RPC program number of the service to be found.
     pub program: u32,
     /// Version of the program.
     pub version: u32,
-    /// Transport.
+    /// Transport over which the program is to be reached.
     pub protocol: Protocol,
 }
 

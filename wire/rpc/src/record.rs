@@ -23,7 +23,7 @@ impl Mark {
         Some(Self { last: true, len_bytes })
     }
 
-    /// Decodes a mark.
+    /// Decodes a mark. All values are valid.
     #[inline]
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
@@ -48,7 +48,7 @@ pub enum RecordError {
     TooLong {
         /// Length of the record according to the marks received so far.
         announced_bytes: usize,
-        /// The receiver's limit.
+        /// Limit that the receiver has set, in bytes.
         limit_bytes: usize,
     },
 }
@@ -63,14 +63,15 @@ pub enum RecordScan {
     },
     /// A whole record in one fragment, as nearly every sender writes them.
     Record {
-        /// Position, relative to the front. The bytes up to its end are consumed.
+        /// Position of the record, without its mark, relative to the front. The bytes up to its end are
+        /// consumed.
         body: Range<usize>,
     },
     /// A part of a fragmented record, to be appended to the preceding parts.
     Piece {
-        /// Position, relative to the front; possibly empty. The bytes up to its end are consumed.
+        /// Position of the part, relative to the front; possibly empty. The bytes up to its end are consumed.
         body: Range<usize>,
-        /// `true` if this completes the record.
+        /// `true` if the part completes the record.
         complete: bool,
     },
 }
@@ -115,7 +116,7 @@ impl Records {
         Self { limit_bytes, state: RecordState::Start }
     }
 
-    /// Returns the number of bytes returned so far of a fragmented record.
+    /// Returns the number of bytes returned so far of the current fragmented record; 0 if there is none.
     #[must_use]
     pub const fn returned_bytes(&self) -> usize {
         match self.state {

@@ -1,6 +1,6 @@
 //! The header of a reply (RFC 5531 §9).
 
-use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result, xdr_enum};
+use tombolo_wire_xdr::{Decode, Decoder, Encode, Encoder, Error, Result, xdr_enum, xdr_union};
 
 use crate::{REPLY, Verifier, Xid};
 
@@ -13,7 +13,7 @@ pub const SUCCESS_BYTES: usize = 24;
 xdr_enum! {
     /// The reason of an authentication failure (`auth_stat`).
     pub enum AuthStat {
-        /// No failure.
+        /// No failure: meaningless in a denial.
         Ok = 0,
         /// The credential is malformed.
         BadCred = 1,
@@ -25,11 +25,11 @@ xdr_enum! {
         RejectedVerf = 4,
         /// The flavor is too weak for this server.
         TooWeak = 5,
-        /// The server's own verifier is bogus.
+        /// The server's own verifier is invalid; reported to the client by its RPC library.
         InvalidResp = 6,
         /// Unknown reason.
         Failed = 7,
-        /// Kerberos.
+        /// Kerberos: an error without a status of its own.
         KerbGeneric = 8,
         /// Kerberos: the ticket expired.
         TimeExpire = 9,
@@ -46,40 +46,42 @@ xdr_enum! {
     }
 }
 
-/// The outcome of an accepted call (`accept_stat`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accepted {
-    /// Executed; the results follow.
-    Success,
-    /// Unknown program.
-    ProgUnavail,
-    /// Unsupported version of the program.
-    ProgMismatch {
-        /// Lowest supported version.
-        low: u32,
-        /// Highest supported version.
-        high: u32,
-    },
-    /// Unknown procedure.
-    ProcUnavail,
-    /// The arguments cannot be decoded.
-    GarbageArgs,
-    /// Failure of the server, such as lack of memory.
-    SystemErr,
+xdr_union! {
+    /// The outcome of an accepted call (`accept_stat`).
+    pub enum Accepted: "accept_stat" {
+        /// Executed; the results follow.
+        Success = 0,
+        /// The server does not have the program.
+        ProgUnavail = 1,
+        /// Unsupported version of the program.
+        ProgMismatch {
+            /// Lowest supported version.
+            low: u32,
+            /// Highest supported version.
+            high: u32,
+        } = 2,
+        /// The program does not have the procedure.
+        ProcUnavail = 3,
+        /// The arguments cannot be decoded.
+        GarbageArgs = 4,
+        /// Failure of the server, such as lack of memory.
+        SystemErr = 5,
+    }
 }
 
-/// The reason of a denial (`reject_stat`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rejected {
-    /// Unsupported version of RPC.
-    RpcMismatch {
-        /// Lowest supported version.
-        low: u32,
-        /// Highest supported version.
-        high: u32,
-    },
-    /// Authentication failure.
-    Auth(AuthStat),
+xdr_union! {
+    /// The reason of a denial (`reject_stat`).
+    pub enum Rejected: "reject_stat" {
+        /// Unsupported version of RPC.
+        RpcMismatch {
+            /// Lowest supported version.
+            low: u32,
+            /// Highest supported version.
+            high: u32,
+        } = 0,
+        /// Authentication failure, with its reason.
+        Auth(reason: AuthStat) = 1,
+    }
 }
 
 /// The body of a reply (`reply_stat`).
@@ -99,9 +101,9 @@ pub enum ReplyBody<'a> {
 /// The header before a procedure's results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHeader<'a> {
-    /// The call.
+    /// Identifier of the call that is answered.
     pub xid: Xid,
-    /// Status.
+    /// Outcome: accepted, even if not executed, or denied.
     pub body: ReplyBody<'a>,
 }
 
@@ -163,53 +165,5 @@ impl<'a> Decode<'a> for ReplyHeader<'a> {
             value => return Err(Error::BadEnum { name: "reply_stat", value }),
         };
         Ok(Self { xid, body })
-    }
-}
-
-impl Encode for Accepted {
-    #[inline]
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        match *self {
-            Self::Success => xdr.u32(0),
-            Self::ProgUnavail => xdr.u32(1),
-            Self::ProgMismatch { low, high } => xdr.u32(2).u32(low).u32(high),
-            Self::ProcUnavail => xdr.u32(3),
-            Self::GarbageArgs => xdr.u32(4),
-            Self::SystemErr => xdr.u32(5),
-        };
-    }
-}
-
-impl<'a> Decode<'a> for Accepted {
-    #[inline]
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        match xdr.u32()? {
-            0 => Ok(Self::Success),
-            1 => Ok(Self::ProgUnavail),
-            2 => Ok(Self::ProgMismatch { low: xdr.u32()?, high: xdr.u32()? }),
-            3 => Ok(Self::ProcUnavail),
-            4 => Ok(Self::GarbageArgs),
-            5 => Ok(Self::SystemErr),
-            value => Err(Error::BadEnum { name: "accept_stat", value }),
-        }
-    }
-}
-
-impl Encode for Rejected {
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        match self {
-            Self::RpcMismatch { low, high } => xdr.u32(0).u32(*low).u32(*high),
-            Self::Auth(stat) => xdr.u32(1).value(stat),
-        };
-    }
-}
-
-impl<'a> Decode<'a> for Rejected {
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        match xdr.u32()? {
-            0 => Ok(Self::RpcMismatch { low: xdr.u32()?, high: xdr.u32()? }),
-            1 => Ok(Self::Auth(xdr.value()?)),
-            value => Err(Error::BadEnum { name: "reject_stat", value }),
-        }
     }
 }

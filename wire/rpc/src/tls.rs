@@ -15,7 +15,7 @@ const NULL: u32 = 0;
 pub struct Probe {
     /// Identifier of the call.
     pub xid: Xid,
-    /// A program of the server.
+    /// A program of the server, which the client will call over TLS.
     pub program: u32,
     /// Version of the program.
     pub version: u32,

@@ -10,14 +10,14 @@ use crate::{DecodeError, EncodeError, FrameSink};
 
 /// Flag: the attributes include a creation time.
 const HAS_BTIME: u16 = 1;
-/// Flag: the attributes must be requested each time.
+/// Flag: the node is volatile, so its attributes must be requested each time.
 const VOLATILE: u16 = 1 << 1;
 const TYPE_SHIFT: u32 = 12;
 
 const NANOS_PER_SEC: u32 = 1_000_000_000;
 
 mod valid {
-    //! Valid fields of a [`super::SetAttrItem`].
+    //! Bits of `SetAttrItem::valid`: the attributes to be set, the guard, and an option.
     pub const MODE: u32 = 1;
     pub const UID: u32 = 1 << 1;
     pub const GID: u32 = 1 << 2;

@@ -1,4 +1,4 @@
-//! Compile-time checks of the waist's flag sets, which are encoded unchanged: their bits are part of the
+//! Compile-time checks of the waist's flag sets. They are encoded unchanged, so their bits are part of the
 //! format. A flag that moves or changes its meaning in `core` needs an encoding of its own here; a new one
 //! needs a new version.
 

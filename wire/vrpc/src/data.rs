@@ -10,8 +10,8 @@ use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
 /// Maximum number of references in one message.
 pub const REFERENCES_MAX: usize = 128;
 
-/// A range of bulk memory, never empty and within one domain. The receiver checks that the range is inside a
-/// region of the link.
+/// A range of bulk memory, which is the part of a region for file data; never empty, and within one domain.
+/// The receiver checks that the range is inside a region of the link.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Reference {
@@ -26,8 +26,8 @@ const _: () = assert!(size_of::<Reference>() == 16);
 const OFFSET_BITS: u32 = 48;
 
 impl Reference {
-    /// Returns `len_bytes` at the global address `address`: domain in the upper 16 bits, offset in the lower
-    /// 48.
+    /// Returns the reference to `len_bytes` bytes at the global address `address`: domain in the upper 16
+    /// bits, offset in the lower 48.
     pub fn new(address: u64, len_bytes: u32) -> Result<Self, DecodeError> {
         let offset = address & ((1 << OFFSET_BITS) - 1);
         // Neither term exceeds 48 bits, so the sum does not overflow.
@@ -71,7 +71,7 @@ pub struct References<'a> {
 }
 
 impl<'a> References<'a> {
-    /// Checks each reference and their sum.
+    /// Returns the list, after a check of each reference and of the total length.
     pub fn new(list: &'a [Reference]) -> Result<Self, DecodeError> {
         if list.is_empty() || list.len() > REFERENCES_MAX {
             return Err(DecodeError::ListLength(list.len() as u64));
@@ -99,10 +99,10 @@ impl<'a> References<'a> {
     }
 }
 
-/// The data of a request.
+/// The data of a request: of a write, a symbolic link or an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data<'a> {
-    /// In the frame.
+    /// Data in the frame of the request.
     Inline(&'a [u8]),
     /// In the frame; the encoder's caller appends exactly this number of bytes behind the output of `encode`.
     /// Never returned by decoding.
@@ -110,13 +110,13 @@ pub enum Data<'a> {
         /// Length, in bytes.
         len_bytes: u32,
     },
-    /// In one range of bulk memory.
+    /// In one range of bulk memory: the client's, or that of a forwarded domain.
     One(Reference),
-    /// In several ranges.
+    /// In several ranges, in order.
     List(References<'a>),
 }
 
-/// The requested destination of data.
+/// The destination of an answer's data, as requested by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination<'a> {
     /// The frame of the answer: at most this length, which must not exceed [`FRAME_BYTES`].
@@ -124,7 +124,7 @@ pub enum Destination<'a> {
         /// Length, in bytes.
         len_bytes: u32,
     },
-    /// One range of bulk memory.
+    /// One range of bulk memory, in the server's region.
     One(Reference),
     /// Several ranges, filled in order.
     List(References<'a>),
@@ -133,7 +133,7 @@ pub enum Destination<'a> {
 /// The data of an answer, at the requested destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returned<'a> {
-    /// In the frame.
+    /// Data in the frame of the answer.
     Inline(&'a [u8]),
     /// In the frame; the encoder's caller appends exactly this number of bytes behind the output of `encode`.
     /// Never returned by decoding.
@@ -202,13 +202,14 @@ impl Returned<'_> {
     }
 }
 
-/// Flag bits of the data's location: [`INLINE`], [`ONE`] or [`LIST`].
+/// Mask of the flag bits that encode the data's location: [`INLINE`], [`ONE`] or [`LIST`].
 const FORM: u32 = 0b11;
 const INLINE: u32 = 0;
 const ONE: u32 = 1;
 const LIST: u32 = 2;
 
-/// Encodes a span in the body: the address of a single reference, otherwise 0, and the total length.
+/// Encodes the location of data: `form` in the flags, and in the body the address of a single reference,
+/// otherwise 0, and the total length.
 fn put_span<W: ?Sized + FrameSink>(
     at: usize,
     form: u32,
@@ -245,7 +246,7 @@ fn no_address(span: &SpanField) -> Result<(), DecodeError> {
     if span.address == U64::ZERO { Ok(()) } else { Err(DecodeError::Reserved) }
 }
 
-/// Encoded last in the frame.
+/// Encoded as form and length in flags and body. Inline data or a list of references are last in the frame.
 impl<'a> Field<'a> for Data<'a> {
     const BYTES: usize = size_of::<SpanField>();
     const ALIGN: usize = 8;
@@ -281,7 +282,7 @@ impl<'a> Field<'a> for Data<'a> {
     }
 }
 
-/// Encoded last in the frame.
+/// Encoded as form and length in flags and body. A list of references is last in the frame.
 impl<'a> Field<'a> for Destination<'a> {
     const BYTES: usize = size_of::<SpanField>();
     const ALIGN: usize = 8;

@@ -1,4 +1,4 @@
-//! Errors of decoding and encoding.
+//! Errors of decoding and encoding messages.
 
 use thiserror::Error;
 use tombolo_core::fs::NameError;
@@ -9,7 +9,7 @@ pub enum DecodeError {
     /// A kind unknown to this version.
     #[error("unknown kind {0}")]
     UnknownKind(u32),
-    /// An answer to another kind of request.
+    /// An answer whose kind is not that of the request's answer.
     #[error("kind {found:#x}, expected {expected:#x}")]
     WrongKind {
         /// The kind of an answer to the request.
@@ -23,10 +23,10 @@ pub enum DecodeError {
     /// A reserved byte that is not zero.
     #[error("a reserved field is not zero")]
     Reserved,
-    /// An invalid value of a field.
+    /// A value that the field's type does not allow.
     #[error("invalid {field}: {value}")]
     Value {
-        /// The field.
+        /// Name of the field, for the log.
         field: &'static str,
         /// The value found.
         value: u64,
@@ -37,7 +37,7 @@ pub enum DecodeError {
     /// The frame is shorter than the body requires.
     #[error("the frame is {missing_bytes} bytes too short")]
     FrameShort {
-        /// Number of missing bytes.
+        /// Minimum number of missing bytes.
         missing_bytes: usize,
     },
     /// The frame is longer than the body requires.
@@ -49,7 +49,7 @@ pub enum DecodeError {
     /// A reference that is empty, or leaves its domain's address space.
     #[error("invalid reference to {len_bytes} bytes at {address:#x}")]
     Reference {
-        /// The global address.
+        /// Global address of the first byte.
         address: u64,
         /// Length, in bytes.
         len_bytes: u32,
@@ -65,15 +65,15 @@ pub enum DecodeError {
 /// The reason why a message cannot be encoded. Its partial encoding must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EncodeError {
-    /// The frame is too small.
+    /// The frame has no space for the message.
     #[error("the message does not fit into its frame")]
     FrameFull,
-    /// A value that does not fit its field.
+    /// A value that the format cannot carry in its field.
     #[error("invalid {field}: {value}")]
     Value {
-        /// The field.
+        /// Name of the field, for the log.
         field: &'static str,
-        /// The value.
+        /// Value that was to be encoded.
         value: u64,
     },
     /// A reply that does not answer requests of this kind.

@@ -8,39 +8,42 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::frame::{Items, Reader};
 use crate::{BODY_BYTES, Body, DecodeError, EncodeError, FrameSink, Translate};
 
-/// A type that can be a field of a message. `As` distinguishes several encodings of a type.
+/// A type that can be a field of a message. `As` distinguishes several encodings of one type.
 pub(crate) trait Field<'a, As = Plain>: Sized {
-    /// Size in the body, in bytes.
+    /// Size in the body, in bytes; 0 for a field that is only in the flags or the frame.
     const BYTES: usize = 0;
     /// Alignment in the body.
     const ALIGN: usize = 1;
-    /// Bits used in the message's flags.
+    /// Bits of the message's flags that the field uses.
     const FLAGS: u32 = 0;
 
-    /// Encodes the value, in the body at offset `at`.
+    /// Encodes the value: its part in the body at offset `at`, others in the flags and as the next items of
+    /// the frame.
     fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError>;
 
-    /// Decodes the value, in the body at offset `at`. Flag bits and body bytes outside of all fields have
-    /// been refused before.
+    /// Decodes the value: its part in the body at offset `at`, others from the flags and the next items of
+    /// the frame. Flag bits and body bytes outside of all fields have been refused before.
     fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError>;
 
-    /// Replaces the ids of nodes and openings in the value with those of the other side.
+    /// Replaces the ids of nodes and openings in the value with those that `to` maps them to; fails for an
+    /// id without a counterpart.
     #[inline]
     fn translate<T: Translate>(&mut self, _: &mut T) -> Result<(), T::Error> {
         Ok(())
     }
 }
 
-/// The default encoding.
+/// The default encoding of a type.
 pub(crate) enum Plain {}
 /// Encoding in the frame, of a type that is otherwise in the body.
 pub(crate) enum InFrame {}
 /// Encoding as this bit of the flags.
 pub(crate) enum Bit<const MASK: u32> {}
-/// Encoding of a name in the body if it is short enough.
+/// Encoding of a name in the body if it has at most 27 bytes, otherwise in the frame.
 pub(crate) enum ShortName {}
 
-/// Returns the position of a table's field: an offset in the body, or `frame`, or `flags`.
+/// Converts the place of a field in a table to its offset in the body; 0 for `frame` and `flags`, where the
+/// field has no part in the body.
 macro_rules! offset {
     (frame) => {
         0
@@ -53,7 +56,7 @@ macro_rules! offset {
     };
 }
 
-/// Returns the encoding of a table's field.
+/// Converts the optional `as` of a field in a table to the `As` of its encoding; [`Plain`] without one.
 macro_rules! form {
     () => {
         $crate::field::Plain
@@ -65,7 +68,7 @@ macro_rules! form {
 
 pub(crate) use {form, offset};
 
-/// A message being encoded.
+/// A message being encoded: its body, its flags, and the items of its frame.
 pub(crate) struct Encoder<'f, W: ?Sized> {
     body: &'f mut Body,
     pub flags: u32,
@@ -79,7 +82,8 @@ impl<'f, W: FrameSink + ?Sized> Encoder<'f, W> {
         Self { body, flags: 0, frame: Items::new(frame) }
     }
 
-    /// Writes to the body. All offsets are constants that [`Shape::new`] has checked.
+    /// Writes `value` to the body at `at`, one of the offsets that [`Shape::new`] has checked at compile
+    /// time.
     #[inline]
     pub fn put<T: IntoBytes + Immutable>(&mut self, at: usize, value: &T) {
         if let Some(space) = self.body.get_mut(at..at + size_of::<T>()) {
@@ -143,7 +147,7 @@ impl<'a> Decoder<'a> {
 #[cfg(test)]
 pub(crate) type Fields = &'static [(usize, &'static str, usize)];
 
-/// The valid body bytes and flags of a message.
+/// The body bytes and flags that are defined for one kind of message; all others must be zero.
 pub(crate) struct Shape {
     flags: u32,
     /// Ones in all bits that must be zero.
@@ -157,7 +161,7 @@ impl Shape {
         Self { flags, reserved: without(without([0xff; BODY_BYTES], ends), fields) }
     }
 
-    /// Checks the reserved bytes. Examining all of them is faster than stopping at the first.
+    /// Fails unless all reserved bytes are zero. Examining all of them is faster than stopping at the first.
     #[inline]
     fn check_reserved(&self, body: &Body) -> Result<(), DecodeError> {
         let (words, _) = body.as_chunks();

@@ -111,11 +111,27 @@ flags! {
     AccessMask: Self::all().bits(), |mask: Self| mask.bits(), |bits| Ok(Self::from_bits_retain(bits));
     RenameFlags: Self::all().bits(), |flags: Self| flags.bits(), |bits| Ok(Self::from_bits_retain(bits));
     AllocateMode: Self::all().bits(), |mode: Self| mode.bits(), |bits| Ok(Self::from_bits_retain(bits));
-    // The bit is set for the data alone.
-    SyncScope: 1, |what| u8::from(what == Self::Data), |bit| Ok(if bit == 0 { Self::All } else { Self::Data });
+    SyncScope: 3, sync_scope_bits, sync_scope;
     // The bit is set for a hole.
     Whence: 1, |whence| u8::from(whence == Self::Hole), |bit| Ok(if bit == 0 { Self::Data } else { Self::Hole });
     XattrSet: XATTR_CREATE | XATTR_REPLACE, xattr_bits, xattr_set;
+}
+
+fn sync_scope_bits(what: SyncScope) -> u8 {
+    match what {
+        SyncScope::All => 0,
+        SyncScope::Data => 1,
+        SyncScope::AllWriters => 2,
+    }
+}
+
+fn sync_scope(bits: u8) -> Result<SyncScope, DecodeError> {
+    match bits {
+        0 => Ok(SyncScope::All),
+        1 => Ok(SyncScope::Data),
+        2 => Ok(SyncScope::AllWriters),
+        _ => Err(DecodeError::UnknownFlags(bits.into())),
+    }
 }
 
 fn xattr_bits(how: XattrSet) -> u8 {
@@ -150,7 +166,8 @@ impl<'a, const MASK: u32> Field<'a, Bit<MASK>> for bool {
     }
 }
 
-/// Bit 0 of the flags marks a valid value; without it the bytes in the body are zero.
+/// Encoded in the body if bit 0 of the flags is set; otherwise the value is `None`, and its bytes in the
+/// body are zero.
 impl<'a> Field<'a> for Option<OpenId> {
     const BYTES: usize = 8;
     const ALIGN: usize = 8;
@@ -229,7 +246,7 @@ impl<'a> Field<'a, InFrame> for File {
     }
 }
 
-/// Returns the length of a name, which has at most 255 bytes.
+/// Returns the length of a name as one byte: a name has at most 255 bytes.
 fn len_byte(name: &[u8]) -> u8 {
     u8::try_from(name.len()).unwrap_or(u8::MAX)
 }
@@ -237,7 +254,7 @@ fn len_byte(name: &[u8]) -> u8 {
 macro_rules! names {
     ($($name:ident),+) => {
         $(
-            /// The length; the bytes are in the frame.
+            /// Encoded as the length in the body; the bytes are in the frame.
             impl<'a> Field<'a> for $name<'a> {
                 const BYTES: usize = 1;
 
@@ -378,7 +395,8 @@ const KILL_PRIVILEGES: u32 = 1 << 4;
 /// Flag: write at the offset even when appending.
 const IN_PLACE: u32 = 1 << 5;
 
-/// The offset; the other fields are in the flags.
+/// Encoded as the offset in the body, and stability, `kill_privileges` and `in_place` in the flags.
+/// `retainable` is not encoded, and `by_owner` cannot be.
 impl<'a> Field<'a> for Write {
     const BYTES: usize = 8;
     const ALIGN: usize = 8;
@@ -426,7 +444,7 @@ pub(crate) fn stability(number: u8) -> Result<Stability, DecodeError> {
     }
 }
 
-/// Flag: with attributes.
+/// Flag: entries with attributes are requested.
 const PLUS: u32 = 1 << 2;
 
 impl<'a> Field<'a> for DirBudget {

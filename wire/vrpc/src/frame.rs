@@ -8,7 +8,7 @@ use crate::{DecodeError, EncodeError, FRAME_BYTES};
 /// Alignment of the items of a frame.
 pub(crate) const ALIGN: usize = 8;
 
-/// A destination of frames: a buffer of the pool, or a private one.
+/// A destination of frames: the buffer of a request in shared memory, or a private one.
 pub trait FrameSink {
     /// Returns the number of bytes that can still be appended.
     fn room_bytes(&self) -> usize;
@@ -18,7 +18,7 @@ pub trait FrameSink {
     fn append(&mut self, bytes: &[u8]) -> bool;
 }
 
-/// A frame in private memory.
+/// A frame in private memory, for a caller that copies it to shared memory afterwards.
 #[derive(Debug)]
 pub struct FrameBuf<'a> {
     memory: &'a mut [u8],
@@ -96,7 +96,7 @@ impl FrameSink for SinkFrame<'_> {
     }
 }
 
-/// An encoder of items.
+/// An encoder of items, each aligned to [`ALIGN`] in the frame.
 pub(crate) struct Items<'f, W: ?Sized> {
     frame: &'f mut W,
     len: usize,
@@ -135,7 +135,8 @@ impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
         self.bytes(item.as_bytes())
     }
 
-    /// Reserves space for bytes that the caller will append.
+    /// Aligns the frame for `len_bytes` bytes that the caller will append itself, and checks that they fit
+    /// the maximum length of a frame.
     pub fn follows(&mut self, len_bytes: u32) -> Result<(), EncodeError> {
         let padding = if len_bytes == 0 { 0 } else { padding(self.len) };
         let end = (self.len + padding).checked_add(len_bytes as usize);
@@ -146,7 +147,7 @@ impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
         Ok(())
     }
 
-    /// Appends an item without alignment: the next one of a list.
+    /// Appends an item without alignment: the next one of a list whose items are smaller than the alignment.
     pub fn next_of_list<T: IntoBytes + Immutable>(&mut self, item: &T) -> Result<(), EncodeError> {
         let bytes = item.as_bytes();
         if !self.frame.append(bytes) {
@@ -157,7 +158,7 @@ impl<'f, W: FrameSink + ?Sized> Items<'f, W> {
     }
 }
 
-/// A decoder of items.
+/// A decoder of items, each aligned to [`ALIGN`] in the frame.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
     position: usize,
@@ -171,7 +172,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns a decoder without a length limit: listings in bulk memory.
+    /// Returns a decoder without a limit on the length, for listings in bulk memory.
     pub fn of_listing(bytes: &'a [u8]) -> Self {
         Self { rest: bytes, position: 0 }
     }
@@ -180,7 +181,7 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// Returns the next item, of `len` bytes.
+    /// Returns the next item, of `len` bytes; the padding before it must be zero.
     #[inline]
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         if len == 0 {

@@ -1,5 +1,5 @@
 //! Structures of the protocol, byte for byte as in `docs/formats/vrpc.md`. The number before each field is
-//! its offset.
+//! its offset in bytes.
 
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -54,13 +54,13 @@ macro_rules! layouts {
 }
 
 layouts! {
-    /// The end of every request's body.
+    /// The end of every request's body: the caller's id, the optional results, and the flags.
     Tail: 4 {
         0 caller: U16,
         2 want: u8,
         3 flags: u8,
     }
-    /// The common structure of every request's body.
+    /// The common structure of every request's body: number, arguments, and [`Tail`].
     Envelope: 48 {
         0 sequence: U64,
         8 arguments: [u8; 36],
@@ -76,7 +76,7 @@ layouts! {
         0 name: [u8; 27],
         27 name_len: u8,
     }
-    /// In bodies: the location of data.
+    /// In bodies: the location of data: the address of a single reference, otherwise 0, and the length.
     SpanField: 12 {
         0 address: U64,
         8 len_bytes: U32,
@@ -123,7 +123,7 @@ layouts! {
         0 node: U64,
         8 look_ups: U64,
     }
-    /// In SETATTR's frame.
+    /// In SETATTR's frame: the attributes to set.
     SetAttrItem: 64 {
         0 valid: U32,
         4 mode: U32,
@@ -138,14 +138,15 @@ layouts! {
         56 guard_nanos: U32,
         60 reserved: [u8; 4],
     }
-    /// In READDIR's frame: the capacity of the caller's page, in the caller's units.
+    /// In READDIR's frame: the capacity of the caller's page, in terms of the caller's protocol
+    /// ([`tombolo_core::fs::DirBudget`]).
     BudgetItem: 16 {
         0 size_bytes: U32,
         4 entry_bytes: U32,
         8 align: U32,
         12 reserved: [u8; 4],
     }
-    /// In the frames of LOCK_TEST, LOCK and UNLOCK.
+    /// A lock: in the frames of LOCK_TEST, LOCK and UNLOCK, and in the body of LOCK_TEST's answer.
     LockItem: 32 {
         0 start: U64,
         8 last: U64,
@@ -188,7 +189,7 @@ layouts! {
         24 mtime_nanos: U32,
         28 ctime_nanos: U32,
     }
-    /// The state of a file system.
+    /// In the frame of a STATFS answer: the state of a file system.
     StatFsItem: 48 {
         0 block_size: U32,
         4 name_max: U32,
@@ -198,7 +199,8 @@ layouts! {
         32 files: U64,
         40 files_free: U64,
     }
-    /// In a listing, before the name; attributes between the two if the flag is set.
+    /// In a listing: the head of an entry. Attributes and handle follow if their flags are set, then the
+    /// name.
     EntryItem: 24 {
         0 cookie: U64,
         8 fileid: U64,
@@ -218,7 +220,7 @@ layouts! {
         4 len_bytes: U16,
         6 reserved: [u8; 2],
     }
-    /// A notice, before its name.
+    /// In the frame of a CHANGES answer: a notice, before its name.
     NoticeItem: 32 {
         0 node: U64,
         8 start: U64,
@@ -227,7 +229,7 @@ layouts! {
         25 name_len: u8,
         26 reserved: [u8; 6],
     }
-    /// The common structure of every answer's body.
+    /// The common structure of every answer's body: status (0: success), flags, and results.
     Head: 48 {
         0 status: U32,
         4 flags: U32,

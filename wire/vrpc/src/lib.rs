@@ -1,9 +1,10 @@
 //! The operations of the waist in a native, fixed layout, for two domains that share memory.
 //!
 //! A codec without I/O, rings, regions or doorbells. A message is a `kind`, a body of [`BODY_BYTES`] in the
-//! ring's slot, and a frame of at most [`FRAME_BYTES`] in a buffer of the pool. All numbers are little-endian
-//! and naturally aligned, the same for 32-bit and 64-bit peers, so encoding is copying. Small and frequent
-//! messages fit into the body alone. The layout is specified in `docs/formats/vrpc.md`.
+//! ring's slot, and a frame of at most [`FRAME_BYTES`] in the buffer that belongs to the request's id. All
+//! numbers are little-endian and naturally aligned, the same for 32-bit and 64-bit peers, so encoding is
+//! copying. Small and frequent messages fit into the body alone. The layout is specified in
+//! `docs/formats/vrpc.md`.
 //!
 //! - [`Request`] and its [`Header`], [`Reply`] and [`Outcome`]: `encode` and `decode`, neither of which
 //!   allocates.
@@ -48,7 +49,7 @@ pub use status::Status;
 
 /// Size of the part of a message in the ring's slot, in bytes.
 pub const BODY_BYTES: usize = 48;
-/// Maximum size of the part of a message in a buffer of the pool, in bytes.
+/// Maximum size of the part of a message in the buffer of its request, in bytes.
 pub const FRAME_BYTES: usize = 4096;
 
 /// The part of a message in the ring's slot.

@@ -14,7 +14,7 @@ pub const fn entry_bytes(plus: bool) -> usize {
     size_of::<EntryItem>() + if plus { size_of::<EntryAttrItem>() } else { 0 }
 }
 
-/// Returns the length of a handle of this many bytes in an entry.
+/// Returns the encoded length of a handle of this many bytes in an entry, with padding.
 const fn handle_bytes(len_bytes: usize) -> usize {
     size_of::<EntryHandleItem>() + len_bytes.next_multiple_of(ALIGN)
 }
@@ -30,7 +30,7 @@ pub fn budget_within(budget: &DirBudget, place_bytes: usize) -> DirBudget {
     }
 }
 
-/// An encoder of a listing.
+/// An encoder of a listing: entries one after another, as many as fit.
 pub struct ListingWriter<'f, W: ?Sized> {
     items: Items<'f, W>,
 }
@@ -105,11 +105,12 @@ pub struct ListedEntry<'a> {
     pub name: &'a [u8],
     /// Inode number.
     pub fileid: u64,
-    /// File type, if known.
+    /// File type; `None` where the server would have to read the inode.
     pub file_type: Option<FileType>,
     /// Position behind the entry.
     pub cookie: Cookie,
-    /// The node, if attributes were requested. Carries a look-up.
+    /// The node with its attributes, if requested and available. Each counts a look-up, which the receiver
+    /// must release.
     pub entry: Option<Entry>,
     /// The node's handle, if requested and available.
     pub handle: Option<HandleBytes<'a>>,
@@ -129,7 +130,7 @@ impl ListedEntry<'_> {
     }
 }
 
-/// Consecutive entries in private memory.
+/// A received listing: consecutive entries in private memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Listing<'a> {
     bytes: &'a [u8],

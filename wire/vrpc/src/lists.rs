@@ -9,9 +9,9 @@ use crate::frame::zero;
 use crate::layout::ForgetEntry;
 use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
 
-/// Maximum number of nodes in one FORGET.
+/// Maximum number of nodes in one FORGET: as many as fit a frame.
 pub const FORGETS_MAX: usize = FRAME_BYTES / size_of::<ForgetEntry>();
-/// Maximum number of supplementary groups of a caller.
+/// Maximum number of supplementary groups of a caller: as many as fit a frame.
 pub const GROUPS_MAX: usize = FRAME_BYTES / size_of::<U32>();
 
 /// Nodes, with the number of look-ups to release.
@@ -57,7 +57,7 @@ impl<'a> Forgets<'a> {
         self.len() == 0
     }
 
-    /// Returns nodes and look-ups, in order.
+    /// Returns each node with the number of its look-ups to release, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (NodeId, u64)> + use<'a> {
         let form = self.0;
         (0..self.len()).map(move |index| {
@@ -76,7 +76,7 @@ impl<'a> Forgets<'a> {
 /// Flag of FORGET: the list is in the frame.
 const LIST: u32 = 1;
 
-/// A single entry; several are in the frame, and the body is zero.
+/// Encoded in the body if it is a single entry; several are in the frame, and the body's bytes are zero.
 impl<'a> Field<'a> for Forgets<'a> {
     const BYTES: usize = size_of::<ForgetEntry>();
     const ALIGN: usize = 8;
@@ -119,7 +119,7 @@ enum GroupsForm<'a> {
 }
 
 impl<'a> Groups<'a> {
-    /// Returns a list of these groups. At most [`GROUPS_MAX`] can be encoded.
+    /// Returns a list of these groups. A list of more than [`GROUPS_MAX`] cannot be encoded.
     #[must_use]
     pub fn new(list: &'a [u32]) -> Self {
         Self(GroupsForm::Given(list))
@@ -134,7 +134,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Returns `true` if there are none.
+    /// Returns `true` if the list is empty, as for a caller without supplementary groups.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -153,7 +153,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// The number of groups, which are in the frame.
+/// Encoded as the number of groups in the body; the groups themselves are in the frame.
 impl<'a> Field<'a> for Groups<'a> {
     const BYTES: usize = 4;
     const ALIGN: usize = 4;

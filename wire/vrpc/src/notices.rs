@@ -8,7 +8,7 @@ use crate::frame::{Reader, zero};
 use crate::layout::NoticeItem;
 use crate::{DecodeError, EncodeError, FrameSink};
 
-/// A list of notices.
+/// A list of notices, to be encoded or as received.
 #[derive(Clone, Copy)]
 pub struct NoticeList<'a>(NoticesForm<'a>);
 
@@ -63,7 +63,7 @@ mod kind {
     pub const EVERYTHING: u8 = 5;
 }
 
-/// Decodes the next item, and the name behind it; `None` at the end.
+/// Decodes and validates the next item, and the name behind it; `None` at the end.
 fn next<'a>(items: &mut Reader<'a>) -> Result<Option<(&'a NoticeItem, Option<Name<'a>>)>, DecodeError> {
     if items.is_at_end() {
         return Ok(None);
@@ -76,7 +76,7 @@ fn next<'a>(items: &mut Reader<'a>) -> Result<Option<(&'a NoticeItem, Option<Nam
         return wrong("kind of a notice", item.kind.into());
     }
     let has_name = item.name_len != 0;
-    // A removed node's last name.
+    // A notice of a removed node has the directory of its last name in `start`.
     let has_directory = item.kind == kind::GONE && has_name;
     if match item.kind {
         kind::DATA => start > last,
@@ -110,7 +110,7 @@ fn notice((item, name): (&NoticeItem, Option<Name<'_>>)) -> Notice {
     }
 }
 
-/// The whole frame.
+/// Encoded as the whole frame: each notice, followed by its name.
 impl<'a> Field<'a> for NoticeList<'a> {
     fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
         let list = match self.0 {

@@ -16,12 +16,12 @@ use crate::frame::Reader;
 use crate::layout::Head;
 use crate::{Body, DecodeError, EncodeError, FrameSink, Kind, NoticeList, Returned, Status};
 
-/// The result of a request.
+/// The result of a request: its answer, or the status of its failure.
 pub type Outcome<'a> = Result<Reply<'a>, Status>;
 
 bitflags! {
-    /// Optional groups of operations of the server's file system. Requests of the others fail with
-    /// [`Status::NotSupported`].
+    /// Optional groups of operations of the server's file system. Requests of groups that are not offered
+    /// fail with [`Status::NotSupported`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Offers: u32 {
         /// XATTR_GET to XATTR_REMOVE.
@@ -42,19 +42,19 @@ bitflags! {
 /// The properties of a session. Constant during the session.
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
-    /// Properties of the file system.
+    /// Fixed properties of the file system.
     pub profile: Profile,
-    /// Supported optional groups.
+    /// Optional groups of operations that the server supports.
     pub offers: Offers,
-    /// File system of persistent handles; zeroes if it has none.
+    /// Identity of the file system for persistent handles; zeroes if it has none.
     pub volume: Volume,
     /// Maximum length of one READ or WRITE, in bytes; [`TRANSFER_BYTES_MIN`] or more.
     pub transfer_bytes_max: u32,
-    /// Upper bound (exclusive) of caller ids; not zero.
+    /// Upper bound (exclusive) of the caller ids that the client may assign; not zero.
     pub callers_max: u16,
 }
 
-/// Minimum of a server's maximum length of a READ or WRITE, in bytes.
+/// Minimum value of [`Session::transfer_bytes_max`], in bytes.
 pub const TRANSFER_BYTES_MIN: u32 = 4096;
 
 /// Maximum length of a persistent handle, in bytes (name_to_handle_at(2), `MAX_HANDLE_SZ`).
@@ -109,7 +109,7 @@ macro_rules! replies {
         #[derive(Clone, Copy, Debug)]
         pub enum Reply<'a> { $($(#[$doc])* $name $(( $($ty),+ ))?),+ }
 
-        /// The discriminant of an answer.
+        /// The variant of [`Reply`] that answers a kind of request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Answer { $($name),+ }
 
@@ -165,29 +165,31 @@ macro_rules! replies {
 }
 
 replies! {
-    /// No results.
+    /// Success without results.
     Done;
     /// The properties of the session.
     Session(8 session: Session);
     /// A node. `Entry`, `Made` and `Created` include the node's handle, if requested and available.
     Entry(8 entry: Entry, 24 handle: Option<HandleBytes<'a>>);
-    /// Attributes.
+    /// Attributes of a node.
     Attr(frame attr: Attr);
     /// Attributes, after and before the change.
     Setattr(frame attr: Attr, frame change: Change);
-    /// A created node, and the change of its directory.
+    /// A created node, and the change of its directory, if requested.
     Made(8 made: Made, 24 handle: Option<HandleBytes<'a>>);
-    /// A created node with an opening.
-    Created(8 created: Created, 24 handle: Option<HandleBytes<'a>>);
-    /// The change of a directory.
+    /// A created file, its opening, the change of its directory, if requested, and whether the opening is
+    /// prompt (docs/protocols/vrpc.md, "Quiet requests"), as only on links with the extension for it.
+    Created(8 created: Created, 24 handle: Option<HandleBytes<'a>>, flags prompt: bool as Bit<{ fields::PROMPT }>);
+    /// The change of a directory, if requested.
     Change(frame change: Change);
-    /// The changes of both directories.
+    /// The changes of a rename's two directories, if requested.
     Renamed(frame renamed: Renamed);
-    /// An opening.
-    Opened(16 opened: Opened);
+    /// An opening, with the attributes of the node if requested, and whether it is prompt as that of
+    /// `Created`.
+    Opened(16 opened: Opened, flags prompt: bool as Bit<{ fields::PROMPT }>);
     /// Data of a file, and whether the file ends with them.
     Read(8 data: Returned<'a>, flags eof: bool as Bit<{ fields::END }>);
-    /// Number of bytes written.
+    /// Number of bytes written, achieved stability, and the change of the file if requested.
     Written(8 written: Written);
     /// A [`Listing`](crate::listing::Listing), and whether the directory ends with it.
     Readdir(8 listing: Returned<'a>, flags end: bool as Bit<{ fields::END }>);
@@ -195,7 +197,7 @@ replies! {
     Bytes(8 bytes: Returned<'a>);
     /// The state of a file system.
     StatFs(frame stat: StatFs);
-    /// A conflicting lock.
+    /// A conflicting lock, if there is one.
     Conflict(8 lock: Option<Lock>);
     /// A node's handle.
     Handle(8 handle: HandleBytes<'a>);
@@ -207,7 +209,8 @@ replies! {
     Looked(8 version: Option<Version>, frame attr: Attr);
 }
 
-/// Encodes a failure in `body` and returns the kind of the answer. Its frame is empty.
+/// Encodes the failure of a request of kind `kind` in `body`, and returns the kind of the answer. The frame
+/// of the answer is empty.
 pub fn encode_failure(kind: Kind, error: &Error, body: &mut Body) -> u32 {
     let status = U32::new(Status::from(error).number());
     *body = transmute!(Head { status, flags: U32::ZERO, results: [0; 40] });
@@ -216,7 +219,7 @@ pub fn encode_failure(kind: Kind, error: &Error, body: &mut Body) -> u32 {
 
 impl<'a> Reply<'a> {
     /// Encodes the answer to a request of kind `kind` in `body`, and in `frame` what does not fit; returns
-    /// the kind of the answer. On failure neither may be sent.
+    /// the kind of the answer. If that fails, neither `body` nor `frame` may be sent.
     #[inline]
     pub fn encode<W: FrameSink + ?Sized>(
         &self,

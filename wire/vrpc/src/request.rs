@@ -18,38 +18,45 @@ use crate::{Body, Data, DecodeError, Destination, EncodeError, Forgets, FrameSin
 /// Bit in the kind of an answer; the other bits are the kind of its request.
 pub const REPLY: u32 = 1 << 31;
 
-/// The id of an identity on a link, assigned by the client with [`Request::Caller`].
+/// The id of a user's identity on a link, assigned by the client with [`Request::Caller`]; less than
+/// [`Session::callers_max`](crate::Session::callers_max).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallerId(pub u16);
 
-/// The common part of all requests.
+/// The part that all requests have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Number of the request in its session. Retransmissions have the same number.
     pub sequence: u64,
-    /// The caller.
+    /// Identity of the caller: an id that an earlier [`Request::Caller`] on the link has assigned.
     pub caller: CallerId,
-    /// Optional results requested.
+    /// Optional results requested; the server omits others.
     pub want: Want,
     /// `true` to request the persistent handles of returned nodes.
     pub handles: bool,
+    /// `true` if no one waits for the answer, so that the server does not ring for it. Only on links with the
+    /// extension for it.
+    pub quiet: bool,
 }
 
 /// Bit of `want` on the wire: [`Header::handles`]. The lower bits are those of the waist's `Want`.
 const WANT_HANDLES: u8 = 1 << 2;
+/// Bit of `want` on the wire: [`Header::quiet`].
+const QUIET: u8 = 1 << 3;
 
-/// A mapping of one side's ids to the other's.
+/// A mapping of the ids that a client has given to its callers to those that the server knows, which differ
+/// after a reconnection.
 pub trait Translate {
     /// The reason why an id has no counterpart.
     type Error;
 
-    /// Returns the other side's id of a node.
+    /// Returns the server's id of a node.
     fn node(&mut self, node: NodeId) -> Result<NodeId, Self::Error>;
 
-    /// Returns the other side's id of an opening.
+    /// Returns the server's id of an opening.
     fn open(&mut self, open: OpenId) -> Result<OpenId, Self::Error>;
 
-    /// Returns the other side's ids of a file.
+    /// Returns the server's ids of a file.
     #[inline]
     fn file(&mut self, file: File) -> Result<File, Self::Error> {
         Ok(File { node: self.node(file.node)?, open: self.open(file.open)? })
@@ -91,7 +98,7 @@ macro_rules! requests {
             }
         }
 
-        /// One request.
+        /// A request with its arguments.
         #[derive(Clone, Copy, Debug)]
         #[expect(missing_docs, reason = "fields are the arguments of the waist's operation; see core/src/fs")]
         pub enum Request<'a> { $($(#[$doc])* $name $({ $($field: $ty),+ })?),+ }
@@ -168,9 +175,9 @@ macro_rules! requests {
 }
 
 requests! {
-    /// A round trip.
+    /// No operation: tests whether the server answers.
     Null = 1 => Done;
-    /// Gets the properties of the session.
+    /// Gets the fixed properties of the session.
     Profile = 2 => Session;
     /// Sets the identity of [`Header::caller`], for the requests behind this one on the ring. An id may be
     /// reassigned.
@@ -284,7 +291,7 @@ impl Kind {
         self as u32
     }
 
-    /// Returns the number of the answer.
+    /// Returns the number of this kind's answer: the same with [`REPLY`] set.
     #[must_use]
     pub const fn reply_number(self) -> u32 {
         self as u32 | REPLY
@@ -292,7 +299,8 @@ impl Kind {
 }
 
 impl<'a> Request<'a> {
-    /// Encodes the request in `body`, and in `frame` what does not fit. On failure neither may be sent.
+    /// Encodes the request in `body`, and in `frame` what does not fit. If that fails, neither `body` nor
+    /// `frame` may be sent.
     #[inline]
     pub fn encode<W: FrameSink + ?Sized>(
         &self,
@@ -303,13 +311,14 @@ impl<'a> Request<'a> {
         let mut to = Encoder::new(body, frame);
         self.put(&mut to)?;
         let handles = if header.handles { WANT_HANDLES } else { 0 };
+        let quiet = if header.quiet { QUIET } else { 0 };
         to.put(0, &U64::new(header.sequence));
         // All flags of requests are in the lowest eight bits.
         to.put(
             44,
             &Tail {
                 caller: U16::new(header.caller.0),
-                want: header.want.bits() | handles,
+                want: header.want.bits() | handles | quiet,
                 flags: to.flags as u8,
             },
         );
@@ -326,8 +335,10 @@ impl<'a> Request<'a> {
         let header = Header {
             sequence: envelope.sequence.get(),
             caller: CallerId(envelope.tail.caller.get()),
-            want: Want::from_bits(want & !WANT_HANDLES).ok_or(DecodeError::UnknownFlags(want.into()))?,
+            want: Want::from_bits(want & !(WANT_HANDLES | QUIET))
+                .ok_or(DecodeError::UnknownFlags(want.into()))?,
             handles: want & WANT_HANDLES != 0,
+            quiet: want & QUIET != 0,
         };
         let mut from = Decoder { body, flags: envelope.tail.flags.into(), frame: Reader::new(frame)? };
         let decoded = Self::get(kind, header, &mut from);

@@ -1,7 +1,7 @@
-//! Mapping between the waist's errors and numbers.
+//! Conversion between [`Error`] and its numbers on the wire.
 //!
-//! Both matches are exhaustive: a new error does not compile until it has a number. Only the cause of an I/O
-//! error is lost; it remains in the log of the side where it occurred.
+//! Both directions are exhaustive matches: a new error does not compile until it has a number. Only the
+//! cause of an I/O error is lost; it remains in the log of the side where it occurred.
 
 use tombolo_core::Error;
 

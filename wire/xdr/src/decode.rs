@@ -1,8 +1,8 @@
-//! Decoding.
+//! Decoding of XDR values from a message.
 
 use crate::{Error, Result, padded};
 
-/// A type that can be decoded from XDR. Borrowed parts borrow from the message.
+/// A type that can be decoded from XDR. Values that are slices borrow from the message.
 pub trait Decode<'a>: Sized {
     /// Decodes one value and advances behind it. After an error the decoder's position is within the value.
     ///
@@ -43,7 +43,7 @@ impl<'a> Decoder<'a> {
         self.rest
     }
 
-    /// Checks that all bytes have been decoded.
+    /// Fails unless all bytes have been decoded.
     ///
     /// # Errors
     /// [`Error::Trailing`] if some are left.
@@ -160,33 +160,17 @@ impl<'a> Decode<'a> for () {
     }
 }
 
-impl<'a> Decode<'a> for u32 {
-    #[inline]
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        xdr.u32()
-    }
+macro_rules! plain {
+    ($($type:ident)+) => {$(
+        impl<'a> Decode<'a> for $type {
+            #[inline]
+            fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
+                xdr.$type()
+            }
+        }
+    )+};
 }
-
-impl<'a> Decode<'a> for i32 {
-    #[inline]
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        xdr.i32()
-    }
-}
-
-impl<'a> Decode<'a> for u64 {
-    #[inline]
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        xdr.u64()
-    }
-}
-
-impl<'a> Decode<'a> for bool {
-    #[inline]
-    fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
-        xdr.bool()
-    }
-}
+plain!(u32 i32 u64 bool);
 
 /// Fixed-length opaque data.
 impl<'a, const N: usize> Decode<'a> for [u8; N] {

@@ -1,10 +1,10 @@
-//! Encoding.
+//! Encoding of XDR values to a vector.
 
 use crate::padding;
 
 /// A type that can be encoded as XDR.
 pub trait Encode {
-    /// Appends the value.
+    /// Appends the value with its padding.
     fn encode(&self, xdr: &mut Encoder<'_>);
 }
 
@@ -44,7 +44,7 @@ impl<'b> Encoder<'b> {
         self.out.reserve(bytes);
     }
 
-    /// Removes everything behind `position`.
+    /// Removes everything behind `position`, for a caller that withdraws a partial result.
     pub fn truncate(&mut self, position: usize) {
         self.out.truncate(self.start.saturating_add(position));
     }
@@ -91,7 +91,7 @@ impl<'b> Encoder<'b> {
 
     /// Appends variable-length opaque data or a string: length, bytes, padding (§4.10, §4.11).
     ///
-    /// Truncated to the maximum of XDR, 4 GiB.
+    /// Bytes beyond the maximum length of XDR, 4 GiB, are dropped.
     #[inline]
     pub fn opaque(&mut self, bytes: &[u8]) -> &mut Self {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -118,26 +118,17 @@ impl Encode for () {
     fn encode(&self, _: &mut Encoder<'_>) {}
 }
 
-impl Encode for u32 {
-    #[inline]
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        xdr.u32(*self);
-    }
+macro_rules! plain {
+    ($($type:ident)+) => {$(
+        impl Encode for $type {
+            #[inline]
+            fn encode(&self, xdr: &mut Encoder<'_>) {
+                xdr.raw(&self.to_be_bytes());
+            }
+        }
+    )+};
 }
-
-impl Encode for i32 {
-    #[inline]
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        xdr.raw(&self.to_be_bytes());
-    }
-}
-
-impl Encode for u64 {
-    #[inline]
-    fn encode(&self, xdr: &mut Encoder<'_>) {
-        xdr.u64(*self);
-    }
-}
+plain!(u32 i32 u64);
 
 impl Encode for bool {
     #[inline]

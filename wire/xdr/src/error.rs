@@ -1,9 +1,9 @@
-//! Decoding errors.
+//! Errors of decoding XDR.
 
 /// The result of decoding.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The reason why bytes are not a value of the requested type. Independent of any server state.
+/// The reason why bytes are not a value of the requested type. It depends on the bytes and the type alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The bytes end before the value does.
@@ -26,7 +26,7 @@ pub enum Error {
     /// An undefined value of an enumeration or of a union's discriminant (RFC 4506 §4.3).
     #[error("invalid {name}: {value}")]
     BadEnum {
-        /// The type.
+        /// Name of the enumeration, or of the union's discriminant.
         name: &'static str,
         /// The value found.
         value: u32,
@@ -34,7 +34,7 @@ pub enum Error {
     /// Bytes follow the complete value.
     #[error("{extra_bytes} trailing bytes")]
     Trailing {
-        /// Number of bytes.
+        /// Number of bytes behind the value.
         extra_bytes: usize,
     },
 }

@@ -1,56 +1,45 @@
 //! Macros that declare types together with their layout.
 
-/// Declares a structure (RFC 4506 §4.14) whose fields are encoded in order, with both directions.
+/// Declares structures (RFC 4506 §4.14) whose fields are encoded in order, and implements `Encode` and
+/// `Decode` for them.
 ///
-/// It has at most one lifetime, that of the message.
+/// A structure has at most one lifetime, that of the message from which its slices are borrowed.
 #[macro_export]
 macro_rules! xdr_struct {
-    ($(#[$meta:meta])* pub struct $name:ident<$a:lifetime> {
+    ($($(#[$meta:meta])* pub struct $name:ident $(<$a:lifetime>)? {
         $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)+
-    }) => {
+    })+) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct $name<$a> { $($(#[$field_meta])* pub $field: $type,)+ }
+        pub struct $name $(<$a>)? { $($(#[$field_meta])* pub $field: $type,)+ }
 
-        impl<$a> $crate::Decode<$a> for $name<$a> {
+        $crate::xdr_struct!(@decode $name $($a)?: $($field)+);
+
+        impl $(<$a>)? $crate::Encode for $name $(<$a>)? {
+            #[inline]
+            fn encode(&self, xdr: &mut $crate::Encoder<'_>) {
+                $(xdr.value(&self.$field);)+
+            }
+        }
+    )+};
+    (@decode $name:ident: $($field:ident)+) => {
+        $crate::xdr_struct!(@decode_as $name, 'a: $($field)+);
+    };
+    (@decode $name:ident $a:lifetime: $($field:ident)+) => {
+        $crate::xdr_struct!(@decode_as $name<$a>, $a: $($field)+);
+    };
+    (@decode_as $name:ty, $a:lifetime: $($field:ident)+) => {
+        impl<$a> $crate::Decode<$a> for $name {
             #[inline]
             fn decode(xdr: &mut $crate::Decoder<$a>) -> $crate::Result<Self> {
                 Ok(Self { $($field: xdr.value()?,)+ })
             }
         }
-
-        impl $crate::Encode for $name<'_> {
-            #[inline]
-            fn encode(&self, xdr: &mut $crate::Encoder<'_>) {
-                $(xdr.value(&self.$field);)+
-            }
-        }
-    };
-    ($(#[$meta:meta])* pub struct $name:ident {
-        $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)+
-    }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct $name { $($(#[$field_meta])* pub $field: $type,)+ }
-
-        impl<'a> $crate::Decode<'a> for $name {
-            #[inline]
-            fn decode(xdr: &mut $crate::Decoder<'a>) -> $crate::Result<Self> {
-                Ok(Self { $($field: xdr.value()?,)+ })
-            }
-        }
-
-        impl $crate::Encode for $name {
-            #[inline]
-            fn encode(&self, xdr: &mut $crate::Encoder<'_>) {
-                $(xdr.value(&self.$field);)+
-            }
-        }
     };
 }
 
-/// Declares an enumeration (RFC 4506 §4.3) with both directions. Decoding an undefined number fails with
-/// [`Error::BadEnum`](crate::Error::BadEnum).
+/// Declares an enumeration (RFC 4506 §4.3), and implements `Encode` and `Decode` for it. Decoding an
+/// undefined number fails with [`Error::BadEnum`](crate::Error::BadEnum).
 #[macro_export]
 macro_rules! xdr_enum {
     ($(#[$meta:meta])* pub enum $name:ident {
@@ -95,6 +84,96 @@ macro_rules! xdr_enum {
             #[inline]
             fn encode(&self, xdr: &mut $crate::Encoder<'_>) {
                 xdr.u32(self.number());
+            }
+        }
+    };
+}
+
+/// Declares a union over a number (RFC 4506 §4.15), whose arms have values in parentheses or named ones in
+/// braces, and implements `Encode` and `Decode` for it. Decoding an undefined number fails with
+/// [`Error::BadEnum`](crate::Error::BadEnum), which has the name of the number's type.
+#[macro_export]
+macro_rules! xdr_union {
+    ($(#[$meta:meta])* pub enum $name:ident: $discriminant:literal {
+        $(
+            $(#[$case_meta:meta])*
+            $case:ident
+            $(($value:ident: $type:ty))?
+            $({ $($(#[$field_meta:meta])* $field:ident: $field_type:ty,)+ })?
+            = $number:literal,
+        )+
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$case_meta])* $case $(($type))? $({ $($(#[$field_meta])* $field: $field_type,)+ })?,)+
+        }
+
+        impl<'a> $crate::Decode<'a> for $name {
+            #[inline]
+            fn decode(xdr: &mut $crate::Decoder<'a>) -> $crate::Result<Self> {
+                match xdr.u32()? {
+                    $($number => Ok(
+                        Self::$case $((xdr.value::<$type>()?))? $({ $($field: xdr.value()?,)+ })?
+                    ),)+
+                    value => Err($crate::Error::BadEnum { name: $discriminant, value }),
+                }
+            }
+        }
+
+        impl $crate::Encode for $name {
+            #[inline]
+            fn encode(&self, xdr: &mut $crate::Encoder<'_>) {
+                match self {
+                    $(Self::$case $(($value))? $({ $($field,)+ })? => {
+                        xdr.u32($number) $(.value($value))? $($(.value($field))+)?;
+                    })+
+                }
+            }
+        }
+    };
+}
+
+/// Declares the `Procedure` and `Call` of a program: its procedures, alone and with their arguments. The
+/// function that decodes the arguments is named first. Encoding a call encodes its arguments alone.
+#[macro_export]
+macro_rules! xdr_program {
+    (
+        $(#[$decode_meta:meta])* $visibility:vis fn $decode:ident;
+        $($(#[$meta:meta])* $case:ident $(($value:ident: $type:ty))? = $number:literal,)+
+    ) => {
+        $crate::xdr_enum! {
+            /// A procedure. RPC answers PROC_UNAVAIL to any other number.
+            pub enum Procedure { $($(#[$meta])* $case = $number,)+ }
+        }
+
+        /// A procedure with its arguments.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Call<'a> { $($(#[$meta])* $case $(($type))?,)+ }
+
+        impl<'a> Call<'a> {
+            $(#[$decode_meta])*
+            #[inline]
+            $visibility fn $decode(procedure: Procedure, xdr: &mut $crate::Decoder<'a>) -> $crate::Result<Self> {
+                match procedure {
+                    $(Procedure::$case => Ok(Self::$case $((xdr.value::<$type>()?))?),)+
+                }
+            }
+
+            /// Returns the procedure.
+            #[must_use]
+            pub const fn procedure(&self) -> Procedure {
+                match self {
+                    $(Self::$case { .. } => Procedure::$case,)+
+                }
+            }
+        }
+
+        impl $crate::Encode for Call<'_> {
+            fn encode(&self, xdr: &mut $crate::Encoder<'_>) {
+                match self {
+                    $(Self::$case $(($value))? => { $(xdr.value($value);)? })+
+                }
             }
         }
     };

@@ -14,8 +14,9 @@ use super::header::{Header, HeaderError, damaged, u64_at};
 use super::opening::{Opener, Qcow2OpenError};
 use super::tables::{OFFSET_MASK, TABLE_BYTES_MAX, count_in};
 
-/// Offset and flags in an entry of a mapping table.
+/// Offset of the referenced cluster or table in an L1 or L2 entry.
 const CLUSTER_OFFSET_MASK: u64 = 0x00FF_FFFF_FFFF_FE00;
+/// Flag of an entry whose cluster has a refcount of exactly one (QEMU's `QCOW_OFLAG_COPIED`).
 const IS_COUNTED_ONCE: u64 = 1 << 63;
 const IS_COMPRESSED: u64 = 1 << 62;
 /// Reserved bits in L1 and L2 entries.
@@ -44,15 +45,15 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Result of a check.
+/// Result of [`Qcow2Image::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// The first ten inconsistencies.
     pub damages: Vec<Damage>,
     /// Number of inconsistencies.
     pub damages_count: u64,
-    /// Space with a refcount but no user, in bytes: lost until repaired, but otherwise harmless. `None` for
-    /// an image with snapshots or bitmaps.
+    /// Clusters whose refcount exceeds the number of their references, in bytes: space that is not reused
+    /// until it is repaired, but otherwise harmless. `None` for an image with snapshots or bitmaps.
     pub leaked_bytes: Option<u64>,
 }
 
@@ -130,7 +131,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Counts a reference to a cluster from a table.
+    /// Counts a table's reference to a cluster. Records an inconsistency and returns `false` if the cluster
+    /// is misaligned or beyond the end.
     fn cluster_used(&mut self, offset: u64) -> bool {
         if !offset.is_multiple_of(self.cluster_bytes) {
             self.found.add(offset, "reference to a misaligned cluster");
@@ -155,7 +157,8 @@ impl Walk<'_> {
         Ok((0..bytes.len() / 8).map(|index| u64_at(&bytes, index * 8)).collect())
     }
 
-    /// Returns the offsets of the refcount blocks; zero for missing ones.
+    /// Counts the references to the refcount table and its blocks. Returns the blocks' offsets; zero for
+    /// missing or invalid ones.
     fn counts(&mut self, header: &Header) -> io::Result<Vec<u64>> {
         let len_bytes = u64::from(header.refcount_table_clusters) << header.cluster_bits;
         let table = self.table(header.refcount_table_offset, len_bytes)?;
@@ -188,7 +191,7 @@ impl Walk<'_> {
                 continue;
             }
             self.names(offset, entry);
-            // A table already walked is reported by its refcount.
+            // A table with several references is walked once; its refcount is compared with them later.
             if self.used[(offset / self.cluster_bytes) as usize] == 1 {
                 for entry in self.table(offset, self.cluster_bytes)? {
                     self.mapped(header, offset, entry);
@@ -224,7 +227,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Compares the stored refcounts with the references.
+    /// Records the clusters whose stored refcount is too low or whose copied flag contradicts it, and adds up
+    /// those whose refcount is too high.
     fn compare(&mut self, header: &Header, counts: &[u64]) -> io::Result<()> {
         let per_block = 1 << header.block_bits();
         let mut counted = vec![0_u16; self.used.len()];

@@ -13,13 +13,13 @@ const MAGIC: u32 = 0x5146_49fb;
 const LEN_V2: usize = 72;
 const LEN_V3: usize = 104;
 
-/// Types of extensions.
+/// Types of header extensions; those not listed set [`Header::has_more`].
 const END: u32 = 0;
 const BACKING_FORMAT: u32 = 0xe279_2aca;
 const FEATURE_NAMES: u32 = 0x6803_f857;
 const DATA_FILE_NAME: u32 = 0x4441_5441;
 
-/// Incompatible features.
+/// Bits of the incompatible features, a field of version 3 at offset 72.
 const IS_DIRTY: u64 = 1;
 const IS_CORRUPT: u64 = 1 << 1;
 const HAS_DATA_FILE: u64 = 1 << 2;
@@ -62,7 +62,7 @@ pub(super) enum HeaderError {
     Unsupported(#[from] Unsupported),
 }
 
-/// The parsed header.
+/// The fields of the header and its extensions that are used outside imago.
 #[derive(Debug, Default)]
 pub(super) struct Header {
     pub cluster_bits: u32,
@@ -96,7 +96,7 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Header {
-    /// Reads and checks the header.
+    /// Reads the header and its extensions; fails if they are damaged or need an unsupported feature.
     pub fn read(file: &File) -> Result<Self, HeaderError> {
         let mut bytes = [0; LEN_V3];
         // A version 2 image may be shorter than a version 3 header.
@@ -147,7 +147,8 @@ impl Header {
         self.cluster_bits + 3 - self.refcount_order
     }
 
-    /// Fails if the size exceeds what the L1 table can map, or the supported limit.
+    /// Fails if the size exceeds what the L1 table can map, or the supported limit, or is not in whole
+    /// sectors.
     fn check_size(&self) -> Result<(), HeaderError> {
         if self.size_bytes > SIZE_BYTES_MAX {
             return Err(Unsupported::Size(self.size_bytes).into());

@@ -29,7 +29,7 @@ pub use check::{Checked, Damage};
 pub use header::Unsupported;
 pub use opening::Qcow2OpenError;
 
-/// Maximum size of a copy, in bytes.
+/// Maximum size of the buffer through which data is copied to and from imago, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Maximum cluster size in bytes (the qcow2 specification, `cluster_bits`; QEMU's limit).
@@ -74,7 +74,7 @@ impl Qcow2Image {
         self.lane.run(cx, move || image.unless_broken(work))
     }
 
-    /// Runs a change of this range in the pool.
+    /// Runs a change of this range in the pool, if the image is writable and contains the range.
     fn change(
         &self,
         cx: &Ctx,

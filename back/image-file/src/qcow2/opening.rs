@@ -100,7 +100,7 @@ pub enum Qcow2OpenError {
         /// Image at which following the backing files was abandoned.
         path: PathBuf,
     },
-    /// The block size is invalid.
+    /// The requested block size is invalid, or does not divide the disk's size.
     #[error(transparent)]
     BlockSize(#[from] BlockSizeError),
     /// The image is shorter than a block.
@@ -121,7 +121,7 @@ impl Qcow2OpenError {
     }
 }
 
-/// Maximum length of a backing chain.
+/// Maximum number of backing files of an image.
 pub(super) const CHAIN_MAX: usize = 64;
 
 type Result<T> = std::result::Result<T, Qcow2OpenError>;
@@ -261,8 +261,8 @@ impl Opener {
             .map_err(|source| Qcow2OpenError::Open { path: path.to_owned(), source })
     }
 
-    /// Opens a file of the image. The path was checked before, so a symbolic link that was created since is
-    /// refused.
+    /// Opens a file of the image, and locks it if the options require that. The path was checked before, so a
+    /// symbolic link that was created since is refused.
     pub fn file(&self, path: &Path, is_writer: bool) -> Result<fs::File> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
         let file = LinkPolicy { no_links: true }.open(path, is_writer).map_err(failed)?;

@@ -21,7 +21,7 @@ struct Tables<'a> {
     len_bytes: u64,
 }
 
-/// Checks all tables referenced by the header.
+/// Checks that the clusters of the header, the refcount table and the L1 table have refcounts.
 pub(super) fn check(file: &File) -> Result<(), HeaderError> {
     let header = Header::read(file)?;
     let offset = header.refcount_table_offset;

@@ -5,9 +5,8 @@
 use std::fs;
 
 use super::ALONE;
-use super::common::{ROOT, descriptors, name, resident_bytes, serve};
+use super::common::{descriptors, resident_bytes, serve};
 use tombolo_back_local_dir::Options;
-use tombolo_core::fs::OpenFlags;
 use tombolo_mem::{Region, Sink};
 
 const DIRECTORIES: usize = 100;
@@ -30,21 +29,21 @@ fn hundred_thousand_nodes_take_few_descriptors() {
     let mut most = 0;
     let mut nodes = Vec::with_capacity(DIRECTORIES * FILES_EACH);
     for d in 0..DIRECTORIES {
-        let parent = world.lookup(ROOT, &format!("d{d}")).unwrap().node;
+        let parent = world.lookup(&format!("d{d}")).unwrap().node;
         for f in 0..FILES_EACH {
             let text = format!("a-file-with-a-name-{f}");
-            let node = world.fs.lookup(&world.cx, parent, name(&text)).wait().unwrap().node;
-            let open = world.open(node, OpenFlags::READ).unwrap();
+            let node = world.lookup((parent, &text)).unwrap().node;
+            let open = world.reader(node);
             let done = world.fs.read(&world.cx, open, 0, Sink::from(&buffer)).wait().unwrap();
             assert_eq!(done.count, 4);
-            world.fs.release(&world.cx, open);
+            world.release(open);
             nodes.push(node);
         }
         most = most.max(descriptors());
     }
     // All of them are still valid.
     for &node in nodes.iter().step_by(7) {
-        assert_eq!(world.fs.getattr(&world.cx, node, None).wait().unwrap().size, 4);
+        assert_eq!(world.attr(node).size, 4);
     }
     most = most.max(descriptors());
     let grown = resident_bytes() - before;

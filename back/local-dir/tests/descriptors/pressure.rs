@@ -4,10 +4,9 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::ALONE;
-use super::common::{ROOT, descriptors, name, serve};
+use super::common::{descriptors, serve};
 use tombolo_back_local_dir::Options;
 use tombolo_core::Error;
-use tombolo_core::fs::OpenFlags;
 
 const THREADS: usize = 4;
 const FILES: usize = 200;
@@ -31,20 +30,19 @@ fn threads_that_share_few_descriptors_get_the_right_files() {
             scope.spawn(move || {
                 for round in 0..2000 {
                     let n = (round * 7 + thread * 13) % FILES;
-                    let parent =
-                        world.fs.lookup(&world.cx, ROOT, name(&format!("d{n}"))).wait().unwrap().node;
-                    match world.lookup(parent, "file") {
+                    let parent = world.lookup(&format!("d{n}")).unwrap().node;
+                    match world.lookup((parent, "file")) {
                         Ok(found) => {
-                            let open = world.open(found.node, OpenFlags::READ).unwrap();
+                            let open = world.reader(found.node);
                             assert_eq!(world.read(open, 0, 64).unwrap(), format!("I am {n}").as_bytes());
-                            world.fs.release(&world.cx, open);
-                            world.fs.forget(&world.cx, &[(found.node, 1)]);
+                            world.release(open);
+                            world.forget(found.node);
                         }
                         Err(Error::NotFound) => {}
                         Err(error) => panic!("{error:?}"),
                     }
                     if round % 3 > 0 {
-                        world.fs.forget(&world.cx, &[(parent, 1)]);
+                        world.forget(parent);
                     }
                     if round % 100 == 0 {
                         most.fetch_max(descriptors(), Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::common::{ROOT, again_as_nobody, name, serve};
+use crate::common::{Mounted, ROOT, again_as_nobody, serve};
 use tombolo_back_local_dir::{Options, Submounts};
 use tombolo_core::fs::{NodeId, OpenFlags, PermissionCheck, PersistentHandle, RenameFlags};
 use tombolo_core::{Error, Want};
@@ -15,12 +15,12 @@ fn links_that_point_outside_are_links_and_nothing_more() {
     symlink("../../../../etc/passwd", dir.path().join("up")).unwrap();
     let world = serve(dir.path(), Options::default());
     for text in ["out", "up"] {
-        let node = world.lookup(ROOT, text).unwrap().node;
-        assert!(matches!(world.lookup(node, "passwd"), Err(Error::NotDirectory)), "{text}");
+        let node = world.lookup(text).unwrap().node;
+        assert!(matches!(world.lookup((node, "passwd")), Err(Error::NotDirectory)), "{text}");
         assert!(matches!(world.open(node, OpenFlags::READ), Err(Error::SymlinkLoop)), "{text}");
         assert!(matches!(world.list(node, false), Err(Error::NotDirectory)), "{text}");
     }
-    let target = world.fs.readlink(&world.cx, world.lookup(ROOT, "out").unwrap().node).wait().unwrap();
+    let target = world.fs.readlink(&world.cx, world.lookup("out").unwrap().node).wait().unwrap();
     assert_eq!(target, b"/etc");
 }
 
@@ -36,11 +36,11 @@ fn directory_symlink_race_never_leaves_the_export() {
     let world = serve(dir.path(), Options::default());
     let (mut found, mut refused) = (0, 0);
     let mut walk = || {
-        let opened = world.walk("swap/file").and_then(|entry| {
+        let opened = world.lookup("swap/file").and_then(|entry| {
             let file = world.open(entry.node, OpenFlags::READ)?;
             let text = world.read(file, 0, 16)?;
-            world.fs.release(&world.cx, file);
-            world.fs.forget(&world.cx, &[(entry.node, 1)]);
+            world.release(file);
+            world.forget(entry.node);
             Ok(text)
         });
         match opened {
@@ -72,18 +72,18 @@ fn nodes_survive_renames_and_other_names_under_their_feet() {
     fs::write(dir.path().join("a/b/file"), b"text").unwrap();
     // With so few descriptors, every node must be found again each time.
     let world = serve(dir.path(), Options { descriptors: 1, ..Options::default() });
-    let (b, file) = (world.walk("a/b").unwrap(), world.walk("a/b/file").unwrap());
+    let (b, file) = (world.lookup("a/b").unwrap(), world.lookup("a/b/file").unwrap());
     for n in 0..100 {
         fs::write(dir.path().join(format!("other-{n}")), b"").unwrap();
-        world.lookup(ROOT, &format!("other-{n}")).unwrap();
+        world.lookup(&format!("other-{n}")).unwrap();
     }
     fs::rename(dir.path().join("a"), dir.path().join("z")).unwrap();
     fs::hard_link(dir.path().join("z/b/file"), dir.path().join("second")).unwrap();
     fs::remove_file(dir.path().join("z/b/file")).unwrap();
-    assert_eq!(world.lookup(ROOT, "second").unwrap().node, file.node, "one file, one node");
-    let open = world.open(file.node, OpenFlags::READ).unwrap();
+    assert_eq!(world.lookup("second").unwrap().node, file.node, "one file, one node");
+    let open = world.reader(file.node);
     assert_eq!(world.read(open, 0, 10).unwrap(), b"text");
-    world.create(b.node, "new").unwrap();
+    world.created((b.node, "new")).unwrap();
     assert!(dir.path().join("z/b/new").exists());
 }
 
@@ -94,13 +94,16 @@ fn directory_moved_out_stays_with_its_holders() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("export/sub/deep")).unwrap();
     let world = serve(&dir.path().join("export"), Options::default());
-    let sub = world.lookup(ROOT, "sub").unwrap().node;
+    let sub = world.lookup("sub").unwrap().node;
     fs::write(dir.path().join("beside"), b"secret").unwrap();
     fs::rename(dir.path().join("export/sub"), dir.path().join("sub")).unwrap();
-    world.lookup(sub, "deep").unwrap();
-    assert!(matches!(world.lookup(sub, "beside"), Err(Error::NotFound)), "no way up");
-    assert!(matches!(world.lookup(ROOT, "sub"), Err(Error::NotFound)));
-    assert!(matches!(world.another().lookup(sub, "deep"), Err(Error::Stale)), "another session's reference");
+    world.lookup((sub, "deep")).unwrap();
+    assert!(matches!(world.lookup((sub, "beside")), Err(Error::NotFound)), "no way up");
+    assert!(matches!(world.lookup("sub"), Err(Error::NotFound)));
+    assert!(
+        matches!(world.another().lookup((sub, "deep")), Err(Error::Stale)),
+        "another session's reference"
+    );
 }
 
 #[test]
@@ -111,18 +114,18 @@ fn file_with_reused_inode_number_is_another_node() {
     for n in 0..200 {
         let path = dir.path().join("file");
         fs::write(&path, b"old").unwrap();
-        let old = world.lookup(ROOT, "file").unwrap();
+        let old = world.lookup("file").unwrap();
         for other in 0..40 {
             fs::write(dir.path().join(format!("x{other}")), b"").unwrap();
-            world.lookup(ROOT, &format!("x{other}")).unwrap();
+            world.lookup(&format!("x{other}")).unwrap();
         }
         fs::remove_file(&path).unwrap();
         fs::write(&path, b"new").unwrap();
-        let new = world.lookup(ROOT, "file").unwrap();
+        let new = world.lookup("file").unwrap();
         assert_ne!(old.node, new.node, "round {n}");
         if old.attr.fileid == new.attr.fileid {
             reused += 1;
-            assert!(matches!(world.fs.getattr(&world.cx, old.node, None).wait(), Err(Error::Stale)));
+            assert!(matches!(world.lookup(old.node), Err(Error::Stale)));
         }
     }
     assert!(reused > 0, "this file system reuses no numbers: the test shows nothing");
@@ -138,19 +141,18 @@ fn submount_is_shown_or_hidden_as_configured() {
     fs::write(dir.path().join("inner/file"), b"text").unwrap();
 
     let world = serve(dir.path(), Options::default());
-    let root = world.fs.getattr(&world.cx, ROOT, None).wait().unwrap();
-    let (mount, file) = (world.lookup(ROOT, "inner").unwrap(), world.walk("inner/file").unwrap());
+    let root = world.attr(ROOT);
+    let (mount, file) = (world.lookup("inner").unwrap(), world.lookup("inner/file").unwrap());
     assert_ne!(mount.attr.fsid, root.fsid);
     assert_eq!(mount.attr.fsid, file.attr.fsid);
-    let open = world.open(file.node, OpenFlags::READ).unwrap();
+    let open = world.reader(file.node);
     assert_eq!(world.read(open, 0, 10).unwrap(), b"text");
-    let moved =
-        world.fs.rename(&world.cx, mount.node, name("file"), ROOT, name("file"), RenameFlags::empty());
-    assert!(matches!(moved.wait(), Err(Error::CrossDevice)));
+    let moved = world.rename((mount.node, "file"), "file", RenameFlags::empty());
+    assert!(matches!(moved, Err(Error::CrossDevice)));
 
     let world = serve(dir.path(), Options { submounts: Submounts::Hide, ..Options::default() });
     for text in ["inner", "bound"] {
-        assert!(matches!(world.lookup(ROOT, text), Err(Error::NotFound)), "{text}");
+        assert!(matches!(world.lookup(text), Err(Error::NotFound)), "{text}");
     }
     for plus in [false, true] {
         assert_eq!(world.list(ROOT, plus).unwrap(), [".", ".."], "plus: {plus}");
@@ -169,19 +171,18 @@ fn handle_survives_restart_unless_file_left_export() {
     }
     let world = serve(&root, Options::default());
     let handle = |path: &str| {
-        let node = world.walk(path).unwrap().node;
-        world.fs.persistent_handles().unwrap().handle_of(&world.cx, node).wait().unwrap()
+        let node = world.lookup(path).unwrap().node;
+        world.handles().handle_of(&world.cx, node).wait().unwrap()
     };
     let (sub, kept, moved, removed) =
         (handle("sub"), handle("sub/kept"), handle("sub/moved"), handle("sub/removed"));
     let again = serve(&root, Options::default());
-    let resolve =
-        |handle: &PersistentHandle| again.fs.persistent_handles().unwrap().resolve(&again.cx, handle).wait();
+    let resolve = |handle: &PersistentHandle| again.handles().resolve(&again.cx, handle).wait();
     let entry = resolve(&kept).unwrap();
-    let open = again.open(entry.node, OpenFlags::READ).unwrap();
+    let open = again.reader(entry.node);
     assert_eq!(again.read(open, 0, 10).unwrap(), b"kept");
-    assert_eq!(again.walk("sub/kept").unwrap().node, entry.node);
-    let root_handle = world.fs.persistent_handles().unwrap().handle_of(&world.cx, ROOT).wait().unwrap();
+    assert_eq!(again.lookup("sub/kept").unwrap().node, entry.node);
+    let root_handle = world.handles().handle_of(&world.cx, ROOT).wait().unwrap();
     assert_eq!(resolve(&root_handle).unwrap().node, NodeId::ROOT);
 
     fs::rename(root.join("sub/moved"), dir.path().join("moved")).unwrap();
@@ -205,17 +206,17 @@ fn forgotten_node_is_found_by_number_while_linked() {
     fs::write(dir.path().join("linked"), b"").unwrap();
     fs::hard_link(dir.path().join("linked"), dir.path().join("other name")).unwrap();
     let world = serve(dir.path(), Options::default());
-    let nodes = ["directory", "file", "linked"].map(|text| world.lookup(ROOT, text).unwrap().node);
-    world.fs.unlink(&world.cx, ROOT, name("linked")).wait().unwrap();
-    let handles = world.fs.persistent_handles().unwrap();
+    let nodes = ["directory", "file", "linked"].map(|text| world.lookup(text).unwrap().node);
+    world.unlink("linked").unwrap();
+    let handles = world.handles();
     for node in nodes {
-        world.fs.forget(&world.cx, &[(node, 1)]);
+        world.forget(node);
         assert_eq!(handles.again(&world.cx, node).wait().unwrap().node, node);
     }
-    world.fs.rmdir(&world.cx, ROOT, name("directory")).wait().unwrap();
+    world.rmdir("directory").unwrap();
     fs::remove_file(dir.path().join("file")).unwrap();
     for node in [nodes[0], nodes[1]] {
-        world.fs.forget(&world.cx, &[(node, 1)]);
+        world.forget(node);
         assert!(matches!(handles.again(&world.cx, node).wait(), Err(Error::Stale)));
     }
 }
@@ -237,18 +238,16 @@ fn submount_handle_survives_restart() {
     fs::write(root.join("file"), "plain").unwrap();
     let world = serve(&root, Options::default());
     let handle = |path: &str| {
-        let node = world.walk(path).unwrap().node;
-        world.fs.persistent_handles().unwrap().handle_of(&world.cx, node).wait().unwrap()
+        let node = world.lookup(path).unwrap().node;
+        world.handles().handle_of(&world.cx, node).wait().unwrap()
     };
     let all = ["file", "inner/file", "a bound/file", "inner"].map(|path| (path, handle(path)));
     let far = handle("inner/file");
     assert!(all.iter().all(|(path, handle)| *path == "inner/file" || *handle != far));
-    let resolve = |world: &crate::common::World, handle| {
-        world.fs.persistent_handles().unwrap().resolve(&world.cx, handle).wait()
-    };
+    let resolve = |world: &crate::common::World, handle| world.handles().resolve(&world.cx, handle).wait();
     let again = serve(&root, Options::default());
     for (path, handle) in &all {
-        let (found, expected) = (resolve(&again, handle).unwrap(), world.walk(path).unwrap());
+        let (found, expected) = (resolve(&again, handle).unwrap(), world.lookup(path).unwrap());
         assert_eq!(
             (found.attr.fsid, found.attr.fileid),
             (expected.attr.fsid, expected.attr.fileid),
@@ -270,13 +269,13 @@ fn submount_handle_survives_restart() {
 fn mutations_say_what_they_changed_when_asked() {
     let dir = tempfile::tempdir().unwrap();
     let mut world = serve(dir.path(), Options::default());
-    let quiet = world.create(ROOT, "quiet").unwrap();
+    let quiet = world.created("quiet").unwrap();
     assert!(quiet.dir.before.is_none() && quiet.dir.after.is_none());
-    world.cx.want = Want::CHANGE_ATTRS;
-    let loud = world.create(ROOT, "loud").unwrap();
+    world.session.cx.want = Want::CHANGE_ATTRS;
+    let loud = world.created("loud").unwrap();
     let (before, after) = (loud.dir.before.unwrap(), loud.dir.after.unwrap());
     assert!(before.mtime < after.mtime);
-    let change = world.fs.unlink(&world.cx, ROOT, name("loud")).wait().unwrap();
+    let change = world.unlink("loud").unwrap();
     assert_eq!(change.before.unwrap().mtime, after.mtime);
 }
 
@@ -296,55 +295,37 @@ fn without_privileges_nodes_are_found_again_by_name() {
     let world = crate::common::serve_checked(dir.path(), options, PermissionCheck::BackEnd);
     assert!(world.fs.persistent_handles().is_none());
     assert_eq!(world.fs.profile().permission_check, PermissionCheck::Caller, "it cannot keep users apart");
-    let file = world.walk("a/b/file").unwrap();
-    let victim = world.walk("a/b/victim").unwrap();
-    let replaced = world.walk("a/b/replaced").unwrap();
-    let b = world.walk("a/b").unwrap();
+    let file = world.lookup("a/b/file").unwrap();
+    let victim = world.lookup("a/b/victim").unwrap();
+    let replaced = world.lookup("a/b/replaced").unwrap();
+    let b = world.lookup("a/b").unwrap();
     let made = std::cell::Cell::new(0);
     let make_room = || {
         for n in made.get()..made.get() + 100 {
             fs::write(path(&format!("other-{n}")), b"").unwrap();
-            world.lookup(ROOT, &format!("other-{n}")).unwrap();
+            world.lookup(&format!("other-{n}")).unwrap();
         }
         made.set(made.get() + 100);
     };
     let text = |node| {
         let open = world.open(node, OpenFlags::READ)?;
         let text = world.read(open, 0, 10);
-        world.fs.release(&world.cx, open);
+        world.release(open);
         text
     };
     make_room();
     assert!(crate::common::descriptors() < 60, "{} descriptors", crate::common::descriptors());
     assert_eq!(text(file.node).unwrap(), b"text");
     // Renames through the session are followed; those by the host are detected.
-    let to = name("renamed");
-    world.fs.rename(&world.cx, b.node, name("file"), ROOT, to, RenameFlags::empty()).wait().unwrap();
-    world.fs.unlink(&world.cx, b.node, name("victim")).wait().unwrap();
+    world.rename((b.node, "file"), "renamed", RenameFlags::empty()).unwrap();
+    world.unlink((b.node, "victim")).unwrap();
     fs::remove_file(path("a/b/replaced")).unwrap();
     fs::write(path("a/b/replaced"), b"else").unwrap();
     make_room();
     assert_eq!(text(file.node).unwrap(), b"text");
-    assert_eq!(world.fs.getattr(&world.cx, victim.node, None).wait().unwrap().nlink, 0);
+    assert_eq!(world.attr(victim.node).nlink, 0);
     assert!(matches!(text(replaced.node), Err(Error::Stale)));
     fs::rename(path("renamed"), path("gone")).unwrap();
     make_room();
     assert!(matches!(text(file.node), Err(Error::Stale)));
-}
-
-/// A mount for the length of a test.
-struct Mounted(std::path::PathBuf);
-
-impl Mounted {
-    fn new(what: &[&str], at: &std::path::Path) -> Self {
-        let status = std::process::Command::new("mount").args(what).arg(at).status().expect("mount(8)");
-        assert!(status.success(), "this test needs root");
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
-    }
 }

@@ -4,13 +4,13 @@ use std::fs;
 
 use tombolo_back_local_dir::Options;
 use tombolo_core::Error;
-use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, OpenFlags};
+use tombolo_core::fs::{Cookie, DirPage, File};
+use tombolo_test_support::budget;
 
-use crate::common::{ROOT, World, serve};
+use crate::common::{World, serve};
 
 fn page(world: &World, file: File, cookie: Cookie, size_bytes: usize) -> Result<DirPage, Error> {
-    let page = DirPage::new(DirBudget { size_bytes, entry_bytes: 24, align: 8, plus: false });
-    world.fs.readdir(&world.cx, file, cookie, page).wait()
+    world.readdir(file, cookie, budget(size_bytes, false))
 }
 
 fn cookies(page: &DirPage) -> Vec<Cookie> {
@@ -26,8 +26,7 @@ fn the_listing_of_a_removed_directory_ends() {
     for (files, read_bytes) in [(10, 200), (10, 1 << 20), (600, 2000), (600, 1 << 20)] {
         fs::create_dir(&dir).expect("mkdir");
         (0..files).for_each(|number| drop(fs::write(dir.join(format!("file-{number}")), "")));
-        let node = world.lookup(ROOT, "dir").expect("there").node;
-        let file = world.open(node, OpenFlags::READ | OpenFlags::DIRECTORY).expect("opened");
+        let file = world.open_dir("dir").expect("opened");
         let read = cookies(&page(&world, file, Cookie::START, read_bytes).expect("a page"));
         fs::remove_dir_all(&dir).expect("removed");
         // The next page comes from the entries buffered before, or there is none.
@@ -49,7 +48,7 @@ fn the_listing_of_a_removed_directory_ends() {
                 Err(error) => assert!(matches!(error, Error::NotFound), "{from:?}: {error:?}"),
             }
         }
-        world.fs.release(&world.cx, file);
+        world.release(file);
     }
 }
 
@@ -58,7 +57,7 @@ fn a_listing_that_has_ended_asks_for_no_place() {
     let tree = tempfile::tempdir().expect("a directory");
     let world = serve(tree.path(), Options::default());
     fs::write(tree.path().join("file"), "").expect("write");
-    let file = world.open(ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).expect("opened");
+    let file = world.open_dir("").expect("opened");
     let whole = page(&world, file, Cookie::START, 1 << 16).expect("a page");
     assert!(whole.is_end() && whole.len() == 3);
     let last = *cookies(&whole).last().expect("entries");
@@ -71,5 +70,5 @@ fn a_listing_that_has_ended_asks_for_no_place() {
     assert!(matches!(page(&world, file, Cookie(u64::MAX), 1 << 16), Err(Error::BadCookie)));
     let again = page(&world, file, Cookie::START, 1 << 16).expect("a page");
     assert_eq!(cookies(&again), cookies(&whole), "and so after a place that there is not");
-    world.fs.release(&world.cx, file);
+    world.release(file);
 }

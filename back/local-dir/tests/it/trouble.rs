@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Mounted, READ_WRITE, ROOT, World, mode, name, run, serve, source};
+use crate::common::{Mounted, ROOT, World, run, serve};
 use tombolo_back_local_dir::{LocalDir, OpenError, Options};
-use tombolo_core::fs::{Device, File, FileType, OpenFlags, SetAttr, Write};
+use tombolo_core::fs::{Device, FileType, OpenFlags, SetAttr, Write};
 use tombolo_core::{Error, Limits};
+use tombolo_test_support::{READ_WRITE, mode, name};
 
 #[test]
 fn missing_or_non_directory_root_is_reported() {
@@ -29,18 +30,17 @@ fn removed_root_is_not_found_but_openings_stay() {
     let root = dir.path().join("root");
     fs::create_dir(&root).unwrap();
     let world = serve(&root, Options::default());
-    let created = world.create(ROOT, "file").unwrap();
-    let file = tombolo_core::fs::File { node: created.entry.node, open: created.open };
+    let file = world.file("file");
     world.write(file, 0, b"text").unwrap();
     fs::remove_dir_all(&root).unwrap();
-    assert!(matches!(world.lookup(ROOT, "file"), Err(Error::NotFound)));
-    assert!(matches!(world.create(ROOT, "new"), Err(Error::NotFound)));
-    assert!(matches!(world.fs.mkdir(&world.cx, ROOT, name("new"), mode(0o755)).wait(), Err(Error::NotFound)));
-    assert_eq!(world.fs.getattr(&world.cx, ROOT, None).wait().unwrap().nlink, 0);
+    assert!(matches!(world.lookup("file"), Err(Error::NotFound)));
+    assert!(matches!(world.created("new"), Err(Error::NotFound)));
+    assert!(matches!(world.mkdir("new"), Err(Error::NotFound)));
+    assert_eq!(world.attr(ROOT).nlink, 0);
     assert_eq!(world.read(file, 0, 10).unwrap(), b"text");
     // A new directory with the same name is not the export.
     fs::create_dir(&root).unwrap();
-    assert!(matches!(world.create(ROOT, "new"), Err(Error::NotFound)));
+    assert!(matches!(world.created("new"), Err(Error::NotFound)));
 }
 
 /// Checks this on a disk, because O_DIRECT requires whole blocks there but not in memory.
@@ -49,10 +49,10 @@ fn direct_write_back_may_end_inside_a_block() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let world = serve(dir.path(), Options::default());
     fs::write(dir.path().join("file"), [b'.'; 10_000]).unwrap();
-    let node = world.lookup(ROOT, "file").unwrap().node;
+    let node = world.lookup("file").unwrap().node;
     let file = world.open(node, READ_WRITE | OpenFlags::DIRECT).unwrap();
     let how = Write { offset: 8192, in_place: true, ..Write::default() };
-    let written = world.fs.write(&world.cx, file, &how, source(&[b'x'; 1808])).wait().unwrap();
+    let written = world.write_as(file, &how, &[b'x'; 1808]).unwrap();
     assert_eq!(written.count, 1808);
     let content = fs::read(dir.path().join("file")).unwrap();
     assert!(content.len() == 10_000 && content[8192..] == [b'x'; 1808]);
@@ -63,12 +63,11 @@ fn full_file_system_reports_short_writes() {
     let dir = tempfile::tempdir().unwrap();
     let _full = Mounted::new(&["-t", "tmpfs", "-o", "size=1m", "small"], dir.path());
     let world = serve(dir.path(), Options::default());
-    let created = world.create(ROOT, "file").unwrap();
-    let file = tombolo_core::fs::File { node: created.entry.node, open: created.open };
+    let file = world.file("file");
     let written = world.write(file, 0, &vec![7; 2 << 20]).unwrap();
     assert!((900 << 10..2 << 20).contains(&written), "{written}");
     assert!(matches!(world.write(file, written as u64, &[7; 8192]), Err(Error::NoSpace)));
-    assert_eq!(world.fs.getattr(&world.cx, file.node, None).wait().unwrap().size, written as u64);
+    assert_eq!(world.attr(file.node).size, written as u64);
 }
 
 /// Checks reads from an ext4 whose disk was truncated underneath.
@@ -85,8 +84,8 @@ fn broken_disk_is_io_error_with_cause() {
     }
     let _mounted = Mounted::new(&["-o", "loop,ro", path(&image)], &at);
     let world = serve(&at, Options::default());
-    let node = world.lookup(ROOT, "file").unwrap().node;
-    let file = world.open(node, OpenFlags::READ).unwrap();
+    let node = world.lookup("file").unwrap().node;
+    let file = world.reader(node);
     // The inode and the file's extents are cached by now; most of the data is not.
     world.read(file, 0, 4096).unwrap();
     fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(9 << 20).unwrap();
@@ -102,10 +101,10 @@ fn a_read_only_export_refuses_every_change() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), b"text").unwrap();
     let world = serve(dir.path(), Options { read_only: true, ..Options::default() });
-    let node = world.lookup(ROOT, "file").unwrap().node;
+    let node = world.lookup("file").unwrap().node;
     let (fs, cx) = (&world.fs, &world.cx);
     let refused = |error: Option<Error>| assert!(matches!(error, Some(Error::ReadOnly)), "{error:?}");
-    refused(world.create(ROOT, "new").err());
+    refused(world.created("new").err());
     refused(world.open(node, READ_WRITE).err());
     refused(world.open(node, OpenFlags::READ | OpenFlags::TRUNCATE).err());
     refused(fs.mkdir(cx, ROOT, name("d"), mode(0o755)).wait().err());
@@ -120,7 +119,7 @@ fn a_read_only_export_refuses_every_change() {
     let xattrs = fs.xattrs().unwrap();
     refused(xattrs.set(cx, node, xattr, b"", tombolo_core::fs::XattrSet::Any, false).wait().err());
     refused(xattrs.remove(cx, node, xattr).wait().err());
-    let open = world.open(node, OpenFlags::READ).unwrap();
+    let open = world.reader(node);
     assert_eq!(world.read(open, 0, 10).unwrap(), b"text");
     assert_eq!(world.list(ROOT, true).unwrap(), [".", "..", "file"]);
 }
@@ -133,16 +132,16 @@ fn session_gets_its_descriptor_share_and_returns_it() {
     for text in ["a", "b", "c", "d"] {
         fs::write(dir.path().join(text), b"").unwrap();
     }
-    let nodes: Vec<_> = ["a", "b", "c"].iter().map(|text| world.lookup(ROOT, text).unwrap().node).collect();
-    assert!(matches!(world.lookup(ROOT, "d"), Err(Error::NoMemory)));
-    assert_eq!(world.lookup(ROOT, "a").unwrap().node, nodes[0], "what is known costs nothing more");
-    world.fs.forget(&world.cx, &[(nodes[1], 1)]);
-    world.lookup(ROOT, "d").unwrap();
+    let nodes: Vec<_> = ["a", "b", "c"].iter().map(|text| world.lookup(text).unwrap().node).collect();
+    assert!(matches!(world.lookup("d"), Err(Error::NoMemory)));
+    assert_eq!(world.lookup("a").unwrap().node, nodes[0], "what is known costs nothing more");
+    world.forget(nodes[1]);
+    world.lookup("d").unwrap();
 
     let open = |world: &World| world.open(nodes[0], READ_WRITE);
     let (first, _second) = (open(&world).unwrap(), open(&world).unwrap());
     assert!(matches!(open(&world), Err(Error::TooManyOpen)));
-    world.fs.release(&world.cx, first);
+    world.release(first);
     let third = open(&world).unwrap();
     // Transfers in the pool count against the session's budget: this one is too large.
     assert!(matches!(world.write(third, 0, &vec![0; 2 << 20]), Err(Error::WouldBlock)));
@@ -157,24 +156,23 @@ fn requests_refused_at_a_limit_neither_create_nor_truncate() {
     let (fs, cx) = (&world.fs, &world.cx);
     let names =
         || fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
-    let created = world.create(ROOT, "file").unwrap();
-    let file = File { node: created.entry.node, open: created.open };
+    let file = world.file("file");
     world.write(file, 0, b"text").unwrap();
     // No further opening fits the budget.
-    assert!(matches!(world.create(ROOT, "more"), Err(Error::TooManyOpen)));
+    assert!(matches!(world.created("more"), Err(Error::TooManyOpen)));
     assert!(matches!(world.open(file.node, READ_WRITE | OpenFlags::TRUNCATE), Err(Error::TooManyOpen)));
     assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"text");
-    world.fs.release(&world.cx, file);
+    world.release(file);
     // No further node fits the budget.
     fs.mkdir(cx, ROOT, name("dir"), mode(0o755)).wait().unwrap();
-    assert!(matches!(world.create(ROOT, "more"), Err(Error::NoMemory)));
+    assert!(matches!(world.created("more"), Err(Error::NoMemory)));
     assert!(matches!(fs.mkdir(cx, ROOT, name("more"), mode(0o755)).wait(), Err(Error::NoMemory)));
     assert!(matches!(fs.symlink(cx, ROOT, name("more"), b"x").wait(), Err(Error::NoMemory)));
     let fifo = fs.mknod(cx, ROOT, name("more"), FileType::Fifo, mode(0o644), Device::default()).wait();
     assert!(matches!(fifo, Err(Error::NoMemory)));
     assert_eq!(names().len(), 2, "{:?}", names());
     fs.forget(cx, &[(file.node, 1)]);
-    world.create(ROOT, "more").unwrap();
+    world.created("more").unwrap();
 }
 
 fn path(path: &Path) -> &str {

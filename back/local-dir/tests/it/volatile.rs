@@ -4,10 +4,11 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use tombolo_back_local_dir::Options;
-use tombolo_core::fs::{Cookie, DirBudget, DirPage, NodeId, Notice, OpenFlags, RenameFlags};
+use tombolo_core::fs::{Cookie, NodeId, Notice, OpenFlags, RenameFlags};
 use tombolo_sys::pattern::{Pattern, PatternError};
+use tombolo_test_support::budget;
 
-use crate::common::{ROOT, World, name, serve};
+use crate::common::{World, serve};
 
 fn world(dir: &Path, patterns: &[&str]) -> World {
     let ask = patterns.iter().map(|text| text.parse::<Pattern>().expect("a pattern")).collect();
@@ -24,17 +25,12 @@ fn tree(files: &[&str]) -> TempDir {
 
 impl World {
     fn is_volatile(&self, node: NodeId) -> bool {
-        let asked = self.fs.getattr(&self.cx, node, None).wait().expect("there").volatile;
+        let asked = self.attr(node).volatile;
         let opened = self.fs.open(&self.cx, node, OpenFlags::READ).wait().expect("opened");
         assert_eq!(opened.attr.is_some_and(|attr| attr.volatile), asked, "an opening says the same");
         let version = self.fs.versions().expect("versions").look(&self.cx, node).wait().expect("there").1;
         assert_eq!(version.is_none(), asked, "and so does a version");
         asked
-    }
-
-    fn rename(&self, from: &str, to: &str) {
-        let renamed = self.fs.rename(&self.cx, ROOT, name(from), ROOT, name(to), RenameFlags::empty());
-        renamed.wait().expect("renamed");
     }
 }
 
@@ -46,19 +42,18 @@ fn names_and_paths_say_which_files_are_volatile() {
     let expected = [&expected[..], &[("vm/deep/disk", true)]].concat();
     let world = world(dir.path(), &patterns);
     for (path, volatile) in &expected {
-        let entry = world.walk(path).expect(path);
+        let entry = world.lookup(path).expect(path);
         assert_eq!((entry.attr.volatile, world.is_volatile(entry.node)), (*volatile, *volatile), "{path}");
     }
-    assert!(!world.walk("vm").expect("a directory").attr.volatile);
+    assert!(!world.lookup("vm").expect("a directory").attr.volatile);
     for (file, volatile) in [("new.db", true), ("new", false)] {
-        let created = world.create(ROOT, file).expect("created").entry;
+        let created = world.created(file).expect("created").entry;
         assert_eq!((created.attr.volatile, world.is_volatile(created.node)), (volatile, volatile), "{file}");
     }
     // A session that knows them from a listing only.
     let other = world.another();
-    let listing = other.open(ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).expect("opened");
-    let page = DirPage::new(DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: true });
-    let page = other.fs.readdir(&other.cx, listing, Cookie::START, page).wait().expect("listed");
+    let listing = other.open_dir("").expect("opened");
+    let page = other.readdir(listing, Cookie::START, budget(4096, true)).expect("listed");
     let entries = page.iter().filter_map(|line| Some((line.name.to_vec(), line.entry?.attr.volatile)));
     let mut volatile: Vec<_> = entries.filter_map(|(name, volatile)| volatile.then_some(name)).collect();
     volatile.sort();
@@ -70,23 +65,23 @@ fn file_once_volatile_by_name_stays_volatile() {
     let dir = tree(&["moved", "linked"]);
     let world = world(dir.path(), &["*.db"]);
     let (moved, linked) =
-        (world.walk("moved").expect("there").node, world.walk("linked").expect("there").node);
+        (world.lookup("moved").expect("there").node, world.lookup("linked").expect("there").node);
     assert!(!world.is_volatile(moved) && !world.is_volatile(linked));
     let changes = world.fs.changes().expect("word of changes");
     let since = changes.next(&world.cx, 0, 4096).wait().expect("everything").last;
-    world.rename("moved", "moved.db");
+    world.rename("moved", "moved.db", RenameFlags::empty()).expect("renamed");
     assert!(world.is_volatile(moved));
     // Earlier results are invalidated, although the session itself has renamed the file.
     let told = changes.next(&world.cx, since, 4096).wait().expect("a notice").list;
     assert!(told.contains(&Notice::Data { node: moved, start: 0, last: u64::MAX }), "{told:?}");
-    world.rename("moved.db", "moved");
-    assert!(world.is_volatile(moved) && world.walk("moved").expect("there").attr.volatile);
+    world.rename("moved.db", "moved", RenameFlags::empty()).expect("renamed");
+    assert!(world.is_volatile(moved) && world.lookup("moved").expect("there").attr.volatile);
     let versions = world.fs.versions().expect("versions");
     let before = versions.look(&world.cx, linked).wait().expect("there").1.expect("a version");
     // By this process, whose own changes are not watched.
     std::fs::hard_link(dir.path().join("linked"), dir.path().join("linked.db")).expect("linked");
     assert!(!world.is_volatile(linked) && versions.hold(&[before]), "it was not met under that name");
-    assert_eq!(world.walk("linked.db").expect("there").node, linked);
+    assert_eq!(world.lookup("linked.db").expect("there").node, linked);
     assert!(world.is_volatile(linked) && !versions.hold(&[before]));
 }
 
@@ -95,13 +90,13 @@ fn file_found_by_handle_is_volatile_until_named() {
     let dir = tree(&["plain"]);
     let world = world(dir.path(), &["*.db"]);
     let Some(handles) = world.fs.persistent_handles() else { return };
-    let node = world.walk("plain").expect("there").node;
+    let node = world.lookup("plain").expect("there").node;
     let handle = handles.handle_of(&world.cx, node).wait().expect("a handle");
     let other = world.another();
-    let found = other.fs.persistent_handles().expect("handles").resolve(&other.cx, &handle).wait();
+    let found = other.handles().resolve(&other.cx, &handle).wait();
     let found = found.expect("found");
     assert!(found.attr.volatile && other.is_volatile(found.node));
-    assert!(!other.walk("plain").expect("there").attr.volatile && !other.is_volatile(found.node));
+    assert!(!other.lookup("plain").expect("there").attr.volatile && !other.is_volatile(found.node));
 }
 
 #[test]

@@ -6,17 +6,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Mounted, READ_WRITE, ROOT, World, record, run, serve};
+use crate::common::{Mounted, ROOT, World, record, run, serve};
 use tombolo_back_local_dir::Options;
 use tombolo_core::fs::{File, LockKind, LockOwner, OpenFlags, SyncScope};
 use tombolo_core::{Answer, Ctx, Error, Interrupt};
 use tombolo_mem::{Region, Sink};
 use tombolo_sys::lock;
-
-fn file(world: &World, text: &str) -> File {
-    let created = world.create(ROOT, text).unwrap();
-    File { node: created.entry.node, open: created.open }
-}
+use tombolo_test_support::{READ_WRITE, name};
 
 #[test]
 fn locks_exclude_host_and_other_sessions() {
@@ -26,14 +22,13 @@ fn locks_exclude_host_and_other_sessions() {
         let two = one.another();
         (one, two)
     };
-    let a = file(&one, "file");
-    let b = two.open(two.lookup(ROOT, "file").unwrap().node, READ_WRITE).unwrap();
+    let a = one.file("file");
+    let b = two.writer("file");
     let host = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("file")).unwrap();
     let host_range = lock::LockRange { start: 100, len: 10 };
     lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, host_range).unwrap();
 
-    let locks =
-        |world: &World, file, lock, wait| world.fs.locks().unwrap().lock(&world.cx, file, &lock, wait).wait();
+    let locks = |world: &World, file, lock, wait| world.locks().lock(&world.cx, file, &lock, wait).wait();
     assert!(matches!(locks(&one, a, record(LockKind::Read, 105, 105, 1), false), Err(Error::WouldBlock)));
     locks(&one, a, record(LockKind::Write, 0, 9, 1), false).unwrap();
     assert!(matches!(locks(&two, b, record(LockKind::Write, 9, 9, 1), false), Err(Error::WouldBlock)));
@@ -50,15 +45,15 @@ fn locks_exclude_host_and_other_sessions() {
 fn an_ended_opening_gives_its_record_locks_back() {
     let dir = tempfile::tempdir().unwrap();
     let world = serve(dir.path(), Options::default());
-    let (first, second) = (file(&world, "file"), world.lookup(ROOT, "file").unwrap().node);
+    let (first, second) = (world.file("file"), world.lookup("file").unwrap().node);
     let second = world.open(second, READ_WRITE).unwrap();
     let lock = |file, owner| {
         let record = record(LockKind::Write, 0, 9, owner);
-        world.fs.locks().unwrap().lock(&world.cx, file, &record, false).wait()
+        world.locks().lock(&world.cx, file, &record, false).wait()
     };
     lock(first, 1).unwrap();
     assert!(matches!(lock(second, 2), Err(Error::WouldBlock)));
-    world.fs.release(&world.cx, first);
+    world.release(first);
     lock(second, 2).unwrap();
 }
 
@@ -67,14 +62,14 @@ fn an_ended_opening_gives_its_record_locks_back() {
 fn lock_is_not_granted_through_ended_opening() {
     let dir = tempfile::tempdir().unwrap();
     let world = serve(dir.path(), Options::default());
-    let open = file(&world, "file");
+    let open = world.file("file");
     let host = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("file")).unwrap();
     let all = lock::LockRange { start: 0, len: 0 };
     lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all).unwrap();
-    let locks = world.fs.locks().unwrap();
+    let locks = world.locks();
     let waits = locks.lock(&world.cx, open, &record(LockKind::Write, 0, 9, 1), true);
     assert!(!waits.is_done());
-    world.fs.release(&world.cx, open);
+    world.release(open);
     lock::unlock(host.as_fd(), all).unwrap();
     assert!(matches!(waits.wait(), Err(Error::BadOpen)));
     assert_eq!(lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all), Ok(()));
@@ -84,11 +79,11 @@ fn lock_is_not_granted_through_ended_opening() {
 fn waiters_for_host_lock_share_one_thread() {
     let dir = tempfile::tempdir().unwrap();
     let world = serve(dir.path(), Options::default());
-    let open = file(&world, "file");
+    let open = world.file("file");
     let host = fs::OpenOptions::new().read(true).write(true).open(dir.path().join("file")).unwrap();
     let all = lock::LockRange { start: 0, len: 0 };
     lock::try_lock(host.as_fd(), lock::LockKind::Exclusive, all).unwrap();
-    let locks = world.fs.locks().unwrap();
+    let locks = world.locks();
     let ask = |cx: &Ctx, owner| locks.lock(cx, open, &record(LockKind::Read, 0, u64::MAX, owner), true);
     let before = threads();
     let waiting: Vec<_> = (1..=100).map(|owner| ask(&world.cx, owner)).collect();
@@ -115,8 +110,8 @@ fn cached_data_is_read_inline_and_cold_data_later() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), vec![7; 8 << 20]).unwrap();
     let world = serve(dir.path(), Options::default());
-    let entry = world.lookup(ROOT, "file").unwrap();
-    let open = world.open(entry.node, OpenFlags::READ).unwrap();
+    let entry = world.lookup("file").unwrap();
+    let open = world.reader(entry.node);
     assert!(world.fs.getattr(&world.cx, entry.node, None).is_done());
     let region = Region::heap(1 << 20);
     let read = |offset| world.fs.read(&world.cx, open, offset, Sink::from(&region));
@@ -156,13 +151,13 @@ impl Copy {
         fs::write(dir.join("from"), vec![7; bytes]).unwrap();
         fs::write(dir.join("to"), []).unwrap();
         let world = serve(dir, Options::default());
-        let from = world.open(world.lookup(ROOT, "from").unwrap().node, OpenFlags::READ).unwrap();
-        let to = world.open(world.lookup(ROOT, "to").unwrap().node, OpenFlags::WRITE | flags).unwrap();
+        let from = world.reader("from");
+        let to = world.open(world.lookup("to").unwrap().node, OpenFlags::WRITE | flags).unwrap();
         Self { world, from, to }
     }
 
     fn start(&self, len: u64) -> Answer<u64> {
-        self.world.fs.ranges().unwrap().copy(&self.world.cx, self.from, 0, self.to, 0, len)
+        self.world.ranges().copy(&self.world.cx, self.from, 0, self.to, 0, len)
     }
 }
 
@@ -216,7 +211,7 @@ fn only_large_removals_go_to_the_pool() {
     fs::write(dir.path().join("big"), vec![7; 16 << 20]).unwrap();
     fs::write(dir.path().join("small"), b"7").unwrap();
     let world = serve(dir.path(), Options::default());
-    let unlink = |text| world.fs.unlink(&world.cx, ROOT, crate::common::name(text));
+    let unlink = |text| world.fs.unlink(&world.cx, ROOT, name(text));
     let big = unlink("big");
     assert!(!big.is_done());
     big.wait().unwrap();
@@ -251,9 +246,9 @@ fn removed_big_file_is_freed_in_the_pool() {
     let at_once = at_once.min().unwrap();
     let forgotten = (0..5).map(|_| {
         fs::write(&path, vec![7; 64 << 20]).unwrap();
-        let node = world.lookup(ROOT, "big").unwrap().node;
-        world.fs.unlink(&world.cx, ROOT, crate::common::name("big")).wait().unwrap();
-        timed(&mut || world.fs.forget(&world.cx, &[(node, 1)]))
+        let node = world.lookup("big").unwrap().node;
+        world.unlink("big").unwrap();
+        timed(&mut || world.forget(node))
     });
     let forgotten = forgotten.min().unwrap();
     assert!(forgotten < at_once / 2, "{forgotten:?}, and {at_once:?} to free as much");

@@ -59,7 +59,7 @@ impl Drop for PendingNotices<'_> {
 }
 
 impl Changed {
-    /// Converts the change to a notice for a session; `None` if it does not refer to the node.
+    /// Converts the change to a notice for a session; `None` if the session has no reference to the node.
     fn to_notice(&self, tables: &SessionTables) -> Option<Notice> {
         let node_id = |ino: Ino| {
             let is_known = ino == Ino::ROOT || tables.nodes.contains_key(&ino);

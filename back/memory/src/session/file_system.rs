@@ -113,6 +113,10 @@ impl FileSystem for Session {
         self.view().flush(file, owner).into()
     }
 
+    fn is_prompt(&self, file: File) -> bool {
+        self.view().opening(file).is_ok()
+    }
+
     fn fsync(&self, _cx: &Ctx, file: File, _what: SyncScope) -> Answer<()> {
         self.view().opening(file).map(drop).into()
     }

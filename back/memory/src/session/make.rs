@@ -119,7 +119,7 @@ impl View<'_> {
         self.make(cx, parent, name, kind, mode, rdev)
     }
 
-    /// Creates a node with a new name.
+    /// Creates a node under a new name in `parent`.
     fn make(
         &mut self,
         cx: &Ctx,
@@ -143,7 +143,8 @@ impl View<'_> {
         Ok(Made { entry: self.look_up(ino)?, dir: self.change(dir, before) })
     }
 
-    /// Checks that the user may create this name.
+    /// Checks that the name does not exist and that the user may create it. Returns the directory's inode
+    /// number.
     fn check_make(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Ino> {
         let dir = self.ino(parent)?;
         if self.find(cx, parent, name.as_bytes())?.is_some() {
@@ -153,7 +154,7 @@ impl View<'_> {
         Ok(dir)
     }
 
-    /// Creates a node, with owner and mode derived from the user and from `dir`.
+    /// Creates a node without a name, with owner and mode derived from the user and from `dir`.
     pub(super) fn create_node(
         &mut self,
         cx: &Ctx,

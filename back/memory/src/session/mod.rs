@@ -31,7 +31,7 @@ use crate::tree::Tree;
 /// A session. Node references are inode numbers, valid once returned to the session.
 pub(crate) struct Session {
     shared: Arc<ExportState>,
-    /// Distinguishes the session from others of the export.
+    /// Number that distinguishes the session from others of the export.
     id: u64,
     locks: SessionLocks,
     checks: PermissionCheck,
@@ -40,7 +40,7 @@ pub(crate) struct Session {
     notices: Arc<NoticeQueue>,
     /// Completed once the session has subscribed to changes or read a version.
     watch: Once,
-    /// Reference for sessions that notify this one.
+    /// Reference to this session, for those that notify it.
     me: Weak<Self>,
 }
 
@@ -99,7 +99,7 @@ impl Session {
     fn view(&self) -> View<'_> {
         let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tree = self.shared.tree.lock().unwrap_or_else(PoisonError::into_inner);
-        // Sessions that subscribe while this is locked read the tree afterwards.
+        // Sessions that subscribe while the tree is locked read it afterwards.
         tree.change_log.enable(self.shared.watchers.any());
         View {
             session: self,
@@ -177,7 +177,7 @@ impl View<'_> {
         if opening.ino == Ino(file.node.0) { Ok(*opening) } else { Err(Error::BadOpen) }
     }
 
-    /// Returns the node of an operation that may use an opening.
+    /// Returns the inode number for an operation on `node`, which may go through the opening `file`.
     fn target(&self, node: NodeId, file: Option<File>) -> Result<Ino> {
         match file {
             Some(file) if file.node != node => Err(Error::BadOpen),
@@ -231,8 +231,8 @@ impl View<'_> {
         if self.checks() { node.ownership().check_owner(&cx.identity) } else { Ok(()) }
     }
 
-    /// Returns `Some` if a change of the data clears set-user-id and set-group-id; with the writer, if this
-    /// back end checks permissions.
+    /// Returns `Some` if a change of the data clears set-user-id and set-group-id; with the writer if this
+    /// back end checks permissions and the writer is not the superuser.
     fn kills_privileges<'c>(&self, cx: &'c Ctx, requested: bool) -> Option<Option<&'c Identity>> {
         let writer = Some(&cx.identity).filter(|user| self.checks() && !user.is_root());
         (requested || writer.is_some()).then_some(writer)

@@ -64,7 +64,8 @@ impl View<'_> {
         Ok(self.change(dir, before))
     }
 
-    /// Removes a name of a node other than a directory.
+    /// Discounts a removed name of a node other than a directory. Frees the node if nothing refers to it any
+    /// more.
     pub(super) fn drop_name(&mut self, ino: Ino) -> Result<()> {
         let node = self.tree.node_mut(ino)?;
         node.nlink = node.nlink.saturating_sub(1);
@@ -73,7 +74,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Removes the name of an empty directory in `parent`.
+    /// Discounts the removed name of an empty directory, and its `..` from `parent`. Frees the node if
+    /// nothing refers to it any more.
     pub(super) fn drop_directory(&mut self, parent: Ino, ino: Ino) -> Result<()> {
         let node = self.tree.node_mut(ino)?;
         node.nlink = 0;
@@ -157,7 +159,7 @@ impl View<'_> {
         }
     }
 
-    /// Checks permissions and that the types are compatible.
+    /// Checks permissions, that the types are compatible, and that a replaced directory is empty.
     fn check_rename(
         &self,
         cx: &Ctx,

@@ -62,7 +62,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Checks the budget before anything is changed.
+    /// Fails with [`Error::TooManyOpen`] if the session is at its limit of openings; called before anything
+    /// is changed.
     pub(super) fn check_open_budget(&self) -> Result<()> {
         let budget = &self.session.budget;
         let has_budget = budget.used(Resource::Opens) < budget.limit(Resource::Opens);
@@ -135,7 +136,8 @@ impl View<'_> {
         Ok(Written { count, stability: Stability::FileSync, file: self.change(opening.ino, before) })
     }
 
-    /// Checks the access mode of an opening.
+    /// Returns the inode number of an opening; [`Error::BadOpen`] if its access mode lacks the reads or
+    /// writes of `mask`.
     pub(super) fn check_opened_for(&self, file: File, mask: AccessMask) -> Result<Ino> {
         let opening = self.opening(file)?;
         let reads = !mask.contains(AccessMask::READ) || opening.flags.contains(OpenFlags::READ);

@@ -19,7 +19,7 @@ impl From<LookupOk<'_>> for Found {
     }
 }
 
-/// A created node.
+/// Result of CREATE, MKDIR, SYMLINK and MKNOD.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct New {
     /// Handle of the node, which servers may omit.
@@ -48,18 +48,18 @@ impl From<ReadlinkOk<'_>> for Target {
     }
 }
 
-/// A page of a directory.
+/// A page of a directory, from READDIR, READDIRPLUS or LIST.
 #[derive(Clone, Debug)]
 pub(crate) struct Listing {
     pub dir_attributes: PostOpAttr,
     pub verifier: CookieVerifier,
     pub entries: Vec<Registration>,
-    /// Concatenated names.
+    /// Names of all entries, concatenated; each entry has the range of its own.
     names: Vec<u8>,
     pub eof: bool,
 }
 
-/// An entry of a page.
+/// An entry of a page; [`Listing::name`] returns its name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Registration {
     name_start: usize,
@@ -76,7 +76,7 @@ impl Listing {
         self.names.get(entry.name_start..entry.name_end).unwrap_or_default()
     }
 
-    /// Returns the approximate memory use.
+    /// Returns the approximate memory use, in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of::<Self>() + self.names.len() + self.entries.len() * size_of::<Registration>()
     }

@@ -39,7 +39,7 @@ pub(crate) struct ReadDone {
 /// length.
 const READ_HEAD_BYTES: usize = 4 + 4 + tombolo_wire_nfs3::FATTR_BYTES + 4 + 4 + 4;
 
-/// Locates the data in the results of a READ.
+/// Locates the data in the results of a READ, of which `results` is the beginning received so far.
 pub(crate) fn read_data(results: &[u8], results_bytes: usize) -> DataLocation {
     match ReadReply::decode(&mut Decoder::new(results)) {
         Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(DataLocation::None, DataLocation::Data),

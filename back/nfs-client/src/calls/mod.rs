@@ -41,14 +41,15 @@ pub(crate) struct Sizes {
     pub listing: u32,
 }
 
-/// One mount's calls.
+/// Calls of one mount, with the parameters that all of them share.
 #[derive(Clone)]
 pub(crate) struct Nfs {
     rpc: RpcClient,
     label: std::sync::Arc<str>,
     /// Name of this machine for AUTH_SYS.
     machine: std::sync::Arc<[u8]>,
-    /// Identifies this client among others on this machine, as leases require.
+    /// Number in the AUTH_SYS credentials that distinguishes this client from others on this machine, as
+    /// leases require.
     stamp: u32,
     sizes: Sizes,
 }
@@ -86,12 +87,12 @@ impl Nfs {
         Self { rpc, label: label.into(), machine: host_name().into(), stamp: stamp(), sizes }
     }
 
-    /// Returns the RPC client.
+    /// Returns the RPC client that carries the calls.
     pub(crate) fn rpc(&self) -> &RpcClient {
         &self.rpc
     }
 
-    /// Returns the maximum payloads.
+    /// Returns the maximum payloads agreed with the server at the mount.
     pub(crate) fn sizes(&self) -> Sizes {
         self.sizes
     }
@@ -101,7 +102,7 @@ impl Nfs {
         &self.label
     }
 
-    /// Returns the error for an invalid reply.
+    /// Returns the error for a reply that can be decoded but violates the protocol.
     pub(crate) fn invalid_reply(&self, procedure: Procedure, what: &'static str) -> Error {
         Failure::InvalidReply { server: self.label().to_owned(), procedure, what }.into()
     }
@@ -152,7 +153,7 @@ impl Nfs {
         pending.await.map_err(|source: CallError| Failure::Call { procedure, source }.into())
     }
 
-    /// Returns the maximum length of a procedure's results, if larger than usual.
+    /// Returns the maximum length of a procedure's results, if larger than usual; otherwise 0.
     fn results_bytes(&self, procedure: Procedure) -> usize {
         match procedure {
             Procedure::Readdir | Procedure::Readdirplus => self.sizes.listing as usize,

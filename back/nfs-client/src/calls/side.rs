@@ -40,7 +40,7 @@ pub(crate) struct Subtree {
     pub below: Vec<ListedDir>,
 }
 
-/// Limits of LIST.
+/// Limits of a LIST call: the size of its reply, and the inclusion of subdirectories.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub bytes_max: u32,
@@ -213,7 +213,7 @@ impl Nfs {
     }
 }
 
-/// Bytes of PACK's results beyond the data, and overhead of a frame that cannot be compressed.
+/// Bytes of PACK's results beyond the data, and overhead of a frame whose data cannot be compressed.
 const PACKED_REST_BYTES: usize = 4 << 10;
 
 fn listed(parts: &[Range<u64>]) -> Vec<u8> {

@@ -13,7 +13,7 @@ const OVERHEAD_BYTES: usize = 512;
 pub(super) struct Allowance {
     limit_bytes: usize,
     used_bytes: AtomicUsize,
-    /// Uncommitted bytes among them.
+    /// Retained bytes that the server has received as unstable, and that await a COMMIT.
     uncommitted_bytes: AtomicUsize,
     /// Number of writers that wait for memory.
     stuck: AtomicUsize,
@@ -75,12 +75,12 @@ impl Allowance {
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns the number of retained bytes.
+    /// Returns the number of retained bytes, including the overhead charged for each piece.
     pub(super) fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::SeqCst)
     }
 
-    /// Updates the count of uncommitted bytes after a change of a file's.
+    /// Updates the mount's count of uncommitted bytes after a file's count has changed.
     pub(super) fn count_uncommitted(&self, before_bytes: usize, after_bytes: usize) {
         match after_bytes.checked_sub(before_bytes) {
             Some(more) => self.uncommitted_bytes.fetch_add(more, Ordering::SeqCst),
@@ -128,7 +128,7 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// Adds memory that was allocated beyond the request, so this cannot fail.
+    /// Adds memory that is allocated already, beyond the request; succeeds above the limit too.
     pub(super) fn grow(&mut self, bytes: usize) {
         self.allowance.used_bytes.fetch_add(bytes, Ordering::SeqCst);
         self.bytes += bytes;

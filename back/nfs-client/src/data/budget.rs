@@ -17,7 +17,7 @@ const RETAINED_BYTES: usize = 16 << 20;
 /// Maximum number of files committed at a time when memory is scarce.
 const RELIEVED_MAX: usize = 16;
 
-/// Memory of a mount: for uncommitted written bytes and for read-ahead.
+/// Memory of a mount: for retained written bytes and for read-ahead.
 pub(crate) struct Budget {
     pub(super) written: Arc<Allowance>,
     pub(super) ahead: Buffers,
@@ -26,7 +26,7 @@ pub(crate) struct Budget {
     files: Mutex<Files>,
 }
 
-/// Files with uncommitted bytes, in the order of registration.
+/// Files with retained bytes, in the order of registration.
 #[derive(Default)]
 struct Files {
     next: u64,
@@ -68,7 +68,7 @@ impl Budget {
         self.copied_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of retained written bytes.
+    /// Returns the number of written bytes retained for all files, including the overhead of their pieces.
     pub(crate) fn held_bytes(&self) -> usize {
         self.written.used_bytes()
     }
@@ -92,7 +92,7 @@ impl Budget {
         Registration(number)
     }
 
-    /// Unregisters a file without retained bytes.
+    /// Unregisters a file that has no retained bytes any more.
     pub(super) fn unregister(&self, listed: &Registration) {
         let gone = self.files().by_number.remove(&listed.0);
         drop(gone);

@@ -36,7 +36,7 @@ pub(super) struct NewWrite<'a> {
 }
 
 impl NewWrite<'_> {
-    /// Returns the range of `len` bytes of this write.
+    /// Returns the range in the file of the first `len` bytes of this write.
     pub(super) fn range(&self, len: usize) -> Range<u64> {
         self.offset..self.offset.saturating_add(len as u64)
     }
@@ -45,7 +45,7 @@ impl NewWrite<'_> {
 /// Written bytes of one file that are not on the server's stable storage.
 #[derive(Debug, Default)]
 pub(super) struct DirtyRanges {
-    /// Oldest first. They may overlap: the newer wins.
+    /// Unsent pieces, oldest first. They may overlap: the newer one wins.
     waiting: VecDeque<Piece>,
     waiting_bytes: usize,
     /// Sent and unanswered pieces by offset.
@@ -253,7 +253,7 @@ impl DirtyRanges {
         self.uncommitted_bytes
     }
 
-    /// Returns the end of the last byte.
+    /// Returns the offset behind the last byte of all pieces; `None` if there are none.
     pub(super) fn end(&self) -> Option<u64> {
         let waiting = self.waiting.iter().map(Piece::end).max();
         let under_way = self.under_way.last_key_value().map(|(_, piece)| piece.end());
@@ -368,8 +368,8 @@ impl DirtyRanges {
         first
     }
 
-    /// Removes older uncommitted bytes below an answered piece. Flushes that waited for them wait for the
-    /// piece.
+    /// Removes uncommitted bytes that an answered piece has overwritten. Flushes that waited for them now
+    /// wait for the piece.
     fn overwritten(&mut self, new: &mut Piece) -> Option<Superseded> {
         let range = new.range();
         let mut superseded: Option<Superseded> = None;

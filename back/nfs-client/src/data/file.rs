@@ -22,7 +22,8 @@ use super::read_ahead::Readers;
 pub(crate) struct FileData(OnceLock<Arc<FileState>>);
 
 impl FileData {
-    /// Returns the end of the file for local writers; `None` without retained writes.
+    /// Returns the end of the last retained or beginning write, which may be beyond the end known to the
+    /// server; `None` without such writes.
     pub(crate) fn end(&self) -> Option<u64> {
         self.0.get()?.look(|state| state.end())
     }
@@ -106,12 +107,12 @@ impl FileState {
         result
     }
 
-    /// Changes state that has no waiters.
+    /// Changes state for which no task waits, so that none is woken.
     pub(super) fn quietly<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.lock())
     }
 
-    /// Reads the state.
+    /// Calls `look` with the state, which is locked meanwhile.
     pub(super) fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.lock())
     }
@@ -168,7 +169,7 @@ impl FileState {
 }
 
 impl State {
-    /// Returns the end of the file for local writers.
+    /// Returns the end of the last retained or beginning write.
     pub(super) fn end(&self) -> Option<u64> {
         self.dirty.end().max(self.beginning.iter().max().copied())
     }
@@ -209,7 +210,8 @@ impl State {
         is_added
     }
 
-    /// Updates the budget, and returns it if bytes are retained.
+    /// Updates the mount's budget after a change of the dirty ranges; returns it if bytes are, or were,
+    /// retained.
     fn account(&mut self, uncommitted_before: usize) -> Option<Arc<Budget>> {
         let (budget, listed) = self.listed.as_ref()?;
         budget.written.count_uncommitted(uncommitted_before, self.dirty.uncommitted_bytes());

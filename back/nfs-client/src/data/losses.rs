@@ -4,8 +4,8 @@ use tombolo_core::{Error, Result};
 
 use super::copy_of_error::copy_of;
 
-/// Failures of writes, and the reported ones. The next write or flush reports a failure, and so do all that
-/// were waiting when it occurred.
+/// Number of failed writes and of those reported. The next write or flush reports a failure, and so do all
+/// that were waiting when it occurred.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     count: u64,
@@ -18,7 +18,7 @@ pub(super) struct Losses {
 pub(super) struct Reported(u64);
 
 impl Losses {
-    /// Records a loss.
+    /// Records the failure of a write that was already answered.
     pub(super) fn add(&mut self, error: Error) {
         self.count += 1;
         // The first failure is the cause of those that follow.
@@ -27,7 +27,7 @@ impl Losses {
         }
     }
 
-    /// Returns `true` if the last loss is unreported.
+    /// Returns `true` if a loss is unreported.
     pub(super) fn is_unreported(&self) -> bool {
         self.count > self.reported
     }
@@ -37,7 +37,7 @@ impl Losses {
         Reported(self.reported)
     }
 
-    /// Reports losses since `before`.
+    /// Fails with the cause if a loss has occurred since `before`; all losses then count as reported.
     pub(super) fn report(&mut self, before: Reported) -> Result<()> {
         if self.count <= before.0 {
             return Ok(());

@@ -13,7 +13,7 @@ const SEGMENTS_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct Memory {
     source: Source,
-    /// Own buffers behind the source.
+    /// Pooled buffers that the source refers to.
     leases: SmallVec<[Lease; 1]>,
     /// Unused bytes at the end of the last lease.
     slack_bytes: usize,
@@ -31,7 +31,7 @@ impl Memory {
         let len = from.len();
         let lease = buffers.take(len.saturating_add(spare_bytes)).or_else(|| buffers.take(len));
         let Some(lease) = lease else {
-            // Longer than any pooled buffer.
+            // The data are longer than any pooled buffer.
             return Self::keep(Source::from(from.to_vec(len)), charge);
         };
         let slack_bytes = lease.len() - len;
@@ -64,7 +64,7 @@ impl Memory {
         true
     }
 
-    /// Returns `true` if both together have few enough spans.
+    /// Returns `true` if `more` can be appended without exceeding the limit on spans.
     pub(super) fn has_spans_for(&self, more: &Memory) -> bool {
         self.source.segments().len() + more.source.segments().len() <= SEGMENTS_MAX
     }

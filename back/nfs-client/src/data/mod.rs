@@ -22,8 +22,8 @@
 //! 7. No lock is held while a task is woken or a call made.
 //!
 //! - [`write`], [`append`], [`read`], [`settle`], [`commit`], [`pause`] are the interface to the client.
-//! - [`Server`] is the interface required from it; [`Budget`] is shared by all files of a mount, [`FileData`]
-//!   is that of one file, [`ReadAhead`] that of one opening.
+//! - [`Server`] is the interface required from it; [`Budget`] is the state of a mount, [`FileData`] that of
+//!   one file, [`ReadAhead`] that of one opening.
 //!
 //! Non-goals: the offset of appends while other machines append, attributes, lost handles.
 //!

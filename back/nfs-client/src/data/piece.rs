@@ -32,15 +32,16 @@ pub(super) struct Piece {
     pub(super) offset: u64,
     /// Length in bytes; not 0.
     pub(super) len: usize,
-    /// The last write in it.
+    /// The last write in the piece.
     pub(super) seq: WriteSeq,
-    /// The first write in it, or in unsent bytes that it overwrote: flushes of those wait for this piece.
+    /// The first write in the piece, or in unsent bytes that it overwrote: flushes of those wait for this
+    /// piece.
     pub(super) first: WriteSeq,
     /// Requested stability.
     pub(super) stability: Stability,
-    /// Number of times that the server lost it.
+    /// Number of times that the server lost the piece.
     pub(super) losses: u8,
-    /// User that wrote it.
+    /// User that wrote the piece.
     pub(super) caller: Caller,
     pub(super) memory: Arc<Memory>,
     /// Offset in the memory.
@@ -48,22 +49,22 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Returns its range in the file.
+    /// Returns the piece's range in the file.
     pub(super) fn range(&self) -> Range<u64> {
         self.offset..self.end()
     }
 
-    /// Returns the end of its range.
+    /// Returns the end of the piece's range.
     pub(super) fn end(&self) -> u64 {
         self.offset.saturating_add(self.len as u64)
     }
 
-    /// Returns its bytes.
+    /// Returns the piece's bytes.
     pub(super) fn source(&self) -> Source {
         self.memory.source(self.at, self.len)
     }
 
-    /// Returns `true` if it overlaps with the range.
+    /// Returns `true` if the piece overlaps with the range.
     pub(super) fn overlaps(&self, range: &Range<u64>) -> bool {
         overlap(&self.range(), range)
     }
@@ -95,7 +96,7 @@ impl Piece {
             && self.losses == next.losses
     }
 
-    /// Appends the other piece, which follows it.
+    /// Extends this piece by the next one, which [continues](Self::is_continued_by) it.
     pub(super) fn extend(&mut self, next: &Self) {
         self.len += next.len;
         self.seq = self.seq.max(next.seq);

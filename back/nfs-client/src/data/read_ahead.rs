@@ -27,7 +27,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// Adds an opening.
+    /// Adds an opening, at its first read.
     pub(super) fn add(&mut self) -> ReaderId {
         self.next += 1;
         let id = ReaderId(self.next);
@@ -35,7 +35,7 @@ impl Readers {
         id
     }
 
-    /// Removes an opening.
+    /// Removes an opening and its read-ahead.
     pub(super) fn remove(&mut self, id: ReaderId) {
         if let Ok(index) = self.index(id) {
             self.readers.remove(index);
@@ -73,7 +73,7 @@ pub(super) struct Reader {
     next: u64,
 }
 
-/// Read-ahead bytes.
+/// Data of one read-ahead READ, pending or received.
 #[derive(Debug)]
 struct Ahead {
     id: AheadId,
@@ -110,12 +110,13 @@ pub(super) enum Fetched {
     Ready { bytes: Source, eof: bool, memory: Lease },
     /// Not received yet.
     Pending,
-    /// Discarded.
+    /// Discarded, or without bytes of this range: the reader must fetch them from the server.
     Discarded,
 }
 
 impl Reader {
-    /// Returns the sources of the bytes of a read.
+    /// Returns the sources of the bytes of a read, in order. Discards read-ahead older than `time`, and all
+    /// of it if the read is not sequential.
     pub(super) fn asked(
         &mut self,
         range: &Range<u64>,
@@ -141,7 +142,7 @@ impl Reader {
             let start = at.max(covered.start);
             at = covered.end.min(range.end);
             parts.push(Part::Ahead(piece.id, start..at));
-            // The end of the file is known already.
+            // The file ends in this piece, so no READ is needed for the remainder.
             if piece.ends_file() && at < range.end {
                 return parts;
             }
@@ -152,7 +153,7 @@ impl Reader {
         parts
     }
 
-    /// Returns the range to read ahead next of a reader at this range, in a file with this end. `None` if
+    /// Returns the next range to read ahead for a reader at this range, in a file with this end. `None` if
     /// enough was read ahead, or the limit is reached.
     pub(super) fn next(
         &mut self,
@@ -192,7 +193,8 @@ impl Reader {
         id
     }
 
-    /// Records the result of a READ: count and end of file.
+    /// Records the result of a READ: count and end of file, or `None` if it failed. A piece without bytes is
+    /// discarded.
     pub(super) fn fetched(&mut self, id: AheadId, result: Option<(usize, bool)>) {
         let Some(index) = self.pieces.iter().position(|piece| piece.id == id) else { return };
         match result {
@@ -209,7 +211,7 @@ impl Reader {
         }
     }
 
-    /// Returns the bytes of a part.
+    /// Returns the state of a part, with its bytes if they were received.
     pub(super) fn part(&self, id: AheadId, range: &Range<u64>) -> Fetched {
         let Some(piece) = self.pieces.iter().find(|piece| piece.id == id) else { return Fetched::Discarded };
         let Some(arrived) = piece.arrived else { return Fetched::Pending };

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// length: threads that read one file, or a kernel that does, overtake each other.
 const SLACK_BYTES: u64 = 512 << 10;
 const SLACK_READS: u64 = 4;
-/// Initial read-ahead window.
+/// Initial read-ahead window in bytes; four times the length of the first read if that is longer.
 const WINDOW_MIN_BYTES: usize = 128 << 10;
 
 /// Limits of read-ahead.

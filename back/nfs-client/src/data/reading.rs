@@ -100,7 +100,7 @@ pub(crate) fn read<S: Server>(
     }
 }
 
-/// A read in progress.
+/// A read in progress: the range, its destination, and the reader whose read-ahead it uses.
 struct Reading<S: Server> {
     server: Arc<S>,
     node: Arc<S::Node>,
@@ -116,7 +116,7 @@ struct Plan {
     parts: Vec<Part>,
     /// Uncommitted written bytes. If the server has lost them, its READ replies lack them.
     written: Overlay,
-    /// End of the file for local writers.
+    /// End of the last retained write, which the server may not know yet; 0 without retained writes.
     end: u64,
     fetches: Vec<Fetch>,
 }
@@ -187,11 +187,11 @@ impl Fetched {
     }
 }
 
-/// Progress of a read.
+/// Result of a read so far, over its parts in order.
 #[derive(Default)]
 struct Progress {
     count: usize,
-    /// `true` if later parts do not count.
+    /// `true` after a short part or an error: later parts do not count.
     is_over: bool,
     eof: bool,
     error: Option<Error>,
@@ -244,7 +244,8 @@ impl<S: Server> Reading<S> {
         })
     }
 
-    /// Returns the ranges to read ahead, as memory and in-flight permits allow, without pending writes.
+    /// Returns the read-ahead READs to start, as memory and in-flight permits allow. They end before bytes
+    /// that are being written.
     fn fetches(&self, state: &mut State, limits: &ReadAheadLimits, file_end: u64) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         let Some(reader) = self.reader.filter(|_| limits.window_max > 0) else { return fetches };
@@ -262,7 +263,7 @@ impl<S: Server> Reading<S> {
         fetches
     }
 
-    /// Returns all bytes, if none must be fetched from the server.
+    /// Returns the plan's read-ahead parts if they have all arrived and nothing must be fetched for the read.
     fn at_hand(&self, plan: &Plan) -> Option<Vec<Ready>> {
         let here = self.file.look(|state| {
             let here = plan.parts.iter().map(|part| match part {
@@ -281,7 +282,7 @@ impl<S: Server> Reading<S> {
         reader.map_or(Fetched::Discarded, |reader| reader.part(id, range))
     }
 
-    /// Copies the available parts.
+    /// Completes a read from the parts at hand, and starts the plan's read-ahead.
     fn copy_all(&self, here: Vec<Ready>, plan: Option<Plan>) -> ReadDone {
         let mut progress = Progress::default();
         for part in here {
@@ -309,7 +310,7 @@ impl<S: Server> Reading<S> {
         ReadDone { count, eof }
     }
 
-    /// Reads ahead in the background.
+    /// Starts a read-ahead READ, whose result is recorded in the background.
     fn fetch(&self, fetch: Fetch) {
         let (server, node, caller) = (self.server.clone(), self.node.clone(), self.caller.detached());
         let (start, into) = (fetch.range.start, fetch.memory.sink(0..length(&fetch.range)));
@@ -379,14 +380,14 @@ impl<S: Server> Reading<S> {
         pieces.map(|range| (self.direct(&range), length(&range))).collect()
     }
 
-    /// Sends a READ.
+    /// Sends a READ of this range into the reader's memory.
     fn direct(&self, range: &Range<u64>) -> PendingRead {
         let (server, node, caller) = (self.server.clone(), self.node.clone(), self.caller.clone());
         let (offset, into) = (range.start, self.sink(range));
         StartedCall::new(async move { read_all(&server, &node, &caller, offset, into).await })
     }
 
-    /// Splits a range into READs.
+    /// Splits a range into READs of the maximum size.
     fn pieces(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<S> {
         let (end, piece_max) = (range.end, self.server.sizes().read_max.max(1));
         let starts = (range.start..end).step_by(piece_max);
@@ -410,7 +411,7 @@ impl<S: Server> Reading<S> {
         Ok(ReadDone { count: done.count + more.count, eof: more.eof })
     }
 
-    /// Reads a range, piece by piece.
+    /// Reads a range from the server, one READ after another, up to the first short one.
     async fn straight(&self, range: Range<u64>) -> Result<ReadDone> {
         let mut done = ReadDone { count: 0, eof: false };
         for piece in self.pieces(&range) {
@@ -423,7 +424,7 @@ impl<S: Server> Reading<S> {
         Ok(done)
     }
 
-    /// Returns the sink of a range.
+    /// Returns the part of the reader's memory that receives a range.
     fn sink(&self, range: &Range<u64>) -> Sink {
         let mut sink = self.into.clone();
         sink.advance((range.start - self.range.start) as usize);
@@ -431,7 +432,8 @@ impl<S: Server> Reading<S> {
         sink
     }
 
-    /// Writes uncommitted data over the data read; returns the resulting length.
+    /// Copies uncommitted data over the data read, and fills a gap before them with zeroes. Returns the
+    /// resulting count and end of file.
     fn with_written(&self, progress: &Progress, plan: &Plan) -> ReadDone {
         let &Progress { mut count, eof, is_over, .. } = progress;
         let end = usize::try_from(plan.end.saturating_sub(self.range.start)).unwrap_or(usize::MAX);

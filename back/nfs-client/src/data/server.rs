@@ -35,7 +35,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     /// File or other node of the server.
     type Node: AsRef<FileData> + Send + Sync + 'static;
 
-    /// Returns the mount's memory.
+    /// Returns the mount's memory budget, shared by all its files.
     fn budget(&self) -> &Arc<Budget>;
     /// Returns the sizes of calls.
     fn sizes(&self) -> Sizes;
@@ -43,7 +43,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn has_permit(&self) -> bool;
     /// Waits for an in-flight permit.
     fn permit(&self) -> impl Future<Output = ()> + Send + 'static;
-    /// Returns the time by the clock of the wire.
+    /// Returns the present time by the RPC client's clock, which tests can simulate.
     fn now(&self) -> Instant;
     /// Returns the file's size as last reported by the server. Must not use [`FileData`], which may be
     /// locked.

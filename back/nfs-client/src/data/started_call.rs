@@ -21,7 +21,7 @@ pub(super) enum StartedCall<T> {
 impl<T> StartedCall<T> {
     pub(super) fn new(call: impl Future<Output = T> + Send + 'static) -> Self {
         let mut call: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(call);
-        // The waiter polls it again, with its own waker.
+        // The waiter polls the call again, with its own waker.
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Self::Done(Some(result)),
             Poll::Pending => Self::UnderWay(call),
@@ -36,8 +36,8 @@ pub(super) struct Driven<T> {
 }
 
 impl<T: Send + 'static> StartedCall<T> {
-    /// Spawns a task that polls it, also without a waiter. A reply that nobody takes occupies memory and its
-    /// in-flight permit over a link, so a call that is awaited late would block others.
+    /// Spawns a task that polls the call, also without a waiter. Over a link, a reply that nobody takes
+    /// occupies memory and its in-flight permit, so a call that is awaited late would block others.
     pub(super) fn driven(self) -> Self {
         let Self::UnderWay(mut call) = self else { return self };
         let driven = Arc::new(Mutex::new(Driven { outcome: None, waiter: None }));

@@ -19,8 +19,8 @@ use crate::caller::Caller;
 /// Spare bytes in the buffers of small waiting writes, for the writes that follow.
 const SPARE_BYTES: usize = 128 << 10;
 
-/// Limits of a file's queue while the in-flight limit is reached: full WRITEs, and bytes unless one write is
-/// longer. A writer blocked by a full queue continues when a quarter is left.
+/// Limits of a file's queue while the in-flight limit is reached: number of full WRITEs, and number of bytes
+/// unless one WRITE is longer. A writer blocked by a full queue continues when a quarter is left.
 const QUEUE_WRITES: usize = 16;
 const QUEUE_BYTES: usize = 4 << 20;
 
@@ -103,7 +103,7 @@ struct Writing<S: Server> {
     rest: Source,
     done: usize,
     end: u64,
-    /// Losses reported before it began.
+    /// Losses reported before the write began.
     seen: Reported,
 }
 
@@ -118,7 +118,8 @@ enum Stuck {
 }
 
 impl<S: Server> Writing<S> {
-    /// Queues and sends pieces as the limits allow.
+    /// Queues and sends pieces as the limits allow. Returns the condition that blocks the remainder; `None`
+    /// once all bytes are queued.
     fn take_in(&mut self) -> Option<Stuck> {
         let piece_max = self.server.sizes().write_max.max(1);
         while !self.rest.is_empty() {
@@ -203,7 +204,8 @@ impl<S: Server> Writing<S> {
             Stuck::Memory(len) => {
                 let budget = self.server.budget();
                 let _stuck = budget.written.stuck();
-                // Later replies send COMMITs for this waiter; this call does so for earlier ones.
+                // Replies received from now on cause COMMITs for this waiter; this call sends those for
+                // earlier replies.
                 budget.relieve();
                 budget.written.wait_for(len).await;
             }

@@ -28,7 +28,7 @@ impl Evicted {
         self.heard.insert(handle, heard);
     }
 
-    /// Returns `true` if a reply to a call of `asked` is newer than the evicted attributes.
+    /// Returns `true` if a reply to a call made at `asked` is newer than the evicted attributes.
     pub(super) fn may_tell(&self, handle: &FileHandleBuf, asked: Instant) -> bool {
         let heard = self.heard.get(handle).copied().max(self.all);
         heard.is_none_or(|heard| asked >= heard)

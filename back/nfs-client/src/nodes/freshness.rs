@@ -36,7 +36,7 @@ pub(super) struct Freshness {
     received: Instant,
     /// Lifetime from `asked` on.
     lifetime: Duration,
-    /// `true` if they must be revalidated regardless of their age.
+    /// `true` if the attributes must be revalidated regardless of their age.
     expired: bool,
 }
 
@@ -61,7 +61,7 @@ impl Freshness {
         let (least, most) = span(times, attr.file_type);
         let unchanged = WeakAttr::from(&attr) == WeakAttr::from(&self.attr);
         self.lifetime = match unchanged && !self.expired {
-            // Unchanged over a whole lifetime, so the next one is longer.
+            // The file was unchanged over a whole lifetime, so the next lifetime is longer.
             true if asked.saturating_duration_since(self.asked) >= self.lifetime => {
                 self.lifetime.saturating_mul(2).clamp(least, most)
             }
@@ -90,7 +90,8 @@ impl Freshness {
         self.attr
     }
 
-    /// Returns the attributes if they are valid now.
+    /// Returns the attributes if they are valid now. A file with several names may have lost one in an
+    /// [`UnknownRemoval`] since; its attributes are then invalid.
     pub(super) fn believed(&self, now: Instant, removal: &UnknownRemoval) -> Option<Attr> {
         let age = now.saturating_duration_since(self.asked);
         let has_one_name = self.attr.nlink <= 1 || self.attr.file_type == FileType::Directory;
@@ -108,7 +109,7 @@ impl Freshness {
         !self.expired && self.asked >= time
     }
 
-    /// Returns `true` if they must be revalidated regardless of their age.
+    /// Returns `true` if the attributes must be revalidated regardless of their age.
     pub(super) fn is_expired(&self) -> bool {
         self.expired
     }

@@ -1,6 +1,6 @@
 //! A node: a file, directory or any other object of a handle.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -38,10 +38,12 @@ pub(crate) struct Node {
     state: Mutex<State>,
     /// Number of openings in this session.
     openings: AtomicU32,
-    /// Pending removals.
+    /// Pending removals of a name of this node, for whose end opens wait.
     pub(super) removals: PendingRemovals,
     /// Written and read-ahead data.
     pub data: FileData,
+    /// `true` if another client may have written data that are not stable: an earlier process of this one.
+    has_writes_of_others: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -49,15 +51,15 @@ struct State {
     handle: FileHandleBuf,
     freshness: Freshness,
     epoch: Epoch,
-    /// Counts all changes of the directory, including our own, both when they begin and when they are
-    /// answered.
+    /// Number of changes of the directory, our own included; our own count both when they begin and when they
+    /// are answered.
     changes: u64,
     location: Option<Location>,
     /// `true` if the file was unlinked while open and has a silly name.
     silly: bool,
     /// Time when this client last removed a name of the node.
     lost_a_name: Option<Instant>,
-    /// Number of names removed by this client and still included in the attributes.
+    /// Number of names that this client has removed and that the attributes still count.
     names_lost: u32,
     access: Vec<Granted>,
 }
@@ -72,7 +74,7 @@ struct Granted {
     asked: Instant,
 }
 
-/// Maximum depth of a path.
+/// Maximum depth of a path, which bounds walks from a node to the root.
 pub(crate) const DEPTH_MAX: usize = 2048;
 
 /// Maximum number of users whose permissions are cached for a node.
@@ -111,16 +113,27 @@ impl Node {
             openings: AtomicU32::new(0),
             removals: PendingRemovals::default(),
             data: FileData::default(),
+            has_writes_of_others: AtomicBool::new(false),
         }
     }
 
-    /// Returns the server's handle.
+    /// Returns `true` if a sync has to include the writes of other clients.
+    pub(crate) fn has_writes_of_others(&self) -> bool {
+        self.has_writes_of_others.load(Ordering::Relaxed)
+    }
+
+    /// Sets the result of [`has_writes_of_others`](Self::has_writes_of_others).
+    pub(crate) fn set_writes_of_others(&self, has_some: bool) {
+        self.has_writes_of_others.store(has_some, Ordering::Relaxed);
+    }
+
+    /// Returns the present handle, which changes if the node is recovered.
     pub(crate) fn handle(&self) -> FileHandleBuf {
         self.state().handle
     }
 
-    /// Updates from attributes received `now` in a reply to a call of `asked`. Returns `false` for those of
-    /// another file or type, for which the server has reused the handle.
+    /// Updates from attributes received `now` in a reply to a call made at `asked`. Returns `false` for those
+    /// of another file or type, for which the server has reused the handle.
     pub(crate) fn learn(&self, fattr: &Fattr3, asked: Instant, now: Instant) -> bool {
         let attr = attr::attr(fattr);
         if attr.fileid != self.fileid || attr.file_type != self.file_type {
@@ -140,7 +153,8 @@ impl Node {
     }
 
     /// Updates from the result of our own change. If no other client has changed the directory since the last
-    /// attributes, cached names remain valid (RFC 1813 §2.6, the purpose of `wcc_data`).
+    /// attributes, cached names remain valid (RFC 1813 §2.6, the purpose of `wcc_data`). If the reply lacks
+    /// the new attributes, the present ones expire. Returns `false` as [`learn`](Self::learn) does.
     pub(crate) fn learn_change(&self, wcc: &WccData, asked: Instant, now: Instant) -> bool {
         let Some(fattr) = &wcc.after else {
             self.expire(now);
@@ -178,7 +192,7 @@ impl Node {
         (state.changes > 0).then(|| state.freshness.received())
     }
 
-    /// Returns the epoch.
+    /// Returns the epoch of the directory's names.
     pub(crate) fn epoch(&self) -> Epoch {
         self.state().epoch
     }
@@ -189,7 +203,7 @@ impl Node {
         believed.map(|attr| self.as_writers_see(attr))
     }
 
-    /// Returns the last attributes.
+    /// Returns the last attributes, valid or not. The size of a file being written is the writers'.
     pub(crate) fn known(&self) -> Attr {
         let known = self.state().freshness.known();
         self.as_writers_see(known)
@@ -200,7 +214,7 @@ impl Node {
         self.state().freshness.known()
     }
 
-    /// Returns the attributes if a call of `time` or later returned them.
+    /// Returns the attributes if a call made at `time` or later returned them.
     pub(crate) fn fetched_since(&self, time: Instant) -> Option<Attr> {
         let known = {
             let state = self.state();
@@ -214,7 +228,7 @@ impl Node {
         self.state().freshness.is_expired()
     }
 
-    /// Expires the attributes regardless of their age.
+    /// Expires the attributes regardless of their age: their next use revalidates them.
     pub(crate) fn expire(&self, now: Instant) {
         self.state().freshness.expire(now);
     }
@@ -269,7 +283,7 @@ impl Node {
         (is_fresh && is_same && granted.asked_for.contains(asked_for)).then_some(granted.allowed & asked_for)
     }
 
-    /// Caches permissions that the server returned for a call of `asked`.
+    /// Caches permissions that the server returned for a call made at `asked`.
     pub(crate) fn grant(
         &self,
         identity: &Identity,
@@ -300,9 +314,9 @@ impl Node {
         self.state().location.clone()
     }
 
-    /// Returns `true` if this directory can be the parent of another: it is not below that one, nor too deep.
-    /// Locations of directories change with the table of nodes locked, so two cannot move into each other
-    /// concurrently.
+    /// Returns `true` if this directory can be the parent of `node`: it is not `node`, nor beneath it, nor
+    /// too deep. Locations of directories change with the table of nodes locked, so two cannot move into each
+    /// other concurrently.
     pub(super) fn may_hold(self: &Arc<Self>, node: &Node) -> bool {
         let mut above = Some(self.clone());
         for _ in 0..DEPTH_MAX {
@@ -356,7 +370,8 @@ impl Node {
         self.openings.load(Ordering::Acquire) > 0
     }
 
-    /// Returns the end of a pending removal that may not have counted a present opening.
+    /// Returns a future for the end of the pending removals, which may not have counted a present opening;
+    /// `None` if there are none.
     pub(crate) fn removal_ended(&self) -> Option<Raised> {
         self.removals.end()
     }

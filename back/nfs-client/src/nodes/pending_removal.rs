@@ -31,7 +31,7 @@ impl PendingRemoval {
         Self(node)
     }
 
-    /// Returns the node.
+    /// Returns the node whose name is being removed.
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.0
     }
@@ -51,7 +51,7 @@ impl Drop for PendingRemoval {
 }
 
 impl PendingRemovals {
-    /// Returns the end of the pending removals, if any.
+    /// Returns a future that is ready once the pending removals have ended; `None` if there are none.
     pub(super) fn end(&self) -> Option<Raised> {
         let removals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (removals.0 > 0).then(|| removals.1.raised())

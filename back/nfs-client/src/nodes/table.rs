@@ -52,7 +52,7 @@ struct Sighting {
 
 /// Cached target of a name.
 pub(crate) enum CachedName {
-    /// A node; counts a look-up.
+    /// The node, whose look-up has been counted.
     Node(Arc<Node>),
     /// No such name.
     Nothing,
@@ -68,9 +68,9 @@ const LISTED_ONE_IN: u64 = 32;
 struct Held {
     node: Arc<Node>,
     look_ups: u64,
-    /// `true` if it came from a listing, and no operation has used its name or handle.
+    /// `true` if the node is known from listings only: no operation has used its name or handle.
     listed: bool,
-    /// Permit; `None` if the limit was reached when a node was forgotten while in use.
+    /// Permit; `None` for a node that was forgotten while in use and looked up again at the limit.
     _permit: Option<Permit>,
 }
 
@@ -99,12 +99,12 @@ impl Nodes {
         Self { root: node, times, counts, removal, table: Mutex::new(table) }
     }
 
-    /// Returns the root.
+    /// Returns the root, which is never forgotten.
     pub(crate) fn root(&self) -> &Arc<Node> {
         &self.root
     }
 
-    /// Returns a node by its number.
+    /// Returns a node by its number; [`Error::Stale`] if the session has forgotten it.
     pub(crate) fn node(&self, id: NodeId) -> Result<Arc<Node>> {
         if id == NodeId::ROOT {
             return Ok(self.root.clone());
@@ -112,7 +112,7 @@ impl Nodes {
         self.table().by_id.get(&id).map(|held| held.node.clone()).ok_or(Error::Stale)
     }
 
-    /// Reserves a node.
+    /// Takes a permit for one more node.
     ///
     /// # Errors
     /// Fails if the session has too many nodes.
@@ -120,7 +120,7 @@ impl Nodes {
         self.counts.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
     }
 
-    /// Returns `true` if listings may add nodes. The lister retains them until its own memory runs short, so
+    /// Returns `true` if listings may add nodes. The caller retains them until its own memory runs short, so
     /// an endless directory would fill this table; beyond the limit, names are looked up individually on
     /// demand. Nodes that were looked up do not count, but half of the table is reserved for them.
     pub(crate) fn takes_listed(&self) -> bool {
@@ -128,7 +128,7 @@ impl Nodes {
         self.table().listed < limit / LISTED_ONE_IN && self.counts.used(Resource::Nodes) < limit / 2
     }
 
-    /// Returns the node that a call of `asked` found, cached or new, and counts a look-up. A handle of
+    /// Returns the node that a call made at `asked` found, cached or new, and counts a look-up. A handle of
     /// another file than before gets another number. A node evicted since the call may have changed: its
     /// attributes are then expired. A new node takes `permit`, or reserves one.
     ///
@@ -145,7 +145,8 @@ impl Nodes {
         self.enter_from(false, permit, (handle, fattr), asked, now)
     }
 
-    /// Enters a node like [`Nodes::enter`], from a listing and possibly never used.
+    /// Enters a node from a listing as [`Nodes::enter`] does, and counts it as listed until an operation uses
+    /// it.
     pub(crate) fn enter_listed(
         &self,
         handle: FileHandleBuf,
@@ -194,7 +195,12 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Counts another look-up of a node.
+    /// Returns `true` if there is a node of that handle.
+    pub(crate) fn has(&self, handle: &FileHandleBuf) -> bool {
+        self.table().by_handle.contains_key(handle)
+    }
+
+    /// Counts another look-up of a node, which may have been forgotten while in use.
     pub(crate) fn look_up_again(&self, node: &Arc<Node>) {
         let mut table = self.table();
         let again = || Held { node: node.clone(), look_ups: 0, listed: false, _permit: self.permit().ok() };
@@ -222,7 +228,7 @@ impl Nodes {
         drop(gone);
     }
 
-    /// Replaces the handle of a node.
+    /// Replaces the handle of a node, which the server now knows by another one.
     pub(crate) fn rename_handle(&self, node: &Arc<Node>, handle: FileHandleBuf) {
         let mut table = self.table();
         let before = node.handle();
@@ -233,7 +239,7 @@ impl Nodes {
         table.by_handle.insert(handle, node.id);
     }
 
-    /// Returns all nodes.
+    /// Returns all nodes, the root included.
     pub(crate) fn all(&self) -> Vec<Arc<Node>> {
         self.table().by_id.values().map(|held| held.node.clone()).collect()
     }
@@ -244,7 +250,7 @@ impl Nodes {
 }
 
 impl Held {
-    /// Removes the node from the count of `listed`.
+    /// Removes the node from the count of `listed`, because an operation uses it or it is dropped.
     fn is_asked_for(&mut self, listed: &mut u64) {
         *listed -= u64::from(std::mem::take(&mut self.listed));
     }

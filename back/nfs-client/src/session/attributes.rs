@@ -105,7 +105,7 @@ impl View {
         }
     }
 
-    /// Reads the target of a symbolic link.
+    /// Reads the target of a symbolic link; [`Error::InvalidArgument`] for other types.
     pub(super) async fn readlink(self, node: NodeId) -> Result<Vec<u8>> {
         let node = self.session.nodes.node(node)?;
         if node.file_type != FileType::Symlink {
@@ -124,7 +124,7 @@ impl View {
         }
     }
 
-    /// Returns file system statistics.
+    /// Returns file system statistics (FSSTAT), in blocks of [`BLOCK_BYTES`].
     pub(super) async fn statfs(self, node: NodeId) -> Result<StatFs> {
         let node = self.session.nodes.node(node)?;
         let reply = self.on(&node, |handle| self.session.nfs.fsstat(&self.caller, handle)).await?;

@@ -13,6 +13,7 @@ use tombolo_mem::{Sink, Source};
 
 use super::Session;
 use super::view::View;
+use crate::openings::Opening;
 
 /// A session behind the waist.
 #[derive(Debug)]
@@ -168,11 +169,16 @@ impl FileSystem for NfsFileSystem {
     }
 
     fn flush(&self, cx: &Ctx, file: File, _: LockOwner) -> Answer<()> {
-        self.make_stable(cx, file, SyncScope::All)
+        // A close after reading costs no call.
+        self.make_stable(cx, file, |opening| {
+            opening.flags.contains(OpenFlags::WRITE) && opening.node.has_writes_of_others()
+        })
     }
 
     fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
-        self.make_stable(cx, file, what)
+        self.make_stable(cx, file, |opening| {
+            what == SyncScope::AllWriters || opening.node.has_writes_of_others()
+        })
     }
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
@@ -217,26 +223,30 @@ impl FileSystem for NfsFileSystem {
 }
 
 impl NfsFileSystem {
-    /// Makes all writes to a file stable. Changes of directories are already stable when answered (RFC 1813
-    /// §4.8).
-    fn make_stable(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
+    /// Makes all writes of this client to a file stable, and those `of_others` if it returns `true`. Changes
+    /// of directories are already stable when answered (RFC 1813 §4.8).
+    fn make_stable(&self, cx: &Ctx, file: File, of_others: impl FnOnce(&Opening) -> bool) -> Answer<()> {
         let view = self.view(cx);
         let opening = match view.session.openings.of(file) {
             Ok(opening) => opening,
             Err(error) => return Answer::err(error),
         };
-        let of_others = what == SyncScope::AllWriters;
+        let of_others = of_others(&opening);
         if opening.node.file_type != FileType::Regular || (opening.node.data.is_clean() && !of_others) {
             return Answer::ok(());
         }
         Answer::later(async move {
             view.commit(&opening.node).await?;
-            if of_others { view.commit_of_others(&opening.node).await } else { Ok(()) }
+            if of_others {
+                view.commit_of_others(&opening.node).await?;
+                opening.node.set_writes_of_others(false);
+            }
+            Ok(())
         })
     }
 }
 
-/// Ends the session: files without a name are removed, and unflushed data are flushed.
+/// Ends the session: files unlinked while open are removed at the server, and unflushed data are flushed.
 impl Drop for NfsFileSystem {
     fn drop(&mut self) {
         let view = View::ending(&self.0);

@@ -39,7 +39,7 @@ impl View {
         }
     }
 
-    /// Looks up a name.
+    /// Looks up a name at the server, and counts a look-up of its node.
     pub(super) async fn lookup(self, parent: NodeId, name: NameBuf) -> Result<Entry> {
         let dir = self.session.nodes.node(parent)?;
         self.find(&dir, &name).await.map(|(entry, _)| entry)
@@ -67,7 +67,7 @@ impl View {
             dir.grant(&self.caller.identity, AccessBits::LOOKUP, AccessBits::LOOKUP, asked);
             let entered = self.enter(None, dir, name, found.handle, &found.attributes, asked).await;
             if dir.changes() != changes {
-                // Concurrent with a change of the directory: the next look-up queries the server.
+                // The directory was changed concurrently: the next look-up queries the server.
                 self.session.nodes.forget_name(dir.id, name);
             }
             match entered {

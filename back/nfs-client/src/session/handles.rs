@@ -1,10 +1,8 @@
 //! Persistent handles, which are the server's.
 
-use std::time::Instant;
-
 use tombolo_core::fs::{Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
 use tombolo_core::{Answer, Ctx, Error, Result};
-use tombolo_wire_nfs3::{Fattr3, FileHandle, FileHandleBuf};
+use tombolo_wire_nfs3::{FileHandle, FileHandleBuf};
 
 use super::file_system::NfsFileSystem;
 use super::view::View;
@@ -47,12 +45,13 @@ impl View {
     /// Looks up a node by its handle; counts a look-up.
     async fn resolve(self, handle: FileHandleBuf) -> Result<Entry> {
         let asked = self.now();
+        let is_known = self.session.nodes.has(&handle);
         let fattr = answered(self.session.nfs.getattr(&self.caller, handle).await?)?;
-        self.resolved(handle, &fattr, asked).await
-    }
-
-    async fn resolved(&self, handle: FileHandleBuf, fattr: &Fattr3, asked: Instant) -> Result<Entry> {
-        let node = self.session.nodes.enter(None, handle, fattr, asked, self.now())?;
+        let node = self.session.nodes.enter(None, handle, &fattr, asked, self.now())?;
+        // The handle may be that of a file which a killed predecessor has written, and whose user syncs it.
+        if !is_known {
+            node.set_writes_of_others(true);
+        }
         self.entry(&node).await
     }
 
@@ -68,7 +67,10 @@ impl View {
         let reply = self.on(&dir, |handle| self.session.nfs.lookup(&self.caller, handle, b"..")).await?;
         let found = answered(reply)?;
         match found.attributes {
-            Some(fattr) => self.resolved(found.handle, &fattr, asked).await,
+            Some(fattr) => {
+                let node = self.session.nodes.enter(None, found.handle, &fattr, asked, self.now())?;
+                self.entry(&node).await
+            }
             None => self.resolve(found.handle).await,
         }
     }

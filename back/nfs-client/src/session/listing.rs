@@ -19,7 +19,7 @@ const SUBTREE_BYTES: u32 = 64 << 10;
 /// Maximum number of restarts for one page, if a directory changes continuously.
 const ANEW_MAX: usize = 8;
 
-/// Maximum size of a reply for a complete listing. Servers return no more.
+/// Maximum size of a LIST reply outside a tree walk, in bytes. Servers return no more.
 const LARGE_PAGE_BYTES_MAX: u32 = 256 << 10;
 
 impl View {
@@ -109,7 +109,8 @@ impl View {
         Err(Error::BadCookie)
     }
 
-    /// Requests pages from `from` until one has new names, for a caller at `start` of its listing.
+    /// Requests pages from `from` on until one has new names, for a caller at position `start` of its
+    /// listing.
     async fn page_without(
         &self,
         given: &Given,

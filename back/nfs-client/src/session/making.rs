@@ -17,7 +17,7 @@ fn with_mode(mode: Mode) -> Sattr3 {
 }
 
 impl View {
-    /// Creates a node by a call about its directory; counts a look-up.
+    /// Creates a node by `call`, which gets the directory's handle; counts a look-up.
     pub(super) async fn made<C>(
         &self,
         dir: &Arc<Node>,
@@ -27,7 +27,7 @@ impl View {
     where
         C: Future<Output = Result<Reply<New, WccData>>>,
     {
-        // Reserved first, so that nothing is created beyond the node limit.
+        // The permit is taken first, so that nothing is created beyond the node limit.
         let permit = self.session.nodes.permit()?;
         let asked = self.now();
         dir.changing();
@@ -62,14 +62,14 @@ impl View {
         Ok(Made { entry, dir })
     }
 
-    /// Creates a directory.
+    /// Creates a directory by MKDIR; counts a look-up.
     pub(super) async fn mkdir(self, parent: NodeId, name: NameBuf, mode: Mode) -> Result<Made> {
         let bytes = name.as_name().as_bytes();
         let call = |dir| self.session.nfs.mkdir(&self.caller, dir, bytes, with_mode(mode));
         self.make(parent, &name, call).await
     }
 
-    /// Creates a symbolic link.
+    /// Creates a symbolic link by SYMLINK; counts a look-up.
     pub(super) async fn symlink(self, parent: NodeId, name: NameBuf, target: Vec<u8>) -> Result<Made> {
         let bytes = name.as_name().as_bytes();
         let call = |dir| self.session.nfs.symlink(&self.caller, dir, bytes, &target);
@@ -102,7 +102,7 @@ impl View {
         self.make(parent, &name, |dir| self.session.nfs.mknod(&self.caller, dir, bytes, what)).await
     }
 
-    /// Creates a hard link.
+    /// Creates a hard link by LINK; counts a look-up of the node.
     pub(super) async fn link(self, node: NodeId, parent: NodeId, name: NameBuf) -> Result<Made> {
         let (node, dir) = (self.session.nodes.node(node)?, self.session.nodes.node(parent)?);
         let asked = self.now();

@@ -86,7 +86,7 @@ impl View {
         Ok(attr)
     }
 
-    /// Creates and opens a file.
+    /// Creates and opens a file; unless the create is exclusive, opens an existing one.
     pub(super) async fn create(self, parent: NodeId, name: NameBuf, how: Create) -> Result<Created> {
         let dir = self.session.nodes.node(parent)?;
         let attributes = Sattr3 { mode: Some(how.mode.masked().bits()), ..Sattr3::default() };
@@ -111,7 +111,7 @@ impl View {
                         result => return result,
                     }
                     match self.open_existing(&dir, &name, how.flags).await {
-                        // Removed meanwhile.
+                        // The file was removed meanwhile.
                         Err(Error::NotFound | Error::Stale) => {}
                         result => return result,
                     }
@@ -136,8 +136,8 @@ impl View {
         Ok(Created { entry, open, dir })
     }
 
-    /// Creates a new file by EXCLUSIVE, which recognises its own file when the call is repeated after a lost
-    /// reply; or by GUARDED, which does not, if the server lacks EXCLUSIVE.
+    /// Creates a new file by EXCLUSIVE, which succeeds when the call is repeated after a lost reply; or, if
+    /// the server lacks EXCLUSIVE, by GUARDED, which then fails.
     async fn create_new(
         &self,
         dir: &Arc<Node>,
@@ -162,7 +162,7 @@ impl View {
         self.create_as(dir, name, CreateHow::Guarded(attributes), flags).await
     }
 
-    /// Sets the attributes that EXCLUSIVE cannot carry.
+    /// Sets the attributes that EXCLUSIVE cannot carry. If that fails, undoes the opening and the look-up.
     async fn finished(&self, mut created: Created, set: &SetAttr) -> Result<Created> {
         let node = self.session.nodes.node(created.entry.node)?;
         match self.set(&node, set).await {
@@ -199,7 +199,7 @@ impl View {
     }
 
     /// Ends an opening: discards its read-ahead, and flushes data in the background if no other opening will.
-    /// The last close of a file without a name removes it.
+    /// The last close of a file unlinked while open removes it at the server.
     pub(super) fn release(&self, file: File) {
         let Some((opening, was_last)) = self.session.openings.end(file) else { return };
         opening.read_ahead.stop();

@@ -8,7 +8,7 @@ use tombolo_mem::Source;
 
 use super::Session;
 
-/// Fastest level with all features of the format.
+/// Compression level: the fastest one with all features of the format.
 const LEVEL: i32 = 1;
 
 /// Minimum size to compress; smaller writes hardly load a link.
@@ -22,12 +22,13 @@ const NOT_TRIED: u32 = 15;
 /// Selection of writes to compress.
 #[derive(Debug, Default)]
 pub(super) struct PackedWrites {
-    /// Number of next writes to send uncompressed.
+    /// Number of writes still to be sent uncompressed; `u32::MAX` for all.
     not_tried: AtomicU32,
 }
 
 impl PackedWrites {
-    /// Compresses the data, if worthwhile.
+    /// Compresses the data. Returns `None` if that is not worthwhile: the server is near, the size
+    /// unsuitable, or recent data were hardly compressible.
     pub(super) fn frame(&self, session: &Session, data: &Source) -> Option<Source> {
         let is_fit = (BYTES_MIN..=COMPRESSED_BYTES_MAX as usize).contains(&data.len());
         let is_far = || session.nfs.rpc().round_trip_min().is_some_and(|time| time >= FAR);
@@ -41,7 +42,7 @@ impl PackedWrites {
             let _ = self.not_tried.compare_exchange(0, NOT_TRIED, Relaxed, Relaxed);
             return None;
         }
-        // Retained until the reply.
+        // The frame is retained until the reply.
         frame.shrink_to_fit();
         Some(frame.into())
     }

@@ -80,7 +80,7 @@ impl View {
         step.expire(self.now());
     }
 
-    /// Checks that the root has this handle, and updates the node if so.
+    /// Gives the root its new handle, if that leads to the same directory; `false` if it does not.
     async fn is_back(&self, node: &Arc<Node>, handle: FileHandleBuf) -> Result<bool> {
         let reply = self.session.nfs.getattr(&self.caller, handle).await?;
         let is_same = matches!(&reply, Reply::Ok(fattr) if is_same(node, fattr));

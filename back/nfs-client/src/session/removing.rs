@@ -46,8 +46,8 @@ impl View {
         Ok(change)
     }
 
-    /// Discards the data written to a file without a name that are not on stable storage yet. If the caller
-    /// is interrupted, this continues in the background.
+    /// Discards the unstable written data of a file that has no name any more. If the caller is interrupted,
+    /// this continues in the background.
     async fn drop_data(&self, node: &Arc<Node>) {
         if !node.data.is_dirty() {
             return;
@@ -257,7 +257,7 @@ impl View {
             self.session.nodes.record(node, dir, &silly, dir.epoch());
             node.make_silly(Location { dir: dir.clone(), name: silly });
             if !node.is_open() {
-                // Its last close happened meanwhile, without the silly name.
+                // The file's last close happened meanwhile and did not remove the silly name.
                 self.detached().remove_silly_in_background(node.clone());
             }
             return Ok(change);
@@ -333,7 +333,8 @@ impl View {
         // The data are obsolete, but no WRITE may follow the REMOVE.
         let _ = self.settle(node).await;
         match self.remove(&location.dir, &location.name).await {
-            // Gone: the server removed the name before a restart and executed the repeated call again.
+            // `NotFound`: the server removed the name before a restart, and executed the repeated call
+            // afterwards.
             Ok(_) | Err(Error::NotFound) if node.told().nlink <= 1 => self.drop_data(node).await,
             Ok(_) | Err(Error::NotFound) => {}
             Err(error) => {
@@ -348,7 +349,7 @@ impl View {
     }
 }
 
-/// Returns `true` if the file must survive its name.
+/// Returns `true` if the file must survive the removal of its name: it is open, and has no silly name yet.
 fn is_kept(node: &Node) -> bool {
     node.is_open() && node.file_type == FileType::Regular && !node.is_silly()
 }

@@ -4,7 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Generator of verifiers that are unique among all clients, except by chance in 2^64.
+/// Generator of verifiers that are unique among all clients, apart from chance collisions (1 in 2^64).
 #[derive(Debug)]
 pub(super) struct Verifiers {
     next: AtomicU64,
@@ -13,7 +13,7 @@ pub(super) struct Verifiers {
 
 impl Verifiers {
     pub(super) fn new() -> Self {
-        // Seeded by the system.
+        // The hasher is seeded by the system, so the start is random.
         let start = RandomState::new().build_hasher().finish();
         Self { next: AtomicU64::new(start), taken: AtomicBool::new(true) }
     }
@@ -24,7 +24,7 @@ impl Verifiers {
         is_taken.then(|| self.next.fetch_add(1, Ordering::Relaxed).to_be_bytes())
     }
 
-    /// Records that the server supports none.
+    /// Records that the server supports no verifiers.
     pub(super) fn are_not_taken(&self) {
         self.taken.store(false, Ordering::Relaxed);
     }

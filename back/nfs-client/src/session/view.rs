@@ -19,7 +19,7 @@ pub(super) struct View {
     pub session: Arc<Session>,
     pub caller: Caller,
     pub wants_changes: bool,
-    /// `true` if the caller will list the directories below.
+    /// `true` if the caller walks a tree, so that it will list the subdirectories too.
     pub lists_subdirectories: bool,
 }
 
@@ -43,7 +43,7 @@ impl View {
         Self { caller: self.caller.detached(), ..self.clone() }
     }
 
-    /// Runs work in the background.
+    /// Runs work in the background; an unmount waits for it.
     pub(super) fn background<W>(self, work: impl FnOnce(Self) -> W)
     where
         W: Future<Output = ()> + Send + 'static,
@@ -52,12 +52,12 @@ impl View {
         background.spawn(work(self));
     }
 
-    /// Returns the time by the clock of the wire.
+    /// Returns the present time by the RPC client's clock, which tests can simulate.
     pub(super) fn now(&self) -> Instant {
         self.session.nfs.rpc().now()
     }
 
-    /// Returns a node, by its opening if given.
+    /// Returns a node. With `file`, checks that this is one of its openings.
     pub(super) fn through(&self, node: NodeId, file: Option<File>) -> Result<Arc<Node>> {
         match file {
             Some(file) if file.node == node => {
@@ -85,7 +85,8 @@ impl View {
         Ok(reply)
     }
 
-    /// Makes a call about two nodes.
+    /// Makes a call about two nodes. If the server knows one of the handles no more, both nodes are recovered
+    /// by path, once.
     pub(super) async fn on_both<T, F, C>(
         &self,
         (one, other): (&Arc<Node>, &Arc<Node>),
@@ -109,7 +110,7 @@ impl View {
     pub(super) fn absorb(&self, node: &Node, attributes: &PostOpAttr, asked: Instant) {
         match attributes {
             Some(fattr) if node.learn(fattr, asked, self.now()) => {}
-            // None received, although the node may have changed; or those of another node.
+            // The reply has no attributes, although the node may have changed, or those of another node.
             _ => node.expire(self.now()),
         }
     }
@@ -121,7 +122,8 @@ impl View {
         }
     }
 
-    /// Updates a directory or file after our own change.
+    /// Updates a directory or file after our own change. Returns the change if the operation's caller wants
+    /// it.
     pub(super) fn absorb_change(&self, node: &Node, wcc: &WccData, asked: Instant) -> Change {
         if node.file_type == FileType::Directory {
             self.session.listed_ahead.names_change();

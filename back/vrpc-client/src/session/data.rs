@@ -46,7 +46,8 @@ pub(super) fn read(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: 
     })
 }
 
-/// Returns `true` if nothing is left to read, if the last piece should have ended at `requested`.
+/// Returns `true` if a read of `wanted` bytes is complete: it is full, or ended before the `requested` bytes
+/// of its pieces so far.
 fn is_all(requested: usize, done: &ReadDone, wanted: usize) -> bool {
     done.count < requested || done.eof || done.count >= wanted
 }

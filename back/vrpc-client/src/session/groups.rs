@@ -18,7 +18,27 @@ use crate::request::OutgoingRequest;
 /// Maximum length of an attribute's value, and of the list of names (xattr(7)).
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
+/// The attribute that a kernel requests before a file's first write and at each change of its owner. Most
+/// files lack it.
+const CAPABILITY: &[u8] = b"security.capability";
+
 impl VrpcFileSystem {
+    /// Returns the file's capability. Absence is answered without a request while the server reports all
+    /// changes, and has reported none of the file.
+    fn capability(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
+        let nodes = &self.links.objects.nodes;
+        if self.links.reports_all_changes() && nodes.has_no_capability(node) {
+            return Answer::err(Error::NoAttribute);
+        }
+        let (links, permission_changes) = (self.links.clone(), nodes.permission_changes());
+        self.xattr_bytes(cx, node, Some(name), limit_bytes).map_result(move |result| {
+            if matches!(result, Err(Error::NoAttribute)) {
+                links.objects.nodes.set_no_capability(node, permission_changes);
+            }
+            result
+        })
+    }
+
     /// Returns the value of an attribute, or without a name the list of names.
     fn xattr_bytes(
         &self,
@@ -56,15 +76,18 @@ fn xattr_request<'a>(node: NodeId, name: Option<XattrName<'a>>, destination: Des
     }
 }
 
-/// Handles the reply to a change that may have set an access list.
+/// Handles the reply to a change that may have set an access list or a capability.
 fn xattr_changed(link: &Link, answered: &Answered, node: NodeId) -> Result<()> {
-    link.objects.nodes.permissions_changed(node);
+    link.objects.nodes.xattrs_changed(node);
     answered.success(link).map(|_| ())
 }
 
 impl Xattrs for VrpcFileSystem {
     fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
-        self.xattr_bytes(cx, node, Some(name), limit_bytes)
+        match name.as_bytes() == CAPABILITY {
+            true => self.capability(cx, node, name, limit_bytes),
+            false => self.xattr_bytes(cx, node, Some(name), limit_bytes),
+        }
     }
 
     fn set(

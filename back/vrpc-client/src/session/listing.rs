@@ -15,7 +15,7 @@ use crate::links::Links;
 use crate::reply::Answered;
 use crate::request::OutgoingRequest;
 
-/// Maximum length of one listing, in bytes.
+/// Maximum length of the entries in one reply, in bytes.
 const LISTING_BYTES_MAX: usize = 64 << 10;
 
 /// Opens a directory without a request, while the server reports all changes and has reported no change of
@@ -30,7 +30,7 @@ pub(super) fn open_without_request(
     let objects = &links.objects;
     let is_known =
         links.reports_all_changes() && cx.want.is_empty() && objects.nodes.is_lister(node, &cx.identity);
-    is_known.then(|| objects.opened(node, flags, cx.identity.clone(), (NO_LINK, OpenId(0))))
+    is_known.then(|| objects.opened(node, flags, cx.identity.clone(), (NO_LINK, OpenId(0), false)))
 }
 
 pub(super) fn readdir(
@@ -86,7 +86,8 @@ fn readdir_on(
     })
 }
 
-/// Moves the entries of a reply to the page. Returns the number of adopted nodes in it: the first ones.
+/// Moves the entries of a reply to the page, and their nodes to `adopted`. Returns the number of these nodes
+/// whose entries fitted: the first ones.
 fn fill(
     link: &Link,
     answered: &Answered,

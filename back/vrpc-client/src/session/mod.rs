@@ -1,5 +1,6 @@
 //! The waist over a session's links.
 
+mod behind;
 mod changes;
 mod data;
 mod groups;
@@ -11,12 +12,15 @@ mod replies;
 mod versions;
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
-    FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
-    Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Versions, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, Exclusive, File,
+    FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened,
+    PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Versions,
+    Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_host_links::client::Counts;
@@ -39,7 +43,7 @@ impl VrpcFileSystem {
         Self { links, watch: Watch::new() }
     }
 
-    /// Performs an empty round trip.
+    /// Performs an empty round trip (NULL), to check or measure the link.
     pub fn null(&self, cx: &Ctx) -> Answer<()> {
         self.links.call_unit(cx, Request::Null)
     }
@@ -79,9 +83,34 @@ impl std::fmt::Debug for VrpcFileSystem {
     }
 }
 
+/// Maximum wait of a session that ends for its unanswered writes.
+const LAST_WRITES_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval at which it checks for their replies.
+const LAST_WRITES_INTERVAL: Duration = Duration::from_millis(1);
+
+impl Drop for VrpcFileSystem {
+    fn drop(&mut self) {
+        let until = Instant::now() + LAST_WRITES_TIMEOUT;
+        // A lost link is replaced meanwhile, and the writes are sent again there.
+        while self.links.settled().is_some_and(|behind| !behind.is_empty()) && Instant::now() < until {
+            thread::sleep(LAST_WRITES_INTERVAL);
+        }
+    }
+}
+
 pub(crate) use names::{in_reference, out_reference};
 use replies::pick;
 pub(crate) use replies::written;
+
+/// Ends an opening.
+fn release(links: &Links, cx: &Ctx, file: File) {
+    let objects = &links.objects;
+    let Some((Opening { node, .. }, server_id)) = objects.openings.remove(file.open) else { return };
+    let mut gone: SmallVec<[_; 2]> = SmallVec::new();
+    gone.extend(server_id.and_then(|server_id| objects.opening_gone(node, server_id)));
+    gone.extend(objects.nodes.released(node, file.open));
+    links.release(cx, &gone);
+}
 
 impl FileSystem for VrpcFileSystem {
     fn profile(&self) -> Profile {
@@ -125,9 +154,14 @@ impl FileSystem for VrpcFileSystem {
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
         let opener = cx.identity.clone();
-        let flags = how.flags;
+        let (flags, is_new) = (how.flags, how.exclusive == Exclusive::Yes);
+        let permission_changes = self.links.objects.nodes.permission_changes();
         self.links.call(cx, Request::Create { parent, name, how: *how }, move |link, answered| {
-            replies::created(link, &answered, flags, opener)
+            let created = replies::created(link, &answered, flags, opener)?;
+            if is_new {
+                link.objects.nodes.set_no_capability(created.entry.node, permission_changes);
+            }
+            Ok(created)
         })
     }
 
@@ -191,30 +225,24 @@ impl FileSystem for VrpcFileSystem {
         }
         let permission_changes = self.links.objects.nodes.permission_changes();
         self.links.call(cx, Request::Open { node, flags }, move |link, answered| {
-            let opened = answered.extract(link, pick!(Opened))?;
+            let (opened, server_id) = replies::opened(link, &answered)?;
             if lists {
                 link.objects.nodes.set_lister(node, &opener, permission_changes);
             }
-            Ok(Opened { open: link.opened(node, flags, opener, opened.open), ..opened })
+            Ok(Opened { open: link.opened(node, flags, opener, server_id), ..opened })
         })
     }
 
     fn release(&self, cx: &Ctx, file: File) {
-        let objects = &self.links.objects;
-        let Some((Opening { node, .. }, server_id)) = objects.openings.remove(file.open) else { return };
-        let mut gone: SmallVec<[_; 2]> = SmallVec::new();
-        gone.extend(server_id.and_then(|server_id| objects.opening_gone(node, server_id)));
-        gone.extend(objects.nodes.released(node, file.open));
-        self.links.release(cx, &gone);
+        behind::release_when_written(&self.links, cx, file);
     }
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
-        self.links.objects.nodes.with_locks(file.node, |locks| locks.closed(owner));
-        self.links.call_unit(cx, Request::Flush { file, owner })
+        behind::flush(&self.links, cx, file, owner)
     }
 
     fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
-        self.links.call_unit(cx, Request::Fsync { file, what })
+        behind::fsync(&self.links, cx, file, what)
     }
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
@@ -222,6 +250,9 @@ impl FileSystem for VrpcFileSystem {
     }
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
+        if let Some(result) = behind::write(&self.links, cx, file, how, &from) {
+            return Answer::Done(result);
+        }
         data::write(&self.links, cx, file, *how, from)
     }
 

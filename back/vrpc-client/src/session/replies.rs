@@ -1,6 +1,6 @@
 //! Extraction of results from replies.
 
-use tombolo_core::fs::{Created, Entry, Made, OpenFlags, Written};
+use tombolo_core::fs::{Created, Entry, Made, OpenFlags, OpenId, Opened, Written};
 use tombolo_core::{Identity, Result};
 use tombolo_wire_vrpc::Reply;
 
@@ -18,7 +18,7 @@ macro_rules! pick {
 }
 pub(super) use pick;
 
-/// Returns the entry of a node.
+/// Extracts the node from the reply to LOOKUP, RESOLVE or PARENT, and adopts it into the session.
 #[expect(clippy::needless_pass_by_value, reason = "so that it can be passed on as it is")]
 pub(super) fn entry(link: &Link, answered: Answered) -> Result<Entry> {
     match answered.success(link)? {
@@ -27,7 +27,8 @@ pub(super) fn entry(link: &Link, answered: Answered) -> Result<Entry> {
     }
 }
 
-/// Returns a created node.
+/// Extracts the node and the directory's change from the reply to MKDIR, MKNOD, SYMLINK or LINK, and adopts
+/// the node into the session.
 #[expect(clippy::needless_pass_by_value, reason = "so that it can be passed on as it is")]
 pub(super) fn made(link: &Link, answered: Answered) -> Result<Made> {
     match answered.success(link)? {
@@ -36,7 +37,7 @@ pub(super) fn made(link: &Link, answered: Answered) -> Result<Made> {
     }
 }
 
-/// Returns a created and opened file.
+/// Extracts the file from the reply to CREATE or CREATE_UNNAMED, adopts its node and registers its opening.
 pub(super) fn created(
     link: &Link,
     answered: &Answered,
@@ -44,15 +45,25 @@ pub(super) fn created(
     opener: Identity,
 ) -> Result<Created> {
     match answered.success(link)? {
-        Reply::Created(created, handle) => {
+        Reply::Created(created, handle, is_prompt) => {
+            let server_id = link.prompt_as_agreed(created.open, is_prompt)?;
             let entry = link.adopt(created.entry, handle);
-            Ok(Created { entry, open: link.opened(entry.node, flags, opener, created.open), ..created })
+            Ok(Created { entry, open: link.opened(entry.node, flags, opener, server_id), ..created })
         }
         _ => Err(link.protocol_violation("a reply of another kind")),
     }
 }
 
-/// Returns a link target, a value or a list of names.
+/// Extracts the opening from the reply to OPEN, with the server's id and promise.
+pub(super) fn opened(link: &Link, answered: &Answered) -> Result<(Opened, (OpenId, bool))> {
+    let (opened, is_prompt) = answered.extract(link, |reply| match reply {
+        Reply::Opened(opened, is_prompt) => Some((opened, is_prompt)),
+        _ => None,
+    })?;
+    Ok((opened, link.prompt_as_agreed(opened.open, is_prompt)?))
+}
+
+/// Extracts a link target, or the value or the names of extended attributes, from a reply.
 pub(super) fn bytes(link: &Link, answered: &Answered, limit_bytes: usize) -> Result<Vec<u8>> {
     match answered.success(link)? {
         Reply::Bytes(returned) => answered.bytes(link, &returned, limit_bytes),

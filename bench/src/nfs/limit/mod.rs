@@ -1,7 +1,6 @@
 //! Null servers, which show the cost of network and callers alone. Each runs in its own process,
 //! `tombolo-bench limit KIND ADDRESS`, so that it is placed and measured like any server.
 
-mod bulk;
 mod null;
 mod swap;
 
@@ -11,9 +10,8 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
-pub use bulk::{Bulk, BulkClient};
 pub use null::READ_PREFIX;
-pub use swap::swap;
+pub use swap::{Swap, swap};
 
 use super::{Stream, Wait};
 use crate::error::{Doing, Result};
@@ -21,12 +19,11 @@ use crate::error::{Doing, Result};
 /// Kind of null server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Limit {
-    /// Answers a number of bytes with another number, as the client chooses: a bare echo or stream.
+    /// Answers a number of bytes with another number, as the client chooses, and drops or stores them: a bare
+    /// echo, stream or file transfer.
     Swap,
     /// Answers NFS calls with constant replies, drops written data, and returns zeros.
     Null,
-    /// Receives files over bare TCP and drops them or writes them to a file, or sends as many bytes.
-    Bulk,
 }
 
 impl Limit {
@@ -35,7 +32,6 @@ impl Limit {
         match self {
             Limit::Swap => "swap",
             Limit::Null => "null",
-            Limit::Bulk => "bulk",
         }
     }
 }
@@ -56,8 +52,7 @@ pub fn serve(limit: Limit, address: SocketAddr, folder: &Path) -> Result<()> {
 fn converse(limit: Limit, stream: TcpStream, folder: &Path) -> io::Result<()> {
     let stream = Stream::new(stream, Wait::SpinBriefly)?;
     match limit {
-        Limit::Swap => swap::converse(stream),
+        Limit::Swap => swap::converse(stream, folder),
         Limit::Null => null::converse(stream),
-        Limit::Bulk => bulk::converse(stream, folder),
     }
 }

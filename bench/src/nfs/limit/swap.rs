@@ -1,45 +1,58 @@
-//! Exchange of requests and replies of fixed sizes.
+//! Exchange of requests and replies of fixed sizes, from a call and its answer to a file and one byte that
+//! confirms it: an upper bound for any protocol.
 
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use super::super::{Stream, Wait};
 use crate::error::{Doing, Result};
 use crate::measure::{Clock, Work};
 
 const READ_BYTES: usize = 256 << 10;
-/// Maximum size of a batch of small replies that are sent together.
+/// Maximum size of a batch of small replies that are sent together, and of a piece of a large one.
 const BATCH_BYTES: usize = 64 << 10;
+const PIECE_BYTES: usize = 1 << 20;
+/// Name of the file in which requests are stored, in the server's folder.
+const FILE: &str = "swap";
 
-/// Answers requests until the client disconnects. Its first eight bytes are the sizes of requests and
-/// replies.
-pub fn converse(mut stream: Stream) -> io::Result<()> {
-    let mut sizes = [0; 8];
+/// Answers requests until the client disconnects. Its first nine bytes are the sizes of requests and replies,
+/// and 1 if each request is stored in a file of `folder`.
+pub fn converse(mut stream: Stream, folder: &Path) -> io::Result<()> {
+    let mut terms = [0; 9];
     let mut have = 0;
-    while have < sizes.len() {
-        match stream.read(&mut sizes[have..])? {
+    while have < terms.len() {
+        match stream.read(&mut terms[have..])? {
             0 => return Ok(()),
             count => have += count,
         }
     }
-    let [a, b, c, d, e, f, g, h] = sizes;
+    let [a, b, c, d, e, f, g, h, stores] = terms;
     let request_bytes = (u32::from_be_bytes([a, b, c, d]) as usize).max(1);
     let reply_bytes = u32::from_be_bytes([e, f, g, h]) as usize;
-    let at_once = (BATCH_BYTES / reply_bytes.max(1)).max(1);
-    let replies = vec![0x5a; reply_bytes * at_once];
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    let file: Option<File> = (stores == 1).then(|| options.open(folder.join(FILE))).transpose()?;
+    let replies = vec![0x5a; reply_bytes.clamp(BATCH_BYTES, PIECE_BYTES)];
     let mut buffer = vec![0; READ_BYTES];
     let mut unanswered_bytes = 0;
     loop {
-        match stream.read(&mut buffer)? {
-            0 => return Ok(()),
-            count => unanswered_bytes += count,
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(());
         }
-        let mut whole = unanswered_bytes / request_bytes;
+        if let Some(file) = &file {
+            file.write_all_at(&buffer[..count], unanswered_bytes as u64)?;
+        }
+        unanswered_bytes += count;
+        let mut left_bytes = unanswered_bytes / request_bytes * reply_bytes;
         unanswered_bytes %= request_bytes;
-        while whole > 0 {
-            let now = whole.min(at_once);
-            stream.write_all(&replies[..now * reply_bytes])?;
-            whole -= now;
+        while left_bytes > 0 {
+            let now = left_bytes.min(replies.len());
+            stream.write_all(&replies[..now])?;
+            left_bytes -= now;
         }
     }
 }
@@ -53,7 +66,7 @@ pub fn swap(
     outstanding: u32,
     data_bytes: Option<u64>,
 ) -> Result<Work<'static>> {
-    let mut client = Swap::connect(address, wait, sizes, outstanding.into())?;
+    let mut client = Swap::connect(address, wait, sizes, outstanding.into(), false)?;
     let one_by_one = outstanding == 1;
     let run = move |count, clock: &mut Clock| {
         clock.start();
@@ -72,7 +85,7 @@ pub fn swap(
 }
 
 /// Client of such a server.
-struct Swap {
+pub struct Swap {
     stream: Stream,
     requests: Vec<u8>,
     request_bytes: usize,
@@ -82,22 +95,25 @@ struct Swap {
 }
 
 impl Swap {
-    fn connect(
+    /// Connects to a server that stores requests, or drops them.
+    pub fn connect(
         address: SocketAddr,
         wait: Wait,
         (request_bytes, reply_bytes): (usize, usize),
         outstanding: u64,
+        is_stored: bool,
     ) -> Result<Self> {
         let mut stream = Stream::connect(address, wait).doing(|| format!("connect to {address}"))?;
         let size = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes();
-        let sizes = [size(request_bytes), size(reply_bytes)].concat();
-        stream.write_all(&sizes).doing(|| "send the sizes".to_owned())?;
+        let terms = [&size(request_bytes)[..], &size(reply_bytes), &[u8::from(is_stored)]].concat();
+        stream.write_all(&terms).doing(|| "send the sizes".to_owned())?;
         let at_once = (BATCH_BYTES / request_bytes.max(1)).max(1);
         let requests = vec![0xa5; request_bytes * at_once];
         Ok(Self { stream, requests, request_bytes, reply_bytes, outstanding, buffer: vec![0; READ_BYTES] })
     }
 
-    fn exchange(&mut self, count: u64, mut lap: impl FnMut()) -> io::Result<()> {
+    /// Makes this many exchanges.
+    pub fn exchange(&mut self, count: u64, mut lap: impl FnMut()) -> io::Result<()> {
         let mut sent = self.send(self.outstanding.min(count))?;
         let mut done = 0;
         let mut bytes = 0;
@@ -132,22 +148,39 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn each_request_gets_one_reply_of_requested_size() {
+    fn served(folder: &Path) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        let (address, folder) = (listener.local_addr().unwrap(), folder.to_owned());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                std::thread::spawn(move || converse(Stream::new(stream, Wait::SpinBriefly).unwrap()));
+                let folder = folder.clone();
+                std::thread::spawn(move || {
+                    converse(Stream::new(stream, Wait::SpinBriefly).unwrap(), &folder)
+                });
             }
         });
+        address
+    }
+
+    #[test]
+    fn each_request_gets_one_reply_of_requested_size() {
+        let address = served(Path::new("/nowhere"));
         for (sizes, outstanding) in
-            [((100, 116), 1), ((100, 116), 32), ((92, 1 << 20), 8), ((1 << 20, 160), 8)]
+            [((100, 116), 1), ((100, 116), 32), ((92, 1 << 20), 8), ((1 << 20, 160), 8), ((1, 5 << 20), 1)]
         {
             let mut work = swap(address, Wait::Sleep, sizes, outstanding, None).unwrap();
             let mut clock = Clock::new();
             work.run(50, &mut clock).unwrap();
             assert_eq!(clock.count(), 50);
         }
+    }
+
+    #[test]
+    fn stored_requests_are_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = 3 * READ_BYTES + 5;
+        let mut client = Swap::connect(served(folder.path()), Wait::Sleep, (bytes, 1), 1, true).unwrap();
+        client.exchange(2, || {}).unwrap();
+        assert!(std::fs::read(folder.path().join(FILE)).unwrap() == vec![0xa5; bytes]);
     }
 }

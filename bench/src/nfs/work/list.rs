@@ -1,11 +1,12 @@
 //! READDIRPLUS of a complete directory.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 
 use super::super::Wait;
 use super::super::client::{Connection, Handle, Mounted, Page, Reply, page, readdirplus};
-use crate::error::{Doing, Error, Result};
+use crate::error::{Doing, Error, Result, same};
+use crate::files::fill;
 use crate::measure::{Clock, Work};
 use crate::peer::Nfs;
 
@@ -38,15 +39,6 @@ pub fn list_all(
     Ok(entries)
 }
 
-/// Checks that a listing was complete.
-pub(super) fn check(found: usize, expected: usize) -> Result<()> {
-    if found == expected {
-        return Ok(());
-    }
-    let answer = format!("{found} entries of {expected}");
-    Err(Error::Wrong { what: "READDIRPLUS".to_owned(), answer })
-}
-
 /// Lists the directory `path`, with this many entries, repeatedly.
 pub fn warm_list(server: &Nfs, path: &str, wait: Wait, entries: usize) -> Result<Work<'static>> {
     let mut mounted = Mounted::new(server, wait)?;
@@ -55,7 +47,7 @@ pub fn warm_list(server: &Nfs, path: &str, wait: Wait, entries: usize) -> Result
     Ok(Work::new(move |count, clock| {
         for _ in 0..count {
             let found = clock.time(|| list_all(&mut connection, &directory, &mut reply, |_| {}))?;
-            check(found, entries)?;
+            same("READDIRPLUS", found, entries)?;
         }
         Ok(())
     }))
@@ -81,11 +73,11 @@ pub fn cold_list(
             number += 1;
             let name = format!("{name}.{number}");
             let folder = on_host.join(&name);
-            fill(&folder, entries)?;
+            fill_folder(&folder, entries)?;
             let directory = mounted.lookup(&parent, &name)?;
             let found = clock.time(|| list_all(mounted.connection(), &directory, &mut reply, |_| {}))?;
             fs::remove_dir_all(&folder).doing_to("remove", &folder)?;
-            check(found, entries)?;
+            same("READDIRPLUS", found, entries)?;
         }
         Ok(())
     };
@@ -93,11 +85,6 @@ pub fn cold_list(
 }
 
 /// Creates a directory with this many empty files.
-pub fn fill(folder: &Path, entries: usize) -> Result<()> {
-    fs::create_dir(folder).doing_to("make", folder)?;
-    for number in 0..entries {
-        let path = folder.join(format!("entry-{number:06}"));
-        File::create_new(&path).doing_to("create", &path)?;
-    }
-    Ok(())
+pub fn fill_folder(folder: &Path, entries: usize) -> Result<()> {
+    fill(folder, (0..entries).map(|number| (format!("entry-{number:06}").into(), 0)))
 }

@@ -5,8 +5,8 @@ use std::thread;
 
 use super::super::Wait;
 use super::super::client::{Call, Connection, Mounted, Reply, readdirplus};
-use super::list::{PAGE_BYTES, check, list_all};
-use crate::error::{Error, Result};
+use super::list::{PAGE_BYTES, list_all};
+use crate::error::{Error, Result, same};
 use crate::measure::Work;
 use crate::peer::Nfs;
 
@@ -28,7 +28,7 @@ impl Lister {
         let found = list_all(&mut connection, &directory, &mut Reply::default(), |from| {
             pages.push(readdirplus(&directory, from, PAGE_BYTES));
         })?;
-        check(found, entries)?;
+        same("READDIRPLUS", found, entries)?;
         Ok(Self { connection, pages, next: 0 })
     }
 

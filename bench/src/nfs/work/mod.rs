@@ -14,7 +14,7 @@ pub use crowd::Crowd;
 pub use driver::Driver;
 pub use getattr::getattr;
 pub use libnfs::{Drives, driven};
-pub use list::{cold_list, fill, warm_list};
+pub use list::{cold_list, fill_folder, warm_list};
 pub use lister::{Lister, beside};
 pub use moves::{moves, moves_by_libnfs};
 pub use small_files::small_files;

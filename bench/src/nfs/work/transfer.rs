@@ -5,6 +5,7 @@ use tombolo_wire_nfs3::args::StableHow;
 use super::super::Wait;
 use super::super::client::{Call, Mounted, Reply, commit, committed, offset_at, read, write};
 use super::READ_REPLY_BYTES;
+use crate::drive::content;
 use crate::error::Result;
 use crate::files::Tree;
 use crate::measure::{Clock, Work};
@@ -37,7 +38,9 @@ pub fn transfer(
             let reply_bytes = READ_REPLY_BYTES - MARK_BYTES + piece_bytes as usize;
             (read(&file, piece_bytes).expect_reply_bytes(reply_bytes), None)
         }
-        Direction::Write => (write(&file, &content(piece_bytes), StableHow::Unstable), Some(commit(&file))),
+        Direction::Write => {
+            (write(&file, &content(piece_bytes as usize), StableHow::Unstable), Some(commit(&file)))
+        }
     };
     let (offset_at, call_bytes, mut connection) = (offset_at(&file), call.bytes(), mounted.into_connection());
     let (piece_bytes, mut next) = (u64::from(piece_bytes), 0);
@@ -60,7 +63,3 @@ pub fn transfer(
 }
 
 const MARK_BYTES: usize = 4;
-
-fn content(bytes: u32) -> Vec<u8> {
-    (0..bytes).map(|at| (at / 7) as u8).collect()
-}

@@ -10,50 +10,41 @@ use crate::measure::{Moved, MovedMeter, Spread};
 use crate::nfs::Link;
 use crate::nfs::work::Driver;
 use crate::peer::Nfs;
-use crate::report::{Figure, Ratio, Report, Unit};
+use crate::report::{Ratio, Report, Unit};
+use crate::sheet::{Sheet, sheet};
 
 const OUT: &str = "copies of a byte that is written";
 const IN: &str = "copies of a byte that is read";
 const HEADS: &str = "bytes beside the file's own, per request";
-const FILE_BYTES: usize = 32 << 20;
 const LIMIT: u32 = 8;
 const PIECES: [(&str, usize); 2] = [("requests of 32 KiB", 32 << 10), ("requests of 1 MiB", 1 << 20)];
 const ONE: f64 = 1.0;
 
-pub(super) fn run(host: &TestHost<'_>) -> Report {
-    let mut report = host.report("atomic-copies", "Copies of file data in user space");
-    match host.server(Link::Loopback, Serves::Memory) {
-        Ok(server) => {
-            for (column, kind) in [(OURS, Kind::Tombolo), (BIODS, Kind::Biods)] {
-                for (variant, piece_bytes) in PIECES {
-                    let counted = count(host, &server, (column, kind), (variant, piece_bytes), &mut report);
-                    if let Err(error) = counted {
-                        report.absent(format!("{column}, {variant}: {error}"));
-                    }
-                }
-            }
+pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
+    let sheet: Sheet<'_> = host.described(sheet!(host.plan, "atomic-copies")?);
+    let mut report = sheet.report();
+    let server = host.server(Link::Loopback, Serves::Memory)?;
+    for (column, kind) in [(OURS, Kind::Tombolo), (BIODS, Kind::Biods)] {
+        for (variant, piece_bytes) in PIECES {
+            let file_bytes = sheet.number("mib") << 20;
+            let job = Job { direction: Direction::Write, limit: LIMIT, piece_bytes, file_bytes };
+            let done = count(host, &server, (column, kind), (variant, job), &mut report);
+            report.or_absent(&format!("{column}, {variant}"), done)?;
         }
-        Err(error) => report.absent(error.to_string()),
     }
-    report.condition(format!(
-        "a file of {} MiB, {LIMIT} requests in flight, while all system calls of the client are followed (ptrace(2)). A byte that the kernel takes from \
-         the program's own memory was not copied out, one that it puts there was not copied in; every other byte of the file was copied (once is \
-         assumed). `{HEADS}`: everything that is moved and is not the file's. Nothing is timed",
-        FILE_BYTES >> 20
-    ));
-    report
+    Ok(sheet.finish(report))
 }
 
 fn count(
     host: &TestHost<'_>,
     server: &Nfs,
     (column, kind): (&str, Kind),
-    (variant, piece_bytes): (&str, usize),
+    (variant, job): (&str, Job),
     report: &mut Report,
 ) -> Result<()> {
-    let file_bytes = host.plan.scaled(FILE_BYTES, 2 << 20);
+    let file_bytes = job.file_bytes;
     for (direction, row) in [(Direction::Write, OUT), (Direction::Read, IN)] {
-        let job = Job { direction, limit: LIMIT, piece_bytes, file_bytes };
+        let job = Job { direction, ..job };
         host.lay_out(Serves::Memory, &job)?;
         let mut driver = Driver::of_kind(kind, server, WRITTEN)?;
         let meter = MovedMeter::follow(driver.process())?;
@@ -68,10 +59,10 @@ fn count(
         };
         let copied = (file_bytes as u64).saturating_sub(direct);
         let copies = copied as f64 / file_bytes as f64;
-        report.figures.push(Figure::single(row, variant, column, Unit::Times, copies));
+        report.add(row, variant, column, Unit::Times, copies);
         let heads = beside.saturating_sub(copied) as f64 / job.pieces() as f64;
         let heads_row = format!("{HEADS}: {}", if direction == Direction::Read { "READ" } else { "WRITE" });
-        report.figures.push(Figure::single(&heads_row, variant, column, Unit::Count, heads));
+        report.add(&heads_row, variant, column, Unit::Count, heads);
         if column == OURS {
             let share = direct as f64 / file_bytes as f64;
             let (other, target) = match direction {

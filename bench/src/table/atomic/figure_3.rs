@@ -8,35 +8,20 @@ use tombolo_wire_nfs3::{Fattr3, FileHandle, FileType3, NfsTime3, SpecData3, WccD
 use tombolo_wire_rpc::{Mark, ReplyHeader, Xid};
 use tombolo_wire_xdr::{Encode, Encoder};
 
-use super::test_host::{Mover, Serves, TestHost};
+use super::test_host::{Mover, TestHost, Transfer};
 use crate::drive::codec::Codec;
-use crate::drive::{Direction, Job, Kind};
 use crate::error::{Error, Result};
 use crate::measure::{Contest, Entrant, Placement, Work};
-use crate::nfs::Link;
 use crate::nfs::client::Handle;
 use crate::report::Report;
+use crate::sheet::{Sheet, sheet};
 
-const OURS: &str = "our codec";
-const RAW: &str = "byte order by hand";
-const GENERIC: &str = "nfs3_types";
-const CODECS: [(&str, Codec, Kind); 3] = [
-    (OURS, Codec::Ours, Kind::Biods),
-    (RAW, Codec::Raw, Kind::BiodsRaw),
-    (GENERIC, Codec::Generic, Kind::BiodsGeneric),
-];
+const CODECS: [(&str, Codec); 3] =
+    [("our codec", Codec::Ours), ("byte order by hand", Codec::Raw), ("nfs3_types", Codec::Generic)];
 
 const HEAD: &str = "WRITE call, head";
 const WRITTEN: &str = "WRITE reply";
 const READ: &str = "READ reply";
-const TRANSFER: &str = "64 MiB written by 8 threads";
-/// Time at most 1.1 times as long.
-const TARGET: f64 = 0.909;
-const ROUNDS: usize = 15;
-const FILE_BYTES: usize = 64 << 20;
-const PIECE_BYTES: usize = 32 << 10;
-const THREADS: u32 = 8;
-
 const HANDLE: [u8; 37] = [7; 37];
 const XID: u32 = 77;
 const TIME: NfsTime3 = NfsTime3 { seconds: 1, nseconds: 2 };
@@ -56,56 +41,21 @@ const ATTRIBUTES: Fattr3 = Fattr3 {
     ctime: TIME,
 };
 
-pub(super) fn run(host: &TestHost<'_>) -> Report {
-    let mut report = host.report("atomic-figure-3", "Figure 3 of Faber's paper: codecs");
-    let contest = Contest { count_max: 2_000_000, ..host.contest(ROUNDS) };
-    report.condition_of(&contest);
+pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
+    let sheet: Sheet<'_, Transfer, Mover> = host.described(sheet!(host.plan, "atomic-figure-3")?);
+    let mut report = sheet.report();
+    let contest = sheet.contest(host.contest());
     for row in [HEAD, WRITTEN, READ] {
         match alone(row) {
-            Ok(entrants) => {
-                report.contest(row, &contest, entrants);
-                compare(&mut report, row);
-            }
+            Ok(entrants) => drop(report.contest(row, &Contest { count_max: 2_000_000, ..contest }, entrants)),
             Err(error) => report.absent(format!("{row}: {error}")),
         }
     }
-    if let Err(error) = transfer(host, &mut report) {
-        report.absent(format!("{TRANSFER}: {error}"));
+    for transfer in &sheet.rows {
+        let done = host.transfer(&mut report, &contest, transfer, &sheet.columns);
+        report.or_absent(&transfer.name, done.map(drop))?;
     }
-    report.condition(format!(
-        "heads: mark, RPC header with AUTH_SYS, and arguments with a handle of {} bytes, into one buffer that is used again; replies: all of the \
-         record but file data, with attributes. `{GENERIC}`: 0.5, one function call for each item through `Read` and `Write`. `{RAW}`: numbers put \
-         and looked for where they have to be, all attributes among them",
-        HANDLE.len()
-    ));
-    report.condition(format!(
-        "`{TRANSFER}`: by the client with a thread for each request, so that only the codec differs; requests of {} KiB, loopback, nothing kept. \
-         `{GENERIC}` copies the data behind the head, as XDR's routines do",
-        PIECE_BYTES >> 10
-    ));
-    report.condition(
-        "the paper's Figure 3: 64 MB from user programs; plain byte order matches TCP between processes (88 Mb/s), XDR's routines do not",
-    );
-    report
-}
-
-fn compare(report: &mut Report, row: &str) {
-    report.compare_cells(row, (OURS, ""), (RAW, ""), Some(TARGET));
-    report.compare_cells(row, (OURS, ""), (GENERIC, ""), None);
-}
-
-fn transfer(host: &TestHost<'_>, report: &mut Report) -> Result<()> {
-    let server = host.server(Link::Loopback, Serves::Nothing)?;
-    let file_bytes = host.plan.scaled(FILE_BYTES, 1 << 20);
-    let job = Job { direction: Direction::Write, limit: THREADS, piece_bytes: PIECE_BYTES, file_bytes };
-    let mut entrants = Vec::new();
-    for (column, _, kind) in CODECS {
-        let (name, server, serves) = ((column, ""), &server, Serves::Nothing);
-        host.enter(&mut entrants, report, TRANSFER, Mover { name, kind, server, serves, job, count_max: 2 });
-    }
-    report.contest(TRANSFER, &host.contest(ROUNDS), entrants);
-    compare(report, TRANSFER);
-    Ok(())
+    Ok(sheet.finish(report))
 }
 
 /// Returns contestants that only encode or only decode.
@@ -113,7 +63,7 @@ fn alone(row: &str) -> Result<Vec<Entrant<'static>>> {
     let absent = || Error::Absent("no handle of this length".to_owned());
     let file = FileHandle::new(&HANDLE).ok_or_else(absent)?.to_owned();
     let record = if row == READ { read_record() } else { write_record() };
-    let entrant = |(column, codec, _): (&str, Codec, Kind)| {
+    let entrant = |(column, codec): (&str, Codec)| {
         let work = if row == HEAD { heads(codec, file) } else { replies(codec, record.clone(), row == READ) };
         Entrant::new((column, ""), work, &[], None::<Placement>)
     };
@@ -152,7 +102,7 @@ fn replies(codec: Codec, record: Vec<u8>, read: bool) -> Work<'static> {
 fn write_record() -> Vec<u8> {
     record(&WriteReply::Ok(WriteOk {
         file_wcc: WccData { before: None, after: Some(ATTRIBUTES) },
-        count: PIECE_BYTES as u32,
+        count: 32 << 10,
         committed: StableHow::Unstable,
         verifier: WriteVerifier::default(),
     }))

@@ -13,54 +13,37 @@ mod table_2;
 mod test_host;
 mod tree;
 
-use std::io::Write;
-
 use self::test_host::TestHost;
-use super::Plan;
-use crate::args::AtomicArgs;
+use super::{Part, Plan};
 use crate::error::{Error, Result};
 use crate::measure::Placement;
 use crate::report::Report;
+use crate::sheet::sheet;
 
 const OURS: &str = "tombolo";
 const BIODS: &str = "thread per request";
-/// Column of the paper's results, on machines of its time.
-const PAPER: &str = "paper";
 
-/// A part of the table: names and function.
-type Part = (&'static [&'static str], fn(&TestHost<'_>) -> Result<Vec<Report>>);
-
-const PARTS: [Part; 9] = [
-    (&["table-1"], |host| Ok(vec![table_1::run(host)])),
-    (&["table-2"], |host| Ok(vec![table_2::run(host)])),
-    (&["figure-1"], |host| Ok(vec![figure_1::run(host)])),
-    (&["figure-3"], |host| Ok(vec![figure_3::run(host)])),
-    (&["figure-2", "figure-4", "figure-5"], |host| Ok(sizes::run(host))),
-    (&["libnfs"], |host| Ok(vec![libnfs::run(host)])),
-    (&["copies"], |host| Ok(vec![copies::run(host)])),
-    (&["tree"], |host| Ok(vec![tree::run(host)?])),
-    (&["build"], |host| Ok(vec![build::run(host)?])),
+/// All parts in order, by name.
+pub const PARTS: &[(&str, Part)] = &[
+    ("table-1", |plan| part(plan, table_1::run)),
+    ("table-2", |plan| part(plan, table_2::run)),
+    ("figure-1", |plan| part(plan, figure_1::run)),
+    ("figure-3", |plan| part(plan, figure_3::run)),
+    ("figure-2", |plan| part(plan, |host| sizes::run(host, sheet!(plan, "atomic-figure-2")?))),
+    ("figure-4", |plan| part(plan, |host| sizes::run(host, sheet!(plan, "atomic-figure-4")?))),
+    ("figure-5", |plan| part(plan, |host| sizes::run(host, sheet!(plan, "atomic-figure-5")?))),
+    ("libnfs", |plan| part(plan, libnfs::run)),
+    ("copies", |plan| part(plan, copies::run)),
+    ("tree", |plan| part(plan, tree::run)),
+    ("build", |plan| part(plan, build::run)),
 ];
 
-/// Measures inside the run's network namespaces. Each report is published when it is complete.
-pub fn run(
-    plan: &Plan,
-    args: &AtomicArgs,
-    out: &mut dyn Write,
-    mut publish: impl FnMut(&Report, &mut dyn Write) -> Result<()>,
-) -> Result<()> {
-    let wanted =
-        |names: &[&str]| args.only.is_empty() || args.only.iter().any(|only| names.contains(&only.as_str()));
-    let host = TestHost::make(plan, &args.disk)?;
-    for (_, part) in PARTS.into_iter().filter(|(names, _)| wanted(names)) {
-        // Clears earlier pinning: programs started now may run anywhere.
-        Placement::leave()?;
-        match part(&host) {
-            Ok(reports) => reports.iter().try_for_each(|report| publish(report, out))?,
-            Err(error @ Error::Interrupted) => return Err(error),
-            // A part that fails does not prevent the others.
-            Err(error) => host.say(out, &error)?,
-        }
-    }
-    Ok(())
+/// Measures a part inside the run's network namespaces. One that fails does not prevent the others.
+fn part<'a>(plan: &'a Plan, run: impl FnOnce(&TestHost<'a>) -> Result<Report>) -> Result<Report> {
+    // Clears earlier pinning: programs started now may run anywhere.
+    Placement::leave()?;
+    run(&TestHost::make(plan)?).map_err(|error| match error {
+        Error::Interrupted => error,
+        other => Error::Absent(other.to_string()),
+    })
 }

@@ -1,25 +1,28 @@
 //! Test environment: networks, files and servers.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
 use super::Plan;
 use crate::drive::{Direction, Job, Kind, read_name};
-use crate::error::{Doing, Error, Result};
-use crate::measure::{Contest, Entrant, Placement};
+use crate::error::{Doing, Result};
+use crate::measure::{Contest, Placement, Series};
 use crate::nfs::work::{Driver, moves};
 use crate::nfs::{Limit, Link, Network};
 use crate::peer::Nfs;
-use crate::report::Report;
+use crate::report::{Figure, Report, Unit};
+use crate::sheet::{Named, Sheet};
 
 /// File that all clients write in turn.
 pub(super) const WRITTEN: &str = "written";
 
 /// Treatment of the data by a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Serves {
     /// Tombolo's server, on a file system in memory.
     Memory,
@@ -30,10 +33,47 @@ pub(super) enum Serves {
     Bare,
 }
 
+/// Transfer of a file, again and again: row of a sheet.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Transfer {
+    pub name: String,
+    pub link: Link,
+    pub serves: Serves,
+    pub direction: Direction,
+    /// Size of a request, at most the file's.
+    pub piece_kib: usize,
+    /// Size of the file in a full run and in a smoke test.
+    pub file_kib: [usize; 2],
+    /// Maximum number of files per turn.
+    pub count_max: u64,
+}
+
+impl Named for Transfer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Client that transfers it: column of a sheet.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Mover {
+    pub name: String,
+    #[serde(default)]
+    pub variant: String,
+    pub kind: Kind,
+    /// Requests in flight; 0 for the client's choice.
+    #[serde(default)]
+    pub limit: u32,
+    /// Server and number of files, if not the row's.
+    pub serves: Option<Serves>,
+    pub count_max: Option<u64>,
+}
+
 /// Test environment.
 pub(super) struct TestHost<'a> {
     pub plan: &'a Plan,
-    network: Network,
     memory: Folder,
     disk: Folder,
 }
@@ -64,33 +104,32 @@ impl Folder {
 
 impl<'a> TestHost<'a> {
     /// Creates the environment inside the run's network namespaces.
-    pub fn make(plan: &'a Plan, disk: &Path) -> Result<Self> {
-        let (memory, disk) = (Folder::within(&plan.within)?, Folder::within(disk)?);
-        Ok(Self { plan, network: Network::make(), memory, disk })
+    pub fn make(plan: &'a Plan) -> Result<Self> {
+        let (memory, disk) = (Folder::within(&plan.within)?, Folder::within(&plan.disk)?);
+        Ok(Self { plan, memory, disk })
     }
 
-    /// Creates a report with the conditions that apply to all.
-    pub fn report(&self, name: &str, title: &str) -> Report {
-        let mut report = self.plan.report(name, title);
-        report.condition(Network::condition());
-        report.condition(
-            "`two cores`, as two machines with a processor each: all threads of the client have one core, the server's the other. \
+    /// Sets the words of a sheet that describe the environment.
+    pub fn described<'p, R: Named + DeserializeOwned, C: DeserializeOwned>(
+        &self,
+        mut sheet: Sheet<'p, R, C>,
+    ) -> Sheet<'p, R, C> {
+        sheet.set("network", &Network::condition());
+        sheet.set(
+            "two_cores",
+            &"`two cores`, as two machines with a processor each: all threads of the client have one core, the server's the other. \
              Each client is a process of its own; context switches (voluntary and not) and processor time are those of its threads, from /proc",
         );
-        report
-    }
-
-    pub fn say(&self, out: &mut dyn Write, error: &Error) -> Result<()> {
-        writeln!(out, "left out: {error}").doing(|| "print".to_owned())
+        sheet
     }
 
     /// Starts a server at the other end of a link.
     pub fn server(&self, link: Link, serves: Serves) -> Result<Nfs> {
-        self.network.check(link)?;
+        Network::check(link)?;
         match serves {
             Serves::Memory => Nfs::tombolo_at(link, &self.memory.shared(), &self.memory.beside()),
             Serves::Disk => Nfs::tombolo_at(link, &self.disk.shared(), &self.disk.beside()),
-            Serves::Bare => Nfs::limit_at(link, Limit::Bulk, &self.memory.shared()),
+            Serves::Bare => Nfs::limit_at(link, Limit::Swap, &self.memory.shared()),
             Serves::Nothing => Nfs::limit_at(link, Limit::Null, &self.memory.shared()),
         }
     }
@@ -123,32 +162,54 @@ impl<'a> TestHost<'a> {
         fs::write(&path, vec![b'b'; job.file_bytes]).doing_to("write", &path)
     }
 
-    /// Adds a contestant that transfers files with one of our clients.
-    pub fn enter<'e>(
+    /// Runs the contest of a row, with servers of its own.
+    pub fn transfer(
         &self,
-        entrants: &mut Vec<Entrant<'e>>,
         report: &mut Report,
-        row: &str,
-        Mover { name, kind, server, serves, job, count_max }: Mover<'_>,
-    ) {
-        let driver = self.lay_out(serves, &job).and_then(|()| Driver::of_kind(kind, server, WRITTEN));
-        let work = driver.map(|driver| moves(driver, job, count_max));
-        report.enter(entrants, row, name, work, &[server.server()], Placement::TwoCores);
+        contest: &Contest,
+        transfer: &Transfer,
+        movers: &[Mover],
+    ) -> Result<Vec<Series>> {
+        let mut servers: Vec<(Serves, Nfs)> = Vec::new();
+        for serves in movers.iter().map(|mover| mover.serves.unwrap_or(transfer.serves)) {
+            if servers.iter().all(|(known, _)| *known != serves) {
+                servers.push((serves, self.server(transfer.link, serves)?));
+            }
+        }
+        let mut entrants = Vec::new();
+        for mover in movers {
+            let serves = mover.serves.unwrap_or(transfer.serves);
+            let Some((_, server)) = servers.iter().find(|(known, _)| *known == serves) else { continue };
+            let job = self.job(transfer, mover.limit);
+            let driver =
+                self.lay_out(serves, &job).and_then(|()| Driver::of_kind(mover.kind, server, WRITTEN));
+            let work = driver.map(|driver| moves(driver, job, mover.count_max.unwrap_or(transfer.count_max)));
+            let (name, place) = ((&*mover.name, &*mover.variant), Placement::TwoCores);
+            report.enter(&mut entrants, &transfer.name, name, work, &[server.server()], place);
+        }
+        Ok(report.contest(&transfer.name, contest, entrants))
     }
 
-    /// Returns the usual contest with this number of rounds.
-    pub fn contest(&self, rounds: usize) -> Contest {
-        Contest { rounds: self.plan.rounds_of(rounds), count_syscalls: false, ..self.plan.contest() }
+    pub fn job(&self, transfer: &Transfer, limit: u32) -> Job {
+        let [full, quick] = transfer.file_kib;
+        let file_bytes = self.plan.scaled(full, quick) << 10;
+        let piece_bytes = (transfer.piece_kib << 10).min(file_bytes);
+        Job { direction: transfer.direction, limit, piece_bytes, file_bytes }
+    }
+
+    /// Returns the usual contest, which counts no system calls.
+    pub fn contest(&self) -> Contest {
+        Contest { count_syscalls: false, ..self.plan.contest() }
     }
 }
 
-/// A file transfer by one of our clients: column and variant, kind, server and job.
-pub(super) struct Mover<'a> {
-    pub name: (&'a str, &'a str),
-    pub kind: Kind,
-    pub server: &'a Nfs,
-    pub serves: Serves,
-    pub job: Job,
-    /// Maximum number of files per turn.
-    pub count_max: u64,
+/// Adds context switches and processor time of the clients per megabyte as rows of their own.
+pub(super) fn add_costs(report: &mut Report, series: &[Series], switches: &str, cpu: Option<&str>) {
+    for series in series {
+        let counted = Figure::per_megabyte(switches, series, Unit::PerMegabyte, |cost| cost.caller_switches);
+        let timed = cpu.and_then(|cpu| {
+            Figure::per_megabyte(cpu, series, Unit::NanosecondsPerMegabyte, |cost| cost.caller_cpu_ns)
+        });
+        report.figures.extend(counted.into_iter().chain(timed));
+    }
 }

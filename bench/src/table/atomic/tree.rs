@@ -7,72 +7,41 @@ use std::process::{Command, Stdio};
 use super::OURS;
 use super::test_host::{Serves, TestHost};
 use crate::error::{Doing, Error, Result};
+use crate::files::fill;
 use crate::measure::{Clock, Placement, Work};
 use crate::nfs::Link;
-use crate::peer::{Nfs, Program, Server, find, free_port, is_listening};
+use crate::peer::{Nfs, Program, Server, find, free_port};
 use crate::report::Report;
+use crate::sheet::{Sheet, sheet};
 
 const ROW: &str = "files copied";
-const NFS_CP: &str = "loop of nfs-cp";
 const RSYNC: &str = "rsync";
-const FILES: usize = 20_000;
-const QUICK_FILES: usize = 200;
 const PER_FOLDER: usize = 100;
-/// Number of files copied by a program that needs a process for each; its rate counts.
-const SAMPLE: usize = 500;
-const QUICK_SAMPLE: usize = 10;
 const SIZES_KIB: usize = 8;
-const ROUNDS: usize = 4;
-const NFS_CP_TARGET: f64 = 5.0;
-const RSYNC_TARGET: f64 = 1.5;
 
 pub(super) fn run(host: &TestHost<'_>) -> Result<Report> {
-    let mut report = host.report("atomic-tree", "A tree of 20,000 small files, copied to the server");
-    let files = host.plan.scaled(FILES, QUICK_FILES);
+    let sheet: Sheet<'_> = host.described(sheet!(host.plan, "atomic-tree")?);
+    let (mut report, files) = (sheet.report(), sheet.number("files"));
     let tree = host.own("tree")?;
-    fill(&tree, files)?;
+    let file =
+        |number| (format!("d{}/f{number}", number / PER_FOLDER).into(), (1 + number % SIZES_KIB) << 10);
+    fill(&tree, (0..files).map(file))?;
     let server = host.server(Link::Loopback, Serves::Memory)?;
     let shared = host.folder(Serves::Memory);
     let daemon = Daemon::start(host, &shared);
-    let sample = host.plan.scaled(SAMPLE, QUICK_SAMPLE);
+    let rsync = daemon.as_ref().map(Daemon::how).map_err(|error| Error::Absent(error.to_string()));
     let mut entrants = Vec::new();
-    let mut enter = |column, how: Result<How>, files| {
+    for (column, how, files) in [
+        (OURS, ours(&server, &shared), files),
+        // A program that needs a process for each file; its rate counts.
+        ("loop of nfs-cp", nfs_cp(&server, &shared), sheet.number("sample")),
+        (RSYNC, rsync, files),
+    ] {
         let copy = how.map(|how| copies(Copy { how, tree: tree.clone(), shared: shared.clone(), files }));
         report.enter(&mut entrants, ROW, (column, ""), copy, &[], None::<Placement>);
-    };
-    enter(OURS, ours(&server, &shared), files);
-    enter(NFS_CP, nfs_cp(&server, &shared), sample);
-    let rsync = daemon.as_ref().map(Daemon::how).map_err(|error| Error::Absent(error.to_string()));
-    enter(RSYNC, rsync, files);
-    let contest = host.contest(ROUNDS);
-    report.contest(ROW, &contest, entrants);
-    for (other, target) in [(NFS_CP, NFS_CP_TARGET), (RSYNC, RSYNC_TARGET)] {
-        report.compare_cells(ROW, (OURS, ""), (other, ""), Some(target));
     }
-    report.condition(format!(
-        "{} rounds in turn; {files} files of 1 to {SIZES_KIB} KiB, {PER_FOLDER} in a directory, from a file system in memory to our server on another, over \
-         the loopback; a new directory each time. `{OURS}`: `tombolo cp -r`, until everything is stable; `{NFS_CP}`: libnfs-utils 4.0, a process for \
-         each of {sample} files, their directories made before; `{RSYNC}`: `rsync -r --whole-file` to a daemon that writes where our server does, \
-         and does not sync. No process is pinned",
-        contest.rounds
-    ));
-    Ok(report)
-}
-
-fn fill(tree: &Path, files: usize) -> Result<()> {
-    for number in 0..files {
-        let path = tree.join(name(number));
-        if number % PER_FOLDER == 0 {
-            let folder = path.parent().unwrap_or(tree);
-            fs::create_dir_all(folder).doing_to("make", folder)?;
-        }
-        fs::write(&path, vec![b't'; (1 + number % SIZES_KIB) << 10]).doing_to("write", &path)?;
-    }
-    Ok(())
-}
-
-fn name(number: usize) -> String {
-    format!("d{}/f{number}", number / PER_FOLDER)
+    report.contest(ROW, &sheet.contest(host.contest()), entrants);
+    Ok(sheet.finish(report))
 }
 
 /// Returns a command that copies the tree to a directory of this name in the served tree.
@@ -125,8 +94,7 @@ impl Daemon {
         fs::write(&configuration, text).doing_to("write", &configuration)?;
         let mut command = Command::new(find(Program::Rsync)?);
         command.args(["--daemon", "--no-detach", "--config"]).arg(&configuration);
-        let mut server = Server::start(RSYNC, &mut command)?;
-        server.wait_until("answer", || is_listening(port))?;
+        let server = Server::listening(RSYNC, &mut command, &[port])?;
         Ok(Self { _server: server, port })
     }
 
@@ -167,10 +135,9 @@ impl Copy {
         let mut command = (self.how)(&self.tree, &to, self.files);
         if command.get_program() == "sh" {
             // nfs-cp creates no directories.
-            for number in (0..FILES).step_by(PER_FOLDER) {
-                let folder = target.join(name(number));
-                let folder = folder.parent().unwrap_or(&target);
-                fs::create_dir_all(folder).doing_to("make", folder)?;
+            for folder in fs::read_dir(&self.tree).doing_to("list", &self.tree)?.flatten() {
+                let folder = target.join(folder.file_name());
+                fs::create_dir_all(&folder).doing_to("make", &folder)?;
             }
         }
         let said = tempfile::tempfile().doing(|| "make a file for the output".to_owned())?;

@@ -1,11 +1,13 @@
 //! `gvfs`: a remote tree through a caching proxy, in parts, each with its own report.
 //!
-//! Named after the paper whose method it uses: each job runs twice in a row, first with all caches cold, then
-//! warm, compared with the same job on a local tree and on one mounted over the WAN link without a cache.
+//! Named after the paper on GVFS (caching proxies for VMs over a WAN), whose method most parts use: a job
+//! runs twice in a row, first with all caches cold, then warm, and is compared with the same job on a local
+//! tree and on one mounted over the WAN link without a cache.
 //!
-//! To add a part: a module with `pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report>`, whose report
-//! is named `gvfs-PART`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing prerequisites are
-//! reported as [`Error::Absent`](crate::error::Error::Absent), or as missing columns with the reason.
+//! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report
+//! is named `gvfs-PART`; its sheet, `bench/tables/gvfs-PART.toml`; a line in [`PARTS`]; its rows in
+//! `docs/benchmarks.md`. Missing prerequisites are reported as
+//! [`Error::Absent`](crate::error::Error::Absent), or as missing columns with the reason.
 //!
 //! Reading order: [`site`] (tree, WAN link and columns), [`twice`] (the two runs of a job), the parts in any
 //! order; [`vm`] has the paper's own jobs in virtual machines, and [`clone`](mod@clone) clones machines.
@@ -23,19 +25,13 @@ mod walk;
 mod warm;
 mod write;
 
-use super::Plan;
-use crate::args::GvfsArgs;
-use crate::error::Result;
-use crate::report::Report;
+use super::{Part, Plan};
 
 pub use build::Source;
 pub use clone::answered;
-pub use site::Column;
-
-type Part = fn(&Plan, &GvfsArgs) -> Result<Report>;
 
 /// All parts in order, by name.
-const PARTS: &[(&str, Part)] = &[
+pub const PARTS: &[(&str, Part)] = &[
     ("walk", walk::run),
     ("stream", stream::run),
     ("build", build::run),
@@ -51,12 +47,3 @@ const PARTS: &[(&str, Part)] = &[
     ("clone-s2", clone::s2),
     ("clone-p", clone::p),
 ];
-
-/// Passes the report of each selected part to `done`, or the reason why this machine cannot measure it.
-pub fn run(
-    plan: &Plan,
-    wanted: &GvfsArgs,
-    mut done: impl FnMut(&str, Result<Report>) -> Result<()>,
-) -> Result<()> {
-    super::each_part(PARTS, &wanted.only, |name, part| done(name, part(plan, wanted)))
-}

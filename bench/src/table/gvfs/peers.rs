@@ -1,13 +1,12 @@
 //! Other mounts of remote trees: sshfs, and rclone with its full cache. All are measured without encryption.
 
 use std::path::Path;
-use std::process::Command;
 
 use tempfile::TempDir;
 use tombolo_wan::Side as End;
 
 use crate::error::Result;
-use crate::peer::{Mount, Program, Server, find, is_listening_in};
+use crate::peer::{Mount, Program, Server, find};
 
 /// A mount with its server and cache.
 pub type Mounted = (Mount, Server, TempDir);
@@ -23,7 +22,8 @@ os.dup2(c.fileno(), 0); os.dup2(c.fileno(), 1); os.execv('/usr/lib/openssh/sftp-
 pub fn sshfs(far: &End, near: &End, shared: &Path, point: &Path) -> Result<Mounted> {
     let mut command = near.command(find(Program::Sshfs)?);
     let mut serve = far.command("python3");
-    let server = listening("sftp-server", serve.args(["-c", SFTP_SERVER, &PORT.to_string()]))?;
+    let server =
+        Server::listening("sftp-server", serve.args(["-c", SFTP_SERVER, &PORT.to_string()]), &[PORT])?;
     let port = format!("directport={PORT},kernel_cache");
     command.args(["-f", "-o", &port]).arg(format!("{}:{}", far.address(), shared.display())).arg(point);
     Ok((Mount::by(Program::Sshfs, command, point)?, server, kept(point)?))
@@ -34,19 +34,12 @@ pub fn rclone(far: &End, near: &End, shared: &Path, point: &Path) -> Result<Moun
     let address = format!("{}:{PORT}", far.address());
     let mut serve = far.command(&program);
     serve.args(["--config", "/dev/null", "serve", "webdav", "--addr", &address]).arg(shared);
-    let (server, cache) = (listening("rclone serve", &mut serve)?, kept(point)?);
+    let (server, cache) = (Server::listening("rclone serve", &mut serve, &[PORT])?, kept(point)?);
     let mut command = near.command(program);
     command.args(["--config", "/dev/null", "mount", ":webdav:", "--webdav-url"]);
     command.arg(format!("http://{address}")).arg(point).arg("--cache-dir").arg(cache.path());
     command.args(["--vfs-cache-mode", "full", "--file-perms", "0755"]);
     Ok((Mount::by(Program::Rclone, command, point)?, server, cache))
-}
-
-fn listening(name: &str, command: &mut Command) -> Result<Server> {
-    let mut server = Server::start(name, command)?;
-    let network = server.id().to_string();
-    server.wait_until("answer", || is_listening_in(&network, PORT))?;
-    Ok(server)
 }
 
 fn kept(point: &Path) -> Result<TempDir> {

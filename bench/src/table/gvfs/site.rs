@@ -1,6 +1,5 @@
 //! Tree at the far end of an emulated WAN link, and access to it at the near end.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,17 +7,18 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use serde::Deserialize;
 use tempfile::TempDir;
 use tombolo_wan::{Profile, Side as End, Wan};
 
 use super::{Plan, peers};
-use crate::args::GvfsArgs;
 use crate::error::{Doing, Error, Result};
 use crate::peer::{Mount, Nfs, Program, Requests, Server, Shm, find};
 use crate::report::Report;
 
-/// Columns. To add one: a variant, its name, its construction in [`Site::fresh`], and the parts that use it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// Columns. To add one: a variant, its name, its construction in [`Site::fresh`], and the sheets that use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Column {
     /// The tree itself
     Local,
@@ -73,19 +73,15 @@ impl Column {
         }
     }
 
+    /// Returns the name in `--column`.
+    pub fn id(&self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
     /// Returns `true` if requests to the origin are counted.
     pub fn is_far(self) -> bool {
-        matches!(
-            self,
-            Self::Nfs
-                | Self::NfsRedo
-                | Self::Exclusive
-                | Self::ExclusiveTree
-                | Self::WriteBack
-                | Self::ExclusiveRedo
-                | Self::CloseToOpen
-                | Self::SecondLevel
-        )
+        let near = matches!(self, Self::Local | Self::Dir | Self::Bare | Self::Lan | Self::ReadOnly);
+        !near && !matches!(self, Self::Sshfs | Self::Rclone)
     }
 
     /// Returns `true` if a VM's disk writes stay at the near end.
@@ -144,7 +140,7 @@ impl Side {
         command: Command,
         url: &str,
         contract: &str,
-        options: &[&OsStr],
+        options: &[&str],
         point: &Path,
     ) -> Result<Self> {
         let cache = crate::table::folder(point.parent().unwrap_or(point))?;
@@ -174,8 +170,8 @@ impl Side {
 
 impl Site {
     /// Serves `shared` at the far end. All other files go into `beside`.
-    pub fn new(plan: &Plan, wanted: &GvfsArgs, shared: &Path, beside: &Path) -> Result<Self> {
-        let profile = wanted.profile.unwrap_or(if plan.quick { Profile::LAN } else { Profile::WAN });
+    pub fn new(plan: &Plan, shared: &Path, beside: &Path) -> Result<Self> {
+        let profile = plan.profile.unwrap_or(if plan.quick { Profile::LAN } else { Profile::WAN });
         let line = line(&profile)?;
         let origin = served(line.far(), shared, beside)?;
         let (shared, beside) = (shared.to_owned(), beside.to_owned());
@@ -220,45 +216,40 @@ impl Site {
     pub fn fresh(&self, column: Column) -> Result<Side> {
         let point = self.beside.join(format!("{column:?}"));
         let (program, near, url) = (find(Program::Tombolo)?, self.line.near(), self.origin.url());
-        match (column, &self.second) {
-            (Column::Dir, _) => {
+        let proxied = |contract: &str, options: &[&str]| {
+            Side::cached(near.command(&program), &url, contract, options, &point)
+        };
+        let missing = || Error::Absent("no LAN".to_owned());
+        match column {
+            Column::Local | Column::Bare => {
+                Ok(Side { root: self.shared.clone(), mount: None, _server: None, _cache: None })
+            }
+            Column::Dir => {
                 Side::mounted(Command::new(program), &format!("dir:{}", self.shared.display()), &point)
             }
-            (Column::Nfs | Column::NfsRedo, _) => Side::mounted(near.command(program), &url, &point),
-            (Column::Exclusive | Column::ExclusiveRedo, _) => {
-                Side::cached(near.command(program), &url, "exclusive", &[], &point)
+            Column::Lan => {
+                let (origin, lan) = self.lan.as_ref().ok_or_else(missing)?;
+                Side::mounted(lan.near().command(program), &origin.url(), &point)
             }
-            (Column::ReadOnly, _) => {
-                Side::cached(near.command(program), &url, "exclusive", &READ_ONLY.map(OsStr::new), &point)
-            }
-            (Column::ExclusiveTree, _) => {
+            Column::Nfs | Column::NfsRedo => Side::mounted(near.command(program), &url, &point),
+            Column::Exclusive | Column::ExclusiveRedo => proxied("exclusive", &[]),
+            Column::ReadOnly => proxied("exclusive", &READ_ONLY),
+            Column::WriteBack => proxied("exclusive", &["--mode", "write-back"]),
+            Column::CloseToOpen => proxied("close-to-open", &[]),
+            Column::ExclusiveTree => {
                 let policy = self.beside.join("tree.toml");
                 fs::write(&policy, "prefetch = \"tree\"\n").doing_to("write", &policy)?;
-                let options = [OsStr::new("--policy"), policy.as_os_str()];
-                Side::cached(near.command(program), &url, "exclusive", &options, &point)
+                proxied("exclusive", &["--policy", &policy.to_string_lossy()])
             }
-            (Column::WriteBack, _) => {
-                let options = [OsStr::new("--mode"), OsStr::new("write-back")];
-                Side::cached(near.command(program), &url, "exclusive", &options, &point)
+            Column::SecondLevel => {
+                let (lan, url) = self.second().ok_or_else(missing)?;
+                Side::cached(lan.command(program), &url, "exclusive", &[], &point)
             }
-            (Column::CloseToOpen, _) => {
-                Side::cached(near.command(program), &url, "close-to-open", &[], &point)
-            }
-            (Column::SecondLevel, Some(second)) => {
-                let program = second.line.near().command(program);
-                Side::cached(program, &second.server.url(), "exclusive", &[], &point)
-            }
-            (Column::Sshfs, _) => {
+            Column::Sshfs => {
                 peers::sshfs(self.line.far(), near, &self.shared, &point).map(|it| Side::of_peer(it, &point))
             }
-            (Column::Rclone, _) => {
+            Column::Rclone => {
                 peers::rclone(self.line.far(), near, &self.shared, &point).map(|it| Side::of_peer(it, &point))
-            }
-            (Column::Local | Column::Bare | Column::SecondLevel | Column::Lan, _) => {
-                if let (Column::Lan, Some((origin, lan))) = (column, &self.lan) {
-                    return Side::mounted(lan.near().command(program), &origin.url(), &point);
-                }
-                Ok(Side { root: self.shared.clone(), mount: None, _server: None, _cache: None })
             }
         }
     }
@@ -286,8 +277,8 @@ impl Site {
         self.second.as_ref().map(|second| (second.line.near(), second.server.url()))
     }
 
-    /// Reports the parameters of the links, and whether they were met.
-    pub fn describe(&self, report: &mut Report) {
+    /// Adds the parameters of the links to a report, and whether they were met.
+    pub fn described(&self, mut report: Report) -> Report {
         let Profile { name, rate_bits_per_s, round_trip_us, congestion, .. } = self.profile;
         report.condition(format!(
             "the line, `{name}`: {} Mbit/s each way and {} ms there and back, a queue of one bandwidth-delay product, {congestion}; between two network \
@@ -313,17 +304,14 @@ impl Site {
         let lan = lan.or(self.lan.as_ref().map(|(_, line)| ("the LAN", line)));
         for (what, line) in [("the line", &self.line)].into_iter().chain(lan) {
             let (late, what) = (line.late(), format!("{what}: packets more than 2 ms late"));
-            report.target(
-                &what,
-                "≤ 2 %, or the run is void",
-                format!("{:.2} %", late * 100.0),
-                Some(late <= LATE_MAX),
-            );
+            let found = format!("{:.2} %", late * 100.0);
+            report.target(&what, "≤ 2 %, or the run is void", found, Some(late <= LATE_MAX));
             if late > LATE_MAX && !report.title.starts_with("VOID") {
                 report.title =
                     format!("VOID, as this machine was too busy for the WAN link: {}", report.title);
             }
         }
+        report
     }
 }
 
@@ -355,8 +343,8 @@ pub fn proxy_of(mut command: Command, url: &str, cache: &Path, contract: &str) -
 }
 
 /// Creates a folder with an empty tree; returns both.
-pub fn folder(wanted: &GvfsArgs) -> Result<(TempDir, PathBuf)> {
-    let folder = crate::table::folder(&wanted.disk)?;
+pub fn folder(plan: &Plan) -> Result<(TempDir, PathBuf)> {
+    let folder = crate::table::folder(&plan.disk)?;
     let shared = folder.path().join("shared");
     fs::create_dir(&shared).doing_to("make", &shared)?;
     Ok((folder, shared))

@@ -7,43 +7,25 @@ use std::time::Instant;
 
 use super::Plan;
 use super::site::{Column, Site, folder};
-use super::twice::{COLD, Job, WARM, conditions, measure, rounds};
-use crate::args::GvfsArgs;
+use super::twice::{Job, describe, measure};
 use crate::error::{Doing, Error, Result};
 use crate::measure::go_on;
 use crate::report::Report;
+use crate::sheet::{Sheet, sheet};
 
-const ROW: &str = "read";
 const FILE: &str = "large";
-/// 1 GiB, or 8 MiB, in pieces of 1 MiB.
 const PIECE_BYTES: usize = 1 << 20;
-const PIECES: usize = 1024;
-const QUICK_PIECES: usize = 8;
-const ROUNDS: usize = 3;
-const COLD_TARGET: f64 = 0.97;
-/// Minimum speed relative to the WAN link.
-const LAN_TARGET: f64 = 8.0;
 
-const COLUMNS: [Column; 9] = [
-    Column::Local,
-    Column::Dir,
-    Column::Bare,
-    Column::Nfs,
-    Column::Exclusive,
-    Column::CloseToOpen,
-    Column::SecondLevel,
-    Column::Sshfs,
-    Column::Rclone,
-];
-
-pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
-    let pieces = wanted
-        .bytes
-        .map_or(plan.scaled(PIECES, QUICK_PIECES), |bytes| bytes.div_ceil(PIECE_BYTES as u64) as usize);
-    let mut report = plan.report("gvfs-stream", &format!("A remote file of {pieces} MiB, read in order"));
-    let (folder, shared) = folder(wanted)?;
+pub fn run(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_, String, Column> = sheet!(plan, "gvfs-stream")?;
+    let given = plan.bytes.map(|bytes| bytes.div_ceil(PIECE_BYTES as u64) as usize);
+    let pieces = given.unwrap_or(sheet.number("pieces"));
+    describe(&mut sheet);
+    sheet.set("pieces", &pieces);
+    let mut report = sheet.report();
+    let (folder, shared) = folder(plan)?;
     fill(&shared.join(FILE), pieces)?;
-    let mut site = Site::new(plan, wanted, &shared, folder.path())?;
+    let mut site = Site::new(plan, &shared, folder.path())?;
     site.add_lan(&mut report);
     let bytes = (pieces * PIECE_BYTES) as u64;
     let read = |root: &Path| {
@@ -51,23 +33,9 @@ pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
         read_all(&root.join(FILE), bytes)?;
         Ok(vec![begun.elapsed()])
     };
-    let rounds = rounds(plan, ROUNDS);
-    let job = Job { rows: &[ROW], run: &read, bytes: Some(bytes), bare_bytes: bytes };
-    measure(&mut report, &site, &wanted.columns(&COLUMNS), rounds, &job)?;
-    let cell = |column: Column, run| (column.name(), run);
-    for (ours, other, target) in [
-        (cell(Column::Exclusive, COLD), cell(Column::Bare, COLD), Some(COLD_TARGET)),
-        (cell(Column::CloseToOpen, COLD), cell(Column::Bare, COLD), None),
-        (cell(Column::Nfs, COLD), cell(Column::Bare, COLD), None),
-        (cell(Column::SecondLevel, COLD), cell(Column::Exclusive, COLD), Some(LAN_TARGET)),
-        (cell(Column::Exclusive, WARM), cell(Column::Dir, WARM), None),
-    ] {
-        report.compare_cells(ROW, ours, other, target);
-    }
-    conditions(&mut report, rounds, &wanted.disk);
-    report.condition("read(2) of 1 MiB at a time, by one thread".to_owned());
-    site.describe(&mut report);
-    Ok(report)
+    let job = Job { rows: &["read"], run: &read, bytes: Some(bytes), bare_bytes: bytes };
+    measure(&mut report, &site, &plan.columns(&sheet.columns, Column::id)?, sheet.rounds(), &job)?;
+    Ok(site.described(sheet.finish(report)))
 }
 
 /// Writes a file of pieces that all differ, and syncs it.

@@ -13,103 +13,50 @@ use tombolo_wan::{Profile, Side as End, Wan};
 use super::Plan;
 use super::site::{drop_caches, folder, line};
 use super::stream::fill;
-use super::twice::rounds;
-use crate::args::GvfsArgs;
-use crate::error::{Doing, Error, Result};
+use crate::error::{Doing, Result};
 use crate::measure::{CostMeter, go_on};
-use crate::peer::{Mount, Program, Server, find, free_port, is_listening_in};
-use crate::report::{Figure, Report, Unit};
+use crate::peer::{Mount, Program, Server, completed, find, free_port};
+use crate::report::{Report, Unit};
+use crate::sheet::{Sheet, sheet, turns};
 
 const FILE: &str = "large";
 const PIECE_BYTES: u64 = 1 << 20;
-/// Size of the file: 64 MiB over the WAN link, four times as much on faster ones.
-const PIECES: usize = 64;
-const QUICK_PIECES: usize = 4;
-/// Number of attribute requests.
-const LOOKS: usize = 400;
-const QUICK_LOOKS: usize = 20;
-const ROUNDS: usize = 5;
-const LATENCY: &str = "GETATTR, one at a time";
-const BULK: &str = "READ, in order";
-const CPU: &str = "READ, in order: processor time of client and server";
-const PLAIN: &str = "plain";
-const TLS: &str = "TLS 1.3, both sides with certificates";
+const COLUMNS: [&str; 2] = ["plain", "TLS 1.3, both sides with certificates"];
 /// Ports without and with TLS, in the server's own network.
 const PORTS: [u16; 2] = [2049, 2050];
-/// Targets: at most 1.1 times the time over the WAN link (as times better), and at least 0.9 of the rate on
-/// the LAN.
-const LATENCY_TARGET: f64 = 0.91;
-const BULK_TARGET: f64 = 0.9;
 
 /// Network of a measurement.
 struct Place {
     name: &'static str,
     line: Option<Wan>,
     pieces: usize,
-    latency_target: Option<f64>,
-    bulk_target: Option<f64>,
 }
 
-pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
-    let mut report = plan.report("gvfs-tls", "NFS with and without TLS");
-    let (folder, shared) = folder(wanted)?;
-    let pieces = plan.scaled(PIECES, QUICK_PIECES);
-    fill(&shared.join(FILE), 4 * pieces)?;
-    let far = wanted.profile.unwrap_or(if plan.quick { Profile::LAN } else { Profile::WAN });
-    let place = |name, line, pieces, latency_target, bulk_target| Place {
-        name,
-        line,
-        pieces,
-        latency_target,
-        bulk_target,
-    };
+pub fn run(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_> = sheet!(plan, "gvfs-tls")?;
+    let mut report = sheet.report();
+    let (folder, shared) = folder(plan)?;
+    let (pieces, pieces_near) = (sheet.number("pieces"), sheet.number("pieces_near"));
+    fill(&shared.join(FILE), pieces_near)?;
+    let far = plan.profile.unwrap_or(if plan.quick { Profile::LAN } else { Profile::WAN });
+    sheet.set("line", &far.name);
     let places = [
-        place("the line", Some(line(&far)?), pieces, Some(LATENCY_TARGET), None),
-        place("a LAN", Some(line(&Profile::LAN)?), 4 * pieces, None, Some(BULK_TARGET)),
-        place("this host", None, 4 * pieces, None, None),
+        Place { name: "the line", line: Some(line(&far)?), pieces },
+        Place { name: "a LAN", line: Some(line(&Profile::LAN)?), pieces: pieces_near },
+        Place { name: "this host", line: None, pieces: pieces_near },
     ];
-    let (rounds, looks) = (rounds(plan, ROUNDS), plan.scaled(LOOKS, QUICK_LOOKS));
-    for place in &places {
-        measured(&mut report, place, &shared, folder.path(), (rounds, looks))?;
-    }
-    report.condition(format!(
-        "the line: `{}`; the LAN: 1 Gbit/s and 0.3 ms. `{LATENCY}`: the mean of {looks} stat(2) through `tombolo mount -o noac`. `{BULK}`: read(2) of 1 MiB at a \
-         time after the kernel's caches were dropped, {pieces} MiB over the line and {} MiB elsewhere. {rounds} rounds, in each of which either has a mount of \
-         its own, in turn",
-        far.name,
-        4 * pieces
-    ));
-    Ok(report)
-}
-
-fn measured(
-    report: &mut Report,
-    place: &Place,
-    shared: &Path,
-    beside: &Path,
-    (rounds, looks): (usize, usize),
-) -> Result<()> {
-    let site = TlsSite::new(place, shared, beside)?;
-    let mut found = [const { [const { Vec::new() }; 3] }; 2];
-    for round in 0..rounds {
-        for turn in 0..2 {
-            go_on()?;
-            let is_tls = (round + turn) % 2 == 1;
-            let times = site.turn(is_tls, place, looks)?;
-            let kept = &mut found[usize::from(is_tls)];
-            kept.iter_mut().zip(times).for_each(|(rounds, value)| rounds.push(value));
-        }
-    }
     let units = [Unit::Nanoseconds, Unit::BytesPerSecond, Unit::NanosecondsPerMegabyte];
-    for (column, kept) in [PLAIN, TLS].into_iter().zip(found) {
-        for ((row, unit), values) in [LATENCY, BULK, CPU].into_iter().zip(units).zip(kept) {
-            report.figures.extend(Figure::of_rounds(row, place.name, column, unit, values));
+    for place in &places {
+        let site = TlsSite::new(place, &shared, folder.path())?;
+        for is_tls in turns(sheet.rounds(), &[false, true]) {
+            go_on()?;
+            let values = site.turn(*is_tls, place, sheet.number("looks"))?;
+            for ((row, unit), value) in sheet.rows.iter().zip(units).zip(values) {
+                report.add(row, place.name, COLUMNS[usize::from(*is_tls)], unit, value);
+            }
         }
     }
-    for (row, target) in [(LATENCY, place.latency_target), (BULK, place.bulk_target), (CPU, None)] {
-        report.compare_cells(row, (TLS, place.name), (PLAIN, place.name), target);
-    }
-    Ok(())
+    Ok(sheet.finish(report))
 }
 
 /// A server at the far end with both ports, and its certificates.
@@ -128,10 +75,7 @@ impl<'a> TlsSite<'a> {
         let folder = crate::table::folder(beside)?;
         let far = place.line.as_ref().map(Wan::far);
         let address = far.map_or(Ipv4Addr::LOCALHOST, End::address);
-        let ports = match far {
-            Some(_) => PORTS,
-            None => [free_port()?.port(), free_port()?.port()],
-        };
+        let ports = if far.is_some() { PORTS } else { [free_port()?.port(), free_port()?.port()] };
         let at = |name: &str| folder.path().join(name);
         keys(&["ca"], &at("ca"))?;
         for (name, host) in [("server", Some(address.to_string())), ("client", None)] {
@@ -148,9 +92,7 @@ impl<'a> TlsSite<'a> {
             .args(["--nfs-tls", &SocketAddr::from((address, ports[1])).to_string(), "--tls-dir"])
             .arg(at("server"));
         command.arg("--control").arg(at("control")).env("XDG_STATE_HOME", folder.path());
-        let mut server = Server::start(Program::Tombolo.name(), &mut command)?;
-        let network = server.id().to_string();
-        server.wait_until("answer", || ports.iter().all(|port| is_listening_in(&network, *port)))?;
+        let server = Server::listening(Program::Tombolo.name(), &mut command, &ports)?;
         let name = shared.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { server, near: place.line.as_ref().map(Wan::near), address, ports, folder, name })
     }
@@ -204,12 +146,5 @@ fn command(end: Option<&End>) -> Result<Command> {
 fn keys(words: &[&str], authority: &Path) -> Result<()> {
     let mut command = command(None)?;
     command.arg("keys").args(words).arg("--ca").arg(authority);
-    let ran = command.output().doing(|| "run tombolo keys".to_owned())?;
-    match ran.status.success() {
-        true => Ok(()),
-        false => Err(Error::Wrong {
-            what: "tombolo keys".to_owned(),
-            answer: String::from_utf8_lossy(&ran.stderr).into_owned(),
-        }),
-    }
+    completed("tombolo keys", &mut command).map(drop)
 }

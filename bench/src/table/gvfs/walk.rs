@@ -5,80 +5,55 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use serde::Deserialize;
+
 use super::Plan;
 use super::site::{Column, Site};
-use super::twice::{COLD, Job, Run, WARM, conditions, measure, rounds};
-use crate::args::GvfsArgs;
+use super::twice::{Job, describe, measure};
 use crate::error::{Doing, Result};
 use crate::measure::{Clock, Work};
 use crate::nfs::Wait;
 use crate::nfs::client::{Mounted, Page, Reply, page, readdirplus};
 use crate::peer::Nfs;
 use crate::report::Report;
+use crate::sheet::{Row, Sheet, sheet};
 use crate::table::vnfs::programs::{find_newer, git_status, make_repository};
 use crate::table::vnfs::small_tree::SmallTree;
 
-const FIND: &str = "find -newer";
-const STATUS: &str = "git status";
-const FILES: usize = 20_000;
-const QUICK_FILES: usize = 200;
-const ROUNDS: usize = 5;
 const DAY: Duration = Duration::from_secs(86_400);
-/// Cold, at most 1.5 × the transfer of one complete listing; warm, 1.3 × local.
-const COLD_TARGET: f64 = 0.667;
-const WARM_TARGET: f64 = 0.769;
 /// Size of a listing page, in bytes.
 const PAGE_BYTES: u32 = 1 << 20;
 
-const COLUMNS: [Column; 8] = [
-    Column::Local,
-    Column::Bare,
-    Column::Nfs,
-    Column::Exclusive,
-    Column::ExclusiveTree,
-    Column::CloseToOpen,
-    Column::Sshfs,
-    Column::Rclone,
-];
-
-pub fn run(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
-    let files = plan.scaled(FILES, QUICK_FILES);
-    let mut report = plan.report("gvfs-walk", &format!("stat of all {files} remote files"));
-    let tree = SmallTree::new(&wanted.disk, files)?;
+pub fn run(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_, Row<Walk>, Column> = sheet!(plan, "gvfs-walk")?;
+    let mut report = sheet.report();
+    let tree = SmallTree::new(&plan.disk, sheet.number("files"))?;
     let repository = repository(&tree.shared());
     if let Err(error) = &repository {
-        report.absent(format!("{STATUS}: {error}"));
+        report.absent(format!("git status: {error}"));
     }
     let listing_bytes = listing_bytes(&tree.shared(), &tree.beside(""))?;
-    let site = Site::new(plan, wanted, &tree.shared(), &tree.beside(""))?;
-    let rounds = rounds(plan, ROUNDS);
-    let newest = dated(&tree)?;
-    let find = |root: &Path| timed(find_newer(root, &newest));
-    let status = |root: &Path| timed(git_status(root));
-    let mut rows: Vec<(&str, &Run<'_>)> = vec![(FIND, &find)];
-    if repository.is_ok() {
-        rows.push((STATUS, &status));
+    describe(&mut sheet);
+    sheet.set("listing_mb", &format!("{:.2}", listing_bytes as f64 / 1e6));
+    let site = Site::new(plan, &tree.shared(), &tree.beside(""))?;
+    let (newest, columns) = (dated(&tree)?, plan.columns(&sheet.columns, Column::id)?);
+    for Row { name, work } in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_ok()) {
+        let run = |root: &Path| match work {
+            Walk::Find => timed(find_newer(root, &newest)),
+            Walk::Status => timed(git_status(root)),
+        };
+        let job = Job { rows: &[name], run: &run, bytes: None, bare_bytes: listing_bytes };
+        measure(&mut report, &site, &columns, sheet.rounds(), &job)?;
     }
-    for (row, run) in rows {
-        let job = Job { rows: &[row], run, bytes: None, bare_bytes: listing_bytes };
-        measure(&mut report, &site, &wanted.columns(&COLUMNS), rounds, &job)?;
-        let columns = [Column::Exclusive, Column::ExclusiveTree, Column::CloseToOpen, Column::Nfs];
-        for (name, is_aimed) in columns.map(Column::name).into_iter().zip([true, true, false, false]) {
-            let targets = [COLD_TARGET, WARM_TARGET].map(|target| is_aimed.then_some(target));
-            report.compare_cells(row, (name, COLD), (Column::Bare.name(), COLD), targets[0]);
-            report.compare_cells(row, (name, WARM), (Column::Local.name(), WARM), targets[1]);
-        }
-    }
-    conditions(&mut report, rounds, &wanted.disk);
-    report.condition(format!(
-        "{files} files of 1 KiB, 100 in a directory, committed to a repository in it. `{FIND}`: GNU find, for files newer than one that is newer than all. \
-         `{STATUS}`: git, without changes, which may not write what it has found out; core.checkStat=minimal and core.fileMode=false, as inode numbers and modes differ between mounts. \
-         `{}`: as many bytes as the READDIRPLUS replies of all directories have, {:.2} MB. A ratio of 0.667 is 1.5 × that, one of 0.769 is 1.3 × local",
-        Column::Bare.name(),
-        listing_bytes as f64 / 1e6
-    ));
-    site.describe(&mut report);
-    Ok(report)
+    Ok(site.described(sheet.finish(report)))
+}
+
+/// Operation of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Walk {
+    Find,
+    Status,
 }
 
 /// Returns a file newer than all files of the tree, including nodes without a date in the other protocol.

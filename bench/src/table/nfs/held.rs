@@ -3,22 +3,20 @@
 use std::mem;
 use std::time::Duration;
 
-use super::super::memory::{Held, against_aim};
+use super::super::memory::against_aim;
 use super::sides::Sides;
 use super::{OURS, Table};
 use crate::error::Result;
 use crate::files::Tree;
-use crate::measure::Placement;
+use crate::measure::{Held, Placement};
 use crate::nfs::Wait;
 use crate::nfs::client::{Mounted, read};
 use crate::nfs::work::Crowd;
 use crate::peer::Nfs;
-use crate::report::{Figure, Unit};
+use crate::report::Unit;
 
 const MEMORY: &str = "memory, 100,000 files touched";
 const DESCRIPTORS: &str = "descriptors, 100,000 files touched";
-const FILES: usize = 100_000;
-const QUICK_FILES: usize = 1_000;
 const MEMORY_MAX: f64 = 64e6;
 
 const FAIR: &str = "500 clients: most to least served";
@@ -35,16 +33,15 @@ pub(super) fn after_many_files(table: &mut Table<'_>, no_peer: Option<&str>) -> 
     if !table.wants(MEMORY) {
         return Ok(());
     }
-    let tree = Tree::new(&table.plan.within, table.plan.scaled(FILES, QUICK_FILES))?;
+    let tree = Tree::new(&table.plan.within, table.sheet.number("touched"))?;
     // Old servers end first: two peers would conflict at rpcbind.
     drop(mem::take(&mut table.sides));
     let sides = Sides::start(&tree, no_peer, &mut table.report);
     for (column, server) in sides.each() {
         match touch(server, &tree) {
             Ok(held) => {
-                let figures = &mut table.report.figures;
-                figures.push(Figure::single(MEMORY, "", column, Unit::Bytes, held.memory_bytes));
-                figures.push(Figure::single(DESCRIPTORS, "", column, Unit::Count, held.descriptors));
+                table.report.add(MEMORY, "", column, Unit::Bytes, held.memory_bytes);
+                table.report.add(DESCRIPTORS, "", column, Unit::Count, held.descriptors);
                 if column == OURS {
                     table.report.ratios.push(against_aim(MEMORY, column, held.memory_bytes, MEMORY_MAX));
                 }
@@ -52,11 +49,6 @@ pub(super) fn after_many_files(table: &mut Table<'_>, no_peer: Option<&str>) -> 
             Err(error) => table.report.absent(format!("{MEMORY}, {column}: {error}")),
         }
     }
-    table.report.condition(format!(
-        "memory: VmRSS of a server that has just begun, after {} files were looked up and read, and of the servers of all other rows with {CLIENTS} \
-         clients connected",
-        tree.files()
-    ));
     drop(sides);
     table.sides = Sides::start(table.tree, no_peer, &mut table.report);
     Ok(())
@@ -107,24 +99,15 @@ pub(super) fn with_many_clients(table: &mut Table<'_>) -> Result<()> {
         let least = answers.iter().min().copied().unwrap_or_default() as f64;
         let times = most / least.max(1.0);
         let rate = answers.iter().sum::<u64>() as f64 / time.as_secs_f64();
-        let figures = &mut table.report.figures;
-        figures.push(Figure::single(FAIR, "", column, Unit::Times, times));
-        figures.push(Figure::single(RATE, "", column, Unit::PerSecond, rate));
-        figures.push(Figure::single(
-            CROWDED,
-            "before they connect",
-            column,
-            Unit::Bytes,
-            before.memory_bytes,
-        ));
-        figures.push(Figure::single(CROWDED, "under load", column, Unit::Bytes, held.memory_bytes));
+        let report = &mut table.report;
+        report.add(FAIR, "", column, Unit::Times, times);
+        report.add(RATE, "", column, Unit::PerSecond, rate);
+        report.add(CROWDED, "before they connect", column, Unit::Bytes, before.memory_bytes);
+        report.add(CROWDED, "under load", column, Unit::Bytes, held.memory_bytes);
         if column == OURS {
             table.report.ratios.push(against_aim(FAIR, column, times, FAIR_MAX));
         }
     }
-    let secs = time.as_secs_f64();
-    table.report.condition(format!(
-        "500 clients: {CLIENTS} connections ask for {secs} s, each with 4 GETATTR outstanding"
-    ));
+    table.sheet.set("crowd_s", &time.as_secs_f64());
     Ok(())
 }

@@ -2,20 +2,21 @@
 //! libnfs, and with the costs of network and callers alone.
 
 mod beside;
-mod calls;
-mod data;
 mod held;
-mod names;
+mod rows;
 mod sides;
 
 use std::cell::RefCell;
+use std::mem;
 
+use self::rows::Load;
 use self::sides::Sides;
 use super::Plan;
 use crate::error::{Error, Result};
 use crate::files::Tree;
 use crate::measure::Placement;
 use crate::report::Report;
+use crate::sheet::{Sheet, sheet};
 
 const OURS: &str = "tombolo";
 const PEER: &str = "nfs-ganesha";
@@ -26,28 +27,23 @@ const NULL: &str = "null responder";
 /// Number of small files in the tree.
 const FILES: usize = 1_000;
 
-/// Measures the table. `only` are prefixes of the selected rows; empty for all. `no_peer` is the reason to
+/// Measures the rows that begin with a selected prefix; all, if there are none. `no_peer` is the reason to
 /// omit the peer, where it would conflict with the host's rpcbind.
-pub fn run(plan: &Plan, only: &[String], no_peer: Option<&str>) -> Result<Report> {
-    let title = "NFS version 3 over loopback TCP";
-    let mut report = plan.report("nfs", title);
+pub fn run(plan: &Plan, no_peer: Option<&str>) -> Result<Report> {
+    let sheet = sheet!(plan, "nfs")?;
+    let mut report = sheet.report();
     let tree = Tree::new(&plan.within, FILES)?;
     let sides = Sides::start(&tree, no_peer, &mut report);
-    let mut table = Table { plan, only, asked: RefCell::default(), tree: &tree, sides, report };
-    calls::one_outstanding(&mut table);
-    calls::many_outstanding(&mut table);
-    calls::by_libnfs(&mut table);
-    data::transfers(&mut table);
-    data::by_libnfs(&mut table);
-    names::files_made(&mut table);
-    names::listings(&mut table)?;
+    let mut table = Table { plan, asked: RefCell::default(), tree: &tree, sides, sheet, report };
+    let rows = mem::take(&mut table.sheet.rows);
+    rows.iter().try_for_each(|row| rows::measure(&mut table, row))?;
+    table.sheet.rows = rows;
     beside::a_long_listing(&mut table)?;
     held::after_many_files(&mut table, no_peer)?;
     held::with_many_clients(&mut table)?;
     Placement::leave()?;
-    unknown_row(only, &table.asked.borrow())?;
-    conditions(&mut table);
-    Ok(table.report)
+    unknown_row(&plan.only, &table.asked.borrow())?;
+    Ok(table.sheet.finish(table.report))
 }
 
 /// Fails if a prefix matches none of the `rows`.
@@ -61,31 +57,13 @@ fn unknown_row(only: &[String], rows: &[String]) -> Result<()> {
     }
 }
 
-fn conditions(table: &mut Table<'_>) {
-    let (plan, report) = (table.plan, &mut table.report);
-    report.condition_of(&plan.contest());
-    report.condition(format!("the directory lies in {} (its pages are in memory)", plan.within.display()));
-    report.condition(
-        "servers and callers in a network namespace of their own; the caller, one thread unless the row says otherwise, has one core; \
-         `two cores`: the server's threads have another; `server unpinned`: they run where they like",
-    );
-    report.condition(format!(
-        "`{BARE}`: as many bytes for as many as the calls and replies have; `{NULL}`: GETATTR answered with the same bytes \
-         always. Both look for a while before they sleep, as our server does, by the same code"
-    ));
-    report.condition(format!(
-        "`{PEER}`: 4.3, FSAL VFS, version 3 over TCP only, transfers up to 1 MiB; `{OURS}`: as it comes, with --squash none. A target \
-         holds against the peer's better placement, unless both placements are compared"
-    ));
-}
-
 struct Table<'a> {
     plan: &'a Plan,
-    only: &'a [String],
     /// All rows considered so far.
     asked: RefCell<Vec<String>>,
     tree: &'a Tree,
     sides: Sides,
+    sheet: Sheet<'a, Load>,
     report: Report,
 }
 
@@ -95,17 +73,8 @@ impl Table<'_> {
         if asked.iter().all(|known| known != row) {
             asked.push(row.to_owned());
         }
-        self.only.is_empty() || self.only.iter().any(|beginning| row.starts_with(beginning.as_str()))
-    }
-
-    /// Compares our best with another's best.
-    fn compare_best(&mut self, row: &str, other: &str, target: Option<f64>) {
-        self.report.compare_best(row, OURS, other, target);
-    }
-
-    /// Compares ours with another in the same variant.
-    fn compare_alike(&mut self, row: &str, other: &str, variant: &str, target: Option<f64>) {
-        self.report.compare_cells(row, (OURS, variant), (other, variant), target);
+        self.plan.only.is_empty()
+            || self.plan.only.iter().any(|beginning| row.starts_with(beginning.as_str()))
     }
 }
 

@@ -44,6 +44,13 @@ impl Sides {
         Self { servers, bare, null }
     }
 
+    /// Returns the server that shows a limit, if it could be started.
+    pub fn limit(&self, column: &str) -> Option<(&'static str, &Nfs)> {
+        let bare = self.bare.as_ref().map(|server| (BARE, server));
+        let null = self.null.as_ref().map(|server| (NULL, server));
+        bare.into_iter().chain(null).find(|(name, _)| *name == column)
+    }
+
     /// Returns columns and servers, without borrowing the table.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, &Nfs)> {
         self.servers.iter().map(|side| (side.column, &side.server))

@@ -1,6 +1,8 @@
 //! Null request from a User Mode Linux guest to its host, compared with one between two processes of the host
 //! over the same memory: the file of the guest's `/dev/mmapper`.
 
+use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -9,29 +11,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_mem::Region;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::region::mmapper;
 use tombolo_sys::affinity;
 
 use super::guest_client::{CLIENTS, Mailbox, PAGE, READY, times};
-use super::{Plan, server, speed, wrong};
-use crate::error::{Doing, Error, Result};
+use super::{Plan, speed};
+use crate::error::{Doing, Error, OrWrong, Result};
 use crate::measure::{Placement, go_on, spare_cores};
-use crate::peer::{in_checkout, this_program};
-use crate::report::{Figure, Report, Unit};
+use crate::peer::{Shm, in_checkout, this_program};
+use crate::report::{Report, Unit};
+use crate::sheet::{Sheet, sheet, turns};
 
 const NULL: &str = "null request, both polling";
 const HOST: &str = "two processes of the host";
 const GUEST: &str = "a UML guest and its host";
-const VARIANTS: [&str; 3] = ["p1", "p50", "p99"];
+pub(super) const VARIANTS: [&str; 3] = ["p1", "p50", "p99"];
 
-/// Maximum round trip from the guest, 1.25 × one between processes, as a ratio.
-const TARGET: f64 = 0.8;
-/// Size of the link's part of the memory, and operations per turn.
-const LINK_BYTES: u64 = 16 << 20;
-const NULLS: usize = 40_000;
+/// Size of the link's part of the memory.
+pub(super) const LINK_BYTES: u64 = 16 << 20;
 /// Time limits for a guest to boot, a turn, and a client to exit.
 const BOOT: Duration = Duration::from_secs(60);
 const TURN: Duration = Duration::from_secs(30);
@@ -40,86 +39,76 @@ const LEAVE: Duration = Duration::from_secs(10);
 const LIFE_S: &str = "600";
 
 pub fn run(plan: &Plan) -> Result<Report> {
-    let title = "A null request from a UML guest to its host, and between two processes";
-    let mut report = plan.report("ring-guest", title);
+    let sheet: Sheet<'_> = sheet!(plan, "ring-guest")?;
+    let mut report = sheet.report();
     let cores = spare_cores();
     let (Some(first), Some(second)) = (cores.first(), cores.get(1)) else {
         return Err(Error::Absent("both sides poll, which requires two cores".to_owned()));
     };
     let folder = plan.folder()?;
     let (shared, _) = speed::lay_out(folder.path())?;
-    let path = folder.path().join("memory");
-    let bytes = LINK_BYTES + PAGE * CLIENTS;
-    File::create_new(&path).and_then(|file| file.set_len(bytes)).doing_to("make", &path)?;
-    let memory = mmapper::open(&path, bytes).map_err(|error| wrong("memory", &error))?;
     // Threads and processes inherit their core: clients on one, servers on the other.
+    affinity::pin(None, &[*second]).doing(|| "pin".to_owned())?;
+    let (server, memory) = serve(&shared, folder.path(), Mode::Poll, None)?;
+    let path = server.place();
     affinity::pin(None, &[*first]).doing(|| "pin".to_owned())?;
-    let mut clients =
-        [Client::host(&path, &memory, plan)?, Client::guest(&path, &memory, folder.path(), plan)?];
-    for client in &mut clients {
+    let clients = [Client::host(path, &memory)?, Client::guest(path, &memory, folder.path(), None)?];
+    let mut clients = clients.map(RefCell::new);
+    for client in clients.iter_mut().map(RefCell::get_mut) {
         client.wait_until_ready()?;
     }
-    affinity::pin(None, &[*second]).doing(|| "pin".to_owned())?;
-    let links = server::links(&shared)?;
-    let listener = server::sit(&MemoryLocation::Mmapper(path), LINK_BYTES, &links, Mode::Poll)?;
-    affinity::pin(None, &[*first]).doing(|| "pin".to_owned())?;
-    for round in 0..plan.rounds {
-        for turn in 0..clients.len() {
-            go_on()?;
-            let Some(client) = clients.get_mut((round + turn) % CLIENTS as usize) else { continue };
-            client.turn(plan.scaled(NULLS, 200))?;
+    for client in turns(plan.rounds(), &clients) {
+        go_on()?;
+        let mut client = client.borrow_mut();
+        for (variant, ns) in VARIANTS.into_iter().zip(client.turn(sheet.number("nulls"), 0)?) {
+            report.add(NULL, variant, client.name, Unit::Nanoseconds, ns);
         }
     }
-    for client in clients {
-        client.figures(&mut report);
-    }
-    drop(listener);
+    drop((clients, server));
     Placement::leave()?;
-    report.compare_cells(NULL, (GUEST, "p50"), (HOST, "p50"), Some(TARGET));
-    report.condition(format!(
-        "{} rounds, in each of which either client has a turn of at most {} null requests, over a link of its own; each is timed alone, by the processor's clock, which is the same in a guest; a figure is the median of its rounds (quartiles in brackets)",
-        plan.rounds,
-        plan.scaled(NULLS, 200)
-    ));
-    report.condition(
-        "the client on one core, local-dir's server on the other; requests are made \
-         through the library. The guest runs this very program (UML, iomem=mmapper)",
-    );
-    Ok(report)
+    Ok(sheet.finish(report))
+}
+
+/// Starts a server over memory in a folder, which the pages of the clients follow.
+pub(super) fn serve(shared: &Path, folder: &Path, mode: Mode, bell: Option<&Path>) -> Result<(Shm, Region)> {
+    let (path, bytes) = (folder.join("memory"), LINK_BYTES + PAGE * CLIENTS);
+    let server = Shm::over_memory(shared, (&path, LINK_BYTES), mode, bell)?;
+    File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_len(bytes))
+        .doing_to("lengthen", &path)?;
+    let memory = mmapper::open(&path, bytes).or_wrong("memory")?;
+    Ok((server, memory))
 }
 
 /// A client with its output.
-struct Client {
+pub(super) struct Client {
     name: &'static str,
     child: Child,
     answers: Receiver<String>,
     mailbox: Mailbox,
-    /// Times by quantile and round.
-    rounds: [Vec<f64>; 3],
 }
 
 impl Client {
-    fn host(path: &Path, memory: &Region, plan: &Plan) -> Result<Self> {
+    fn host(path: &Path, memory: &Region) -> Result<Self> {
         let mut command = Command::new(this_program()?);
         command.args(words(path, 0));
-        Self::start(HOST, 0, command, memory, plan)
+        Self::start(HOST, 0, command, memory)
     }
 
-    fn guest(path: &Path, memory: &Region, folder: &Path, plan: &Plan) -> Result<Self> {
+    /// Boots a guest; `bell` is its bell.
+    pub(super) fn guest(path: &Path, memory: &Region, folder: &Path, bell: Option<&Path>) -> Result<Self> {
         let mut command = Command::new(in_checkout(Path::new("tests/guests/run"))?);
         let memory_option = format!("{},{}", path.display(), LINK_BYTES + PAGE * CLIENTS);
-        command.args(["uml", "--timeout", LIFE_S, "--shm", &memory_option, "--command"]).arg(this_program()?);
+        command.args(["uml", "--timeout", LIFE_S, "--shm", &memory_option]);
+        command.args(bell.iter().flat_map(|bell| [OsStr::new("--bell"), bell.as_os_str()]));
+        command.arg("--command").arg(this_program()?);
         command.args(words(Path::new(mmapper::DEVICE), 1)).env("TMPDIR", folder);
-        Self::start(GUEST, 1, command, memory, plan)
+        Self::start(GUEST, 1, command, memory)
     }
 
-    fn start(
-        name: &'static str,
-        number: u64,
-        mut command: Command,
-        memory: &Region,
-        plan: &Plan,
-    ) -> Result<Self> {
+    fn start(name: &'static str, number: u64, mut command: Command, memory: &Region) -> Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().doing(|| format!("start {name}"))?;
         let (tell, answers) = channel();
@@ -133,12 +122,11 @@ impl Client {
             });
         }
         let mailbox = Mailbox::new(memory, LINK_BYTES, number)?;
-        let rounds = [(); 3].map(|()| Vec::with_capacity(plan.rounds));
-        Ok(Self { name, child, answers, mailbox, rounds })
+        Ok(Self { name, child, answers, mailbox })
     }
 
     /// Waits until the client is ready. A failing guest is reported as unavailable, with its reason.
-    fn wait_until_ready(&mut self) -> Result<()> {
+    pub(super) fn wait_until_ready(&mut self) -> Result<()> {
         match self.answers.recv_timeout(BOOT) {
             Ok(line) if line == READY => Ok(()),
             Ok(line) => Err(Error::Absent(format!("{}: {line}", self.name))),
@@ -156,26 +144,17 @@ impl Client {
         }
     }
 
-    fn turn(&mut self, count: usize) -> Result<()> {
-        self.mailbox.tell(u32::try_from(count).unwrap_or(u32::MAX));
+    /// Returns p1, p50 and p99 of this many requests.
+    pub(super) fn turn(&mut self, count: usize, how: u32) -> Result<[f64; 3]> {
+        self.mailbox.tell(u32::try_from(count).unwrap_or(u32::MAX), how);
         let answer = self.answers.recv_timeout(TURN).unwrap_or_else(|error| error.to_string());
-        let Some(times) = times(&answer) else {
-            return Err(Error::Wrong { what: self.name.to_owned(), answer });
-        };
-        self.rounds.iter_mut().zip(times).for_each(|(rounds, time)| rounds.push(time));
-        Ok(())
-    }
-
-    fn figures(mut self, report: &mut Report) {
-        for (variant, rounds) in VARIANTS.into_iter().zip(std::mem::take(&mut self.rounds)) {
-            report.figures.extend(Figure::of_rounds(NULL, variant, self.name, Unit::Nanoseconds, rounds));
-        }
+        times(&answer).ok_or_else(|| Error::Wrong { what: self.name.to_owned(), answer })
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.mailbox.tell(0);
+        self.mailbox.tell(0, 0);
         let begun = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < LEAVE {
             thread::sleep(Duration::from_millis(10));

@@ -7,40 +7,49 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tombolo_host_links::bell::{BellLocation, BellSource, SERIAL_LINE};
 use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_mem::{Region, WordMut};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::region::mmapper;
 use tombolo_sys::cycles;
 
+use super::WARM;
 use super::endpoint::{At, Endpoint};
 use super::session::{Operation, Session};
-use super::{WARM, wrong};
-use crate::error::{Doing, Error, Result};
+use crate::error::{Doing, Error, OrWrong, Result};
 use crate::measure::Clock;
 
 /// Size of a client's page after the link's memory.
 pub const PAGE: u64 = 4096;
 pub const CLIENTS: u64 = 2;
 
-/// Page of a client: number of requests to make, and number of commands. Each word has its own cache lines.
+/// Page of a client: requests to make, and number of commands. Each word has its own cache lines.
 pub struct Mailbox {
     told: WordMut,
     count: WordMut,
+    how: WordMut,
 }
+
+/// How a client makes its requests: bits of a word.
+pub const SLEEPING: u32 = 1;
+/// With the bell, which is the guest's serial line.
+pub const BELLED: u32 = 2;
+/// Each after [`REST`].
+pub const RESTED: u32 = 4;
+pub const REST: Duration = Duration::from_millis(5);
 
 impl Mailbox {
     /// Returns the mailbox of client number `client`, after the first `link_bytes` of memory.
     pub fn new(memory: &Region, link_bytes: u64, client: u64) -> Result<Self> {
         let start = usize::try_from(link_bytes + PAGE * client).unwrap_or(usize::MAX);
-        let word = |at: usize| {
-            WordMut::new(memory, start.saturating_add(at)).map_err(|error| wrong("memory for orders", &error))
-        };
-        Ok(Self { told: word(0)?, count: word(512)? })
+        let word = |at: usize| WordMut::new(memory, start.saturating_add(at)).or_wrong("memory for orders");
+        Ok(Self { told: word(0)?, count: word(512)?, how: word(1024)? })
     }
 
     /// Sends the command to make `count` null requests; 0 to exit.
-    pub fn tell(&self, count: u32) {
+    pub fn tell(&self, count: u32, how: u32) {
+        self.how.store(how, Ordering::Relaxed);
         self.count.store(count, Ordering::Relaxed);
         self.told.store(self.told.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
@@ -57,7 +66,7 @@ const CALIBRATION: Duration = Duration::from_millis(100);
 /// Executes commands until told to exit or until the time limit. `path` is the memory, which begins with the
 /// link's `link_bytes`.
 pub fn serve_orders(path: &Path, link_bytes: u64, client: u64, out: &mut dyn Write) -> Result<()> {
-    let memory = mmapper::open(path, link_bytes + PAGE * CLIENTS).map_err(|error| wrong("memory", &error))?;
+    let memory = mmapper::open(path, link_bytes + PAGE * CLIENTS).or_wrong("memory")?;
     let mailbox = Mailbox::new(&memory, link_bytes, client)?;
     let ticks = Ticks::calibrated()?;
     let mut say = |line: &str| {
@@ -75,7 +84,7 @@ pub fn serve_orders(path: &Path, link_bytes: u64, client: u64, out: &mut dyn Wri
         told = now;
         match mailbox.count.load(Ordering::Relaxed).into() {
             0 => return Ok(()),
-            count => match null(path.to_owned(), &ticks, count) {
+            count => match null(path.to_owned(), &ticks, count, mailbox.how.load(Ordering::Relaxed)) {
                 Ok(clock) => {
                     let [p1, p50, p99] = QUANTILES.map(|quantile| clock.quantile_ns(quantile));
                     say(&format!("{TOOK} {p1} {p50} {p99}"))?;
@@ -100,10 +109,13 @@ pub fn times(line: &str) -> Option<[f64; 3]> {
     Some([next()?, next()?, next()?])
 }
 
-fn null(path: PathBuf, ticks: &Ticks, count: u64) -> Result<Clock> {
-    let endpoint = Endpoint { at: At::Memory(MemoryLocation::Mmapper(path)), mode: Mode::Poll };
+fn null(path: PathBuf, ticks: &Ticks, count: u64, how: u32) -> Result<Clock> {
+    let mode = if how & SLEEPING == 0 { Mode::Poll } else { Mode::Adaptive };
+    let bell = (how & BELLED != 0).then(|| BellSource::new(BellLocation::Device(SERIAL_LINE.into())));
+    let endpoint = Endpoint { at: At::Memory(MemoryLocation::Mmapper(path)), mode, bell };
     let session = Session::begin(&endpoint, 0)?;
-    ticks.time(count, || session.ask(Operation::Null))
+    let rest = if how & RESTED == 0 { Duration::ZERO } else { REST };
+    ticks.time(count, rest, || session.ask(Operation::Null))
 }
 
 struct Ticks {
@@ -121,8 +133,8 @@ impl Ticks {
 
     /// Measures at most `count` operations, after a warm-up.
     #[inline]
-    fn time(&self, count: u64, mut once: impl FnMut() -> Result<()>) -> Result<Clock> {
-        for _ in 0..count.min(WARM) {
+    fn time(&self, count: u64, rest: Duration, mut once: impl FnMut() -> Result<()>) -> Result<Clock> {
+        for _ in 0..(count / 20).min(WARM) {
             once()?;
         }
         let mut clock = Clock::new();
@@ -130,6 +142,10 @@ impl Ticks {
         for _ in 0..count {
             if clock.total() > TURN_MAX {
                 break;
+            }
+            if !rest.is_zero() {
+                thread::sleep(rest);
+                last = cycles::now().unwrap_or_default();
             }
             once()?;
             let now = cycles::now().unwrap_or_default();
@@ -145,7 +161,7 @@ impl Ticks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::ring::{server, speed};
+    use crate::table::ring::{speed, test_server};
 
     #[test]
     fn client_executes_commands_from_shared_memory() {
@@ -154,21 +170,19 @@ mod tests {
         let (shared, _) = speed::lay_out(folder.path()).unwrap();
         let path = folder.path().join("memory");
         std::fs::File::create(&path).unwrap().set_len(LINK_BYTES + PAGE * CLIENTS).unwrap();
-        let place = MemoryLocation::Mmapper(path.clone());
-        let links = server::links(&shared).unwrap();
-        let _listener = server::sit(&place, LINK_BYTES, &links, Mode::Poll).unwrap();
+        let _listener = test_server::sit(&shared, &path, LINK_BYTES);
         let memory = mmapper::open(&path, LINK_BYTES + PAGE * CLIENTS).unwrap();
         let mailbox = Mailbox::new(&memory, LINK_BYTES, 1).unwrap();
         let (said, hear) = std::sync::mpsc::channel();
         let client = thread::spawn(move || serve_orders(&path, LINK_BYTES, 1, &mut Lines(said)));
         assert_eq!(hear.recv().unwrap(), READY);
         for _ in 0..2 {
-            mailbox.tell(50);
+            mailbox.tell(50, 0);
             let line = hear.recv().unwrap();
             let [p1, p50, p99] = times(&line).unwrap_or_else(|| panic!("{line}"));
             assert!(p1 > 0.0 && p1 <= p50 && p50 <= p99, "{line}");
         }
-        mailbox.tell(0);
+        mailbox.tell(0, 0);
         client.join().unwrap().unwrap();
     }
 

@@ -8,7 +8,7 @@ use tombolo_wire_vrpc::{BODY_BYTES, CallerId, FrameBuf, Groups, Header, Kind, Re
 
 use super::endpoint::Endpoint;
 use super::{AT_ONCE, timed_by, wrong};
-use crate::error::{Error, Result};
+use crate::error::{Error, OrWrong, Result};
 use crate::measure::{Clock, Work};
 
 pub fn alone(endpoint: Endpoint) -> Work<'static> {
@@ -49,16 +49,16 @@ fn send(line: &Line, request: &Request<'_>) -> Result<Call> {
     let mut body = [0; BODY_BYTES];
     // These requests fit in the body.
     let mut none = FrameBuf::new(&mut []);
-    let kind = request.encode(&header, &mut body, &mut none).map_err(|error| wrong("encode", &error))?;
+    let kind = request.encode(&header, &mut body, &mut none).or_wrong("encode")?;
     Ok(line.call(kind.number(), body, |_| {}))
 }
 
 /// Waits for the reply, and checks it.
 #[inline]
 fn check(kind: Kind, call: Call) -> Result<()> {
-    let reply = call.wait().map_err(|error| wrong("a call", &error))?;
+    let reply = call.wait().or_wrong("a call")?;
     let outcome = Reply::decode(kind, reply.kind, &reply.body, &reply.frame);
-    match outcome.map_err(|error| wrong("decode", &error))? {
+    match outcome.or_wrong("decode")? {
         Ok(_) => Ok(()),
         Err(status) => Err(Error::Wrong { what: format!("{kind:?}"), answer: format!("{status:?}") }),
     }

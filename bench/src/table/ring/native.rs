@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::session::Operation;
 use super::{at_once, rated, timed_by};
-use crate::error::{Doing, Error, Result};
+use crate::error::{Doing, Result, same};
 use crate::measure::{Clock, Work};
 
 /// Returns the closest system call: `statx`, `pread` or `pwrite`.
@@ -26,10 +26,7 @@ pub fn native(path: &Path, operation: Operation) -> Result<Work<'static>> {
             }),
         };
         let count = count.doing(|| format!("{operation:?} by a system call"))?;
-        if count == whole {
-            return Ok(());
-        }
-        Err(Error::Wrong { what: format!("{operation:?}"), answer: format!("{count} bytes") })
+        same("a system call", count, whole)
     };
     let run = move |count, clock: &mut Clock| timed_by(at_once(whole), count, clock, &mut call);
     Ok(Work::new(run).bytes(rated(whole)))

@@ -4,16 +4,17 @@
 use std::thread;
 use std::time::Duration;
 
+use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_shm::doorbell::Mode;
 
-use super::endpoint::Endpoint;
-use super::idle_client::IdleClient;
-use super::server::{EndpointKind, LinkServer, SLEEPERS};
+use super::endpoint::{At, Endpoint};
 use super::session::{Operation, Session};
-use super::{Plan, speed};
-use crate::error::{Doing, Result};
+use super::{Plan, SLEEPERS, speed};
+use crate::error::Result;
 use crate::measure::{Contest, CostMeter, Entrant, Placement, Work, go_on};
+use crate::peer::Shm;
 use crate::report::{Figure, Report, Unit};
+use crate::sheet::{Sheet, sheet};
 
 const SERVER: &str = "at rest: the server's share of a processor";
 const CALLER: &str = "at rest: the caller's share of a processor";
@@ -22,11 +23,10 @@ const BUSY: &str = "null request after another";
 /// Column of a server without links.
 const NO_LINK: &str = "no link";
 
-/// Both kinds of endpoints, by column.
-const KINDS: [(EndpointKind, &str); 2] =
-    [(EndpointKind::Sockets, "doorbell"), (EndpointKind::Memory, "no doorbell")];
+/// Both kinds of endpoints: a socket, and memory of this size.
+const KINDS: [&str; 2] = ["doorbell", "no doorbell"];
+const MEMORY_BYTES: u64 = 16 << 20;
 
-const ROUNDS: usize = 3;
 /// Duration of the idle measurement; and time until a recently used link is idle.
 const SPAN: Duration = Duration::from_secs(5);
 const SETTLE: Duration = Duration::from_millis(200);
@@ -42,33 +42,40 @@ const NOTHING: f64 = 0.05;
 const SILENT_MAX: f64 = 1.0;
 
 pub fn run(plan: &Plan) -> Result<Report> {
-    let title = "An idle link, and the first request after an idle time";
-    let mut report = plan.report("ring-rest", title);
+    let mut sheet: Sheet<'_> = sheet!(plan, "ring-rest")?;
+    sheet.set("span_s", &span(plan).as_secs_f64());
+    let mut report = sheet.report();
     let folder = plan.folder()?;
     let (shared, _) = speed::lay_out(folder.path())?;
     let mut servers = Vec::new();
-    for (kind, name) in KINDS {
-        let at = folder.path().join(name);
-        std::fs::create_dir(&at).doing_to("make", &at)?;
-        servers.push((name, LinkServer::start(&shared, &at, kind)?));
+    for (kind, mode) in KINDS.into_iter().flat_map(|kind| SLEEPERS.map(|mode| (kind, mode))) {
+        let column = column(mode, kind);
+        let place = folder.path().join(column.replace([' ', ','], "-"));
+        let server = match kind {
+            "doorbell" => Shm::waiting(&shared, &place, mode)?,
+            _ => Shm::over_memory(&shared, (&place, MEMORY_BYTES), mode, None)?,
+        };
+        let at = match kind {
+            "doorbell" => At::Socket(place),
+            _ => At::Memory(MemoryLocation::File(place)),
+        };
+        servers.push(Side { kind, column, server, endpoint: Endpoint { at, mode, bell: None } });
     }
-    idle(&mut report, &servers, plan)?;
-    let contest = first(&mut report, &servers, plan);
+    for _ in 0..plan.scaled(sheet.number("idle_rounds"), 1) {
+        idle(&mut report, &servers, plan)?;
+    }
+    first(&mut report, &servers, plan);
     Placement::leave()?;
     judge(&mut report);
-    report.condition_of(&contest);
-    report.condition(format!(
-        "at rest: server and caller are processes of their own, looked at from a third one (/proc, schedstat) {} ms after one null \
-         request, and again {} s later; {} rounds. `no link` is the server before the first client. A share is of one processor",
-        SETTLE.as_millis(),
-        span(plan).as_secs_f64(),
-        plan.scaled(ROUNDS, 1),
-    ));
-    report.condition(
-        "no doorbell: both sides sleep in memory that both can write, as between a guest and its host, and look at doubling intervals. \
-         The first request after a rest waits for the server's next look, and its answer for the caller's",
-    );
-    Ok(report)
+    Ok(sheet.finish(report))
+}
+
+/// A server, which waits like its client.
+struct Side {
+    kind: &'static str,
+    column: String,
+    server: Shm,
+    endpoint: Endpoint,
 }
 
 fn span(plan: &Plan) -> Duration {
@@ -80,61 +87,48 @@ fn column(mode: Mode, kind: &str) -> String {
 }
 
 /// Measures processor shares without requests.
-fn idle(report: &mut Report, servers: &[(&str, LinkServer)], plan: &Plan) -> Result<()> {
-    let mut columns: Vec<(String, &LinkServer, Option<Mode>)> = Vec::new();
-    for (kind, serving) in servers {
-        columns.push((format!("{NO_LINK}, {kind}"), serving, None));
-        columns.extend(SLEEPERS.map(|mode| (column(mode, kind), serving, Some(mode))));
-    }
-    let mut rounds = vec![(Vec::new(), Vec::new()); columns.len()];
-    for _ in 0..plan.scaled(ROUNDS, 1) {
-        for ((_, serving, mode), (server, caller)) in columns.iter().zip(&mut rounds) {
-            go_on()?;
-            let (of_server, of_caller) = shares(serving, *mode, plan)?;
-            server.push(of_server);
-            caller.extend(of_caller);
+fn idle(report: &mut Report, servers: &[Side], plan: &Plan) -> Result<()> {
+    for side in servers {
+        go_on()?;
+        if side.endpoint.mode == Mode::Event {
+            let (server, _) = shares(side, None, plan);
+            report.add(SERVER, "", &format!("{NO_LINK}, {}", side.kind), Unit::Percent, server);
         }
-    }
-    for ((column, _, _), (server, caller)) in columns.iter().zip(rounds) {
-        for (row, rounds) in [(SERVER, server), (CALLER, caller)] {
-            report.figures.extend(Figure::of_rounds(row, "", column, Unit::Percent, rounds));
-        }
+        let session = Session::begin(&side.endpoint, 0)?;
+        session.ask(Operation::Null)?;
+        let (server, caller) = shares(side, Some(&session), plan);
+        report.add(SERVER, "", &side.column, Unit::Percent, server);
+        report.add(CALLER, "", &side.column, Unit::Percent, caller);
     }
     Ok(())
 }
 
-/// Returns the processor shares of server and caller, in percent.
-fn shares(serving: &LinkServer, mode: Option<Mode>, plan: &Plan) -> Result<(f64, Option<f64>)> {
-    let client = mode.map(|mode| IdleClient::start(&serving.endpoint(mode))).transpose()?;
-    let meter = CostMeter::new(&[serving.id()], client.as_ref().map(IdleClient::id));
+/// Returns the processor shares of server and caller, in percent, while a session is idle.
+fn shares(side: &Side, _session: Option<&Session>, plan: &Plan) -> (f64, f64) {
+    let meter = CostMeter::new(&[side.server.server()], None).besides_initial_thread();
     thread::sleep(SETTLE);
     let before = meter.now();
     thread::sleep(span(plan));
     let cost = meter.now() - before;
     let percent = |ns: f64| ns / span(plan).as_nanos() as f64 * 100.0;
-    Ok((percent(cost.server_cpu_ns), client.map(|_| percent(cost.caller_cpu_ns))))
+    (percent(cost.server_cpu_ns), percent(cost.caller_cpu_ns))
 }
 
-fn first(report: &mut Report, servers: &[(&str, LinkServer)], plan: &Plan) -> Contest {
+fn first(report: &mut Report, servers: &[Side], plan: &Plan) {
     let contest = Contest { count_max: plan.scaled(10, 3) as u64, ..plan.timed() };
     let rests = RESTS.into_iter().take(plan.scaled(RESTS.len(), 1));
     for rest in [Duration::ZERO].into_iter().chain(rests) {
-        let mut entrants = Vec::new();
-        for (kind, serving) in servers {
-            for mode in SLEEPERS {
-                let work = rested(serving.endpoint(mode), rest);
-                let name = column(mode, kind);
-                entrants.push(Entrant::new((&name, ""), work, &[serving.id()], Placement::TwoCores));
-            }
-        }
+        let entrants = servers.iter().map(|side| {
+            let (work, servers) = (rested(side.endpoint.clone(), rest), [side.server.server()]);
+            Entrant::new((&side.column, ""), work, &servers, Placement::TwoCores)
+        });
         let row = if rest.is_zero() { BUSY.to_owned() } else { format!("{FIRST} {} ms", rest.as_millis()) };
-        let series = report.contest(&row, &contest, entrants);
+        let series = report.contest(&row, &contest, entrants.collect());
         for one in &series {
-            let quantiles = [0.01, 0.5, 0.99].map(|part| Unit::Nanoseconds.text(one.quantile_ns(part)));
-            report.condition(format!("{row}, {}: p1, p50, p99 of all: {}", one.name.0, quantiles.join(", ")));
+            let quantiles = speed::quantiles(one);
+            report.condition(format!("{row}, {}: p1, p50, p99 of all: {quantiles}", one.name.0));
         }
     }
-    contest
 }
 
 /// Sends null requests after idle times, over a permanent link, which costs the other contestants almost
@@ -159,7 +153,7 @@ fn rested(endpoint: Endpoint, rest: Duration) -> Work<'static> {
 }
 
 fn judge(report: &mut Report) {
-    for (_, kind) in KINDS {
+    for kind in KINDS {
         for mode in SLEEPERS {
             let column = column(mode, kind);
             let median = |row: &str, column: &str| Some(report.figure(row, column, "")?.spread.median);
@@ -199,7 +193,7 @@ mod tests {
 
     #[test]
     fn idle_link_cost_sums_both_sides() {
-        let mut report = Report::new("ring-rest", "x", String::new(), false);
+        let mut report = Report::new("ring-rest", "x", false);
         for (row, column, percent) in [
             (SERVER, "no link, doorbell", 0.01),
             (SERVER, "event, doorbell", 0.02),

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tombolo_back_vrpc_client::{VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{Client, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck, Write};
-use tombolo_core::{Answer, Ctx, Error as FsError, SessionId};
+use tombolo_core::{Answer, Ctx, SessionId};
 use tombolo_mem::Buffer;
 
 use super::endpoint::Endpoint;
-use super::{FILE, timed_by, wrong};
-use crate::error::{Error, Result};
+use super::{FILE, timed_by};
+use crate::error::{OrWrong, Result, same};
 use crate::measure::{Clock, Work};
 
 /// Operation over the link.
@@ -60,7 +60,7 @@ impl Session {
     /// Starts a session over its own link, with `bytes` of memory for data.
     pub fn begin(endpoint: &Endpoint, bytes: usize) -> Result<Self> {
         let (files, cx) = attach(endpoint.clone())?;
-        let name = Name::new(FILE.as_bytes()).map_err(|error| wrong("a name", &error))?;
+        let name = Name::new(FILE.as_bytes()).or_wrong("a name")?;
         let node = done(files.lookup(&cx, NodeId::ROOT, name), "lookup")?.node;
         let opened = done(files.open(&cx, node, OpenFlags::READ | OpenFlags::WRITE), "open")?;
         Ok(Self { files, cx, file: File { node, open: opened.open }, buffer: Buffer::new(bytes) })
@@ -83,15 +83,12 @@ impl Session {
                 done(files.write(cx, *file, &Write::default(), from), "write")?.count
             }
             Operation::WriteInPlace(_) => {
-                let lent = files.lend(bytes).map_err(|error| wrong("lend memory", &error))?;
+                let lent = files.lend(bytes).or_wrong("lend memory")?;
                 let answer = files.write_in_place(cx, *file, &Write::default(), lent, bytes);
                 done(answer, "write in place")?.count
             }
         };
-        if count == bytes {
-            return Ok(());
-        }
-        Err(Error::Wrong { what: format!("{operation:?}"), answer: format!("{count} bytes") })
+        same("an operation over a link", count, bytes)
     }
 }
 
@@ -99,11 +96,11 @@ impl Session {
 fn attach(connect: Endpoint) -> Result<(Arc<VrpcFileSystem>, Ctx)> {
     let id = SessionId(1);
     let client = Client { session: id, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
-    let files = VrpcExport::new(connect).attach_session(&client).map_err(|error| wrong("attach", &error))?;
+    let files = VrpcExport::new(connect).attach_session(&client).or_wrong("attach")?;
     Ok((files, Ctx::root(id)))
 }
 
 #[inline]
 fn done<T>(answer: Answer<T>, what: &str) -> Result<T> {
-    answer.wait().map_err(|error: FsError| wrong(what, &error))
+    answer.wait().or_wrong(what)
 }

@@ -10,49 +10,60 @@ use super::bare::Bare;
 use super::endpoint::Endpoint;
 use super::line::{alone, outstanding};
 use super::native::native;
-use super::server::{self, EndpointKind, LinkServer};
 use super::session::{Operation, linked};
-use super::{AT_ONCE, FILE, FILE_BYTES, LARGE_BYTES, Plan, WARM, targets};
+use super::{FILE, FILE_BYTES, Plan, servers};
 use crate::error::{Doing, Result};
 use crate::measure::{Entrant, Placement, Series, Work};
-use crate::report::{Report, Unit};
+use crate::peer::Shm;
+use crate::report::{Figure, Report, Unit};
+use crate::sheet::{Sheet, sheet};
 
 /// Requests in flight in the last row.
 const DEPTH: usize = 64;
 
-pub const NULL: &str = "null request";
-pub const ALONE: &str = "null request, link alone";
+const NULL: &str = "null request";
+const ALONE: &str = "null request, link alone";
 /// Attributes of an open file.
-pub const GETATTR: &str = "getattr";
-/// Two threads that poll continuously.
-pub const CACHE_LINE: &str = "bare cache line";
-pub const FUTEX: &str = "bare futex";
+const GETATTR: &str = "getattr";
 /// The same by a system call on the file.
-pub const NATIVE: &str = "system call";
+const NATIVE: &str = "system call";
 pub const COPIED: &str = "into or out of own memory";
 pub const IN_PLACE: &str = "in place";
-pub const MANY: &str = "64 outstanding getattr";
+const MANY: &str = "64 outstanding getattr";
+/// Target of operations per second with many in flight.
+const MANY_TARGET: f64 = 2e6;
 
 /// Sizes of reads and writes with their names. Small copied data travel in the message: see `border`.
-pub const SIZES: [(&str, usize); 5] =
+const SIZES: [(&str, usize); 5] =
     [("256 B", 256), ("512 B", 512), ("1 KiB", 1024), ("4 KiB", 4096), ("1 MiB", 1 << 20)];
 
 pub fn run(plan: &Plan) -> Result<Report> {
-    let title = "An operation over a link in shared memory";
-    let mut report = plan.report("ring", title);
+    let sheet: Sheet<'_> = sheet!(plan, "ring")?;
+    let mut report = sheet.report();
     let host = TestHost::new(plan)?;
-    let contest = plan.timed();
-    let series = report.contest_of_rows(&contest, host.entrants()?);
+    let series = report.contest_of_rows(&plan.timed(), host.entrants()?);
     Placement::leave()?;
-    targets::judge(&mut report);
-    report.condition_of(&contest);
-    conditions(&mut report, plan, &series);
+    let target = Figure::single(MANY, "", "2 M/s", Unit::PerSecond, MANY_TARGET);
+    for (mode, wanted) in [(Mode::Poll, Some(1.0)), (Mode::Adaptive, None)] {
+        let ours = report.figure(MANY, mode.name(), "").cloned();
+        report.compare(ours.as_ref(), Some(&target), wanted);
+    }
+    let mut report = sheet.finish(report);
+    for one in series.iter().filter(|one| one.bytes.is_none() && !one.per_second) {
+        let (row, column) = &one.name;
+        report.condition(format!("{row}, {column}: p1, p50, p99 of all: {}", quantiles(one)));
+    }
     Ok(report)
 }
 
+/// Returns the first, 50th and 99th percentile of all operations.
+pub fn quantiles(series: &Series) -> String {
+    [0.01, 0.5, 0.99].map(|part| Unit::Nanoseconds.text(series.quantile_ns(part))).join(", ")
+}
+
 struct TestHost {
-    // Ended before its folder is removed.
-    serving: LinkServer,
+    // Ended before their folder is removed.
+    servers: Vec<(Mode, Shm)>,
     file: PathBuf,
     _folder: tempfile::TempDir,
 }
@@ -61,52 +72,56 @@ impl TestHost {
     fn new(plan: &Plan) -> Result<Self> {
         let folder = plan.folder()?;
         let (shared, file) = lay_out(folder.path())?;
-        let serving = LinkServer::start(&shared, folder.path(), EndpointKind::Sockets)?;
-        Ok(Self { serving, file, _folder: folder })
+        Ok(Self { servers: servers(&shared, folder.path())?, file, _folder: folder })
     }
 
-    fn entrants(&self) -> Result<Vec<Entrant<'_>>> {
+    fn entrants(&self) -> Result<Vec<Entrant<'static>>> {
         let mut entrants = vec![
-            self.entrant(NULL, CACHE_LINE, Bare::CacheLine.work()),
-            self.entrant(NULL, FUTEX, Bare::Futex.work()),
+            local(NULL, "bare cache line", Bare::CacheLine.work()),
+            local(NULL, "bare futex", Bare::Futex.work()),
         ];
-        for mode in server::MODES {
-            entrants.push(self.entrant(NULL, mode.name(), self.linked(mode, Operation::Null)));
-            entrants.push(self.entrant(ALONE, mode.name(), alone(self.endpoint(mode))));
+        for side in &self.servers {
+            entrants.push(entrant(NULL, side.0.name(), side, |endpoint| linked(endpoint, Operation::Null)));
+            entrants.push(entrant(ALONE, side.0.name(), side, alone));
         }
-        entrants.push(self.entrant(GETATTR, NATIVE, native(&self.file, Operation::Getattr)?));
-        for mode in server::MODES {
-            entrants.push(self.entrant(GETATTR, mode.name(), self.linked(mode, Operation::Getattr)));
+        entrants.push(local(GETATTR, NATIVE, native(&self.file, Operation::Getattr)?));
+        for side in &self.servers {
+            entrants.push(entrant(GETATTR, side.0.name(), side, |it| linked(it, Operation::Getattr)));
         }
+        let polling = self.servers.iter().find(|(mode, _)| *mode == Mode::Poll);
         for (size, bytes) in SIZES {
             let (read, write) = (format!("read, {size}"), format!("write, {size}"));
             for (row, operations) in [
                 (read, [Operation::Read(bytes), Operation::ReadInPlace(bytes)]),
                 (write, [Operation::Write(bytes), Operation::WriteInPlace(bytes)]),
             ] {
-                entrants.push(self.entrant(&row, NATIVE, native(&self.file, operations[0])?));
+                entrants.push(local(&row, NATIVE, native(&self.file, operations[0])?));
                 for (column, operation) in [COPIED, IN_PLACE].into_iter().zip(operations) {
-                    entrants.push(self.entrant(&row, column, self.linked(Mode::Poll, operation)));
+                    entrants
+                        .extend(polling.map(|side| entrant(&row, column, side, |it| linked(it, operation))));
                 }
             }
         }
-        for mode in [Mode::Poll, Mode::Adaptive] {
-            entrants.push(self.entrant(MANY, mode.name(), outstanding(self.endpoint(mode), DEPTH)));
+        for side in self.servers.iter().filter(|(mode, _)| *mode != Mode::Event) {
+            entrants.push(entrant(MANY, side.0.name(), side, |endpoint| outstanding(endpoint, DEPTH)));
         }
         Ok(entrants)
     }
+}
 
-    fn entrant(&self, row: &str, column: &str, work: Work<'static>) -> Entrant<'static> {
-        Entrant::new((row, column), work, &[self.serving.id()], Placement::TwoCores)
-    }
+/// Returns a contestant with a server that waits in this mode.
+fn entrant(
+    row: &str,
+    column: &str,
+    (mode, server): &(Mode, Shm),
+    work: impl FnOnce(Endpoint) -> Work<'static>,
+) -> Entrant<'static> {
+    let work = work(Endpoint::of(server, *mode));
+    Entrant::new((row, column), work, &[server.server()], Placement::TwoCores)
+}
 
-    fn endpoint(&self, mode: Mode) -> Endpoint {
-        self.serving.endpoint(mode)
-    }
-
-    fn linked(&self, mode: Mode, operation: Operation) -> Work<'static> {
-        linked(self.endpoint(mode), operation)
-    }
+fn local(row: &str, column: &str, work: Work<'static>) -> Entrant<'static> {
+    Entrant::new((row, column), work, &[], Placement::TwoCores)
 }
 
 /// Creates the served directory with the file; returns both.
@@ -118,30 +133,9 @@ pub fn lay_out(folder: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((shared, file))
 }
 
-fn conditions(report: &mut Report, plan: &Plan, series: &[Series]) {
-    report.condition(format!(
-        "caller and server on a core of their own each, the server in a process of its own, over sealed memory handed over at a socket; it \
-         serves local-dir in {}; bare: two threads of one process",
-        plan.within.display()
-    ));
-    report.condition(format!(
-        "{AT_ONCE} operations between two looks at the clock, but one from {} KiB on; each turn has a link of its own, and {WARM} operations \
-         that are not timed",
-        LARGE_BYTES >> 10
-    ));
-    report.condition(
-        "link alone: without the library above the line. Both sides wait alike; reads and writes poll. In place: data lie where the server put them, or were put together where it reads them",
-    );
-    for one in series.iter().filter(|one| one.bytes.is_none() && !one.per_second) {
-        let quantiles = [0.01, 0.5, 0.99].map(|part| Unit::Nanoseconds.text(one.quantile_ns(part)));
-        let (row, column) = &one.name;
-        report.condition(format!("{row}, {column}: p1, p50, p99 of all: {}", quantiles.join(", ")));
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::session;
+    use super::super::{MODES, session, test_server};
     use super::*;
     use crate::error::Error;
     use crate::measure::Clock;
@@ -150,9 +144,8 @@ mod tests {
     fn every_operation_works_in_every_wait_mode() {
         let folder = tempfile::tempdir().unwrap();
         let (shared, file) = lay_out(folder.path()).unwrap();
-        let _listeners = server::listen(&shared, folder.path(), EndpointKind::Sockets).unwrap();
-        for mode in server::MODES {
-            let endpoint = server::endpoint(folder.path(), EndpointKind::Sockets, mode);
+        for mode in MODES {
+            let (endpoint, _listener) = test_server::listen(&shared, &folder.path().join(mode.name()), mode);
             let session = session::Session::begin(&endpoint, 1 << 20).unwrap();
             session.ask(Operation::Null).unwrap();
             session.ask(Operation::Getattr).unwrap();
@@ -176,9 +169,8 @@ mod tests {
     fn short_read_yields_no_figure() {
         let folder = tempfile::tempdir().unwrap();
         let (shared, file) = lay_out(folder.path()).unwrap();
-        let _listeners = server::listen(&shared, folder.path(), EndpointKind::Sockets).unwrap();
+        let (endpoint, _listener) = test_server::listen(&shared, &folder.path().join("event"), Mode::Event);
         fs::write(&file, [b'x'; 100]).unwrap();
-        let endpoint = server::endpoint(folder.path(), EndpointKind::Sockets, Mode::Event);
         let session = session::Session::begin(&endpoint, 4096).unwrap();
         for operation in [Operation::Read(4096), Operation::ReadInPlace(4096)] {
             assert!(matches!(session.ask(operation), Err(Error::Wrong { .. })), "{operation:?}");

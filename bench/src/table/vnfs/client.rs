@@ -6,19 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use libtombolo::{CacheOptions, CachedTree, Tree, User};
-use tombolo_back_vrpc_client::{Socket, VrpcExport};
+use tombolo_back_vrpc_client::VrpcExport;
 use tombolo_core::fs::{
     Client as Attaching, Export, File, FileSystem, Mode as FileMode, Name, NodeId, Notices, OpenFlags,
     PermissionCheck, SetAttr, Write,
 };
 use tombolo_core::{Answer, Ctx, Identity, Result as FsResult, SessionId};
-use tombolo_host_links::connect::ConnectOptions;
 use tombolo_mem::Buffer;
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::Incarnation;
 
-use crate::error::{Doing, Error, Result, wrong};
+use crate::error::{Error, OrWrong, Result, same};
 use crate::peer::Shm;
+use crate::table::ring::Endpoint;
 
 /// Size of a request for notices.
 const NOTICES_BYTES: usize = 64 << 10;
@@ -37,14 +36,14 @@ pub struct Client {
 impl Client {
     /// Connects over its own link.
     pub fn linked(server: &Shm) -> Result<Self> {
-        Self::attached(&export(server)?)
+        Self::attached(&export(server))
     }
 
     pub fn attached(export: &dyn Export) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let session = SessionId(NEXT.fetch_add(1, Ordering::Relaxed));
         let attaching = Attaching { session, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
-        let fs = export.attach(&attaching).map_err(|error| wrong("attach", &error))?;
+        let fs = export.attach(&attaching).or_wrong("attach")?;
         Ok(Self { fs, cx: Ctx::root(session), taken: AtomicU64::new(0) })
     }
 
@@ -53,7 +52,7 @@ impl Client {
         let mut node = NodeId::ROOT;
         for component in path.components() {
             let Component::Normal(name) = component else { continue };
-            let name = Name::new(name.as_encoded_bytes()).map_err(|error| wrong("a name", &error))?;
+            let name = Name::new(name.as_encoded_bytes()).or_wrong("a name")?;
             node = told("lookup", self.fs.lookup(&self.cx, node, name).wait())?.node;
         }
         Ok(node)
@@ -130,32 +129,25 @@ impl Writer<'_> {
         let Self { client, file, byte } = self;
         let how = Write { offset, ..Write::default() };
         let written = told("write", client.fs.write(&client.cx, *file, &how, byte.source(0..1)).wait())?;
-        match written.count {
-            1 => Ok(()),
-            count => Err(Error::Wrong { what: "write".to_owned(), answer: format!("{count} bytes") }),
-        }
+        same("write", written.count, 1)
     }
 }
 
 /// Returns the export of a server at its socket.
-fn export(server: &Shm) -> Result<VrpcExport> {
-    // Each session gets another incarnation.
-    let options = ConnectOptions::new(server.export(), "bench", Incarnation([1; 16]));
-    let options = options.map_err(|error| wrong("a link", &error))?;
-    let socket = Socket::new(server.socket(), options, Mode::default());
-    Ok(VrpcExport::new(socket.doing(|| "watch links".to_owned())?))
+fn export(server: &Shm) -> VrpcExport {
+    VrpcExport::new(Endpoint::of(server, Mode::default()))
 }
 
 /// Returns the export as a tree of the library.
 pub fn tree(server: &Shm) -> Result<Tree> {
     let user = User { identity: Identity::ROOT, umask: FileMode::new(0o022), realm: "bench".to_owned() };
-    Tree::attach(&export(server)?, user).map_err(|error| wrong("attach", &error))
+    Tree::attach(&export(server), user).or_wrong("attach")
 }
 
 /// Returns a caching tree; fails, with the reason, if it could cache nothing.
 pub fn cached(server: &Shm) -> Result<CachedTree> {
     let cached = CachedTree::new(tree(server)?, CacheOptions::default());
-    cached.stat(b"/").wait().map_err(|error| wrong("stat", &error))?;
+    cached.stat(b"/").wait().or_wrong("stat")?;
     if cached.is_empty() { Err(absent(UNSEEN)) } else { Ok(cached) }
 }
 
@@ -165,5 +157,5 @@ fn absent(reason: &str) -> Error {
 
 #[inline]
 fn told<T>(what: &str, answer: FsResult<T>) -> Result<T> {
-    answer.map_err(|error| wrong(what, &error))
+    answer.or_wrong(what)
 }

@@ -4,95 +4,59 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::Plan;
-use super::build::QUICK_SOURCE;
-use crate::args::VnfsArgs;
 use crate::error::{Doing, Error, Result};
 use crate::measure::{Placement, go_on};
 use crate::peer::{Nfs, Program, find, in_checkout, this_program};
-use crate::report::{Figure, Report, Unit};
-use crate::table::guest::phases;
+use crate::report::{Report, Unit};
+use crate::sheet::{Sheet, sheet};
+use crate::table::guest::phases_of;
+use crate::table::mounts::Place;
 
-const NFS: &str = "the kernel's NFS client";
-const PUSH: &str = "shm+mmapper:, push";
-/// Names of the mounts in the guest.
-const SIDES: [(&str, &str); 2] = [("nfs", NFS), ("push", PUSH)];
-const ROWS: [&str; 3] = ["postmark", "unpack", "remove"];
-const FILES: usize = 2_000;
-const QUICK_FILES: usize = 50;
-const ROUNDS: usize = 3;
-const SOURCE: &str = ".cache/sources/httpd.tar.gz";
+/// Names of the mounts in the guest, in the order of the columns.
+const SIDES: [&str; 2] = ["nfs", "push"];
 const PORT: u16 = 2049;
 const MEMORY: &str = "64M";
 const LIFE_SECS: &str = "600";
 /// Shell command that runs the remaining command line in an empty network.
 const ALONE: &str = "ip link set lo up && exec \"$@\"";
 
-pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report> {
-    let mut report =
-        plan.report("vnfs-guest-nfs", "A guest's own NFS client, and a mount over shared memory");
-    let files = wanted.files.unwrap_or(plan.scaled(FILES, QUICK_FILES));
-    let source = in_checkout(Path::new(if plan.quick { QUICK_SOURCE } else { SOURCE }));
-    let source = source.or_else(|_| in_checkout(Path::new(QUICK_SOURCE)))?;
+pub fn run(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_> = sheet!(plan, "vnfs-guest-nfs")?;
+    let mut report = sheet.report();
+    let files = plan.files.unwrap_or(sheet.number("files"));
+    let tarball = |project| in_checkout(Path::new(&format!(".cache/sources/{project}.tar.gz")));
+    let source = tarball(if plan.quick { "lua" } else { "httpd" }).or_else(|_| tarball("lua"))?;
+    sheet.set("files", &files);
+    sheet.set("source", &source.file_name().unwrap_or_default().to_string_lossy());
     let folder = plan.folder()?;
-    let (shared, memory) = (folder.path().join("shared"), folder.path().join("memory"));
-    fs::create_dir(&shared).doing_to("make", &shared)?;
+    let place = Place::new(folder.path())?;
     Placement::leave()?;
-    let rounds = if plan.quick { 1 } else { plan.rounds_of(ROUNDS) };
-    let mut times = [const { [const { Vec::new() }; ROWS.len()] }; SIDES.len()];
-    for _ in 0..rounds {
+    for _ in 0..sheet.rounds() {
         go_on()?;
-        let took = turn(&shared, &memory, folder.path(), &source, files);
         // Prerequisites missing in a guest are missing on this machine.
-        let took = took.map_err(|error| match error {
+        let took = turn(&place, &source, files).map_err(|error| match error {
             Error::Interrupted => error,
             other => Error::Absent(other.to_string()),
         })?;
         for (phase, secs) in took {
             let (side, row) = phase.split_once('.').unwrap_or_default();
-            let at = SIDES.iter().position(|it| it.0 == side).zip(ROWS.iter().position(|it| *it == row));
-            if let Some(rounds) = at.and_then(|(side, row)| times.get_mut(side)?.get_mut(row)) {
-                rounds.push(secs);
+            let column = SIDES.iter().zip(&sheet.columns).find(|(name, _)| **name == side);
+            if let Some((_, column)) = column.filter(|_| sheet.rows.iter().any(|known| known == row)) {
+                report.add(row, "", column, Unit::Seconds, secs);
             }
         }
     }
-    for ((_, column), rows) in SIDES.into_iter().zip(times) {
-        for (row, rounds) in ROWS.into_iter().zip(rows) {
-            report.figures.extend(Figure::of_rounds(row, "", column, Unit::Seconds, rounds));
-        }
-    }
-    for row in ROWS {
-        report.compare_cells(row, (PUSH, ""), (NFS, ""), None);
-    }
-    report.condition(format!(
-        "{rounds} rounds, each with a server and a UML guest of 512 MB of its own, which mounts both and uses one after the other; its own clock, to 10 ms. Only ratios \
-         within the guest mean something: a system call takes some 10 µs there. Each row ends with sync(1)"
-    ));
-    report.condition(format!(
-        "postmark: {files} files and as many transactions, 512 B to 9.7 KB, read and append 1:1; unpack and remove: {}. What is shared lies below {}: to make it \
-         stable costs the server nothing, as with the paper's asynchronous export",
-        source.file_name().unwrap_or_default().to_string_lossy(),
-        plan.within.display()
-    ));
-    Ok(report)
+    Ok(sheet.finish(report))
 }
 
 /// Returns the seconds of each row, named `SIDE.ROW`.
-fn turn(
-    shared: &Path,
-    memory: &Path,
-    beside: &Path,
-    source: &Path,
-    files: usize,
-) -> Result<Vec<(String, f64)>> {
-    let (tombolo, _old) = (find(Program::Tombolo)?, fs::remove_file(memory));
-    let region = |separator: &str| {
-        let mut option = memory.as_os_str().to_owned();
-        option.push(format!(",{separator}{MEMORY}"));
-        option
-    };
+fn turn(Place { shared, beside }: &Place, source: &Path, files: usize) -> Result<Vec<(String, f64)>> {
+    let memory = beside.join("memory");
+    let (tombolo, _old) = (find(Program::Tombolo)?, fs::remove_file(&memory));
+    let region = |separator: &str| format!("{},{separator}{MEMORY}", memory.display());
     let mut command = Command::new("unshare");
     command.args(["--net", "--", "sh", "-c", ALONE, "sh"]).arg(&tombolo).arg("serve").arg(shared);
     command.arg("--host-watch").arg("--shm-file").arg(region("size="));
@@ -109,12 +73,5 @@ fn turn(
     command.arg("--shm").arg(region("")).arg("--tombolo");
     command.arg(in_checkout(Path::new("bench/peers/vm/job"))?).arg("mounts").arg(files.to_string());
     command.arg(this_program()?).arg(source);
-    let output = command.stdin(Stdio::null()).output().doing_to("start", &run)?;
-    if output.status.success() {
-        return Ok(phases(&String::from_utf8_lossy(&output.stdout)));
-    }
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    let last = said.trim().lines().next_back().unwrap_or_default();
-    Err(Error::Server { program: "guest".to_owned(), what: last.to_owned() })
+    phases_of(&mut command)
 }

@@ -4,12 +4,13 @@
 //! visible to guests, and keeps caches current. The equivalents are a mount with `coherence=push` and the
 //! library's `CachedTree`, which need no requests.
 //!
-//! To add a part: a module with `pub fn run(plan: &Plan, wanted: &VnfsArgs) -> Result<Report>`, whose report
-//! is named `vnfs-PART`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing prerequisites are
-//! reported as [`Error::Absent`](crate::error::Error::Absent), or as missing columns with the reason.
+//! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report
+//! is named `vnfs-PART`; its sheet, `bench/tables/vnfs-PART.toml`; a line in [`PARTS`]; its rows in
+//! `docs/benchmarks.md`. Missing prerequisites are reported as
+//! [`Error::Absent`](crate::error::Error::Absent), or as missing columns with the reason.
 //!
-//! Reading order: [`sides`], [`small_tree`], [`mounts`]; [`client`], [`freshness`], [`price`]; the other
-//! parts in any order.
+//! Reading order: [`small_tree`], [`mounts`]; [`client`], [`freshness`], [`price`]; the other parts in any
+//! order.
 
 mod build;
 mod calls;
@@ -23,20 +24,25 @@ mod mounts;
 mod postmark;
 mod price;
 pub mod programs;
-mod sides;
 pub mod small_tree;
 
-use super::Plan;
-use crate::args::VnfsArgs;
+pub use client::Client;
+
+use tempfile::TempDir;
+
+use super::mounts::Place;
+use super::{Part, Plan};
 use crate::error::Result;
-use crate::report::Report;
 
-pub use sides::Column;
-
-type Part = fn(&Plan, &VnfsArgs) -> Result<Report>;
+/// Creates an empty directory on a disk; returns its parent, removed on drop, too.
+fn place(plan: &Plan) -> Result<(TempDir, Place)> {
+    let folder = super::folder(&plan.disk)?;
+    let place = Place::new(folder.path())?;
+    Ok((folder, place))
+}
 
 /// All parts in order, by name.
-const PARTS: &[(&str, Part)] = &[
+pub const PARTS: &[(&str, Part)] = &[
     ("mounts", mounts::run),
     ("freshness", freshness::run),
     ("price", price::run),
@@ -48,12 +54,3 @@ const PARTS: &[(&str, Part)] = &[
     ("clients", clients::run),
     ("guest-nfs", guest_nfs::run),
 ];
-
-/// Passes the report of each selected part to `done`, or the reason why this machine cannot measure it.
-pub fn run(
-    plan: &Plan,
-    wanted: &VnfsArgs,
-    mut done: impl FnMut(&str, Result<Report>) -> Result<()>,
-) -> Result<()> {
-    super::each_part(PARTS, &wanted.only, |name, part| done(name, part(plan, wanted)))
-}

@@ -13,11 +13,13 @@ use tombolo_core::fs::Watchers;
 
 use super::Plan;
 use super::client::Client;
-use crate::args::VnfsArgs;
-use crate::error::{Doing, Error, Result, wrong};
-use crate::measure::{Contest, Entrant, Placement, Spread, Work};
+use crate::error::{Doing, Error, OrWrong, Result};
+use crate::files::fill;
+use crate::measure::{Contest, Entrant, Placement, Work};
 use crate::peer::Shm;
-use crate::report::{Figure, Report, Unit};
+use crate::report::Report;
+use crate::sheet::{Sheet, sheet};
+use crate::table::mounts::Place;
 
 /// Number of files changed in turn, so that no notice equals a pending one.
 const FILES: u64 = 64;
@@ -27,11 +29,6 @@ const WATCHED: &str = "host watched";
 /// Numbers of watching sessions.
 const WATCHING: [(usize, &str); 3] =
     [(0, "0 sessions watch"), (1, "1 session watches"), (16, "16 sessions watch")];
-/// Maximum additional cost of a change without watching sessions, with one, and with a watched host.
-const NOBODY_NS: f64 = 20.0;
-const TOLD_NS: f64 = 1_000.0;
-const HOST_NS: f64 = 3_000.0;
-
 /// Number of checks for watching sessions per change: before it, for the notice, and after it.
 const LOOKS: u64 = 3;
 const LOOK: &str = "the looks for sessions that watch";
@@ -39,43 +36,19 @@ const LOOK: &str = "the looks for sessions that watch";
 const WRITE: &str = "a process of the host: 1 byte written";
 const CREATE: &str = "a process of the host: a file created";
 const AT_ONCE: u64 = 16;
-/// Cost for a process of the host, as stated by `serve --help`.
-const WRITE_NS: f64 = 2_000.0;
-const CREATE_NS: f64 = 7_000.0;
-
 /// Time limit of the kernel for starting or ending a watch.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub fn run(plan: &Plan, _wanted: &VnfsArgs) -> Result<Report> {
-    let mut report = plan.report("vnfs-price", "Cost of a change for its author when others are notified");
+pub fn run(plan: &Plan) -> Result<Report> {
+    let sheet: Sheet<'_> = sheet!(plan, "vnfs-price")?;
+    let mut report = sheet.report();
     let folder = plan.folder()?;
-    let shared = folder.path().join("shared");
-    fs::create_dir(&shared).doing_to("make", &shared)?;
-    for number in 0..FILES {
-        let path = shared.join(name(number));
-        fs::write(&path, "").doing_to("make", &path)?;
-    }
-    let contest = plan.timed();
-    in_process(&mut report, &contest, &shared)?;
-    by_the_host(&mut report, &contest, &shared, &folder.path().join("link"))?;
+    let Place { shared, beside } = Place::new(folder.path())?;
+    fill(&shared, (0..FILES).map(|number| (name(number), 0)))?;
+    in_process(&mut report, &plan.timed(), &shared)?;
+    by_the_host(&mut report, &plan.timed(), &shared, &beside.join("link"))?;
     Placement::leave()?;
-    judge(&mut report);
-    report.condition_of(&contest);
-    report.condition(format!(
-        "`{CHMOD}`: local-dir in this process, one session changes {FILES} files in turn, between two looks at the clock; those that watch know all of \
-         them, have looked at their versions, and take what they were told when the clock stands. They wake no thread: what a front end does with a \
-         notice is not in the figure. Where no session watches, the host is not watched either"
-    ));
-    report.condition(format!(
-        "`{LOOK}`: the {LOOKS} loads by which a change finds that no session is to be told, alone; all else is as it would be without sessions that watch"
-    ));
-    report.condition(format!(
-        "a process of the host: this one, on the directory of a server with --host-watch; watched while a session over a link is told. `{CREATE}`: open with \
-         O_CREAT and close, of a name that is removed before the clock goes on. The directory lies below {}; the caller is pinned, \
-         the server is not",
-        plan.within.display()
-    ));
-    Ok(report)
+    Ok(sheet.finish(report))
 }
 
 fn name(number: u64) -> PathBuf {
@@ -86,7 +59,7 @@ fn in_process(report: &mut Report, contest: &Contest, shared: &Path) -> Result<(
     let mut entrants = Vec::new();
     for (watch_host, variant) in [(false, BESIDE), (true, WATCHED)] {
         let export = LocalDir::open(shared, Options { watch_host, ..Options::default() });
-        let export = export.map_err(|error| wrong("local-dir", &error))?;
+        let export = export.or_wrong("local-dir")?;
         for (watching, column) in WATCHING {
             let work = chmods(export.clone(), watching, watch_host);
             entrants.push(Entrant::new((column, variant), work, &[], Placement::Free));
@@ -230,61 +203,4 @@ fn watches(process: &str) -> Result<bool> {
     // Descriptors closed meanwhile are skipped.
     let targets = descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok());
     Ok(targets.into_iter().any(|target| target.as_os_str() == "anon_inode:[fanotify]"))
-}
-
-fn judge(report: &mut Report) {
-    let nobody = report.figure(CHMOD, WATCHING[0].1, BESIDE).cloned();
-    for (_, column) in WATCHING.into_iter().skip(1) {
-        for (variant, target_ns) in [(BESIDE, TOLD_NS), (WATCHED, HOST_NS)] {
-            let figure = report.figure(CHMOD, column, variant).cloned();
-            let what = format!("{CHMOD}: {column}, {variant}: more than with none");
-            more(report, &what, figure.as_ref(), nobody.as_ref(), target_ns);
-        }
-    }
-    if let Some(figure) = report.figure(LOOK, WATCHING[0].1, "").cloned() {
-        let ns = figure.spread.median;
-        let target = format!("≤ {NOBODY_NS} ns");
-        report.target(
-            &format!("{LOOK}: 0 sessions watch"),
-            &target,
-            Unit::Nanoseconds.text(ns),
-            Some(ns <= NOBODY_NS),
-        );
-    }
-    for (row, target_ns) in [(WRITE, WRITE_NS), (CREATE, CREATE_NS)] {
-        let [alone, watched] =
-            [BESIDE, WATCHED].map(|variant| report.figure(row, "system call", variant).cloned());
-        more(report, &format!("{row}: more when watched"), watched.as_ref(), alone.as_ref(), target_ns);
-    }
-}
-
-/// Reports by how much one figure exceeds another, by round.
-fn more(report: &mut Report, what: &str, one: Option<&Figure>, other: Option<&Figure>, target_ns: f64) {
-    let (Some(one), Some(other)) = (one, other) else { return };
-    let rounds: Vec<f64> = one.rounds.iter().zip(&other.rounds).map(|(one, other)| one - other).collect();
-    let Some(spread) = Spread::of(&rounds) else { return };
-    let [median, q1, q3] = [spread.median, spread.q1, spread.q3].map(|ns| Unit::Nanoseconds.text(ns));
-    let target = format!("≤ {}", Unit::Nanoseconds.text(target_ns));
-    report.target(what, &target, format!("{median} ({q1}–{q3})"), Some(spread.median <= target_ns));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cost_of_a_change_is_computed_per_round() {
-        let mut report = Report::new("vnfs-price", "x", String::new(), false);
-        let mut add = |column: &str, variant: &str, rounds: &[f64]| {
-            let rounds = rounds.to_vec();
-            report.figures.extend(Figure::of_rounds(CHMOD, variant, column, Unit::Nanoseconds, rounds));
-        };
-        add(WATCHING[0].1, BESIDE, &[1000.0, 2000.0, 1000.0]);
-        add(WATCHING[1].1, BESIDE, &[1500.0, 2500.0, 1500.0]);
-        add(WATCHING[1].1, WATCHED, &[5000.0, 6000.0, 5000.0]);
-        judge(&mut report);
-        let told: Vec<_> =
-            report.targets.iter().map(|target| (target.found.as_str(), target.verdict())).collect();
-        assert_eq!(told, [("500 ns (500 ns–500 ns)", "met"), ("4.00 µs (4.00 µs–4.00 µs)", "missed")]);
-    }
 }

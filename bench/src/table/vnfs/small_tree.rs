@@ -1,13 +1,14 @@
 //! Tree of many small files under version control.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
 use crate::error::{Doing, Result};
-use crate::measure::go_on;
+use crate::files::fill;
+use crate::table::mounts::Place;
 
 /// Number of files per directory.
 const PER_FOLDER: usize = 100;
@@ -25,20 +26,11 @@ impl SmallTree {
     /// Creates `files` files below `within`.
     pub fn new(within: &Path, files: usize) -> Result<Self> {
         let tree = Self { root: crate::table::folder(within)?, files };
-        let (content, then) = (vec![b'x'; BYTES], SystemTime::now() - AGE);
-        for number in 0..files {
-            let path = tree.shared().join(Self::file(number));
-            if number % PER_FOLDER == 0 {
-                go_on()?;
-                let folder = path.parent().unwrap_or(tree.root.path());
-                fs::create_dir_all(folder).doing_to("make", folder)?;
-            }
-            fs::write(&path, &content).doing_to("write", &path)?;
-            File::options()
-                .write(true)
-                .open(&path)
-                .and_then(|file| file.set_modified(then))
-                .doing_to("date", &path)?;
+        fill(&tree.shared(), (0..files).map(|number| (Self::file(number), BYTES)))?;
+        let then = SystemTime::now() - AGE;
+        for path in (0..files).map(|number| tree.shared().join(Self::file(number))) {
+            let file = File::options().write(true).open(&path);
+            file.and_then(|file| file.set_modified(then)).doing_to("date", &path)?;
         }
         Ok(tree)
     }
@@ -50,6 +42,11 @@ impl SmallTree {
     /// Returns the path of a mount point or socket next to the tree.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
+    }
+
+    /// Returns the location of mounts of the tree.
+    pub fn place(&self) -> Place {
+        Place { shared: self.shared(), beside: self.beside("") }
     }
 
     /// Returns a file next to the tree, which [`Self::date`] makes newer than all in it.

@@ -17,6 +17,7 @@ use super::Plan;
 use crate::error::{Error, Result};
 use crate::measure::{Contest, Entrant, Placement, Work};
 use crate::report::{Figure, Report};
+use crate::sheet::{Sheet, sheet};
 
 /// Number of layers in the deepest stack.
 const LAYERS: usize = 4;
@@ -29,7 +30,8 @@ const ROW: &str = "getattr that does nothing";
 const DIRECT: &str = "direct call";
 
 pub fn run(plan: &Plan) -> Result<Report> {
-    let mut report = plan.report("waist", "Cost of a layer");
+    let sheet: Sheet<'_> = sheet!(plan, "waist")?;
+    let mut report = sheet.report();
     // The compiler knows the callee, but not its result.
     let direct = Null(How::AtOnce);
     let mut entrants = vec![entrant(DIRECT, move |cx, node| black_box(&direct).getattr(cx, node, None))];
@@ -45,12 +47,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     report.contest_of_rows(&contest, entrants);
     Placement::leave()?;
     judge(&mut report);
-    report.condition_of(&contest);
-    report.condition(format!("{AT_ONCE} operations between two looks at the clock; one thread, pinned"));
-    report.condition(
-        "the layer forwards everything and does nothing else; later: ready when it is first polled",
-    );
-    Ok(report)
+    Ok(sheet.finish(report))
 }
 
 /// Reports the cost of four layers over a direct call.

@@ -7,7 +7,7 @@ mod turn;
 mod upgrade;
 
 pub use turn::Turn;
-pub use upgrade::directory;
+pub use upgrade::{REPLY_TIMEOUT, directory};
 
 use std::env;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings};
 use tombolo_sys::process::adopt_orphans;
 
 use crate::assembly::servers::guest_socket::GuestSocket;
-use crate::failure::{Code, Failure, Outcome};
+use crate::failure::{Code, Failure, OrCannot, Outcome};
 use turn::{Input, Launched};
 
 /// Keeps the guests of these sockets connected until the server exits by itself or is stopped. `name` is that
@@ -50,7 +50,7 @@ pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options
         upgrading: Mutex::default(),
     });
     adopt_orphans().map_err(|errno| Failure::cannot("supervise servers", &io::Error::from(errno)))?;
-    let stop = keeping.stop_on_signal().map_err(|error| Failure::cannot("wait for signals", &error))?;
+    let stop = keeping.stop_on_signal().or_cannot("wait for signals")?;
     let _control = upgrade::serve(&keeping, name)?;
     keeping.supervise(&stop)
 }
@@ -58,7 +58,7 @@ pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options
 fn take_in(socket: &GuestSocket, settings: Settings, servers: &Arc<Servers>) -> Result<i32, Failure> {
     let path = socket.path();
     let cannot = |error: &io::Error| Failure::cannot(format_args!("serve {}", path.display()), error);
-    let place = Place::beside(&path).map_err(|error| Failure::cannot("keep guests", &error))?;
+    let place = Place::beside(&path).or_cannot("keep guests")?;
     let descriptor = place.descriptor();
     let listener = socket.socket().try_clone().map_err(|error| cannot(&error))?;
     Keeper::start(listener, place, Arc::clone(servers), settings).map_err(|error| cannot(&error))?;
@@ -80,7 +80,7 @@ struct Keeping {
     program: Mutex<PathBuf>,
     servers: Arc<Servers>,
     running: Mutex<RunningServer>,
-    /// Successor that waits for this server's end.
+    /// Successor that waits for the end of the running server.
     next: Mutex<Option<Launched>>,
     /// Serialises upgrades.
     upgrading: Mutex<()>,
@@ -110,7 +110,8 @@ impl Keeping {
         Ok(stop)
     }
 
-    /// Starts one server after another.
+    /// Starts one server after another, until one ends by itself, the first one fails to start or a stop is
+    /// requested.
     fn supervise(&self, stop: &Receiver<StopSignal>) -> Outcome {
         let cannot = |error: &io::Error| Failure::cannot("start the server", error);
         let mut is_first = true;

@@ -7,7 +7,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,17 +20,18 @@ const WAITING: &str = "waiting";
 /// Beginning of the line that a server prints once it serves.
 const SERVING: &str = "ready control";
 
-/// A started server.
+/// A server process that was started and opens nothing before its turn.
 pub struct Launched {
     pub process: Child,
     pub input: Option<Input>,
     pub progress: Receiver<Progress>,
 }
 
-/// Standard input of a server.
+/// Standard input of a server, by which its keeper controls it: a line gives the server its turn, end of
+/// file stops it.
 pub struct Input(ChildStdin);
 
-/// Progress of a server's start.
+/// Steps of a server's start, as it prints them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     Waits,
@@ -38,7 +39,8 @@ pub enum Progress {
 }
 
 impl Launched {
-    /// Starts the program with these arguments. The output of the first server is passed on.
+    /// Starts the program with these arguments. The output of the first server is passed on to this
+    /// process's standard output.
     pub fn start(program: &Path, words: &[OsString], is_first: bool) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.arg0("tombolo").args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -67,16 +69,18 @@ pub fn wait_for_all(process: &mut Child) -> io::Result<ExitStatus> {
     Ok(status)
 }
 
-/// Returns `true` if the server reports `what` in time.
-pub fn reaches(progress: &Receiver<Progress>, what: Progress, timeout: Duration) -> bool {
+/// Waits until the server reports `what`.
+///
+/// # Errors
+/// *Timeout*, or *Disconnected* if the server has closed its output, which it does when it ends.
+pub fn await_progress(
+    progress: &Receiver<Progress>,
+    what: Progress,
+    timeout: Duration,
+) -> Result<(), RecvTimeoutError> {
     let end = Instant::now() + timeout;
-    loop {
-        match progress.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(progress) if progress == what => return true,
-            Ok(_) => {}
-            Err(_) => return false,
-        }
-    }
+    while progress.recv_timeout(end.saturating_duration_since(Instant::now()))? != what {}
+    Ok(())
 }
 
 /// Processes the output of a server, and passes it on if it is the first. Failed writes are ignored: the
@@ -110,8 +114,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits until the keeper gives this server its turn, if it has inherited these descriptors. Returns at
-    /// once without a keeper.
+    /// Waits until the keeper gives this server its turn. `descriptors` are the sockets of guests that a
+    /// server inherits from its keeper: without any there is no keeper, and the function returns at once.
     pub fn wait(descriptors: &[i32]) -> Result<Self, Failure> {
         let is_kept = !descriptors.is_empty();
         if is_kept {

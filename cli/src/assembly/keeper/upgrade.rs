@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -14,11 +15,14 @@ use tombolo_host_service::control::{self, Answers, Server};
 use tombolo_sys::process::kill_group;
 
 use super::Keeping;
-use super::turn::{Launched, Progress, reaches};
-use crate::failure::{Failure, Reason};
+use super::turn::{Launched, Progress, await_progress};
+use crate::failure::{Failure, OrCannot, Reason};
 
 /// Time limit until a program waits for its turn, and then until it serves.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time limit for the reply to an upgrade, which may take both, and the start of the old program.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the directory of the keepers' control sockets, which have their servers' names.
 pub fn directory() -> PathBuf {
@@ -30,10 +34,9 @@ pub fn serve(keeping: &Arc<Keeping>, name: &str) -> Result<Server, Failure> {
     let listening = "listen for `tombolo upgrade`";
     // An unusable directory is detected when the socket is created.
     let _ = DirBuilder::new().mode(0o700).create(control::default_directory());
-    let socket =
-        control::free_socket(&directory(), name).map_err(|error| Failure::cannot(listening, &error))?;
+    let socket = control::free_socket(&directory(), name).or_cannot(listening)?;
     let answers = Arc::new(Upgrades(Arc::clone(keeping)));
-    Server::start(socket, answers).map_err(|error| Failure::cannot(listening, &error))
+    Server::start(socket, answers).or_cannot(listening)
 }
 
 struct Upgrades(Arc<Keeping>);
@@ -51,14 +54,14 @@ impl Answers for Upgrades {
 }
 
 impl Keeping {
-    /// Switches to that program; if it fails, the old one is started again. Returns the time without a
-    /// server.
+    /// Replaces the running server by one of `program`; if that one fails, the old program is started
+    /// again. Returns the time without a server.
     fn upgrade(&self, program: &Path) -> Result<Duration, String> {
         let _only = lock(&self.upgrading);
         let shown = program.display();
         let launched = Launched::start(program, &self.words, false);
         let mut next = launched.map_err(|error| String::from(Reason::from(&error)))?;
-        if !reaches(&next.progress, Progress::Waits, START_TIMEOUT) {
+        if await_progress(&next.progress, Progress::Waits, START_TIMEOUT).is_err() {
             end(&mut next.process);
             return Err(format!("{shown} cannot serve what this server does; the old server continues"));
         }
@@ -70,19 +73,36 @@ impl Keeping {
             end(&mut next.process);
             return Err("the server has just died; try again".into());
         };
+        let successor = next.process.id();
         *lock(&self.next) = Some(next);
         // The server leads a process group of its own. A failure means that the server is dead already.
         let _ = kill_group(process);
         drop(running);
-        if !reaches(&progress, Progress::Serves, START_TIMEOUT) {
+        if let Err(reason) = await_progress(&progress, Progress::Serves, START_TIMEOUT) {
+            let failed = match reason {
+                RecvTimeoutError::Disconnected => "has ended".into(),
+                RecvTimeoutError::Timeout => {
+                    self.kill(successor);
+                    format!("did not serve within {} s and was killed", START_TIMEOUT.as_secs())
+                }
+            };
             return Err(format!(
-                "the server of {shown} has ended (see its log); the old program was started again"
+                "the server of {shown} {failed} (see its log); the old program was started again"
             ));
         }
         let took = since.elapsed();
         *lock(&self.program) = program.to_owned();
         tracing::info!(program = %shown, took_ms = took.as_millis(), "upgraded");
         Ok(took)
+    }
+
+    /// Kills that server, so that the old program is started again, unless it has ended by itself.
+    fn kill(&self, server: u32) {
+        let running = lock(&self.running);
+        // The number of a server that has ended may be another process's by now.
+        if running.process == Some(server) || lock(&self.next).is_some() {
+            let _ = kill_group(server);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::location::Host;
 
 /// Address to listen at.
@@ -25,8 +25,7 @@ impl ListenAddress {
     /// Resolves the addresses; a name may have several. Blocks on name look-ups.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>, Failure> {
         let addresses = self.host.addresses();
-        let addresses = addresses
-            .map_err(|error| Failure::cannot(format_args!("find the address of {}", self.host), &error));
+        let addresses = addresses.or_cannot(format_args!("find the address of {}", self.host));
         Ok(addresses?.into_iter().map(|ip| SocketAddr::new(ip, self.port)).collect())
     }
 }

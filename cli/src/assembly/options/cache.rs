@@ -93,7 +93,8 @@ pub struct CacheOptions {
 pub const CACHE: &str = "Cache";
 
 impl CacheOptions {
-    /// Resolves relative paths against a directory.
+    /// Resolves relative paths against `base`, the working directory of the command that created the
+    /// session.
     pub fn count_from(&mut self, base: &Path) {
         for path in self.borrow_from.iter_mut().chain(&mut self.policy).chain(&mut self.record) {
             *path = base.join(&path);
@@ -129,7 +130,7 @@ pub enum CacheMode {
     WriteBack,
 }
 
-/// A contract by name.
+/// A contract, as `--contract` and the rules of a policy write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContractArg(pub Contract);
 

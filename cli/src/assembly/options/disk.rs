@@ -174,7 +174,7 @@ pub struct ImageOptions {
 }
 
 impl ImageFormat {
-    /// Returns the format that a file name implies.
+    /// Returns the format that the extension of a file name implies; raw for unknown ones.
     pub fn of_name(path: &Path) -> Self {
         match path.extension().and_then(OsStr::to_str) {
             Some("qcow2" | "qcow") => Self::Qcow2,
@@ -231,7 +231,7 @@ const fn one_sector() -> u32 {
     512
 }
 
-/// Parses a value of the file, checked as on the command line.
+/// Parses a value of the configuration file, a string or a number, with the check of the command line.
 fn checked<'de, T, D: Deserializer<'de>>(
     key: &str,
     check: fn(&str) -> Result<T, String>,
@@ -251,7 +251,7 @@ fn checked<'de, T, D: Deserializer<'de>>(
     word.and_then(|word| check(&word)).map_err(|reason| D::Error::custom(format!("{key}: {reason}")))
 }
 
-/// Decodes a path or a list of paths.
+/// Decodes a path or a list of paths from the configuration file.
 fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -294,7 +294,7 @@ pub fn size(text: &str) -> Option<u64> {
 }
 
 impl DiskOptions {
-    /// Resolves relative paths against a directory.
+    /// Resolves relative paths against `base`, the directory of the configuration file.
     pub fn count_from(&mut self, base: &Path) {
         // Locations such as `nbd:` and `nfs:` are not plain paths.
         let words = [&mut self.file].into_iter().chain(&mut self.base);
@@ -309,13 +309,14 @@ impl DiskOptions {
         }
     }
 
-    /// Returns the options of the image.
+    /// Returns the options needed to open the disk, which commands that do not serve it have too.
     pub fn image(&self) -> ImageOptions {
         let Self { format, backing_dir, base, base_no_links, .. } = self.clone();
         ImageOptions { format, backing_dir, base, base_no_links }
     }
 
-    /// Returns the serial number of the disk with this name.
+    /// Returns the serial number: that of the option, by default the first visible ASCII characters of the
+    /// name.
     pub fn serial_of(&self, name: &str) -> String {
         let of_name = || name.chars().filter(char::is_ascii_graphic).take(SERIAL_BYTES_MAX).collect();
         self.serial.clone().unwrap_or_else(of_name)

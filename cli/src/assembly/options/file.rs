@@ -8,21 +8,23 @@ use serde::de::{Deserialize, Deserializer, Error};
 use tombolo_host_links::shared_memory::MemoryLocation;
 
 use super::ServerOptions;
+use super::bell::BellArg;
 use super::virtiofs::VirtioFsSocket;
 use crate::assembly::plan::tree::Tree;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 
 impl ServerOptions {
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let reading = format!("read the configuration {}", path.display());
-        let text = fs::read_to_string(path).map_err(|error| Failure::cannot(&reading, &error))?;
+        let text = fs::read_to_string(path).or_cannot(&reading)?;
         let mut options =
             parse(&text).map_err(|reason| Failure::usage(format!("cannot {reading}: {reason}")))?;
         options.count_from(path.parent().unwrap_or(Path::new("")));
         Ok(options)
     }
 
-    /// Resolves relative paths against a directory.
+    /// Resolves relative paths against `base`: the directory of the configuration file, or the working
+    /// directory of the command that created a session.
     pub fn count_from(&mut self, base: &Path) {
         // Locations such as `shm:` are not plain paths.
         let dirs = self.dir.iter_mut().map(|arg| &mut arg.dir).filter(|dir| !Tree::is_location(dir));
@@ -30,11 +32,15 @@ impl ServerOptions {
             VirtioFsSocket::Path(path) => Some(path),
             VirtioFsSocket::Inherited(_) => None,
         });
-        let files = self.shm_file.iter_mut().filter_map(|arg| match &mut arg.place {
+        let (places, bells): (Vec<_>, Vec<_>) =
+            self.shm_file.iter_mut().map(|arg| (&mut arg.place, &mut arg.bell)).unzip();
+        let files = places.into_iter().filter_map(|place| match place {
             MemoryLocation::File(path) => Some(path),
             MemoryLocation::Pci(_) | MemoryLocation::Mmapper(_) => None,
         });
-        let paths = dirs.chain(sockets).chain(files);
+        let bells =
+            bells.into_iter().filter_map(|bell| if let BellArg::At(path) = bell { Some(path) } else { None });
+        let paths = dirs.chain(sockets).chain(files).chain(bells);
         let paths = paths.chain(self.shm.iter_mut().map(|arg| &mut arg.socket));
         let paths = paths.chain(self.fuse.iter_mut().map(|arg| &mut arg.mountpoint));
         let paths = paths.chain(&mut self.control).chain(&mut self.state).chain(&mut self.shm_policy);
@@ -52,7 +58,7 @@ fn parse(text: &str) -> Result<ServerOptions, String> {
     })
 }
 
-/// A string of the file, parsed like the same word on the command line.
+/// A string of the configuration file, parsed like the same word on the command line.
 struct Word<T>(T);
 
 impl<'de, T: FromStr<Err = String>> Deserialize<'de> for Word<T> {

@@ -3,6 +3,7 @@
 
 pub mod address;
 pub mod ask;
+pub mod bell;
 pub mod cache;
 pub mod coherence;
 pub mod disk;
@@ -161,14 +162,16 @@ pub struct ServerOptions {
     ///
     /// A missing file is created with SIZE bytes (such as 64M). One client at a time uses it; both sides can
     /// write to all of it. The client's root is root on this host, unless squash=root (or all) maps it to
-    /// user and group 65534, or to anonuid= and anongid=.
-    #[arg(long, value_name = "FILE[,size=SIZE][,squash=MODE][,export=/NAME]…", help_heading = SHM)]
+    /// user and group 65534, or to anonuid= and anongid=. With bell=PATH the two sides wake each other by the
+    /// FIFOs PATH.in and PATH.out, which are made if missing and belong on the guest's command line; inside a
+    /// guest the bell is found (bell=DEVICE names it, bell=off leaves it alone).
+    #[arg(long, value_name = "FILE[,size=SIZE][,bell=PATH][,squash=MODE][,export=/NAME]…", help_heading = SHM)]
     #[serde(deserialize_with = "list")]
     pub shm_file: Vec<ShmFileArg>,
     /// How to wait for requests over shared memory (by default adaptive).
     #[arg(long, value_name = "MODE", help_heading = SHM)]
     pub doorbell: Option<Doorbell>,
-    /// TOML file of the users that may connect over shared memory (by default root and the server's user).
+    /// TOML file of the users that may connect to --shm sockets (by default root and the server's user).
     #[arg(long, value_name = "FILE", help_heading = SHM)]
     pub shm_policy: Option<PathBuf>,
     /// Serve NFS version 3 (and MOUNT, on the same port) over TCP and UDP; repeatable.
@@ -241,7 +244,7 @@ pub struct ServerOptions {
     /// Disks, one table of the file each.
     #[arg(skip)]
     pub disk: Vec<DiskOptions>,
-    /// `true` if NFS is served over streams that others open.
+    /// `true` for `tombolo serve --stdio`: NFS is served over standard input and output, not at addresses.
     #[arg(skip)]
     #[serde(skip)]
     pub stdio: bool,
@@ -267,47 +270,25 @@ impl ServerOptions {
     }
 
     fn over(self, below: Self) -> Self {
-        let sockets = [self.virtiofs, self.fd].concat();
-        Self {
-            dir: either(self.dir, below.dir),
-            virtiofs: either(sockets, below.virtiofs),
+        macro_rules! merged {
+            (lists: $($list:ident)+; options: $($option:ident)+; $($rest:tt)+) => {
+                Self {
+                    $($list: either(self.$list, below.$list),)+
+                    $($option: self.$option.or(below.$option),)+
+                    $($rest)+
+                }
+            };
+        }
+        merged! {
+            lists: dir fuse ask shm shm_file nfs nfs_tls allow_plain map_users map_groups
+                allow leases disk;
+            options: socket_group socket_mode keep readonly host_watch coherence xattrs
+                submounts control metrics sandbox state doorbell shm_policy tls_dir
+                tls_users squash anonuid anongid manage_gids async_names nfs_threads
+                nfs_no_udp;
+            virtiofs: either([self.virtiofs, self.fd].concat(), below.virtiofs),
             fd: Vec::new(),
-            socket_group: self.socket_group.or(below.socket_group),
-            socket_mode: self.socket_mode.or(below.socket_mode),
-            keep: self.keep.or(below.keep),
             kept: self.kept,
-            fuse: either(self.fuse, below.fuse),
-            readonly: self.readonly.or(below.readonly),
-            host_watch: self.host_watch.or(below.host_watch),
-            ask: either(self.ask, below.ask),
-            coherence: self.coherence.or(below.coherence),
-            xattrs: self.xattrs.or(below.xattrs),
-            submounts: self.submounts.or(below.submounts),
-            control: self.control.or(below.control),
-            metrics: self.metrics.or(below.metrics),
-            sandbox: self.sandbox.or(below.sandbox),
-            state: self.state.or(below.state),
-            shm: either(self.shm, below.shm),
-            shm_file: either(self.shm_file, below.shm_file),
-            doorbell: self.doorbell.or(below.doorbell),
-            shm_policy: self.shm_policy.or(below.shm_policy),
-            nfs: either(self.nfs, below.nfs),
-            nfs_tls: either(self.nfs_tls, below.nfs_tls),
-            allow_plain: either(self.allow_plain, below.allow_plain),
-            tls_dir: self.tls_dir.or(below.tls_dir),
-            tls_users: self.tls_users.or(below.tls_users),
-            map_users: either(self.map_users, below.map_users),
-            map_groups: either(self.map_groups, below.map_groups),
-            squash: self.squash.or(below.squash),
-            anonuid: self.anonuid.or(below.anonuid),
-            anongid: self.anongid.or(below.anongid),
-            allow: either(self.allow, below.allow),
-            leases: either(self.leases, below.leases),
-            manage_gids: self.manage_gids.or(below.manage_gids),
-            async_names: self.async_names.or(below.async_names),
-            nfs_threads: self.nfs_threads.or(below.nfs_threads),
-            nfs_no_udp: self.nfs_no_udp.or(below.nfs_no_udp),
-            disk: either(self.disk, below.disk),
             stdio: self.stdio || below.stdio,
         }
     }

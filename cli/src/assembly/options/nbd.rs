@@ -10,7 +10,7 @@ use tombolo_host_tls::{ClientTls, HostName};
 
 use super::address::ListenAddress;
 use crate::certificates;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::location::{Host, decoded};
 
 /// NBD's port (IANA).
@@ -37,8 +37,8 @@ impl FromStr for NbdListen {
 }
 
 /// Disk of an NBD server: `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`, as in libnbd
-/// and QEMU, or `nbds://HOST[:PORT][/EXPORT][?tlsdir=DIR]` over TLS. The option has the name that it has in
-/// `nfs:` URLs, because the files in the directory have the same names.
+/// and QEMU, or `nbds://HOST[:PORT][/EXPORT][?tlsdir=DIR]` over TLS. `tlsdir` is named as in `nfs:` URLs,
+/// because the directory has the same files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUrl {
     pub server: Address,
@@ -46,12 +46,12 @@ pub struct NbdUrl {
     pub tls: Option<NbdTls>,
 }
 
-/// TLS parameters of a disk.
+/// TLS parameters of an `nbds:` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdTls {
     /// Name that the server's certificate must match.
     host: HostName,
-    /// Directory of certificates, if given.
+    /// Directory of certificates from `?tlsdir=`; by default the user's (see [`certificates`]).
     dir: Option<PathBuf>,
 }
 
@@ -63,11 +63,9 @@ impl NbdTls {
     }
 
     pub fn open(&self) -> Result<ClientTls, Failure> {
-        ClientTls::open_for_nbd(&self.dir()?, self.host.clone()).map_err(|error| {
-            Failure::cannot("speak TLS", &error).remedy(
-                "give the directory of ca.pem, cert.pem and key.pem with ?tlsdir=DIR (tombolo keys issue makes one)",
-            )
-        })
+        let remedy = "give the directory of ca.pem, cert.pem and key.pem with ?tlsdir=DIR (tombolo keys issue makes one)";
+        let opened = ClientTls::open_for_nbd(&self.dir()?, self.host.clone()).or_cannot("speak TLS");
+        opened.map_err(|failure| failure.remedy(remedy))
     }
 }
 
@@ -119,7 +117,7 @@ impl NbdUrl {
     }
 }
 
-/// Decodes a part of a URL; a part that is not valid text stays as written.
+/// Decodes percent-escapes in a part of a URL; a part that is not valid text stays as written.
 fn plain(part: &str) -> String {
     decoded(part).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_else(|| part.to_owned())
 }

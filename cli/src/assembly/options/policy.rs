@@ -8,10 +8,10 @@ use tombolo_layer_cache::{Options, Prefetch, Rule};
 use tombolo_sys::pattern::Pattern;
 
 use super::cache::{CacheMode, ContractArg, Size};
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::setting::{Setting, behind_word};
 
-/// Cache settings of some files; `None` inherits.
+/// Cache settings of some files; a setting that is `None` is inherited from those of all files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheSettings {
     contract: Option<ContractArg>,
@@ -44,7 +44,7 @@ const KEYS: &str = "block-size, whole-files, prefetch, read-ahead, mode, contrac
 /// Valid block sizes, in bytes.
 const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
-/// Returns the block size in bytes, if it is valid.
+/// Returns the block size in bytes; `None` unless it is a power of two from 4K to 1M.
 pub fn block_bytes(size: Size) -> Option<u32> {
     let fits = size.0.is_power_of_two() && BLOCK_BYTES.contains(&size.0);
     u32::try_from(size.0).ok().filter(|_| fits)
@@ -155,7 +155,7 @@ impl FromStr for RuleArg {
 impl PolicyFile {
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let using = format!("use policy {}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|error| Failure::cannot(&using, &error))?;
+        let text = std::fs::read_to_string(path).or_cannot(&using)?;
         let wrong = |problem: String| {
             Failure::usage(format!("cannot {using}: {problem}"))
                 .remedy("the keys are described in docs/use/proxy.md")

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use clap::{Args, Parser};
+use clap::{Arg, Args, Parser};
 
 use super::ServerOptions;
 use super::cache::CacheOptions;
@@ -47,6 +47,7 @@ impl SessionName {
 
 /// Options of a session: those of a proxy, except the ones that exist once per proxy.
 #[derive(Args, Debug)]
+#[command(mut_arg("dir", describe_origin))]
 pub struct SessionOptions {
     /// Name of the session. It is served as /NAME.
     #[arg(value_name = "NAME")]
@@ -57,7 +58,13 @@ pub struct SessionOptions {
     pub cache: CacheOptions,
 }
 
-/// Arguments of `tombolo session create`, alone.
+/// Replaces the help of `tombolo serve DIR[=/NAME]`: the session has a name already.
+fn describe_origin(dir: Arg) -> Arg {
+    let help = "Origin: nfs://HOST/NAME, nfs+ssh://HOST/PATH, shm:SOCKET/NAME or a directory";
+    dir.value_name("LOCATION").help(help).long_help(None::<&str>)
+}
+
+/// Parser of the arguments of `tombolo session create` without the program's name and command.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
 struct Words {

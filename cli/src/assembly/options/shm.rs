@@ -1,5 +1,5 @@
-//! `SOCKET[,export=/NAME…]` and `MEMORY[,size=SIZE][,squash=MODE][,export=/NAME…]`: serving over shared
-//! memory.
+//! `SOCKET[,export=/NAME…]` and `MEMORY[,size=SIZE][,bell=PATH|off][,squash=MODE][,export=/NAME…]`: serving
+//! over shared memory.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,6 +7,7 @@ use std::str::FromStr;
 use tombolo_core::{NO_ID, Squash};
 use tombolo_host_links::shared_memory::MemoryLocation;
 
+use super::bell::BellArg;
 use super::export::{ExportName, named_exports};
 use super::nfs::SquashArg;
 use crate::setting::{Setting, behind_word};
@@ -24,6 +25,8 @@ pub struct ShmFileArg {
     pub place: MemoryLocation,
     /// Size in bytes, for memory without a size of its own.
     pub size_bytes: Option<u64>,
+    /// Bell by which the two sides wake each other.
+    pub bell: BellArg,
     /// Users of the client that become the anonymous user. The client is not authenticated: whoever maps the
     /// memory is the client.
     pub squash: Squash,
@@ -45,16 +48,18 @@ impl FromStr for ShmFileArg {
                 None => MemoryLocation::File(word.into()),
             },
         };
-        let mut arg = Self { place, size_bytes: None, squash: Squash::NONE, exports: Vec::new() };
+        let mut arg =
+            Self { place, size_bytes: None, bell: BellArg::Found, squash: Squash::NONE, exports: Vec::new() };
         for setting in settings {
             match (setting.name, setting.value) {
                 ("size", Some(_)) => arg.size_bytes = Some(size_bytes(&setting)?),
+                ("bell", Some(_)) => arg.bell = BellArg::parse(&setting)?,
                 ("export", Some(_)) => arg.exports.push(setting.parsed()?),
                 ("squash", Some(_)) => arg.squash.mode = setting.one_of::<SquashArg>()?.into(),
                 ("anonuid", Some(_)) => arg.squash.anonymous_uid = anonymous(&setting)?,
                 ("anongid", Some(_)) => arg.squash.anonymous_gid = anonymous(&setting)?,
                 _ => {
-                    let known = "size=SIZE, squash=none|root|all, anonuid=ID, anongid=ID, export=/NAME";
+                    let known = "size=SIZE, bell=PATH|off, squash=none|root|all, anonuid=ID, anongid=ID, export=/NAME";
                     return Err(setting.is_none_of(known));
                 }
             }
@@ -67,7 +72,7 @@ impl FromStr for ShmFileArg {
     }
 }
 
-/// Parses an anonymous user or group.
+/// Parses the number of an anonymous user or group; refuses -1, which is none (chown(2)).
 fn anonymous(setting: &Setting<'_>) -> Result<u32, String> {
     let id = setting.value.unwrap_or_default().parse().map_err(|_| setting.wrong("must be a number"))?;
     if id == NO_ID { Err(setting.wrong("not a valid user or group")) } else { Ok(id) }

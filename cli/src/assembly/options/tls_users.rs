@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use tombolo_front_nfs_server::{Claim, ClaimRule, Claims, NO_ID};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,7 +35,7 @@ enum Ids {
 
 pub fn read(path: &Path) -> Result<Claims, Failure> {
     let using = format!("use {}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::cannot(&using, &error))?;
+    let text = std::fs::read_to_string(path).or_cannot(&using)?;
     parsed(&text).map_err(|problem| {
         Failure::usage(format!("cannot {using}: {problem}"))
             .remedy("the keys are described in docs/use/nfs.md")
@@ -56,13 +56,13 @@ fn rule_of(rule: Rule) -> Result<ClaimRule, String> {
         (true, None, None, None) => Claim::Any,
         (false, Some(text), None, None) => {
             let ids = text.split_once(':').and_then(|(uid, gid)| Some((id(uid)?, id(gid)?)));
-            let (uid, gid) = ids.ok_or_else(|| format!("act-as = {text:?}: UID:GID"))?;
+            let (uid, gid) = ids.ok_or_else(|| format!("act-as = {text:?}: write UID:GID"))?;
             Claim::Fixed { uid, gid }
         }
         (false, None, Some(users), Some(groups)) => {
             Claim::Within { users: ranges(users)?, groups: ranges(groups)? }
         }
-        _ => return Err("one of users and groups, act-as, any = true".into()),
+        _ => return Err("write one of these: users and groups, act-as, any = true".into()),
     };
     Ok(ClaimRule { subject, claim })
 }

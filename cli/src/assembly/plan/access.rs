@@ -11,7 +11,7 @@ use tombolo_sys::xattr;
 
 use super::disk::DiskSource;
 use crate::commands::files::open_path::attr_of;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 
 /// Extended attribute of access lists (acl(5)).
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
@@ -42,9 +42,7 @@ impl Access {
             }
             for path in layer.files() {
                 let of_file = Self::of_file(path);
-                found.push(of_file.map_err(|error| {
-                    Failure::cannot(format_args!("get attributes of {}", path.display()), &error)
-                })?);
+                found.push(of_file.or_cannot(format_args!("get attributes of {}", path.display()))?);
             }
         }
         let mode = found.iter().fold(0o666 & !umask.bits(), |mode, access| mode & access.mode);
@@ -73,7 +71,7 @@ impl Access {
         Mode::new(if self.gid == Some(gid) { self.mode } else { of_others(self.mode) })
     }
 
-    /// Sets the permissions of a new file.
+    /// Sets the permissions of a new file, according to the group that it was created with.
     pub fn give(self, file: &File) -> io::Result<()> {
         let mode = self.in_group(file.metadata()?.gid());
         file.set_permissions(Permissions::from_mode(mode.bits()))

@@ -1,4 +1,4 @@
-//! Cache of a tree.
+//! Cache of a proxy: validated options, and the opening of the cache over an export.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -23,10 +23,10 @@ use crate::assembly::options::cache::{CacheMode, CacheOptions, contract_word};
 use crate::assembly::options::policy::{PolicyFile, block_bytes};
 use crate::commands::files::shown;
 use crate::commands::files::user::Myself;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::location::{self, NfsOptions, NfsUrl, OpenOptions};
 
-/// A cache over an export.
+/// Validated options of a cache; nothing is open yet.
 #[derive(Clone, Debug)]
 pub struct CachePlan {
     pub dir: PathBuf,
@@ -55,7 +55,8 @@ enum Lease {
 }
 
 impl CachePlan {
-    /// Creates the plan of a cache directory, which is created if missing.
+    /// Validates the options of the cache in directory `dir`, and reads the policy file. The directory is
+    /// created later, by [`CachePlan::needs`] or [`CachePlan::over`].
     pub fn new(dir: PathBuf, asked: CacheOptions) -> Result<Self, Failure> {
         let file = asked.policy.as_deref().map(PolicyFile::read).transpose()?.unwrap_or_default();
         let mut store = StoreOptions::default();
@@ -131,7 +132,7 @@ impl CachePlan {
         self.policy.is_exclusive()
     }
 
-    /// Returns `true` if mounts can be notified of all changes.
+    /// Returns `true` if every contract lets the proxy notify mounts of all changes.
     pub fn tells_changes(&self) -> bool {
         self.policy.tells_changes()
     }
@@ -160,7 +161,7 @@ impl CachePlan {
         self.store.capacity_bytes
     }
 
-    /// Adds write-back over an open cache.
+    /// Adds write-back over an open cache; `None` in the other modes.
     pub fn write_back_over(
         &self,
         tree: &Tree,
@@ -169,21 +170,20 @@ impl CachePlan {
         let serving = format!("cache {tree} in {}", self.dir.display());
         let Some(options) = self.write_back else { return Ok(None) };
         try_out(&serving, &self.dir, &**cache)?;
-        let export = write_back::over(&**cache, &dir_in(&self.dir), options);
-        let export = export.map_err(|error| Failure::cannot(&serving, &error))?;
+        let export = write_back::over(&**cache, &dir_in(&self.dir), options).or_cannot(&serving)?;
         export.learn_root(&Myself::ask().identity);
         let cache = Arc::downgrade(cache);
         export.grant_locks_while(move || cache.upgrade().is_some_and(|cache| !cache.has_lost_lease()));
         Ok(Some(Arc::new(export)))
     }
 
-    /// Adds the cache over the open tree.
+    /// Opens the cache over the tree's export, and acquires the tree's lease if the contract requires one.
     pub fn over(&self, tree: &Tree, origin: &dyn Export) -> Result<Arc<CacheExport>, Failure> {
         let serving = format!("cache {tree} in {}", self.dir.display());
         let volume = {
             let client =
                 Client { session: SessionId(0), label: "volume".into(), checks: PermissionCheck::Caller };
-            let fs = origin.attach(&client).map_err(|error| Failure::cannot(&serving, &error))?;
+            let fs = origin.attach(&client).or_cannot(&serving)?;
             let handles = fs.persistent_handles();
             let handles =
                 handles.ok_or_else(|| Failure::cannot(&serving, "the file system has no file handles"))?;
@@ -205,15 +205,14 @@ impl CachePlan {
             cached.map_err(|error| self.not_granted(&serving, &error))?
         };
         if self.is_shared {
-            cached.share().map_err(|error| Failure::cannot(&serving, &error))?;
+            cached.share().or_cannot(&serving)?;
         }
         if let Some(dir) = &self.borrows_from {
-            let borrowed = cached.borrow_from(dir, BorrowOptions::default());
-            borrowed.map_err(|error| Failure::cannot(&serving, &error))?;
+            cached.borrow_from(dir, BorrowOptions::default()).or_cannot(&serving)?;
         }
         if let Some(path) = &self.record {
             let recording = format!("record in {}", path.display());
-            cached.record(File::create(path).map_err(|error| Failure::cannot(recording, &error))?);
+            cached.record(File::create(path).or_cannot(recording)?);
         }
         if let Some(url) = &self.data_from {
             let taken = cached.take_data_from(&url.to_string(), connecting(url.clone()), FIRST_WAIT);
@@ -313,7 +312,7 @@ fn connecting(url: NfsUrl) -> Connect {
     })
 }
 
-/// Returns the location of a tree without connection options.
+/// Returns the location of a tree without connection options, by which the cache recognises its origin.
 fn place(tree: &Tree) -> String {
     let text = tree.to_string();
     match tree {

@@ -1,4 +1,4 @@
-//! Sources of disks.
+//! Sources of disks, as the user writes them, and how they are opened.
 
 use std::fmt;
 use std::io;
@@ -24,7 +24,7 @@ use crate::assembly::plan::needs;
 use crate::assembly::plan::overlay::OverlaySource;
 use crate::assembly::plan::tree::Tree;
 use crate::commands::files::{own_name, user::Myself};
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::location::{Location, NfsShmUrl, OpenOptions};
 
 #[derive(Clone, Debug)]
@@ -80,10 +80,10 @@ impl DiskPlan {
     }
 }
 
-/// An open disk.
+/// A disk opened by [`DiskSource::open`].
 pub struct OpenedDisk {
     pub disk: Arc<dyn BlockDevice>,
-    /// Client, for a file of an NFS server.
+    /// NFS client that reads the disk, for its counters; `None` if no file of the disk is on an NFS server.
     pub client: Option<Arc<NfsExport>>,
 }
 
@@ -125,7 +125,7 @@ impl DiskSource {
         .map(|location| Self::Overlay(OverlaySource::elsewhere(word.to_owned(), location, options)))
     }
 
-    /// Returns the disk with another host cache mode.
+    /// Returns the disk with this host cache mode. Only raw images and block devices support `none`.
     pub fn with_cache(self, cache: HostCache) -> Result<Self, Failure> {
         match self {
             Self::Raw { path, .. } => Ok(Self::Raw { path, cache }),
@@ -159,7 +159,7 @@ impl DiskSource {
         }
     }
 
-    /// Returns the default name: the file's, or that of the export.
+    /// Returns the default name: the file's, or that of the NBD export; `disk` if neither is usable.
     pub fn name(&self) -> String {
         let of_file = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = match self {
@@ -173,7 +173,7 @@ impl DiskSource {
         name.unwrap_or_else(|| "disk".into())
     }
 
-    /// Returns the name of the format.
+    /// Returns the name of the format: as for `--format`, or `nbd` or `file` for a disk of a server.
     pub fn format(&self) -> &'static str {
         match self {
             Self::Raw { .. } => "raw",
@@ -239,8 +239,9 @@ impl DiskSource {
     /// Opens the disk. The pool performs blocking operations on local disks.
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let disk: Arc<dyn BlockDevice> = match self {
-            Self::Raw { path, cache: HostCache::Host } => ImageFile::open(path, options, pool.lane())
-                .map_err(|error| Failure::cannot("use a disk", &error))?,
+            Self::Raw { path, cache: HostCache::Host } => {
+                ImageFile::open(path, options, pool.lane()).or_cannot("use a disk")?
+            }
             Self::Raw { path, cache: HostCache::None } => ImageFile::open_direct(path, options, pool.lane())
                 .map_err(|error| {
                     let failure = Failure::cannot("use a disk", &error);
@@ -251,13 +252,13 @@ impl DiskSource {
                 })?,
             Self::Qcow2 { path, backing_dir } => {
                 Qcow2Image::open(path, options, backing_dir.as_deref(), pool.lane())
-                    .map_err(|error| Failure::cannot("use a disk", &error))?
+                    .or_cannot("use a disk")?
             }
             Self::Overlay(overlay) => return overlay.open(options, pool),
             Self::Nbd(url) => {
                 let tls = url.tls.as_ref().map(NbdTls::open).transpose()?;
                 NbdDisk::connect(url.server.clone(), tls, &url.export)
-                    .map_err(|error| Failure::cannot(format_args!("open disk {url}"), &error))?
+                    .or_cannot(format_args!("open disk {url}"))?
             }
             Self::File(location) => return open_file(location, options),
         };
@@ -265,7 +266,7 @@ impl DiskSource {
     }
 }
 
-/// Session of a disk with its file system.
+/// Session in which a disk that is a file is opened.
 const SESSION: SessionId = SessionId(0);
 
 /// Opens a file of a file system that this process is a client of.
@@ -280,10 +281,9 @@ pub fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<Opene
     let checks = if is_own { PermissionCheck::Caller } else { PermissionCheck::BackEnd };
     let client = Client { session: SESSION, label: "disk".into(), checks };
     let serving = format!("use {location} as a disk");
-    let fs = opened.export.attach(&client).map_err(|error| Failure::cannot(&serving, &error))?;
+    let fs = opened.export.attach(&client).or_cannot(&serving)?;
     let cx = Ctx { identity, ..Ctx::root(SESSION) };
-    let disk = block_on(FileDisk::open(fs, cx, &opened.path, options))
-        .map_err(|error| Failure::cannot(&serving, &error))?;
+    let disk = block_on(FileDisk::open(fs, cx, &opened.path, options)).or_cannot(&serving)?;
     Ok(OpenedDisk { disk, client: opened.nfs })
 }
 

@@ -8,7 +8,7 @@ use super::disk::DiskSource;
 use crate::assembly::options::disk::HostCache;
 use crate::failure::Failure;
 
-/// A disk, or one below it.
+/// A layer of a disk: the disk itself, or a disk below it.
 pub struct Layer {
     /// Source of the layer as a disk of its own.
     pub source: DiskSource,

@@ -174,7 +174,8 @@ impl Plan {
         self.cache.is_some() && self.sandbox != Strictness::Strict && self.end_when_unused.is_none()
     }
 
-    /// Sets the time without clients after which the server exits.
+    /// Sets the time without clients after which the server exits; `None`: never. Fails with front ends
+    /// other than shared memory.
     pub fn ending_when_unused(self, after: Option<Duration>) -> Result<Self, Failure> {
         let FrontEnds { guests, mounts, nfs, shm, .. } = &self.front_ends;
         if after.is_some()
@@ -193,7 +194,7 @@ fn only_stdio() -> Failure {
     Failure::usage(problem).remedy("use another server for them")
 }
 
-/// Id of users and groups outside all ranges.
+/// Id of users and groups outside all ranges of `--map-users` and `--map-groups`, in both directions.
 const NOBODY: u32 = 65_534;
 
 fn id_map(options: &mut ServerOptions) -> Result<Option<IdMap>, Failure> {
@@ -366,7 +367,7 @@ fn planned_mounts(
     Ok(planned)
 }
 
-/// Returns the index of the export of a front end.
+/// Returns the index of the named export; without a name, of the only export.
 fn position(name: Option<ExportName>, exports: &[PlannedExport], doing: &str) -> Result<usize, Failure> {
     match name {
         Some(name) => exports.iter().position(|export| export.name == name).ok_or_else(|| {

@@ -98,7 +98,8 @@ pub fn directories_of(files: impl IntoIterator<Item = PathBuf>) -> Vec<PathBuf> 
 }
 
 impl Plan {
-    /// Returns the needs of the plan. `made` are the sockets created so far.
+    /// Returns the needs of the plan. `made` are the sockets created so far, which the server removes at
+    /// its end.
     pub fn needs(&self, made: impl IntoIterator<Item = PathBuf>) -> Needs {
         let mut needs = Needs { removes: directories_of(made), ..Needs::default() };
         for export in &self.exports {

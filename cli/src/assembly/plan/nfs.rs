@@ -17,7 +17,7 @@ use crate::failure::Failure;
 #[derive(Debug, Default)]
 pub struct NfsPlan {
     pub ports: Vec<PlannedPort>,
-    /// `true` if all exports are offered over streams that others open.
+    /// `true` for `--stdio`: all exports are offered over standard input and output.
     pub over_stdio: bool,
     /// Addresses without TLS that are admitted to TLS ports, if any.
     pub plain: Option<AllowList>,

@@ -29,7 +29,7 @@ use super::layers::Layer;
 use super::needs;
 use crate::assembly::options::disk::ImageOptions;
 use crate::commands::files::open_path::attr_of;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::Location;
 
 const KEEPING: &str = "retain unflushed writes of an overlay";
@@ -51,7 +51,7 @@ pub struct OverlaySource {
     backing_dir: Option<PathBuf>,
     /// Number of overlays above this one.
     depth: u32,
-    /// Memory for the states that a keeper retains.
+    /// Memory that a keeper retains for the states of unflushed writes; `None` without a keeper.
     states: Option<StateMemory>,
     /// Trace file for reads of the base.
     record: Option<Arc<File>>,
@@ -59,7 +59,7 @@ pub struct OverlaySource {
     record_log: Option<Arc<File>>,
     /// Number of overlays below this one, and the slot for the disk under the lowest of them.
     bottom: Option<(u32, Bottom)>,
-    /// `true` if the base may differ from its mark.
+    /// `true` if the base is still written to, so that its mark is not verified.
     pub base_in_use: bool,
 }
 
@@ -104,7 +104,7 @@ impl OverlaySource {
         Self { location: Some(location), ..Self::new(path, options) }
     }
 
-    /// Returns the overlay, refused if it lies behind a symbolic link.
+    /// Returns the overlay with a policy that fails its opening if the path leads through a symbolic link.
     pub fn without_links(self) -> Self {
         Self { no_links: true, ..self }
     }
@@ -240,33 +240,36 @@ impl OverlaySource {
             || self.base().is_ok_and(|base| base.is_behind_memory())
     }
 
-    /// Creates memory for the states that outlives servers, and the descriptor by which servers inherit it.
+    /// Creates memory for the states of unflushed writes, which outlives servers, and the descriptor by
+    /// which servers inherit it.
     pub fn memory_for_states(&self) -> Result<(OwnedFd, i32), Failure> {
         let made = memfd::heritable("overlay-states", self.header()?.kept_bytes() as u64);
         made.map_err(|errno| Failure::cannot(KEEPING, &std::io::Error::from(errno)))
     }
 
-    /// Maps the memory for the states that the keeper has passed.
+    /// Maps the memory that the keeper has passed in `descriptor`, with the states that an earlier server
+    /// left.
     pub fn keep_states_in(&mut self, descriptor: i32) -> Outcome {
         let header = self.header()?;
         let memory = memfd::inherited(descriptor).map_err(std::io::Error::from);
-        let found = memory.and_then(|memory| Ok((memory, self.identity()?)));
-        let (memory, identity) = found.map_err(|error| Failure::cannot(KEEPING, &error))?;
+        let (memory, identity) =
+            memory.and_then(|memory| Ok((memory, self.identity()?))).or_cannot(KEEPING)?;
         let kept = StateMemory::map(&memory, &header, identity);
-        self.states = Some(kept.map_err(|error| Failure::cannot(KEEPING, &error))?);
+        self.states = Some(kept.or_cannot(KEEPING)?);
         Ok(())
     }
 
-    /// Records reads of the base at the end of this file, which is opened now.
+    /// Makes the opened overlay append the first reads of its base to this file, which must exist and is
+    /// opened now.
     pub fn record_in(&mut self, path: &Path) -> Outcome {
         let opened = File::options().append(true).open(path);
-        let file =
-            opened.map_err(|error| Failure::cannot(format_args!("record in {}", path.display()), &error))?;
+        let file = opened.or_cannot(format_args!("record in {}", path.display()))?;
         self.record = Some(Arc::new(file));
         Ok(())
     }
 
-    /// Publishes the disk below the lowest of `layers` overlays under this one when that disk is opened.
+    /// Makes [`open`](Self::open) publish, in the slot [`bottom`](Self::bottom()), the disk below the lowest
+    /// of `layers` overlays that lie under this one.
     pub fn hand_out_below(&mut self, layers: u32) {
         self.bottom = Some((layers, Bottom::default()));
     }
@@ -397,8 +400,8 @@ impl OverlaySource {
             };
             let log =
                 ImageFile::create(&self.path, header.log_bytes(), &DiskOpenOptions::default(), pool.lane())
-                    .map_err(|error| Failure::cannot(&making, &error))?;
-            block_on(header.write_to(&cx(), &*log)).map_err(|error| Failure::cannot(&making, &error))?;
+                    .or_cannot(&making)?;
+            block_on(header.write_to(&cx(), &*log)).or_cannot(&making)?;
             access.give(&file).and_then(|()| sync_name(&self.path)).map_err(failed)
         };
         written().inspect_err(|_| drop(fs::remove_file(&self.path)))
@@ -460,9 +463,7 @@ fn mark_of(disk: &DiskSource, way: LinkPolicy) -> Result<Vec<u8>, Failure> {
         _ => disk.layers()?.iter().flat_map(Layer::files).map(Path::to_owned).collect(),
     };
     for path in files {
-        let it = way
-            .look(&path)
-            .map_err(|error| Failure::cannot(format_args!("get attributes of {}", path.display()), &error))?;
+        let it = way.look(&path).or_cannot(format_args!("get attributes of {}", path.display()))?;
         if it.is_file() {
             mark.extend(mark_of_time(it.mtime(), it.mtime_nsec() as u32));
         }
@@ -471,9 +472,10 @@ fn mark_of(disk: &DiskSource, way: LinkPolicy) -> Result<Vec<u8>, Failure> {
 }
 
 impl OverlaySource {
-    /// Creates an empty redo log at `path`, which later takes the name of this overlay and lies over it. This
-    /// overlay is written to until then. The returned file is locked for writing. The contents of the draft
-    /// are durable, its directory entry is not; [`mark_base`] fixes its base.
+    /// Creates an empty redo log at `path`, to become the layer above this overlay: this overlay is later
+    /// named `base_name`, and the draft takes its present name. Until then this overlay may be written to.
+    /// The returned file is locked for writing. The contents of the draft are durable, its directory entry
+    /// is not; [`mark_base`] fixes its base.
     pub fn draft(&self, path: &Path, base_name: &str) -> Result<File, Failure> {
         let header = self.header()?;
         let drafted = || -> std::io::Result<File> {
@@ -489,7 +491,7 @@ impl OverlaySource {
             file.sync_all()?;
             Ok(file)
         };
-        drafted().map_err(|error| Failure::cannot(format_args!("make {}", path.display()), &error))
+        drafted().or_cannot(format_args!("make {}", path.display()))
     }
 }
 

@@ -9,10 +9,11 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::fs::Export;
 use tombolo_layer_basic::readonly;
-use tombolo_shm::doorbell::Mode;
 
 use crate::failure::Failure;
-use crate::location::{self, Location, NfsOptions, NfsShmUrl, NfsUrl, NotMounted, OpenOptions, ShmLocation};
+use crate::location::{
+    self, LinkOptions, Location, NfsOptions, NfsShmUrl, NfsUrl, NotMounted, OpenOptions, ShmLocation,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
@@ -26,10 +27,10 @@ pub enum Tree {
     NfsShm(NfsShmUrl),
 }
 
-/// An open tree.
+/// A tree opened by [`Tree::open`].
 pub struct OpenedTree {
     pub export: Arc<dyn Export>,
-    /// Client, for a tree of an NFS server.
+    /// NFS client of the tree, for its counters; `None` if the tree is not on an NFS server.
     pub client: Option<Arc<NfsExport>>,
 }
 
@@ -118,7 +119,9 @@ impl Tree {
                 let attempt = || location::mount(url, &asked);
                 return mounted(location::retry_until_reachable(Some(Instant::now()), patience, attempt));
             }
-            Self::NfsShm(url) => return mounted(location::mount_nfs_shm(url, Mode::default(), &asked)),
+            Self::NfsShm(url) => {
+                return mounted(location::mount_nfs_shm(url, &LinkOptions::default(), &asked));
+            }
         };
         Ok(OpenedTree { export, client: None })
     }

@@ -58,10 +58,9 @@ impl UnsentChanges {
             conflicts += status.conflicts;
             if let Err(error) = flushed {
                 let ending = format!("send all changes of {name} to the origin");
-                let (bytes, files) = (status.dirty_bytes, status.dirty_nodes);
-                let dir = self.dir.display();
+                let (bytes, dir) = (status.dirty_bytes, self.dir.display());
                 let kept = format!(
-                    "{bytes} bytes in {files} files and names are kept in {dir}; start the proxy again"
+                    "unsent changes, {bytes} bytes of data among them, are kept in {dir}; start the proxy again"
                 );
                 let failure = Failure::cannot(ending, &error).remedy(kept);
                 unsent.get_or_insert(Unfinished::Changes(failure));

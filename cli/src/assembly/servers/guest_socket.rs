@@ -13,7 +13,7 @@ use tombolo_host_runtime::names;
 use tombolo_sys::{change, creds, open, socket};
 
 use crate::assembly::options::virtiofs::VirtioFsSocket;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
@@ -80,8 +80,7 @@ impl GuestSocket {
     pub fn open(at: &VirtioFsSocket, access: SocketAccess) -> Result<Self, Failure> {
         match at {
             VirtioFsSocket::Path(path) => {
-                let listener = Listener::bind(path, OWNER_ONLY)
-                    .map_err(|error| Failure::cannot("listen for guests", &error))?;
+                let listener = Listener::bind(path, OWNER_ONLY).or_cannot("listen for guests")?;
                 give(path, access)?;
                 Ok(Self::Made(listener))
             }
@@ -93,7 +92,7 @@ impl GuestSocket {
         }
     }
 
-    /// Adopts the socket that a keeper passed in place of its own at `path`.
+    /// Adopts the listening socket that a keeper has bound to `path` and passed as descriptor `fd`.
     pub fn kept(fd: i32, path: &Path) -> Result<Self, Failure> {
         let at = absolute(path).unwrap_or_else(|_| path.to_owned());
         Ok(Self::Inherited { socket: inherited(fd)?, at })
@@ -130,7 +129,7 @@ fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
     if access == SocketAccess::default() {
         return Ok(());
     }
-    let place = place_of(path).map_err(|error| Failure::cannot(giving("the access".into()), &error))?;
+    let place = place_of(path).or_cannot(giving("the access".into()))?;
     if let Some(group) = access.group {
         change::owner(place.as_fd(), None, Some(group)).map_err(|errno| {
             let failure = Failure::cannot(giving(format!("group {group}")), &io::Error::from(errno));

@@ -43,7 +43,7 @@ use tombolo_layer_write_back::WriteBackExport;
 use tombolo_sys::open::Reopen;
 
 use crate::commands::mount::reason;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::NfsOptions;
 use crate::service::prometheus;
 use crate::service::status::{EndpointStatus, ExportStatus, Status};
@@ -119,13 +119,13 @@ pub fn until_stopped<P, S>(
     signals::on_stop(move |signal| {
         let _ = stop.send(Some(signal));
     })
-    .map_err(|error| Failure::cannot("wait for signals", &error))?;
+    .or_cannot("wait for signals")?;
     turn.on_end(move || {
         let _ = by_keeper.send(None);
     })
-    .map_err(|error| Failure::cannot("wait for the keeper", &error))?;
+    .or_cannot("wait for the keeper")?;
     let mut server = start(prepared)?;
-    announce(&server).map_err(|error| Failure::cannot("report readiness", &error))?;
+    announce(&server).or_cannot("report readiness")?;
     match stopped.recv() {
         Ok(Some(signal)) => tracing::info!(%signal, "stopping"),
         Ok(None) => tracing::info!("stopping with the keeper"),
@@ -143,8 +143,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Binds all sockets before anything else, so that a busy one leaves no trace. Starts no thread: it would
-    /// remain outside the sandbox.
+    /// Binds all sockets before any export is opened, so that a busy address fails the start without
+    /// effect, and enters the sandbox. Starts no thread: it would remain outside the sandbox.
     fn open(plan: &Plan) -> Result<Self, Failure> {
         let places = Places::take(plan)?;
         let control = service::control_socket(plan.control.as_deref(), || plan.name())?;
@@ -163,12 +163,13 @@ impl Prepared {
     }
 }
 
-/// Endpoints of a plan, except shared memory.
+/// Endpoints of a plan, and helpers that stay outside of the sandbox. Of shared memory only the bells are
+/// opened.
 struct Places {
     sockets: Vec<GuestSocket>,
     ports: BoundPorts,
     disks: Vec<PreparedDisk>,
-    /// Opener of files by handle, if landlock prevents this process from doing so.
+    /// Helper that opens files by handle, if landlock prevents this process from doing so.
     broker: Option<Arc<dyn Reopen>>,
     /// Mount helpers in the order of the mounts, if this process does not mount itself.
     mounters: Vec<Arc<dyn Mounter>>,
@@ -179,6 +180,7 @@ impl Places {
     fn take(plan: &Plan) -> Result<Self, Failure> {
         let sockets = guest_sockets(plan)?;
         let ports = BoundPorts::take(&plan.front_ends.nfs)?;
+        plan.front_ends.shm.open_bells()?;
         let disks = plan.disks.iter().map(|disk| PreparedDisk::open(disk, &[])).collect::<Result<_, _>>()?;
         Ok(Self { sockets, ports, disks, broker: None, mounters: Vec::new() })
     }
@@ -188,7 +190,7 @@ impl Places {
 /// watchers of the control socket see the end last.
 struct Server {
     serving: Serving,
-    /// Sessions of a proxy.
+    /// Sessions added to a proxy at run time; `None` for other servers.
     sessions: Option<Arc<Sessions>>,
     metrics: Vec<Endpoint>,
     _control: ControlServer,
@@ -200,21 +202,23 @@ impl Server {
     fn start(prepared: Prepared, plan: &Plan) -> Result<Self, Failure> {
         let Prepared { places, control, metrics, sandbox } = prepared;
         let (serving, status, counted) = Serving::open(plan, places)?;
+        let endpoints = status.endpoints.clone();
         let service = Service::new(status, counted);
         let metrics = prometheus::serve(metrics, &service)?;
         let control_path = control.path().display().to_string();
-        let sessions = plan.cache.as_ref().map(|cache| Sessions::new(plan, cache, &service)).transpose()?;
+        let sessions =
+            plan.cache.as_ref().map(|cache| Sessions::new(plan, cache, endpoints, &service)).transpose()?;
         let answers: Arc<dyn Answers> = match &sessions {
             Some(sessions) => Arc::new(SessionAnswers(Arc::clone(sessions))),
             None => service,
         };
         let answers = DiskAnswers::over(answers, &serving.disks);
-        let _control = ControlServer::start(control, answers)
-            .map_err(|error| Failure::cannot(format_args!("serve {control_path}"), &error))?;
+        let _control =
+            ControlServer::start(control, answers).or_cannot(format_args!("serve {control_path}"))?;
         let mut server = Self { serving, sessions, metrics, _control, control_path, sandbox };
         server.serving.admit(plan)?;
         if let (Some(after), Some(shm)) = (plan.end_when_unused, &server.serving.shm) {
-            shm.end_when_unused(after).map_err(|error| Failure::cannot("wait for clients", &error))?;
+            shm.end_when_unused(after).or_cannot("wait for clients")?;
         }
         if let Some(sessions) = &server.sessions {
             sessions.obey_signals()?;
@@ -310,14 +314,12 @@ impl Serving {
         Ok((serving, status, counted))
     }
 
-    /// Admits guests, and mounts.
+    /// Begins to accept guests, and mounts the trees on this host.
     fn admit(&mut self, plan: &Plan) -> Outcome {
         for (guests, socket) in plan.front_ends.guests.iter().zip(&self.sockets) {
             let admitted =
                 admit_guests(guests, socket, &self.exports[guests.export], plan, &self.session_ids);
-            self.guests.push(
-                admitted.map_err(|error| Failure::cannot(format_args!("serve {}", guests.socket), &error))?,
-            );
+            self.guests.push(admitted.or_cannot(format_args!("serve {}", guests.socket))?);
         }
         // In sequence: if one fails, the mounts before it are dropped with `self`.
         for (index, mount) in plan.front_ends.mounts.iter().enumerate() {
@@ -336,7 +338,7 @@ impl Serving {
         self.unsent_changes.detach()
     }
 
-    /// Flushes all disks.
+    /// Ends the front ends of all disks, and flushes the disks; returns the first failure.
     fn end_disks(&mut self) -> Outcome {
         let ended: Vec<_> = self.disks.iter_mut().map(ServedDisk::end).collect();
         ended.into_iter().collect()
@@ -387,7 +389,7 @@ impl Serving {
 }
 
 impl Serving {
-    /// Returns the NFS server for streams that others open.
+    /// Returns the NFS server of `--stdio`, which [`stdio`] gives its connections.
     fn stdio(&self) -> Option<Arc<NfsServer>> {
         self.nfs.as_ref().and_then(NfsServers::stdio)
     }
@@ -472,7 +474,7 @@ fn open(
     Ok(OpenedExport { export, counters, client, cache, write_back })
 }
 
-/// Returns the counters of all components.
+/// Returns the sources of all counters, under the names of the exports.
 fn all_counted(plan: &Plan, exports: &[OpenedExport], nfs: Vec<NfsCounts>) -> Counted {
     let mut counted = Counted { nfs, ..Counted::default() };
     for (planned, opened) in plan.exports.iter().zip(exports) {
@@ -569,28 +571,19 @@ fn status(plan: &Plan, sockets: &[GuestSocket], nfs: &NfsServers, shm: &ShmServe
         },
         read_only: plan.layers.read_only,
     });
-    let guests = plan.front_ends.guests.iter().zip(sockets).map(|(guests, socket)| EndpointStatus {
-        kind: "virtiofs".into(),
-        at: socket.path().display().to_string(),
-        export: plan.exports[guests.export].name.to_string(),
+    let name = |index: usize| &plan.exports[index].name;
+    let guests = plan.front_ends.guests.iter().zip(sockets).map(|(guests, socket)| {
+        EndpointStatus::new("virtiofs", &socket.path().display(), name(guests.export))
     });
-    let mounts = plan.front_ends.mounts.iter().map(|mount| EndpointStatus {
-        kind: "fuse".into(),
-        at: mount.point.path.display().to_string(),
-        export: plan.exports[mount.export].name.to_string(),
-    });
+    let mounts = plan.front_ends.mounts.iter();
+    let mounts =
+        mounts.map(|mount| EndpointStatus::new("fuse", &mount.point.path.display(), name(mount.export)));
     let ports = nfs.ports().iter().flat_map(|place| {
-        place.exports.iter().filter_map(|&index| plan.exports.get(index)).map(|export| EndpointStatus {
-            kind: place.kind().into(),
-            at: place.address.to_string(),
-            export: export.name.to_string(),
-        })
+        let exports = place.exports.iter().filter_map(|&index| plan.exports.get(index));
+        exports.map(|export| EndpointStatus::new(place.kind(), &place.address, &export.name))
     });
-    let stdio = plan.exports.iter().filter(|_| plan.front_ends.nfs.over_stdio).map(|export| EndpointStatus {
-        kind: "nfs".into(),
-        at: STDIO.into(),
-        export: export.name.to_string(),
-    });
+    let stdio = plan.exports.iter().filter(|_| plan.front_ends.nfs.over_stdio);
+    let stdio = stdio.map(|export| EndpointStatus::new("nfs", &STDIO, &export.name));
     let endpoints = guests.chain(mounts).chain(shm.endpoints()).chain(ports).chain(stdio);
     Status::of_this_process(exports.collect(), endpoints.collect())
 }

@@ -9,10 +9,10 @@ use tombolo_host_tls::ServerTls;
 
 use crate::assembly::options::nbd::NbdListen;
 use crate::certificates;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::location::encoded;
 
-/// Request for NBD sockets.
+/// Addresses at which a disk is to be served over NBD, and the options of their sockets.
 pub struct NbdRequest<'a> {
     pub plain: &'a [NbdListen],
     pub tls: &'a [NbdListen],
@@ -114,8 +114,7 @@ impl NbdSockets {
         if self.places.iter().any(|place| !place.is_secure) {
             servers.push(Server::start(self.plain, exports, Options::default()));
         }
-        let servers = servers.into_iter().collect::<Result<Vec<_>, _>>();
-        let servers = servers.map_err(|error| Failure::cannot("serve NBD", &error))?;
+        let servers = servers.into_iter().collect::<Result<Vec<_>, _>>().or_cannot("serve NBD")?;
         Ok((servers, self.places))
     }
 }
@@ -127,9 +126,6 @@ fn load_tls(request: &NbdRequest<'_>) -> Result<(Arc<ServerTls>, PathBuf), Failu
         Some(dir) => dir.clone(),
         None => certificates::tls_dir().map_err(|why| failed(&why))?,
     };
-    let tls = ServerTls::open_for_nbd(&dir).map_err(|error| {
-        Failure::cannot("serve NBD over TLS", &error)
-            .remedy("give the directory of ca.pem, cert.pem and key.pem with --tls-dir (tombolo keys issue makes one)")
-    })?;
-    Ok((Arc::new(tls), dir))
+    let tls = ServerTls::open_for_nbd(&dir).or_cannot("serve NBD over TLS");
+    Ok((Arc::new(tls.map_err(|failure| failure.remedy(certificates::GIVE_TLS_DIR))?), dir))
 }

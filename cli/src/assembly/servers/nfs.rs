@@ -13,7 +13,8 @@ use tombolo_host_tls::ServerTls;
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::nfs::{NfsPlan, PlannedPort};
 use crate::assembly::servers::state::DurableState;
-use crate::failure::Failure;
+use crate::certificates;
+use crate::failure::{Failure, OrCannot};
 use crate::service::NfsCounts;
 
 /// Sockets for NFS clients, bound early to detect a busy port. Connections are refused until they are served.
@@ -30,7 +31,7 @@ pub struct NfsServers {
     stdio: Option<Served>,
 }
 
-/// Name of the standard streams where others have addresses.
+/// Name of the endpoint of `--stdio` in messages, status and counters; other endpoints have an address.
 pub const STDIO: &str = "stdio";
 
 /// A server with its share of descriptors.
@@ -49,7 +50,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Returns the kind of endpoint for tools.
+    /// Returns the kind of the endpoint in the status and in `ready` lines.
     pub fn kind(&self) -> &'static str {
         if self.over_tls { "nfs-tls" } else { "nfs" }
     }
@@ -91,7 +92,7 @@ impl NfsServers {
         Ok(Self { ports, stdio: stdio.transpose()? })
     }
 
-    /// Returns the server for streams that others open.
+    /// Returns the server of `--stdio`, which accepts no connections itself; `None` without that option.
     pub fn stdio(&self) -> Option<Arc<NfsServer>> {
         self.stdio.as_ref().map(|served| Arc::clone(&served.server))
     }
@@ -137,10 +138,8 @@ impl Served {
 /// Loads the certificates of the TLS ports.
 fn tls(plan: &NfsPlan) -> Result<Option<Arc<ServerTls>>, Failure> {
     let open = |dir: &PathBuf| ServerTls::open(dir).map(Arc::new);
-    plan.tls_dir.as_ref().map(open).transpose().map_err(|error| {
-        Failure::cannot("serve NFS over TLS", &error)
-            .remedy("give the directory of ca.pem, cert.pem and key.pem with --tls-dir (tombolo keys issue makes one)")
-    })
+    let opened = plan.tls_dir.as_ref().map(open).transpose().or_cannot("serve NFS over TLS");
+    opened.map_err(|failure| failure.remedy(certificates::GIVE_TLS_DIR))
 }
 
 /// Reserves descriptors: a share of the free ones, or the minimum if few are free.

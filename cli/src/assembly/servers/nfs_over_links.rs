@@ -1,12 +1,13 @@
 //! NFS over shared-memory links. The service is created for the first such link, because it needs durable
 //! state and other links do not.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_front_nfs_server::IdleCloser;
 use tombolo_host_links::server::{Peer, Refusal, Service, Session};
 use tombolo_host_rpc::link::RpcLinks;
 use tombolo_host_runtime::buffer_pool::BufferLimits;
+use tombolo_host_runtime::lock;
 
 use crate::assembly::plan::Plan;
 use crate::assembly::servers::state::DurableState;
@@ -32,7 +33,7 @@ impl NfsOverLinks {
     }
 
     fn service(&self) -> Result<Arc<dyn Service>, String> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock(&self.made);
         if let Some(made) = &*made {
             return Ok(Arc::clone(&made.links));
         }

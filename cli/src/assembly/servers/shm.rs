@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_core::{Squash, SquashMode};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
+use tombolo_host_links::bell::BellLocation;
 use tombolo_host_links::listen::{Guest, LinkListener, ListenOptions};
 use tombolo_host_links::policy::Policy;
 use tombolo_host_links::registry::Announcement;
@@ -24,7 +25,7 @@ use crate::assembly::hints::shm;
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::shm::{PlannedMemory, PlannedShm};
 use crate::assembly::servers::state::DurableState;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::service::status::EndpointStatus;
 
 pub struct ShmServers {
@@ -44,14 +45,14 @@ pub struct Endpoint {
 
 enum At {
     Socket { path: PathBuf, listener: LinkListener },
-    Memory { place: MemoryLocation, size_bytes: u64, listener: MemoryListener },
+    Memory { place: MemoryLocation, size_bytes: u64, bell: Option<PathBuf>, listener: MemoryListener },
 }
 
 impl ShmServers {
     /// Listens at all sockets and on all memory of a plan.
     pub fn start(plan: &Plan, state: &Arc<DurableState>) -> Result<Self, Failure> {
         let policy = plan.front_ends.shm.policy.as_deref().map(Policy::load).transpose();
-        let policy = policy.map_err(|error| Failure::cannot("read the policy of links", &error))?;
+        let policy = policy.or_cannot("read the policy of links")?;
         let sockets =
             plan.front_ends.shm.sockets.iter().map(|place| listen(place, plan, policy.as_ref(), state));
         let mut endpoints = sockets.collect::<Result<Vec<_>, _>>()?;
@@ -76,8 +77,8 @@ impl ShmServers {
                 writeln!(out, "ready {} {} export={export}{watch}{xattrs}", place.kind(), place.name())?;
                 match &place.at {
                     At::Socket { path, .. } => shm::socket(out, path, export)?,
-                    At::Memory { place, size_bytes, .. } => {
-                        shm::memory(out, index, place, *size_bytes, export)?;
+                    At::Memory { place, size_bytes, bell, .. } => {
+                        shm::memory(out, index, place, *size_bytes, bell.as_deref(), export)?;
                     }
                 }
             }
@@ -108,11 +109,7 @@ impl ShmServers {
 
     pub fn endpoints(&self) -> impl Iterator<Item = EndpointStatus> + '_ {
         self.endpoints.iter().flat_map(|place| {
-            place.exports.iter().map(|export| EndpointStatus {
-                kind: place.kind().into(),
-                at: place.name(),
-                export: export.clone(),
-            })
+            place.exports.iter().map(|export| EndpointStatus::new(place.kind(), &place.name(), export))
         })
     }
 }
@@ -203,9 +200,8 @@ fn listen(
             options.links_max *= USERS;
         }
     }
-    let path = absolute(&place.socket).map_err(|error| Failure::cannot(&listening, &error))?;
-    let listener = LinkListener::start(&path, server, options);
-    let listener = listener.map_err(|error| Failure::cannot(&listening, &error))?;
+    let path = absolute(&place.socket).or_cannot(&listening)?;
+    let listener = LinkListener::start(&path, server, options).or_cannot(&listening)?;
     Ok(Endpoint { at: At::Socket { path, listener }, exports: names })
 }
 
@@ -215,23 +211,28 @@ fn serve_memory(memory: &PlannedMemory, plan: &Plan, state: &Arc<DurableState>) 
         MemoryLocation::File(path) => absolute(path).map(MemoryLocation::File),
         place => Ok(place.clone()),
     };
-    let place = place.map_err(|error| Failure::cannot(&serving, &error))?;
+    let place = place.or_cannot(&serving)?;
     if let (MemoryLocation::File(path), None) = (&place, memory.size_bytes)
-        && !path.exists()
+        // Another error, such as a directory that may not be searched, is reported by the opening.
+        && matches!(path.try_exists(), Ok(false))
     {
         let failure = Failure::cannot(&serving, "no such file");
         return Err(failure.remedy("add ,size=SIZE to create it"));
     }
     let (server, names) = server(&memory.exports, memory.squash, plan, state)?;
     let limits = Limits { protocols: server.protocols(), ..Limits::default() };
-    let common = SharedMemory::to_serve(&place, memory.size_bytes);
-    let common = common.map_err(|error| Failure::cannot(&serving, &error))?;
+    let common = SharedMemory::to_serve(&place, memory.size_bytes).or_cannot(&serving)?;
+    let common = common.with_bell(memory.bell.clone());
+    let bell = match memory.bell.as_ref().map(|bell| bell.location()) {
+        Some(BellLocation::Fifos(path)) => Some(absolute(path).or_cannot(&serving)?),
+        _ => None,
+    };
     // A guest has no name: the memory is shown instead.
     let label = place.to_string();
-    let listener = MemoryListener::start(common, server, limits, plan.front_ends.shm.doorbell, &label);
-    let listener = listener.map_err(|error| Failure::cannot(&serving, &error))?;
+    let listener = MemoryListener::start(common, server, limits, plan.front_ends.shm.doorbell, &label)
+        .or_cannot(&serving)?;
     let size_bytes = memory.size_bytes.unwrap_or_else(|| length(&place));
-    Ok(Endpoint { at: At::Memory { place, size_bytes, listener }, exports: names })
+    Ok(Endpoint { at: At::Memory { place, size_bytes, bell, listener }, exports: names })
 }
 
 /// Creates a server for these exports; returns their names too.
@@ -261,7 +262,8 @@ fn server(
     Ok((Arc::new(server), names))
 }
 
-/// Returns the size of the file, which existed a moment ago, for the peer's command line.
+/// Returns the size of the file, which existed a moment ago, for the peer's command line; 0 for other
+/// memory.
 fn length(place: &MemoryLocation) -> u64 {
     match place {
         MemoryLocation::File(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tombolo_core::fs::{Client, Export, LEASE_TERM, LeaseNote, LeaseTable, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, SessionId};
@@ -13,6 +13,7 @@ use tombolo_front_nfs_server::{
     AllowList, Claims, Durability, ExportOptions, Groups, Identities, LeaseHolders, NfsService, Options,
     Signer, Squash,
 };
+use tombolo_host_runtime::lock;
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_host_service::handle_keys;
 use tombolo_host_service::state_dir::{ServerFiles, ServerState, StateDir, StateError};
@@ -23,14 +24,14 @@ use tombolo_layer_replies::Replies;
 
 use crate::assembly::plan::tree::Tree;
 use crate::assembly::plan::{Plan, PlannedExport};
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 
 /// Durable state. Nothing is opened before it is needed.
 pub struct DurableState {
     asked: Option<PathBuf>,
     /// `true` if the server fails without durable state.
     must: bool,
-    /// `true` if the owner of the state may serve streams for this process.
+    /// `true` for `serve --stdio`: another process may own the state, and serve this one's connection.
     over_stdio: bool,
     name: String,
     sources: Vec<(PlannedExport, Arc<dyn Export>)>,
@@ -102,14 +103,14 @@ impl DurableState {
             });
         }
         let identities = Identities::new(self.manage_gids.then(Groups::new)).under(self.claims.clone());
-        NfsService::new(Options { exports, signer: opened.signer.clone(), identities })
-            .map_err(|error| Failure::cannot("serve NFS", &error))
+        NfsService::new(Options { exports, signer: opened.signer.clone(), identities }).or_cannot("serve NFS")
     }
 
-    /// Returns an export that executes each request once, by its index in the plan.
+    /// Returns an export that executes each request once, by its index in the plan; `None` if the plan has
+    /// no such export.
     ///
-    /// Unless a state directory was named or NFS needs one, the export works without it too; clients then
-    /// fail after a restart.
+    /// Unless a state directory was named, or NFS or --keep needs one, the export works without durable state
+    /// too; clients then fail after a restart.
     pub fn once(&self, index: usize) -> Result<Option<Arc<dyn Export>>, Failure> {
         let Some((planned, source)) = self.sources.get(index) else { return Ok(None) };
         let export = self.opened()?.once(index, planned, source)?;
@@ -131,7 +132,7 @@ impl DurableState {
         Ok(Arc::clone(&self.opened()?.keys))
     }
 
-    /// Returns the session counter of all front ends.
+    /// Returns the counter from which all front ends take the ids of their sessions.
     pub fn session_ids(&self) -> &Arc<AtomicU64> {
         &self.session_ids
     }
@@ -153,11 +154,10 @@ impl DurableState {
             state => state,
         };
         let keys = match &state {
-            Ok(state) => handle_keys::open(state.files())
-                .map_err(|error| Failure::cannot(format_args!("use {}", state.path().display()), &error))?,
-            Err(_) => {
-                Keys::random().map_err(|error| Failure::cannot("create a key for file handles", &error))?
+            Ok(state) => {
+                handle_keys::open(state.files()).or_cannot(format_args!("use {}", state.path().display()))?
             }
+            Err(_) => Keys::random().or_cannot("create a key for file handles")?,
         };
         let signer = Arc::new(Signer::new(keys.clone()));
         let leases = match &state {
@@ -173,8 +173,7 @@ impl DurableState {
             self.sources.iter().enumerate().filter(|(index, _)| self.may_lease.get(*index) == Some(&true));
         let table = |(index, (planned, _)): (usize, &(PlannedExport, _))| {
             let name = format!("leases-{}", one_component(&planned.name.to_string()));
-            let before =
-                files.read(&name).map_err(|error| Failure::cannot("read the state of leases", &error))?;
+            let before = files.read(&name).or_cannot("read the state of leases")?;
             let was_set = before.is_some_and(|text| text != NONE_HELD);
             let (epoch, note) =
                 (RandomState::new().build_hasher().finish(), Note { files: files.clone(), name });
@@ -224,10 +223,6 @@ impl Opened {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Returns `true` if leases may be granted: all changes must pass through this export. That excludes cached
 /// and remote trees, and directories that overlap with another export, whose changes recall no lease of this
 /// one.
@@ -243,7 +238,7 @@ fn may_lease(plan: &Plan, index: usize) -> bool {
     plan.cache.is_none() && plan.front_ends.nfs.offers(index) && is_apart
 }
 
-/// A small durable file.
+/// Durable file that says whether leases of an export may be held, for the next start of the server.
 #[derive(Debug)]
 struct Note {
     files: ServerFiles,
@@ -264,9 +259,9 @@ impl LeaseNote for Note {
 pub fn state_path(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     match asked {
         Some(path) => Ok(path.to_owned()),
-        None => StateDir::default_path().map_err(|error| {
-            Failure::cannot("find the state directory", &error).remedy("choose one with --state DIR")
-        }),
+        None => StateDir::default_path()
+            .or_cannot("find the state directory")
+            .map_err(|failure| failure.remedy("choose one with --state DIR")),
     }
 }
 
@@ -276,7 +271,7 @@ fn once(export: &Arc<dyn Export>, planned: &PlannedExport, state: &Path) -> Resu
     let export = with_handles(export, planned, &state.join(format!("handles-{name}")))?;
     let path = state.join(format!("replies-{name}"));
     let replies = replies::open(export, &replies::Options::default(), &path);
-    replies.map(Arc::new).map_err(|error| Failure::cannot(format_args!("use {}", path.display()), &error))
+    replies.map(Arc::new).or_cannot(format_args!("use {}", path.display()))
 }
 
 /// Returns the export, with handles from a table if its own are too long or missing.
@@ -287,7 +282,7 @@ fn with_handles(
 ) -> Result<Arc<dyn Export>, Failure> {
     let serving = format!("serve {} across restarts of this server", planned.name);
     let client = Client { session: SessionId(0), label: "handles".into(), checks: PermissionCheck::Caller };
-    let fs = export.attach(&client).map_err(|error| Failure::cannot(&serving, &error))?;
+    let fs = export.attach(&client).or_cannot(&serving)?;
     let root =
         fs.persistent_handles().map(|handles| handles.handle_of(&Ctx::root(SessionId(0)), NodeId::ROOT));
     if root.is_some_and(|root| root.wait().is_ok_and(|root| Signer::can_sign(&root))) {
@@ -302,7 +297,7 @@ fn with_handles(
         planned.tree
     );
     let over = handle_table::over(export.clone(), table);
-    over.map(|export| Arc::new(export) as _).map_err(|error| Failure::cannot(&serving, &error))
+    over.map(|export| Arc::new(export) as _).or_cannot(&serving)
 }
 
 /// Encodes the name of an export as one path component; different names remain different.

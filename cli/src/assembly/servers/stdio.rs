@@ -28,7 +28,7 @@ use tombolo_sys::{process, socket};
 use super::state::state_path;
 use super::{Prepared, Server};
 use crate::assembly::plan::Plan;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 const SERVING: &str = "serve NFS over standard input and output";
 
@@ -54,7 +54,7 @@ pub fn serve(plan: &Plan) -> Outcome {
         let problem = format!("cannot {SERVING}: it is a terminal");
         return Err(Failure::usage(problem).remedy("let ssh start it: tombolo ls nfs+ssh://HOST/PATH"));
     }
-    // Must precede open files and threads.
+    // This call must precede open files and threads.
     DescriptorBudget::of_process();
     let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
     let null = File::options().read(true).write(true).open("/dev/null").map_err(cannot)?;
@@ -80,7 +80,7 @@ pub fn serve(plan: &Plan) -> Outcome {
 /// Returns the socket path for these options. Only processes of the same program agree on it.
 fn place(plan: &Plan) -> Result<PathBuf, Failure> {
     let dir = state_path(plan.state.as_deref())?;
-    StateDir::open(&dir).map_err(|error| Failure::cannot(SERVING, &error))?;
+    StateDir::open(&dir).or_cannot(SERVING)?;
     let mut options = DefaultHasher::new();
     format!("{plan:?}").hash(&mut options);
     Ok(dir.join(format!("stdio-{:016x}", options.finish())))

@@ -18,7 +18,7 @@ use crate::assembly::plan::cache::CachePlan;
 use crate::assembly::plan::tree::Tree as PlannedTree;
 use crate::commands::files::user::Myself;
 use crate::commands::files::{problem, shown, stop};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::NfsOptions;
 use crate::progress::bar;
 
@@ -44,7 +44,7 @@ pub struct FillArgs {
     jobs: u16,
 }
 
-/// State shared by the threads.
+/// State of a fill, shared by its threads: totals, and the request to stop.
 struct Fill {
     bar: ProgressBar,
     files: AtomicU64,
@@ -67,8 +67,7 @@ impl FillArgs {
         let cache = plan.over(&planned, &*opened.export)?;
         let Myself { identity, umask } = Myself::ask();
         let user = User { identity, umask, realm: planned.to_string() };
-        let tree = Tree::attach(&*cache, user);
-        let tree = tree.map_err(|error| Failure::cannot(format_args!("open {planned}"), &error))?;
+        let tree = Tree::attach(&*cache, user).or_cannot(format_args!("open {planned}"))?;
         let fill = Arc::new(Fill {
             bar: bar(),
             files: AtomicU64::new(0),
@@ -78,7 +77,7 @@ impl FillArgs {
         });
         let stopping = fill.clone();
         stop::on_signal(move |_| stopping.has_to_stop.store(true, Ordering::Relaxed))
-            .map_err(|error| Failure::cannot("watch for signals", &error))?;
+            .or_cannot("watch for signals")?;
         let wanted = if paths.is_empty() { vec![String::new()] } else { paths };
         fill.all(&tree, &wanted, usize::from(jobs));
         cache.flush();
@@ -130,7 +129,7 @@ impl Fill {
         });
     }
 
-    /// Sends all files and links below a node.
+    /// Sends all files and links below a node to the threads that read them.
     fn walk(&self, top: Node, path: &str, found: &mpsc::SyncSender<(Node, String)>) {
         let mut above = Above::default();
         let mut ahead = vec![(0, top, path.trim_matches('/').to_owned())];
@@ -151,8 +150,8 @@ impl Fill {
         }
     }
 
-    /// Pushes a directory's entries onto `ahead`. Returns `false` if the node is no directory or needs no
-    /// reading.
+    /// Pushes a directory's entries onto `ahead`. Returns `false` for a file or a link, which the caller has
+    /// to read.
     async fn list(
         &self,
         node: &Node,
@@ -189,7 +188,7 @@ impl Fill {
         Ok(true)
     }
 
-    /// Reads a file to its end, or a link.
+    /// Reads a file to its end, or a link, so that the cache stores it.
     fn read(&self, node: &Node) -> FsResult<()> {
         if self.has_to_stop.load(Ordering::Relaxed) {
             return Ok(());

@@ -9,7 +9,7 @@ use tombolo_core::fs::{Timestamp, WeakAttr};
 use tombolo_layer_cache::store::Listed;
 
 use crate::commands::files::shown;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 #[derive(Args)]
 pub struct ListArgs {
@@ -34,7 +34,7 @@ impl ListArgs {
                 written = if self.json { writeln!(out, "{}", object(&file)) } else { line(&mut out, &file) };
             }
         });
-        written.and_then(|()| out.flush()).map_err(|error| Failure::cannot("write", &error))?;
+        written.and_then(|()| out.flush()).or_cannot("write")?;
         if !is_known {
             let what = format!("list {}", self.path);
             return Err(

@@ -15,7 +15,7 @@ use crate::assembly::options::cache::Size;
 use crate::assembly::plan::cache::not_opened;
 use crate::assembly::plan::write_back::refuse_what_is_kept;
 use crate::commands::files::shown;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Inspect and maintain the cache of a proxy.
 ///
@@ -96,8 +96,7 @@ impl CacheArgs {
                     let remedy = "start its proxy again, or remove the directory manually";
                     refuse_what_is_kept(&removing, &session.path(), remedy)?;
                 }
-                std::fs::remove_dir_all(&dir)
-                    .map_err(|error| Failure::cannot(format_args!("remove {}", dir.display()), &error))
+                std::fs::remove_dir_all(&dir).or_cannot(format_args!("remove {}", dir.display()))
             }
         }
     }
@@ -144,5 +143,5 @@ fn verify(dir: &Path) -> Outcome {
 }
 
 fn say(text: std::fmt::Arguments<'_>) -> Outcome {
-    io::stdout().write_fmt(text).map_err(|error| Failure::cannot("write", &error))
+    io::stdout().write_fmt(text).or_cannot("write")
 }

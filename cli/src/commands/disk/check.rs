@@ -17,7 +17,7 @@ use crate::cli::LogArgs;
 use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::shown::size;
 use crate::commands::files::{print, stop};
-use crate::failure::{Failure, Outcome, Reason};
+use crate::failure::{Failure, OrCannot, Outcome, Reason};
 use crate::progress::{Progress, Screen, Style};
 
 use super::{Shower, stopping};
@@ -65,7 +65,7 @@ struct CheckResult {
     unreadable: Vec<UnreadableRange>,
 }
 
-/// A qcow2 image.
+/// Damage found in one qcow2 image.
 #[derive(Serialize)]
 struct Image {
     path: PathBuf,
@@ -101,7 +101,7 @@ impl DiskCheckArgs {
         }
         if self.json {
             let text = serde_json::to_string_pretty(&found);
-            print(&text.map_err(|error| Failure::cannot("write JSON", &error))?)?;
+            print(&text.or_cannot("write JSON")?)?;
         } else {
             print(&found.text())?;
         }
@@ -133,8 +133,7 @@ impl CheckResult {
         let progress = Progress::start(screen, Arc::new(Shower::new("read", &*disk, &watched)));
         let found = block_on(unreadable(disk, UNREADABLE_MAX, &stop, watched.clone()));
         drop(progress);
-        let Unreadable { ranges, bytes, .. } =
-            found.map_err(|fault| Failure::cannot(format_args!("check {source}"), &fault))?;
+        let Unreadable { ranges, bytes, .. } = found.or_cannot(format_args!("check {source}"))?;
         if let Some(signal) = stop::came() {
             return Err(Failure::stopped(signal));
         }
@@ -151,7 +150,7 @@ impl CheckResult {
         Ok(())
     }
 
-    /// Returns the advice, unless it would invalidate an overlay.
+    /// Returns the advice `how` on a repair, unless the repair would invalidate an overlay.
     fn advice(&self, how: &'static str) -> &'static str {
         if self.is_overlay { "repairing a base invalidates its overlays" } else { how }
     }

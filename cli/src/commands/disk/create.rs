@@ -16,7 +16,7 @@ use crate::assembly::plan::access::Access;
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::overlay::{OverlaySource, sync_name};
 use crate::commands::files::user::Myself;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Create an empty image, or an overlay.
 ///
@@ -65,18 +65,17 @@ impl DiskCreateArgs {
         let (DiskSource::Raw { path, .. } | DiskSource::Qcow2 { path, .. }) = &source else {
             return Err(Failure::cannot(making, "disks can only be created in local files"));
         };
-        let file = fs::File::create_new(path).map_err(|error| Failure::cannot(&making, &error))?;
+        let file = fs::File::create_new(path).or_cannot(&making)?;
         let made = || -> Outcome {
             let disk: Arc<dyn BlockDevice> = match &source {
-                DiskSource::Qcow2 { .. } => Qcow2Image::create(path, size_bytes, &options, pool.lane())
-                    .map_err(|error| Failure::cannot(&making, &error))?,
-                _ => ImageFile::create(path, size_bytes, &options, pool.lane())
-                    .map_err(|error| Failure::cannot(&making, &error))?,
+                DiskSource::Qcow2 { .. } => {
+                    Qcow2Image::create(path, size_bytes, &options, pool.lane()).or_cannot(&making)?
+                }
+                _ => ImageFile::create(path, size_bytes, &options, pool.lane()).or_cannot(&making)?,
             };
-            let flushed = disk.flush(&Ctx::root(SessionId(0))).wait();
-            flushed.map_err(|error| Failure::cannot(&making, &error))?;
+            disk.flush(&Ctx::root(SessionId(0))).wait().or_cannot(&making)?;
             // The length of a raw image is metadata, which no flush covers.
-            file.sync_all().and_then(|()| sync_name(path)).map_err(|error| Failure::cannot(&making, &error))
+            file.sync_all().and_then(|()| sync_name(path)).or_cannot(&making)
         };
         made().inspect_err(|_| drop(fs::remove_file(path)))
     }

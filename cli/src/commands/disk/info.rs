@@ -14,7 +14,7 @@ use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::layers::Layer;
 use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::{print, shown};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Show the size of a disk and how much of it is data.
 ///
@@ -71,8 +71,7 @@ impl DiskInfoArgs {
         let options = OpenOptions { read_only: true, locks: false, ..OpenOptions::default() };
         let opened = source.open(&options, &pool)?;
         let disk = &*opened.disk;
-        let room = block_on(Room::of(disk))
-            .map_err(|error| Failure::cannot(format_args!("map the data of {source}"), &error))?;
+        let room = block_on(Room::of(disk)).or_cannot(format_args!("map the data of {source}"))?;
         let geometry = disk.geometry();
         let info = Info {
             disk: source.to_string(),
@@ -84,7 +83,7 @@ impl DiskInfoArgs {
             images: images(&source)?,
         };
         let text = if self.json {
-            serde_json::to_string_pretty(&info).map_err(|error| Failure::cannot("write JSON", &error))?
+            serde_json::to_string_pretty(&info).or_cannot("write JSON")?
         } else {
             info.text()
         };

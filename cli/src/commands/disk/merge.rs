@@ -94,7 +94,7 @@ impl DiskMergeArgs {
                 return Err(cannot("its base is in another directory")
                     .remedy("merge without --into-base, then rename FILE to its base"));
             }
-            // Refuse overlays in use before changing anything.
+            // Overlays in use are refused before anything is changed.
             drop((top.locked()?, below.locked()?));
         }
         let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));

@@ -24,7 +24,7 @@ use crate::cli::LogArgs;
 use crate::commands::files::shown::size as size_text;
 use crate::commands::files::{print, stop};
 use crate::commands::umount::server_that;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::progress::{Screen, Shown};
 use crate::service::status::ExportStatus;
 
@@ -34,7 +34,7 @@ use create::DiskCreateArgs;
 use info::DiskInfoArgs;
 use merge::{DiskDiscardArgs, DiskMergeArgs};
 
-/// Serve a disk to guests and NBD clients; create, check and convert disks.
+/// Serve a disk to guests and NBD clients; create, check, convert, merge and resize disks.
 ///
 /// Serves an image (raw, qcow2 or an overlay), a block device, a disk of an NBD server, or a file on an NFS
 /// server.
@@ -126,7 +126,7 @@ fn checked(text: &str) -> Result<String, String> {
     size(text).map(|_| text.to_owned()).ok_or_else(|| "a number of bytes, such as 20G".into())
 }
 
-/// Resizes the disk through its server, and returns a line of result.
+/// Resizes the disk through its server, and returns the result in one line.
 fn resize(file: &Path, size: Option<&str>, shrink: bool) -> Result<String, Failure> {
     let resizing = format!("resize {}", file.display());
     let source = DiskSource::of_word(file, &ImageOptions::default())?.shown();
@@ -140,8 +140,7 @@ fn resize(file: &Path, size: Option<&str>, shrink: bool) -> Result<String, Failu
     };
     let size = size.map_or_else(|| "size".into(), |size| format!("size={size}"));
     let shrink = if shrink { ",shrink" } else { "" };
-    let set = server.set(&format!("{size}{shrink},disk={name}"));
-    let set = set.map_err(|error| Failure::cannot(&resizing, &error))?;
+    let set = server.set(&format!("{size}{shrink},disk={name}")).or_cannot(&resizing)?;
     let bytes = |key: &str| set.get(key).and_then(Value::as_u64).unwrap_or_default();
     let (before, now) = (bytes("before_bytes"), bytes("size_bytes"));
     let shown = format!("{}: {} ({now} bytes)", file.display(), size_text(now));
@@ -162,11 +161,11 @@ fn stopping(screen: &Arc<Screen>) -> Result<Arc<AtomicBool>, Failure> {
         raised.store(true, Ordering::Relaxed);
         screen.say(&format!("{signal}: finishing outstanding requests; repeat to end at once"));
     })
-    .map_err(|error| Failure::cannot("watch for signals", &error))?;
+    .or_cannot("watch for signals")?;
     Ok(stop)
 }
 
-/// Progress of a pass over a disk.
+/// Display of the progress of a command that reads, copies or compares a whole disk.
 struct Shower {
     size_bytes: u64,
     watched: Watched,

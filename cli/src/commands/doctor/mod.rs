@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::table::table;
 
 /// Check which features this machine supports, and suggest how to enable the others.
@@ -34,7 +34,7 @@ impl DoctorArgs {
     pub fn run(&self) -> Outcome {
         let findings: Vec<_> = [kernel::findings(), fuse::findings(), machine::findings()].concat();
         let text = if self.json { as_json(&findings) } else { as_table(&findings) };
-        writeln!(io::stdout(), "{text}").map_err(|error| Failure::cannot("print the results", &error))?;
+        writeln!(io::stdout(), "{text}").or_cannot("print the results")?;
         let lacking: Vec<_> = findings.iter().filter(|f| f.essential && f.level == Level::Missing).collect();
         if lacking.is_empty() {
             return Ok(());
@@ -48,7 +48,7 @@ impl DoctorArgs {
 #[serde(rename_all = "lowercase")]
 enum Level {
     Ok,
-    /// The feature is partly available, or slower without it.
+    /// The feature is restricted or unavailable, which limits or slows some commands only.
     Warn,
     /// The feature is unavailable: commands that need it fail.
     Missing,

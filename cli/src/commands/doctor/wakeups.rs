@@ -42,7 +42,7 @@ pub(super) fn finding() -> Finding {
 /// Returns the median round-trip time of a byte between threads on these cores.
 fn round_trip(caller: usize, server: usize) -> Option<Duration> {
     let (mut ours, mut theirs) = UnixStream::pair().ok()?;
-    // The server's thread ends when the caller's, on its end, has closed the other socket.
+    // The server's thread ends once the caller's thread has ended and thereby closed the other socket.
     thread::spawn(move || {
         affinity::pin(None, &[server]).ok()?;
         let mut byte = [0];

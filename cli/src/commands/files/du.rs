@@ -41,7 +41,7 @@ Examples:
 
 /// A directory whose total is incomplete.
 struct OpenTotal {
-    /// `None` for the top.
+    /// Name in the parent directory; `None` for the directory named by the user.
     name: Option<NameBuf>,
     bytes: u64,
 }
@@ -58,7 +58,7 @@ struct Walk<'a> {
     args: &'a DuArgs,
     place: &'a OpenPath,
     open: Vec<OpenTotal>,
-    /// Counted files with several names.
+    /// Files with several names that have been counted: file system and file number.
     counted: HashSet<(u64, u64)>,
     all_well: bool,
 }

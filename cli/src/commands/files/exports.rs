@@ -1,4 +1,4 @@
-//! Exports of a server.
+//! Exports of an NFS server, for `tombolo ls` of a location that names none.
 
 use crate::location::{self, Location};
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use tombolo_core::Error;
 use tombolo_core::fs::{Attr, FileType};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::{End, Location};
 use crate::table::table;
 
@@ -98,7 +98,7 @@ impl LsArgs {
         }
         if self.json {
             let text = serde_json::to_string_pretty(&report.facts);
-            print(&text.map_err(|error| Failure::cannot("write JSON", &error))?)?;
+            print(&text.or_cannot("write JSON")?)?;
         }
         if report.all_well { Ok(()) } else { Err(Failure::silent()) }
     }
@@ -232,7 +232,7 @@ impl LsArgs {
                 let (name, path) = (shown::name(&row.name), row.path.clone());
                 let Some(attr) = &row.attr else { continue };
                 let facts = serde_json::to_value(Facts::new(name, path, attr, row.target.as_deref()));
-                report.facts.push(facts.map_err(|error| Failure::cannot("write JSON", &error))?);
+                report.facts.push(facts.or_cannot("write JSON")?);
             }
             return Ok(());
         }
@@ -325,7 +325,7 @@ fn columns(names: &[String], width: usize) -> String {
 pub fn print(text: &str) -> Outcome {
     match writeln!(io::stdout(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent()),
-        outcome => outcome.map_err(|error| Failure::cannot("write to standard output", &error)),
+        outcome => outcome.or_cannot("write to standard output"),
     }
 }
 

@@ -184,7 +184,8 @@ impl MvArgs {
         Err(failure.remedy("several sources need a directory"))
     }
 
-    /// Returns the copy to be made. Directories never replace directories, because that would merge them.
+    /// Returns [`NotRenamed::OtherFileSystem`] with the location to copy to; fails if a directory is there.
+    /// Directories never replace directories, because that would merge them.
     fn other_file_system(
         &self,
         is_dir: bool,

@@ -12,7 +12,7 @@ use tombolo_core::Error;
 use tombolo_core::fs::{Attr, Name, NameBuf};
 use tombolo_sys::{creds, process};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::location::{self, End, Location, NfsOptions, NfsUrl, OpenOptions};
 
 use crate::setting::Setting;
@@ -20,7 +20,7 @@ use crate::setting::Setting;
 use super::problem;
 use super::user::Myself;
 
-/// Opens locations, reusing open exports: two files of one export share a connection.
+/// Opener of locations, which reuses open exports: two files of one export share a connection.
 pub struct Opener {
     myself: Myself,
     /// Default options of NFS clients, overridden by the URL.
@@ -43,7 +43,7 @@ pub struct WaitArgs {
 }
 
 impl WaitArgs {
-    /// Bounds all requests of this command.
+    /// Makes the option the default of all requests of this process ([`location::limit_waits`]).
     pub fn limit_all(self) {
         let Limit(limit) = self.wait;
         limit.into_iter().for_each(location::limit_waits);
@@ -84,7 +84,7 @@ struct OpenExport {
     tree: Tree,
 }
 
-/// Realm of this host's files.
+/// Realm ([`User::realm`]) of this host's files.
 const LOCAL: &str = "local";
 
 #[derive(Clone, Debug)]
@@ -126,7 +126,7 @@ impl Opener {
         Self { unless_asked: &["inflight=64", "nconnect=2"], ..Self::new() }
     }
 
-    /// Limits the wait for unresponsive servers.
+    /// Returns the opener with the limit of `--wait` for unresponsive servers.
     pub fn limited(self, WaitArgs { wait: Limit(limit) }: WaitArgs) -> Self {
         Self { limit, ..self }
     }
@@ -135,7 +135,7 @@ impl Opener {
         self.watched.clone()
     }
 
-    /// Opens the tree of a location.
+    /// Opens the export that contains a location, or reuses one opened earlier on the same server.
     pub fn open(&mut self, location: &Location, end: End) -> Result<OpenPath, Failure> {
         let label = label_of(location);
         let word = super::shown::name(&label);
@@ -200,19 +200,18 @@ impl Opener {
         // The kernel checks permissions, unless this process may act as other users.
         let is_own = realm == LOCAL && !creds::may_assume();
         let attach = if is_own { Tree::attach_own } else { Tree::attach };
-        attach(export, User { identity, umask, realm })
-            .map_err(|error| Failure::cannot(format_args!("open {word}"), &error))
+        attach(export, User { identity, umask, realm }).or_cannot(format_args!("open {word}"))
     }
 }
 
 impl OpenPath {
-    /// Returns the same path under the name that the user gave it.
+    /// Returns the same path, which messages then name by `location`.
     pub fn called(self, location: &Location) -> Self {
         let label = label_of(location);
         Self { word: super::shown::name(&label), label, ..self }
     }
 
-    /// Looks up the node.
+    /// Looks up the node at this path; `last` determines if a symbolic link at its end is followed.
     pub fn find(&self, last: Last) -> Result<Node, Error> {
         block_on(self.tree.find(&self.path, last))
     }

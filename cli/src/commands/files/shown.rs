@@ -96,7 +96,7 @@ pub fn short_size(bytes: u64) -> String {
         }
         unit *= 1024;
     }
-    // 64 bits end below 16 EiB.
+    // Not reached: 64-bit numbers are below 16 EiB.
     bytes.to_string()
 }
 

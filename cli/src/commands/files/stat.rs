@@ -5,7 +5,7 @@ use libtombolo::Last;
 use serde::Serialize;
 use tombolo_core::fs::{Attr, FileType};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::{End, Location};
 
 use super::open_path::{OpenPath, Opener, WaitArgs, own_name};
@@ -51,7 +51,7 @@ impl StatArgs {
         }
         if self.json {
             let text = serde_json::to_string_pretty(&facts);
-            super::ls::print(&text.map_err(|error| Failure::cannot("write JSON", &error))?)?;
+            super::ls::print(&text.or_cannot("write JSON")?)?;
         }
         if all_well { Ok(()) } else { Err(Failure::silent()) }
     }

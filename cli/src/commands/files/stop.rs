@@ -7,7 +7,7 @@ use tombolo_host_runtime::signals::{self, StopSignal};
 
 type Stop = Box<dyn FnOnce(StopSignal) + Send>;
 
-/// Action to be taken at a signal.
+/// Action for the first signal to stop, set by the last call of [`on_signal`].
 static CURRENT: Mutex<Option<Stop>> = Mutex::new(None);
 static CAME: OnceLock<StopSignal> = OnceLock::new();
 static WATCHING: Mutex<bool> = Mutex::new(false);

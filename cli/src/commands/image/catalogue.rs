@@ -15,14 +15,14 @@ use crate::assembly::options::disk::size;
 use crate::commands::files::open_path::Opener;
 use crate::commands::files::shown;
 use crate::commands::vm::checked_name;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::location::{End, Location};
 use crate::setting::{Setting, list};
 
-/// File name.
+/// Name of the catalogue in the directory of the images.
 pub const NAME: &str = "catalogue.toml";
 const VERSION: u32 = 1;
-/// Maximum length of the file.
+/// Maximum length of a catalogue, in bytes; a longer file is refused.
 const BYTES_MAX: usize = 256 << 10;
 
 /// Properties that are compared as minimum amounts.
@@ -40,7 +40,7 @@ pub struct Catalogue {
 /// An image and its properties.
 #[derive(Debug, Deserialize)]
 pub struct Entry {
-    /// Subdirectory of the image.
+    /// Name of the image, which is that of its subdirectory.
     pub name: String,
     #[serde(flatten)]
     pub properties: BTreeMap<String, Property>,
@@ -92,7 +92,7 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// Returns the smallest image with all needs; the first among equals.
+    /// Returns the smallest image that meets all needs; the first among equals.
     fn fitting(&self, needs: &Needs) -> Result<&Entry, String> {
         let fitting = self.images.iter().filter(|entry| entry.lacks(needs).is_empty());
         fitting.min_by_key(|entry| entry.sizes()).ok_or_else(|| self.nearest(needs))
@@ -239,14 +239,14 @@ pub fn find(dir: &Path, needs: &Needs) -> Result<PathBuf, Failure> {
         }
         Location::Dir(mut path) => {
             path.pop();
-            let dir = path.canonicalize().map_err(|error| Failure::cannot(finding, &error))?;
+            let dir = path.canonicalize().or_cannot(finding)?;
             Ok(dir.join(&entry.name))
         }
         elsewhere => Ok(elsewhere.to_string().into()),
     }
 }
 
-/// Returns the location of a name in a directory, and a description of reading it.
+/// Returns the location of a name in a directory, and `read LOCATION` for failures.
 fn within(dir: &Path, name: &str) -> Result<(Location, String), Failure> {
     let location = Location::of_word(dir.as_os_str()).map_err(Failure::usage)?;
     let below = location.below(name.as_bytes()).ok_or_else(|| Failure::usage("a path is not valid text"))?;

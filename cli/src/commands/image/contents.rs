@@ -18,7 +18,7 @@ pub struct Scanned {
     pub size_bytes: u64,
 }
 
-/// Contents of one file.
+/// Contents of one file by blocks: those of zeroes, and digests of the others.
 #[derive(Default)]
 pub struct Contents {
     pub zeros: ZeroMap,
@@ -46,7 +46,7 @@ struct Part {
 /// Size of a read, a multiple of every valid block size.
 const PART_BYTES: u64 = 4 << 20;
 
-/// State shared by the threads.
+/// Progress of a scan, shared by its threads.
 struct ScanProgress {
     /// File index and offset of the next part.
     next: (usize, u64),
@@ -59,7 +59,8 @@ impl Scan<'_> {
     /// Scans all files concurrently. Holes are not read.
     ///
     /// # Errors
-    /// The index of an unreadable file, and the reason.
+    /// The index of the first file that cannot be read, or with which the digests exceed `digests_max`, and
+    /// the reason.
     pub fn of(&self, files: &[Scanned]) -> Result<Vec<Contents>, (usize, io::Error)> {
         let parts = files.iter().map(|_| Vec::new()).collect();
         let shared = Mutex::new(ScanProgress { next: (0, 0), parts, digests: 0, failed: None });

@@ -14,7 +14,7 @@ use tombolo_wire_image::{Advice, Digest, ImageFile, NAME};
 
 use super::sidecar::FullSidecar;
 use crate::commands::files::{print, shown};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::table::table;
 
 /// Show the contents of a directory's .tombolo-image: the share of zeroes, and of blocks equal to earlier
@@ -51,7 +51,7 @@ struct FileInfo {
     size_bytes: u64,
     block_bytes: u32,
     zero_bytes: u64,
-    /// `None` without digests.
+    /// Bytes in blocks that occurred before, in this file or earlier ones; `None` without digests.
     equal_bytes: Option<u64>,
     advice: &'static str,
     state: &'static str,
@@ -71,7 +71,7 @@ impl ImageInfoArgs {
         })?;
         let info = Info::of(&self.dir, &whole);
         let text = if self.json {
-            serde_json::to_string_pretty(&info).map_err(|error| Failure::cannot("write JSON", &error))?
+            serde_json::to_string_pretty(&info).or_cannot("write JSON")?
         } else {
             info.text()
         };

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::catalogue::{Catalogue, Entry, Property, shown_of};
 use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::print;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{OrCannot, Outcome};
 use crate::table::table;
 
 /// List the images in a directory's catalogue, which `tombolo clone --needs` searches.
@@ -41,7 +41,7 @@ impl ImageListArgs {
         let Catalogue { images, .. } = Catalogue::in_dir(&self.dir)?;
         let text = if self.json {
             let images: Vec<_> = images.iter().map(as_json).collect();
-            serde_json::to_string_pretty(&images).map_err(|error| Failure::cannot("write JSON", &error))?
+            serde_json::to_string_pretty(&images).or_cannot("write JSON")?
         } else {
             let header = ["NAME", "OS", "MEM", "DISK", "CPUS", "HAS"];
             table(&header, images.iter().map(row), header.len())

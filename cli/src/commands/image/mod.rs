@@ -18,10 +18,10 @@ use list::ImageListArgs;
 use rehearse::ImageRehearseArgs;
 use scan::ImageScanArgs;
 
-/// Describe the contents of VM images to proxies, so that remote clones fetch only what they need.
+/// Describe images of suspended VMs, so that remote clones fetch only what they need.
 ///
-/// The files of an image are in a directory of their own. The description is its file .tombolo-image, which
-/// `tombolo proxy` uses as long as the files do not change.
+/// An image is the directory that `tombolo vm suspend NAME --to DIR` makes. Its description is the file
+/// .tombolo-image in it, which `tombolo proxy` uses as long as the other files do not change.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageArgs {

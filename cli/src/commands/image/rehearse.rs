@@ -12,7 +12,7 @@ use super::trace::{gathered, of_any, steps};
 use crate::commands::files::{print, shown};
 use crate::commands::vm::PlaceArgs;
 use crate::commands::vm::rehearsal::Rehearsal;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{OrCannot, Outcome};
 
 /// Record what clones of an image read first, so that remote clones prefetch it.
 ///
@@ -62,7 +62,7 @@ impl ImageRehearseArgs {
         whole.sidecar.trace = gathered(&of_any(&each), files);
         let bytes = whole.sidecar.trace_bytes();
         let steps = whole.sidecar.trace.len();
-        whole.write_again(&self.dir).map_err(|error| Failure::cannot(&rehearsing, &error))?;
+        whole.write_again(&self.dir).or_cannot(&rehearsing)?;
         print(&format!("recorded {} read by clones, in {steps} steps", shown::short_size(bytes)))
     }
 }

@@ -22,7 +22,7 @@ use crate::assembly::options::cache::Size;
 use crate::assembly::options::policy::block_bytes;
 use crate::commands::files::{print, shown};
 use crate::commands::vm::{CONFIG, Config, TEXT_BYTES_MAX, digest_of_open, has_changed};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::progress::bar;
 
 /// Scan the files of a VM and write their description, which proxies use to fetch less.
@@ -69,7 +69,7 @@ const DIGESTS_MAX: usize = (256 << 20) / DIGEST_BYTES;
 /// of the kernel's coarsest clock.
 const AGE_MIN: Duration = Duration::from_millis(50);
 
-/// Advice for a file.
+/// Value FILE=ADVICE of `--advice`.
 #[derive(Clone, Debug)]
 struct AdviceArg {
     name: String,
@@ -90,7 +90,7 @@ impl FromStr for AdviceArg {
     }
 }
 
-/// A file to be scanned.
+/// A file to be scanned, and its attributes before the scan.
 struct ScanFile {
     name: Vec<u8>,
     path: PathBuf,
@@ -103,7 +103,7 @@ impl ImageScanArgs {
         print(&summary(&whole, len))
     }
 
-    /// Returns the defaults for a directory.
+    /// Returns the arguments of `tombolo image scan DIR`.
     pub fn of(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), ..Self::default() }
     }
@@ -139,7 +139,7 @@ impl ImageScanArgs {
             Failure::cannot(&scanning, format!("{path}: {error}"))
         })?;
         for (file, scanned) in found.iter().zip(&scanned) {
-            let after = scanned.file.metadata().map_err(|error| Failure::cannot(&scanning, &error))?;
+            let after = scanned.file.metadata().or_cannot(&scanning)?;
             if version(&file.before) != version(&after) {
                 let problem = format!("{} changed during the scan", file.path.display());
                 return Err(
@@ -167,7 +167,7 @@ impl ImageScanArgs {
         Ok((whole, len))
     }
 
-    /// Returns the contents of the sidecar.
+    /// Returns the sidecar for these files and contents, without a trace.
     fn said(&self, block_bytes: u32, found: &[ScanFile], contents: Vec<Contents>) -> FullSidecar {
         let mut whole = FullSidecar::default();
         for (file, contents) in found.iter().zip(contents) {
@@ -189,7 +189,7 @@ impl ImageScanArgs {
     }
 }
 
-/// Returns the result for the user.
+/// Returns the result of a scan in one line. `len` is the length of the sidecar in bytes.
 fn summary(whole: &FullSidecar, len: u64) -> String {
     let Sidecar { files, .. } = &whole.sidecar;
     let [size, zeros] = [|file: &ImageFile| file.size, ImageFile::zero_bytes]

@@ -11,7 +11,7 @@ use clap::{Args, Command, CommandFactory};
 
 use crate::cli::Cli;
 use crate::commands::mount::Helper;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{OrCannot, Outcome};
 use page::Page;
 
 /// Print the manual page tombolo(1), or write all pages to a directory.
@@ -33,15 +33,9 @@ impl ManArgs {
             None => {
                 let mut page = Vec::new();
                 let rendered = Page::new(program(), "1").write(&mut page);
-                let printed = rendered.and_then(|()| io::stdout().write_all(&page));
-                printed.map_err(|error| Failure::cannot("print the manual page", &error))
+                rendered.and_then(|()| io::stdout().write_all(&page)).or_cannot("print the manual page")
             }
-            Some(dir) => {
-                let written = write_pages(dir);
-                written.map_err(|error| {
-                    Failure::cannot(format_args!("write manual pages to {}", dir.display()), &error)
-                })
-            }
+            Some(dir) => write_pages(dir).or_cannot(format_args!("write manual pages to {}", dir.display())),
         }
     }
 }

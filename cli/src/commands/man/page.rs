@@ -80,7 +80,7 @@ fn paragraph(roff: &mut Roff, text: &str) {
     let (heading, rest) = cut_heading(text);
     match heading {
         "Exit codes" => roff.control("SH", ["EXIT STATUS"]),
-        // Part of the preceding section.
+        // A subsection of the preceding section.
         _ if heading.starts_with("Options for ") => roff.control("SS", [heading]),
         _ => roff.control("SH", [heading.to_uppercase().as_str()]),
     };

@@ -44,8 +44,10 @@ const FUSE_CONF: (&str, &str) =
     ("/etc/fuse.conf", "user_allow_other permits allow_other for users other than root");
 const FSTAB: (&str, &str) =
     ("/etc/fstab", "mounts of type tombolo; requires a link from /sbin/mount.tombolo to the program");
-const KEEPERS: (&str, &str) =
-    ("$XDG_RUNTIME_DIR/tombolo/keepers/", "control sockets of keepers (--keep), named after their disks");
+const KEEPERS: (&str, &str) = (
+    "$XDG_RUNTIME_DIR/tombolo/keepers/",
+    "control sockets of keepers (--keep), named after their disks and exports",
+);
 const LINKS: (&str, &str) = ("$XDG_RUNTIME_DIR/tombolo/links/", "registry of servers that offer links");
 
 pub fn see_also(name: &str) -> &'static str {

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::assembly::options::bell::BellArg;
 use crate::cli::LogArgs;
 use crate::failure::{Failure, Outcome};
 
@@ -65,6 +66,10 @@ pub fn spawn(mount: &Mount, options: &[String], log: LogArgs, role: Role<'_>) ->
     command.args(std::iter::repeat_n("-q", log.quiet.into()));
     for list in options {
         command.args(["-o", list]);
+    }
+    // The supervisor has another working directory, and later settings win.
+    if let BellArg::At(path) = &mount.options.bell {
+        command.arg("-o").arg(format!("bell={}", path.display()));
     }
     if let Some(control) = &mount.control {
         command.arg("--control").arg(control);

@@ -13,7 +13,7 @@ use super::options::MountOptions;
 use super::remount::remount;
 use super::{Mount, OPTIONS_HELP, background};
 
-/// Mount a directory or an NFS export on this host through FUSE, for mount(8) and /etc/fstab.
+/// Mount an NFS export, a directory or a server reached through shared memory, for mount(8) and /etc/fstab.
 #[derive(Parser)]
 #[command(name = "mount.tombolo", version, after_help = after_help())]
 pub struct Helper {

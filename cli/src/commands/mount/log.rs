@@ -11,7 +11,7 @@ use tombolo_host_service::state_dir::{ServerState, StateDir, StateError};
 
 use super::Mount;
 
-/// Current and previous log.
+/// File names of the current and of the previous log.
 const NAME: &str = "log";
 const PREVIOUS: &str = "log.old";
 
@@ -49,7 +49,8 @@ impl Log {
         }
     }
 
-    /// Returns the path of the log.
+    /// Returns the path of the log, which servers open for appending; /dev/null if the log could not be
+    /// created.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -76,7 +77,7 @@ fn state(mount: &Mount) -> Result<ServerState, StateError> {
     }
 }
 
-/// File names are limited to 255 bytes.
+/// Maximum length of the mount point in the name of the log's directory: file names have at most 255 bytes.
 const NAME_BYTES_MAX: usize = 200;
 
 fn fresh(path: &Path) -> io::Result<File> {

@@ -17,7 +17,7 @@ use tombolo_host_service::logging::Destination;
 
 use crate::assembly::options::address::ListenAddress;
 use crate::cli::LogArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::Location;
 
 use crate::mount_point::MountPoint;
@@ -25,7 +25,9 @@ pub use helper::Helper;
 use options::MountOptions;
 pub use server::reason;
 
-/// Mount a directory or an NFS export on this host through FUSE.
+/// Mount an NFS export, a directory or a server reached through shared memory (shm:).
+///
+/// Mounts on this host, or in the guest where this program runs, through FUSE.
 ///
 /// Returns once the mount is ready. Its server runs in the background until it is unmounted or receives
 /// SIGTERM, and is restarted if it is killed. For /etc/fstab, link /sbin/mount.tombolo to this program:
@@ -103,6 +105,8 @@ Options for shared-memory servers: shm:SOCKET/NAME on this host; in a guest shm+
 Linux); shm+file:FILE/NAME over a file:
   doorbell=MODE         how to wait for the server: poll (continuously), event (sleep), adaptive
                         (poll while it pays off; the default), umwait (x86 with WAITPKG)
+  bell=PATH|off         over a file: wake the server by the FIFOs PATH.in and PATH.out; in a guest: by
+                        this device (default: the virtio port tombolo.bell…, or /dev/ttyS1 of UML)
 
 Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&soft:
   proto=tcp|udp         transport (default: tcp)
@@ -135,7 +139,8 @@ Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?pr
   vers=3, sec=sys, nolock always apply: locks are among the programs of this host only.";
 
 impl MountArgs {
-    /// Returns the log destination.
+    /// Returns the log destination: processes of a background mount also log to the system log once they
+    /// have left the terminal.
     pub fn log_destination(&self) -> Destination {
         if self.supervisor || self.background_log.is_some() {
             Destination::Background
@@ -188,8 +193,7 @@ impl Mount {
         }
         // A restarted server has another working directory.
         let control = control.map(absolute_path).transpose();
-        let control =
-            control.map_err(|error| Failure::cannot("resolve the path of the control socket", &error))?;
+        let control = control.or_cannot("resolve the path of the control socket")?;
         Ok(Self { source, point, options, control, metrics: None })
     }
 }

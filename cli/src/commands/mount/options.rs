@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use tombolo_host_service::sandbox::Strictness;
 use tombolo_sys::pattern::Pattern;
 
+use crate::assembly::options::bell::BellArg;
 use crate::assembly::options::coherence::Coherence;
 use crate::assembly::options::doorbell::Doorbell;
 use crate::assembly::options::submounts::Submounts;
@@ -30,6 +31,8 @@ pub struct MountOptions {
     pub threads: Option<usize>,
     pub submounts: Option<Submounts>,
     pub doorbell: Option<Doorbell>,
+    /// `bell=`: means of waking the server over memory.
+    pub bell: BellArg,
     /// `xattrs=`: extended attributes as in the source, or none.
     pub xattrs: Xattrs,
     pub nfs: NfsOptions,
@@ -61,7 +64,7 @@ const FLAGS: &[&str] = &[
 ];
 
 const TAKES_VALUE: &[&str] =
-    &["ask", "coherence", "doorbell", "fsname", "locks", "sandbox", "submounts", "threads", "xattrs"];
+    &["ask", "bell", "coherence", "doorbell", "fsname", "locks", "sandbox", "submounts", "threads", "xattrs"];
 /// Scope of file locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Locks {
@@ -122,6 +125,7 @@ impl MountOptions {
             }
             ("submounts", Some(_)) => self.submounts = Some(setting.one_of().map_err(in_mount)?),
             ("doorbell", Some(_)) => self.doorbell = Some(setting.one_of().map_err(in_mount)?),
+            ("bell", Some(_)) => self.bell = BellArg::parse(&setting).map_err(in_mount)?.absolute(),
             ("xattrs", Some(_)) => self.xattrs = setting.one_of().map_err(in_mount)?,
             ("threads", Some(_)) => {
                 let count = setting.number("a number", 1..=THREADS_MAX).map_err(in_mount)?;

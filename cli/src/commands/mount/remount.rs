@@ -5,7 +5,7 @@ use std::path::Path;
 use tombolo_sys::fuse_dev::{self, Flags};
 
 use crate::commands::umount::server_of;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::NfsOption;
 use crate::service::status::Status;
 
@@ -17,8 +17,8 @@ use crate::mount_point::{MountEntry, mounted_at};
 /// not changed.
 pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
     let remounting = format!("remount {}", mountpoint.display());
-    let point = absolute(mountpoint).map_err(|error| Failure::cannot(&remounting, &error))?;
-    let entry = match mounted_at(&point).map_err(|error| Failure::cannot(&remounting, &error))? {
+    let point = absolute(mountpoint).or_cannot(&remounting)?;
+    let entry = match mounted_at(&point).or_cannot(&remounting)? {
         Some(entry) if entry.kind == KIND => entry,
         Some(entry) => {
             return Err(Failure::cannot(
@@ -43,7 +43,7 @@ pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
     let limit = options.nfs.iter().zip(options.nfs.words());
     let limit = limit.filter(|(option, _)| matches!(option, NfsOption::InFlight(_))).last();
     if let (Some((_, limit)), Some((mut client, _))) = (limit, server) {
-        client.set(limit).map_err(|error| Failure::cannot(&remounting, &error))?;
+        client.set(limit).or_cannot(&remounting)?;
     }
     Ok(())
 }

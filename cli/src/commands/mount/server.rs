@@ -20,7 +20,7 @@ use tombolo_sys::open::Reopen;
 use crate::assembly::options::coherence::Coherence;
 use crate::assembly::plan::needs::directories_of;
 use crate::assembly::sandbox::{Closed, Sandbox};
-use crate::failure::{Failure, Outcome, Reason};
+use crate::failure::{Failure, OrCannot, Outcome, Reason};
 use crate::location::{Location, NfsOptions};
 use crate::service::prometheus;
 use crate::service::status::{EndpointStatus, ExportStatus, Status};
@@ -43,17 +43,17 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     // These calls must precede open files and threads.
     DescriptorBudget::of_process();
     time_slices::request_short_slices();
-    let log = log.map(append).transpose().map_err(|error| Failure::cannot(&mounting, &error))?;
+    let log = log.map(append).transpose().or_cannot(&mounting)?;
     let name = || format!("mount-{}", mount.point.word(NAME_BYTES_MAX));
     let control = service::control_socket(mount.control.as_deref(), name)?;
     let has_left = Cell::new(false);
     let leave = || log.as_ref().map_or(Ok(()), |log| leave_terminal(log, &has_left));
     let metrics = prometheus::listen(mount.metrics.as_ref())?;
     // The mount table is opened before entering the sandbox, which has its own mounts.
-    let table = again.then(MountTable::open).transpose();
-    let table = table.map_err(|error| Failure::cannot(&mounting, &error))?;
+    let table = again.then(MountTable::open).transpose().or_cannot(&mounting)?;
+    let bell = source::open_bell(mount, again)?;
     let mut outside = Outside::start(mount, again, log.as_ref(), control.path())?;
-    let source = Source::open(mount, table.as_ref(), &leave, outside.broker.take())?;
+    let source = Source::open(mount, bell.as_ref(), table.as_ref(), &leave, outside.broker.take())?;
     let (export, counters) = counted(source.export);
     let name = mount.source.to_string();
     let nfs = source.nfs.clone();
@@ -66,13 +66,12 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let metrics = prometheus::serve(metrics, &service)?;
     // The control socket is dropped last: a client that waits for the end of its connection finds everything
     // else released.
-    let _control =
-        ControlServer::start(control, service).map_err(|error| Failure::cannot(&mounting, &error))?;
+    let _control = ControlServer::start(control, service).or_cannot(&mounting)?;
     let (stop, stopped) = mpsc::channel();
     signals::on_stop(move |signal| {
         let _ = stop.send(signal);
     })
-    .map_err(|error| Failure::cannot(&mounting, &error))?;
+    .or_cannot(&mounting)?;
     let coherence = coherence(mount, &*export);
     let options = FuseOptions { coherence: coherence.into(), ..outside.options };
     let fuse = FuseMount::start(&*export, SESSION, &mount.point.path, &options)
@@ -95,7 +94,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     Ok(())
 }
 
-/// Socket paths are limited to 107 bytes.
+/// Maximum length of the mount point in the name of the control socket, whose path has at most 107 bytes.
 const NAME_BYTES_MAX: usize = 40;
 
 fn status(mount: &Mount) -> Status {
@@ -132,14 +131,14 @@ fn tells_all(export: &dyn Export) -> bool {
     changes.next(&Ctx::root(PROBE), 0, NOTICE_BYTES).wait().is_ok() && changes.is_complete()
 }
 
-/// Sessions of the mount, and of the query for its abilities.
+/// Sessions of the mount, and of the query in [`tells_all`].
 const SESSION: SessionId = SessionId(1);
 const PROBE: SessionId = SessionId(2);
 
 /// Helper processes outside the sandbox, which this process has entered, and the mount parameters.
 struct Outside {
     broker: Option<Arc<dyn Reopen>>,
-    /// Mount parameters.
+    /// Mount parameters, with the mounter to use.
     options: FuseOptions,
     sandbox: SandboxStatus,
 }
@@ -183,6 +182,7 @@ fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
         local_locks: options.locks == Some(Locks::Local),
         xattrs: options.xattrs.are_shown(),
         read_ahead_bytes: is_far.then_some(FAR_READ_AHEAD_BYTES),
+        waits_for_link: matches!(mount.source, Location::Shm(_) | Location::NfsShm(_)),
         ..defaults
     }
 }

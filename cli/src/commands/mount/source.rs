@@ -9,16 +9,20 @@ use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_back_vrpc_client::LinkLossPolicy;
 use tombolo_core::fs::Export;
+use tombolo_host_links::bell::BellSource;
+use tombolo_host_links::shared_memory::MemoryLocation;
 use tombolo_host_service::sandbox::Needs;
 use tombolo_sys::open::Reopen;
 
-use crate::failure::{Failure, Reason};
+use crate::failure::{Failure, OrCannot, Reason};
 use crate::location::{
-    self, Backoff, Location, NfsOption, NfsOptions, NfsShmUrl, NotMounted, OpenOptions, Reachability,
+    self, Backoff, LinkOptions, Location, NfsOption, NfsOptions, NfsShmUrl, NotMounted, OpenOptions,
+    Reachability, ShmEndpoint, ShmParts,
 };
 
 use super::Mount;
 use super::options::{Locks, MountOptions};
+use crate::assembly::options::bell::BellArg;
 use crate::assembly::options::coherence::Coherence;
 use crate::assembly::plan::needs;
 use crate::mount_point::MountTable;
@@ -51,19 +55,21 @@ pub fn checked(location: Location, options: &MountOptions) -> Result<Location, F
         Location::Nfs(_) | Location::Dir(_) if options.doorbell.is_some() => {
             Err(Failure::usage("mount option doorbell=… is for shared memory: write shm:SOCKET/NAME"))
         }
+        _ if options.bell != BellArg::Found && !is_over_memory(&location) => {
+            let problem = "mount option bell=… is for memory shared with a guest or its host";
+            Err(Failure::usage(problem)
+                .remedy("write shm+file:FILE/NAME, shm+pci:/NAME or shm+mmapper:/NAME"))
+        }
         Location::Nfs(_) => Ok(location),
         Location::NfsShm(url) => {
             location::check_over_shm(&options.nfs)
                 .map_err(|wrong| Failure::usage(format!("mount {wrong}")))?;
-            url.absolute()
-                .map(Location::NfsShm)
-                .map_err(|error| Failure::cannot(format_args!("mount {url}"), &error))
+            url.absolute().map(Location::NfsShm).or_cannot(format_args!("mount {url}"))
         }
         // A restarted server has another working directory.
         Location::Shm(place) => {
             patience(&options.nfs).map_err(Failure::usage)?;
-            let absolute = place.absolute().map(Location::Shm);
-            absolute.map_err(|error| Failure::cannot(format_args!("mount {place}"), &error))
+            place.absolute().map(Location::Shm).or_cannot(format_args!("mount {place}"))
         }
         Location::Dir(_) if options.nfs.words().next().is_some() => {
             let foreign: Vec<_> = options.nfs.words().collect();
@@ -107,7 +113,7 @@ const SOFT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn directory(path: &Path) -> Result<std::path::PathBuf, Failure> {
     let mounting = format!("mount dir:{}", path.display());
-    let path = path.canonicalize().map_err(|error| Failure::cannot(&mounting, &error))?;
+    let path = path.canonicalize().or_cannot(&mounting)?;
     if !path.is_dir() {
         return Err(Failure::cannot(&mounting, "it is not a directory"));
     }
@@ -137,17 +143,55 @@ pub fn needs(mount: &Mount) -> Needs {
     needs
 }
 
+/// Returns `true` if the location is reached over memory of a guest and its host.
+fn is_over_memory(location: &Location) -> bool {
+    match location {
+        Location::Nfs(_) | Location::Dir(_) => false,
+        Location::NfsShm(NfsShmUrl { place, .. }) | Location::Shm(place) => !place.is_at_socket(),
+    }
+}
+
+/// Opens the bell of a mount over memory, which the sandbox would prevent. One that was only found in this
+/// guest may fail to open, and any if a mount is made `again`: its programs wait for it.
+pub fn open_bell(mount: &Mount, again: bool) -> Result<Option<Arc<BellSource>>, Failure> {
+    let (Location::Shm(place) | Location::NfsShm(NfsShmUrl { place, .. })) = &mount.source else {
+        return Ok(None);
+    };
+    let memory = match place.parts() {
+        Ok(ShmParts { at: ShmEndpoint::Socket(_), .. }) => return Ok(None),
+        Ok(ShmParts { at: ShmEndpoint::Memory(memory), .. }) => memory,
+        // The file is still to be made.
+        Err(_) => MemoryLocation::File(place.to_string().into()),
+    };
+    let bell = mount.options.bell.source(&memory);
+    match (bell.as_ref().map(|bell| bell.open()), &mount.options.bell) {
+        (Some(Err(error)), BellArg::At(path)) if again => {
+            tracing::warn!(%error, bell = %path.display(), "cannot open the bell; polling at intervals");
+        }
+        (Some(Err(error)), BellArg::At(path)) => {
+            return Err(Failure::cannot(format_args!("open the bell {}", path.display()), &error));
+        }
+        (Some(Err(error)), _) => tracing::info!(%error, "no bell"),
+        (Some(Ok(_)) | None, _) => {}
+    }
+    Ok(bell)
+}
+
 impl Source {
     /// Opens the source. A restarted server also waits for the remote server, for as long as `again` lists
     /// the dead mount. Calls `leave` when the command should return before the source is open (`bg`).
     pub fn open(
         mount: &Mount,
+        bell: Option<&Arc<BellSource>>,
         again: Option<&MountTable>,
         leave: &dyn Fn() -> io::Result<()>,
         broker: Option<Arc<dyn Reopen>>,
     ) -> Result<Self, Failure> {
         let doing = format!("mount {}", mount.source);
-        let mode = || mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage);
+        let link = || {
+            let mode = mount.options.doorbell.unwrap_or_default().mode().map_err(Failure::usage)?;
+            Ok::<_, Failure>(LinkOptions { mode, bell: bell.cloned() })
+        };
         let nfs_options = |asked: &NfsOptions| OpenOptions {
             read_only: mount.options.is_read_only(),
             nfs: mount.options.nfs_options(asked),
@@ -155,18 +199,19 @@ impl Source {
         };
         let nfs = match &mount.source {
             Location::Shm(place) => {
-                let (mode, patience) = (mode()?, patience(&mount.options.nfs).map_err(Failure::usage)?);
+                let (link, patience) = (link()?, patience(&mount.options.nfs).map_err(Failure::usage)?);
                 let waiting =
                     Waiting { again, leave: None, retry: Duration::ZERO, pause_max: NEAR_PAUSE_MAX };
-                let linked = with_retries(mount, &waiting, || location::mount_shm(place, mode, patience));
+                let linked = with_retries(mount, &waiting, || location::mount_shm(place, &link, patience));
                 let export = linked.map_err(|failed| failed.while_doing(&doing))?;
-                return Ok(Self { export: Arc::new(export), nfs: None });
+                let is_strict = mount.options.coherence == Some(Coherence::Strict);
+                return Ok(Self { export: Arc::new(export.with_writes_behind(!is_strict)), nfs: None });
             }
             Location::NfsShm(url) => {
-                let (mode, options) = (mode()?, nfs_options(&url.options));
+                let (link, options) = (link()?, nfs_options(&url.options));
                 let asked = url.options.clone().then(&options.nfs);
                 let waiting = Waiting::new(again, leave, &asked, Duration::ZERO, NEAR_PAUSE_MAX);
-                with_retries(mount, &waiting, || location::mount_nfs_shm(url, mode, &options))
+                with_retries(mount, &waiting, || location::mount_nfs_shm(url, &link, &options))
             }
             Location::Nfs(url) => {
                 let options = nfs_options(&url.options);
@@ -183,8 +228,7 @@ impl Source {
                     help: broker,
                     ..DirOptions::default()
                 };
-                let opened = LocalDir::open(path, options);
-                let opened = opened.map_err(|error| Failure::cannot(&doing, &error))?;
+                let opened = LocalDir::open(path, options).or_cannot(&doing)?;
                 return Ok(Self { export: Arc::new(opened), nfs: None });
             }
         };

@@ -57,10 +57,10 @@ pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outco
     }
 }
 
-/// Process id that stands for no server to stop; no process has it.
+/// Value in place of the server's process id once a stop was requested; no process has it.
 const NONE: u32 = 0;
 
-/// Waits until a server reports readiness or has ended.
+/// Waits until a server reports readiness or has ended; returns `true` if it is ready.
 fn is_ready(server: &mut Child) -> bool {
     let mut said = String::new();
     let read = server.stdout.take().map(|mut output| output.read_to_string(&mut said));
@@ -84,7 +84,7 @@ fn ended(status: ExitStatus, log: Log, supervising: &str) -> Outcome {
     }
 }
 
-/// Limit on restarts of a server that keeps dying.
+/// Times of recent deaths of the server, which limit its restarts.
 #[derive(Default)]
 struct Deaths(VecDeque<Instant>);
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use screen::{Screen, ScreenAction};
 use source::Source;
 
@@ -45,12 +45,12 @@ impl TopArgs {
     pub fn run(&self) -> Outcome {
         let mut sources = source::connect(&self.socket)?;
         let live = !self.once && !self.json && io::stdout().is_terminal();
-        let mut screen = Screen::new(live).map_err(|error| Failure::cannot("use the terminal", &error))?;
+        let mut screen = Screen::new(live).or_cannot("use the terminal")?;
         loop {
             let text = self.sample(&mut sources)?;
             match screen.show(&text) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                shown => shown.map_err(|error| Failure::cannot("print the counters", &error))?,
+                shown => shown.or_cannot("print the counters")?,
             }
             if self.once {
                 return Ok(());

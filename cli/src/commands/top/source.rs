@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tombolo_host_service::control::{self, Client};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::service::counters::Counters;
 use crate::service::status::{self, Status};
 
@@ -30,9 +30,8 @@ pub fn connect(sockets: &[PathBuf]) -> Result<Vec<Source>, Failure> {
         return sockets.iter().map(|socket| Source::connect(socket)).collect();
     }
     let directory = control::default_directory();
-    let found = control::sockets(&directory).map_err(|error| {
-        Failure::cannot(format_args!("look for servers in {}", directory.display()), &error)
-    })?;
+    let found = control::sockets(&directory)
+        .or_cannot(format_args!("look for servers in {}", directory.display()))?;
     if found.is_empty() {
         let looked = format!("find a server in {}", directory.display());
         return Err(
@@ -44,9 +43,8 @@ pub fn connect(sockets: &[PathBuf]) -> Result<Vec<Source>, Failure> {
 
 impl Source {
     fn connect(socket: &Path) -> Result<Self, Failure> {
-        let mut client = Client::connect(socket).map_err(|error| {
-            Failure::cannot(format_args!("connect to the server at {}", socket.display()), &error)
-        })?;
+        let mut client = Client::connect(socket)
+            .or_cannot(format_args!("connect to the server at {}", socket.display()))?;
         let status = status::ask(&mut client, socket, "status")?;
         Ok(Self { socket: socket.to_owned(), client, status, before: Counters::default() })
     }

@@ -181,8 +181,7 @@ fn share(part: u64, all: u64) -> String {
     if all == 0 { "-".into() } else { format!("{:.1} %", part as f64 * 100.0 / all as f64) }
 }
 
-/// Formats the columns of Table 6.3 in the FSVA dissertation (operation, total time, count), then rate and
-/// latency since the last sample.
+/// Formats the totals of each operation, then its rate and latency since the last sample.
 fn operations_table(sample: &Sample, export: &str, total: &Snapshot) -> String {
     let idle = Operation::default();
     let rows = by_total_time(total).into_iter().map(|total| {

@@ -18,7 +18,7 @@ use tombolo_wire_image::Sidecar;
 use super::config::MEMORY;
 use super::home::Home;
 use super::rehearsal::RECORD;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{OrCannot, Outcome};
 
 /// File in the directory of a VM that has not run yet: lines of offset and length in bytes, in reading order.
 const TRACE: &str = "trace";
@@ -40,8 +40,9 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
-/// Writes the pages of the sidecar's trace for the VM's first start. Does nothing for a VM whose accesses are
-/// being recorded. Remote images (`is_far`) are read in trace order, others in the fewest requests.
+/// Writes the file of the pages that the VM's first start reads ahead, taken from the sidecar's trace. Does
+/// nothing for a VM whose accesses are being recorded. Remote images (`is_far`) are read in trace order,
+/// others in the fewest requests.
 pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
     if home.file(RECORD).exists() {
         return Ok(());
@@ -62,7 +63,7 @@ pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
     });
     let lines: String = pieces.map(|(start, len)| format!("{start} {len}\n")).collect();
     let file = home.file(TRACE);
-    fs::write(&file, lines).map_err(|error| Failure::cannot(format_args!("write {}", file.display()), &error))
+    fs::write(&file, lines).or_cannot(format_args!("write {}", file.display()))
 }
 
 /// Read-ahead in progress. Dropping it closes the file, which the memory's server waits for at its end.
@@ -110,7 +111,7 @@ fn read(lines: &str, memory: &Path, is_over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for a page. Unlike a read, this can be abandoned.
+/// Waits until a page is in the page cache. Unlike a read, the wait can be abandoned.
 fn wait_for_page(kept: &PageCacheProbe, offset: u64, is_over: &AtomicBool) -> io::Result<()> {
     let end = Instant::now() + WAIT_MAX;
     while !kept.is_here(offset)? && !is_over.load(Ordering::Relaxed) {
@@ -127,7 +128,7 @@ fn piece(line: &str) -> Option<(u64, NonZero<u64>)> {
     Some((offset.parse().ok()?, len.parse().ok()?))
 }
 
-/// Returns the ranges of the memory in the trace.
+/// Returns the ranges of the memory file in the sidecar's trace, in bytes and in reading order.
 fn ranges(sidecar: &Sidecar) -> impl Iterator<Item = Range<u64>> {
     sidecar.trace.iter().filter_map(|step| {
         let file = sidecar.files.get(step.file as usize).filter(|file| file.name == MEMORY.as_bytes())?;

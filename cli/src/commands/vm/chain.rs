@@ -20,7 +20,7 @@ use super::image::{begin_at, overlay};
 use super::running::{DRAFT, forget};
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::overlay::{OverlaySource, mark_base, sync_name};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Names of the images that a VM writes to.
 pub const KINDS: [&str; 2] = [DISK, MEMORY];
@@ -34,7 +34,7 @@ fn state(number: u32) -> String {
     format!("{STATE}.{number}")
 }
 
-/// Returns the number between the two parts of a name.
+/// Returns N of a file name that consists of `before`, `.N` and `after`; `None` for other names.
 fn number_in(name: &OsStr, before: &str, after: &str) -> Option<u32> {
     name.to_str()?.strip_prefix(before)?.strip_prefix('.')?.strip_suffix(after)?.parse().ok()
 }
@@ -150,7 +150,7 @@ fn below(home: &Home, ground: &Ground, what: &str, number: u32) -> Result<Bases,
     Ok(Bases { files, no_links })
 }
 
-/// Returns the numbers of the files named like this.
+/// Returns N of the files in the VM's directory named `before`, `.N` and `after`, in ascending order.
 fn numbers(home: &Home, before: &str, after: &str) -> Result<Vec<u32>, Failure> {
     let found = || -> io::Result<Vec<u32>> {
         let mut found = Vec::new();
@@ -160,13 +160,13 @@ fn numbers(home: &Home, before: &str, after: &str) -> Result<Vec<u32>, Failure> 
         found.sort_unstable();
         Ok(found)
     };
-    found().map_err(|error| Failure::cannot(format_args!("read {}", home.path.display()), &error))
+    found().or_cannot(format_args!("read {}", home.path.display()))
 }
 
 /// A state to which a VM can return.
 pub struct Checkpoint {
     pub number: u32,
-    /// Time of the guest's pause.
+    /// Time at which the guest was paused for it.
     pub time: SystemTime,
     /// Number of bytes that earlier checkpoints do not have.
     pub bytes: u64,
@@ -183,7 +183,7 @@ pub fn checkpoints(home: &Home) -> Result<Vec<Checkpoint>, Failure> {
     Ok(numbers(home, STATE, "")?.into_iter().map(checkpoint).collect())
 }
 
-/// Returns the number of the next checkpoint.
+/// Returns the number of the next checkpoint, higher than that of any file left by an earlier one.
 pub fn next_number(home: &Home) -> Result<u32, Failure> {
     let mut taken = numbers(home, STATE, "")?;
     for what in KINDS {
@@ -259,8 +259,7 @@ fn new(what: &str) -> String {
 pub fn open_layers(home: &Home, what: &str) -> Result<Vec<(PathBuf, File)>, Failure> {
     let open = |number: u32| {
         let path = home.file(&layer(what, number));
-        let file = File::open(&path);
-        let file = file.map_err(|error| Failure::cannot(format_args!("open {}", path.display()), &error))?;
+        let file = File::open(&path).or_cannot(format_args!("open {}", path.display()))?;
         Ok((path, file))
     };
     layers(home, what)?.into_iter().rev().map(open).collect()
@@ -321,7 +320,7 @@ pub fn write_down_memory(home: &Home) -> Outcome {
         .write(true)
         .open(&top)
         .and_then(|top| mark_base(&top, &memory))
-        .map_err(|error| Failure::cannot(format_args!("write {}", top.display()), &error))?;
+        .or_cannot(format_args!("write {}", top.display()))?;
     home.write(HERE, &HostConfig { memory: Some(memory), ..home.here()? })
 }
 
@@ -331,12 +330,10 @@ fn put_on_top(home: &Home, what: &str, over: Bases) -> Outcome {
     // A killed process may have left this file.
     let _ = fs::remove_file(&new);
     begin_at(&new, over)?;
-    fs::rename(&new, &top)
-        .and_then(|()| sync_name(&top))
-        .map_err(|error| Failure::cannot(format_args!("replace {}", top.display()), &error))
+    fs::rename(&new, &top).and_then(|()| sync_name(&top)).or_cannot(format_args!("replace {}", top.display()))
 }
 
-/// Returns a VM that is not running to a checkpoint, and removes later ones.
+/// Resets a VM that is not running to a checkpoint, and removes the later checkpoints.
 pub fn thaw(home: &Home, number: u32) -> Outcome {
     let failed = |error| Failure::cannot(format_args!("restore VM {}", home.name), &error);
     let ground = Ground::of(home)?;
@@ -373,8 +370,7 @@ pub fn forget_oldest(home: &Home, keep: usize) -> Outcome {
     let all = numbers(home, STATE, "")?;
     for number in all.iter().take(all.len().saturating_sub(keep)) {
         let file = home.file(&state(*number));
-        fs::remove_file(&file)
-            .map_err(|error| Failure::cannot(format_args!("remove {}", file.display()), &error))?;
+        fs::remove_file(&file).or_cannot(format_args!("remove {}", file.display()))?;
     }
     tidy(home)
 }

@@ -15,7 +15,7 @@ use super::origin::{CacheArgs, Origin};
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::open_path::{attr_of, own_name};
 use crate::commands::files::shown::short_size;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::{Location, encoded};
 
 /// Maximum depth of images, including the standalone one. A VM and its checkpoints add overlays above them,
@@ -43,7 +43,7 @@ pub fn files(images: &[PathBuf], what: &str) -> Vec<PathBuf> {
 /// Returns the location of an image. For a local one links are resolved now, and not followed later.
 pub fn place_of(word: &Path, doing: &str) -> Result<PathBuf, Failure> {
     match Location::of_word(word.as_os_str()).map_err(Failure::usage)? {
-        Location::Dir(path) => path.canonicalize().map_err(|error| Failure::cannot(doing, &error)),
+        Location::Dir(path) => path.canonicalize().or_cannot(doing),
         _ => Ok(word.to_owned()),
     }
 }
@@ -169,7 +169,7 @@ pub fn told(dir: &Path) -> Result<String, Failure> {
     Ok(if said.is_empty() { told } else { format!("{told}: tombolo clone {} NAME{said}", dir.display()) })
 }
 
-/// Caches of images.
+/// Caches through which images on NFS servers are read; local images have none.
 #[derive(Default)]
 pub struct Origins(Vec<Origin>);
 
@@ -188,7 +188,8 @@ impl Origins {
         Ok(())
     }
 
-    /// Returns the location of an image as read through its cache.
+    /// Returns the location by which an image, or a file of it, is read through its cache; `place` itself
+    /// without one.
     pub fn near(&self, place: &Path) -> PathBuf {
         let near = self.0.iter().map(|origin| origin.near(place)).find(|near| near != place);
         near.unwrap_or_else(|| place.to_owned())
@@ -206,7 +207,7 @@ impl Origins {
         }
     }
 
-    /// Returns the cache of the first image.
+    /// Returns the first cache that was started, if any.
     pub fn first(&self) -> Option<&Origin> {
         self.0.first()
     }

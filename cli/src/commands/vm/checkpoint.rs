@@ -13,7 +13,7 @@ use super::home::{GLANCE, Home, Phase, checked_name};
 use super::{live, running};
 use crate::commands::files::shown::{size, time};
 use crate::commands::files::{print, stop};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Create a checkpoint of a VM, which continues to run.
 ///
@@ -49,8 +49,7 @@ impl Turn {
 
     pub fn take(home: &Home) -> Result<Self, Failure> {
         let changing = format!("change the checkpoints of VM {}", home.name);
-        let file = File::create(home.file("checkpoints.lock"))
-            .map_err(|error| Failure::cannot(&changing, &error))?;
+        let file = File::create(home.file("checkpoints.lock")).or_cannot(&changing)?;
         match file.try_lock() {
             Ok(()) => Ok(Self(file)),
             Err(TryLockError::WouldBlock) => {
@@ -67,7 +66,7 @@ impl CheckpointArgs {
         let (stopping, stopped) = channel();
         // Completes a checkpoint in progress, so that a paused guest resumes.
         let stop = move |_| stopping.send(()).unwrap_or_default();
-        stop::on_signal(stop).map_err(|error| Failure::cannot("watch for signals", &error))?;
+        stop::on_signal(stop).or_cannot("watch for signals")?;
         loop {
             self.make(&home)?;
             let Some(seconds) = self.every else { break };

@@ -12,7 +12,7 @@ use tombolo_wire_image::Digester;
 use super::changes::IMAGES_MAX;
 use super::origin::CacheArgs;
 use super::shares::Share;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 
 /// Version of both files.
 const VERSION: u32 = 1;
@@ -35,7 +35,7 @@ pub struct Config {
     pub boot: Option<BootConfig>,
 }
 
-/// Kernel of the machine.
+/// Command line of a machine's kernel, and digests of its kernel and initial RAM disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct BootConfig {
@@ -63,15 +63,15 @@ pub struct HostConfig {
     /// Base images, if the image is incremental, from the top down.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bases: Vec<PathBuf>,
-    /// VMM program.
+    /// VMM program: a name in $PATH, or an absolute path.
     pub qemu: PathBuf,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub net: Option<String>,
     pub mac: String,
-    /// Shares for the guest.
+    /// Trees shared with the guest through virtio-fs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<Share>,
-    /// Access to an image on an NFS server.
+    /// Options of the cache through which an image on an NFS server is read.
     #[serde(default, skip_serializing_if = "CacheArgs::is_default")]
     pub cache: CacheArgs,
     /// The guest's machine-id(5).
@@ -87,7 +87,7 @@ pub const MEMORY: &str = "memory";
 pub const DISK: &str = "disk";
 pub const IDENTITY: &str = "identity";
 
-/// Valid memory sizes.
+/// Valid memory sizes, in bytes.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 46;
 
 impl Config {
@@ -99,7 +99,7 @@ impl Config {
     /// Parses and validates a `vm.toml`, which may be foreign.
     pub fn read(text: &str, whose: &Path) -> Result<Self, Failure> {
         let reading = format!("use {}", whose.display());
-        let config: Self = toml::from_str(text).map_err(|error| Failure::cannot(&reading, &error))?;
+        let config: Self = toml::from_str(text).or_cannot(&reading)?;
         if config.version != VERSION {
             let reason = format!("unsupported version {} (expected {VERSION})", config.version);
             return Err(Failure::cannot(&reading, reason));
@@ -121,7 +121,7 @@ impl Config {
             let reason = format!("the image chain is longer than {IMAGES_MAX}");
             return Err(Failure::cannot(&reading, reason));
         }
-        config.machine(Path::new("")).check().map_err(|error| Failure::cannot(&reading, &error))?;
+        config.machine(Path::new("")).check().or_cannot(&reading)?;
         Ok(config)
     }
 
@@ -136,14 +136,14 @@ impl Config {
         Machine { machine, accelerator, cpu, cpus, memory_bytes, boot }
     }
 
-    /// Returns the names of the boot files.
+    /// Returns the names of the boot files, in the order of [`BootConfig::digests`].
     pub fn boot_files(&self) -> impl Iterator<Item = &'static str> {
         let boot = self.boot.as_ref();
         let initrd = boot.filter(|boot| boot.has_initrd).map(|_| INITRD);
         boot.map(|_| KERNEL).into_iter().chain(initrd)
     }
 
-    /// Returns the expected digest of a boot file.
+    /// Returns the expected digest of a boot file; `None` if the machine has no boot file of that name.
     pub fn digest_of(&self, name: &str) -> Option<&str> {
         let place = self.boot_files().position(|file| file == name)?;
         self.boot.as_ref()?.digests.get(place).map(|digest| &**digest)
@@ -201,13 +201,13 @@ pub fn identity(name: &str, here: &HostConfig) -> Result<String, Failure> {
 
 const SECTOR_BYTES: usize = 512;
 
-/// Size of a read.
+/// Size of the reads of a file whose digest is computed, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Returns random bytes.
+/// Returns `N` bytes of the kernel's random generator.
 fn random<const N: usize>() -> Result<[u8; N], Failure> {
     let mut bytes = [0; N];
-    tombolo_sys::random::fill(&mut bytes).map_err(|error| Failure::cannot("get random bytes", &error))?;
+    tombolo_sys::random::fill(&mut bytes).or_cannot("get random bytes")?;
     Ok(bytes)
 }
 

@@ -20,13 +20,13 @@ use crate::commands::files::open_path::{OpenPath, Opener};
 use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
-/// Directory of an image.
+/// Open directory of an image, whose files are read as a whole.
 pub struct Files {
     place: OpenPath,
     dir: Node,
 }
 
-/// Size of the first read, which covers most heads.
+/// Size in bytes of the first read of a sidecar, which covers the heads of most.
 const HEAD_BYTES: usize = 64 << 10;
 
 /// Maximum size of a device state, kernel or initial RAM disk.
@@ -122,7 +122,7 @@ impl Files {
         Ok(Self { place, dir })
     }
 
-    /// Copies these files to a local directory.
+    /// Copies these files to a local directory, concurrently; returns the first failure.
     pub fn copy(&self, names: &[&str], to: &Path) -> Outcome {
         thread::scope(|scope| {
             let copies: Vec<_> =

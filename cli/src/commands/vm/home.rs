@@ -22,7 +22,7 @@ use super::shares;
 use super::supervisor::log_of;
 use crate::assembly::plan::overlay::sync_name;
 use crate::commands::files::shown;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Prefix of VM names in the state directory, shared with servers.
 const PREFIX: &str = "vm-";
@@ -50,7 +50,7 @@ pub enum Phase {
 
 const PHASE: &str = "phase";
 
-/// Directory of a VM.
+/// Persistent directory of a VM, with its configuration, phase and files.
 pub struct Home {
     pub name: String,
     pub path: PathBuf,
@@ -64,8 +64,7 @@ fn failed(error: &StateError) -> Failure {
 
 fn state_dir() -> Result<(StateDir, PathBuf), Failure> {
     // A directory created by another user could hold that user's sockets.
-    control::prepare(&control::default_directory())
-        .map_err(|error| Failure::cannot("use the socket directory", &error))?;
+    control::prepare(&control::default_directory()).or_cannot("use the socket directory")?;
     let path = StateDir::default_path().map_err(|error| failed(&error))?;
     Ok((StateDir::open(&path).map_err(|error| failed(&error))?, path))
 }
@@ -133,9 +132,7 @@ impl Home {
 
     fn at(state: StateDir, path: &Path, name: &str) -> Result<Self, Failure> {
         // The VM's files are opened without following links, like those of images.
-        let path = path
-            .canonicalize()
-            .map_err(|error| Failure::cannot(format_args!("find {}", path.display()), &error))?;
+        let path = path.canonicalize().or_cannot(format_args!("find {}", path.display()))?;
         let files = state.existing_files(&format!("{PREFIX}{name}")).map_err(|error| failed(&error))?;
         Ok(Self { name: name.into(), path, state, files })
     }
@@ -161,7 +158,7 @@ impl Home {
         Ok(())
     }
 
-    /// Returns all VMs.
+    /// Returns all VMs of this user, complete or not.
     pub fn all() -> Result<Vec<Self>, Failure> {
         let (state, _) = state_dir()?;
         let names = state.servers().map_err(|error| failed(&error))?;
@@ -229,19 +226,18 @@ impl Home {
     }
 
     pub fn write<T: Serialize>(&self, name: &str, content: &T) -> Outcome {
-        let text = toml::to_string(content)
-            .map_err(|error| Failure::cannot("write the VM's configuration", &error))?;
+        let text = toml::to_string(content).or_cannot("write the VM's configuration")?;
         self.files.write(name, text.as_bytes()).map_err(|error| failed(&error))
     }
 
     fn text(&self, name: &str) -> Result<String, Failure> {
         let (path, mut text) = (self.file(name), String::new());
         let read = fs::File::open(&path).and_then(|file| file.take(TEXT_BYTES_MAX).read_to_string(&mut text));
-        read.map_err(|error| Failure::cannot(format_args!("read {}", path.display()), &error))?;
+        read.or_cannot(format_args!("read {}", path.display()))?;
         Ok(text)
     }
 
-    /// Appends a timestamped line to the VM's log: an action of a command other than the supervisor.
+    /// Appends a line with the present time to the VM's log: a step of a command or of the supervisor.
     pub fn note(&self, step: &str) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at =
@@ -270,11 +266,10 @@ impl Home {
 
     pub fn toml<T: DeserializeOwned>(&self, name: &str) -> Result<T, Failure> {
         let path = self.file(name);
-        toml::from_str(&self.text(name)?)
-            .map_err(|error| Failure::cannot(format_args!("use {}", path.display()), &error))
+        toml::from_str(&self.text(name)?).or_cannot(format_args!("use {}", path.display()))
     }
 
-    /// Returns the runtime paths, as recorded by the session that started the VM.
+    /// Returns the runtime paths, as recorded by the login session that started the VM.
     pub fn run(&self) -> Run {
         let written = fs::read_to_string(self.file(RUN)).ok().map(PathBuf::from);
         // A directory owned by another user could hold that user's sockets.
@@ -295,7 +290,7 @@ impl Home {
         }
     }
 
-    /// Creates the runtime directory for this process, in its session.
+    /// Creates the runtime directory for this process, in that of its login session, and records its path.
     pub fn make_run(&self) -> Result<Run, Failure> {
         let usual = control::default_directory();
         let usual = usual
@@ -303,19 +298,19 @@ impl Home {
             .ok_or_else(|| Failure::cannot("use the socket directory", "its path is not UTF-8"))?;
         self.files.write(RUN, usual.as_bytes()).map_err(|error| failed(&error))?;
         let run = self.run();
-        run.make().map_err(|error| Failure::cannot(format_args!("make {}", run.own.display()), &error))?;
+        run.make().or_cannot(format_args!("make {}", run.own.display()))?;
         Ok(run)
     }
 }
 
-/// File with the directory of sockets.
+/// File with the path of the directory that contains the VM's sockets.
 const RUN: &str = "run";
 
-/// File with the supervisor's process id. It is in the persistent directory, because the session's directory
-/// may have been removed.
+/// File with the supervisor's process id. It is in the persistent directory, because the login session's
+/// directory may have been removed.
 const PID: &str = "pid";
 
-/// Runtime paths of a VM.
+/// Runtime paths of a VM: its sockets, and the mount point of its memory.
 pub struct Run {
     own: PathBuf,
     /// File with the supervisor's process id; valid while the supervisor holds the lock.
@@ -323,11 +318,11 @@ pub struct Run {
     pub monitor: PathBuf,
     /// Monitor of the VMM that waits to take the guest over.
     pub next_monitor: PathBuf,
-    /// Socket of the disk.
+    /// vhost-user socket of the disk's server.
     pub disk: PathBuf,
     /// Mount point of the memory overlay, if any.
     pub memory: PathBuf,
-    /// Socket for checkpoints of the supervisor.
+    /// Socket at which the supervisor receives requests for checkpoints.
     pub checkpoints: PathBuf,
     pub disk_control: PathBuf,
     pub memory_control: PathBuf,
@@ -341,11 +336,11 @@ pub const GLANCE: Duration = Duration::from_millis(200);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Time for leftovers of a killed supervisor to end.
+/// Time limit for each process left by a killed supervisor to end.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 impl Run {
-    /// Creates the runtime directory for this process.
+    /// Creates the runtime directory, and records this process as the supervisor.
     fn make(&self) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.memory)?;
         fs::write(&self.supervisor, std::process::id().to_string())
@@ -361,7 +356,7 @@ impl Run {
         Ok(process::kill(self.supervisor()?)?)
     }
 
-    /// Returns the path of a file in the supervisor's mount namespace.
+    /// Returns a path by which this process reaches a file of the supervisor's mount namespace.
     pub fn in_its_namespace(&self, file: &Path) -> io::Result<PathBuf> {
         let root = PathBuf::from(format!("/proc/{}/root", self.supervisor()?));
         Ok(root.join(file.strip_prefix("/").map_err(io::Error::other)?))

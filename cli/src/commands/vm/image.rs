@@ -29,7 +29,7 @@ use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::overlay::{OverlaySource, sync_name};
 use crate::commands::files::print;
 use crate::commands::image::scan::ImageScanArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Runs this program as a subcommand, without its normal output.
 fn this_program(words: impl FnOnce(&mut Command)) -> Outcome {
@@ -44,7 +44,7 @@ fn this_program(words: impl FnOnce(&mut Command)) -> Outcome {
     }
 }
 
-/// Returns the file name of an overlay.
+/// Returns the file name of the overlay with a VM's changes to its disk or memory (`what`).
 pub fn overlay(what: &str) -> String {
     format!("{what}.overlay")
 }
@@ -164,8 +164,7 @@ fn fill(
     for name in [STATE].into_iter().chain(boot_files) {
         copy(&home.file(name), &draft.join(name)).map_err(cannot)?;
     }
-    let text = toml::to_string(&Config { bases, ..config });
-    let text = text.map_err(|error| Failure::cannot("write the VM's configuration", &error))?;
+    let text = toml::to_string(&Config { bases, ..config }).or_cannot("write the VM's configuration")?;
     let file = draft.join(CONFIG);
     fs::write(&file, text).and_then(|()| sync(&file)).map_err(cannot)?;
     sync(draft).map_err(cannot)
@@ -188,7 +187,7 @@ fn flatten(home: &Home, draft: &Path) -> Outcome {
     Ok(())
 }
 
-/// Copies a file durably.
+/// Copies a file durably, except for its directory entry.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::copy(from, to).and_then(|_| sync(to))
 }
@@ -197,7 +196,7 @@ fn sync(file: &Path) -> io::Result<()> {
     File::open(file)?.sync_all()
 }
 
-/// Writes the sidecar, which is optional.
+/// Writes the sidecar of a new image. A failure is only printed, because the sidecar is optional.
 fn scan(draft: &Path) {
     if let Err(failure) = ImageScanArgs::of(draft).scan() {
         failure.remedy("the image was created without a sidecar").print();
@@ -336,7 +335,7 @@ impl Image {
             boot.and(config)
         })?;
         for file in [CONFIG, STATE].map(|name| home.file(name)) {
-            sync(&file).map_err(|error| Failure::cannot(format_args!("write {}", file.display()), &error))?;
+            sync(&file).or_cannot(format_args!("write {}", file.display()))?;
         }
         Ok(config)
     }
@@ -417,7 +416,7 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
     fs::remove_dir(&draft).map_err(cannot)
 }
 
-/// Directory of incomplete copies.
+/// Directory in that of a VM, for incomplete copies of boot files.
 const BOOT_DRAFT: &str = "boot.new";
 
 /// Creates an overlay over these bases.

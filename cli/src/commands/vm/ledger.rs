@@ -111,7 +111,7 @@ fn counters(control: &Path) -> Option<Counters> {
     status::ask(&mut client, control, "stats").ok()
 }
 
-/// Returns the network traffic of an image's cache, and the traffic saved.
+/// Returns rows of cause and bytes: the network traffic of an image's cache, and the traffic that it saved.
 pub fn of_line(counted: &Counters) -> Vec<(String, u64)> {
     let line = counted.nfs_clients.values().next();
     let calls = line.map(|line| {
@@ -137,12 +137,13 @@ pub fn of_line(counted: &Counters) -> Vec<(String, u64)> {
     calls.into_iter().chain(of_cache).collect()
 }
 
-/// Returns the counters of an image's cache since its start.
+/// Returns the rows of [`of_line`] since the start of an image's cache; none if it does not respond.
 pub fn of_cache(control: &Path) -> Vec<(String, u64)> {
     counters(control).map_or_else(Vec::new, |counted| of_line(&counted))
 }
 
-/// Returns the bytes read and written by a disk server.
+/// Returns the bytes read from and written to a disk since the start of its server; `None` if the server
+/// does not respond.
 pub fn moved(socket: &Path) -> Option<(u64, u64)> {
     Meter::of(socket).moved()
 }
@@ -162,12 +163,12 @@ impl Meter {
         status::ask(self.client.as_mut()?, &self.socket, "stats").ok()
     }
 
-    /// Returns the number of outstanding requests.
+    /// Returns the number of outstanding requests; `None` if the server does not respond.
     pub fn under_way(&mut self) -> Option<u64> {
         self.counters()?.exports.into_values().next()?.under_way
     }
 
-    /// Returns the bytes read and written.
+    /// Returns the bytes read and written, as [`moved`] does.
     pub fn moved(&mut self) -> Option<(u64, u64)> {
         let disk = self.counters()?.exports.into_values().next()?;
         let bytes = |name| disk.operation(name).map_or(0, |operation| operation.bytes);

@@ -1,4 +1,4 @@
-//! Effect of a logout on the session's VMs.
+//! Effect of a logout on the VMs that were started in the login session.
 
 use std::env;
 use std::path::Path;
@@ -8,10 +8,10 @@ use tombolo_sys::creds;
 
 use crate::failure::Failure;
 
-/// Directory of session directories, which are removed with the last session.
+/// Directory of the users' runtime directories; each is removed with the user's last login session.
 const OF_SESSIONS: &str = "/run/user";
 
-/// Directory with a file per user whose session directory persists (loginctl(1), enable-linger).
+/// Directory with a file per user whose runtime directory persists (loginctl(1), enable-linger).
 const LINGERING: &str = "/var/lib/systemd/linger";
 
 /// Warns on standard error about the effect of a logout, if any.

@@ -37,7 +37,7 @@ use super::running::{Asleep, DRAFT, forget, sync_memory, unresponsive};
 use super::successor::Successor;
 use super::watch::{Event, Part};
 use crate::assembly::layers::{ABANDON, GO_ON, LAYER, REST, SETTLE, TAKE_BACK, TOP};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Handle of the thread that makes checkpoints, for the thread that owns the VM's processes.
 pub struct Checkpoints(Arc<Shared>);
@@ -140,7 +140,7 @@ pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
         BufReader::new(stream).read_line(&mut said)?;
         Ok(said)
     };
-    let said = asked().map_err(|error| Failure::cannot(&making, &error).remedy("see tombolo vm list"))?;
+    let said = asked().or_cannot(&making).map_err(|failure| failure.remedy("see tombolo vm list"))?;
     let mut words = said.split_ascii_whitespace();
     let made = (words.next() == Some(MADE)).then(|| {
         let number = words.next()?.parse().ok()?;
@@ -177,7 +177,7 @@ impl Maker {
     fn make(&mut self, home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
         let _turn = Turn::take(home)?;
         self.find_unresponsive(home)?;
-        // No more overlays than there may be stand on each other.
+        // Bounds the depth of the overlay chains.
         self.tidy(home, keep)?;
         let number = chain::next_number(home)?;
         let mut drafts = Vec::new();
@@ -243,7 +243,7 @@ impl Maker {
         let mut asleep = Asleep::prepare(home, DOING)?;
         let prepared = match &mut successor {
             Some(successor) => successor.prepare(home),
-            // To its server, which has it durable later.
+            // The memory's server gets the pages written so far, and makes them durable later.
             None => self
                 .memory()
                 .map_or(Ok(()), |server| server.ask(REST, None, None))
@@ -277,8 +277,9 @@ impl Maker {
         };
         let is_adopted = successor.is_some();
         self.channels.extend(successor.as_mut().and_then(|successor| successor.channel.take()));
-        // Nothing is taken back any more. This precedes the resumption, which may wait for a change that is
-        // held until then. A server that has ended is noticed with the reply.
+        // The servers undo nothing after this request. It precedes the resumption, which may wait for a
+        // change that a server holds until it receives the request. A server that has ended is noticed with
+        // the reply.
         self.channels.iter_mut().for_each(|channel| drop(channel.send(SETTLE, None)));
         if !is_adopted && let Err(error) = asleep.proceed(|| self.is_ending()) {
             tracing::error!(%error, "the VMM did not resume");
@@ -297,7 +298,8 @@ impl Maker {
         Ok(Frozen { time, asleep, is_adopted, lock })
     }
 
-    /// Pauses the guest, and puts its state aside. A successor then runs it.
+    /// Pauses the guest, saves its device state, and puts the drafts on top of disk and memory. A
+    /// successor, if there is one, then runs the guest.
     fn pause(
         &mut self,
         home: &Home,
@@ -319,8 +321,9 @@ impl Maker {
         }
         laps.end("overlays");
         let Some(successor) = successor else { return Ok(laps) };
-        // Its memory is discarded with it, so nothing in it is taken back. Held writes would stop the VMM,
-        // because the kernel delays changes of pages of a FUSE mount until earlier ones are written.
+        // The overlay of the successor's memory is discarded with the successor, so its server never undoes
+        // anything. If it held writes, the VMM would stop, because the kernel delays changes of pages of a
+        // FUSE mount until earlier ones are written.
         if let Some(channel) = &mut successor.channel {
             channel.send(SETTLE, None)?;
         }
@@ -340,20 +343,21 @@ impl Maker {
         monitor
     }
 
-    /// Ends a successor, and then has the servers undo what they were asked to do. A server that does not
-    /// respond makes no change until it has received that.
+    /// Ends a successor, and then has the servers undo the requests of this checkpoint. A server that does
+    /// not respond holds all changes until it has received the request to undo.
     fn take_back(&mut self, successor: Option<Successor>) {
         let may_run = successor.as_ref().is_some_and(|successor| successor.may_run);
         drop(successor);
         let request = if may_run { ABANDON } else { TAKE_BACK };
         self.channels.iter_mut().for_each(|channel| drop(channel.send(request, None)));
-        // Afterwards the resumed guest's writes do not fail with those of the successor.
+        // The guest resumes only once all servers have replied: until then its writes would fail with those
+        // of the successor.
         while may_run && !self.is_ending() && !self.channels.iter_mut().all(Channel::is_quiet) {
             thread::sleep(LOOK_EVERY);
         }
     }
 
-    /// Completes a checkpoint whose guest goes on: what that makes durable waits for this.
+    /// Completes a checkpoint while the guest runs. Flushes of the guest wait until this has ended.
     fn complete(
         &mut self,
         home: &Home,
@@ -368,7 +372,7 @@ impl Maker {
         state
             .sync_all()
             .and_then(|()| chain::complete(home, DRAFT, number))
-            .map_err(|error| Failure::cannot(format_args!("{DOING} VM {}", home.name), &error))
+            .or_cannot(format_args!("{DOING} VM {}", home.name))
     }
 
     /// Returns the channel to the server of the memory.
@@ -399,7 +403,7 @@ impl Maker {
     }
 }
 
-/// Time for the servers, and a successor, while the guest is paused.
+/// Time limit for the servers, and for a successor, while the guest is paused.
 pub const PAUSE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Writes the memory of a paused guest to its server. A server that does not respond blocks a thread until it
@@ -409,10 +413,9 @@ fn write_memory(home: &Home, memory: &Arc<File>, until: Instant) -> Outcome {
     let (written, wait) = mpsc::channel();
     let memory = memory.clone();
     let write = move || written.send(memory.sync_all()).unwrap_or_default();
-    let thread = thread::Builder::new().name("memory".into()).spawn(write);
-    thread.map_err(|error| Failure::cannot(&saving, &error))?;
+    thread::Builder::new().name("memory".into()).spawn(write).or_cannot(&saving)?;
     match wait.recv_timeout(until.saturating_duration_since(Instant::now())) {
-        Ok(written) => written.map_err(|error| Failure::cannot(&saving, &error)),
+        Ok(written) => written.or_cannot(&saving),
         Err(_) => Err(Failure::cannot(&saving, "its server does not respond")),
     }
 }
@@ -441,7 +444,7 @@ impl Laps {
     }
 }
 
-/// Returns the number of bytes written to the memory so far.
+/// Returns the number of bytes written to the memory's server so far; 0 if the memory is a plain file.
 fn written(home: &Home) -> u64 {
     ledger::moved(&home.run().memory_control).map_or(0, |(_, written)| written)
 }
@@ -467,16 +470,16 @@ fn adopt(home: &Home, memory: &File) -> Outcome {
     durable
 }
 
-/// Makes durable what was frozen, and what is on top of it what it is to be. A server that cannot goes on
-/// with flushes that fail.
+/// Waits until a server has made its frozen layer durable, gives the draft its final name, and updates the
+/// server's layers. If a layer cannot be made durable, its server fails all later flushes.
 fn settle(home: &Home, draft: &Draft<'_>, channel: &mut Channel) -> Outcome {
     channel.answer(None)?;
     retry(|| draft.take_its_name());
     renew(home, channel)
 }
 
-/// Has a server read what now lies beneath what it writes to, and answer flushes: of what was merged nothing
-/// stays in use.
+/// Passes a server the present layers below its top overlay, in place of merged ones, which are then no
+/// longer in use, and makes it answer flushes again.
 fn renew(home: &Home, channel: &mut Channel) -> Outcome {
     let layers = chain::open_layers(home, channel.what);
     let passed = layers.as_ref().map_or(Ok(()), |layers| {

@@ -33,7 +33,7 @@ use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::print;
 use crate::commands::files::shown::size as size_text;
 use crate::commands::image::catalogue::{self, Needs};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::table::table;
 
 use chain::Bases;
@@ -287,8 +287,7 @@ impl StartArgs {
         let (append, has_initrd) = (self.append.clone(), self.initrd.is_some());
         let boot = self.kernel.as_ref().map(|_| BootConfig { append, has_initrd, digests });
         let config = Config::new(machine, boot);
-        let text = toml::to_string(&config)
-            .map_err(|error| Failure::cannot("write the VM's configuration", &error))?;
+        let text = toml::to_string(&config).or_cannot("write the VM's configuration")?;
         Config::read(&text, Path::new(CONFIG))?;
         let shares = shares::checked(&self.place.share)?;
         let home = Home::create(&self.name)?;
@@ -309,7 +308,7 @@ impl StartArgs {
         let memory = home.file(MEMORY);
         fs::File::create_new(&memory)
             .and_then(|file| file.set_len(config.memory_bytes))
-            .map_err(|error| Failure::cannot(format_args!("make {}", memory.display()), &error))?;
+            .or_cannot(format_args!("make {}", memory.display()))?;
         home.write(CONFIG, config)?;
         let here = HostConfig::new(disk, None, self.place.qemu()?, self.place.net(), CacheArgs::default())?;
         home.write(HERE, &HostConfig { shares, ..here })?;
@@ -322,7 +321,7 @@ fn unread(file: &Path, error: &io::Error) -> Failure {
 }
 
 fn whole(path: &Path) -> Result<PathBuf, Failure> {
-    absolute(path).map_err(|error| Failure::cannot(format_args!("find {}", path.display()), &error))
+    absolute(path).or_cannot(format_args!("find {}", path.display()))
 }
 
 /// Returns the best available accelerator.
@@ -386,7 +385,7 @@ fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
     print(&ledger.shown())
 }
 
-/// Returns the state of a VM.
+/// Returns the state of a VM for the user, from its phase and from the lock that its supervisor holds.
 fn state_text(home: &Home) -> Result<String, Failure> {
     let runs = home.lock()?.is_none();
     Ok(match (home.phase()?, runs) {

@@ -23,7 +23,6 @@ use tombolo_core::mem::Buffer;
 use tombolo_core::{Ctx, SessionId};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_host_service::control::{self, Client};
-use tombolo_shm::doorbell::Mode;
 use tombolo_sys::{creds, packet, process};
 use tombolo_wire_image::digest;
 
@@ -33,7 +32,7 @@ use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::beside;
 use crate::failure::{Failure, Reason};
-use crate::location::{Backoff, Location, NfsUrl, ShmLocation, mount_shm};
+use crate::location::{Backoff, LinkOptions, Location, NfsUrl, ShmLocation, mount_shm};
 use crate::service::status::{self, Status};
 
 /// Caching of images on NFS servers.
@@ -105,7 +104,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Size of the read that opens a file's trace.
+/// Size in bytes of the read that makes a proxy prefetch the trace of an image.
 const PAGE_BYTES: usize = 4096;
 
 /// Interval of checks that a link is still wanted.
@@ -130,7 +129,8 @@ struct Link {
 }
 
 impl Origin {
-    /// Starts the proxy of an image on an NFS server, or of a file in one, and keeps it running.
+    /// Starts the proxy of an image on an NFS server, unless one runs already, and restarts it while the
+    /// result lives. `None` for other images and with `--no-cache`.
     pub fn of_image(image: &Path, args: &CacheArgs) -> Result<Option<Self>, Failure> {
         let Some(url) = far(image).filter(|_| !args.no_cache) else { return Ok(None) };
         let mut proxies = proxies(url, args)?;
@@ -148,13 +148,14 @@ impl Origin {
         failed.map_or(Ok(None), Err)
     }
 
-    /// Starts the proxy of the image that contains the file.
+    /// Starts the proxy of the image in whose directory the file is, as [`of_image`](Self::of_image) does.
     pub fn of_file(file: &Path, args: &CacheArgs) -> Result<Option<Self>, Failure> {
         let image = far(file).and_then(|url| above(&url));
         image.map_or(Ok(None), |image| Self::of_image(Path::new(&image.to_string()), args))
     }
 
-    /// Returns the location of a file as read through the proxy.
+    /// Returns the location by which a file is read through the proxy; `location` itself if it is outside
+    /// of the proxy's tree.
     pub fn near(&self, location: &Path) -> PathBuf {
         let path = far(location).filter(|url| is_same_server(url, &self.url)).map(|url| url.path);
         let within = path.as_deref().and_then(|path| path.strip_prefix(&*self.url.path));
@@ -165,7 +166,7 @@ impl Origin {
         }
     }
 
-    /// Returns the control socket.
+    /// Returns the control socket of the proxy, for its counters.
     pub fn control(&self) -> &Path {
         &self.control
     }
@@ -270,7 +271,7 @@ impl Proxy {
         self.base.join(format!("{}{ending}", self.name))
     }
 
-    /// Returns the directory of the sockets, as recorded by the session that started the proxy.
+    /// Returns the directory of the sockets, as recorded by the login session that started the proxy.
     fn sockets(&self) -> PathBuf {
         let written = std::fs::read_to_string(self.file(".run")).ok().map(PathBuf::from);
         // A directory owned by another user could hold that user's sockets.
@@ -298,7 +299,7 @@ impl Proxy {
         loop {
             let pid = self.started()?;
             let process = process::watched(pid).map_err(|error| self.cannot(&io::Error::from(error)))?;
-            match mount_shm(&self.place()?, Mode::default(), LinkLossPolicy::Hard) {
+            match mount_shm(&self.place()?, &LinkOptions::default(), LinkLossPolicy::Hard) {
                 Ok(link) => return Ok(Link { process, _link: link }),
                 Err(no) if Instant::now() > end => return Err(self.cannot(no.reason)),
                 // The proxy is just ending.

@@ -22,7 +22,7 @@ use crate::failure::Failure;
 /// File in the clone's directory, whose presence makes the VM's servers record reads.
 pub const RECORD: &str = "read";
 
-/// Polling interval.
+/// Interval at which the end of a clone's run is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 const INTERRUPTED: &str = "interrupted";

@@ -16,7 +16,7 @@ use super::ledger::{LEDGER, Ledger, Meter};
 use super::origin::Origin;
 use super::{shares, supervisor};
 use crate::assembly::plan::overlay::sync_name;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Maximum wait for an answer of a VMM. A VMM that is starting loads its kernel first.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ fn failed<'a>(home: &'a Home, doing: &'a str) -> impl Fn(MonitorError) -> Failur
     }
 }
 
-/// Boots a VM.
+/// Boots a VM from its disk: starts its supervisor, and then the guest. The VM must not be running.
 pub fn boot(home: &Home) -> Outcome {
     {
         // The lock excludes a concurrent start.
@@ -163,18 +163,18 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     Ok(())
 }
 
-/// Prepares the guest's identity and the connection of its network card.
+/// Prepares the guest's identity, shares and network connection, whose devices are plugged later.
 fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     let here = home.here()?;
     let file = home.file(IDENTITY);
     let telling = format!("provide VM {} with its identity", home.name);
-    fs::write(&file, identity(&home.name, &here)?).map_err(|error| Failure::cannot(&telling, &error))?;
-    monitor.open_identity(&file).map_err(|error| Failure::cannot(&telling, &error))?;
+    fs::write(&file, identity(&home.name, &here)?).or_cannot(&telling)?;
+    monitor.open_identity(&file).or_cannot(&telling)?;
     shares::connect(&here.shares, &home.run(), monitor)?;
     let Some(net) = &here.net else { return Ok(()) };
     let connecting = format!("connect VM {} to its network", home.name);
     let network: Network = net.parse().map_err(|error: String| Failure::cannot(&connecting, error))?;
-    monitor.connect_network(&network).map_err(|error| Failure::cannot(&connecting, &error))
+    monitor.connect_network(&network).or_cannot(&connecting)
 }
 
 /// Plugs the guest's identity and then its network card. A running guest must have found the identity before
@@ -185,18 +185,18 @@ fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
     let telling = format!("provide VM {} with its identity", home.name);
     // A share that fails affects nothing else.
     let shared = shares::plug(&here.shares, monitor);
-    monitor.plug_identity(!here.shares.is_empty()).map_err(|error| Failure::cannot(&telling, &error))?;
+    monitor.plug_identity(!here.shares.is_empty()).or_cannot(&telling)?;
     home.note("identity plugged");
     let end = Instant::now() + GUEST_PATIENCE;
     while runs && here.net.is_some() && Instant::now() < end {
-        match monitor.has_read_identity().map_err(|error| Failure::cannot(&telling, &error))? {
+        match monitor.has_read_identity().or_cannot(&telling)? {
             Some(false) => thread::sleep(LOOK_EVERY),
             _ => break,
         }
     }
     if here.net.is_some() {
         let giving = format!("provide VM {} with a network card", home.name);
-        monitor.plug(&here.mac).map_err(|error| Failure::cannot(&giving, &error))?;
+        monitor.plug(&here.mac).or_cannot(&giving)?;
         home.note("network card plugged");
     }
     shared
@@ -225,8 +225,7 @@ impl<'a> Asleep<'a> {
         }
         record_machine(home, &mut monitor, doing)?;
         let draft = home.file(DRAFT);
-        let state = File::create(&draft)
-            .map_err(|error| Failure::cannot(format_args!("write {}", draft.display()), &error))?;
+        let state = File::create(&draft).or_cannot(format_args!("write {}", draft.display()))?;
         make_durable(home)?;
         monitor.unplug(home.here()?.shares.len(), GUEST_PATIENCE).map_err(|error| {
             plug_again(home, &mut monitor);
@@ -240,7 +239,8 @@ impl<'a> Asleep<'a> {
         // The guest has written since the first sync.
         let synced = sync(home, &asleep.memory)
             .and_then(|()| asleep.monitor.pass_state(&asleep.state).map_err(failed(home, doing)));
-        // The VMM would wait for it to stop the disk's queues, with the guest paused.
+        // The VMM would wait for an unresponsive server of the disk to stop the queues, with the guest
+        // paused.
         let responds = |()| asleep.disk.under_way().map(drop).ok_or_else(|| unresponsive(home, doing, DISK));
         synced.and_then(responds).inspect_err(|_| asleep.plug())?;
         Ok(asleep)
@@ -278,7 +278,8 @@ impl<'a> Asleep<'a> {
                 done => done,
             };
             match done {
-                // On the same connection: a VMM serves one at a time.
+                // The request is repeated on the same connection, because a VMM serves one connection at a
+                // time.
                 Err(MonitorError::Late { .. }) if !is_over() => {}
                 done => return done,
             }
@@ -355,8 +356,8 @@ fn plug_again(home: &Home, monitor: &mut Monitor) {
     }
 }
 
-/// Syncs memory and disk repeatedly while the guest runs, until a round is short, or no shorter than the one
-/// before.
+/// Syncs memory and disk repeatedly while the guest runs, until a round is short, or not much shorter than
+/// the one before.
 fn make_durable(home: &Home) -> Outcome {
     let memory = open_memory(home)?;
     let mut last = Duration::MAX;
@@ -375,8 +376,7 @@ fn make_durable(home: &Home) -> Outcome {
 fn sync(home: &Home, memory: &File) -> Outcome {
     // The disk is synced first, because the guest writes its memory meanwhile.
     let disk = File::open(home.file(&overlay(DISK))).and_then(|disk| disk.sync_all());
-    let sync = disk.and_then(|()| memory.sync_all());
-    sync.map_err(|error| Failure::cannot(format_args!("make VM {} durable", home.name), &error))
+    disk.and_then(|()| memory.sync_all()).or_cannot(format_args!("make VM {} durable", home.name))
 }
 
 /// Maximum number of flushes of memory and disk before a guest is paused.
@@ -391,7 +391,7 @@ fn open_memory(home: &Home) -> Result<File, Failure> {
     let elsewhere = || home.run().in_its_namespace(&memory).and_then(File::open);
     File::open(&memory)
         .or_else(|error| elsewhere().map_err(|_| error))
-        .map_err(|error| Failure::cannot(format_args!("access the memory of VM {}", home.name), &error))
+        .or_cannot(format_args!("access the memory of VM {}", home.name))
 }
 
 /// Suspends a guest: device state, memory and disk are then consistent and durable. Waits up to [`PATIENCE`]
@@ -404,11 +404,8 @@ pub fn suspend(home: &Home) -> Outcome {
     // An incomplete suspension may have left this file.
     forget(home, SAVED)?;
     let mut asleep = Asleep::prepare(home, "suspend")?;
-    let synced = |state: &File| {
-        state
-            .sync_all()
-            .map_err(|error| Failure::cannot(format_args!("write {}", home.file(DRAFT).display()), &error))
-    };
+    let synced =
+        |state: &File| state.sync_all().or_cannot(format_args!("write {}", home.file(DRAFT).display()));
     if let Err(failure) = asleep.stop("suspend").and_then(|_| synced(&asleep.state)) {
         return Err(asleep.go_on_after(failure));
     }
@@ -442,9 +439,7 @@ pub fn suspend(home: &Home) -> Outcome {
 
 /// Flushes the memory, reporting errors of the kernel's writeback if they are detectable.
 pub fn sync_memory(home: &Home, memory: &File) -> Outcome {
-    memory
-        .sync_all()
-        .map_err(|error| Failure::cannot(format_args!("make the memory of VM {} durable", home.name), &error))
+    memory.sync_all().or_cannot(format_args!("make the memory of VM {} durable", home.name))
 }
 
 /// Removes a file of a VM, if it exists.
@@ -496,7 +491,7 @@ pub fn stop(home: &Home) -> Outcome {
     }
     if home.lock_within(end.saturating_duration_since(Instant::now()))?.is_none() {
         let run = home.run();
-        run.kill().map_err(|error| Failure::cannot(format_args!("stop VM {}", home.name), &error))?;
+        run.kill().or_cannot(format_args!("stop VM {}", home.name))?;
         let _turn = home.locked()?;
         run.clear();
     }

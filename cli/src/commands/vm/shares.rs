@@ -12,7 +12,7 @@ use tombolo_host_vmm::shares::SHARES_MAX;
 use super::home::{Run, checked_name};
 use super::whole;
 use crate::assembly::plan::disk::DiskSource;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Mount tag in the guest, and a local directory or a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,9 +85,7 @@ fn each(
     shares: &[Share],
     mut act: impl FnMut(usize, &Share) -> Result<(), tombolo_host_vmm::MonitorError>,
 ) -> Outcome {
-    let act = |(number, share)| {
-        act(number, share).map_err(|error| Failure::cannot(format_args!("share {share}"), &error))
-    };
+    let act = |(number, share)| act(number, share).or_cannot(format_args!("share {share}"));
     shares.iter().enumerate().map(act).fold(Ok(()), Outcome::and)
 }
 

@@ -1,6 +1,6 @@
 //! A second VMM for a guest whose memory is a plain file, mapped directly by its first VMM. The successor
-//! maps an overlay over that file, so that a checkpoint can freeze the file. Both are connected to the disk,
-//! as in a live migration. Until the successor runs the guest, dropping it undoes everything.
+//! maps an overlay over that file, so that a checkpoint can freeze the file. Both VMMs are connected to the
+//! disk, as in a live migration. Until the successor runs the guest, dropping it undoes everything.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use super::live::{DOING, PAUSE_PATIENCE};
 use super::running::{DRAFT, PATIENCE, reach, record_running_machine};
 use super::supervisor::{Server, Vm, log_of, start_vmm};
 use super::watch::{Part, Watch};
-use crate::failure::{Failure, Outcome, Reason};
+use crate::failure::{Failure, OrCannot, Outcome, Reason};
 
 pub struct Successor {
     /// VMM of the successor. After the takeover the first VMM, which is killed on drop.
@@ -29,7 +29,7 @@ pub struct Successor {
     pub memory: Option<Server>,
     /// Channel by which the overlay of the memory is replaced.
     pub channel: Option<Channel>,
-    /// `true` once its VMM was told to run the guest, which may have changed the disk then.
+    /// `true` once the successor was requested to run the guest, which may have changed the disk since.
     pub may_run: bool,
     monitor: Option<Monitor>,
     /// Counters of the memory's server.
@@ -50,9 +50,10 @@ impl Successor {
         record_running_machine(home, DOING)?;
         let (mut run, log_path) = (home.run(), log_of(home));
         run.monitor.clone_from(&run.next_monitor);
-        let log = File::options().append(true).open(&log_path);
-        let log =
-            log.map_err(|error| Failure::cannot(format_args!("open {}", log_path.display()), &error))?;
+        let log = File::options()
+            .append(true)
+            .open(&log_path)
+            .or_cannot(format_args!("open {}", log_path.display()))?;
         let watch = Watch::without_signals();
         let bases = chain::cover_memory(home)?;
         let here = HostConfig { memory: Some(home.file(MEMORY)), ..here };
@@ -96,7 +97,7 @@ impl Successor {
         self.command(home, left, |monitor| monitor.load(left))
     }
 
-    /// Runs the guest.
+    /// Makes the successor run the guest, which may change the disk even if no reply arrives.
     pub fn proceed(&mut self, home: &Home, until: Instant) -> Outcome {
         self.may_run = true;
         self.command(home, until.saturating_duration_since(Instant::now()), Monitor::proceed)
@@ -119,7 +120,8 @@ impl Successor {
         })
     }
 
-    /// Returns its monitor, once it runs the guest.
+    /// Takes the successor's monitor, once the successor runs the guest; later requests have the usual
+    /// time-out.
     pub fn take_monitor(&mut self) -> Option<Monitor> {
         let mut monitor = self.monitor.take()?;
         monitor.set_timeout(PATIENCE);

@@ -29,7 +29,7 @@ use super::running::{SAVED, begin, forget, settled};
 use super::shares::{self, Share};
 use super::watch::{Event, Part, Watch};
 use crate::commands::beside;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Run a VM, for the command that starts it.
 #[derive(Args)]
@@ -110,8 +110,8 @@ impl RunArgs {
     }
 }
 
-/// Timeout of a VMM that is requested to end, and again after it is killed. Also that of the servers of
-/// shares, after those of disk and memory.
+/// Timeout of a VMM that is requested to end, and again after it is killed. The servers of shares have the
+/// same timeout, once those of disk and memory have ended.
 const VMM_PATIENCE: Duration = Duration::from_secs(5);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -127,15 +127,15 @@ pub struct Vm<'a> {
 /// Processes of a running VM. Dropping it kills the remaining ones.
 struct Parts {
     vmm: Child,
-    /// VMMs that successors have replaced, and whose end has not been reported yet.
+    /// Number of VMMs that successors have replaced, and whose end has not been reported yet.
     replaced_vmms: u32,
-    /// Events of the VMM, until they are received.
+    /// Events of the VMM, which state why it ended; `None` once that has been read.
     events: Option<Events>,
     disk: Server,
-    /// Present if the memory is an overlay.
+    /// Server of the memory; `None` if the memory is a plain file.
     memory: Option<Server>,
     shares: Vec<Server>,
-    /// Prefetch of the memory.
+    /// Read-ahead of the memory; `None` if there is no trace, and once the VM is ending.
     ahead: Option<Ahead>,
     checkpoints: Checkpoints,
     /// Keeps the servers of the underlying images running.
@@ -166,15 +166,16 @@ impl Parts {
         drop(steady);
         let channels = [Some(&mut disk), memory.as_mut()].into_iter().flatten();
         let channels = channels.filter_map(|server| server.layers.take()).collect();
-        let checkpoints = Checkpoints::serve(home, channels, watch.sender())
-            .map_err(|error| Failure::cannot("listen for checkpoints", &error))?;
+        let checkpoints =
+            Checkpoints::serve(home, channels, watch.sender()).or_cannot("listen for checkpoints")?;
         let (vmm, events) = start_vmm(vm, &home.here()?, incoming)?;
-        watch.process(Part::Vmm, &vmm).map_err(|error| Failure::cannot("watch the VMM", &error))?;
+        watch.process(Part::Vmm, &vmm).or_cannot("watch the VMM")?;
         let events = Some(events);
         Ok(Self { vmm, replaced_vmms: 0, events, disk, memory, shares, ahead, checkpoints, _ground: ground })
     }
 
-    /// Waits for the end of a part other than a replaced VMM.
+    /// Waits until a part other than a replaced VMM ends, or until a signal requests a stop. Replaces the
+    /// VMM meanwhile, if its successor runs the guest.
     fn first_end(&mut self, vm: &Vm<'_>) -> Event {
         loop {
             match vm.watch.end() {
@@ -268,7 +269,8 @@ impl Parts {
         }
     }
 
-    /// Ends all processes: the VMM first, so that the servers have all its writes. Returns the failures.
+    /// Ends all processes: the VMM first, so that the servers have all its writes. Returns the first
+    /// failure of memory, disk and VMM.
     fn end(&mut self, first: Event, vm: &Vm<'_>) -> Result<(), String> {
         tracing::info!(?first, "ending");
         self.ahead = None;
@@ -345,8 +347,7 @@ pub fn start_vmm(vm: &Vm<'_>, here: &HostConfig, incoming: bool) -> Result<(Chil
     let starting = format!("start {}", here.qemu.display());
     let mut command = Command::new(&here.qemu);
     command.args(launch.arguments()).process_group(0);
-    let outputs = log.try_clone().and_then(|out| Ok((out, log.try_clone()?)));
-    let (out, err) = outputs.map_err(|error| Failure::cannot(&starting, &error))?;
+    let (out, err) = log.try_clone().and_then(|out| Ok((out, log.try_clone()?))).or_cannot(&starting)?;
     command.stdout(out).stderr(err);
     tombolo_host_vmm::process::spawn(command).map_err(|error| {
         let failure = Failure::cannot(&starting, &error);
@@ -409,8 +410,7 @@ impl Server {
     }
 
     fn share(vm: &Vm<'_>, number: usize, share: &Share) -> Result<Self, Failure> {
-        let command = beside("serve", Some(vm.log));
-        let mut command = command.map_err(|error| Failure::cannot(format_args!("share {share}"), &error))?;
+        let mut command = beside("serve", Some(vm.log)).or_cannot(format_args!("share {share}"))?;
         shares::add_words(&mut command, share, vm.run, number);
         command.process_group(0).stdin(Stdio::null());
         Self::start("share", command)
@@ -418,9 +418,8 @@ impl Server {
 
     fn start(what: &'static str, mut command: Command) -> Result<Self, Failure> {
         process::ends_with_this_thread(&mut command, Death::Asked);
-        let spawned = command.stdout(Stdio::piped()).spawn();
         let mut child =
-            spawned.map_err(|error| Failure::cannot(format_args!("serve the {what} of a VM"), &error))?;
+            command.stdout(Stdio::piped()).spawn().or_cannot(format_args!("serve the {what} of a VM"))?;
         let output = child.stdout.take();
         Ok(Self { what, child, output, layers: None })
     }

@@ -65,7 +65,7 @@ impl Watch {
         self.sender.clone()
     }
 
-    /// Reports the end of a process.
+    /// Starts a thread that reports the end of a process as an event.
     pub fn process(&self, part: Part, child: &Child) -> io::Result<()> {
         let (watched, ended) = (process::watched(child.id())?, self.sender.clone());
         let wait = move || {
@@ -75,8 +75,8 @@ impl Watch {
         thread::Builder::new().name("watch".into()).spawn(wait).map(drop)
     }
 
-    /// Reports the readiness of a server. Its later output is read too, as it would be killed by a write
-    /// without a reader.
+    /// Starts a thread that reports the readiness of a server as an event. The thread also reads the
+    /// server's later output: a write without a reader would kill the server.
     pub fn output(&self, part: Part, output: ChildStdout) -> io::Result<()> {
         let ready = self.sender.clone();
         let read = move || {

@@ -1,6 +1,7 @@
 //! An NFS server that can be stopped and restarted, and a mount point for a proxy of it.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -13,6 +14,14 @@ pub struct Far {
     pub address: SocketAddrV4,
     /// Users that are squashed.
     pub squash: &'static str,
+}
+
+impl Deref for Far {
+    type Target = MountPlace;
+
+    fn deref(&self) -> &MountPlace {
+        &self.place
+    }
 }
 
 impl Far {
@@ -33,10 +42,8 @@ impl Far {
     }
 
     pub fn start_origin(&mut self) {
-        let address = self.address.to_string();
-        let words = ["serve", "tree", "--nfs", &address, "--squash", self.squash, "--state", "origin-state"];
-        let origin =
-            self.place.0.serve(&[&words[..], &["--control", "origin.sock"]].concat(), "ready control");
+        let options = format!("--squash {} --state origin-state --control origin.sock", self.squash);
+        let origin = self.serve(format!("serve tree --nfs {} {options}", self.address));
         self.address = origin.nfs_address().parse().expect("an address");
         self.origin = Some(origin);
     }
@@ -55,7 +62,7 @@ impl Far {
     }
 
     pub fn tree(&self, name: &str) -> PathBuf {
-        self.place.0.path("tree").join(name)
+        self.path("tree").join(name)
     }
 
     pub fn mnt(&self, name: &str) -> PathBuf {

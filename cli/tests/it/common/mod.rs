@@ -3,9 +3,11 @@
 
 pub mod far;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::symlink;
+use std::ops::Deref;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
@@ -49,12 +51,12 @@ impl Scratch {
         self.path(name).to_str().expect("a path in UTF-8").to_owned()
     }
 
-    /// Returns a command that runs the program in this directory.
-    pub fn tombolo(&self, words: &[&str]) -> Command {
-        self.program(Path::new(env!("CARGO_BIN_EXE_tombolo")), words)
+    /// Returns a command that runs the program in this directory, with the words of `line`.
+    pub fn tombolo(&self, line: impl AsRef<str>) -> Command {
+        self.program(env!("CARGO_BIN_EXE_tombolo"), &words(&line))
     }
 
-    pub fn program(&self, program: &Path, words: &[&str]) -> Command {
+    pub fn program(&self, program: impl AsRef<OsStr>, words: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(words).current_dir(&self.dir).stdin(Stdio::null());
         command.env("XDG_RUNTIME_DIR", self.path("run")).env("XDG_STATE_HOME", self.path("state"));
@@ -67,7 +69,7 @@ impl Scratch {
     /// are detached in it: a copy of a mount would keep it, and its server, alive.
     pub fn in_own_mounts(&self, script: &str, program: &Path, words: &[&str]) -> Command {
         let script = format!("umount -i -a -l -t fuse.tombolo && {script} && exec \"$@\"");
-        let mut command = self.program("unshare".as_ref(), &["-m", "sh", "-c", &script, "sh"]);
+        let mut command = self.program("unshare", &["-m", "sh", "-c", &script, "sh"]);
         command.arg(program).args(words);
         command
     }
@@ -95,18 +97,18 @@ impl Scratch {
         copy
     }
 
-    pub fn run(&self, words: &[&str]) -> Ran {
-        Ran::new(self.tombolo(words))
+    pub fn run(&self, line: impl AsRef<str>) -> Ran {
+        Ran::new(self.tombolo(line))
     }
 
-    /// Asserts that each command line (words separated by spaces) fails with this code and one line that
-    /// contains these parts, and leaves no files.
+    /// Asserts that each command line fails with this code and one line that contains these parts, and leaves
+    /// no files.
     #[track_caller]
     pub fn all_fail(&self, cases: &[(&str, i32, &[&str])]) {
         let before = self.listing();
         for (line, code, said) in cases {
             eprintln!("tombolo {line}");
-            self.run(&line.split(' ').collect::<Vec<_>>()).failed(*code, said);
+            self.run(line).failed(*code, said);
             assert_eq!(self.listing(), before, "something was left behind by {line:?}");
         }
     }
@@ -142,36 +144,41 @@ impl Scratch {
         found
     }
 
-    /// Starts a server and reads its output up to `last`.
-    pub fn serve(&self, words: &[&str], last: &str) -> Server {
-        self.started(self.tombolo(words), last)
+    /// Starts a server and reads its output up to the line of its control socket.
+    pub fn serve(&self, line: impl AsRef<str>) -> Server {
+        self.serve_until(line, "ready control")
+    }
+
+    /// Starts a server and reads its output up to the line that begins with `last`.
+    pub fn serve_until(&self, line: impl AsRef<str>, last: &str) -> Server {
+        self.started(self.tombolo(line), last)
     }
 
     /// Starts a shared-memory server of `tree` at `link.sock`.
-    pub fn serve_shm(&self, more: &[&str]) -> Server {
-        let words = ["serve", "tree", "--shm", "link.sock", "--control", "serve.sock"];
-        self.serve(&[&words[..], more].concat(), "ready control")
+    pub fn serve_shm(&self, more: &str) -> Server {
+        self.serve(format!("serve tree --shm link.sock --control serve.sock {more}"))
     }
 
     /// Starts an NFS server of `tree` without squashing, and returns the URL of the export.
     pub fn serve_nfs(&self) -> (Server, String) {
-        self.serve_nfs_with(&["--squash", "none"])
+        self.serve_nfs_with("--squash none")
     }
 
     /// Starts an NFS server of `tree` with these options.
-    pub fn serve_nfs_with(&self, more: &[&str]) -> (Server, String) {
-        let words =
-            ["serve", "tree", "--nfs", "127.0.0.1:0", "--state", "nfs-state", "--control", "serve.sock"];
-        let server = self.serve(&[&words[..], more].concat(), "ready control");
+    pub fn serve_nfs_with(&self, more: &str) -> (Server, String) {
+        let line = "serve tree --nfs 127.0.0.1:0 --state nfs-state --control serve.sock";
+        let server = self.serve(format!("{line} {more}"));
         let url = format!("nfs://{}/tree", server.nfs_address());
         (server, url)
     }
 
-    /// Links the program under the name that mount(8) calls.
-    pub fn mount_helper(&self) -> PathBuf {
+    /// Runs the program under the name that mount(8) calls.
+    pub fn run_mount_helper(&self, line: impl AsRef<str>) -> Ran {
         let helper = self.path("mount.tombolo");
-        symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
-        helper
+        if !helper.exists() {
+            symlink(env!("CARGO_BIN_EXE_tombolo"), &helper).expect("link");
+        }
+        Ran::new(self.program(&helper, &words(&line)))
     }
 
     /// Starts a prepared command and reads its output up to `last`.
@@ -187,9 +194,22 @@ impl Scratch {
     }
 }
 
+/// Splits a command line.
+pub fn words(line: &impl AsRef<str>) -> Vec<&str> {
+    line.as_ref().split_whitespace().collect()
+}
+
 /// A scratch directory whose mount is removed if the test panics. Without FUSE the test fails, unless
 /// skipping is allowed.
 pub struct MountPlace(pub Scratch);
+
+impl Deref for MountPlace {
+    type Target = Scratch;
+
+    fn deref(&self) -> &Scratch {
+        &self.0
+    }
+}
 
 impl MountPlace {
     pub fn new() -> Option<Self> {
@@ -200,15 +220,15 @@ impl MountPlace {
     }
 
     pub fn mount(&self, options: &str) {
-        self.0.run(&["mount", "dir:tree", "mnt", "-o", options]).succeeded();
+        let mut command = self.tombolo("mount dir:tree mnt -o");
+        command.arg(options);
+        Ran::new(command).succeeded();
     }
 
     /// Returns the output of `tombolo top` for the server of `mnt`.
     pub fn top(&self) -> serde_json::Value {
-        let told = self.0.run(&["top", "--once", "--json"]);
-        told.succeeded();
-        let value: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
-        let mnt = self.0.text("mnt");
+        let value = self.run("top --once --json").succeeded().json();
+        let mnt = self.text("mnt");
         let serves = |server: &&serde_json::Value| {
             server["status"]["ways"].as_array().is_some_and(|ways| ways.iter().any(|way| way["at"] == *mnt))
         };
@@ -225,16 +245,16 @@ impl MountPlace {
 
     /// Returns the logs of background servers.
     pub fn log(&self) -> String {
-        let states = fs::read_dir(self.0.path("state/tombolo")).expect("list").flatten();
+        let states = fs::read_dir(self.path("state/tombolo")).expect("list").flatten();
         states.filter_map(|state| fs::read_to_string(state.path().join("log")).ok()).collect()
     }
 
     pub fn umount(&self) {
-        self.0.run(&["umount", "mnt"]).succeeded();
+        self.run("umount mnt").succeeded();
     }
 
     pub fn mnt(&self) -> PathBuf {
-        self.0.path("mnt")
+        self.path("mnt")
     }
 
     /// Unmounts, even if the server is dead.
@@ -269,7 +289,7 @@ impl MountPlace {
 impl Drop for MountPlace {
     fn drop(&mut self) {
         for name in ["mnt", "mnt-2", "mnt-3"] {
-            self.take_away(&self.0.path(name));
+            self.take_away(&self.path(name));
         }
     }
 }
@@ -294,6 +314,12 @@ impl Server {
             status.lines().find_map(|line| line.strip_prefix(field).map(|value| value.trim().to_owned()))
         };
         status.map(|status| value(status).expect("the field")).collect()
+    }
+
+    /// Asserts that the output up to the last ready line contains these parts.
+    #[track_caller]
+    pub fn says(&self, parts: &[impl AsRef<str>]) {
+        contains(&self.said, parts);
     }
 
     /// Returns the address in the ready line of NFS.
@@ -366,22 +392,57 @@ impl Ran {
     #[track_caller]
     pub fn failed(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
-        assert_eq!(self.err.lines().count(), 1, "not one line: {self:?}");
-        assert!(self.err.starts_with("tombolo: ") && self.out.is_empty(), "{self:?}");
+        let messages = self.messages();
+        assert_eq!(messages.len(), 1, "not one line: {self:?}");
+        assert!(messages[0].starts_with("tombolo: ") && self.out.is_empty(), "{self:?}");
         for word in words {
             assert!(self.err.contains(word), "{word:?} is not in: {}", self.err);
         }
     }
 
+    /// Asserts success without a message.
     #[track_caller]
-    pub fn succeeded(&self) {
-        assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{self:?}");
+    pub fn succeeded(self) -> Self {
+        assert!(self.code == Some(0) && self.messages().is_empty(), "{self:?}");
+        self
+    }
+
+    /// Asserts that the output contains these parts.
+    #[track_caller]
+    pub fn says(&self, parts: &[impl AsRef<str>]) {
+        contains(&self.out, parts);
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).expect("JSON")
+    }
+
+    /// Returns the lines of error without warnings of a slow server, which any server is on a busy machine.
+    fn messages(&self) -> Vec<&str> {
+        let is_of_slowness = |line: &&str| {
+            line.contains("not responding, still trying")
+                || line.contains(" WARN tombolo_host_rpc::client") && line.ends_with(" OK")
+        };
+        self.err.lines().filter(|line| !is_of_slowness(line)).collect()
+    }
+}
+
+#[track_caller]
+fn contains(text: &str, parts: &[impl AsRef<str>]) {
+    for part in parts.iter().map(AsRef::as_ref) {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
 }
 
 pub fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().expect("kill(1)");
     assert!(sent.success());
+}
+
+/// Overwrites a part of an existing file.
+pub fn overwrite(path: impl AsRef<Path>, offset: u64, bytes: &[u8]) {
+    let file = fs::File::options().write(true).open(path).expect("open");
+    file.write_all_at(bytes, offset).expect("write");
 }
 
 pub fn is_mounted(path: &Path) -> bool {

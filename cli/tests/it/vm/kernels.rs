@@ -6,9 +6,9 @@ use super::*;
 fn clone_fetches_kernel_only_at_reset() {
     let bed = Bed::new();
     for name in ["kernel", "initrd"] {
-        fs::write(bed.0.path(name), name).expect("write");
+        fs::write(bed.path(name), name).expect("write");
     }
-    bed.make_image_of(&["--kernel", "kernel", "--initrd", "initrd", "--append", "quiet"]);
+    bed.make_image_of("--kernel kernel --initrd initrd --append quiet");
     assert!(bed.words("golden").contains("-kernel\n"), "{}", bed.words("golden"));
     let _told = bed.clone_image("none", Flaw::None);
     let kernel = bed.vm("one").join("kernel");
@@ -25,42 +25,42 @@ fn clone_fetches_kernel_only_at_reset() {
     assert!(bed.is("one", "running"), "{}", bed.list());
     // An image includes it, whether the VM has it or not.
     let _told = bed.vmm("two", Flaw::None);
-    bed.0.run(&["clone", "image", "two", "--net", "none", "--qemu", "./vmm"]).succeeded();
+    bed.run("clone image two --net none --qemu ./vmm").succeeded();
     for name in ["one", "two"] {
         let image = format!("image-of-{name}");
-        bed.0.run(&["vm", "suspend", name, "--to", &image]).succeeded();
-        let found = ["kernel", "initrd"].map(|file| at(&bed.0.path(&image).join(file), 0, 6));
+        bed.run(format!("vm suspend {name} --to {image}")).succeeded();
+        let found = ["kernel", "initrd"].map(|file| at(&bed.path(&image).join(file), 0, 6));
         assert_eq!(found, ["kernel", "initrd"]);
     }
     // Without the kernel the VM reports the reason.
     let _told = bed.vmm("three", Flaw::None);
-    bed.0.run(&["clone", "image", "three", "--net", "none", "--qemu", "./vmm"]).succeeded();
-    fs::rename(bed.0.path("image/kernel"), bed.0.path("image/away")).expect("move");
+    bed.run("clone image three --net none --qemu ./vmm").succeeded();
+    fs::rename(bed.path("image/kernel"), bed.path("image/away")).expect("move");
     bed.end("three", "reset");
     until("it says so", || bed.is("three", "failed: after a reset"));
-    bed.0.run(&["vm", "boot", "three"]).failed(1, &["kernel"]);
+    bed.run("vm boot three").failed(1, &["kernel"]);
     // A changed kernel is refused too.
-    fs::write(bed.0.path("image/kernel"), "kerneL").expect("write");
+    fs::write(bed.path("image/kernel"), "kerneL").expect("write");
     let _told = bed.vmm("three", Flaw::None);
-    bed.0.run(&["vm", "boot", "three"]).failed(1, &["its kernel has changed", "restore the original"]);
+    bed.run("vm boot three").failed(1, &["its kernel has changed", "restore the original"]);
     assert!(!bed.vm("three").join("kernel").exists());
-    fs::rename(bed.0.path("image/away"), bed.0.path("image/kernel")).expect("move");
-    bed.0.run(&["vm", "boot", "three"]).succeeded();
+    fs::rename(bed.path("image/away"), bed.path("image/kernel")).expect("move");
+    bed.run("vm boot three").succeeded();
     assert!(bed.words("three").contains("-kernel\n"), "{}", bed.words("three"));
 }
 
 #[test]
 fn a_kernel_changed_alone_is_refused_at_each_start() {
     let bed = Bed::new();
-    fs::write(bed.0.path("kernel"), "kernel").expect("write");
-    bed.make_image_of(&["--kernel", "kernel"]);
+    fs::write(bed.path("kernel"), "kernel").expect("write");
+    bed.make_image_of("--kernel kernel");
     let clone = |image: &str, name: &str| {
         let _told = bed.vmm(name, Flaw::None);
-        bed.0.run(&["clone", image, name, "--net", "none", "--qemu", "./vmm"])
+        bed.run(format!("clone {image} {name} --net none --qemu ./vmm"))
     };
     clone("image", "one").succeeded();
-    bed.0.run(&["vm", "suspend", "one", "--to", "changes", "--changes"]).succeeded();
-    let kernel = bed.0.path("image/kernel");
+    bed.run("vm suspend one --to changes --changes").succeeded();
+    let kernel = bed.path("image/kernel");
     // A replaced file is read again.
     fs::write(&kernel, "kernel").expect("write");
     clone("image", "two").succeeded();
@@ -69,11 +69,11 @@ fn a_kernel_changed_alone_is_refused_at_each_start() {
         clone(image, "three").failed(1, &["its kernel has changed", "restore the original"]);
         assert!(!bed.vm("three").exists(), "{}", bed.list());
         // Scanning it does not make it another image.
-        let scanned = bed.0.run(&["image", "scan", "image"]);
+        let scanned = bed.run("image scan image");
         scanned.failed(1, &["its kernel has changed", "restore the original"]);
     }
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["its kernel has changed", "restore the original"]);
+    bed.run("vm resume one").failed(1, &["its kernel has changed", "restore the original"]);
     fs::write(&kernel, "kernel").expect("write");
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    bed.run("vm resume one").succeeded();
 }

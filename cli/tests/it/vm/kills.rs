@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::moved::is_whole_or_refused;
 use super::{Bed, Flaw, MIB, at};
-use crate::common::{Ran, signal, until};
+use crate::common::{Ran, overwrite, signal, until, words};
 
 /// Process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ use Point::{Ending, Made, Overlays, Runs, Sleeps};
 impl Bed {
     /// Returns the processes that serve or run this VM.
     pub fn processes(&self, name: &str) -> Vec<(Pid, String)> {
-        let own = self.0.text("");
+        let own = self.text("");
         let all = fs::read_dir("/proc").expect("processes").flatten();
         let of_number = |entry: fs::DirEntry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path()));
         let with_words = |(number, path): (i32, PathBuf)| {
@@ -86,33 +86,32 @@ impl Bed {
         let told = self.vmm(name, flaw);
         let wait_for =
             |word: &str| told.iter().find(|(command, _)| command == word).map(drop).expect("it is told");
-        let mut command = self.begun(&["clone", "image", name, "--net", "none", "--qemu", "./vmm"]);
+        let mut command = self.begun(format!("clone image {name} --net none --qemu ./vmm"));
         match point {
             Overlays => until("it is begun", || self.vm(name).join("disk.overlay").exists()),
             Made(word) => wait_for(word),
             Runs | Sleeps(_) | Ending => {
                 assert!(command.wait().expect("its end").success(), "{name}");
-                let memory = File::options().write(true).open(self.memory_of_clone(name)).expect("open");
-                memory.write_all_at(b"change", 0).expect("write");
+                overwrite(self.memory_of_clone(name), 0, b"change");
             }
         }
         if let Sleeps(word) = point {
-            command = self.begun(&["vm", "suspend", name]);
+            command = self.begun(format!("vm suspend {name}"));
             wait_for(word);
         } else if point == Ending {
-            command = self.begun(&["vm", "suspend", name]);
+            command = self.begun(format!("vm suspend {name}"));
             wait_for("quit");
         }
         self.kill(name, victim, &mut command);
-        fs::write(self.0.path(&format!("vmm.{name}.free")), "").expect("write");
+        fs::write(self.path(&format!("vmm.{name}.free")), "").expect("write");
         if victim == Asking && point == Ending {
             self.end(name, "0");
         }
         let _ = command.wait();
     }
 
-    pub fn begun(&self, words: &[&str]) -> Child {
-        let mut command = self.0.tombolo(words);
+    pub fn begun(&self, line: impl AsRef<str>) -> Child {
+        let mut command = self.tombolo(line);
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("spawn")
     }
 
@@ -132,21 +131,21 @@ impl Bed {
         } else if has_run {
             // The interrupted command can be repeated, or has completed.
             if point != Ending {
-                self.0.run(&["vm", "suspend", name]).succeeded();
+                self.run(format!("vm suspend {name}")).succeeded();
             }
             until("it sleeps", || self.is(name, "suspended"));
         }
-        self.0.run(&["vm", "stop", name]).succeeded();
+        self.run(format!("vm stop {name}")).succeeded();
         assert!(self.processes(name).is_empty(), "{about}");
         let sleeps = self.is(name, "suspended");
         // A guest that has run has its memory nowhere else.
         assert_eq!(sleeps || self.is(name, "incomplete"), victim == Asking || !has_run, "{about}");
         let again = if sleeps { "resume" } else { "boot" };
         // A dead VMM may have been told to end.
-        let _ = fs::remove_file(self.0.path(&format!("vmm.{name}")));
+        let _ = fs::remove_file(self.path(&format!("vmm.{name}")));
         // An incomplete VM starts no VMM, and a fake one would create its socket again during the removal.
         let _told = (!self.is(name, "incomplete")).then(|| self.vmm(name, Flaw::None));
-        let went_on = self.0.run(&["vm", again, name]);
+        let went_on = self.run(format!("vm {again} {name}"));
         if self.is(name, "incomplete") {
             went_on.failed(1, &["vm rm"]);
         } else {
@@ -154,12 +153,12 @@ impl Bed {
             let found = at(&self.memory_of_clone(name), 0, 6);
             assert!(!sleeps || found == if is_used { "change" } else { "\0\0\0\0\0\0" }, "{about}");
         }
-        self.0.run(&["vm", "rm", "--force", name]).succeeded();
+        self.run(format!("vm rm --force {name}")).succeeded();
         assert!(self.processes(name).is_empty(), "{about}");
         let left = [self.vm(name), self.memory_of_clone(name), self.monitor(name)];
         assert!(left.iter().all(|path| !path.exists()), "{about}");
         let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
-        assert!(!mounts.contains(&self.0.text(&format!("run/tombolo/vm-{name}/"))), "{about}");
+        assert!(!mounts.contains(&self.text(&format!("run/tombolo/vm-{name}/"))), "{about}");
     }
 }
 
@@ -175,7 +174,7 @@ impl Drop for Small {
 #[test]
 fn vm_refuses_resume_without_its_memory() {
     let bed = Bed::new();
-    let state = bed.0.path("state");
+    let state = bed.path("state");
     mount("small", &state, "tmpfs", MountFlags::empty(), c"size=16m").expect("mounted: the tests need root");
     let _small = Small(state.clone());
     bed.make_image();
@@ -192,34 +191,31 @@ fn vm_refuses_resume_without_its_memory() {
     until("nothing of it runs", || bed.processes("one").is_empty() && !bed.memory_of_clone("one").exists());
     drop(memory);
     fs::remove_file(state.join("filler")).expect("there");
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["its memory is lost"]);
-    bed.0.run(&["vm", "rm", "one"]).succeeded();
+    bed.run("vm resume one").failed(1, &["its memory is lost"]);
+    bed.run("vm rm one").succeeded();
 }
 
 #[test]
 fn vm_is_reachable_from_another_session() {
     let (bed, _told) = Bed::with_clone("none", Flaw::None);
-    let other = bed.0.path("other-run");
+    let other = bed.path("other-run");
     fs::create_dir(&other).expect("mkdir");
-    let run = |words: &[&str]| {
-        let mut command = bed.0.tombolo(words);
-        Ran::new({
-            command.env("XDG_RUNTIME_DIR", &other);
-            command
-        })
+    let run = |line: &str| {
+        let mut command = bed.tombolo(line);
+        command.env("XDG_RUNTIME_DIR", &other);
+        Ran::new(command)
     };
-    let shown = run(&["vm", "show", "one"]);
-    assert!(shown.out.contains("memory read, written"), "{}", shown.out);
-    run(&["vm", "suspend", "one"]).succeeded();
+    run("vm show one").says(&["memory read, written"]);
+    run("vm suspend one").succeeded();
     // It runs in the session that started it last.
     let moved = other.join("tombolo/vm-one/memory/memory");
-    let there = bed.0.path("run/tombolo/vm-one");
+    let there = bed.path("run/tombolo/vm-one");
     assert!(bed.is("one", "suspended") && !there.exists(), "{}", bed.list());
     let monitor = other.join("tombolo/vm-one/monitor");
     let _told = bed.vmm_at("one", monitor, Flaw::None);
-    run(&["vm", "resume", "one"]).succeeded();
+    run("vm resume one").succeeded();
     assert_eq!(at(&moved, MIB, 6), "memory");
-    bed.0.run(&["vm", "rm", "--force", "one"]).succeeded();
+    bed.run("vm rm --force one").succeeded();
     assert!(!moved.exists() && bed.processes("one").is_empty());
 }
 
@@ -289,22 +285,22 @@ fn lives(process: u32) -> bool {
 fn all_servers_end_with_a_supervisor_that_is_killed() {
     let bed = Bed::new();
     bed.make_image();
-    ["first", "second"].iter().for_each(|dir| fs::create_dir(bed.0.path(dir)).expect("mkdir"));
+    ["first", "second"].iter().for_each(|dir| fs::create_dir(bed.path(dir)).expect("mkdir"));
     // Immediate next commands, and a server that neither replies nor ends.
-    let cases: [(&[&str], Option<&str>); 7] = [
-        (&[], None),
-        (&["vm", "stop"], None),
-        (&["vm", "boot"], None),
-        (&["vm", "rm", "--force"], None),
-        (&["vm", "stop"], Some("disk.overlay")),
-        (&["vm", "boot"], Some("memory.overlay")),
-        (&["vm", "rm", "--force"], Some("tag=b")),
+    let cases = [
+        ("", None),
+        ("vm stop", None),
+        ("vm boot", None),
+        ("vm rm --force", None),
+        ("vm stop", Some("disk.overlay")),
+        ("vm boot", Some("memory.overlay")),
+        ("vm rm --force", Some("tag=b")),
     ];
     for (number, (next, silent)) in cases.into_iter().enumerate() {
         let name = format!("vm{number}");
         let _told = bed.vmm(&name, Flaw::None);
-        let clone = ["clone", "image", &name, "--net", "none", "--qemu", "./vmm"];
-        bed.0.run(&[&clone[..], &["--share", "a=first", "--share", "b=second"]].concat()).succeeded();
+        let clone = format!("clone image {name} --net none --qemu ./vmm");
+        bed.run(format!("{clone} --share a=first --share b=second")).succeeded();
         let pid = fs::read_to_string(bed.vm(&name).join("pid")).expect("it runs");
         let supervisor = pid.parse().expect("a number");
         let parts = started_by(supervisor);
@@ -317,18 +313,16 @@ fn all_servers_end_with_a_supervisor_that_is_killed() {
         let (file, monitor) = (bed.vm(&name).join("pid"), bed.monitor(&name));
         let has_come = move || fs::read_to_string(&file).is_ok_and(&has_next);
         signal(supervisor, "KILL");
-        let _told = next.contains(&"boot").then(|| bed.vmm_when(&name, monitor, Flaw::None, has_come));
-        match next {
-            [] => until("all have ended", || !parts.iter().any(|part| lives(*part))),
-            next => bed.0.run(&[next, &[&name]].concat()).succeeded(),
+        let _told = next.contains("boot").then(|| bed.vmm_when(&name, monitor, Flaw::None, has_come));
+        if !next.is_empty() {
+            bed.run(format!("{next} {name}")).succeeded();
         }
-        let left: Vec<_> = parts.iter().filter(|part| lives(**part)).collect();
-        assert!(left.is_empty(), "{next:?}, {silent:?}: {left:?}");
+        until(&format!("all have ended: {next:?}, {silent:?}"), || !parts.iter().any(|part| lives(*part)));
         if bed.vm(&name).exists() {
-            bed.0.run(&["vm", "rm", "--force", &name]).succeeded();
+            bed.run(format!("vm rm --force {name}")).succeeded();
         }
         let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
-        assert!(!mounts.contains(&bed.0.text(&format!("run/tombolo/vm-{name}/"))), "{mounts}");
+        assert!(!mounts.contains(&bed.text(&format!("run/tombolo/vm-{name}/"))), "{mounts}");
         assert!(bed.processes(&name).is_empty(), "{next:?}, {silent:?}");
     }
 }
@@ -338,21 +332,20 @@ fn killed_clone_can_be_resumed_or_removed() {
     let bed = Bed::new();
     bed.make_image();
     let told = bed.vmm("one", Flaw::NeverLoads);
-    let mut clone =
-        bed.0.tombolo(&["clone", "image", "one", "--net", "none", "--qemu", "./vmm"]).spawn().expect("spawn");
+    let mut clone = bed.tombolo("clone image one --net none --qemu ./vmm").spawn().expect("spawn");
     told.iter().find(|(command, _)| command == "migrate-incoming").expect("it waits for the VMM");
     clone.kill().and_then(|()| clone.wait()).expect("killed");
     assert!(bed.is("one", "starting"), "{}", bed.list());
     // Two VMs never use the same redo log.
-    bed.0.run(&["vm", "resume", "one"]).failed(1, &["it is running", "tombolo vm stop one"]);
-    bed.0.run(&["vm", "rm", "one"]).failed(1, &["it is running"]);
-    bed.0.run(&["vm", "stop", "one"]).succeeded();
+    bed.run("vm resume one").failed(1, &["it is running", "tombolo vm stop one"]);
+    bed.run("vm rm one").failed(1, &["it is running"]);
+    bed.run("vm stop one").succeeded();
     assert!(bed.is("one", "suspended"), "its guest never ran: {}", bed.list());
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    bed.run("vm resume one").succeeded();
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
-    bed.0.run(&["vm", "rm", "--force", "one"]).succeeded();
-    assert!(!bed.vm("one").exists() && !bed.0.path("run/tombolo/vm-one").exists());
+    bed.run("vm rm --force one").succeeded();
+    assert!(!bed.vm("one").exists() && !bed.path("run/tombolo/vm-one").exists());
 }
 
 #[test]
@@ -362,20 +355,14 @@ fn a_removal_beside_other_commands_leaves_nothing() {
     for _ in 0..20 {
         fs::create_dir(bed.vm("x")).and_then(|()| fs::write(bed.vm("x").join("phase"), "off")).expect("a VM");
         (0..200).for_each(|number| fs::write(bed.vm("x").join(number.to_string()), "").expect("write"));
-        let begin = |words: &[&str]| {
-            let mut command = bed.0.tombolo(words);
-            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started")
-        };
-        let mut others: Vec<_> = (0..3).map(|_| begin(&["vm", "stop", "x"])).collect();
-        others.push(begin(&["vm", "list"]));
+        let mut others: Vec<_> = (0..3).map(|_| bed.begun("vm stop x")).collect();
+        others.push(bed.begun("vm list"));
         // A status query may hold the lock for a moment.
-        until("it is removed", || {
-            begin(&["vm", "rm", "--force", "x"]).wait().is_ok() && !bed.vm("x").exists()
-        });
+        until("it is removed", || bed.begun("vm rm --force x").wait().is_ok() && !bed.vm("x").exists());
         others.iter_mut().for_each(|other| drop(other.wait()));
         assert!(!bed.vm("x").exists(), "{:?}", fs::read_dir(bed.vm("x")).map(|left| left.count()));
     }
-    let left: Vec<_> = fs::read_dir(bed.0.path("state/tombolo"))
+    let left: Vec<_> = fs::read_dir(bed.path("state/tombolo"))
         .expect("list")
         .flatten()
         .map(|entry| entry.file_name())
@@ -410,19 +397,18 @@ fn a_kill_leaves_an_incremental_image_whole_or_refused() {
     let (mut kills, mut removed) = (0, 0);
     for (call, step) in CALLS {
         for number in (1..).step_by(if is_long { 1 } else { step }) {
-            let dir = bed.0.path("images");
+            let dir = bed.path("images");
             fs::create_dir(&dir).expect("mkdir");
             let inject = format!("inject={call}:signal=KILL:when={number}");
-            let strace = ["-f", "-qq", "-o", "/dev/null", "-e", &inject, program];
-            let words = ["vm", "suspend", "one", "--to", "images/one", "--changes"];
-            let mut traced = bed.0.program(Path::new("strace"), &[&strace[..], &words].concat());
+            let suspend = "vm suspend one --to images/one --changes";
+            let strace = format!("-f -qq -o /dev/null -e {inject} {program} {suspend}");
+            let mut traced = bed.program("strace", &words(&strace));
             let made = traced.output().expect("strace is needed: make packages");
             assert!(bed.is("one", "suspended"), "{}", bed.list());
             let found = is_whole_or_refused(&bed, &dir, "after-");
             let is_draft = |name: &str| name.ends_with(".part");
             if removed < 2 && names(&dir).iter().any(|name| is_draft(name)) {
-                let again = ["vm", "suspend", "one", "--to", "images/two", "--changes", "--no-scan"];
-                bed.0.run(&again).succeeded();
+                bed.run("vm suspend one --to images/two --changes --no-scan").succeeded();
                 assert!(!names(&dir).iter().any(|name| is_draft(name)), "{:?}", names(&dir));
                 removed += 1;
             }

@@ -7,7 +7,7 @@ use super::*;
 
 /// Copies `from`, as `cp -a`, with other contents, to a directory that the image's owner cannot read.
 fn private(bed: &Bed, from: &Path, name: &str) -> PathBuf {
-    let to = bed.0.path(name);
+    let to = bed.path(name);
     let copied = Command::new("cp").arg("-a").args([from, &to]).status().expect("cp(1)");
     assert!(copied.success());
     for file in [&to, &to.join("disk"), &to.join("memory")].into_iter().filter(|file| file.is_file()) {
@@ -31,24 +31,24 @@ fn linked(place: &Path, target: &Path, run: impl FnOnce()) {
 fn links_in_image_are_refused_at_each_start() {
     let bed = Bed::new();
     bed.make_image();
-    let image = bed.0.path("image");
+    let image = bed.path("image");
     let _told = bed.clone_image("none", Flaw::None);
-    bed.0.run(&["vm", "suspend", "one"]).succeeded();
-    bed.0.run(&["vm", "checkpoint", "one"]).succeeded();
+    bed.run("vm suspend one").succeeded();
+    bed.run("vm checkpoint one").succeeded();
     let refused = |place: &Path, name: &str, beside: &str| {
         linked(place, &private(&bed, place, name), || {
             let _told = bed.vmm("one", Flaw::None);
-            bed.0.run(&["vm", "resume", "one"]).failed(1, &[beside, "symbolic link"]);
-            bed.0.run(&["vm", "suspend", "one", "--to", "copy"]).failed(1, &[beside, "symbolic link"]);
-            assert!(!bed.0.path("copy").exists());
-            bed.0.run(&["vm", "checkpoint", "one"]).failed(1, &[beside, "symbolic link"]);
+            bed.run("vm resume one").failed(1, &[beside, "symbolic link"]);
+            bed.run("vm suspend one --to copy").failed(1, &[beside, "symbolic link"]);
+            assert!(!bed.path("copy").exists());
+            bed.run("vm checkpoint one").failed(1, &[beside, "symbolic link"]);
         });
     };
     refused(&image.join("disk"), "private-disk", "image/disk");
     refused(&image.join("memory"), "private-memory", "image/memory");
     refused(&image, "private-image", "image/");
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    bed.run("vm resume one").succeeded();
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
 }
 
@@ -56,11 +56,11 @@ fn links_in_image_are_refused_at_each_start() {
 fn dir_location_of_image_follows_no_links() {
     let bed = Bed::new();
     bed.make_image();
-    let place = format!("dir:{}", bed.0.text("image"));
-    let disk = bed.0.path("image/disk");
+    let place = format!("dir:{}", bed.text("image"));
+    let disk = bed.path("image/disk");
     linked(&disk, &private(&bed, &disk, "private-disk"), || {
-        let clone = ["clone", &place, "one", "--net", "none", "--qemu", "false"];
-        bed.0.run(&clone).failed(1, &["image/disk is not a file"]);
+        let clone = format!("clone {place} one --net none --qemu false");
+        bed.run(&clone).failed(1, &["image/disk is not a file"]);
     });
     assert!(!bed.vm("one").exists());
 }

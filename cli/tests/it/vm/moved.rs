@@ -15,14 +15,13 @@ impl Host {
     fn clone(&self, image: &str, name: &str) {
         let _told = self.bed.vmm(name, Flaw::None);
         let image = format!("{}/{image}", self.images);
-        self.bed.0.run(&["clone", &image, name, "--net", "none", "--qemu", "./vmm"]).succeeded();
+        self.bed.run(format!("clone {image} {name} --net none --qemu ./vmm")).succeeded();
     }
 
     fn refused(&self, image: &str, words: &[&str]) {
         let image = format!("{}/{image}", self.images);
         // A clone that is not refused fails at once with another message.
-        let clone = ["clone", &image, "refused", "--net", "none", "--qemu", "false"];
-        self.bed.0.run(&clone).failed(1, words);
+        self.bed.run(format!("clone {image} refused --net none --qemu false")).failed(1, words);
         assert!(!self.bed.vm("refused").exists(), "{image}");
     }
 
@@ -34,18 +33,17 @@ impl Host {
             memory.write_all_at(&[byte; 5000], at).expect("write");
         }
         drop(memory);
-        self.bed.0.run(&["vm", "suspend", name]).succeeded();
+        self.bed.run(format!("vm suspend {name}")).succeeded();
         let disk = self.bed.vm(name).join("disk.overlay");
         let place = |file: &&str| match file.contains('/') {
             true => format!("{}/{file}", self.images),
             false => self.bed.vm(name).join(file).to_string_lossy().into_owned(),
         };
         let bases: Vec<String> = chain.iter().map(place).collect();
-        let words: Vec<&str> = bases.iter().flat_map(|base| ["--base", base]).collect();
-        let disk = [&[disk.to_str().expect("UTF-8")], &words[..]].concat();
+        let disk = format!("{} --base {}", disk.display(), bases.join(" --base "));
         let (own, zeroes) = (u64::from(byte) * 8192, MIB + u64::from(byte) * 512);
         qemu_io(
-            &self.bed.0,
+            &self.bed,
             &disk,
             &[
                 &format!("write -P {byte} {own} 5k"),
@@ -59,11 +57,10 @@ impl Host {
     /// Creates an incremental image, and a standalone one to compare it with.
     fn suspended_to(&self, name: &str, dir: &Path) {
         let to = dir.to_str().expect("UTF-8");
-        let told = self.bed.0.run(&["vm", "suspend", name, "--to", to, "--changes"]);
-        told.succeeded();
+        let told = self.bed.run(format!("vm suspend {name} --to {to} --changes")).succeeded();
         assert!(told.out.contains("of memory, based on ../") && !told.out.contains("--base"), "{}", told.out);
         let whole = format!("whole-{name}");
-        self.bed.0.run(&["vm", "suspend", name, "--to", &whole]).succeeded();
+        self.bed.run(format!("vm suspend {name} --to {whole}")).succeeded();
     }
 }
 
@@ -71,26 +68,23 @@ impl Host {
 fn far() -> (Bed, Server, [Host; 2]) {
     let bed = Bed::new();
     bed.make_image();
-    fs::rename(bed.0.path("image"), bed.0.path("tree/golden")).expect("move");
-    let (server, url) = bed.0.serve_nfs();
+    fs::rename(bed.path("image"), bed.path("tree/golden")).expect("move");
+    let (server, url) = bed.serve_nfs();
     let hosts = [(); 2].map(|()| Host { bed: Bed::new(), images: url.clone() });
     (bed, server, hosts)
 }
 
 /// Asserts that a VM's memory and disk equal those of a standalone image.
 fn is_same(host: &Host, name: &str, chain: &[&str], whole: &Path) {
-    let bases = chain.iter().flat_map(|file| ["--base".into(), format!("{}/{file}", host.images)]);
+    let bases: String = chain.iter().map(|file| format!("--base {}/{file} ", host.images)).collect();
     let (disk, out) = (host.bed.vm(name).join("disk.overlay"), format!("read-{name}.img"));
-    let words = ["disk".into(), "convert".into()].into_iter().chain(bases);
-    let words: Vec<String> = words.chain([disk.to_string_lossy().into_owned(), out.clone()]).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let read = |path: &Path| fs::read(path).expect("read");
     assert!(read(&host.bed.memory_of_clone(name)) == read(&whole.join("memory")), "the memory of {name}");
-    host.bed.0.run(&["vm", "suspend", name]).succeeded();
-    host.bed.0.run(&words).succeeded();
-    assert!(read(&host.bed.0.path(&out)) == read(&whole.join("disk")), "the disk of {name}");
+    host.bed.run(format!("vm suspend {name}")).succeeded();
+    host.bed.run(format!("disk convert {bases} {} {out}", disk.display())).succeeded();
+    assert!(read(&host.bed.path(&out)) == read(&whole.join("disk")), "the disk of {name}");
     let _told = host.bed.vmm(name, Flaw::None);
-    host.bed.0.run(&["vm", "resume", name]).succeeded();
+    host.bed.run(format!("vm resume {name}")).succeeded();
 }
 
 fn allocated(path: &Path) -> u64 {
@@ -107,11 +101,9 @@ fn moved_vm_is_identical_over_several_moves() {
     let before = fs::read_to_string(&run).expect("runs");
     let monitor = here.bed.monitor("one");
     let next = move || fs::read_to_string(&run).is_ok_and(|now| !now.is_empty() && now != before);
-    let memory = File::options().write(true).open(here.bed.memory_of_clone("one")).expect("open");
-    memory.write_all_at(b"before", 512 << 10).expect("write");
-    drop(memory);
+    overwrite(here.bed.memory_of_clone("one"), 512 << 10, b"before");
     let told = here.bed.vmm_when("one", monitor, Flaw::None, next);
-    assert_eq!(here.bed.0.run(&["vm", "checkpoint", "one"]).code, Some(0));
+    assert_eq!(here.bed.run("vm checkpoint one").code, Some(0));
     drop(told);
     here.works("one", 1, &["disk.1.overlay", "golden/disk"]);
     here.suspended_to("one", &tree("one"));
@@ -121,7 +113,7 @@ fn moved_vm_is_identical_over_several_moves() {
     let taken = allocated(&tree("one/disk.overlay")) + allocated(&tree("one/memory.overlay"));
     assert!(taken < 200 << 10, "it has {taken} bytes, of what is not its own too");
     // The original host is gone.
-    let whole = here.bed.0.path("whole-one");
+    let whole = here.bed.path("whole-one");
 
     let chain = ["one/disk.overlay", "golden/disk"];
     there.clone("one", "two");
@@ -135,29 +127,32 @@ fn moved_vm_is_identical_over_several_moves() {
     let local = Host { bed: Bed::new(), images: origin.0.text("tree") };
     local.clone("two", "three");
     let chain = ["two/disk.overlay", "one/disk.overlay", "golden/disk"];
-    is_same(&local, "three", &chain, &there.bed.0.path("whole-two"));
+    is_same(&local, "three", &chain, &there.bed.path("whole-two"));
     // A trace of an incremental image refers to its own files.
     let bases = ["one/disk.overlay", "golden/disk"].map(|file| tree(file).to_string_lossy().into_owned());
-    let over = ["--base", &bases[0], "--base", &bases[1]];
-    local.bed.0.run(&[&["disk", "create", "over.overlay"], &over[..]].concat()).succeeded();
-    fs::write(local.bed.0.path("read"), "").expect("write");
-    let recorded = [&["over.overlay", "--record", "read"], &over[..]].concat();
-    qemu_io(&local.bed.0, &recorded, &["read -P 1 8k 4k", "read 1M 4k"]);
-    let read = fs::read_to_string(local.bed.0.path("read")).expect("read");
+    let over = format!("--base {} --base {}", bases[0], bases[1]);
+    local.bed.run(format!("disk create over.overlay {over}")).succeeded();
+    fs::write(local.bed.path("read"), "").expect("write");
+    let recorded = format!("over.overlay --record read {over}");
+    qemu_io(&local.bed, &recorded, &["read -P 1 8k 4k", "read 1M 4k"]);
+    let read = fs::read_to_string(local.bed.path("read")).expect("read");
     assert!(read.contains("16384 4096 disk.overlay\n"), "{read}");
     assert!(read.lines().all(|line| line.ends_with(" disk.overlay")), "{read}");
     // An overlay of a VM is merged with a finished one below, which is not changed.
-    let merge =
-        |words: &[&str]| local.bed.0.run(&[&["disk", "merge", "over.overlay"], words, &over].concat());
-    merge(&["--into-base"]).failed(1, &["is finished", "tombolo disk convert"]);
-    merge(&[]).succeeded();
-    assert!(!local.bed.0.path(".over.overlay.tombolo-part").exists());
-    qemu_io(&local.bed.0, &["over.overlay", "--base", &bases[1]], &["read -P 1 8k 5k", "read -P 1 3M 1k"]);
-    local.bed.0.run(&["disk", "merge", &bases[0], "--base", &bases[1]]).failed(1, &["is not an overlay"]);
+    let merge = |words: &str| local.bed.run(format!("disk merge over.overlay {words} {over}"));
+    merge("--into-base").failed(1, &["is finished", "tombolo disk convert"]);
+    merge("").succeeded();
+    assert!(!local.bed.path(".over.overlay.tombolo-part").exists());
+    qemu_io(
+        &local.bed,
+        &format!("over.overlay --base {}", bases[1]),
+        &["read -P 1 8k 5k", "read -P 1 3M 1k"],
+    );
+    local.bed.run(format!("disk merge {} --base {}", bases[0], bases[1])).failed(1, &["is not an overlay"]);
     // It continues like any other VM.
     local.works("three", 3, &chain);
     let _told = local.bed.vmm("three", Flaw::None);
-    local.bed.0.run(&["vm", "resume", "three"]).succeeded();
+    local.bed.run("vm resume three").succeeded();
     assert_eq!(at(&local.bed.memory_of_clone("three"), 0, 3), "\u{3}\u{3}\u{3}");
     server.stop();
 }
@@ -167,16 +162,14 @@ impl Bed {
     pub fn make_changed(&self, name: &str) {
         self.make_image();
         let _told = self.vmm(name, Flaw::None);
-        self.0.run(&["clone", "image", name, "--net", "none", "--qemu", "./vmm"]).succeeded();
-        let memory = File::options().write(true).open(self.memory_of_clone(name)).expect("open");
-        [0, MIB].iter().for_each(|at| memory.write_all_at(b"after-", *at).expect("write"));
-        drop(memory);
-        self.0.run(&["vm", "suspend", name]).succeeded();
+        self.run(format!("clone image {name} --net none --qemu ./vmm")).succeeded();
+        [0, MIB].iter().for_each(|at| overwrite(self.memory_of_clone(name), *at, b"after-"));
+        self.run(format!("vm suspend {name}")).succeeded();
         let disk = self.vm(name).join("disk.overlay").to_string_lossy().into_owned();
-        let base = self.0.text("image/disk");
-        fs::write(self.0.path("word"), b"after-").expect("write");
-        let write = |at: &str| format!("write -s {} {at} 512", self.0.text("word"));
-        qemu_io(&self.0, &[&disk, "--base", &base], &[&write("0"), &write("3M"), "flush"]);
+        let base = self.text("image/disk");
+        fs::write(self.path("word"), b"after-").expect("write");
+        let write = |at: &str| format!("write -s {} {at} 512", self.text("word"));
+        qemu_io(&self.0, &format!("{disk} --base {base}"), &[&write("0"), &write("3M"), "flush"]);
     }
 }
 
@@ -190,9 +183,8 @@ pub fn is_whole_or_refused(bed: &Bed, images: &Path, word: &str) -> usize {
         found += usize::from(!is_draft);
         let image = dir.to_str().expect("UTF-8");
         // A clone that is not refused fails at once with another message.
-        let base = bed.0.text("image");
-        let clone = ["clone", image, "left", "--base", &base, "--net", "none", "--qemu", "false"];
-        let refused = bed.0.run(&clone);
+        let base = bed.text("image");
+        let refused = bed.run(format!("clone {image} left --base {base} --net none --qemu false"));
         assert!(refused.code == Some(1) && !bed.vm("left").exists(), "{}", refused.err);
         if !refused.err.contains("the VMM ended at startup") {
             assert!(is_draft && refused.err.contains(image), "{image}: {}", refused.err);
@@ -200,11 +192,11 @@ pub fn is_whole_or_refused(bed: &Bed, images: &Path, word: &str) -> usize {
         }
         assert_eq!(fs::read_to_string(dir.join("state")).expect("read"), STATE, "{image}");
         for (what, places) in [("disk", [0, 3 * MIB]), ("memory", [0, MIB])] {
-            let (overlay, base) = (dir.join(format!("{what}.overlay")), bed.0.path("image").join(what));
-            let out = bed.0.path("read.img");
+            let (overlay, base) = (dir.join(format!("{what}.overlay")), bed.path("image").join(what));
+            let out = bed.path("read.img");
             let _ = fs::remove_file(&out);
-            let words = [Path::new("disk"), Path::new("convert"), Path::new("--base"), &base, &overlay, &out];
-            bed.0.run(&words.map(|word| word.to_str().expect("UTF-8"))).succeeded();
+            let [over, under, to] = [&overlay, &base, &out].map(|path| path.display());
+            bed.run(format!("disk convert --base {under} {over} {to}")).succeeded();
             assert!(places.iter().all(|place| at(&out, *place, word.len()) == word), "{what} of {image}");
         }
     }
@@ -213,7 +205,7 @@ pub fn is_whole_or_refused(bed: &Bed, images: &Path, word: &str) -> usize {
 
 /// Copies an image with its times.
 fn copied(bed: &Bed, from: &str, to: &str) -> PathBuf {
-    let [from, to] = [from, to].map(|name| bed.0.path("tree").join(name));
+    let [from, to] = [from, to].map(|name| bed.path("tree").join(name));
     let copied = std::process::Command::new("cp").arg("-a").args([&from, &to]).status().expect("cp(1)");
     assert!(copied.success());
     to
@@ -248,8 +240,7 @@ fn clone_validates_bases_of_incremental_image() {
     // Damaged or incomplete copies.
     let page = |name: &str, at: u64, bytes: &[u8]| {
         let file = copied(&origin, "one", name).join("memory.overlay");
-        let file = File::options().write(true).open(file).expect("open");
-        file.write_all_at(bytes, at).expect("write");
+        overwrite(file, at, bytes);
     };
     page("torn", 4096, &[0; 512]);
     page("headless", 0, &[0; 4096]);
@@ -265,7 +256,7 @@ fn clone_validates_bases_of_incremental_image() {
     fs::remove_file(&unfinished).expect("remove");
     let unfinished = unfinished.to_str().expect("UTF-8");
     let memory = origin.0.text("tree/golden/memory");
-    origin.0.run(&["disk", "create", unfinished, "--base", &memory]).succeeded();
+    origin.0.run(format!("disk create {unfinished} --base {memory}")).succeeded();
     said(&copied(&origin, "one", "over"), r#"["../unfinished", "../golden"]"#);
     let unfinished = [
         ("unfinished", "", &["memory.overlay", "it is not finished"][..]),
@@ -280,7 +271,7 @@ fn clone_validates_bases_of_incremental_image() {
     let base = origin.0.text("tree/golden/disk");
     origin
         .0
-        .run(&["disk", disk, "--base", &base, "--nbd", "./it.nbd"])
+        .run(format!("disk {disk} --base {base} --nbd ./it.nbd"))
         .failed(1, &["is sealed", "tombolo disk create NAME.overlay"]);
     // A foreign link may lead to files that its owner cannot read.
     std::os::unix::fs::symlink(tree("golden"), tree("link")).expect("link");
@@ -298,25 +289,24 @@ fn clone_validates_bases_of_incremental_image() {
     local.clone("both", "both");
     assert!(
         fs::read(local.bed.memory_of_clone("both")).expect("read")
-            == fs::read(here.bed.0.path("whole-one/memory")).expect("read")
+            == fs::read(here.bed.path("whole-one/memory")).expect("read")
     );
 
     // Bases elsewhere are listed.
-    let alone = there.bed.0.path("alone");
+    let alone = there.bed.path("alone");
     fs::rename(copied(&origin, "one", "alone"), &alone).expect("move");
     let golden = format!("{}/golden", there.images);
-    let clone = ["clone", "alone", "two", "--net", "none", "--qemu", "./vmm"];
-    there.bed.0.run(&clone).failed(1, &["--base"]);
+    let clone = "clone alone two --net none --qemu ./vmm";
+    there.bed.run(clone).failed(1, &["--base"]);
     let _told = there.bed.vmm("two", Flaw::None);
-    there.bed.0.run(&[&clone[..], &["--base", &golden]].concat()).succeeded();
+    there.bed.run(format!("{clone} --base {golden}")).succeeded();
     assert!(
         fs::read(there.bed.memory_of_clone("two")).expect("read")
-            == fs::read(here.bed.0.path("whole-one/memory")).expect("read")
+            == fs::read(here.bed.path("whole-one/memory")).expect("read")
     );
-    let told = there.bed.0.run(&["vm", "suspend", "two", "--to", "three", "--changes"]);
-    told.succeeded();
-    assert!(told.out.contains(&format!("NAME --base {} --base {golden}", alone.display())), "{}", told.out);
-    let config = fs::read_to_string(there.bed.0.path("three/vm.toml")).expect("read");
+    let told = there.bed.run("vm suspend two --to three --changes").succeeded();
+    told.says(&[format!("NAME --base {} --base {golden}", alone.display())]);
+    let config = fs::read_to_string(there.bed.path("three/vm.toml")).expect("read");
     assert!(config.contains(&format!(r#"bases = ["../alone", "{golden}"]"#)), "{config}");
 
     // A replaced base is detected, even if no clone of it is running.
@@ -326,9 +316,9 @@ fn clone_validates_bases_of_incremental_image() {
         .expect("replace");
     there.refused("one", &["golden/memory", "restore the original base"]);
     let _told = there.bed.vmm("two", Flaw::None);
-    there.bed.0.run(&["vm", "resume", "two"]).failed(1, &["golden/memory", "restore the original base"]);
-    here.bed.0.run(&["vm", "suspend", "one", "--to", "late", "--changes"]).failed(1, &["golden/memory"]);
-    assert!(!here.bed.0.path("late").exists());
+    there.bed.run("vm resume two").failed(1, &["golden/memory", "restore the original base"]);
+    here.bed.run("vm suspend one --to late --changes").failed(1, &["golden/memory"]);
+    assert!(!here.bed.path("late").exists());
     server.stop();
 }
 
@@ -336,61 +326,53 @@ fn clone_validates_bases_of_incremental_image() {
 fn incremental_images_need_base_and_limit_depth() {
     let bed = Bed::new();
     bed.make_image();
-    let host = Host { images: bed.0.path(".").to_string_lossy().into_owned(), bed };
+    let host = Host { images: bed.path(".").to_string_lossy().into_owned(), bed };
     host.bed
         .0
-        .run(&["vm", "suspend", "golden", "--to", "no", "--changes"])
+        .run("vm suspend golden --to no --changes")
         .failed(1, &["was not cloned from an image", "without --changes"]);
-    host.bed.0.run(&["vm", "suspend", "golden", "--changes"]).failed(2, &["--to"]);
+    host.bed.run("vm suspend golden --changes").failed(2, &["--to"]);
     let _told = host.bed.vmm("golden", Flaw::None);
-    host.bed.0.run(&["vm", "resume", "golden"]).succeeded();
-    host.bed
-        .0
-        .run(&["vm", "suspend", "golden", "--to", "no", "--changes"])
-        .failed(1, &["was not cloned from an image"]);
+    host.bed.run("vm resume golden").succeeded();
+    host.bed.run("vm suspend golden --to no --changes").failed(1, &["was not cloned from an image"]);
     assert!(host.bed.is("golden", "running"), "its guest stands still for nothing");
     let mut last = "image".to_owned();
     for number in 1..=7 {
         let name = format!("vm{number}");
         host.clone(&last, &name);
-        let memory = File::options().write(true).open(host.bed.memory_of_clone(&name)).expect("open");
-        memory.write_all_at(&[number], u64::from(number) * 4096).expect("write");
-        drop(memory);
-        host.bed.0.run(&["vm", "suspend", &name]).succeeded();
-        let words = ["vm", "suspend", &name, "--to", &format!("image{number}"), "--no-scan", "--changes"];
-        let made = host.bed.0.run(&words);
+        overwrite(host.bed.memory_of_clone(&name), u64::from(number) * 4096, &[number]);
+        host.bed.run(format!("vm suspend {name}")).succeeded();
+        let made = host.bed.run(format!("vm suspend {name} --to image{number} --no-scan --changes"));
         match number {
-            1..=6 => made.succeeded(),
+            1..=6 => drop(made.succeeded()),
             _ => made.failed(1, &["already has 7 images", "without --changes"]),
         }
         if number == 1 {
             // A link next to it, which would not be followed.
-            fs::create_dir(host.bed.0.path("links")).expect("mkdir");
-            std::os::unix::fs::symlink("../image", host.bed.0.path("links/image")).expect("link");
+            fs::create_dir(host.bed.path("links")).expect("mkdir");
+            std::os::unix::fs::symlink("../image", host.bed.path("links/image")).expect("link");
             let made =
-                host.bed.0.run(&["vm", "suspend", &name, "--to", "links/one", "--no-scan", "--changes"]);
-            made.succeeded();
-            let base = host.bed.0.path("image").canonicalize().expect("there");
-            assert!(made.out.contains(&format!("--base {}", base.display())), "{}", made.out);
+                host.bed.run(format!("vm suspend {name} --to links/one --no-scan --changes")).succeeded();
+            let base = host.bed.path("image").canonicalize().expect("there");
+            made.says(&[format!("--base {}", base.display())]);
         }
         last = format!("image{number}");
     }
     // A standalone image starts a new chain, with space for checkpoints.
     for number in 1..=8 {
-        let made = host.bed.0.run(&["vm", "checkpoint", "vm7", "--keep", "8"]);
-        made.succeeded();
-        assert!(made.out.contains(&format!("checkpoint {number} ")), "{}", made.out);
+        let made = host.bed.run("vm checkpoint vm7 --keep 8").succeeded();
+        made.says(&[format!("checkpoint {number} ")]);
     }
     // Even if older checkpoints were not merged in time.
     let lock = File::create(host.bed.vm("vm7").join("chain.lock")).expect("create");
     lock.lock_shared().expect("lock");
-    host.bed.0.run(&["vm", "checkpoint", "vm7", "--keep", "8"]).succeeded();
+    host.bed.run("vm checkpoint vm7 --keep 8").succeeded();
     drop(lock);
     for _ in 0..2 {
-        host.bed.0.run(&["vm", "checkpoint", "vm7", "--keep", "8"]).succeeded();
+        host.bed.run("vm checkpoint vm7 --keep 8").succeeded();
     }
-    host.bed.0.run(&["vm", "suspend", "vm7", "--to", "whole", "--no-scan"]).succeeded();
-    let whole = fs::read(host.bed.0.path("whole/memory")).expect("read");
+    host.bed.run("vm suspend vm7 --to whole --no-scan").succeeded();
+    let whole = fs::read(host.bed.path("whole/memory")).expect("read");
     assert!((1..=7).all(|number: u8| whole[usize::from(number) * 4096] == number));
     host.clone("whole", "again");
     assert!(fs::read(host.bed.memory_of_clone("again")).expect("read") == whole);

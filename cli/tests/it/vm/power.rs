@@ -50,19 +50,18 @@ struct Life {
 }
 
 impl Life {
-    fn run(&mut self, words: &[&str], change: impl FnOnce(&mut Promise)) {
-        self.bed.0.run(words).succeeded();
+    fn run(&mut self, line: &str, change: impl FnOnce(&mut Promise)) {
+        self.bed.run(line).succeeded();
         change(&mut self.now);
         self.now.mark();
     }
 
     /// Writes a word to memory and disk and flushes the disk; then writes another.
     fn writes(&mut self, word: &str) {
-        let memory = File::options().write(true).open(self.bed.memory_of_clone("one")).expect("open");
-        memory.write_all_at(word.as_bytes(), 0).expect("write");
-        fs::write(self.bed.0.path("moment"), word).expect("write");
+        overwrite(self.bed.memory_of_clone("one"), 0, word.as_bytes());
+        fs::write(self.bed.path("moment"), word).expect("write");
         let flushes = DriverSettings { device_features: 1 << 9, ..DriverSettings::default() };
-        let socket = self.bed.0.path("run/tombolo/vm-one/disk");
+        let socket = self.bed.path("run/tombolo/vm-one/disk");
         let (_driver, mut queues) = Driver::connect(&socket, flushes).expect("connect");
         let mut sector = [0; 512];
         sector[..WORD].copy_from_slice(word.as_bytes());
@@ -76,11 +75,11 @@ impl Life {
 
     fn resumes(&mut self) {
         let _told = self.bed.vmm("one", Flaw::None);
-        self.run(&["vm", "resume", "one"], |now| now.sleeps = false);
+        self.run("vm resume one", |now| now.sleeps = false);
     }
 
     fn suspends(&mut self) {
-        self.run(&["vm", "suspend", "one"], |now| now.sleeps = true);
+        self.run("vm suspend one", |now| now.sleeps = true);
     }
 }
 
@@ -89,21 +88,20 @@ fn live(bed: Bed) {
     let mut life = Life { bed, now: Promise { word: "------".into(), ..Promise::default() } };
     let _told = life.bed.vmm("one", Flaw::NoNetwork);
     // Suspended until it has a network.
-    let clone = ["clone", "image", "one", "--net", "user", "--qemu", "./vmm"];
-    life.bed.0.run(&clone).failed(1, &["tombolo vm resume one"]);
+    life.bed.run("clone image one --net user --qemu ./vmm").failed(1, &["tombolo vm resume one"]);
     life.now.sleeps = true;
     life.now.mark();
     life.resumes();
     life.writes("first-");
     life.suspends();
-    life.run(&["vm", "suspend", "one", "--to", "state/image", "--no-scan"], |now| now.has_image = true);
+    life.run("vm suspend one --to state/image --no-scan", |now| now.has_image = true);
     let checkpoint =
         |number: u32| move |now: &mut Promise| drop(now.checkpoints.insert(number, now.word.clone()));
-    life.run(&["vm", "checkpoint", "one"], checkpoint(1));
+    life.run("vm checkpoint one", checkpoint(1));
     life.resumes();
     life.writes("second");
     life.suspends();
-    life.run(&["vm", "checkpoint", "one"], checkpoint(2));
+    life.run("vm checkpoint one", checkpoint(2));
     life.resumes();
     life.writes("third-");
     // Suspended, and resumed in another VMM.
@@ -113,12 +111,12 @@ fn live(bed: Bed) {
     let _told = life
         .bed
         .vmm_when("one", life.bed.monitor("one"), Flaw::None, move || !before.contains(&supervisor()));
-    life.run(&["vm", "checkpoint", "one", "--keep", "2"], |now| {
+    life.run("vm checkpoint one --keep 2", |now| {
         checkpoint(3)(now);
         now.checkpoints.remove(&1);
     });
     life.suspends();
-    life.run(&["vm", "restore", "one", "2"], |now| {
+    life.run("vm restore one 2", |now| {
         now.checkpoints.remove(&3);
         now.word = "second".into();
     });
@@ -142,22 +140,22 @@ impl Left<'_> {
         }
         if state.contains("the restoration is incomplete") {
             assert!(self.may_be.iter().all(|it| it.sleeps), "{state}");
-            self.bed.0.run(&["vm", "restore", "one", "2"]).succeeded();
+            self.bed.run("vm restore one 2").succeeded();
             self.has(&["second".into()], "restored");
         } else if state.contains("suspended") {
             self.has(&self.words(), &state);
         } else {
             assert!(self.may_be.iter().any(|it| !it.sleeps), "{state}, and it was suspended");
-            let disk = self.bed.0.path("out.img");
+            let disk = self.bed.path("out.img");
             let _ = fs::remove_file(&disk);
             let line = "disk convert --backing-dir image state/tombolo/vm-one/disk.overlay out.img";
-            self.bed.0.run(&line.split(' ').collect::<Vec<_>>()).succeeded();
+            self.bed.run(line).succeeded();
             assert!(self.words().contains(&word_at(&disk, 0)), "{state}");
         }
-        let has_image = self.bed.0.path("state/image").exists();
+        let has_image = self.bed.path("state/image").exists();
         assert!(has_image || !promised.has_image, "the image is gone");
         if has_image {
-            assert_eq!(words_of(&self.bed.0.path("state/image")), ["first-"; 4]);
+            assert_eq!(words_of(&self.bed.path("state/image")), ["first-"; 4]);
         }
         self.has_checkpoints();
     }
@@ -168,9 +166,9 @@ impl Left<'_> {
 
     /// Asserts that device state, memory and disk match one of the states.
     fn has(&self, words: &[String], about: &str) {
-        let out = self.bed.0.path("out");
+        let out = self.bed.path("out");
         let _ = fs::remove_dir_all(&out);
-        self.bed.0.run(&["vm", "suspend", "one", "--to", "out", "--no-scan"]).succeeded();
+        self.bed.run("vm suspend one --to out --no-scan").succeeded();
         let found = words_of(&out);
         assert!(
             found.iter().all(|word| *word == found[0]) && words.contains(&found[0]),
@@ -179,8 +177,7 @@ impl Left<'_> {
     }
 
     fn has_checkpoints(&self) {
-        let shown = self.bed.0.run(&["vm", "show", "one"]);
-        shown.succeeded();
+        let shown = self.bed.run("vm show one").succeeded();
         let rows = shown.out.lines().skip_while(|line| !line.starts_with("checkpoint")).skip(1);
         let mut found: Vec<u32> =
             rows.map_while(|line| line.split_whitespace().next()?.parse().ok()).collect();
@@ -192,7 +189,7 @@ impl Left<'_> {
         for number in found.into_iter().rev() {
             let words: Vec<_> =
                 self.may_be.iter().filter_map(|it| it.checkpoints.get(&number).cloned()).collect();
-            self.bed.0.run(&["vm", "restore", "one", &number.to_string()]).succeeded();
+            self.bed.run(format!("vm restore one {}", number)).succeeded();
             self.has(&words, &format!("checkpoint {number}"));
         }
     }
@@ -220,7 +217,7 @@ fn vm_is_consistent_after_power_loss() {
     // A tmpfs would make flushes pointless.
     let bed = Bed::at(Scratch::new_in(Path::new(env!("CARGO_TARGET_TMPDIR"))));
     bed.make_image();
-    let state = bed.0.path("state");
+    let state = bed.path("state");
     fs::remove_dir_all(&state).expect("removed");
     let log = record(&state);
     mount("images", &state, "tmpfs", MountFlags::empty(), c"size=256m")
@@ -238,17 +235,17 @@ fn vm_is_consistent_after_power_loss() {
 fn power_loss_leaves_an_incremental_image_whole_or_refused() {
     if let Some(images) = recorded() {
         let bed = Scratch::of(images.parent().expect("a directory"));
-        let make = |words: &[&str]| {
-            bed.run(&[&["vm", "suspend", "one", "--changes", "--to"], words].concat()).succeeded();
-            mark(words[0]);
+        let make = |image: &str, more: &str| {
+            bed.run(format!("vm suspend one --changes --to {image} {more}")).succeeded();
+            mark(image);
         };
         // The scan syncs the files that it reads.
-        make(&["images/one", "--no-scan"]);
-        return make(&["images/two"]);
+        make("images/one", "--no-scan");
+        return make("images/two", "");
     }
     let bed = Bed::at(Scratch::new_in(Path::new(env!("CARGO_TARGET_TMPDIR"))));
     bed.make_changed("one");
-    let images = bed.0.path("images");
+    let images = bed.path("images");
     let log = record(&images);
     mount("images", &images, "tmpfs", MountFlags::empty(), c"size=64m")
         .expect("mounted: the tests need root");

@@ -3,16 +3,15 @@
 use std::fs;
 
 use super::{Bed, Flaw};
-use crate::common::{signal, until};
+use crate::common::{Ran, signal, until};
 
 #[test]
 fn vm_survives_end_of_share_server() {
     let bed = Bed::new();
     bed.make_image();
-    fs::create_dir_all(bed.0.path("data=/of")).expect("create");
+    fs::create_dir_all(bed.path("data=/of")).expect("create");
     let told = bed.vmm("one", Flaw::None);
-    let line = ["clone", "image", "one", "--net", "none", "--qemu", "./vmm", "--share", "src=data=/of"];
-    bed.0.run(&line).succeeded();
+    bed.run("clone image one --net none --qemu ./vmm --share src=data=/of").succeeded();
     // The guest finds the share, then its identity with the tag.
     let told: Vec<String> = told.try_iter().map(|(command, _)| command).collect();
     let place = |word: &str| told.iter().position(|command| command == word);
@@ -20,7 +19,7 @@ fn vm_survives_end_of_share_server() {
     assert_eq!(told.iter().filter(|command| *command == "device_add").count(), 2, "{told:?}");
     let identity = fs::read_to_string(bed.vm("one").join("identity")).expect("read");
     assert!(identity.contains("\nshare src\n"), "{identity}");
-    let socket = bed.0.path("run/tombolo/vm-one/share-0");
+    let socket = bed.path("run/tombolo/vm-one/share-0");
     assert!(socket.exists());
     let pids = || {
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -42,14 +41,14 @@ fn vm_survives_end_of_share_server() {
     bed.end("one", "reset");
     until("it runs again", || told.try_iter().any(|(command, _)| command == "cont"));
     assert!(!pids().is_empty() && bed.is("one", "running"), "{}", bed.list());
-    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    bed.run("vm suspend one").succeeded();
     assert!(!socket.exists());
     let _told = bed.vmm("one", Flaw::None);
-    bed.0.run(&["vm", "resume", "one"]).succeeded();
+    bed.run("vm resume one").succeeded();
     assert!(!pids().is_empty());
     // A hanging server does not affect the guest.
     pids().into_iter().for_each(|pid| signal(pid, "STOP"));
-    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    bed.run("vm suspend one").succeeded();
     assert!(bed.is("one", "suspended"), "{}", bed.list());
     until("the server has gone", || pids().is_empty());
 }
@@ -58,27 +57,27 @@ fn vm_survives_end_of_share_server() {
 fn failed_share_does_not_affect_guest() {
     let bed = Bed::new();
     bed.make_image();
-    fs::create_dir(bed.0.path("data")).expect("create");
+    fs::create_dir(bed.path("data")).expect("create");
     let told = bed.vmm("one", Flaw::NoShare);
-    let line = ["clone", "image", "one", "--net", "user", "--qemu", "./vmm", "--share", "src=data"];
-    let made = bed.0.run(&line);
+    let made = bed.run("clone image one --net user --qemu ./vmm --share src=data");
     assert_eq!(made.code, Some(0), "{}", made.err);
     assert!(made.err.contains("share src") && made.err.contains("running without it"), "{}", made.err);
     // The share, the identity and the card.
     assert_eq!(told.try_iter().filter(|(command, _)| command == "device_add").count(), 3);
-    bed.0.run(&["vm", "suspend", "one"]).succeeded();
+    bed.run("vm suspend one").succeeded();
 }
 
 #[test]
 fn vm_with_unserveable_share_does_not_start() {
     let bed = Bed::new();
     bed.make_image();
-    let line = ["clone", "image", "one", "--net", "none", "--qemu", "./vmm", "--share", "src=missing"];
-    bed.0.run(&line).failed(1, &["missing", "No such file"]);
+    let line = "clone image one --net none --qemu ./vmm --share src=missing";
+    bed.run(line).failed(1, &["missing", "No such file"]);
     assert!(!bed.vm("one").exists(), "{}", bed.list());
-    for wrong in [["--share", "src"], ["--share", "a b=data"]] {
-        bed.0.run(&[&["clone", "image", "two"], &wrong[..]].concat()).failed(2, &["TAG"]);
+    for wrong in ["src", "a b=data"] {
+        let mut command = bed.tombolo("clone image two --share");
+        command.arg(wrong);
+        Ran::new(command).failed(2, &["TAG"]);
     }
-    let twice = ["clone", "image", "two", "--share", "src=data", "--share", "src=other"];
-    bed.0.run(&twice).failed(2, &["each with its own tag"]);
+    bed.run("clone image two --share src=data --share src=other").failed(2, &["each with its own tag"]);
 }

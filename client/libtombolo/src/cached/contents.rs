@@ -24,7 +24,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Returns the size of the entry in memory.
+    /// Returns the size of the entry in memory, in bytes.
     fn size_bytes(&self) -> u64 {
         (size_of::<Self>() + self.name.as_name().as_bytes().len()) as u64
     }
@@ -38,7 +38,7 @@ pub(super) struct Remembered {
     contents: Contents,
 }
 
-/// Contents of a node.
+/// Contents of a file, a symbolic link or a directory, all of them at once.
 #[derive(Clone)]
 pub(super) enum Contents {
     Data(Arc<[u8]>),

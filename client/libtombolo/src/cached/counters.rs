@@ -10,8 +10,8 @@ pub struct Counts {
     pub from_memory: u64,
     /// Queries that needed the server.
     pub asked: u64,
-    /// Requests sent for those. Reading a file counts as one, as do listing a directory and, where not all
-    /// changes are counted, walking a path.
+    /// Requests sent for the queries in `asked`. Reading a file counts as one, as do listing a directory and,
+    /// where not all changes are counted, walking a path.
     pub requests: u64,
 }
 

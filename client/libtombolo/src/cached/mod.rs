@@ -3,7 +3,8 @@
 //! A directory's version is taken *before* something in it is requested, and stored with the answer; the
 //! answer is valid while the version [holds](tombolo_core::fs::Versions::hold), which is checked in memory.
 //! An answer about a path depends on all that was walked: each directory that was searched, each link that
-//! was followed, and the node at the end. So the next query sees a change of any of them, rights included.
+//! was followed, and the node at the end. The next query therefore sees a change of any of them, rights
+//! included.
 //!
 //! Reading order: this file; `walk`; `contents`; `table`, and `counters`.
 
@@ -111,7 +112,7 @@ struct CachedPath {
 struct ResolvedNode {
     known: Arc<CachedNode>,
     attr: Attr,
-    /// Version under which the path was resolved (see [`CachedPath::versions`]).
+    /// Version of the node, taken before its attributes were requested; the last of [`CachedPath::versions`].
     version: Version,
 }
 
@@ -138,7 +139,7 @@ impl CachedTree {
         }))
     }
 
-    /// Returns the tree.
+    /// Returns the tree whose answers are cached, for operations that bypass the cache.
     pub fn tree(&self) -> &Tree {
         &self.0.tree
     }
@@ -286,7 +287,8 @@ impl Cache {
     }
 }
 
-/// Returns the number under which answers about paths are stored.
+/// Returns the part of a cache key that separates answers with a link at the end of the path followed from
+/// those without.
 fn kind(last: Last) -> u64 {
     match last {
         Last::Follow => 0,

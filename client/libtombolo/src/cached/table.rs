@@ -16,7 +16,8 @@ pub(super) trait Weighed: Clone {
 }
 
 impl<V: Weighed> Table<V> {
-    /// Creates a table of at most `weight_max` that accepts values of up to `largest`.
+    /// Creates a table of at most `weight_max` that accepts values of a weight up to `largest`; `items` is
+    /// their expected number.
     pub fn new(weight_max: u64, largest: u64, items: usize) -> Self {
         // Each shard must take the largest value and still have a choice of victims.
         let parts = (weight_max / largest.max(1) / 4).clamp(1, PARTS_MAX) as usize;
@@ -129,7 +130,7 @@ impl BuildHasher for Seed {
 /// A hash that multiplies eight bytes at a time into its state and folds the product.
 struct Folded(u64);
 
-/// The digits of the golden ratio: odd, with as many ones as zeros.
+/// The fractional digits of the golden ratio in base 2: an odd number without a regular pattern of bits.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Folded {
@@ -146,7 +147,7 @@ impl Hasher for Folded {
         let (words, rest) = bytes.as_chunks::<8>();
         words.iter().for_each(|word| self.add(u64::from_le_bytes(*word)));
         if !rest.is_empty() {
-            // The last eight bytes overlap those before, where there are eight: a single load.
+            // The last eight bytes, if there are so many, overlap the words before: this is a single load.
             let last = match bytes.last_chunk::<8>() {
                 Some(last) => u64::from_le_bytes(*last),
                 None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),

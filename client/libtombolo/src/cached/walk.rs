@@ -118,7 +118,7 @@ struct Walk<'c> {
     cache: &'c Cache,
     versions: &'c dyn Versions,
     names: Names,
-    /// The directories from the root to the present position, without the root; at the end any node.
+    /// The directories from the root to the present position, without the root; the last may be any node.
     nodes: Vec<Arc<CachedNode>>,
     /// All versions that the answer depends on; `None` if one of them cannot be checked.
     trail: Option<Trail>,

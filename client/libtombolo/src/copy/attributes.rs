@@ -34,7 +34,7 @@ pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) ->
     let may_regroup = may_give || (user.uid != 0 && user.in_group(attr.gid));
     let gid = (may_regroup && made.gid != attr.gid).then_some(attr.gid);
     let is_link = attr.file_type == FileType::Symlink;
-    // Rights that a set-user-id file grants are its owner's to grant.
+    // Set-user-id and set-group-id bits are copied only to a file that has the source's owner and group.
     let owned = (uid.is_some() || made.uid == attr.uid) && (gid.is_some() || made.gid == attr.gid);
     let copied = if owned { Mode::MASK } else { Mode::MASK & !(Mode::SET_UID | Mode::SET_GID) };
     Some(SetAttr {

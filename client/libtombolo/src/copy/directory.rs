@@ -42,11 +42,12 @@ pub(super) struct Directory {
     pub depth: u32,
 }
 
-/// The source directories that are being copied, with how often each is.
+/// The source directories that are being copied, with the number of copies of each in progress.
 #[derive(Debug, Default)]
 pub(super) struct Entered(Mutex<HashMap<NodeId, u32>>);
 
-/// One such directory, until dropped. The reference keeps its number from being reused.
+/// Registration of a source directory in [`Entered`], until dropped. `dir` keeps the directory's number from
+/// being reused.
 struct Source {
     work: Arc<Work>,
     dir: Node,
@@ -82,7 +83,7 @@ impl Directory {
         self
     }
 
-    /// Returns the target directory's node.
+    /// Returns the target directory's node; `None` once the directory is being finished.
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
@@ -248,8 +249,8 @@ impl Drop for Directory {
 }
 
 impl Work {
-    /// Registers a source's directory as being copied. Returns `true` if it was being copied already: by
-    /// another name, elsewhere or above.
+    /// Registers a source's directory as being copied. Returns `true` if it was being copied already: under
+    /// another name elsewhere, or as its own ancestor.
     fn begin_directory(self: &Arc<Self>, dir: &Node) -> (Source, bool) {
         let mut entered = self.entered.lock();
         let count = entered.entry(dir.id()).or_insert(0);

@@ -18,8 +18,8 @@ use super::{Existing, PIECE_BYTES, Work, attributes, part};
 pub(super) struct Entry {
     pub from: Node,
     pub attr: Attr,
-    /// Path of the source as the user wrote it; `None`: the same name as its copy, in the directory of the
-    /// same path.
+    /// Path of the source as the user wrote it; `None` if it has the name of its copy, in the source
+    /// directory that corresponds to `dir`.
     pub from_path: Option<Vec<u8>>,
     pub dir: Arc<Directory>,
     pub name: NameBuf,
@@ -32,12 +32,12 @@ pub(super) enum AtTarget {
     /// Nothing exists at the target.
     Free,
     Taken,
-    /// An object that is left as it is.
+    /// An existing object that is left as it is: the options require that, or it is complete already.
     Left(Node),
 }
 
 impl Entry {
-    /// Returns the directory at the target.
+    /// Returns the target directory; fails once that is being finished.
     pub fn dir(&self) -> Result<&Node, Trouble> {
         self.dir.node().ok_or((Step::Make, Error::Stale))
     }

@@ -25,7 +25,7 @@ pub enum Event {
     PartKept {
         /// Path of the file that the part will become.
         to: Vec<u8>,
-        /// Number of bytes that can be relied on.
+        /// Number of bytes from the beginning that a later copy need not transfer again.
         size_bytes: u64,
     },
 }

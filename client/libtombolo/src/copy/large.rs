@@ -17,7 +17,7 @@ use super::{Work, attributes, mark};
 const WORTH_KEEPING_BYTES: u64 = 1 << 20;
 
 impl Work {
-    /// Copies a file; `None` if it was stopped.
+    /// Copies a file through a part; `None` if the copy was stopped before the end of the file.
     pub(super) async fn large(self: &Arc<Self>, entry: &Entry) -> Result<Option<Node>, Trouble> {
         let source = entry.from.open(OpenFlags::READ).await.map_err(reading)?;
         let (part, _claim) = entry.part(self)?;

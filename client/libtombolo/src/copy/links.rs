@@ -9,7 +9,7 @@ use tombolo_core::fs::Attr;
 
 use crate::node::Node;
 
-/// The files with several names seen so far. An entry is dropped once all its names were.
+/// The files with several names seen so far. An entry is dropped once all its names have been seen.
 #[derive(Default)]
 pub(super) struct Links(Mutex<HashMap<Key, LinkedFile>>);
 
@@ -27,7 +27,7 @@ pub(super) struct First(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Copy of the file; `None` while it is being copied.
+    /// Result of the copy: its node, or `Some(None)` if it failed; `None` while the file is being copied.
     outcome: Option<Option<Node>>,
     waiting: Vec<Waker>,
 }

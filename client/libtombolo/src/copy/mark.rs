@@ -4,12 +4,12 @@
 //! in its nanoseconds the number of MiB from the beginning that are complete and stable. Writing does not
 //! change that time, setting it is stable once answered (RFC 1813 §1.5), and it needs neither an extra file
 //! nor an attribute that NFS lacks. A reader of the part may change it meanwhile: then the mark does not
-//! match and the copy starts over, as also where times have whole seconds. A file system with fewer digits
-//! rounds down, and some data are copied twice.
+//! match and the copy starts over; so it does where times have whole seconds. A file system with coarser
+//! times rounds down, and some data are copied twice.
 
 use tombolo_core::fs::{Attr, SetAttr, SetTime, Timestamp};
 
-/// Unit of positions, in bytes.
+/// Unit in which a mark counts the complete bytes.
 const UNIT_BYTES: u64 = 1 << 20;
 
 const UNITS_MAX: u64 = 999_999_999;

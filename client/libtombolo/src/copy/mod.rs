@@ -128,7 +128,7 @@ pub const PIECE_BYTES: usize = 1 << 20;
 
 const WALKERS: usize = 16;
 
-/// Unit of the window.
+/// Unit in which memory of the window is reserved, in bytes.
 const WINDOW_UNIT_BYTES: usize = 64 << 10;
 
 /// A copy in progress. Dropping it aborts the copy.

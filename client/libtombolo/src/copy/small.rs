@@ -106,7 +106,7 @@ pub(super) async fn write_all(
         let how = Write { offset, ..how };
         let written = target.write_at(&how, lease.source(at..range.end)).resolve().await.map_err(writing)?;
         if written.count == 0 {
-            return Err(writing(Error::io("nothing of it was written")));
+            return Err(writing(Error::io("a write stored no data")));
         }
         at += written.count;
         offset += written.count as u64;

@@ -19,7 +19,7 @@ pub struct Tally {
     pub parts_kept: u64,
     /// Bytes of file data that are done: copied, or known to be zero or present already.
     pub size_bytes: u64,
-    /// Bytes of those that were written.
+    /// The part of `size_bytes` that was written.
     pub written_bytes: u64,
     /// Bytes of all regular files found so far.
     pub met_bytes: u64,

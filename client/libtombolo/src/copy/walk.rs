@@ -1,4 +1,4 @@
-//! Walks over the sources.
+//! Walks over the source directories of a copy: several at a time, each depth first.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::entry::Entry;
 use super::event::{Failure, Step};
 
 struct Level {
-    /// The directory in which the listed directory was found, and its name.
+    /// The directory at the target that gets the listed entries.
     dir: Arc<Directory>,
     listing: Listing,
 }

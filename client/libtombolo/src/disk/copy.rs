@@ -55,10 +55,11 @@ struct Going<F> {
     copy: Arc<Copy>,
     buffers: Buffers,
     walk: Walk<Event>,
-    /// Everything before is copied.
+    /// Offset before which everything is copied.
     copied: u64,
-    /// Everything before was durable at the last flush, which was at this time.
+    /// Offset before which everything was durable at the last flush.
     durable: u64,
+    /// Time of the last flush; before the first, of the start.
     since: Instant,
     is_flushing: bool,
     on_durable: F,

@@ -5,7 +5,7 @@ use std::fmt;
 use thiserror::Error as ThisError;
 use tombolo_core::Error;
 
-/// The step that failed.
+/// Steps of an operation on a disk, one of which failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Querying a disk's allocation map.
@@ -14,7 +14,7 @@ pub enum Step {
     Read,
     /// Reading the copy, or the second of two disks compared.
     ReadCopy,
-    /// Writing.
+    /// Writing data to the target.
     Write,
     /// Writing zeroes.
     Zero,

@@ -58,7 +58,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// Splits `range`, which begins at a unit, into units of `unit_bytes`, a power of two.
+    /// Splits `range`, which begins at a unit, into pieces of whole units; `unit_bytes` is a power of two.
     pub fn of(disk: Arc<dyn BlockDevice>, range: Range, unit_bytes: u64) -> Self {
         Self { disk, unit_bytes, next: range.offset, end: range.end(), known: VecDeque::new() }
     }

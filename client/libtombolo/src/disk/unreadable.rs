@@ -21,7 +21,7 @@ pub struct Unreadable {
     pub count: u64,
     /// Total length of the unreadable ranges in bytes.
     pub bytes: u64,
-    /// End of the last one.
+    /// End of the last unreadable range.
     end: u64,
     /// `true` if the search was stopped before the end.
     pub is_stopped: bool,

@@ -21,7 +21,7 @@ struct State {
 pub(crate) struct Member(Arc<State>);
 
 impl Group {
-    /// Adds a member.
+    /// Adds a member, for whose drop [`ended`](Self::ended) waits.
     pub fn member(&self) -> Member {
         self.0.members.fetch_add(1, Ordering::Relaxed);
         Member(self.0.clone())

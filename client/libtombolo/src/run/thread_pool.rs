@@ -40,7 +40,7 @@ impl ThreadPool {
                 Ok(thread) => pool.threads.push(thread),
                 Err(error) if pool.threads.is_empty() => return Err(error),
                 Err(error) => {
-                    tracing::warn!(%error, "one thread less");
+                    tracing::warn!(%error, "cannot start a thread: continuing with fewer");
                     break;
                 }
             }

@@ -23,25 +23,25 @@ pub enum Notice {
     Attributes(NodeId),
     /// Bytes `start` to `last` of a file, inclusive, and its attributes.
     Data {
-        /// The file.
+        /// The changed file.
         node: NodeId,
-        /// First byte of the changed range.
+        /// Offset of the first changed byte.
         start: u64,
         /// The last byte; `u64::MAX` for the end of the file, wherever it is.
         last: u64,
     },
-    /// A directory entry, and thus the directory's listing. The directory's attributes have a notice of their
-    /// own.
+    /// A directory entry, and thus the directory's listing. The directory's attributes have a separate
+    /// [`Attributes`](Self::Attributes) notice.
     Name {
-        /// The directory.
+        /// The directory whose entry changed.
         dir: NodeId,
-        /// The name.
+        /// Name of the entry, which may have been created, removed or replaced.
         name: NameBuf,
     },
     /// The last name of a node was removed. Openings remain valid. Precedes the corresponding
     /// [`Name`](Self::Name) notice, so that a kernel can still resolve the name.
     Gone {
-        /// The node.
+        /// The node that has no name any more.
         node: NodeId,
         /// The name, in a directory referenced by the session; `None` if unknown.
         name: Option<(NodeId, NameBuf)>,
@@ -55,7 +55,7 @@ pub enum Notice {
 pub struct Notices {
     /// Number of the last notice: the argument of the next call.
     pub last: u64,
-    /// The notices; not empty.
+    /// The notices, in order of their numbers, of which the last is [`last`](Self::last); not empty.
     pub list: Vec<Notice>,
 }
 

@@ -74,7 +74,8 @@ impl NoticeQueue {
         self.state().is_watched
     }
 
-    /// Queues a notice if the session has subscribed.
+    /// Queues a notice if the session has subscribed, unless an undelivered one covers it, and wakes waiting
+    /// calls.
     pub fn push(&self, notice: Notice) {
         let wakers = self.state().push(notice);
         // Wakers are called outside of the lock, because a waker may run any code.
@@ -188,8 +189,8 @@ impl QueueState {
         }
     }
 
-    /// Returns the notices after `since`, or `None` if there are none yet; drops those up to `since`. An
-    /// unknown number restarts the numbering.
+    /// Returns the notices after `since`, or `None` if there are none yet; drops those up to `since`. A
+    /// number that was not delivered, or is discarded already, restarts the numbering.
     fn next(&mut self, since: u64, limit_bytes: usize) -> Option<Result<Notices>> {
         if self.has_ended {
             return Some(Err(Error::Disconnected));

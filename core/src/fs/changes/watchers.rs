@@ -42,12 +42,13 @@ impl<S> Watchers<S> {
 
     /// Calls `tell` for each subscribed session. `tell` must not subscribe another.
     pub fn tell(&self, mut tell: impl FnMut(&S)) {
-        // The sessions are called outside of the lock, because this may drop the last reference to a session.
+        // The sessions are called outside of the lock, because dropping the last reference to one of them
+        // takes the lock, in `ended`.
         let sessions = Arc::clone(&self.sessions.read().unwrap_or_else(PoisonError::into_inner));
         sessions.iter().filter_map(Weak::upgrade).for_each(|session| tell(&session));
     }
 
-    /// Removes sessions that have ended.
+    /// Removes sessions that have ended. A session calls this when it is dropped.
     pub fn ended(&self) {
         self.keep(|_| {});
     }

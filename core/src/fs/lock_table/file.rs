@@ -7,7 +7,7 @@ use std::task::Waker;
 use crate::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange, OpenId};
 use crate::{Error, Result};
 
-/// The owner of a lock.
+/// The owner of a lock, unique among all sessions of the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
     /// A process of a session (fcntl locks).
@@ -24,7 +24,7 @@ impl Owner {
     }
 }
 
-/// A granted or requested lock.
+/// A granted or requested lock with its owner in the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) owner: Owner,
@@ -54,7 +54,7 @@ struct Waiter {
     grant: Arc<Grant>,
 }
 
-/// The shared result of a waiting claim.
+/// The outcome of a waiting claim, shared by the queue and the waiting future.
 #[derive(Debug, Default)]
 pub(super) struct Grant(Mutex<GrantState>);
 
@@ -83,12 +83,12 @@ impl Grant {
 }
 
 impl FileLocks {
-    /// Returns a lock that conflicts with `claim`.
+    /// Returns a granted lock that conflicts with `claim`; `None` if the claim can be granted.
     pub(super) fn conflict<'a>(&'a self, claim: &'a Claim) -> Option<&'a Claim> {
         self.conflicts(claim).next()
     }
 
-    /// Returns all locks that conflict with `claim`.
+    /// Returns all granted locks that conflict with `claim`.
     pub(super) fn conflicts<'a>(&'a self, claim: &'a Claim) -> impl Iterator<Item = &'a Claim> {
         self.granted.iter().filter(|granted| granted.conflicts_with(claim))
     }
@@ -144,7 +144,7 @@ impl FileLocks {
         );
     }
 
-    /// Queues a claim that must wait.
+    /// Queues a claim that must wait. The caller polls the returned grant for the outcome.
     pub(super) fn enqueue(&mut self, claim: Claim) -> Arc<Grant> {
         let grant = Arc::new(Grant::default());
         self.waiters.push_back(Waiter { claim, grant: grant.clone() });
@@ -158,8 +158,8 @@ impl FileLocks {
         before != self.waiters.len()
     }
 
-    /// Grants (first come, first served) or refuses the waiting claims without conflicts. Reports their
-    /// owners and wakers.
+    /// Settles the waiting claims that have no conflicts, first come, first served: grants them, or refuses
+    /// them if not `may_grant`. Calls `settled` with the owner and the waker of each.
     pub(super) fn settle_waiters(&mut self, may_grant: bool, mut settled: impl FnMut(Owner, Option<Waker>)) {
         let mut index = 0;
         while let Some(waiter) = self.waiters.get(index) {

@@ -48,7 +48,7 @@ pub struct SessionLocks {
 pub struct Woken(Vec<Waker>);
 
 impl Woken {
-    /// Takes over the waiters of another.
+    /// Takes over the wakers of another.
     pub fn absorb(&mut self, mut more: Self) {
         self.0.append(&mut more.0);
     }

@@ -1,4 +1,4 @@
-//! A pending lock request.
+//! A lock request that waits for conflicting locks.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -122,7 +122,7 @@ impl Memory {
         }
     }
 
-    /// Reclaims released buffers.
+    /// Reclaims retained buffers that the file system has released.
     fn sweep(&mut self) {
         let mut index = 0;
         while let Some(buffer) = self.retained.get_mut(index) {

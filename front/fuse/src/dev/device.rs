@@ -31,7 +31,8 @@ impl Device {
     }
 }
 
-/// A weak reference, so that the connection ends with the serving threads.
+/// Backing files of a connection. The reference is weak, so that the connection ends with the serving
+/// threads.
 impl Backing for Weak<Device> {
     fn open(&self, file: BorrowedFd<'_>) -> Result<BackingId, Errno> {
         let device = self.upgrade().ok_or(Errno::NODEV)?;
@@ -67,7 +68,7 @@ impl DevExchange {
         DevExchange { device, buffers, buffer, waiting: None, caller: 0, transfer_bytes: 0, lent: false }
     }
 
-    /// Waits for a request and copies its private bytes to `slot`.
+    /// Waits for a request and copies its private bytes (all except for the data of a WRITE) to `slot`.
     ///
     /// # Errors
     /// The device's error; see [`fuse_dev::receive`].
@@ -144,7 +145,7 @@ impl Exchange for DevExchange {
     }
 
     fn send_data(&mut self, header: &[u8], data_bytes: usize) -> bool {
-        // Directly in front of the data, so that the reply is contiguous.
+        // The header is written directly in front of the data, so that the reply is contiguous.
         let start = DATA_OFFSET.saturating_sub(header.len());
         self.buffer.sink(start..DATA_OFFSET).write_at(0, header);
         let reply = self.buffer.source(start..DATA_OFFSET.saturating_add(data_bytes));

@@ -60,7 +60,10 @@ pub struct Options {
     pub labels: bool,
     /// Read-ahead of the kernel in bytes, if other than its default. Only root can set it.
     pub read_ahead_bytes: Option<u32>,
-    /// The process that mounts and unmounts.
+    /// `true` if the file system is at the other end of this process's only link: a thread that waits for
+    /// requests then waits for the link's answers, too ([`tombolo_host_runtime::joint_wait`]).
+    pub waits_for_link: bool,
+    /// Mounter: this process, or a helper if this process is not permitted to mount.
     pub mounter: Arc<dyn Mounter>,
 }
 
@@ -82,6 +85,7 @@ impl Default for Options {
             xattrs: true,
             labels: has_selinux(),
             read_ahead_bytes: None,
+            waits_for_link: false,
             mounter: Arc::new(DirectMounter),
         }
     }
@@ -101,17 +105,17 @@ pub enum MountError {
     /// The mount point cannot be used.
     #[error("cannot use {} as a mount point", .path.display())]
     Target {
-        /// The mount point.
+        /// Mount point as the caller gave it.
         path: PathBuf,
-        /// Cause.
+        /// Error of resolving the path, or of detaching a dead mount on it.
         source: io::Error,
     },
     /// The kernel refused to mount.
     #[error("cannot mount on {}", .path.display())]
     Mount {
-        /// The mount point.
+        /// Mount point without symbolic links.
         path: PathBuf,
-        /// Cause.
+        /// Error of mount(2), or of fusermount3 with its message.
         source: io::Error,
     },
     /// The file system cannot be attached, or its root is not a directory.
@@ -189,7 +193,7 @@ impl Mount {
                 return Err(MountError::Thread(error));
             }
         }
-        let pool = ThreadPool::new(session, buffers);
+        let pool = ThreadPool::new(session, buffers, options.waits_for_link);
         for (number, device) in devices.into_iter().enumerate() {
             let pool = pool.clone();
             let thread = thread::Builder::new().name(format!("fuse-{number}"));
@@ -210,7 +214,7 @@ impl Mount {
         &self.session
     }
 
-    /// Returns the mount point.
+    /// Returns the mount point, without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -277,8 +281,9 @@ fn check_root(file_system: &dyn FileSystem, session: SessionId) -> Result<(), Mo
     }
 }
 
-/// Returns a descriptor of the connection for each thread. If the device cannot be cloned, one thread serves
-/// the mount: two cannot poll and block on one descriptor.
+/// Returns one descriptor of the connection for each thread. They are not shared, because a thread that polls
+/// sets O_NONBLOCK, which would keep the others from blocking. If the device cannot be cloned, there are
+/// fewer descriptors, and as many threads.
 fn descriptors(device: OwnedFd, threads: usize) -> Vec<Arc<Device>> {
     let first = Device::new(device);
     let mut all = vec![first.clone()];

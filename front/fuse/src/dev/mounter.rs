@@ -10,7 +10,7 @@ use tombolo_sys::{Errno, creds};
 
 use super::{MountError, Options, read_ahead};
 
-/// Mounts and unmounts at one mount point, in this process or in a helper process.
+/// Means to mount and unmount at one mount point, in this process or in a helper process.
 pub trait Mounter: fmt::Debug + Send + Sync {
     /// Returns the mount point without symbolic links, after detaching a dead mount; the flag is `true` if
     /// there was one.
@@ -25,14 +25,15 @@ pub trait Mounter: fmt::Debug + Send + Sync {
         kernel_checks: bool,
     ) -> Result<(OwnedFd, bool), MountError>;
 
-    /// Unmounts; `detach` detaches a busy mount at once.
+    /// Unmounts, with fusermount3 if `by_helper`; `detach` detaches a busy mount at once, which otherwise
+    /// is an error.
     fn unmount(&self, path: &Path, by_helper: bool, detach: bool) -> io::Result<()>;
 
     /// Sets the kernel's read-ahead of the mount, whose INIT has been answered.
     fn read_ahead(&self, path: &Path, bytes: u32) -> io::Result<()>;
 }
 
-/// Mounting by this process.
+/// Mounter in this process: by mount(2), or by fusermount3 where mount(2) or the device is not permitted.
 #[derive(Debug)]
 pub struct DirectMounter;
 

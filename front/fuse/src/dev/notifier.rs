@@ -193,7 +193,7 @@ impl NotifierThread {
                 let name = name.as_name();
                 let is_known =
                     self.write(&Notification::InvalEntry { parent: wire(*dir), name, expire_only: false });
-                // The directory's cached listing.
+                // The kernel also drops its cached listing of the directory.
                 self.write(&pages(*dir, 0, 0));
                 is_known
             }

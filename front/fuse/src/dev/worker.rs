@@ -5,14 +5,16 @@ use super::thread_pool::ThreadPool;
 use crate::session::Slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tombolo_host_runtime::joint_wait::Place;
 use tombolo_host_runtime::polling::PollWindow;
 use tombolo_mem::Buffer;
+use tombolo_sys::moment::Moment;
 use tombolo_sys::{Errno, fuse_dev};
 
-/// Number of changes of the caller without a pause after which one more thread is called. Requests of a
-/// single caller are no backlog: the caller waits for each reply before its next request, and requests after
-/// a close are not urgent.
+/// Number of changes from one caller to another, without a pause, after which one more thread is called.
+/// Requests of a single caller are no backlog: the caller waits for each reply before its next request, and
+/// requests after a close are not urgent.
 const BACKLOG: u32 = 4;
 
 /// A request that arrives within this time counts as having been queued already.
@@ -20,7 +22,8 @@ const PAUSE: Duration = Duration::from_micros(3);
 
 /// Serves one descriptor until the mount has ended.
 pub(super) fn serve(pool: &ThreadPool, device: &Arc<Device>) {
-    let mut worker = Worker { pool, device, window: PollWindow::default(), waits: true };
+    let mut worker =
+        Worker { pool, device, window: PollWindow::default(), waits: true, place: None, until_attempt: 0 };
     // Request memory is allocated on demand: most threads of a quiet mount never need any.
     let mut parts = None;
     while pool.enter() {
@@ -50,7 +53,7 @@ impl Callers {
     }
 }
 
-/// A slot and its exchange.
+/// Memory of a request, and the exchange that receives it and sends its reply.
 type Parts = (Box<Slot>, DevExchange);
 
 struct Worker<'c> {
@@ -59,7 +62,14 @@ struct Worker<'c> {
     window: PollWindow,
     /// `true` if reads of the descriptor block, as initially.
     waits: bool,
+    /// A link's place for a receiving thread: this thread then waits for the link's answers, too.
+    place: Option<Place>,
+    /// Number of waits until another attempt to take a place.
+    until_attempt: u32,
 }
+
+/// Number of waits after an attempt to take a place that failed, which may have taken up to 100 ms.
+const BETWEEN_ATTEMPTS: u32 = 256;
 
 impl Worker<'_> {
     fn fresh(&self) -> Parts {
@@ -76,12 +86,13 @@ impl Worker<'_> {
                 false => self.poll(&mut exchange, &mut slot),
             };
             if outcome == Err(Errno::AGAIN) {
-                if self.pool.leave() {
+                // Others poll without a link's place, and leave by themselves.
+                if self.place.is_none() && self.pool.leave() {
                     return Some((slot, exchange));
                 }
-                let since = Instant::now();
-                outcome = self.wait(&mut exchange, &mut slot);
-                if since.elapsed() > PAUSE {
+                let waited;
+                (outcome, waited) = self.wait(&mut exchange, &mut slot);
+                if waited > PAUSE {
                     callers = Callers::default();
                 }
             }
@@ -116,9 +127,9 @@ impl Worker<'_> {
     }
 
     /// Returns `true` if this thread blocks without polling first: no poll window is open, and no other
-    /// thread receives, so this one may not leave.
+    /// thread receives, so this one may not leave; or it must take out a link's answers first.
     fn sleeps_at_once(&self) -> bool {
-        !self.window.is_open() && self.pool.is_alone()
+        self.place.is_some() || !self.window.is_open() && self.pool.is_alone()
     }
 
     /// Polls for a request; EAGAIN if there is none.
@@ -127,20 +138,44 @@ impl Worker<'_> {
         exchange.receive(slot)
     }
 
-    /// Waits for a request: polls as long as that pays, then blocks.
-    fn wait(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> Result<(), Errno> {
-        let since = Instant::now();
-        while self.window.is_open() && self.window.pause(since) {
-            match exchange.receive(slot) {
-                Err(Errno::AGAIN) => {}
-                other => return other,
-            }
+    /// Waits for a request, for a link's answers too if that is possible; otherwise polls as long as that
+    /// pays, then blocks. Returns the time waited too.
+    fn wait(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> (Result<(), Errno>, Duration) {
+        if self.place.is_none() && self.pool.waits_for_link && self.pool.is_alone() {
+            self.take_place();
         }
-        self.set_waiting(true)?;
-        let since = Instant::now();
-        let outcome = exchange.receive(slot);
-        self.window.slept(since.elapsed());
-        outcome
+        if let Some(place) = &self.place {
+            if let Some(asleep) = place.wait_beside(self.device.fd()) {
+                return (self.poll(exchange, slot), asleep);
+            }
+            self.place = None;
+        }
+        let begun = Moment::now();
+        let mut blocked_at = begun;
+        if self.window.is_open() {
+            while self.window.is_open() && self.window.pause(begun) {
+                match exchange.receive(slot) {
+                    Err(Errno::AGAIN) => {}
+                    other => return (other, begun.elapsed()),
+                }
+            }
+            blocked_at = Moment::now();
+        }
+        let outcome = self.set_waiting(true).and_then(|()| exchange.receive(slot));
+        let now = Moment::now();
+        self.window.slept(now.since(blocked_at));
+        (outcome, now.since(begun))
+    }
+
+    fn take_place(&mut self) {
+        if self.until_attempt > 0 {
+            self.until_attempt -= 1;
+            return;
+        }
+        self.place = Place::take();
+        if self.place.is_none() {
+            self.until_attempt = BETWEEN_ATTEMPTS;
+        }
     }
 
     fn set_waiting(&mut self, waits: bool) -> Result<(), Errno> {

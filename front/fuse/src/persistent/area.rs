@@ -41,7 +41,7 @@ const GENERATION: usize = 8;
 const HANDLE: usize = 16;
 const NODE_LEN: usize = 128;
 
-/// A handle: kind, length and bytes.
+/// Length of a stored handle in bytes: kind, length and up to `HANDLE_BYTES_MAX` bytes.
 const HANDLE_LEN: usize = NODE_LEN - HANDLE;
 const HANDLE_BYTES_MAX: usize = HANDLE_LEN - 8;
 /// Length that marks a node without a handle, which cannot be found again.
@@ -108,7 +108,7 @@ impl Number {
     }
 }
 
-/// Outcome of INIT.
+/// Capabilities and minor version on which INIT has agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Negotiated {
     pub(crate) capabilities: u64,
@@ -218,7 +218,7 @@ impl Area {
         (is_it && !self.is_free(records, index)).then_some(index)
     }
 
-    /// Begins another use of a free record.
+    /// Begins another use of a free record: returns its number with the next generation.
     fn renew(&self, records: Records, index: u32) -> Number {
         let generation = self.load(records.at(index) + GENERATION).wrapping_add(1).max(1);
         self.store(records.at(index) + GENERATION, generation);

@@ -328,7 +328,7 @@ impl Locks for PersistentFs {
     }
 }
 
-/// Numbers that the guest's kernel has put into its own file handles.
+/// Handles of the underlying file system, for nodes under the guest's numbers.
 impl PersistentHandles for PersistentFs {
     fn volume(&self) -> Volume {
         self.below().persistent_handles().map(PersistentHandles::volume).unwrap_or_default()
@@ -352,7 +352,8 @@ impl PersistentHandles for PersistentFs {
         self.found(cx, found)
     }
 
-    /// Looks up a node again, also one that the guest has forgotten, until its record is reused.
+    /// Looks up a node again by a number that the guest's kernel has put into a file handle of its own.
+    /// This also finds a node that the guest has forgotten, until its record is reused.
     fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
         let found = match (self.0.node(node), self.0.area.handle_by(Number(node.0))) {
             (Ok(local), _) => {

@@ -37,7 +37,7 @@ use table::{NoRecord, RecordTable};
 /// Error of setting up a persistent session.
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
-    /// Nodes cannot be identified.
+    /// The file system has no persistent handles, by which the next process would find nodes.
     #[error(
         "the export has no persistent file handles (these need root and a file system that supports them)"
     )]
@@ -48,7 +48,7 @@ pub enum PersistError {
     /// The memory is too short or belongs to another tree.
     #[error("the saved session state belongs to another tree")]
     NotOurs,
-    /// Random bytes are not available.
+    /// Random bytes for the session's token are not available.
     #[error("cannot get random bytes")]
     Random(#[source] std::io::Error),
 }
@@ -63,7 +63,7 @@ struct Inner {
     nodes: Numbers,
     openings: Numbers,
     table: Mutex<RecordTable>,
-    /// Set if the keeper holds descriptors.
+    /// Descriptors that the keeper holds; `None` if it holds none for this session.
     stored: Option<StoredDescriptors>,
     client: ClientId,
     /// `true` if an earlier process began the session.
@@ -148,7 +148,7 @@ impl PersistentFs {
         self.0.area.begin(negotiated);
     }
 
-    /// Returns what an earlier process negotiated with the guest.
+    /// Returns what an earlier process negotiated with the guest; `None` if this process began the session.
     pub(crate) fn negotiated(&self) -> Option<Negotiated> {
         self.0.area.negotiated().filter(|_| self.0.is_resumed)
     }
@@ -171,7 +171,7 @@ impl Inner {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Translates the guest's number of a node.
+    /// Translates the guest's number of a node; fails with ESTALE if this process does not know the node.
     #[inline]
     fn node(&self, node: NodeId) -> Result<NodeId> {
         match node {
@@ -223,7 +223,7 @@ impl Inner {
         })
     }
 
-    /// Registers all nodes of a listing.
+    /// Registers all nodes of a page of a listing, once the handles of the unregistered ones are known.
     fn adopt_page(self: &Arc<Self>, cx: &Ctx, page: DirPage) -> Answer<DirPage> {
         let unknown: Vec<NodeId> = {
             let table = self.table();

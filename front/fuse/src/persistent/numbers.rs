@@ -28,7 +28,7 @@ impl Numbers {
         Self { records, chunks: (0..chunks).map(|_| OnceLock::new()).collect() }
     }
 
-    /// Returns this process's number for a guest's number.
+    /// Returns this process's number for a guest's number; `None` if it is not mapped.
     #[inline]
     pub(super) fn local(&self, number: Number) -> Option<u64> {
         let index = number.index(self.records) as usize;
@@ -41,7 +41,7 @@ impl Numbers {
         (pair.guest.load(Ordering::Acquire) == number.0).then_some(local)
     }
 
-    /// Maps a guest's number.
+    /// Maps a guest's number to this process's, `local`.
     pub(super) fn set(&self, number: Number, local: u64) {
         if let Some(pair) = self.pair(number) {
             pair.guest.store(0, Ordering::Release);

@@ -38,7 +38,7 @@ impl StoredDescriptors {
         Self { store, state: Mutex::default() }
     }
 
-    /// Releases all descriptors.
+    /// Makes the keeper release all descriptors.
     pub(super) fn clear(&self) {
         *lock(&self.state) = State::default();
         self.store.clear();
@@ -111,7 +111,7 @@ pub(super) struct Removal {
     cx: Ctx,
     /// The node with that name; `None` while unknown: then any node may be concerned.
     node: Option<NodeId>,
-    /// The node's attributes.
+    /// The node's attributes, for the removal; `None` if the node was not looked up.
     pub(super) found: Option<Arc<Attr>>,
 }
 
@@ -136,7 +136,7 @@ impl Drop for Removal {
             return;
         }
         self.inner.table().removed(self.node);
-        // The look-up that found the node.
+        // The look-up that found the node is forgotten.
         self.node.into_iter().for_each(|node| self.inner.forget(&self.cx, &[(node, 1)]));
     }
 }
@@ -208,8 +208,9 @@ impl Inner {
         stored.store.release(key_of(open, None));
     }
 
-    /// Gives the keeper the openings of a file before one of its names is removed, and returns the attributes
-    /// found. Files with several names are included, since all names may be removed at the same time.
+    /// Gives the keeper the openings of a file before one of its names is removed, and returns the removal
+    /// with the attributes found. Files with several names are included, since all names may be removed at
+    /// the same time.
     pub(super) fn before_removal(
         self: &Arc<Self>,
         cx: &Ctx,

@@ -24,11 +24,12 @@ pub(super) struct RecordTable {
     node_records: FreeRecords,
     opening_records: FreeRecords,
     dormant: DormantRecords,
-    /// Openings left by an earlier process, by the requests that made them.
+    /// Records of openings left by an earlier process, by the requests that made them.
     earlier_openings: HashMap<u64, u32>,
-    /// All openings, by the guest's numbers of their nodes.
+    /// Records of all openings, by the guest's numbers of their nodes.
     openings_by_node: HashMap<NodeId, SmallVec<[u32; 2]>>,
-    /// Removals of names in progress, by the guest's numbers of their nodes.
+    /// Number of removals of names in progress, by the guest's number of the node; `None`: the node is not
+    /// known yet.
     removals: HashMap<Option<NodeId>, usize>,
     /// `true` once the session is over: the area belongs to another one.
     has_ended: bool,
@@ -82,14 +83,14 @@ struct KnownNode {
     look_up_count: u64,
 }
 
-/// Free records.
+/// Free records of one of the two tables.
 #[derive(Debug)]
 struct FreeRecords {
     records: Records,
     /// Longest free first. May have records in use, and duplicates.
     queue: VecDeque<u32>,
     count: usize,
-    /// Number of records that stay free.
+    /// Number of free records that are not reused until the table is full.
     reserve: usize,
     used: u32,
 }
@@ -170,7 +171,8 @@ impl RecordTable {
         self.nodes.contains_key(&node)
     }
 
-    /// Counts a look-up of a known node, before the guest receives it.
+    /// Counts a look-up of a known node, before the guest receives it. `None`: the node is unknown, or the
+    /// session has ended.
     pub(super) fn looked_up(&mut self, area: &Area, node: NodeId) -> Option<Number> {
         let known_node = self.nodes.get_mut(&node).filter(|_| !self.has_ended)?;
         known_node.look_up_count += 1;

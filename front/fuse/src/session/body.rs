@@ -35,7 +35,7 @@ pub(super) enum Body {
     },
     /// Bytes: a link's target, an attribute's value, attribute names.
     Bytes(Vec<u8>),
-    /// The length of such bytes.
+    /// The length of an attribute's value or of the attribute names.
     Size(usize),
     Written(u32),
     /// Number of bytes copied, as 64 bits.

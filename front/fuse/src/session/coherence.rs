@@ -29,8 +29,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// Granularity of time stamps: two changes within one tick of the server's kernel (10 ms at 100 Hz) may share
-/// a stamp, so a more recent stamp does not prove a file unchanged.
+/// Upper bound of the granularity of time stamps: two changes within one tick of the server's kernel (10 ms
+/// at 100 Hz) may share a stamp, so a more recent stamp does not prove a file unchanged.
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
 impl Coherence {

@@ -25,7 +25,8 @@ const ALWAYS: Capabilities = Capabilities::ASYNC_READ
 /// Maximum number of requests in the kernel's background queue.
 const BACKGROUND_MAX: u16 = 64;
 
-/// Backing files are on unstacked file systems, so one overlay may be stacked on the mount.
+/// Stacking depth declared to the kernel: backing files are on unstacked file systems, and one overlay may
+/// still be stacked on the mount.
 const STACK_DEPTH_MAX: u32 = 1;
 
 pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Preferences {
@@ -46,9 +47,9 @@ pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Pr
     }
     if options.coherence != Coherence::Strict {
         // READDIRPLUS is useless with `Strict`: its entries expire at once, so each would be looked up again,
-        // then forgotten.
-        capabilities |=
-            Capabilities::CACHE_SYMLINKS | Capabilities::DO_READDIRPLUS | Capabilities::READDIRPLUS_AUTO;
+        // then forgotten. Not with READDIRPLUS_AUTO: only the first page of a listing, with 25 names, would
+        // have attributes, and a walk that lists the directory first would look up all other names.
+        capabilities |= Capabilities::CACHE_SYMLINKS | Capabilities::DO_READDIRPLUS;
     }
     if options.backing.is_some() && file_system.backing_files().is_some() {
         capabilities |= Capabilities::PASSTHROUGH;

@@ -8,6 +8,7 @@ mod body;
 mod callers;
 mod coherence;
 mod counters;
+mod dir_attrs;
 mod exchange;
 mod init;
 mod open_retry;
@@ -33,6 +34,7 @@ pub(crate) use callers::file_of;
 use body::Body;
 use callers::Callers;
 use coherence::PageCache;
+use dir_attrs::{DirAttrs, DirChange};
 use open_retry::OpenRetry;
 use passthrough::Passthrough;
 use pending::{OnSignal, Pending};
@@ -124,6 +126,8 @@ pub struct Session {
     passthrough: Option<Arc<Passthrough>>,
     /// Queue of notices for the kernel; present with [`Coherence::Push`].
     push: Option<Arc<Push>>,
+    /// Attributes of the directory changed last.
+    dir_attrs: Arc<DirAttrs>,
     /// State that survives a server restart, if there is a keeper; also the session's `file_system`.
     persistent: Option<PersistentFs>,
     /// Negotiated minor version.
@@ -163,6 +167,7 @@ impl Session {
             open_retry: Arc::default(),
             posix_locks: PosixLocks::default(),
             push: (options.coherence == Coherence::Push).then(Arc::default),
+            dir_attrs: Arc::default(),
             persistent,
             minor: AtomicU32::new(0),
             callers: Arc::new(callers),
@@ -319,6 +324,17 @@ impl Session {
 
     pub(crate) fn shared_file_system(&self) -> Arc<dyn FileSystem> {
         self.file_system.clone()
+    }
+
+    /// Begins a change of names, or of the attributes of `node` alone, for [`Session::dir_attr`].
+    fn dir_change(&self, node: Option<NodeId>) -> Option<DirChange> {
+        self.push.as_ref().map(|push| self.dir_attrs.change(push, node))
+    }
+
+    /// Returns the attributes of a directory that are known from its last change.
+    fn dir_attr(&self, dir: NodeId) -> Option<Attr> {
+        let push = self.push.as_ref().filter(|_| self.coherence_now() == Coherence::Push)?;
+        self.dir_attrs.get(push, dir)
     }
 
     /// Returns the nodes and names that the reply to the request in `head` describes.
@@ -522,6 +538,7 @@ impl Session {
     fn forget(&self, node: NodeId, look_ups: u64) {
         if let Some(push) = &self.push {
             push.forgotten(node, look_ups);
+            self.dir_attrs.forget(node);
         }
         self.pages.forget(node);
         self.posix_locks.forget(node);

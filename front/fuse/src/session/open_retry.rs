@@ -21,7 +21,7 @@ use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
 /// Attributes last sent for recently changed files, and threads that are retrying an open.
 #[derive(Debug, Default)]
 pub(super) struct OpenRetry {
-    /// `false` until the first retry; then no thread needs to be looked up.
+    /// `true` from the first retry on; until then no thread needs to be looked up.
     any: AtomicBool,
     table: Mutex<RetryTable>,
 }

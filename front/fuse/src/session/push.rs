@@ -13,16 +13,17 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tombolo_core::fs::{NameBuf, NodeId, Notice};
+use tombolo_sys::moment::Moment;
 
 /// Maximum number of notices that can be sent again individually; beyond that all of the kernel's cached
 /// state is invalidated.
 const LOG_MAX: usize = 1024;
 
 /// Time for which a written reply counts as not yet applied by the requesting thread.
-const UNDER_WAY: Duration = Duration::from_secs(1);
-/// Maximum number of recent names retained for that time.
+const UNDER_WAY: Duration = Duration::from_secs(4);
+/// Maximum number of retained names of recent replies.
 const NAMES_MAX: usize = 4096;
 
 /// Notices of one session.
@@ -33,7 +34,7 @@ pub(crate) struct Push {
     log: Mutex<Log>,
     nodes: [Mutex<HashMap<NodeId, u64>>; SHARDS],
     /// Names in recent replies.
-    names: Mutex<VecDeque<(Instant, NodeId, NameBuf)>>,
+    names: Mutex<VecDeque<(Moment, NodeId, NameBuf)>>,
 }
 
 #[derive(Debug, Default)]
@@ -88,7 +89,7 @@ impl Push {
         if subject.names.is_empty() {
             return;
         }
-        let now = Instant::now();
+        let now = Moment::now();
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.extend(subject.names.iter().map(|(dir, name)| (now, *dir, name.clone())));
         let over = names.len().saturating_sub(NAMES_MAX);

@@ -21,7 +21,7 @@ use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::layout::header::InHeader;
 use zerocopy::FromBytes;
 
-/// Maximum length of a tag in bytes.
+/// Maximum length of a tag in bytes (virtio 1.2, section 5.11.4).
 pub const TAG_BYTES_MAX: usize = 36;
 
 const FORGETS: QueueIndex = QueueIndex(0);
@@ -29,7 +29,7 @@ const FORGETS: QueueIndex = QueueIndex(0);
 /// Maximum number of spare slots; more are freed.
 const SPARE_MAX: usize = 64;
 
-/// Device options.
+/// Options of a virtio-fs device.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Mount tag; 1 to [`TAG_BYTES_MAX`] bytes.
@@ -46,13 +46,13 @@ pub struct Options {
     pub is_kept: bool,
 }
 
-/// Error of [`VirtioFs::new`].
+/// Error of [`VirtioFs::new`] and of [`can_survive_restart`].
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The tag is empty or too long.
     #[error("a tag must have 1 to {TAG_BYTES_MAX} bytes, but this one has {bytes}")]
     Tag {
-        /// Length of the tag.
+        /// Length of the refused tag, in bytes.
         bytes: usize,
     },
     /// The export cannot be attached.
@@ -212,7 +212,7 @@ impl Device for VirtioFs {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let file_system = self.session().shared_file_system();
         if self.memory.set(Memory::new(memory, store, &*file_system)?).is_err() {
-            return Err("the area of requests under way is there already".into());
+            return Err("the memory for session state has already been set".into());
         }
         let next = self.next()?;
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = next;

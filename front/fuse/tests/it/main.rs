@@ -4,6 +4,7 @@ mod allocation;
 mod bad_blocks;
 mod callers;
 mod common;
+mod dir_attrs;
 mod handles;
 mod kept;
 mod kept_held;

@@ -187,6 +187,20 @@ fn without_xattrs_one_request_and_writes_drop_capabilities() {
     assert_eq!(rustix::fs::getxattr(&below, "user.comment", &mut bytes), Ok(4));
 }
 
+/// Lists a directory of many pages completely before it stats the entries, as `find` and `rm -r` do.
+#[test]
+fn walk_of_listed_directory_looks_up_no_entry() {
+    let beneath = tempfile::tempdir().unwrap();
+    (0..1000).for_each(|number| fs::write(beneath.path().join(number.to_string()), b"x").unwrap());
+    let export = LocalDir::open(beneath.path(), Default::default()).unwrap();
+    let options = Options { coherence: Coherence::Always, ..Default::default() };
+    let mounted = Mounted::new(&export, &options);
+    let names: Vec<_> = fs::read_dir(mounted.at(".")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(names.len(), 1000);
+    names.iter().for_each(|name| assert!(fs::symlink_metadata(name).unwrap().is_file()));
+    assert_eq!(mounted.mount.session().counters().requests(Opcode::Lookup), 0);
+}
+
 /// Uses a server slower than the interval between changes: attributes of the second look-up are always
 /// outdated by the open.
 #[test]

@@ -12,95 +12,24 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{
-    Client, Create, Entry, Export, File, FileSystem, Mode, Name, NewMode, NodeId, Op, OpenFlags,
-    PermissionCheck, RenameFlags, SetAttr, Write, XattrName, XattrSet,
-};
-use tombolo_core::{Answer, Ctx, SessionId};
+use tombolo_core::Answer;
+use tombolo_core::fs::{Entry, Export, Op, RenameFlags};
 use tombolo_front_fuse::dev::Options;
 use tombolo_front_fuse::session::Coherence;
 use tombolo_layer_basic::around::{Call, Payload};
 use tombolo_layer_basic::{Around, Layered};
-use tombolo_mem::Source;
+use tombolo_test_support::Session;
 use tombolo_wire_fuse::Opcode;
 
 pub(crate) fn pushed(export: &dyn Export) -> Mounted {
     Mounted::new(export, &Options { coherence: Coherence::Push, ..Options::default() })
 }
 
-/// Another client of the mounted tree.
-pub(crate) struct Other {
-    fs: Arc<dyn FileSystem>,
-    cx: Ctx,
-}
-
-impl Other {
-    pub(crate) fn of(export: &dyn Export) -> Self {
-        let session = SessionId(2);
-        let client = Client { session, label: "other".into(), checks: PermissionCheck::Caller };
-        Self { fs: export.attach(&client).expect("attached"), cx: Ctx::root(session) }
-    }
-
-    fn find(&self, name: &str) -> Entry {
-        self.fs.lookup(&self.cx, NodeId::ROOT, named(name)).wait().expect("found")
-    }
-
-    pub(crate) fn create(&self, name: &str, data: &[u8]) -> NodeId {
-        let how = Create {
-            mode: NewMode::settled(Mode::new(0o644)),
-            flags: OpenFlags::READ | OpenFlags::WRITE,
-            ..Create::default()
-        };
-        let created = self.fs.create(&self.cx, NodeId::ROOT, named(name), &how).wait().expect("created");
-        self.write_to(File { node: created.entry.node, open: created.open }, data);
-        created.entry.node
-    }
-
-    fn write(&self, name: &str, data: &[u8]) {
-        let node = self.find(name).node;
-        let open = self.fs.open(&self.cx, node, OpenFlags::WRITE).wait().expect("opened").open;
-        self.write_to(File { node, open }, data);
-    }
-
-    fn write_to(&self, file: File, data: &[u8]) {
-        let source = Source::from(data.to_vec());
-        self.fs.write(&self.cx, file, &Write::default(), source).wait().expect("written");
-        self.fs.release(&self.cx, file);
-    }
-
-    fn chmod(&self, name: &str, mode: u32) {
-        let set = SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
-        self.fs.setattr(&self.cx, self.find(name).node, None, &set).wait().expect("changed");
-    }
-
-    pub(crate) fn set_xattr(&self, name: &str, attribute: &str, value: &[u8]) {
-        let attribute = XattrName::new(attribute.as_bytes()).expect("a name");
-        let xattrs = self.fs.xattrs().expect("extended attributes");
-        let set = xattrs.set(&self.cx, self.find(name).node, attribute, value, XattrSet::Any, false);
-        set.wait().expect("set");
-    }
-
-    pub(crate) fn rename(&self, from: &str, to: &str) {
-        let (root, flags) = (NodeId::ROOT, RenameFlags::empty());
-        self.fs.rename(&self.cx, root, named(from), root, named(to), flags).wait().expect("renamed");
-    }
-
-    pub(crate) fn mkdir(&self, name: &str) {
-        let mode = NewMode::settled(Mode::new(0o755));
-        self.fs.mkdir(&self.cx, NodeId::ROOT, named(name), mode).wait().expect("made");
-    }
-
-    pub(crate) fn rmdir(&self, name: &str) {
-        self.fs.rmdir(&self.cx, NodeId::ROOT, named(name)).wait().expect("removed");
-    }
-
-    pub(crate) fn unlink(&self, name: &str) {
-        self.fs.unlink(&self.cx, NodeId::ROOT, named(name)).wait().expect("removed");
-    }
-}
-
-fn named(name: &str) -> Name<'_> {
-    Name::new(name.as_bytes()).expect("a name")
+/// Overwrites the beginning of a file.
+fn write(other: &Session, name: &str, data: &[u8]) {
+    let file = other.writer(name);
+    other.write_all(file, 0, data);
+    other.release(file);
 }
 
 /// Maximum wait for a notice, which takes some 100 µs. After a much longer time, other causes could explain a
@@ -137,9 +66,9 @@ fn requests(mounted: &Mounted) -> u64 {
 }
 
 /// Checks that a program whose access costs no request sees the effects of `change`.
-fn everything_is_seen(mounted: &Mounted, other: &Other) {
+fn everything_is_seen(mounted: &Mounted, other: &Session) {
     let at = |name: &str| mounted.at(name);
-    other.create("file", b"before");
+    other.put("file", b"before");
     soon("create", || at("file").exists());
     let warm = || {
         for _ in 0..3 {
@@ -157,22 +86,22 @@ fn everything_is_seen(mounted: &Mounted, other: &Other) {
         }
         requests(mounted) == quiet
     });
-    other.chmod("file", 0o600);
+    other.chmod("file", 0o600).expect("changed");
     soon("chmod", || mode(&at("file")) == 0o600);
     warm();
-    other.write("file", b"after, and longer");
+    write(other, "file", b"after, and longer");
     soon("write", || fs::read(at("file")).expect("read") == b"after, and longer");
     assert_eq!(fs::metadata(at("file")).expect("there").len(), 17);
     warm();
-    other.create("absent", b"");
+    other.put("absent", b"");
     soon("a name that was absent", || at("absent").exists());
     soon("listing", || names(mounted.path()) == ["absent", "file"]);
     warm();
-    other.rename("file", "moved");
+    other.rename("file", "moved", RenameFlags::empty()).expect("renamed");
     soon("rename", || !at("file").exists() && at("moved").exists());
     warm();
     let open = fs::File::open(at("moved")).expect("opened");
-    other.unlink("moved");
+    other.unlink("moved").expect("removed");
     soon("unlink", || !at("moved").exists() && names(mounted.path()) == ["absent"]);
     soon("the names of an open file", || open.metadata().expect("known").nlink() == 0);
 }
@@ -180,7 +109,7 @@ fn everything_is_seen(mounted: &Mounted, other: &Other) {
 #[test]
 fn changes_by_another_client_are_seen_at_once() {
     let memory = Memory::default();
-    everything_is_seen(&pushed(&memory), &Other::of(&memory));
+    everything_is_seen(&pushed(&memory), &Session::attach(&memory));
 }
 
 pub(crate) fn watched(dir: &Path) -> LocalDir {
@@ -191,7 +120,7 @@ pub(crate) fn watched(dir: &Path) -> LocalDir {
 fn changes_by_another_directory_client_are_seen_at_once() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let export = watched(dir.path());
-    everything_is_seen(&pushed(&export), &Other::of(&export));
+    everything_is_seen(&pushed(&export), &Session::attach(&export));
 }
 
 #[test]
@@ -251,16 +180,17 @@ fn changes_through_an_overlapping_export_are_seen() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     fs::create_dir(dir.path().join("sub")).expect("made");
     let mounted = pushed(&watched(dir.path()));
-    let inner = Other::of(&LocalDir::open(&dir.path().join("sub"), DirOptions::default()).expect("served"));
+    let inner =
+        Session::attach(&LocalDir::open(&dir.path().join("sub"), DirOptions::default()).expect("served"));
     let at = |name: &str| mounted.at("sub").join(name);
     assert!(!at("file").exists());
-    inner.create("file", b"before");
+    inner.put("file", b"before");
     soon("create", || fs::read(at("file")).is_ok_and(|data| data == b"before"));
-    inner.write("file", b"after!");
+    write(&inner, "file", b"after!");
     soon("write", || fs::read(at("file")).expect("read") == b"after!");
-    inner.chmod("file", 0o600);
+    inner.chmod("file", 0o600).expect("changed");
     soon("chmod", || mode(&at("file")) == 0o600);
-    inner.unlink("file");
+    inner.unlink("file").expect("removed");
     soon("removal", || !at("file").exists());
 }
 
@@ -269,7 +199,7 @@ fn changes_through_an_overlapping_export_are_seen() {
 fn concurrent_changes_never_leave_stale_caches() {
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
     let memory = Memory::default();
-    let other = Other::of(&memory);
+    let other = Session::attach(&memory);
     let mounted = pushed(&memory);
     let test = Arc::new(());
     let running = Arc::downgrade(&test);
@@ -294,21 +224,23 @@ fn concurrent_changes_never_leave_stale_caches() {
                 let (name, to) = (NAMES[random % 4], NAMES[random / 4 % 4]);
                 match there.remove(name) {
                     None => {
-                        other.create(name, b"new");
+                        other.put(name, b"new");
                         there.insert(name, (0o644, b"new".to_vec()));
                     }
-                    Some(_) if (random / 16).is_multiple_of(4) => other.unlink(name),
+                    Some(_) if (random / 16).is_multiple_of(4) => {
+                        other.unlink(name).expect("removed");
+                    }
                     Some(file) if random / 16 % 4 == 1 => {
-                        other.rename(name, to);
+                        other.rename(name, to, RenameFlags::empty()).expect("renamed");
                         there.insert(to, file);
                     }
                     Some((_, data)) if random / 16 % 4 == 2 => {
-                        other.chmod(name, 0o400 + round % 64);
+                        other.chmod(name, 0o400 + round % 64).expect("changed");
                         there.insert(name, (0o400 + round % 64, data));
                     }
                     Some((mode, _)) => {
                         let data = format!("round {round:10}").into_bytes();
-                        other.write(name, &data);
+                        write(&other, name, &data);
                         there.insert(name, (mode, data));
                     }
                 }
@@ -415,16 +347,16 @@ impl Around for Held {
 #[test]
 fn reply_from_before_a_change_is_invalidated() {
     let memory = Arc::new(Memory::default());
-    let other = Other::of(&*memory);
-    other.create("file", b"data");
+    let other = Session::attach(&*memory);
+    other.put("file", b"data");
     let held = Arc::<Held>::default();
     let mounted = pushed(&Layered::new(memory, held.clone()));
     // The first notice invalidates everything. It could replace the notice that must be repeated below, but
     // does not explain the visibility of the third change.
-    other.create("before", b"");
+    other.put("before", b"");
     for set in [0o640, 0o600, 0o644] {
         mode(&mounted.at("before"));
-        other.chmod("before", set);
+        other.chmod("before", set).expect("changed");
         soon("chmod", || mode(&mounted.at("before")) == set);
     }
     held.is_armed.store(true, Ordering::SeqCst);
@@ -433,7 +365,7 @@ fn reply_from_before_a_change_is_invalidated() {
         let first = scope.spawn(|| mode(&mounted.at("file")));
         let state = held.state.lock().expect("not poisoned");
         drop(held.changed.wait_while(state, |state| !state.is_made).expect("not poisoned"));
-        other.chmod("file", 0o600);
+        other.chmod("file", 0o600).expect("changed");
         // The kernel does not know the node yet, so this notice finds nothing. A busy machine takes a while
         // to send it.
         std::thread::sleep(Duration::from_secs(1));

@@ -7,9 +7,11 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use tombolo_core::fs::RenameFlags;
 use tombolo_sys::fanotify::{EventMask, Fanotify};
+use tombolo_test_support::Session;
 
-use crate::push::{Other, pushed, soon, watched};
+use crate::push::{pushed, soon, watched};
 
 /// An inotify watch of a file.
 struct Inotify(OwnedFd);
@@ -93,21 +95,21 @@ fn watchers_are_told(mount: &Path, create: impl Fn(&str), remove: impl Fn(&str))
 fn inotify_reports_removal_by_another_client() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let export = watched(dir.path());
-    let (mounted, other) = (pushed(&export), Other::of(&export));
+    let (mounted, other) = (pushed(&export), Session::attach(&export));
     let create = |name: &str| match name.strip_suffix('/') {
-        Some(name) => other.mkdir(name),
-        None => drop(other.create(name, b"data")),
+        Some(name) => other.mkdir(name).map(drop).expect("made"),
+        None => other.put(name, b"data"),
     };
     let remove = |name: &str| match name.strip_suffix('/') {
-        Some(name) => other.rmdir(name),
-        None => other.unlink(name),
+        Some(name) => other.rmdir(name).map(drop).expect("removed"),
+        None => other.unlink(name).map(drop).expect("removed"),
     };
     watchers_are_told(mounted.path(), create, remove);
     // Also when a file is replaced.
     created(mounted.path(), create, "old");
-    other.create("new", b"new");
+    other.put("new", b"new");
     let watcher = Inotify::of(&mounted.at("old"));
-    other.rename("new", "old");
+    other.rename("new", "old", RenameFlags::empty()).expect("renamed");
     soon("inotify: a file that is replaced", || watcher.told().contains(ReadFlags::DELETE_SELF));
     soon("the file in its place", || fs::read(mounted.at("old")).is_ok_and(|data| data == b"new"));
 }

@@ -1,7 +1,7 @@
 //! Missing extended attributes, and how often the kernel requests them.
 
 use crate::common::Mounted;
-use crate::push::{Other, soon};
+use crate::push::soon;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::process::Command;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_front_fuse::dev::Options;
 use tombolo_front_fuse::session::Coherence;
+use tombolo_test_support::Session;
 use tombolo_wire_fuse::Opcode;
 use tombolo_wire_fuse::init::Capabilities;
 
@@ -72,7 +73,7 @@ fn listing_a_kept_tree_again_asks_for_no_attribute() {
         // A list set by another client becomes visible.
         let path = mounted.at("7");
         assert_eq!(get(&path, ACCESS_ACL), Err(rustix::io::Errno::NODATA));
-        Other::of(&export).set_xattr("7", ACCESS_ACL, &list());
+        Session::attach(&export).set_xattr("7", ACCESS_ACL, &list()).expect("set");
         soon("there is no list", || get(&path, ACCESS_ACL) == Ok(list().len()));
     }
 }

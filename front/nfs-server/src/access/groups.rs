@@ -19,7 +19,7 @@ const FAILURE_LIFETIME: Duration = Duration::from_secs(10);
 /// does not answer.
 const LOOK_UP_POOL: ThreadPoolLimits = ThreadPoolLimits { threads: 4, queue_len: 256 };
 
-/// Looks up a user's groups; `None` if the user is unknown.
+/// Look-up of a user's groups; `None` if the user is unknown.
 type LookUp = dyn Fn(u32) -> std::result::Result<Option<UserGroups>, LookUpError> + Send + Sync;
 
 /// Group look-up with a cache of five minutes.

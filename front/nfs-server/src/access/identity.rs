@@ -131,7 +131,7 @@ impl Identities {
         self.shared(groups)
     }
 
-    /// Squashes groups that were looked up.
+    /// Squashes groups; `None` if the list is empty.
     fn squashed(&self, squash: Squash, groups: Arc<[u32]>) -> Option<Arc<[u32]>> {
         if groups.iter().all(|&gid| squash.gid(gid) == gid) {
             return (!groups.is_empty()).then_some(groups);

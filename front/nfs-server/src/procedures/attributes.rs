@@ -9,7 +9,7 @@ use tombolo_wire_nfs3::{FileHandle, Reply, Status, WccData};
 use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 
-/// Executes GETATTR.
+/// Executes GETATTR (RFC 1813 §3.3.1).
 pub(crate) async fn getattr(caller: &Caller<'_>, handle: FileHandle<'_>) -> GetattrReply {
     let attr = match caller.target(handle).await {
         Ok(target) => target.attr().await,
@@ -21,7 +21,8 @@ pub(crate) async fn getattr(caller: &Caller<'_>, handle: FileHandle<'_>) -> Geta
     }
 }
 
-/// Executes SETATTR.
+/// Executes SETATTR (§3.3.2): sets the size through an opening, and makes the changes stable before the
+/// reply.
 pub(crate) async fn setattr(caller: &Caller<'_>, args: SetattrArgs<'_>) -> SetattrReply {
     let target = match caller.target(args.object).await {
         Ok(target) => target,
@@ -66,7 +67,7 @@ async fn truncate(target: &CallTarget, attr: &Attr, set: &SetAttr) -> Result<(At
     Ok(export.file_system.setattr(&target.cx, target.node.id, Some(opening.file()), &set).resolve().await?)
 }
 
-/// Executes ACCESS.
+/// Executes ACCESS (§3.3.4), whose reply the client may cache while the ctime is unchanged.
 pub(crate) async fn access(caller: &Caller<'_>, args: AccessArgs<'_>) -> AccessReply {
     let target = match caller.target(args.object).await {
         Ok(target) => target,

@@ -14,7 +14,7 @@ use crate::caller::{CallTarget, Caller, key_under};
 use crate::failure::{Failure, Result};
 use crate::openings::Opening;
 
-/// Executes READ. The data follows the results.
+/// Executes READ (RFC 1813 §3.3.6). The data follows the results.
 pub(crate) async fn read(
     caller: &Caller<'_>,
     args: ReadArgs<'_>,
@@ -58,7 +58,7 @@ async fn read_some(
     Ok((ReadOk::to_send(Some(fattr3(&attr)), count as u32, eof), Some(ReplyData::new(lease, count))))
 }
 
-/// Executes WRITE. `record` is the whole call, which contains the data.
+/// Executes WRITE (§3.3.7). `record` is the whole call, which contains the data.
 pub(crate) async fn write(caller: &Caller<'_>, args: WriteArgs<'_>, record: &Source) -> WriteReply {
     let mut target = match caller.target(args.file).await {
         Ok(target) => target,
@@ -134,8 +134,8 @@ async fn write_some(target: &CallTarget, how: &Write, data: &Source) -> Result<W
 
 /// Writes in a single operation if no other one is needed to check the permission: to a file that is open for
 /// writing, by its owner or the superuser. Returns `None` if nothing was written and the general path must be
-/// taken. Back ends with `by_owner` do not write to a file without a name, since they check its attributes
-/// before the write; others do, and the reply is STALE all the same.
+/// taken. Back ends with `Profile::writes_by_owner` do not write to a file without a name, since they check
+/// its attributes before the write; others do, and the reply is STALE all the same.
 async fn write_at_once(target: &CallTarget, how: &Write, data: &Source) -> Result<Option<Written>> {
     let export = &target.export;
     let (uid, openings) = (target.cx.identity.uid, &export.openings);
@@ -188,7 +188,7 @@ fn unchanged(attr: &Attr) -> Change {
     Change { before: Some(WeakAttr::from(attr)), after: Some(*attr) }
 }
 
-/// Executes COMMIT. The whole file is made stable, whatever the range.
+/// Executes COMMIT (§3.3.21). The whole file is made stable, whatever the range.
 pub(crate) async fn commit(caller: &Caller<'_>, args: CommitArgs<'_>) -> CommitReply {
     let target = match caller.target(args.file).await {
         Ok(target) => target,

@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 /// Maximum number of attempts for a file that keeps changing.
 const TRIES_MAX: u32 = 3;
 
-/// Executes DIGESTS.
+/// Executes DIGESTS, from the cache if it has all chunks of the file's version.
 pub(crate) async fn digests(
     caller: &Caller<'_>,
     args: DigestsArgs<'_>,
@@ -37,7 +37,8 @@ pub(crate) async fn digests(
     }
 }
 
-/// Returns attributes that are the same before and after the read, so that the digests are of that version.
+/// Returns a file's attributes and the digests of its chunks. The attributes are the same before and after
+/// the read, so that the digests are of that version.
 async fn digested(
     caller: &Caller<'_>,
     file: &CallTarget,

@@ -20,7 +20,7 @@ use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 use crate::nodes::{Node, NodeGuard};
 
-/// Executes READDIR.
+/// Executes READDIR (RFC 1813 §3.3.16).
 pub(crate) async fn readdir(caller: &Caller<'_>, args: ReaddirArgs<'_>, results: &mut Encoder<'_>) {
     let dir = match caller.target(args.dir).await {
         Ok(dir) => dir,
@@ -35,7 +35,7 @@ pub(crate) async fn readdir(caller: &Caller<'_>, args: ReaddirArgs<'_>, results:
     }
 }
 
-/// Executes READDIRPLUS.
+/// Executes READDIRPLUS (§3.3.17).
 pub(crate) async fn readdirplus(caller: &Caller<'_>, args: ReaddirplusArgs<'_>, results: &mut Encoder<'_>) {
     let dir = match caller.target(args.dir).await {
         Ok(dir) => dir,
@@ -51,7 +51,7 @@ pub(crate) async fn readdirplus(caller: &Caller<'_>, args: ReaddirplusArgs<'_>, 
     }
 }
 
-/// A requested page.
+/// A page requested by READDIR, READDIRPLUS or LIST.
 pub(super) struct Wanted {
     cookie: Cookie,
     verifier: CookieVerifier,
@@ -59,7 +59,7 @@ pub(super) struct Wanted {
     all_bytes: usize,
     /// READDIRPLUS: maximum size of the entries without attributes and handles.
     dir_bytes: Option<usize>,
-    /// Approximate length of a handle of this export.
+    /// Approximate length of an entry's handle in bytes: that of the directory's.
     handle_len: usize,
 }
 

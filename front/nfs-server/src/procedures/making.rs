@@ -31,7 +31,7 @@ struct NewNode {
     dir: Change,
 }
 
-/// Executes CREATE.
+/// Executes CREATE (RFC 1813 §3.3.8).
 pub(crate) async fn create(caller: &Caller<'_>, args: CreateArgs<'_>, results: &mut Encoder<'_>) {
     let dir = caller.target(args.location.dir).await;
     let made = match &dir {
@@ -41,7 +41,7 @@ pub(crate) async fn create(caller: &Caller<'_>, args: CreateArgs<'_>, results: &
     answer(dir, made, results).await;
 }
 
-/// Executes MKDIR.
+/// Executes MKDIR (§3.3.9).
 pub(crate) async fn mkdir(caller: &Caller<'_>, args: MkdirArgs<'_>, results: &mut Encoder<'_>) {
     make(caller, args.location, &args.attributes, results, async |dir, name, set| {
         let mode = mode_of(set, DEFAULT_DIRECTORY_MODE);
@@ -50,7 +50,7 @@ pub(crate) async fn mkdir(caller: &Caller<'_>, args: MkdirArgs<'_>, results: &mu
     .await;
 }
 
-/// Executes SYMLINK.
+/// Executes SYMLINK (§3.3.10).
 pub(crate) async fn symlink(caller: &Caller<'_>, args: SymlinkArgs<'_>, results: &mut Encoder<'_>) {
     make(caller, args.location, &args.attributes, results, async |dir, name, set| {
         // No back end stores a mode for symbolic links (RFC 1813 §3.3.10 leaves that to the server).
@@ -60,7 +60,7 @@ pub(crate) async fn symlink(caller: &Caller<'_>, args: SymlinkArgs<'_>, results:
     .await;
 }
 
-/// Executes MKNOD.
+/// Executes MKNOD (§3.3.11); BADTYPE for types that have procedures of their own.
 pub(crate) async fn mknod(caller: &Caller<'_>, args: MknodArgs<'_>, results: &mut Encoder<'_>) {
     let none = Device::default();
     let (file_type, attributes, rdev) = match args.what {
@@ -81,7 +81,7 @@ pub(crate) async fn mknod(caller: &Caller<'_>, args: MknodArgs<'_>, results: &mu
     .await;
 }
 
-/// Executes LINK.
+/// Executes LINK (§3.3.15).
 pub(crate) async fn link(caller: &Caller<'_>, args: LinkArgs<'_>) -> LinkReply {
     let (file, dir) = match (caller.target(args.file).await, caller.target(args.link.dir).await) {
         (Ok(file), Ok(dir)) => (file, dir),
@@ -253,7 +253,7 @@ async fn finish(
     Ok(NewNode { node, attr, dir: change })
 }
 
-/// Drops the owner and group unless the caller is the superuser: other clients send the owner that a new node
+/// Drops the owner and group unless the caller is the superuser: other callers send the owner that a new node
 /// gets anyway, or, if they are squashed, one that it does not get. The decision depends on the call alone,
 /// so that a duplicate sets the same attributes.
 fn without_ownership(set: SetAttr, cx: &Ctx) -> SetAttr {

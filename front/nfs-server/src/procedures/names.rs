@@ -13,7 +13,7 @@ use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 use crate::nodes::Node;
 
-/// Executes LOOKUP.
+/// Executes LOOKUP (RFC 1813 §3.3.3).
 pub(crate) async fn lookup(caller: &Caller<'_>, args: DirOpArgs<'_>, results: &mut Encoder<'_>) {
     let dir = match caller.target(args.dir).await {
         Ok(dir) => dir,
@@ -56,7 +56,7 @@ async fn find(dir: &CallTarget, name: &[u8]) -> Result<(Arc<Node>, Attr)> {
     Ok((export.adopt(entry.node).await?, entry.attr))
 }
 
-/// Executes READLINK.
+/// Executes READLINK (§3.3.5).
 pub(crate) async fn readlink(caller: &Caller<'_>, handle: FileHandle<'_>, results: &mut Encoder<'_>) {
     let link = match caller.target(handle).await {
         Ok(link) => link,

@@ -15,7 +15,7 @@ use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 use crate::procedures::data::{data_of, write_to};
 
-/// Executes PACK.
+/// Executes PACK: reads parts of a file, and compresses them into one frame.
 pub(crate) async fn pack(
     caller: &Caller<'_>,
     args: PackArgs<'_>,
@@ -39,7 +39,8 @@ pub(crate) async fn pack(
     }
 }
 
-/// Returns attributes that are the same before and after the read, so that the data is of that version.
+/// Returns a file's attributes and a frame with the requested parts. The attributes are the same before and
+/// after the read, so that the data is of that version.
 async fn packed(
     caller: &Caller<'_>,
     file: &CallTarget,

@@ -12,7 +12,7 @@ use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 use crate::nodes::NodeGuard;
 
-/// Executes REMOVE.
+/// Executes REMOVE (RFC 1813 §3.3.12).
 pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
     remove_name(caller, args, async |dir, name| {
         let (victim, cx) = look_up_victim(dir, name).await;
@@ -23,7 +23,7 @@ pub(crate) async fn remove(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveRe
     .await
 }
 
-/// Executes RMDIR.
+/// Executes RMDIR (§3.3.13).
 pub(crate) async fn rmdir(caller: &Caller<'_>, args: DirOpArgs<'_>) -> RemoveReply {
     remove_name(caller, args, async |dir, name| {
         let (victim, cx) = look_up_victim(dir, name).await;
@@ -62,7 +62,7 @@ async fn remove_name_in(
     Ok(change)
 }
 
-/// Executes RENAME.
+/// Executes RENAME (§3.3.14).
 pub(crate) async fn rename(caller: &Caller<'_>, args: RenameArgs<'_>) -> RenameReply {
     let (from, to) = match (caller.target(args.from.dir).await, caller.target(args.to.dir).await) {
         (Ok(from), Ok(to)) => (from, to),

@@ -27,7 +27,7 @@ const BEGUN_WITHIN: Duration = Duration::from_millis(500);
 /// ends the reply.
 const HEAD_BYTES: usize = 4 + (4 + HANDLE_BYTES_MAX) + 4 + 4 + 4;
 
-/// Executes LIST.
+/// Executes LIST: a page of a directory, then complete subdirectories as size and time allow.
 pub(crate) async fn list(caller: &Caller<'_>, args: ListArgs<'_>, results: &mut Encoder<'_>) {
     let answer = Answer {
         start: results.position(),
@@ -61,7 +61,7 @@ fn failed(dir: FileHandle<'_>, page: ReaddirplusReply<'_>, results: &mut Encoder
     results.bool(true).value(&ListedDir { dir, access: AccessBits::empty(), page });
 }
 
-/// A reply being written.
+/// A LIST reply being written: where it starts in the results, its size limit, and the rights to report.
 struct Answer {
     start: usize,
     bytes_max: usize,

@@ -16,7 +16,7 @@ const PAGE_BYTES: u32 = 4096;
 /// not check it before LINK.
 const LINK_MAX: u32 = 32_000;
 
-/// Executes FSSTAT.
+/// Executes FSSTAT (RFC 1813 §3.3.18).
 pub(crate) async fn fsstat(caller: &Caller<'_>, handle: FileHandle<'_>) -> FsstatReply {
     let target = match caller.target(handle).await {
         Ok(target) => target,
@@ -34,7 +34,7 @@ async fn space(target: &CallTarget) -> Result<FsstatOk> {
     Ok(fsstat_ok(&statfs, Some(fattr3(&attr))))
 }
 
-/// Executes FSINFO.
+/// Executes FSINFO (§3.3.19).
 pub(crate) async fn fsinfo(caller: &Caller<'_>, handle: FileHandle<'_>) -> FsinfoReply {
     let (target, attr) = match resolve(caller, handle).await {
         Ok(found) => found,
@@ -59,7 +59,7 @@ pub(crate) async fn fsinfo(caller: &Caller<'_>, handle: FileHandle<'_>) -> Fsinf
     })
 }
 
-/// Executes PATHCONF.
+/// Executes PATHCONF (§3.3.20).
 pub(crate) async fn pathconf(caller: &Caller<'_>, handle: FileHandle<'_>) -> PathconfReply {
     let (target, attr) = match resolve(caller, handle).await {
         Ok(found) => found,

@@ -1,4 +1,4 @@
-//! Session requests, and one-way requests.
+//! Requests about the session itself, and those that release nodes and openings.
 
 use std::sync::Arc;
 

@@ -51,7 +51,12 @@ pub(crate) fn dispatch(exchange: Exchange<'_>, request: &Request<'_>) {
             exchange.answer(fs.rename(cx, from_parent, from, to_parent, to, flags), Reply::Renamed);
         }
 
-        Request::Open { node, flags } => exchange.answer(fs.open(cx, node, flags), Reply::Opened),
+        Request::Open { node, flags } => {
+            exchange.close(fs.open(cx, node, flags), move |completion, opened| {
+                let is_prompt = completion.is_prompt(File { node, open: opened.open });
+                completion.send(&Reply::Opened(opened, is_prompt));
+            });
+        }
         Request::Release { file } => control::release(exchange, file),
         Request::Flush { file, owner } => exchange.answer(fs.flush(cx, file, owner), |()| Reply::Done),
         Request::Fsync { file, what } => exchange.answer(fs.fsync(cx, file, what), |()| Reply::Done),

@@ -1,6 +1,6 @@
 //! Replies with a node, and its handle for clients that resolve it again over another link.
 
-use tombolo_core::fs::{Created, Entry, FileSystem, Made, NodeId, PersistentHandle};
+use tombolo_core::fs::{Created, Entry, File, FileSystem, Made, NodeId, PersistentHandle};
 use tombolo_core::{Answer, Ctx};
 use tombolo_wire_vrpc::{HandleBytes, Reply};
 
@@ -9,11 +9,17 @@ use crate::session::SessionShared;
 
 /// An operation's result that has a node.
 pub(super) trait NodeReply: Send + 'static {
-    /// Returns the node.
+    /// Returns the number of the node in the result.
     fn node(&self) -> NodeId;
 
-    /// Converts the result to a reply.
-    fn reply(self, handle: Option<HandleBytes<'_>>) -> Reply<'_>;
+    /// Returns the opening in the result, if there is one.
+    fn file(&self) -> Option<File> {
+        None
+    }
+
+    /// Converts the result to a reply, which contains the node's persistent handle if given. `is_prompt`
+    /// describes the opening.
+    fn reply(self, handle: Option<HandleBytes<'_>>, is_prompt: bool) -> Reply<'_>;
 }
 
 impl NodeReply for Entry {
@@ -21,7 +27,7 @@ impl NodeReply for Entry {
         self.node
     }
 
-    fn reply(self, handle: Option<HandleBytes<'_>>) -> Reply<'_> {
+    fn reply(self, handle: Option<HandleBytes<'_>>, _: bool) -> Reply<'_> {
         Reply::Entry(self, handle)
     }
 }
@@ -31,7 +37,7 @@ impl NodeReply for Made {
         self.entry.node
     }
 
-    fn reply(self, handle: Option<HandleBytes<'_>>) -> Reply<'_> {
+    fn reply(self, handle: Option<HandleBytes<'_>>, _: bool) -> Reply<'_> {
         Reply::Made(self, handle)
     }
 }
@@ -41,15 +47,19 @@ impl NodeReply for Created {
         self.entry.node
     }
 
-    fn reply(self, handle: Option<HandleBytes<'_>>) -> Reply<'_> {
-        Reply::Created(self, handle)
+    fn file(&self) -> Option<File> {
+        Some(File { node: self.entry.node, open: self.open })
+    }
+
+    fn reply(self, handle: Option<HandleBytes<'_>>, is_prompt: bool) -> Reply<'_> {
+        Reply::Created(self, handle, is_prompt)
     }
 }
 
 /// Replies with a node, after fetching its handle if requested. Without a handle the request still succeeds.
 pub(super) fn answer<T: NodeReply>(exchange: Exchange<'_>, answer: Answer<T>) {
     if !exchange.wants_handles || exchange.fs().persistent_handles().is_none() {
-        return exchange.close(answer, |completion, result| completion.send(&result.reply(None)));
+        return exchange.close(answer, |completion, result| send(completion, (result, None)));
     }
     let answer = match answer {
         Answer::Done(Ok(result)) => match handle_of(exchange.fs(), exchange.cx, result.node()) {
@@ -71,7 +81,8 @@ pub(super) fn answer<T: NodeReply>(exchange: Exchange<'_>, answer: Answer<T>) {
 
 fn send<T: NodeReply>(completion: &mut Completion<'_>, (result, handle): (T, Option<PersistentHandle>)) {
     let handle = handle.and_then(|handle| sign(completion.shared, &handle));
-    completion.send(&result.reply(handle.as_ref().map(Into::into)));
+    let is_prompt = result.file().is_some_and(|file| completion.is_prompt(file));
+    completion.send(&result.reply(handle.as_ref().map(Into::into), is_prompt));
 }
 
 fn handle_of(fs: &dyn FileSystem, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {

@@ -76,6 +76,29 @@ impl Call {
         }
     }
 
+    /// Sends a request as [`new`](Self::new) does, unless no id is free or the link has ended.
+    pub(super) fn try_new(
+        core: &Arc<Core>,
+        kind: u32,
+        body: [u8; 48],
+        spans: Spans,
+        frame: impl FnOnce(&mut FrameWriter<'_>),
+    ) -> Option<Self> {
+        if core.outcome.is_over() {
+            return None;
+        }
+        let id = core.ids.take()?;
+        core.send(id, kind, body, frame).ok()?;
+        Some(Self { core: core.clone(), stage: Stage::Sent(id), spans })
+    }
+
+    /// Returns kind and body of the answer if it was received, without taking it or polling for it. A call
+    /// that was never polled is received by another one, or by [`Line::receive`](super::Line::receive).
+    #[must_use]
+    pub fn received(&self) -> Option<(u32, [u8; 48])> {
+        self.core.received(self.id()?)
+    }
+
     /// Returns the answer if it arrives within a bounded time without sleeping: the time that has recently
     /// paid, at most 50 µs ([`Mode::Adaptive`]), none ([`Mode::Event`]), or 1 ms (the other modes).
     ///
@@ -125,6 +148,7 @@ impl Call {
 
     /// Sleeps until the answer is received, or, if the call was queued, until it is sent.
     fn sleep(&mut self) -> Option<Outcome> {
+        self.core.leave_place_to_block();
         let was_queued = matches!(self.stage, Stage::Queued(_));
         block_on(poll_fn(|context| match self.poll_with(context.waker()) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
-use std::time::Instant;
+
+use tombolo_sys::moment::Moment;
 
 use super::message::{RawReply, Spans};
 use tombolo_host_runtime::lock;
@@ -27,7 +28,7 @@ pub(super) struct Completion {
     /// Waker for the answer, in phase `Awaited`.
     pub(super) waker: Option<Waker>,
     /// Time of registration, in mode `Adaptive` only.
-    pub(super) since: Option<Instant>,
+    pub(super) since: Option<Moment>,
     /// Answer, in phase `Answered`.
     pub(super) answer: Option<RawReply>,
     /// Bulk memory of a dropped call, possibly still in use by the server.

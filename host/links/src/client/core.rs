@@ -8,16 +8,17 @@ use std::thread;
 use tombolo_mem::OutOfBounds;
 use tombolo_shm::address::BaseTable;
 use tombolo_shm::area::Area;
-use tombolo_shm::doorbell::{Mode, Ringer};
-use tombolo_shm::link::{Ends, Extent, Layout};
+use tombolo_shm::cells::DoorbellWord;
+use tombolo_shm::doorbell::{Mode, PeerDoorbell, Ringer};
+use tombolo_shm::link::{Ends, Extent, Features, Layout};
 use tombolo_shm::ring::{Message, Prefetch, Producer};
 use tombolo_shm::window::WindowReader;
 
 use super::completion_slot::{Completion, CompletionSlot, Phase};
 use super::counters::{Counters, Counts};
-use super::doorbell::Doorbell;
 use super::error::LineError;
 use super::ids::Ids;
+use super::joint_wait::JointWait;
 use super::leader::{Intake, LeaderPark, Parker, Waiting};
 use super::message::{Buffer, FRAME_MAX, FrameWriter, RawReply, spare_buffers};
 use super::queued_request::{QueuedRequest, QueuedStage};
@@ -32,6 +33,7 @@ pub(super) struct Core {
     pub(super) label: Arc<str>,
     pub(super) mode: Mode,
     pub(super) layout: Layout,
+    pub(super) features: Features,
     pub(super) own: Extent,
     pub(super) peer: Extent,
     pub(super) bases: BaseTable,
@@ -47,7 +49,7 @@ pub(super) struct Core {
     pub(super) parked_replies: Mutex<HashMap<u32, RawReply>>,
     /// Bulk memory of this side, and of the peer.
     pub(super) areas: [Area; 2],
-    pub(super) doorbell: Option<Doorbell>,
+    pub(super) doorbell: Option<PeerDoorbell>,
     slots: Box<[CompletionSlot]>,
     /// Prefetch of the next request's slot.
     pub(super) prefetch: Prefetch,
@@ -61,6 +63,8 @@ pub(super) struct Core {
     pub(super) leader_park: LeaderPark,
     /// Parking place of the receiver thread while no call is registered, or without a doorbell.
     pub(super) parker: Parker,
+    /// State of a thread in the receiver thread's place.
+    pub(super) joint: JointWait,
     /// `true` if the server rings at its next answer; changed by the leader only.
     pub(super) is_armed: AtomicBool,
 }
@@ -74,6 +78,7 @@ impl Core {
             label,
             mode,
             layout,
+            features: ends.features,
             own: ends.own.clone(),
             peer: ends.peer.clone(),
             bases: BaseTable::of_link(ends),
@@ -85,7 +90,7 @@ impl Core {
             counters: Counters::default(),
             parked_replies: Mutex::default(),
             areas: [Area::new(bulk.clone()), Area::new(bulk)],
-            doorbell: Doorbell::new(ends)?,
+            doorbell: PeerDoorbell::of(ends)?,
             slots: (0..layout.slots()).map(CompletionSlot::new).collect(),
             prefetch: producer.prefetch(),
             producer: Mutex::new(producer),
@@ -94,6 +99,7 @@ impl Core {
             waiting: Waiting::default(),
             leader_park: LeaderPark::default(),
             parker: Parker::default(),
+            joint: JointWait::default(),
             is_armed: AtomicBool::new(false),
         })
     }
@@ -257,6 +263,18 @@ impl Core {
         Some(answer)
     }
 
+    /// Returns kind and body of a reply that was received and not taken yet.
+    pub(super) fn received(&self, id: u32) -> Option<(u32, [u8; 48])> {
+        let slot = self.slot(id);
+        let completion = slot.completion();
+        let parts = |reply: &RawReply| (reply.kind, reply.body);
+        match slot.load() {
+            (issued, Phase::Answered) if issued == id => completion.answer.as_ref().map(parts),
+            (issued, _) if issued == id => None,
+            _ => lock(&self.parked_replies).get(&id).map(parts),
+        }
+    }
+
     /// Returns the error of unanswered calls.
     #[cold]
     pub(super) fn lost(&self) -> LineError {
@@ -281,7 +299,7 @@ impl Core {
             tracing::warn!(link = &*self.label, %why, "link cut");
         }
         if let Some(doorbell) = &self.doorbell {
-            doorbell.nudge();
+            doorbell.wake();
         }
         self.parker.unpark();
         self.stop_leader();
@@ -307,7 +325,7 @@ impl Core {
     pub(super) fn unpark_leader(&self) {
         if self.leader_park.is_parked() {
             self.leader_park.request_unpark();
-            self.doorbell.iter().for_each(Doorbell::nudge);
+            self.doorbell.iter().for_each(PeerDoorbell::wake);
         }
     }
 

@@ -51,15 +51,16 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use std::task::Waker;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::ring::Message;
+use tombolo_sys::moment::Moment;
 
 use super::completion_slot::{CompletionSlot, Phase};
 use super::core::Core;
 use super::error::LineError;
-use super::leader::Intake;
+use super::leader::{Intake, Receiver};
 use super::message::{FRAME_MAX, Frame, RawReply, Spans};
 use super::wakes::Wakes;
 use crate::end::{EndReason, ProtocolError};
@@ -80,27 +81,26 @@ enum PollResult {
     ProtocolError(ProtocolError),
 }
 
-/// Progress of polling for a call. Most calls are answered before the clock is read, which is a system call
-/// in some guests.
+/// Progress of polling for a call. Most calls are answered before the time is read.
 #[derive(Default)]
 enum PollProgress {
     #[default]
     NotStarted,
     First,
-    Since(Instant),
+    Since(Moment),
 }
 
 impl PollProgress {
     /// Advances. Returns the start time, except for the first polls.
     #[inline]
-    fn advance(&mut self) -> Option<Instant> {
+    fn advance(&mut self) -> Option<Moment> {
         match *self {
             Self::NotStarted => {
                 *self = Self::First;
                 None
             }
             Self::First => {
-                *self = Self::Since(Instant::now());
+                *self = Self::Since(Moment::now());
                 None
             }
             Self::Since(since) => Some(since),
@@ -257,8 +257,8 @@ impl Core {
         if !intake.consumer.is_ready() {
             intake.consumer.check()?;
             self.is_armed.store(true, SeqCst);
-            if !intake.has_receiver {
-                intake.has_receiver = true;
+            if intake.receiver == Receiver::None {
+                intake.receiver = Receiver::Thread;
                 self.parker.unpark();
             }
             return Ok(false);
@@ -403,11 +403,35 @@ impl Core {
 
     /// Takes out available messages, once.
     pub(super) fn poll_once(&self) {
+        if let Some(intake) = self.try_lead() {
+            self.drain_once(intake);
+        }
+    }
+
+    /// Takes out all available messages, even after the end of the link, when no leader is parked. Does
+    /// nothing while another thread leads.
+    pub(super) fn receive(&self) {
+        loop {
+            let intake = if self.outcome.is_over() { Some(self.lead()) } else { self.try_lead() };
+            if !intake.is_some_and(|intake| self.drain_once(intake)) {
+                return;
+            }
+        }
+    }
+
+    /// Takes out available messages and releases the lead. Returns `true` if messages may be left.
+    fn drain_once<'a>(&'a self, mut intake: MutexGuard<'a, Intake>) -> bool {
         let mut wakes = Wakes::default();
-        let Some(mut intake) = self.try_lead() else { return };
         match self.drain(&mut intake, None, &mut wakes) {
-            Ok(_) => self.release_lead(intake, &mut wakes),
-            Err(error) => self.fail(intake, error, &mut wakes),
+            Ok(_) => {
+                let is_full = wakes.is_full();
+                self.release_lead(intake, &mut wakes);
+                is_full
+            }
+            Err(error) => {
+                self.fail(intake, error, &mut wakes);
+                false
+            }
         }
     }
 
@@ -423,7 +447,7 @@ impl Core {
                 }
                 Phase::Awaited => completion.waker.replace(waker.clone()),
                 _ => {
-                    completion.since = (self.mode == Mode::Adaptive).then(Instant::now);
+                    completion.since = (self.mode == Mode::Adaptive).then(Moment::now);
                     self.waiting.enter();
                     slot.set(id, Phase::Awaited);
                     completion.waker.replace(waker.clone())
@@ -474,7 +498,7 @@ const FOLLOW: Duration = Duration::from_micros(50);
 const EAGER: Duration = Duration::from_micros(2);
 
 /// Pauses between two polls. Returns `false` once the limit is reached.
-fn pause(since: Instant, limit: Duration) -> bool {
+fn pause(since: Moment, limit: Duration) -> bool {
     let waited = since.elapsed();
     if waited > EAGER {
         thread::yield_now();

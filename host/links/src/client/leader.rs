@@ -1,8 +1,8 @@
 //! Shared state of waiting threads: the leader's end of the ring, and the parking of leader and receiver
 //! thread.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -10,19 +10,30 @@ use tombolo_mem::OutOfBounds;
 use tombolo_shm::doorbell::PollBackoff;
 use tombolo_shm::link::Ends;
 use tombolo_shm::ring::Consumer;
+use tombolo_sys::futex;
 
 use super::doorbell::NotifyFlag;
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::polling::PollWindow;
+
+/// The thread that sleeps on the doorbell, polls in place of one, or is about to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receiver {
+    /// No thread: no call is registered, or a leader is about to arm.
+    None,
+    /// The receiver thread, which is parked otherwise.
+    Thread,
+    /// A thread that waits for a descriptor of its own, too ([`joint_wait`](super::joint_wait)).
+    Joint,
+}
 
 /// State of the leader.
 #[derive(Debug)]
 pub(super) struct Intake {
     pub(super) consumer: Consumer,
     pub(super) notify_flag: NotifyFlag,
-    /// `true` if the receiver thread sleeps on the doorbell, polls in place of one, or is about to. The
-    /// thread is parked while no call is registered.
-    pub(super) has_receiver: bool,
+    /// The thread that receives answers to registered calls.
+    pub(super) receiver: Receiver,
     /// Adaptive polling time of callers.
     pub(super) window: PollWindow,
     /// Adaptive delay before callers poll the next slot.
@@ -36,7 +47,7 @@ impl Intake {
         Ok(Self {
             consumer,
             notify_flag: NotifyFlag::new(ends)?,
-            has_receiver: false,
+            receiver: Receiver::None,
             window: PollWindow::default(),
             backoff: PollBackoff::default(),
         })
@@ -108,32 +119,31 @@ impl LeaderPark {
     }
 }
 
-/// Parking place of the receiver thread without a doorbell or registered calls.
+/// Parking place of one thread: of the receiver thread without a doorbell or registered calls. The word is 1
+/// once the thread was woken. A condition variable would read the clock several times for each park.
 #[derive(Debug, Default)]
-pub(super) struct Parker {
-    is_unparked: Mutex<bool>,
-    unparked: Condvar,
-}
+pub(super) struct Parker(AtomicU32);
 
 impl Parker {
     /// Wakes the parked thread.
     pub(super) fn unpark(&self) {
-        let mut is_unparked = lock(&self.is_unparked);
-        if !*is_unparked {
-            *is_unparked = true;
-            self.unparked.notify_one();
+        if self.0.swap(1, Ordering::SeqCst) == 0 {
+            futex::wake_here(&self.0);
         }
     }
 
-    /// Parks until woken or the time-out expires. Returns `true` if woken.
+    /// Parks until woken, at most for this time; a signal ends it, too. Returns `true` if woken.
     pub(super) fn park(&self, at_most: Duration) -> bool {
-        let is_unparked = lock(&self.is_unparked);
-        let outcome = self.unparked.wait_timeout_while(is_unparked, at_most, |is_unparked| !*is_unparked);
-        let mut is_unparked = match outcome {
-            Ok((is_unparked, _)) => is_unparked,
-            Err(poisoned) => poisoned.into_inner().0,
-        };
-        std::mem::take(&mut *is_unparked)
+        if self.take() {
+            return true;
+        }
+        // It fails where the word has changed, or the time is over.
+        let _ = futex::wait_here(&self.0, 0, Some(at_most));
+        self.take()
+    }
+
+    fn take(&self) -> bool {
+        self.0.swap(0, Ordering::SeqCst) == 1
     }
 }
 

@@ -8,8 +8,8 @@ use thiserror::Error;
 use tombolo_mem::{OutOfBounds, Sink, Source};
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::area::{Area, Span};
-use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::{Ends, Role};
+use tombolo_shm::doorbell::{Mode, PeerDoorbell};
+use tombolo_shm::link::{Ends, Features, Role};
 use tombolo_shm::window::WindowReader;
 
 use super::call::{Call, Outcome};
@@ -19,6 +19,7 @@ use super::message::{FrameWriter, Spans};
 use super::receiver;
 use crate::end::EndReason;
 use crate::forwarding::{RegionForwarder, RemoteBuffer};
+use tombolo_host_runtime::joint_wait::Place;
 
 /// A link, as seen by callers; clones share it. Usable from any thread.
 ///
@@ -56,6 +57,7 @@ impl Line {
             return Err(StartError::Role);
         }
         let core = Arc::new(Core::new(ends, label.into(), mode)?);
+        core.offer_place();
         let receiver = core.clone();
         thread::Builder::new().name("link-receiver".into()).spawn(move || receiver::run(&receiver))?;
         Ok(Self(Arc::new(Owner(core))))
@@ -81,6 +83,43 @@ impl Line {
         frame: impl FnOnce(&mut FrameWriter<'_>),
     ) -> Call {
         Call::new(self.core().clone(), kind, body, spans, frame)
+    }
+
+    /// Sends a request as [`call_with`](Self::call_with) does; returns `None`, without having sent it, if no
+    /// id is free or the link has ended.
+    pub fn try_call_with(
+        &self,
+        kind: u32,
+        body: [u8; 48],
+        spans: Spans,
+        frame: impl FnOnce(&mut FrameWriter<'_>),
+    ) -> Option<Call> {
+        Call::try_new(self.core(), kind, body, spans, frame)
+    }
+
+    /// Takes all answers out of the ring that are there, even after the end of the link, unless another
+    /// thread is receiving. Wakes tasks as [`Call::now`] does, under the same conditions.
+    pub fn receive(&self) {
+        self.core().receive();
+    }
+
+    /// Returns the extensions negotiated for the link.
+    #[must_use]
+    pub fn features(&self) -> Features {
+        self.core().features
+    }
+
+    /// Returns the number of requests that may be outstanding at a time.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.core().layout.slots()
+    }
+
+    /// Returns `true` if fewer than half of the slots are in use: answers for which the server does not ring
+    /// then keep no other call waiting for an id.
+    #[must_use]
+    pub fn is_half_free(&self) -> bool {
+        self.core().counters.in_flight() * 2 < u64::from(self.slots())
     }
 
     /// Combines [`call_with`](Self::call_with) and [`Call::now`], under the conditions of the latter. Returns
@@ -195,6 +234,14 @@ impl Line {
     /// mapped as long as there are clones, calls, sinks or sources.
     pub fn cut(&self, why: EndReason) {
         self.core().end(why);
+    }
+
+    /// Takes the receiver thread's place, if this line's doorbell is a descriptor and no other thread has the
+    /// place.
+    #[must_use]
+    pub fn take_place(&self) -> Option<Place> {
+        let has_bell = self.core().doorbell.as_ref().is_some_and(PeerDoorbell::is_bell);
+        has_bell.then(|| Place::of(self.core().clone()))?
     }
 
     /// Returns the line's name for messages.

@@ -1,12 +1,16 @@
 //! Parking of a caller on the doorbell while its call is the only one.
 
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering::Acquire;
+use std::time::Duration;
+
+use tombolo_shm::cells::{DoorbellWord, SleepOutcome};
+use tombolo_shm::doorbell::PeerDoorbell;
+use tombolo_sys::moment::Moment;
 
 use super::completion_slot::Phase;
 use super::core::Core;
-use super::doorbell::{Doorbell, Waited};
 use super::error::LineError;
-use super::leader::Intake;
+use super::leader::{Intake, Receiver};
 use super::message::RawReply;
 use super::wakes::Wakes;
 use crate::end::ProtocolError;
@@ -28,12 +32,12 @@ impl Core {
         // The answer may have been received before this thread took the lead; from now on no other thread
         // takes answers out.
         let is_answered = self.slot(id).phase(id) == Phase::Answered;
-        if is_answered || intake.has_receiver || !self.waiting.is_empty() {
+        if is_answered || intake.receiver != Receiver::None || !self.waiting.is_empty() {
             self.release_lead(intake, &mut wakes);
             return None;
         }
         self.leader_park.begin();
-        let since = Instant::now();
+        let since = Moment::now();
         let found = self.park_as_leader(&mut intake, doorbell, id, &mut wakes);
         self.leader_park.end();
         self.disarm(&mut intake);
@@ -53,16 +57,19 @@ impl Core {
     fn park_as_leader(
         &self,
         intake: &mut Intake,
-        doorbell: &Doorbell,
+        doorbell: &PeerDoorbell,
         id: u32,
         wakes: &mut Wakes,
     ) -> Result<Option<RawReply>, ProtocolError> {
+        let mut answers_before = None;
         loop {
             // The number of rings is read before the message ring is checked: a later ring of the doorbell
             // ends the wait.
-            let rung = doorbell.rung();
+            let rung = doorbell.load(Acquire);
             intake.notify_flag.arm();
             let found = self.drain(intake, Some(id), wakes)?;
+            let answers = self.counters.answers();
+            answers_before.replace(answers).into_iter().for_each(|before| doorbell.slept(before != answers));
             let is_over = self.outcome.is_over() || self.leader_park.is_unpark_requested();
             if found.is_some() || is_over || !wakes.is_empty() {
                 return Ok(found);
@@ -72,7 +79,7 @@ impl Core {
             }
             intake.consumer.check()?;
             self.counters.intake.parks.bump();
-            if doorbell.wait(rung, CHECK_INTERVAL) == Waited::Unavailable {
+            if doorbell.wait(rung, Some(CHECK_INTERVAL)) == SleepOutcome::Unsupported {
                 return Ok(None);
             }
         }

@@ -2,15 +2,19 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
+use tombolo_shm::cells::{DoorbellWord, SleepOutcome};
+use tombolo_shm::doorbell::PeerDoorbell;
+
 use super::core::Core;
-use super::doorbell::{Doorbell, Waited};
+use super::leader::Receiver;
 use super::wakes::Wakes;
 use crate::end::{EndReason, ProtocolError};
 
 /// Interval of checks for truncated memory, for which no doorbell rings.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest and longest polling interval without a doorbell.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
@@ -30,28 +34,31 @@ pub(super) fn run(core: &Arc<Core>) {
 
 impl Core {
     /// Parks until a call is registered; then sleeps on the doorbell, until it has not rung for
-    /// [`CHECK_INTERVAL`] and no call is registered.
-    fn receive_by_doorbell(&self, doorbell: &Doorbell) {
+    /// [`CHECK_INTERVAL`] and no call is registered, or until another thread takes its place.
+    fn receive_by_doorbell(&self, doorbell: &PeerDoorbell) {
         if !self.parker.park(CHECK_INTERVAL) {
             if self.peer.region().is_poisoned() {
                 self.end(EndReason::ProtocolError(ProtocolError::MemoryGone));
             }
-            return;
+            return self.stand_in();
         }
+        let mut answers_before = None;
         while !self.outcome.is_over() {
             // The number of rings is read before the message ring is checked: a later ring of the doorbell
             // ends the wait.
-            let rung = doorbell.rung();
+            let rung = doorbell.load(Acquire);
             self.drain_all();
-            if self.outcome.is_over() {
+            let answers = self.counters.answers();
+            answers_before.replace(answers).into_iter().for_each(|before| doorbell.slept(before != answers));
+            if self.outcome.is_over() || self.hand_over() {
                 return;
             }
             self.counters.sleeps.bump();
-            match doorbell.wait(rung, CHECK_INTERVAL) {
-                Waited::Rung => {}
-                Waited::TimedOut if self.may_park() => return,
-                Waited::TimedOut => {}
-                Waited::Unavailable => {
+            match doorbell.wait(rung, Some(CHECK_INTERVAL)) {
+                SleepOutcome::Woken => {}
+                SleepOutcome::TimedOut if self.may_park() => return,
+                SleepOutcome::TimedOut => {}
+                SleepOutcome::Unsupported => {
                     self.parker.park(PAUSES.1);
                 }
             }
@@ -66,7 +73,7 @@ impl Core {
             // From now on no thread waits for the doorbell. A call that registers meanwhile is found when the
             // lead is released.
             self.disarm(&mut intake);
-            intake.has_receiver = false;
+            intake.receiver = Receiver::None;
         }
         self.release_lead(intake, &mut Wakes::default());
         may_park
@@ -99,7 +106,7 @@ impl Core {
 
     /// Takes out all messages, wakes the calls registered for them, and arms the doorbell for the remaining
     /// calls.
-    fn drain_all(&self) {
+    pub(super) fn drain_all(&self) {
         let mut wakes = Wakes::default();
         while !self.outcome.is_over() {
             let mut intake = self.lead();

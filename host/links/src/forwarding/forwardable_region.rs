@@ -35,8 +35,8 @@ struct Note(Arc<ForwardableRegion>);
 static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl ForwardableRegion {
-    /// Attaches a note to a region, whose first `bytes` are `memory`: it may be forwarded to processes of
-    /// that user and of root, for references to its `nameable` part.
+    /// Marks a region as forwardable to processes of `user` and of root, by a note attached to it. `memory`
+    /// is the descriptor of its first `bytes`; only the `nameable` part may be referenced.
     pub(crate) fn mark(
         region: &Region,
         memory: OwnedFd,
@@ -52,7 +52,8 @@ impl ForwardableRegion {
         forwardable
     }
 
-    /// Returns the note of a region.
+    /// Returns the forwardable memory that [`mark`](Self::mark) attached to a region, or `None` if the
+    /// region may not be forwarded.
     pub(super) fn of(region: &Region) -> Option<&Arc<ForwardableRegion>> {
         region.note::<Note>().map(|note| &note.0)
     }

@@ -3,7 +3,7 @@
 use super::counters::Totals;
 use tombolo_host_runtime::rate_limit::RateLimit;
 
-/// State shared by the links of one server.
+/// Totals of closed links, and the limit on log messages, of one server.
 #[derive(Debug, Default)]
 pub(super) struct Common {
     pub(super) totals: Totals,

@@ -11,9 +11,9 @@ use tombolo_host_runtime::lock;
 pub struct Counts {
     /// Links whose memory is not yet freed (a gauge).
     pub links: u64,
-    /// Links opened.
+    /// Links made since the start.
     pub links_total: u64,
-    /// Links cut because of a violation by the peer or a local failure.
+    /// Links cut because of a protocol violation or a failure, on either side.
     pub cut: u64,
     /// Requests received.
     pub requests: u64,
@@ -44,7 +44,7 @@ impl Counts {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) intake: Intake,
-    /// Written under the lock of the sending side.
+    /// Number of answers sent; written under the lock of the link's producer.
     pub(super) answers: CacheAligned<Counter>,
 }
 
@@ -107,7 +107,7 @@ impl Totals {
         sum.add(&Counts { in_flight: 0, ..*counts });
     }
 
-    /// Returns the sum of these and of the counters of the open links.
+    /// Returns the sum of these totals and `live`, the counters of the open links.
     pub(super) fn sum(&self, live: impl Iterator<Item = Counts>) -> Counts {
         let mut sum = *lock(&self.0);
         live.for_each(|counts| sum.add(&counts));

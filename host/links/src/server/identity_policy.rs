@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::service::{AllowedIdentities, Peer};
 use tombolo_core::Identity;
 
-/// Identities under which a link's requests may be performed.
+/// Rule that permits or replaces the identity that a request names; see [`identity`](Self::identity).
 #[derive(Clone, Debug)]
 pub enum IdentityPolicy {
     /// Any identity named by a request.
     Any,
-    /// The identity of the peer's process.
+    /// Only the user of the peer's process, with its own groups.
     Own {
         /// User of the process.
         uid: u32,

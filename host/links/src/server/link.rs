@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tombolo_mem::{LINE_BYTES, LinesMut, OutOfBounds, Source};
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::doorbell::{Nudger, Ringer};
-use tombolo_shm::link::{Ends, Extent, FRAME_BYTES, Layout};
+use tombolo_shm::link::{Ends, Extent, FRAME_BYTES, Features, Layout};
 use tombolo_shm::ring::{Message, Prefetch, Producer};
 
 use super::common::Common;
@@ -18,7 +18,7 @@ use crate::forwarding::ForwardedRegions;
 use tombolo_host_runtime::lock;
 
 const LINES_PER_BUFFER: usize = FRAME_BYTES as usize / LINE_BYTES;
-/// Number of cache lines prefetched in an answer's buffer: the length of attributes.
+/// Number of cache lines prefetched in an answer's buffer: enough for a file's attributes.
 const LINES_AHEAD: usize = 2;
 
 /// One link. Its memory is freed, and the session dropped, with its last owner: the thread or a responder.
@@ -31,6 +31,7 @@ pub(super) struct Link {
     pub(super) forwarded_regions: OnceLock<Arc<ForwardedRegions>>,
     pub(super) counters: Counters,
     pub(super) layout: Layout,
+    pub(super) features: Features,
     pub(super) peer: Extent,
     own: Extent,
     /// Prefetch of the next answer's slot.
@@ -68,6 +69,7 @@ impl Link {
             forwarded_regions: OnceLock::new(),
             counters: Counters::default(),
             layout,
+            features: ends.features,
             peer: ends.peer.clone(),
             own: ends.own.clone(),
             prefetch: producer.prefetch(),
@@ -134,9 +136,10 @@ impl Link {
         source
     }
 
-    /// Sends an answer, and wakes the client if it sleeps.
+    /// Sends an answer. Wakes the client if it sleeps, unless the answer is quiet: then no one waits for it,
+    /// and the client finds it together with a later one.
     #[inline]
-    pub(super) fn answer(&self, id: u32, kind: u32, body: [u8; 48], frame: &[u8]) {
+    pub(super) fn answer(&self, id: u32, kind: u32, body: [u8; 48], frame: &[u8], is_quiet: bool) {
         if self.outcome.is_over() {
             return;
         }
@@ -163,7 +166,9 @@ impl Link {
             producer.push(&message);
             self.counters.answers.bump();
         }
-        self.ringer.ring();
+        if !is_quiet {
+            self.ringer.ring();
+        }
     }
 
     /// Ends the link, unless it has ended before. Notifies its thread, which finishes its current request,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::link::Link;
 
 thread_local! {
-    /// Address of the link whose thread this is.
+    /// Address of the link whose thread this is; 0 on all other threads.
     static OWN: Cell<usize> = const { Cell::new(0) };
     static CACHED: RefCell<Option<Arc<Link>>> = const { RefCell::new(None) };
 }
@@ -27,7 +27,7 @@ pub(super) fn leave() {
     drop(retained);
 }
 
-/// Returns a reference to this thread's link.
+/// Returns a reference to this thread's link: the cached one, or else a new one.
 #[inline]
 pub(super) fn take(link: &Arc<Link>) -> Arc<Link> {
     CACHED.with_borrow_mut(Option::take).unwrap_or_else(|| link.clone())

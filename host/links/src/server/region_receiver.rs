@@ -1,4 +1,4 @@
-//! Reception of forwarded regions.
+//! Control messages by which a client forwards memory regions to this server, or withdraws them.
 
 use std::sync::{Arc, Weak};
 

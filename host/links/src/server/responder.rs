@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tombolo_mem::{Sink, Source};
 use tombolo_shm::address::{AddressError, GlobalAddress};
-use tombolo_shm::link::FRAME_BYTES;
+use tombolo_shm::link::{FRAME_BYTES, Features};
 
 use super::link::Link;
 use super::link_cache;
@@ -18,11 +18,24 @@ pub struct Responder {
     /// Link of the request; `None` once answered.
     link: Option<Arc<Link>>,
     id: u32,
+    is_quiet: bool,
 }
 
 impl Responder {
     pub(super) fn new(link: Arc<Link>, id: u32) -> Self {
-        Self { link: Some(link), id }
+        Self { link: Some(link), id, is_quiet: false }
+    }
+
+    /// Returns the extensions negotiated for the link.
+    #[must_use]
+    pub fn features(&self) -> Features {
+        self.link.as_ref().map_or(Features::NONE, |link| link.features)
+    }
+
+    /// Makes the answer quiet: the client is not woken for it.
+    pub fn quietly(mut self) -> Self {
+        self.is_quiet = true;
+        self
     }
 
     /// Returns the request's id, which distinguishes concurrent requests of one link and has no other
@@ -72,7 +85,7 @@ impl Responder {
             link.end(EndReason::Failed(format!("an answer of {} bytes is too long", frame.len()).into()));
             return;
         }
-        link.answer(self.id, kind, body, frame);
+        link.answer(self.id, kind, body, frame, self.is_quiet);
         link_cache::keep(link);
     }
 

@@ -11,8 +11,8 @@ use super::serving::LinkCutter;
 
 /// A factory of sessions, independent of links.
 pub trait Service: Send + Sync {
-    /// Opens a session for a peer that requests a link. Called before memory is allocated, on a thread where
-    /// it may block for a moment.
+    /// Opens a session for a peer that requests a link. Called before this side's memory is allocated, on a
+    /// thread where it may block for a moment.
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal>;
 }
 
@@ -22,9 +22,10 @@ pub trait Session: Send + Sync {
     /// whose link is not made is dropped without this call.
     fn begun(&self, _cutter: LinkCutter) {}
 
-    /// Answers one request, now or later, from any thread. Called sequentially on the link's thread, so it
-    /// must not block: longer work moves to another thread, with the responder. If it panics, the link is
-    /// cut.
+    /// Answers one request, now or later, from any thread. Called sequentially on the link's thread, on which
+    /// only this link's later requests depend. It does not block unless these must wait, and then not beyond
+    /// the [end](Self::ended) of the link: longer work moves to another thread, with the responder. If it
+    /// panics, the link is cut.
     ///
     /// The session is dropped once the link has ended and all responders are dropped.
     fn serve(&self, request: Request<'_>, responder: Responder);
@@ -40,12 +41,12 @@ pub trait Session: Send + Sync {
     fn ended(&self) {}
 }
 
-/// An immutable request.
+/// A request, copied to private memory: the peer can no longer change it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Operation requested.
+    /// Operation requested, as numbered by the protocol that the link carries.
     pub kind: u32,
-    /// Arguments of fixed length.
+    /// Arguments of fixed length, encoded as the link's protocol specifies.
     pub body: [u8; 48],
     /// Arguments of variable length: a private copy of at most 4 KiB, valid until `serve` returns.
     pub frame: &'a [u8],

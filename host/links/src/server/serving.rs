@@ -110,7 +110,7 @@ impl Server {
     }
 }
 
-/// A handle of one link, for the owner of its control socket. Dropping it ends the link.
+/// A handle of one link, for the code that set it up. Dropping it ends the link.
 #[derive(Debug)]
 pub struct LinkHandle {
     pub(super) link: Weak<Link>,

@@ -71,7 +71,8 @@ impl Worker {
         message
     }
 
-    /// Copies everything that the peer could change, checks it, and passes it to the session.
+    /// Passes a request to the session, after copying all parts that the peer could still change and
+    /// checking the copy.
     #[inline]
     fn request(&mut self, message: &Message) -> Result<(), ProtocolError> {
         let Message { id, frame_len, kind, body } = *message;

@@ -1,6 +1,6 @@
 //! Model of the choice of the receiving thread, run under a checker that explores interleavings: the steps of
-//! `links::client::{intake, park, receiver}`. A lost wake-up is a deadlock here, as nothing has a time-out,
-//! except that the receiver thread may find the doorbell silent at any time.
+//! `links::client::{intake, park, receiver, joint_wait}`. A lost wake-up is a deadlock here, as nothing has a
+//! time-out, except that the receiver thread may find the doorbell silent at any time.
 //!
 //! The model shows that the steps are correct in every order; the code's own tests show that it takes them.
 
@@ -27,14 +27,30 @@ enum Without {
     Arming,
     /// Sleeping on the doorbell's count from before the check.
     Count,
+    /// Waking the receiver thread when another thread leaves its place.
+    Return,
+    /// Arming after a mere look at the lead.
+    ArmingAfterLook,
 }
 
 #[derive(Default)]
 struct Intake {
     armed: bool,
     number: u32,
-    has_receiver: bool,
+    receiver: Receiver,
 }
+
+/// The thread that sleeps on the doorbell, or is about to.
+#[derive(Default, PartialEq, Eq)]
+enum Receiver {
+    #[default]
+    None,
+    Thread,
+    Joint,
+}
+
+/// Parking place of one thread.
+type Parker = (Mutex<bool>, Condvar);
 
 struct Line {
     without: Without,
@@ -43,8 +59,15 @@ struct Line {
     asleep: AtomicU32,
     doorbell: AtomicU32,
     hearing: (Mutex<()>, Condvar),
+    /// Set when the doorbell's sleeper must look at something else.
+    nudged: AtomicBool,
     /// Parking place of the receiver thread.
-    called: (Mutex<bool>, Condvar),
+    called: Parker,
+    /// A thread wants the receiver thread's place.
+    is_wanted: AtomicBool,
+    handed_over: Parker,
+    /// Work of that thread itself.
+    own_work: AtomicUsize,
     intake: Mutex<Intake>,
     waiting: AtomicUsize,
     is_armed: AtomicBool,
@@ -62,7 +85,11 @@ impl Line {
             asleep: AtomicU32::new(0),
             doorbell: AtomicU32::new(0),
             hearing: (Mutex::new(()), Condvar::new()),
+            nudged: AtomicBool::new(false),
             called: (Mutex::new(false), Condvar::new()),
+            is_wanted: AtomicBool::new(false),
+            handed_over: (Mutex::new(false), Condvar::new()),
+            own_work: AtomicUsize::new(0),
             intake: Mutex::default(),
             waiting: AtomicUsize::new(0),
             is_armed: AtomicBool::new(false),
@@ -93,10 +120,23 @@ impl Line {
     }
 
     fn sleep(&self, rung: u32) {
+        self.sleep_beside(rung, false);
+    }
+
+    /// Sleeps until a ring, a nudge, or, if `is_joint`, work of this thread itself.
+    fn sleep_beside(&self, rung: u32, is_joint: bool) {
         let asleep = self.hearing.0.lock().unwrap();
-        if (self.doorbell.load(SeqCst) == rung || self.without == Without::Count) && !self.over.load(SeqCst) {
+        let is_rung = self.doorbell.load(SeqCst) != rung && self.without != Without::Count;
+        let has_work = is_joint && self.own_work.load(SeqCst) > 0;
+        if !(is_rung || has_work || self.nudged.swap(false, SeqCst) || self.over.load(SeqCst)) {
             drop(self.hearing.1.wait(asleep).unwrap());
+            self.nudged.store(false, SeqCst);
         }
+    }
+
+    fn nudge(&self) {
+        self.nudged.store(true, SeqCst);
+        self.wake();
     }
 
     // The leader.
@@ -145,9 +185,9 @@ impl Line {
                     continue;
                 }
                 self.is_armed.store(true, SeqCst);
-                if !intake.has_receiver {
-                    intake.has_receiver = true;
-                    self.call();
+                if intake.receiver == Receiver::None {
+                    intake.receiver = Receiver::Thread;
+                    unpark(&self.called);
                 }
             }
             drop(intake);
@@ -205,7 +245,7 @@ impl Line {
     fn park(&self, call: usize) {
         let Ok(mut intake) = self.intake.try_lock() else { return };
         let mut wakes = Vec::new();
-        let is_alone = !intake.has_receiver && self.waiting.load(SeqCst) == 0;
+        let is_alone = intake.receiver == Receiver::None && self.waiting.load(SeqCst) == 0;
         while is_alone && !self.answered[call].load(SeqCst) {
             let rung = self.doorbell.load(SeqCst);
             self.arm(&mut intake);
@@ -220,22 +260,9 @@ impl Line {
 
     // The receiver thread.
 
-    fn call(&self) {
-        *self.called.0.lock().unwrap() = true;
-        self.called.1.notify_one();
-    }
-
-    fn rest(&self) {
-        let mut called = self.called.0.lock().unwrap();
-        while !*called {
-            called = self.called.1.wait(called).unwrap();
-        }
-        *called = false;
-    }
-
     fn receive(&self) {
         while !self.over.load(SeqCst) {
-            self.rest();
+            park(&self.called);
             while !self.over.load(SeqCst) {
                 let rung = self.doorbell.load(SeqCst);
                 let mut wakes = Vec::new();
@@ -243,7 +270,7 @@ impl Line {
                 self.disarm(&mut intake);
                 self.drain(None, &mut wakes);
                 self.leave(intake, &mut wakes);
-                if thread_rng().gen_bool(0.3) && self.is_dismissed() {
+                if self.hand_over() || thread_rng().gen_bool(0.3) && self.is_dismissed() {
                     break;
                 }
                 self.sleep(rung);
@@ -256,14 +283,131 @@ impl Line {
         let is_dismissed = self.waiting.load(SeqCst) == 0;
         if is_dismissed {
             self.disarm(&mut intake);
-            intake.has_receiver = false;
+            intake.receiver = Receiver::None;
         }
         self.leave(intake, &mut Vec::new());
         is_dismissed
     }
+
+    fn hand_over(&self) -> bool {
+        if !self.is_wanted.load(SeqCst) {
+            return false;
+        }
+        let mut intake = self.intake.lock().unwrap();
+        let is_handed_over = self.is_wanted.swap(false, SeqCst);
+        if is_handed_over {
+            intake.receiver = Receiver::Joint;
+            unpark(&self.handed_over);
+        }
+        self.leave(intake, &mut Vec::new());
+        is_handed_over
+    }
+
+    /// Looks which thread receives, as the parked receiver thread does once a second.
+    fn look(&self) {
+        if let Ok(intake) = self.intake.try_lock()
+            && self.without != Without::ArmingAfterLook
+        {
+            self.leave(intake, &mut Vec::new());
+        }
+    }
+
+    // A thread with work of its own.
+
+    /// Does `works` pieces of work, and receives while it waits for them, most of the time.
+    fn work(&self, works: usize) {
+        let mut done = 0;
+        while done < works {
+            let has_place = self.take_place();
+            while done < works {
+                let rung = self.doorbell.load(SeqCst);
+                if has_place {
+                    let mut wakes = Vec::new();
+                    let mut intake = self.intake.lock().unwrap();
+                    self.disarm(&mut intake);
+                    self.drain(None, &mut wakes);
+                    self.leave(intake, &mut wakes);
+                    self.sleep_beside(rung, true);
+                } else {
+                    thread::yield_now();
+                }
+                if self.own_work.load(SeqCst) > 0 {
+                    self.own_work.fetch_sub(1, SeqCst);
+                    done += 1;
+                }
+                if thread_rng().gen_bool(0.3) {
+                    break;
+                }
+            }
+            if has_place {
+                self.leave_place();
+            }
+        }
+    }
+
+    fn take_place(&self) -> bool {
+        let Ok(mut intake) = self.intake.try_lock() else { return false };
+        let taken = match intake.receiver {
+            Receiver::Joint => Some(false),
+            Receiver::None => {
+                intake.receiver = Receiver::Joint;
+                Some(true)
+            }
+            Receiver::Thread => {
+                self.is_wanted.store(true, SeqCst);
+                None
+            }
+        };
+        self.leave(intake, &mut Vec::new());
+        taken.unwrap_or_else(|| {
+            self.nudge();
+            if thread_rng().gen_bool(0.5) {
+                thread::yield_now();
+            }
+            if std::mem::take(&mut *self.handed_over.0.lock().unwrap()) {
+                return true;
+            }
+            // The time is over.
+            let intake = self.intake.lock().unwrap();
+            let is_handed_over = !self.is_wanted.swap(false, SeqCst);
+            if is_handed_over {
+                park(&self.handed_over);
+            }
+            self.leave(intake, &mut Vec::new());
+            is_handed_over
+        })
+    }
+
+    fn leave_place(&self) {
+        let mut intake = self.intake.lock().unwrap();
+        if self.waiting.load(SeqCst) == 0 {
+            self.disarm(&mut intake);
+            intake.receiver = Receiver::None;
+        } else {
+            intake.receiver = Receiver::Thread;
+            if self.without != Without::Return {
+                unpark(&self.called);
+            }
+        }
+        self.leave(intake, &mut Vec::new());
+    }
 }
 
-fn run(without: Without) {
+fn unpark(parker: &Parker) {
+    *parker.0.lock().unwrap() = true;
+    parker.1.notify_one();
+}
+
+fn park(parker: &Parker) {
+    let mut is_unparked = parker.0.lock().unwrap();
+    while !*is_unparked {
+        is_unparked = parker.1.wait(is_unparked).unwrap();
+    }
+    *is_unparked = false;
+}
+
+/// Runs callers, and, if `works`, a thread that receives while it waits for work of its own.
+fn run(without: Without, works: bool) {
     let line = Arc::new(Line::new(without));
     let (sender, requests) = mpsc::channel();
     let server = thread::spawn({
@@ -274,10 +418,20 @@ fn run(without: Without) {
         let line = line.clone();
         move || line.receive()
     });
+    let onlooker = thread::spawn({
+        let line = line.clone();
+        move || (0..CALLS).for_each(|_| line.look())
+    });
+    let worker = works.then(|| {
+        let line = line.clone();
+        thread::spawn(move || line.work(CALLERS))
+    });
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
             let (line, sender) = (line.clone(), sender.clone());
             thread::spawn(move || {
+                line.own_work.fetch_add(1, SeqCst);
+                line.wake();
                 for call in (0..CALLS).map(|call| caller * CALLS + call) {
                     sender.send(call).unwrap();
                     line.wait(call);
@@ -287,25 +441,37 @@ fn run(without: Without) {
         .collect();
     drop(sender);
     callers.into_iter().for_each(|caller| caller.join().unwrap());
+    worker.into_iter().for_each(|worker| worker.join().unwrap());
+    onlooker.join().unwrap();
     server.join().unwrap();
     line.over.store(true, SeqCst);
-    line.call();
+    unpark(&line.called);
     line.wake();
     receiver.join().unwrap();
 }
 
 #[test]
 fn no_wake_up_is_lost() {
-    shuttle::check_random(|| run(Without::Nothing), RUNS);
-    shuttle::check_pct(|| run(Without::Nothing), RUNS, 4);
+    for works in [false, true] {
+        shuttle::check_random(move || run(Without::Nothing, works), RUNS);
+        shuttle::check_pct(move || run(Without::Nothing, works), RUNS, 4);
+    }
 }
 
 #[test]
 fn each_step_is_needed() {
-    for without in [Without::SecondLook, Without::LastLook, Without::Arming, Without::Count] {
+    for without in [
+        Without::SecondLook,
+        Without::LastLook,
+        Without::Arming,
+        Without::Count,
+        Without::Return,
+        Without::ArmingAfterLook,
+    ] {
+        let works = without == Without::Return;
         let found = std::panic::catch_unwind(|| {
-            shuttle::check_random(move || run(without), RUNS);
-            shuttle::check_pct(move || run(without), RUNS, 4);
+            shuttle::check_random(move || run(without, works), RUNS);
+            shuttle::check_pct(move || run(without, works), RUNS, 4);
         });
         assert!(found.is_err(), "step {} can be left out", without as u32);
     }

@@ -8,14 +8,15 @@
 
 use std::time::{Duration, Instant};
 
-/// Initial limit, until the first call shows the length of calls; then as many as move `START_BYTES`
-/// together, within bounds. Many short calls are needed to keep a client busy; long calls that wait in
-/// memory leave the caches.
+/// Initial limit before the first call, whose length then determines it: as many calls as move
+/// [`START_BYTES`] together, within [`START_BOUNDS`]. Many short calls are needed to keep a client busy;
+/// long calls that wait in memory leave the caches.
 const START: u32 = 4;
 const START_BYTES: usize = 2 << 20;
 const START_BOUNDS: (u32, u32) = (2, 16);
 
-/// Minimum duration of a round: answers for each call of the limit, answers in total, and time.
+/// Minimum extent of a round: number of answers for each call that the limit allows, total number of answers,
+/// and time.
 const ROUND_TURNS: u32 = 3;
 const ROUND_ANSWERS_MIN: u32 = 16;
 const ROUND_MIN: Duration = Duration::from_millis(4);
@@ -32,15 +33,15 @@ const QUEUEING: u32 = 3;
 /// Number of rounds between two attempts: initially, and at most after unsuccessful ones.
 const PAUSE_ROUNDS: (u32, u32) = (2, 16);
 
-/// Interval of downward attempts while calls do not wait for each other, in attempts.
+/// Number of attempts of which one is downward, while calls do not wait for each other.
 const DOWNWARDS: u32 = 4;
 
-/// State of the search.
+/// An adaptive in-flight limit, and the state of the search for a better one.
 #[derive(Clone, Debug)]
 pub(super) struct AdaptiveLimit {
     max: u32,
     has_begun: bool,
-    /// The limit in force, or being doubled.
+    /// The adopted limit: in force, except while another one is tried.
     current: u32,
     phase: Phase,
     round: Round,
@@ -50,7 +51,8 @@ pub(super) struct AdaptiveLimit {
     attempts: u32,
     /// Time of the fastest recent call.
     fastest: Option<Duration>,
-    /// `true` if calls of the last round with the current limit took [`QUEUEING`] times as long as that.
+    /// `true` if calls of the last round with the current limit took more than [`QUEUEING`] times as long as
+    /// `fastest`.
     queueing: bool,
 }
 
@@ -70,8 +72,8 @@ enum Phase {
 /// A period with a constant limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// Number of answers to skip: of calls that may have been made under the previous limit. The larger of
-    /// both limits, so that none of them is counted.
+    /// Number of answers still to skip, because their calls may have been made under the previous limit.
+    /// Begins as the larger of the previous and the new limit.
     earlier: u32,
     since: Option<Instant>,
     answers: u32,
@@ -236,7 +238,7 @@ impl AdaptiveLimit {
         self.change(Phase::Holding { rounds });
     }
 
-    /// Changes the limit. Outstanding calls were made under the previous one.
+    /// Begins a phase, and a round that skips the calls outstanding under the previous limit.
     fn change(&mut self, phase: Phase) {
         let before = self.limit();
         self.phase = phase;

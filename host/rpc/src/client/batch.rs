@@ -24,14 +24,15 @@ pub(super) struct Message {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     items: VecDeque<(u32, Message)>,
-    /// Number of bytes of the first call already sent.
+    /// Number of bytes already sent, from the beginning of the first call; [`pop_sent`](Self::pop_sent)
+    /// removes the complete ones.
     sent: usize,
 }
 
-/// Result of sending.
+/// Result of sending a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Everything is sent.
+    /// Everything is sent; over UDP, the first call.
     Done,
     /// The socket buffer is full.
     Full,
@@ -143,6 +144,6 @@ pub(super) enum Stage {
     /// The message is partly sent. The remainder is in private memory, and can be sent whatever the caller
     /// does.
     Begun,
-    /// The message is partly sent. The remainder is in the caller's memory.
+    /// The message is partly sent. The remainder includes data in the caller's memory.
     BegunWithData,
 }

@@ -1,4 +1,4 @@
-//! Calls and replies.
+//! Calls and replies, as the caller sees them.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub struct Call<'a> {
     pub results_bytes: usize,
     /// `true` if the call counts against the in-flight limit. Other calls never wait behind those that do.
     pub bulk: bool,
-    /// Interrupt that ends the call.
+    /// Interrupt that ends the call, as far as [`Options::interrupts`](super::Options::interrupts) permits.
     pub interrupt: Interrupt,
 }
 

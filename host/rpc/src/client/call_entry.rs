@@ -1,4 +1,4 @@
-//! State of one call.
+//! Entries of the table of outstanding calls.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,13 +8,14 @@ use super::call::ReceiveBuffer;
 use super::pending::{Cell, Outcome};
 use tombolo_core::Interrupt;
 
-/// Minimum length of data to be received straight into their destination.
+/// Minimum length of a receive buffer for which little is received into the staging buffer at a time, so
+/// that most of the data go straight to their destination.
 const LONG_BUFFER_BYTES: usize = 8 << 10;
 
 /// Amount of data from which a call occupies its connection for a long time: 13 ms at 80 Mbit/s.
 const MUCH_BYTES: usize = 128 << 10;
 
-/// A new call.
+/// A call before it has a transaction id.
 pub(super) struct NewCall {
     pub(super) procedure: u32,
     pub(super) message: Message,
@@ -23,12 +24,13 @@ pub(super) struct NewCall {
     pub(super) interrupt: Interrupt,
 }
 
-/// State of one call.
+/// Entry of a call in the table, from its beginning until its outcome is delivered; then retained for
+/// reuse.
 pub(super) struct CallEntry {
     /// Sequence number among all calls: retransmissions keep this order.
     pub(super) serial: u64,
     pub(super) procedure: u32,
-    /// Destination of the outcome.
+    /// Destination of the outcome; `None` only in an entry being reused.
     pub(super) cell: Option<Arc<Cell>>,
     /// `None` while the call is in a batch.
     pub(super) message: Option<Message>,
@@ -41,7 +43,7 @@ pub(super) struct CallEntry {
     pub(super) connection: usize,
     /// `true` once the call was put in a batch for the current socket: a reply may match it.
     pub(super) out: bool,
-    /// Length of the call, and that of call and requested data.
+    /// Length of the call; `bytes` adds the data that it requests.
     pub(super) call_bytes: usize,
     pub(super) bytes: usize,
     /// Time at which the call stopped waiting for the in-flight limit.
@@ -49,9 +51,10 @@ pub(super) struct CallEntry {
     /// Time of the last transmission.
     pub(super) sent_at: Instant,
     pub(super) transmissions: u32,
-    /// Number of failed attempts to connect meanwhile.
+    /// Number of the call's connections that failed before any call was answered over them.
     pub(super) failures: u32,
-    /// Number of the server's silence during which the interrupt was last watched.
+    /// Number of the server's silence (`ClientState::silences`) for which the interrupt was last watched; 0
+    /// if never.
     pub(super) watched_in: u64,
     /// `true` if the call's interrupt is watched permanently, because the call is overdue.
     pub(super) is_watched: bool,
@@ -112,7 +115,7 @@ impl CallEntry {
         self.out && self.decided.is_none() && self.connection == connection
     }
 
-    /// Releases resources that belong to others.
+    /// Releases the caller's memory and interrupt, before the entry is retained for reuse.
     pub(super) fn release_resources(&mut self) {
         self.message = None;
         self.receive_buffer = None;

@@ -13,7 +13,7 @@ use tombolo_sys::Errno;
 /// Initial and maximum delay between attempts to connect.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// One connection.
+/// Send queues and state of one connection, which outlive its sockets.
 pub(super) struct Connection {
     pub(super) phase: Phase,
     /// Number of sockets closed so far; identifies the current one.
@@ -30,11 +30,11 @@ pub(super) struct Connection {
     pub(super) full: bool,
     /// `true` if the socket became writable while a thread was sending.
     pub(super) again: bool,
-    /// Number of unanswered calls, and bytes that they send and request.
+    /// Number of unanswered calls; `bytes` is the amount that they send and request.
     pub(super) calls: usize,
     pub(super) bytes: usize,
-    /// Number of those with a receive buffer of at least
-    /// `LONG_BUFFER_BYTES`: their replies are data.
+    /// Number of unanswered calls with a receive buffer of at least `LONG_BUFFER_BYTES`: their replies are
+    /// data.
     pub(super) long_buffers: usize,
     /// Time of the last sign of life: data were received, or the socket accepted data again after it was
     /// full.
@@ -43,9 +43,10 @@ pub(super) struct Connection {
     pub(super) waiting_since: Instant,
     /// `true` if a call was answered over this socket, so that it is worth reconnecting at once.
     pub(super) useful: bool,
-    /// Last system error.
+    /// System error of the last failed connection or datagram, which becomes the error of a failing soft
+    /// call.
     pub(super) last_error: Option<Errno>,
-    /// Last fault, if other than a system error.
+    /// Fault of the last socket, if other than a system error; it takes precedence over `last_error`.
     pub(super) last_fault: Option<Fault>,
     back_off: Duration,
 }
@@ -53,7 +54,7 @@ pub(super) struct Connection {
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The connection is not established, and was not needed so far.
+    /// The connection is not established; the engine connects once a call needs it.
     Idle,
     /// Connecting.
     Connecting {
@@ -118,7 +119,7 @@ impl Connection {
         if bulk { &mut self.bulk } else { &mut self.urgent }
     }
 
-    /// Removes the next call to send.
+    /// Removes the next call to send: an urgent one, if there is any.
     pub(super) fn next(&mut self) -> Option<u32> {
         self.urgent.pop_front().or_else(|| self.bulk.pop_front())
     }
@@ -134,7 +135,7 @@ impl Connection {
         (self.calls > 0).then(|| self.alive_at.max(self.waiting_since))
     }
 
-    /// Records an answered call.
+    /// Records an answered call: if the connection is lost, it is re-established at once.
     pub(super) fn answered(&mut self) {
         self.useful = true;
         self.back_off = BACK_OFF.0;

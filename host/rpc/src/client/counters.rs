@@ -29,9 +29,10 @@ pub struct Counts {
     pub landed_bytes: u64,
     /// Bytes of file data copied into their buffers.
     pub copied_bytes: u64,
-    /// System calls that sent something.
+    /// Batches sent; over a link, calls sent.
     pub sends: u64,
-    /// Turns of the receiver that found replies.
+    /// Turns of the receiver. Each takes the data available on one connection, up to a limit; turns that
+    /// find nothing do not count.
     pub turns: u64,
     /// Times that the receiver slept.
     pub sleeps: u64,
@@ -41,15 +42,17 @@ pub struct Counts {
     pub waiting: u64,
     /// In-flight limit (a gauge).
     pub in_flight: u64,
-    /// Smoothed round trip (a gauge; zero before the first answer).
+    /// Smoothed round trip of bulk calls or of other calls, whichever is longer (a gauge; zero before the
+    /// first answer).
     pub round_trip: Duration,
-    /// Time since when the server has not been responding, reported from five seconds on (a gauge; zero while
+    /// Time for which the server has not been responding, reported from five seconds on (a gauge; zero while
     /// it responds).
     pub unresponsive: Duration,
 }
 
 impl Counts {
-    /// Returns the average number of replies per turn of the receiver.
+    /// Returns the average number of replies per [turn](Self::turns) of the receiver; 0 before the first
+    /// turn.
     #[must_use]
     pub fn replies_per_turn(&self) -> f64 {
         if self.turns == 0 { 0.0 } else { self.replies as f64 / self.turns as f64 }

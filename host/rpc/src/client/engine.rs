@@ -20,7 +20,8 @@ use tombolo_sys::Errno;
 const TURN_REPLIES: usize = 64;
 const TURN_BYTES: usize = 2 << 20;
 
-/// The client's event handler, run by the receiver thread or by its owner.
+/// Event handler of a client, run by the receiver thread, or by the caller of
+/// [`RpcClient::over`](super::RpcClient::over), who owns it.
 ///
 /// The owner reports events with [`ready`](Self::ready), and calls [`expire`](Self::expire) when
 /// [`next_deadline`](Self::next_deadline) is reached; any call made or ended may bring the deadline forward.
@@ -44,7 +45,7 @@ pub(super) struct ConnectionIo {
     pub(super) finished: bool,
 }
 
-/// Result of receiving.
+/// Reason for the end of receiving from one connection.
 enum ReceiveEnd {
     /// The socket has no more data.
     Empty,

@@ -124,10 +124,10 @@ pub enum CallError {
 /// Reason, other than a system error, why a connection is unusable.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum Fault {
-    /// TLS fault.
+    /// The TLS session could not be established, or has failed.
     #[error("no secure connection: {0}")]
     Tls(TlsError),
-    /// Fault of the command that connects to the server.
+    /// The command that connects to the server has ended.
     #[error("{0}")]
     Tunnel(TunnelFault),
 }
@@ -153,7 +153,7 @@ pub enum InvalidReply {
     /// The transaction id is that of another call.
     #[error("wrong xid")]
     OtherCall,
-    /// The reply exceeds the maximum for this call, and was not sent.
+    /// The reply exceeds the buffer for this call over a shared-memory link, and was not sent.
     #[error("longer than its buffer")]
     BufferTooSmall,
     /// The server sends no reply to this call; over a shared-memory link it reports that.

@@ -17,9 +17,9 @@ pub(super) struct Finished {
     pub(super) calls: SmallVec<[(Box<CallEntry>, Outcome); 2]>,
     /// Entries of delivered calls, for reuse.
     delivered: SmallVec<[Box<CallEntry>; 2]>,
-    /// Wakers of tasks that wait for a permit or memory.
+    /// Wakers of tasks that wait for a call, a permit or a timer.
     pub(super) wakers: Vec<Waker>,
-    /// Data of calls that ended earlier.
+    /// Data of calls that had ended before their sending finished.
     pub(super) data: Vec<Source>,
 }
 

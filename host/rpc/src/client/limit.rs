@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::adaptive_limit::AdaptiveLimit;
 use super::options::InFlight;
 
-/// The current limit.
+/// In-flight limit of a client, fixed or adaptive.
 #[derive(Clone, Debug)]
 pub(super) enum Limit {
     Fixed(u32),

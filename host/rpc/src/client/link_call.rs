@@ -1,11 +1,12 @@
 //! Calls over a link in shared memory.
 //!
-//! No receiver is woken for each reply: polling a call checks for its answer, and the link's own thread wakes
-//! only slow calls. A link is therefore no [`Wire`](super::Wire): the engine expects a byte stream, and the
-//! wake-up of its receiver alone takes longer than a whole GETATTR over a link (docs/benchmarks.md). Replies
-//! are decoded by the same code. The client's state (transaction ids, in-flight limit, timers) is that of
-//! calls over the network; sending and receiving differ, and so does recovery: after the loss of a link,
-//! [`Route`] reconnects, and unanswered calls are retransmitted with the same id.
+//! No receiver is woken for each reply: polling a call checks for its answer, and the link's own thread
+//! wakes only slow calls. A link is therefore no [`Wire`](super::Wire): the engine expects a byte stream,
+//! and the wake-up of its receiver alone takes longer than a whole GETATTR over a link
+//! (docs/benchmarks.md). Replies are decoded by the code that decodes those of the network. The client's
+//! state (transaction ids, in-flight limit, timers) is that of calls over the network; sending and
+//! receiving differ, and so does recovery: after the loss of a link, [`Route`] reconnects, and unanswered
+//! calls are retransmitted with the same id.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -53,7 +54,7 @@ pub(super) struct LinkedCall {
     state: Option<Box<LinkedState>>,
 }
 
-/// Content of a call.
+/// An encoded call and the destination of its reply's data, retained for retransmission.
 pub(super) struct Request {
     pub(super) procedure: u32,
     pub(super) xid: u32,
@@ -62,11 +63,12 @@ pub(super) struct Request {
     pub(super) data: Option<Source>,
     pub(super) receive_buffer: Option<ReceiveBuffer>,
     pub(super) interrupt: Interrupt,
-    /// Size of the reply buffer for the part beyond the frame, the fixed buffer of the request's id.
+    /// Size of the bulk memory for the part of the reply that does not fit in the frame, which is the fixed
+    /// buffer of the request's id.
     pub(super) buffer_bytes: usize,
 }
 
-/// State of a call.
+/// State of a call, separate from [`LinkedCall`] so that its memory can be reused.
 struct LinkedState {
     request: Request,
     /// `true` once the server has requested a larger reply buffer.
@@ -416,7 +418,7 @@ impl LinkedState {
         }
     }
 
-    /// Releases resources that belong to others.
+    /// Releases the caller's buffers and interrupt, and all registrations, before the state is reused.
     fn release_resources(&mut self) {
         (self.request.data, self.request.receive_buffer) = (None, None);
         (self.sleep, self.raised) = (None, None);

@@ -1,8 +1,8 @@
 //! Receive low-water marks: one wake-up for many packets.
 //!
-//! While a long reply arrives over a network slower than memory, each packet would wake the receiver. Instead
-//! it sleeps until two milliseconds' worth of data have arrived, or the remainder of the reply. Only an
-//! optimization: without it everything works the same.
+//! While a long reply arrives over a network slower than memory, each packet would wake the receiver.
+//! Instead it sleeps until two milliseconds' worth of data have arrived, or the remainder of the reply.
+//! This is only an optimization: without it everything works the same.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::wire::Socket;
 
 /// Time whose expected data are awaited: the longest delay that a mark may cause.
 const TIME: Duration = Duration::from_millis(2);
-/// Maximum mark: data are received while more arrive.
+/// Maximum mark, so that data are received while more arrive.
 const BYTES_MAX: usize = 256 << 10;
 /// Minimum mark; a lower one is not worth the system calls.
 const BYTES_MIN: usize = 32 << 10;

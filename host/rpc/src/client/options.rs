@@ -24,7 +24,7 @@ pub enum Transport {
 pub struct Target {
     /// Address of the server.
     pub address: SocketAddr,
-    /// Transport.
+    /// Transport of the calls.
     pub transport: Transport,
     /// Program number.
     pub program: u32,
@@ -39,7 +39,7 @@ pub enum InFlight {
     Fixed(u32),
     /// An adaptive number: raised while throughput grows, lowered when calls only wait longer or are lost.
     Adaptive {
-        /// Upper bound.
+        /// Upper bound of the limit.
         max: u32,
     },
 }
@@ -129,7 +129,8 @@ impl Options {
         }
     }
 
-    /// Returns the options with every value clamped to a usable range.
+    /// Returns the options with every value clamped to a usable range; an empty label becomes the target's
+    /// address.
     pub(super) fn checked(mut self, target: &Target) -> Self {
         self.connections = match target.transport {
             Transport::Tcp => self.connections.clamp(1, CONNECTIONS_MAX),

@@ -86,7 +86,7 @@ impl fmt::Debug for Pending {
 }
 
 impl Cell {
-    /// Returns a reset cell if `before` is unreferenced, otherwise a new one.
+    /// Returns `before`, reset, if nothing else references it, otherwise a new cell.
     pub(super) fn renewed(before: Option<Arc<Self>>) -> Arc<Self> {
         let mut cell = before.unwrap_or_default();
         match Arc::get_mut(&mut cell) {

@@ -1,10 +1,10 @@
 //! Reachability probes of a silent server.
 //!
-//! After a network outage TCP retries at intervals that have grown with its length, and an attempt to connect
-//! begun during the outage ends no sooner. While a server is silent, fresh connections are therefore
-//! attempted again and again. The first success after failures shows that the network is back: calls are
-//! retransmitted over new connections. An immediate success shows that the server is merely slow, and nothing
-//! is changed.
+//! During a network outage the intervals at which TCP retransmits grow, so that a connection, or an attempt
+//! to make one, resumes long after the outage has ended. While a server is silent, fresh connections are
+//! therefore attempted repeatedly. The first success after failures shows that the network is back: calls
+//! are retransmitted over new connections. An immediate success shows that the server is merely slow, and
+//! nothing is changed.
 
 use std::time::{Duration, Instant};
 

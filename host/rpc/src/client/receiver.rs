@@ -1,4 +1,4 @@
-//! Receiver thread of a client over sockets.
+//! Receiver thread of a client.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,6 +11,7 @@ use super::system_wire::SystemWire;
 use super::wire::{Event, SocketToken};
 use tombolo_host_runtime::polling::PollWindow;
 use tombolo_sys::epoll;
+use tombolo_sys::moment::Moment;
 
 /// Delay after a failed wait, as when the kernel lacks memory.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -50,7 +51,7 @@ impl Receiver {
         if !self.window.is_open() {
             return false;
         }
-        let since = Instant::now();
+        let since = Moment::now();
         let mut polls = 0;
         while self.window.pause(since) {
             polls += 1;
@@ -67,7 +68,7 @@ impl Receiver {
     }
 
     fn sleep(&mut self) {
-        let since = Instant::now();
+        let since = Moment::now();
         let shared = self.engine.shared.clone();
         shared.alarm.sleep(|| {
             let timeout = self.engine.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));

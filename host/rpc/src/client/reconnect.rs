@@ -18,7 +18,8 @@ use tombolo_core::Interrupt;
 use tombolo_sys::Errno;
 
 impl Engine {
-    /// Runs all work that is due.
+    /// Runs all work that is due: connecting, time-outs, probes, interrupts and, if the engine's timer has
+    /// expired (`is_due`), retransmissions. Then sets the timer.
     pub(super) fn run_due(&mut self, now: Instant, is_due: bool) {
         if self.shared.lock().ended {
             return self.end(now);
@@ -44,7 +45,7 @@ impl Engine {
         state.armed = if is_due { next } else { [state.armed, next].into_iter().flatten().min() };
     }
 
-    /// Handles a lost connection.
+    /// Closes a lost connection, logs its fault if calls will not report it, and has the engine reconnect.
     pub(super) fn lose(&mut self, index: usize, why: Errno) {
         let now = self.shared.wire.now();
         tracing::debug!(callee = &*self.shared.label, index, %why, "connection lost");
@@ -59,11 +60,11 @@ impl Engine {
         if let Some(lane) = self.lanes.get_mut(index) {
             *lane = None;
         }
-        // Reconnects when due, which may be now.
+        // The engine reconnects when that is due, which may be now.
         self.shared.alarm.raise();
     }
 
-    /// Completes connecting, if the socket is ready.
+    /// Completes connecting, if the socket is ready, and sends the queued calls.
     pub(super) fn go_on_connecting(&mut self, index: usize) {
         let is_connecting = {
             let state = self.shared.lock();
@@ -183,7 +184,8 @@ impl Engine {
         }
     }
 
-    /// Watches the interrupts of all calls once the server is silent.
+    /// Watches the interrupts of all calls once the server is silent, and those of overdue calls at any
+    /// time.
     fn watch_interrupts(&mut self, now: Instant) {
         let watched = self.shared.lock().newly_watched(now);
         for (xid, interrupt) in watched {

@@ -85,8 +85,9 @@ pub(super) fn whole(body: &[u8], lookup: &mut dyn FnMut(u32) -> Option<ReplyCont
     Some(Incoming { xid, outcome, copied_bytes })
 }
 
-/// Decodes the reply to a call: a private copy of its beginning, and the remainder in memory that the peer
-/// may still change. Data are copied once, to their destination.
+/// Decodes the reply to a call. `body` is a private copy of its beginning, `behind` the remainder, in
+/// memory that the peer may still change. Data are copied once, to their destination. `results` is an empty
+/// buffer to reuse.
 pub(super) fn read(
     xid: u32,
     body: &[u8],
@@ -129,7 +130,7 @@ fn append(to: &mut Vec<u8>, source: &Source, from: usize) {
     to.truncate(before + copied);
 }
 
-/// Copies a reply's data from the beginning and from the remainder.
+/// Copies a reply's data from `body` and `behind` to the sink. Returns the number of bytes copied.
 fn copy_data(body: &[u8], behind: &Source, data: Range<usize>, sink: &Sink) -> usize {
     let there = body.get(data.start.min(body.len())..data.end.min(body.len())).unwrap_or_default();
     let copied = sink.write_at(0, there);

@@ -18,8 +18,8 @@ use tombolo_wire_rpc::{Mark, RecordError, RecordScan as Part, Records};
 /// Size of the staging buffer; a datagram fits.
 const STAGING_BYTES: usize = 64 << 10;
 
-/// Number of bytes received into the staging buffer while data with a receive buffer are awaited: those that
-/// arrive in it must be copied.
+/// Number of bytes received into the staging buffer while data with a receive buffer are awaited: data that
+/// arrive in the staging buffer must be copied.
 const STAGING_SHORT_BYTES: usize = 4 << 10;
 
 /// Maximum length of a reply's beginning that is examined to locate its data. If that is not enough, the

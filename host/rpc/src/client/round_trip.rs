@@ -21,7 +21,7 @@ pub(super) struct RoundTrip {
 struct Estimate {
     smoothed: Duration,
     variation: Duration,
-    /// Minimum so far.
+    /// Shortest sample so far.
     least: Duration,
 }
 

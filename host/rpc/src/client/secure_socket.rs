@@ -34,7 +34,7 @@ pub(super) struct SecureSocket {
 /// Progress of connecting.
 enum ConnectStage {
     Connecting,
-    /// Sending the probe, of which a number of bytes are sent.
+    /// The probe's record is being sent; the number is that of the bytes already sent.
     SendingProbe(Vec<u8>, usize),
     /// The answer to the probe is being received. No byte after it may be read, because that belongs to the
     /// TLS session.

@@ -13,7 +13,8 @@ use super::state::ClientState;
 use super::wire::Socket;
 use tombolo_sys::Errno;
 
-/// Maximum number of calls and bytes of a batch; between batches, urgent calls overtake queued ones.
+/// Maximum number of calls of a batch, and size beyond which no call is added to it. Between batches,
+/// urgent calls overtake queued bulk calls.
 const BATCH_COUNT_MAX: usize = 16;
 const BATCH_BYTES_MAX: usize = 256 << 10;
 

@@ -12,7 +12,7 @@ use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;
 
-/// State shared by callers and the engine.
+/// Wire, counters, alarm and locked state of one client.
 pub(super) struct SharedClient {
     pub(super) wire: Arc<dyn Wire>,
     pub(super) counters: Counters,
@@ -32,7 +32,7 @@ impl SharedClient {
         Arc::new(Self { wire, counters, alarm, label, datagrams, faults: RateLimit::default(), state })
     }
 
-    /// Returns the host name of the callee.
+    /// Returns the host name of the callee: its label up to `:/`.
     pub(super) fn host(&self) -> &str {
         self.label.split_once(":/").map_or(&*self.label, |(host, _)| host)
     }
@@ -72,7 +72,7 @@ impl SharedClient {
 /// A flag that makes the engine run deferred work.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
-    /// Wakes the sleeping receiver thread; `None` if the engine has none.
+    /// Event that wakes the sleeping receiver thread; `None` if the engine has no thread.
     pub(super) wakeup: Option<EventFd>,
     any: AtomicBool,
     asleep: AtomicBool,

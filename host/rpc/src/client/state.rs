@@ -21,8 +21,8 @@ use super::reply_reader::ProtocolError;
 use super::round_trip::RoundTrip;
 use super::timers::Timers;
 
-/// Number of newer spare entries that there must be before an entry is reused: the waiter of its outcome may
-/// still be using it.
+/// Number of spare entries that must be newer than one before that is reused, because the waiter of its
+/// outcome may still be using its cell.
 const SPARE_MIN: usize = 8;
 
 /// Maximum number of entries and of buffers retained for reuse.
@@ -43,7 +43,7 @@ pub(super) struct ClientState {
     /// Number of bulk calls within the limit.
     pub(super) bulk_out: u32,
     pub(super) limit: Limit,
-    /// Estimates for small calls and for bulk calls.
+    /// Estimates for calls that are not bulk, and for bulk calls.
     pub(super) round_trips: [RoundTrip; 2],
     /// Waiters for a permit.
     pub(super) permit_waiters: Vec<Waker>,
@@ -376,7 +376,8 @@ impl ClientState {
         self.options.timeout.saturating_mul(self.options.retries.saturating_add(1))
     }
 
-    /// Returns the time of the timer for a call made now.
+    /// Returns the time at which the engine must run for a call made now: to retransmit it, or to watch its
+    /// interrupt.
     pub(super) fn alarm_for_call(&self, bulk: bool, now: Instant) -> Instant {
         let wait = match self.datagrams() {
             true => self.round_trips[usize::from(bulk)].wait(1),
@@ -399,7 +400,7 @@ impl ClientState {
         self.round_trips[usize::from(false)].least()
     }
 
-    /// Adds the current gauges to `counts`.
+    /// Sets the gauges in `counts`, and the number of retransmissions.
     pub(super) fn read_gauges(&self, now: Instant, counts: &mut Counts) {
         counts.retransmissions = self.retransmissions;
         counts.outstanding = self.calls.len() as u64;

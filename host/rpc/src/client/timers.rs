@@ -24,19 +24,19 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Returns the time of the next timer.
+    /// Returns the end of the sleep that ends first, or `None` without sleeps.
     pub(super) fn next(&self) -> Option<Instant> {
         self.sleepers.keys().next().map(|(until, _)| *until)
     }
 
-    /// Removes the wakers that are due.
+    /// Moves the wakers that are due to `wakers`.
     pub(super) fn take_due(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
         while let Some(first) = self.sleepers.first_entry().filter(|first| first.key().0 <= now) {
             wakers.push(first.remove());
         }
     }
 
-    /// Removes all wakers.
+    /// Moves all wakers to `wakers`.
     pub(super) fn take_all(&mut self, wakers: &mut Vec<Waker>) {
         wakers.extend(std::mem::take(&mut self.sleepers).into_values());
     }

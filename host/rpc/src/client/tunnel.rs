@@ -39,7 +39,7 @@ pub struct Tunnel {
     running: Mutex<Running>,
 }
 
-/// Running processes.
+/// Processes of a tunnel that may still run.
 #[derive(Debug, Default)]
 struct Running {
     all: Vec<Weak<Process>>,
@@ -250,7 +250,7 @@ impl OutputLines<'_> {
     }
 }
 
-/// One connection.
+/// One connection: a socket pair, whose other end is the command's standard input and output.
 pub(super) struct TunnelSocket {
     stream: OwnedFd,
     process: Arc<Process>,
@@ -271,7 +271,7 @@ impl Socket for TunnelSocket {
 
     fn send(&self, gather: &mut Gather<'_>) -> Result<usize> {
         match tcp::send(self.stream.as_fd(), gather) {
-            // Receiving returns the details.
+            // The next receive reports the end, once the reason is known.
             Err(Errno::PIPE | Errno::CONNRESET) => Err(Errno::AGAIN),
             outcome => outcome,
         }

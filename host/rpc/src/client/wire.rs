@@ -10,8 +10,9 @@ use tombolo_sys::{Errno, Result};
 
 /// A factory of sockets, and a clock. No operation blocks.
 pub trait Wire: Send + Sync {
-    /// Begins to connect. Events of the socket carry this token; the wire must report the socket writable
-    /// once it is connected or has failed. A returned error counts as a failed connection.
+    /// Begins to connect, from a local port as [`Options::reserved_port`](super::Options::reserved_port)
+    /// requests. Events of the socket carry this token; the wire must report the socket writable once it is
+    /// connected or has failed. A returned error counts as a failed connection.
     fn connect(
         &self,
         target: &Target,

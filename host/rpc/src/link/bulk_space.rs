@@ -11,7 +11,7 @@ use tombolo_host_runtime::lock;
 pub(super) struct BulkSpace {
     waiters: Mutex<Vec<Waker>>,
     is_waited: AtomicBool,
-    /// Lock held while a pair of spans is taken: from before the first span until both or neither are taken.
+    /// Lock of taking two spans: no other thread takes the first of a pair until both are taken, or neither.
     pair: Mutex<()>,
 }
 
@@ -26,7 +26,7 @@ impl BulkSpace {
         self.is_waited.store(true, Ordering::SeqCst);
     }
 
-    /// Runs `take` while no other thread has taken the first of two spans only.
+    /// Runs `take` while no other thread has taken only one span of a pair.
     pub(super) fn with_whole_pairs<T>(&self, take: impl FnOnce() -> T) -> T {
         let _pair = lock(&self.pair);
         take()

@@ -1,10 +1,10 @@
-//! Bodies of requests and answers.
+//! Bodies of the requests and answers that carry ONC RPC over links (docs/formats/rpc-link.md).
 
 use thiserror::Error;
 use tombolo_shm::address::GlobalAddress;
 use tombolo_shm::link::FRAME_BYTES;
 
-/// Capacity of the buffer that belongs to a request's id.
+/// Maximum length of a message's frame, in bytes: the size of the buffer that belongs to a request's id.
 pub(super) const FRAME_MAX: usize = FRAME_BYTES as usize;
 
 /// Maximum length of data sent in the frame: copying them a second time costs less than another memory

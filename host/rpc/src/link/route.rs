@@ -26,9 +26,9 @@ pub trait Dial: Send + Sync {
 /// Reason why no link could be made.
 pub type DialError = Box<dyn Error + Send + Sync>;
 
-/// A new link, over which nothing was sent yet.
+/// A new link, over which nothing has been sent yet.
 pub struct Dialed {
-    /// The link.
+    /// The client's end of the link.
     pub line: Line,
     /// Resources that must live as long as the link, such as its control socket.
     pub keep: Box<dyn Any + Send + Sync>,
@@ -51,7 +51,7 @@ struct RouteState {
     is_searching: bool,
     /// Waiters for a link.
     waiters: Vec<Waker>,
-    /// Error of the last attempt.
+    /// Reason why there is no link: the end of the last one, or the error of the last attempt.
     why: Arc<str>,
     /// Number of links made so far.
     links: u64,
@@ -94,7 +94,7 @@ impl Route {
     }
 
     /// Returns the maximum length of one call's or reply's data, in bytes: the largest power of two within a
-    /// quarter of the current link's bulk memory, at least 4096.
+    /// quarter of the current link's bulk memory (of its smaller side), at least 4096.
     #[must_use]
     pub fn data_bytes_max(&self) -> u32 {
         let state = lock(&self.state);
@@ -107,8 +107,8 @@ impl Route {
         1 << most.ilog2()
     }
 
-    /// Returns the current link. `None` if there is none: `waiter`, if given, is then woken once there is
-    /// one, and a reconnect is started for it unless one is in progress.
+    /// Returns the current link. If there is none, `waiter`, if given, is woken once there is one, and a
+    /// reconnect is started unless one is in progress.
     pub(crate) fn live(self: &Arc<Self>, waiter: Option<&Waker>) -> Option<Arc<Live>> {
         let mut state = lock(&self.state);
         if let (None, Some(waiter)) = (&state.live, waiter) {

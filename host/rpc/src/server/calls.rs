@@ -146,7 +146,7 @@ where
 
 /// Destination of a call's reply.
 pub(super) enum Destination {
-    /// A connection.
+    /// The connection over which the call was received.
     SharedConnection(Arc<SharedConnection>),
     /// The sender of a datagram.
     Datagram(Arc<Datagrams>, Return),

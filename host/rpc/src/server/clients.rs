@@ -3,8 +3,8 @@
 //!
 //! An address may have at most as many connections as it leaves free: a single one gets half of all, the next
 //! one half of the remainder, and there is always something left for others. When a new connection exceeds
-//! the limit, idle ones are closed, of the address that has the most or of the caller's: first those that
-//! never had a call answered, then the longest idle.
+//! the limit, idle ones are closed: those of the address with the most connections, or else of the new one's
+//! address; first those that never had a call answered, then the longest idle.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,7 +18,8 @@ use tombolo_host_runtime::waiters::{Queued, Waiter, Waiters};
 use super::common::Common;
 use super::shared_connection::SharedConnection;
 
-/// All clients in use.
+/// Clients by address. Unused ones are removed by the periodic [`sweep`](Self::sweep), or at once if there
+/// are [`CLIENTS_MAX`].
 pub(super) struct Clients {
     pool: Arc<BufferPool>,
     calls_max: usize,
@@ -74,7 +75,7 @@ impl Clients {
 /// Number of clients at which unused ones are removed at once.
 const CLIENTS_MAX: usize = 1 << 16;
 
-/// A client address.
+/// Limits of one client address, and its present use of them.
 pub(super) struct Client {
     /// Memory account of the client.
     pub(super) share: Arc<ClientAccount>,
@@ -139,7 +140,9 @@ impl Client {
         queued.enqueue(&self.waiters, None, waiter);
     }
 
-    /// Wakes one waiter, if calls may begin; a waiter that leaves some of the limit wakes the next.
+    /// Wakes one waiter for calls, if calls may begin, and waiters for memory, if there is some. Called
+    /// after each turn of a connection, so that a waiter that leaves some of the limit unused wakes the
+    /// next.
     pub(super) fn pass_on(&self) {
         if self.is_below_limit() {
             self.waiters.wake_one();
@@ -206,7 +209,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Time of a connection's last activity, as noted by sweeps.
+/// Time of a connection's last recorded activity.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     /// Milliseconds since the server's start, shifted by one; the lowest bit is set if a call was answered.
@@ -219,8 +222,8 @@ impl Activity {
         self.last_ms.store(ms << 1 | u64::from(answered), Ordering::Relaxed);
     }
 
-    /// Returns a sort key: connections that never had a call answered first, then by last activity. `None` if
-    /// the connection may not be closed.
+    /// Returns a sort key: connections that never had a call answered first, then by last activity. `None`
+    /// if the connection has not been idle for long enough to be closed.
     fn rank(&self, now_ms: u64) -> Option<(bool, u64)> {
         let noted = self.last_ms.load(Ordering::Relaxed);
         let (last_ms, answered) = (noted >> 1, noted & 1 == 1);
@@ -230,7 +233,8 @@ impl Activity {
     }
 }
 
-/// Closes idle connections, so that this client may soon have another. Returns `true` if any was closed.
+/// Closes idle connections of the client that has the most connections or, if none of them is idle, of
+/// `client`, which requests another one. Returns `true` if any was closed.
 pub(super) fn close_idle_connections(common: &Common, client: &Arc<Client>) -> bool {
     let largest = common.clients.with_most_connections();
     largest.is_some_and(|largest| close_idle(common, &largest)) || close_idle(common, client)

@@ -44,7 +44,7 @@ pub(super) struct ThreadContext {
     pub(super) area: ReceiveArea,
 }
 
-/// One connection.
+/// Receiving side and phase of one connection.
 pub(super) struct Connection {
     pub(super) shared: Arc<SharedConnection>,
     reader: RecordReader,
@@ -165,7 +165,7 @@ impl Connection {
     pub(super) fn hung_up(&mut self) -> NextStep {
         self.readable = true;
         match self.phase {
-            // Receiving returns the details.
+            // The next receive returns the error.
             Phase::Open if !self.waits => NextStep::Again,
             Phase::Lingering { .. } => NextStep::Again,
             _ => NextStep::Close,
@@ -196,7 +196,8 @@ impl Connection {
         }
     }
 
-    /// Receives and serves calls, up to a limit.
+    /// Receives and serves calls, up to a limit. On a connection that is ending, advances to the next
+    /// phase.
     pub(super) fn turn(&mut self, context: &mut ThreadContext) -> TurnResult {
         let mut turn = TurnResult::default();
         if self.phase == Phase::Open && self.shared.is_sealed() {

@@ -22,6 +22,7 @@ use super::shared_connection::SharedConnection;
 use super::thread_queue::{Commands, ThreadQueue, Token, USES, Watched};
 use tombolo_host_runtime::polling::PollWindow;
 use tombolo_sys::epoll::{Epoll, Event, Interest};
+use tombolo_sys::moment::Moment;
 use tombolo_sys::{Result, socket};
 
 /// Every eighth poll covers all connections; the other polls read the busy one directly.
@@ -36,7 +37,7 @@ const EARLY_SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of checks for the end of calls while the server stops.
 const STOP_PAUSE: Duration = Duration::from_millis(5);
 
-/// One event thread.
+/// State of one event thread: its connections, its sockets and the queue of turns.
 pub(super) struct EventThread {
     context: ThreadContext,
     queue: Arc<ThreadQueue>,
@@ -59,7 +60,7 @@ pub(super) struct EventThread {
 #[derive(Clone, Copy, Debug, Default)]
 struct Busy {
     last: Option<Token>,
-    /// Number of consecutive turns with work.
+    /// Number of its consecutive turns with work, not counting the first.
     times: u32,
 }
 
@@ -187,7 +188,8 @@ impl EventThread {
         }
     }
 
-    /// Runs one turn. Returns `true` if there was work.
+    /// Runs one turn of a connection, listener or datagram socket. Returns `true` if something was received
+    /// or served.
     fn turn(&mut self, token: Token) -> bool {
         let worked = match token.watched() {
             Watched::Wakeup => false,
@@ -255,7 +257,7 @@ impl EventThread {
     /// Waits for events, and queues their connections. Returns `true` if there were any.
     fn poll_events(&mut self, timeout: Option<Duration>) -> bool {
         if let Err(error) = self.epoll.wait(&mut self.events, timeout) {
-            // Out of memory at worst: retry soon.
+            // At worst the kernel lacks memory, so the thread retries soon.
             tracing::error!(%error, "epoll_wait failed");
             std::thread::sleep(STOP_PAUSE);
         }
@@ -297,7 +299,7 @@ impl EventThread {
         if !self.window.is_open() {
             return false;
         }
-        let since = Instant::now();
+        let since = Moment::now();
         let mut polls = 0;
         while self.window.pause(since) {
             if self.queue.has_commands() {

@@ -197,9 +197,9 @@ pub struct Bound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{address} over {}: {source}", .transport.name())]
 pub struct BindError {
-    /// The address.
+    /// Address that could not be bound.
     pub address: SocketAddr,
-    /// The transport.
+    /// Transport of the socket.
     pub transport: Transport,
     /// The error of the system call.
     #[source]

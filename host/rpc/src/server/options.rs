@@ -95,7 +95,7 @@ impl Options {
         self.record_max_bytes = self.record_max_bytes.min(RECORD_MAX_BYTES);
         self.connection_calls_max = self.connection_calls_max.max(1);
         self.client_calls_max = self.client_calls_max.max(1);
-        // Half a share must fit the longest call and the longest reply.
+        // Half a share must suffice for the longest call and the longest reply.
         self.buffers.share_bytes = self.buffers.share_bytes.max(4 * BUFFER_MAX_BYTES);
         self.buffers.total_bytes = self.buffers.total_bytes.max(self.buffers.share_bytes);
         self

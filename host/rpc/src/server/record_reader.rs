@@ -123,7 +123,7 @@ pub(super) struct RecordReader {
     partial: Partial,
     /// Fragments received so far of a multi-fragment record.
     assembled: Option<Span>,
-    /// `true` if the last record was long: the next is likely to be as well.
+    /// `true` if the last record was long: the next is likely to be long too.
     expects_long: bool,
 }
 
@@ -243,7 +243,7 @@ impl RecordReader {
         Ok(Received { bytes, more: bytes == free })
     }
 
-    /// Provides memory for a record, or its mark, of `whole` bytes including the mark.
+    /// Provides memory for a record of `whole` bytes, including its mark, or for the mark alone.
     fn prepare(&mut self, whole: usize, area: &mut ReceiveArea, buffers: &Buffers) -> Step {
         match &self.partial {
             // The buffer was allocated for this record.

@@ -30,7 +30,7 @@ pub(super) struct Batch {
     sent: usize,
     /// Number of bytes of `small` that belong to pieces already sent.
     small_sent: usize,
-    /// Number of bytes to send.
+    /// Number of bytes not sent yet.
     len: usize,
 }
 
@@ -46,7 +46,7 @@ struct Piece {
     replies: usize,
 }
 
-/// Result of sending.
+/// Result of sending a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     /// Number of replies sent completely.

@@ -60,7 +60,7 @@ impl FirstCall {
         refusal.map_or(Self::None, Self::Refused)
     }
 
-    /// Encodes the reply.
+    /// Encodes the reply to the first call. Returns `Silent` if it gets none.
     pub(super) fn answer(&self, reply: &mut Vec<u8>) -> Outcome {
         let mut reply = Encoder::new(reply);
         match self {

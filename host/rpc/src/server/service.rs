@@ -227,7 +227,7 @@ impl Exchange {
 /// File data of a reply, sent by reference.
 #[derive(Debug)]
 pub struct ReplyData {
-    /// The bytes.
+    /// The data, without padding.
     pub source: Source,
     /// Buffer that contains the bytes, returned once they are sent. `None` if the bytes are in no buffer of
     /// the pool.

@@ -60,7 +60,7 @@ struct SendQueue {
     phase: Phase,
     /// `true` while a thread sends; that thread will also send replies queued meanwhile.
     sending: bool,
-    /// `true` if the socket became writable after the sending thread found it full.
+    /// `true` if the socket became writable while a thread was sending; that thread then retries.
     again: bool,
     /// Time of the last progress, while the socket is full.
     progress: Option<Instant>,
@@ -215,8 +215,8 @@ impl SharedConnection {
         }
     }
 
-    /// Requests a wake-up below the limits. The caller must check the limits again afterwards, because the
-    /// connection may already be below them.
+    /// Requests a wake-up of the event thread once the connection is below its limits. The caller must
+    /// check the limits again afterwards, because the connection may already be below them.
     pub(super) fn wait_for_limits(&self) {
         self.waits.store(true, Ordering::SeqCst);
     }
@@ -270,7 +270,8 @@ impl SharedConnection {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Drops the queued replies. Calls continue, and their replies are dropped.
+    /// Marks the connection as unusable, and drops the queued replies. Calls in progress continue, and
+    /// their replies are dropped.
     pub(super) fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
         let mut send_queue = self.lock();
@@ -305,7 +306,7 @@ impl SharedConnection {
         }
     }
 
-    /// Returns the next batch to send, if any.
+    /// Records the result of sending `batch`. Returns the next batch to send, if any.
     fn after_sending(&self, mut batch: Batch, sent: Sent) -> Option<Batch> {
         let mut send_queue = self.lock();
         if send_queue.phase == Phase::Dead || matches!(sent.state, SendState::Broken(_)) {
@@ -345,7 +346,7 @@ impl SharedConnection {
         next
     }
 
-    /// Charges the client for its unsent replies, as many as there are now.
+    /// Updates the client's charge for its unsent replies.
     fn charge(&self, send_queue: &mut SendQueue) {
         self.unsent_bytes.store(send_queue.queue.len() + send_queue.remainder.len(), Ordering::SeqCst);
         let waiting = send_queue.queue.uncounted_bytes() + send_queue.remainder.uncounted_bytes();
@@ -397,8 +398,8 @@ impl SendQueue {
         Some(batch)
     }
 
-    /// Returns the remainder of the last batch, or else the queued replies, with which the empty batch
-    /// exchanges its memory.
+    /// Returns the remainder of the last batch, or else the queued replies; the queue then reuses the memory
+    /// of the empty remainder.
     fn next_batch(&mut self) -> Option<Batch> {
         if self.remainder.is_empty() {
             if self.queue.is_empty() {

@@ -11,7 +11,7 @@ use tombolo_sys::epoll::EventFd;
 
 /// Queue of commands to an event thread.
 pub(super) struct ThreadQueue {
-    /// Rung when there is a command and the thread sleeps.
+    /// Event that wakes the thread if it sleeps when a command is added.
     pub(super) wakeup: EventFd,
     /// Number of connections that the thread has or is about to get.
     pub(super) connections: AtomicUsize,
@@ -20,10 +20,10 @@ pub(super) struct ThreadQueue {
     commands: Mutex<Commands>,
 }
 
-/// Content of a queue.
+/// Commands that wait for the thread.
 #[derive(Default)]
 pub(super) struct Commands {
-    /// Connections to check.
+    /// Connections to give a turn.
     pub(super) tokens: Vec<Token>,
     /// New connections.
     pub(super) new_connections: Vec<(OwnedFd, SocketAddr, ConnectionPermit)>,
@@ -59,7 +59,8 @@ impl ThreadQueue {
         self.put(|commands| commands.new_connections.push((stream, address, admitted)));
     }
 
-    /// Makes the thread begin nothing new, and end.
+    /// Makes the thread accept nothing new, and end once its calls are answered or the grace period is
+    /// over.
     pub(super) fn stop(&self) {
         self.put(|commands| commands.stop = true);
     }

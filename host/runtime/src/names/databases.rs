@@ -27,7 +27,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Parses a line. Returns `None` for another user's.
+    /// Parses a line of passwd(5). Returns `None` if it is malformed, or another user's.
     pub(super) fn parse(line: &[u8], uid: u32) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b':');
         let name = name_of(fields.next()?)?;
@@ -37,7 +37,7 @@ impl User {
     }
 }
 
-/// Returns the number of a group from its line.
+/// Returns the id of a group from its line in group(5), or `None` if the line is malformed.
 pub(super) fn id_of_group(line: &[u8]) -> Option<u32> {
     let mut fields = line.split(|&byte| byte == b':');
     name_of(fields.next()?)?;

@@ -21,7 +21,7 @@ pub(super) const PROCESSES_MAX: usize = 8;
 /// Exit code for an unknown key.
 const NOT_FOUND: i32 = 2;
 
-/// The look-up program.
+/// The look-up program with its arguments; a substitute in tests.
 pub(super) struct Getent {
     program: Vec<OsString>,
     /// Reduced time-out, for tests.

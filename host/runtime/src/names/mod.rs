@@ -1,7 +1,7 @@
 //! Look-ups of groups, users and hosts, as configured by nsswitch.conf(5).
 //!
-//! The C library's functions for that load modules into the process. In a statically linked program they
-//! crash; and a module that waits for a directory service blocks its caller for as long. This module
+//! The C library's functions for such look-ups load modules into the process. In a statically linked
+//! program they crash; and while a module waits for a directory service, its caller is blocked. This module
 //! therefore reads `/etc/passwd` and `/etc/group` itself, and queries all other services of nsswitch.conf
 //! through getent(1): a process for each look-up, few at a time, killed at its time-out. A process in a
 //! sandbox starts none, and delegates its look-ups to another one ([`delegate`]).
@@ -47,7 +47,7 @@ pub enum LookUpError {
     /// The look-up program cannot be started.
     #[error("cannot start getent")]
     Start(#[source] io::Error),
-    /// A service does not answer.
+    /// A service does not answer within this time.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
     /// Other look-ups used all of the time, so this look-up was not made.
@@ -56,10 +56,10 @@ pub enum LookUpError {
     /// A service recently did not answer, and was not queried.
     #[error("a recent look-up was not answered")]
     Silent,
-    /// A service failed.
+    /// A look-up in this database failed, with this status of getent(1).
     #[error("getent {0} failed: {1}")]
     Failed(&'static str, ExitStatus),
-    /// An answer is malformed or too long.
+    /// The answer from this database is malformed or too long.
     #[error("malformed output of getent {0}")]
     Answer(&'static str),
     /// The user is in more groups than supported.
@@ -101,16 +101,18 @@ pub trait LookUp: Send + Sync {
     fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, LookUpError>;
 }
 
-/// Delegate of all look-ups of the process. It is process-wide, as a sandbox is: in a sandbox a direct
-/// look-up would fail.
+/// Delegate of the process's look-ups of users' groups and of hosts. It is process-wide, as a sandbox is:
+/// in a sandbox a direct look-up would fail.
 static DELEGATE: OnceLock<Arc<dyn LookUp>> = OnceLock::new();
 
-/// Delegates all later look-ups of this process. Only the first call has an effect.
+/// Delegates all later look-ups of this process by [`groups_of`] and [`addresses_of`], but not by
+/// [`group_id`]. Only the first call has an effect.
 pub fn delegate(look_up: Arc<dyn LookUp>) {
     let _ = DELEGATE.set(look_up);
 }
 
-/// Returns the id of a group. Blocks for directory services, with a time-out.
+/// Returns the id of a group, or `None` for an unknown group. Blocks for directory services, with a
+/// time-out.
 pub fn group_id(name: &str) -> Result<Option<u32>, LookUpError> {
     Names::of_system().group_id(name)
 }
@@ -121,8 +123,8 @@ pub fn groups_of(uid: u32) -> Result<Option<UserGroups>, LookUpError> {
     DELEGATE.get().map_or_else(|| Names::of_system().groups_of(uid), |delegate| delegate.groups_of(uid))
 }
 
-/// Returns the addresses of a host, at least one, in the system's order of preference. An address is returned
-/// as it is. Blocks for name servers, with a time-out.
+/// Returns the addresses of a host, at least one, in the system's order of preference. A host given by its
+/// address is not looked up. Blocks for name servers, with a time-out.
 pub fn addresses_of(host: &str) -> Result<Vec<IpAddr>, LookUpError> {
     match (host.parse(), DELEGATE.get()) {
         (Ok(address), _) => Ok(vec![address]),
@@ -258,7 +260,7 @@ struct Deadline {
 }
 
 impl Deadline {
-    /// Returns the remaining time.
+    /// Returns the remaining time, or [`LookUpError::TimedOut`].
     fn left(self) -> Result<Duration, LookUpError> {
         let left = self.at.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(LookUpError::TimedOut(self.allowed)) } else { Ok(left) }

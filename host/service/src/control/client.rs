@@ -16,12 +16,15 @@ pub enum AskError {
     /// The connection failed, or the server did not reply within 5 seconds.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The server closed the connection.
+    /// The server closed the connection without a reply.
     #[error("the server closed the connection")]
     Closed,
     /// The reply is malformed.
     #[error("malformed reply: {0}")]
     NotReply(#[from] serde_json::Error),
+    /// The server did not reply in time.
+    #[error("the server does not reply")]
+    TimedOut,
     /// The server refused the request.
     #[error("the server refused: {reason}")]
     Refused {
@@ -38,10 +41,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the server that listens at `path`.
+    /// Connects to the server that listens at `path`. Replies are awaited for five seconds.
     pub fn connect(path: &Path) -> io::Result<Self> {
+        Self::connect_for(path, TIMEOUT)
+    }
+
+    /// Connects to the server that listens at `path`. Replies are awaited for `timeout`.
+    pub fn connect_for(path: &Path, timeout: Duration) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream), last_id: 0 })
     }
@@ -56,7 +64,7 @@ impl Client {
         self.send(Request { request: request.into(), session: Some(session.into()), ..Request::default() })
     }
 
-    /// Requests a new session.
+    /// Requests a new session, named `session`, and waits for the reply.
     pub fn start_session(&mut self, session: &str, start: Start) -> Result<Value, AskError> {
         let (request, session) = (CREATE.into(), Some(session.into()));
         self.send(Request { request, session, start: Some(start), ..Request::default() })
@@ -78,6 +86,7 @@ impl Client {
         match self.stream.read_until(b'\n', &mut line) {
             Ok(0) => return Err(sent.err().map_or(AskError::Closed, AskError::Io)),
             Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(AskError::TimedOut),
             Err(error) => return Err(error.into()),
         }
         match serde_json::from_slice(&line)? {

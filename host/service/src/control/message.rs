@@ -17,11 +17,11 @@ pub(super) const SET: &str = "set";
 /// Name of the request that creates a session.
 pub(super) const CREATE: &str = "session-create";
 
-/// A request.
+/// A request: one line of JSON.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Request {
-    /// Repeated in the reply.
+    /// Number that the reply repeats.
     #[serde(default)]
     pub id: u64,
     /// Name of the request.

@@ -47,7 +47,8 @@ pub trait Answers: Send + Sync {
 /// A running control server. Dropping it removes the socket, then closes all connections: a tool whose
 /// connection has ended finds no socket.
 pub struct Server {
-    /// `None` once dropped, which removes the socket.
+    /// Listening socket, whose file is removed when the last reference is dropped; `None` once the server
+    /// stops.
     listener: Option<Arc<Listener>>,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
@@ -160,7 +161,7 @@ fn admit(mut stream: UnixStream, shared: &Arc<Shared>) {
     let _ = send(&mut stream, &reply);
 }
 
-/// Returns the reason for refusing a peer.
+/// Returns the reason for refusing a peer, or `None` if it may connect.
 fn refusal(stream: &UnixStream, shared: &Shared) -> Option<&'static str> {
     let Ok(peer) = socket::peer(stream.as_fd()) else {
         return Some("cannot read the credentials of the peer");

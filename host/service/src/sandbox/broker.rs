@@ -1,8 +1,8 @@
 //! Helper process outside of a sandbox that opens files found by handle.
 //!
-//! Landlock checks the directories above a file. Of a file found by handle the kernel may have none cached
-//! until it is looked up by name, and landlock refuses it, whether in the export or not. The broker has no
-//! landlock rules, and parses nothing but numbers. It opens and links only regular files on the exports'
+//! Landlock checks the directories above a file. The kernel may not know those of a file found by handle
+//! until the file is looked up by name; landlock then refuses it, even if it is in an export. The broker has
+//! no landlock rules, and parses nothing but numbers. It opens and links only regular files on the exports'
 //! mounts whose paths are unknown or in an export, with the identity that the client requests.
 
 use std::ffi::OsStr;
@@ -41,7 +41,8 @@ impl Broker {
         Helper::start(command, OPENS_MAX).map(Self)
     }
 
-    /// Sends a request with these descriptors.
+    /// Sends a request with these descriptors and with the identity under which this thread acts. Returns
+    /// the opened file, if the request opens one.
     fn ask(&self, descriptors: &[BorrowedFd<'_>], flags: OpenFlags, name: &[u8]) -> Result<Option<OwnedFd>> {
         let (user, group, groups) = creds::acting_as()?;
         let count = u32::try_from(groups.len()).map_err(|_| Errno::ACCESS)?;

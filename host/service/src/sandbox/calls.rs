@@ -137,7 +137,7 @@ const FILES: &[&str] = &[
     "readahead",
 ];
 
-/// Older equivalents, on x86 only.
+/// Older equivalents of [`PROCESS`] and [`FILES`], on x86 only.
 const OLDER: &[&str] = &[
     "dup2",
     "pipe",
@@ -178,10 +178,11 @@ const OUTGOING: &[&str] = &["socket", "connect", "bind"];
 /// listens is detected by connecting.
 const LISTENING: &[&str] = &["listen"];
 
-/// Using an existing ring. None can be created.
+/// Use of an existing io_uring; none can be created.
 const RING: &[&str] = &["io_uring_enter"];
 
-/// Changes of directories' entries. umask(2) cannot fail in C, so callers do not expect it to.
+/// Changes of directories' entries and of open files' attributes, and file handles. umask(2) cannot fail in
+/// C, so callers do not expect it to.
 const CHANGES: &[&str] = &[
     "mkdirat",
     "mknodat",
@@ -223,7 +224,7 @@ const ATTRIBUTES_BY_NAME: &[&str] = &[
 
 const OLDER_ATTRIBUTES_BY_NAME: &[&str] = &["chmod", "chown", "lchown", "utime", "utimes", "futimesat"];
 
-/// Access as other users and by handle, and notifications of others' changes.
+/// Access as other users, and notifications of others' changes.
 const USER_ACCESS: &[&str] = &["setresuid", "setresgid", "setgroups", "capset", "fanotify_mark"];
 
 /// Allowed ioctl(2) requests: descriptor flags, readable bytes, terminal type and size, a device's size and
@@ -316,7 +317,7 @@ fn allowed(needs: &Needs, processor: TargetArch) -> Vec<Value> {
         only("tgkill", equal(0, u64::from(std::process::id()))),
     ]);
     if changes {
-        // Gives a thread its own umask.
+        // This call gives a thread its own umask.
         allowed.push(only("unshare", equal(0, CLONE_FS)));
     }
     let does_not_connect = json!({ "masked_eq": MSG_FASTOPEN });

@@ -57,7 +57,7 @@ fn devices() -> BitFlags<AccessFs> {
     AccessFs::MakeChar | AccessFs::MakeBlock
 }
 
-/// Returns the rights for making and removing sockets; their directory is opened and locked meanwhile.
+/// Returns the rights for making and removing sockets, and for opening and locking their directory meanwhile.
 fn listening() -> BitFlags<AccessFs> {
     AccessFs::MakeSock | AccessFs::RemoveFile | AccessFs::ReadDir
 }

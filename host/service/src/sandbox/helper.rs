@@ -20,7 +20,7 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// First message of the helper on each socket.
 const READY: &[u8] = b"ready";
-/// Messages before that: another socket is attached, or no more follow.
+/// Messages to the helper before that: another socket is attached, or no more follow.
 const SOCKET: &[u8] = b"socket";
 const NO_MORE: &[u8] = b"no more";
 
@@ -50,8 +50,8 @@ impl Helper {
         Ok(Self { free: Mutex::new(free), freed: Condvar::new() })
     }
 
-    /// Waits for a free socket if all have requests under way, sends a request, and waits for the reply. EIO
-    /// if the helper has ended, EMSGSIZE if the request is too long.
+    /// Waits for a free socket if all have requests under way, sends a request, and waits for the reply.
+    /// Returns EIO if the helper has ended, EMSGSIZE if the request is too long.
     pub fn ask(&self, request: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(Vec<u8>, Option<OwnedFd>)> {
         if request.len() > MESSAGE_BYTES_MAX {
             return Err(Errno::MSGSIZE);

@@ -75,8 +75,8 @@ pub struct Needs {
     /// `true` if the process has an io_uring, which is restricted to its purpose, since seccomp does not
     /// filter its operations.
     pub has_ring: bool,
-    /// `true` if it serves directories of this host: within its rights it acts as other users, opens files by
-    /// handle, makes devices, and watches for changes by other processes.
+    /// `true` if the process serves directories of this host: within its rights it acts as other users, opens
+    /// files by handle, makes devices, and watches for changes by other processes.
     pub serves_users: bool,
     /// `true` if the process serves mounts on this host.
     pub serves_mounts: bool,

@@ -101,7 +101,7 @@ const LOG: &str = "/dev/log";
 /// Limits of CPU and memory, with a mount for each controller.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Access to a place.
+/// Access that the process needs to a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Access {
     writes: bool,
@@ -114,14 +114,14 @@ impl Access {
     const PASSED: Self = Self { writes: false, beneath: false };
 }
 
-/// Planned mounts.
+/// Plan of the mounts that the process gets, derived from its needs.
 #[derive(Debug)]
 struct Plan {
     /// Separate mounts, by paths without symbolic links.
     places: BTreeMap<PathBuf, Access>,
     /// Paths on the way to something needed.
     passed: BTreeSet<PathBuf>,
-    /// Working directory, by name: it may be in a place.
+    /// Path of the working directory, which is entered again once the mounts are replaced.
     working: io::Result<PathBuf>,
 }
 

@@ -125,13 +125,13 @@ impl Message {
         word(&self.body, 0)
     }
 
-    /// Returns the number in a body of one number.
+    /// Returns the body's number, if the body is one number of 64 bits.
     pub(super) fn number(&self) -> Option<u64> {
         Some(u64::from_le_bytes(self.body.as_slice().try_into().ok()?))
     }
 }
 
-/// Returns a little-endian word of a body.
+/// Returns the little-endian word of 32 bits at byte `at`, or `None` beyond the end.
 pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }

@@ -61,7 +61,8 @@ impl Servers {
         self.changed.notify_all();
     }
 
-    /// Waits for the successor of server `server_number`, which has closed a connection.
+    /// Waits for the successor of server `server_number`, after that server has closed a connection; 0
+    /// waits for the first server.
     pub(super) fn successor(&self, server_number: u64) -> Successor {
         let deadline = Instant::now() + DEATH_TIMEOUT;
         let mut now = self.now();

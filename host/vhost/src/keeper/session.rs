@@ -1,6 +1,7 @@
 //! A front end's session with successive servers. The front end does not notice that one replaces another.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use thiserror::Error as ThisError;
 
 use crate::fd_store::DescriptorStore;
+use crate::sharing;
 
 use super::message::{Channel, ChannelError, Message, request};
 use super::servers::{Place, Servers, Successor};
@@ -55,6 +57,8 @@ pub(super) struct Session {
     offered: u64,
     /// Descriptors stored by servers; present if the front end must not have an in-flight area of its own.
     store: Option<DescriptorStore>,
+    /// `true` once the sharing of the front end's memory has been checked.
+    sharing_checked: bool,
 }
 
 impl Session {
@@ -69,7 +73,17 @@ impl Session {
         };
         let server = connect(&place, store.as_mut())?;
         let (state, offered) = (FrontEndState::default(), 0);
-        let mut session = Session { front_end, server, server_number, servers, place, state, offered, store };
+        let mut session = Session {
+            front_end,
+            server,
+            server_number,
+            servers,
+            place,
+            state,
+            offered,
+            store,
+            sharing_checked: false,
+        };
         if session.state.replay(&mut session.server).is_err() {
             session.continue_with_next()?;
         }
@@ -115,7 +129,12 @@ impl Session {
             request::GET_INFLIGHT_FD | request::SET_INFLIGHT_FD if self.store.is_some() => {
                 return Err(SessionEnd::OwnArea);
             }
-            request::SET_VRING_KICK if !self.state.has_in_flight() => self.set_up_in_flight()?,
+            request::SET_VRING_KICK => {
+                self.check_sharing();
+                if !self.state.has_in_flight() {
+                    self.set_up_in_flight()?;
+                }
+            }
             _ => {}
         }
         let mut answer = self.exchange(&message)?;
@@ -132,7 +151,20 @@ impl Session {
         Ok(())
     }
 
-    /// Adds the features that the keeper itself needs.
+    /// Logs once that the front end's memory is not shared, which the server behind the keeper cannot detect.
+    fn check_sharing(&mut self) {
+        if std::mem::replace(&mut self.sharing_checked, true) {
+            return;
+        }
+        let peer = tombolo_sys::socket::peer(self.front_end.as_fd());
+        let pid = peer.map_or(0, |peer| peer.pid.unsigned_abs());
+        if let Some(address) = sharing::private_address(pid, &self.state.user_addresses()) {
+            tracing::error!(address, remedy = sharing::REMEDY, "{}", sharing::MAPPED_PRIVATELY);
+        }
+    }
+
+    /// Adds the features that the keeper itself needs to a SET_PROTOCOL_FEATURES, as far as the server
+    /// offers them.
     fn add_features(&self, message: &mut Message) {
         if let Some(features) = message.number() {
             let more = self.offered & (PROTOCOL_MQ | PROTOCOL_IN_FLIGHT);
@@ -157,7 +189,7 @@ impl Session {
     }
 
     /// Sends a message to the current server or its successors, and returns the reply if there is one. If a
-    /// server dies before it replies, the next server gets the message again, as a first transmission.
+    /// server dies before it replies, the message is sent to the next server, for which it is new.
     fn exchange(&mut self, message: &Message) -> Result<Option<Message>, SessionEnd> {
         loop {
             let outcome = match self.is_answered(message) {

@@ -25,7 +25,10 @@ const REGION_LEN: usize = 32;
 /// Length of a region's guest address, size and user address, which identify it.
 const REGION_IDENTITY_LEN: usize = 24;
 
-/// Queue index in messages with a queue's descriptor.
+/// Offset of the user address in a memory region.
+const USER_ADDRESS_OFFSET: usize = 16;
+
+/// Mask of the queue index in messages that bring a queue's descriptor.
 const INDEX_MASK: u32 = 0xff;
 
 /// Connection-wide messages to repeat: the last of each kind, in the order that a server expects.
@@ -100,6 +103,15 @@ impl FrontEndState {
             request if QUEUE_MESSAGES.contains(&request) => self.record_queue(message),
             _ => {}
         }
+    }
+
+    /// Returns the addresses of the guest's memory in the front end.
+    pub(super) fn user_addresses(&self) -> Vec<u64> {
+        let address = |region: &MemoryRegion| {
+            let bytes = region.bytes.get(USER_ADDRESS_OFFSET..)?.first_chunk()?;
+            Some(u64::from_le_bytes(*bytes))
+        };
+        self.memory.iter().filter_map(address).collect()
     }
 
     fn add_memory(&mut self, message: Message) {

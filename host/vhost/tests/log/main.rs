@@ -32,11 +32,16 @@ impl Device for Silent {
 
 /// Serves the silent device at `socket`.
 pub fn serve(socket: &Path) -> Server {
+    serve_at(UnixListener::bind(socket).unwrap())
+}
+
+/// Serves the silent device at a listening socket.
+pub fn serve_at(listener: UnixListener) -> Server {
     let make = |_| {
         let device: Arc<dyn Device> = Arc::new(Silent);
         Ok(device)
     };
-    Server::start(UnixListener::bind(socket).unwrap(), Settings::default(), Box::new(make)).unwrap()
+    Server::start(listener, Settings::default(), Box::new(make)).unwrap()
 }
 
 /// Log output since a test began.

@@ -2,10 +2,12 @@
 //! line.
 
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::Arc;
 
-use super::{Log, serve};
+use super::{Log, serve, serve_at};
+use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings};
 use tombolo_vhost_driver::{Driver, DriverSettings, GUEST_BASE, MemoryEntry, request};
 
 const HANGS: &str = "the guest will hang";
@@ -57,4 +59,25 @@ fn unshared_memory_logs_one_line_with_remedy() {
             "{line}"
         );
     }
+}
+
+#[test]
+fn keeper_logs_unshared_memory() {
+    let log = Log::begin();
+    let folder = tempfile::TempDir::new().unwrap();
+    let socket = folder.path().join("kept.sock");
+    let place = Place::beside(&socket).unwrap();
+    let server = serve_at(place.listener().unwrap());
+    let servers = Arc::new(Servers::default());
+    servers.started();
+    let settings = Settings { guests_max: 1, refuses_front_end_areas: false };
+    Keeper::start(UnixListener::bind(&socket).unwrap(), place, servers, settings).unwrap();
+    let private = vec![0_u8; 1 << 20];
+    let _private = start(&socket, Some(private.as_ptr().addr() as u64 & !4095));
+    server.stop();
+    // The server of this test is in the front end's process, so it logs the same; its lines name their guest.
+    let hangs = log.lines(HANGS);
+    let of_keeper: Vec<_> = hangs.iter().filter(|line| !line.contains("guest=")).collect();
+    assert_eq!(of_keeper.len(), 1, "{hangs:?}");
+    assert!(of_keeper[0].contains("privately") && of_keeper[0].contains("share=on"), "{}", of_keeper[0]);
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use tombolo_host_vmm::network::Network;
 use tombolo_host_vmm::{Boot, End, LINE_BYTES_MAX, Launch, Machine, Monitor, MonitorError, process};
+use tombolo_sys::socket;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const GREETING: &str = r#"{"QMP": {"version": {}, "capabilities": []}}"#;
@@ -152,6 +153,28 @@ fn misbehaving_monitor_is_bounded() {
     assert_eq!(looks.get(), 4, "it gives up when none is coming");
     assert!(matches!(missing, Err(MonitorError::Gone(_))));
     assert!(begin.elapsed() < PATIENCE);
+}
+
+#[test]
+fn connection_to_a_monitor_that_accepts_none_is_bounded() {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("qmp");
+    let listener = socket::listen_unix(&path, 0o600, 0).map(UnixListener::from).expect("listen");
+    let first = UnixStream::connect(&path).expect("the backlog has a place");
+    let connect = |timeout| Monitor::connect(&path, || true, timeout);
+    let late = connect(Duration::from_millis(50)).expect_err("none is accepted");
+    assert_eq!(late.to_string(), "no connection from the VMM within 0 s");
+    let accepting = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(50));
+        drop(first);
+        let _ = listener.accept().expect("the first client");
+        let (mut second, _) = listener.accept().expect("the second client");
+        writeln!(second, "{GREETING}").expect("greet");
+        let _ = BufReader::new(&second).read_line(&mut String::new()).expect("a command");
+        writeln!(second, "{DONE}").expect("reply");
+    });
+    connect(PATIENCE).expect("accepted in time");
+    accepting.join().expect("no panic");
 }
 
 #[test]

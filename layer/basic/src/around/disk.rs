@@ -1,5 +1,6 @@
-//! Layers around a disk. Its operations are treated like the most similar ones of a file: `read`, `write`,
-//! `flush`; `allocate` for discards and zeroes, `seek` for extents, `setattr` for a new size.
+//! Layers around a disk. The disk's operations are treated like the most similar ones of a file: `read`,
+//! `write`, `flush`; `allocate` for discards and zeroes, `seek` for extents, `setattr` for a new size,
+//! `getattr` for following the size.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Delay of all answers by a fixed time, to exercise the pending path.
+//! Delay of all answers by a fixed time, to exercise the treatment of answers that come later.
 //!
-//! The operation begins after the delay; until then its buffers are in use and nothing has happened. An
-//! interrupt raised during the delay ends it with `Interrupted`, not performed. `forget` and `release`, which
-//! have no answer, are not delayed.
+//! The operation begins after the delay; until then its buffers are in use and nothing has happened. If an
+//! interrupt is raised during the delay, the operation is not performed and answers `Interrupted`. `forget`
+//! and `release`, which have no answer, are not delayed.
 
 pub mod disk;
 mod timer;
@@ -91,8 +91,9 @@ impl FileSystem for Delayed {
     );
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges);
 
-    // Changes and versions are not delayed: requests for changes stay pending until there are any.
-    tombolo_core::forward!(to self.inner; profile forget release changes versions);
+    // Notices of changes and versions are not delayed: a request for notices is pending until there is one
+    // anyway.
+    tombolo_core::forward!(to self.inner; profile forget release is_prompt changes versions);
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
         self.later(cx, move |fs, cx| fs.read(cx, file, offset, into))

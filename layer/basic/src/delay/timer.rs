@@ -56,7 +56,7 @@ impl TimerState {
     }
 }
 
-/// See [`Timer::sleep`].
+/// Future of [`Timer::sleep`]: ready at the time in `key`, or at once when the timer thread has ended.
 pub(super) struct Sleep {
     shared: Arc<TimerState>,
     key: (Instant, u64),

@@ -1,5 +1,6 @@
-//! Statistics of a disk. Its operations are counted as the most similar ones of a file: `read`, `write`,
-//! `flush`; `allocate` for discards and zeroes, `seek` for extents. Operations in progress are counted too.
+//! Statistics of a disk. The disk's operations are counted as the most similar ones of a file: `read`,
+//! `write`, `flush`; `allocate` for discards and zeroes, `seek` for extents; resizing is not counted.
+//! Operations in progress are counted too.
 
 use std::mem;
 use std::ops::Deref;

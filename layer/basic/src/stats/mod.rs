@@ -68,10 +68,10 @@ fn transferred_bytes<T: Payload>(result: &Result<T>) -> Option<u64> {
     result.as_ref().ok().map(Payload::transferred_bytes)
 }
 
-/// A call in progress.
+/// A call in progress, which is counted, and timed if it is a sample.
 struct Timing {
     op: Op,
-    /// Start of a timed call, and the number of calls it represents.
+    /// Start of the call and the number of calls that it represents; `None` if it is not timed.
     sample: Option<(Instant, Sample)>,
 }
 
@@ -97,7 +97,7 @@ impl Timing {
 
 /// Number of calls of each operation that a shard times first.
 pub const TIMED_FIRST: u64 = 64;
-/// Interval of timed calls after these.
+/// Interval of timed calls after the first [`TIMED_FIRST`].
 pub const TIMED_EVERY: u64 = 16;
 
 /// Maximum number of shards; further threads share.
@@ -132,7 +132,7 @@ struct Cell {
 struct Sample(u64);
 
 impl Counters {
-    /// Creates counters of zero.
+    /// Creates counters for exports, all zero.
     pub fn new() -> Arc<Self> {
         Arc::new(Self::zero(false))
     }
@@ -275,10 +275,10 @@ const STEP_BITS: u32 = STEPS.trailing_zeros();
 /// Values from 2³⁶ ns (69 s) on share the last bucket.
 const VALUE_BITS: u32 = 36;
 
-/// Number of buckets.
+/// Number of buckets for times below the limit of [`VALUE_BITS`].
 const BUCKETS: usize = bucket_below_limit((1 << VALUE_BITS) - 1) + 1;
 
-/// Returns the bucket of a value.
+/// Returns the index of the bucket in which a time is counted.
 #[inline]
 fn bucket(value_ns: u64) -> usize {
     bucket_below_limit(if value_ns >> VALUE_BITS == 0 { value_ns } else { (1 << VALUE_BITS) - 1 })

@@ -31,7 +31,7 @@ pub struct Operation {
 }
 
 impl Snapshot {
-    /// Returns the counters of one operation.
+    /// Returns the counters of the operation with this name; `None` if it was never called.
     pub fn operation(&self, name: &str) -> Option<&Operation> {
         self.operations.iter().find(|operation| operation.name == name)
     }
@@ -63,7 +63,7 @@ impl Operation {
         bound.map(|bound_ns| bound_ns.min(self.max_ns))
     }
 
-    /// Returns the mean time of a call, in nanoseconds.
+    /// Returns the mean time of a call, in nanoseconds; 0 if none was timed.
     pub fn mean_ns(&self) -> u64 {
         let timed: u64 = self.histogram.iter().map(|(_, count)| count).sum();
         self.total_ns.checked_div(timed).unwrap_or(0)

@@ -6,48 +6,26 @@ use std::time::{Duration, Instant};
 
 use tombolo_back_memory::{Memory, MemoryDisk};
 use tombolo_core::block::{Allocation, BlockDevice, Range, Zeroing};
-use tombolo_core::fs::Op;
-use tombolo_core::fs::{
-    AccessMask, Client, Create, Export, File, FileSystem, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
-    Write,
-};
+use tombolo_core::fs::{AccessMask, Export, NewMode, NodeId, Op, OpenFlags};
 use tombolo_core::{Ctx, Error, Interrupt, SessionId, Stability};
 use tombolo_layer_basic::fault::{Plan, Rule, What, When};
 use tombolo_layer_basic::stats::Counters;
 use tombolo_layer_basic::{delay, fault, readonly, record, stats};
 use tombolo_mem::{Buffer, Source};
-
-fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
-    let client = Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::Caller };
-    (export.attach(&client).unwrap(), Ctx::root(client.session))
-}
-
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).unwrap()
-}
-
-fn create(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> File {
-    let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
-    let created = fs.create(cx, NodeId::ROOT, name(text), &how).wait().unwrap();
-    File { node: created.entry.node, open: created.open }
-}
-
-fn write(fs: &dyn FileSystem, cx: &Ctx, file: File, bytes: &[u8]) -> tombolo_core::Result<usize> {
-    fs.write(cx, file, &Write::default(), Source::from(bytes.to_vec())).wait().map(|written| written.count)
-}
+use tombolo_test_support::{Session, name};
 
 #[test]
 fn stats_count_calls_errors_and_bytes() {
     let counters = Counters::new();
-    let (fs, cx) = attach(&stats::over(Arc::new(Memory::default()), counters.clone()));
-    let file = create(&*fs, &cx, "file");
-    write(&*fs, &cx, file, &[0; 1000]).unwrap();
-    write(&*fs, &cx, file, &[0; 500]).unwrap();
+    let session = Session::attach(&stats::over(Arc::new(Memory::default()), counters.clone()));
+    let file = session.file("file");
+    session.write(file, 0, &[0; 1000]).unwrap();
+    session.write(file, 0, &[0; 500]).unwrap();
     for _ in 0..3 {
-        fs.lookup(&cx, NodeId::ROOT, name("missing")).wait().unwrap_err();
+        session.lookup("missing").unwrap_err();
     }
-    fs.release(&cx, file);
-    fs.forget(&cx, &[(file.node, 1)]);
+    session.release(file);
+    session.forget(file.node);
     let snapshot = counters.snapshot();
     let of = |op: &str| {
         let operation = snapshot.operation(op).unwrap();
@@ -65,8 +43,8 @@ fn stats_count_calls_errors_and_bytes() {
 fn stats_time_what_comes_later_until_it_is_there() {
     let counters = Counters::new();
     let slow = delay::over(Arc::new(Memory::default()), Duration::from_millis(20)).unwrap();
-    let (fs, cx) = attach(&stats::over(Arc::new(slow), counters.clone()));
-    fs.statfs(&cx, NodeId::ROOT).wait().unwrap();
+    let session = Session::attach(&stats::over(Arc::new(slow), counters.clone()));
+    session.fs.statfs(&session.cx, NodeId::ROOT).wait().unwrap();
     assert!(counters.snapshot().operation("statfs").unwrap().max_ns >= 20_000_000);
 }
 
@@ -93,21 +71,22 @@ fn disk_operations_in_progress_are_counted() {
 #[test]
 fn delay_answers_later_and_changes_nothing_else() {
     let time = Duration::from_millis(10);
-    let (fs, cx) = attach(&delay::over(Arc::new(Memory::default()), time).unwrap());
+    let session = Session::attach(&delay::over(Arc::new(Memory::default()), time).unwrap());
     let began = Instant::now();
-    let answer = fs.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default());
+    let answer = session.fs.mkdir(&session.cx, NodeId::ROOT, name("dir"), NewMode::default());
     assert!(!answer.is_done());
     answer.wait().unwrap();
     assert!(began.elapsed() >= time);
-    fs.lookup(&cx, NodeId::ROOT, name("dir")).wait().unwrap();
+    session.lookup("dir").unwrap();
 }
 
 #[test]
 fn delay_ends_at_an_interrupt_with_nothing_done() {
-    let (fs, mut cx) = attach(&delay::over(Arc::new(Memory::default()), Duration::from_secs(60)).unwrap());
+    let mut session =
+        Session::attach(&delay::over(Arc::new(Memory::default()), Duration::from_secs(60)).unwrap());
     let interrupt = Interrupt::new();
-    cx.interrupt = interrupt.clone();
-    let answer = fs.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default());
+    session.cx.interrupt = interrupt.clone();
+    let answer = session.fs.mkdir(&session.cx, NodeId::ROOT, name("dir"), NewMode::default());
     let waiter = std::thread::spawn(move || answer.wait());
     interrupt.raise();
     assert!(matches!(waiter.join().unwrap(), Err(Error::Interrupted)));
@@ -116,9 +95,9 @@ fn delay_ends_at_an_interrupt_with_nothing_done() {
 #[test]
 fn slow_operations_do_not_wait_for_each_other() {
     let time = Duration::from_millis(100);
-    let (fs, cx) = attach(&delay::over(Arc::new(Memory::default()), time).unwrap());
+    let session = Session::attach(&delay::over(Arc::new(Memory::default()), time).unwrap());
     let began = Instant::now();
-    let answers: Vec<_> = (0..100).map(|_| fs.getattr(&cx, NodeId::ROOT, None)).collect();
+    let answers: Vec<_> = (0..100).map(|_| session.fs.getattr(&session.cx, NodeId::ROOT, None)).collect();
     for answer in answers {
         answer.wait().unwrap();
     }
@@ -130,35 +109,34 @@ fn faults_strike_as_planned() {
     let full = Rule { op: Some(Op::Write), when: When::Nth(2), what: What::Fail(|| Error::NoSpace) };
     let short = Rule { op: Some(Op::Write), when: When::Nth(3), what: What::Short(10) };
     let plan = Plan { rules: vec![full, short], seed: 1 };
-    let (fs, cx) = attach(&fault::over(Arc::new(Memory::default()), plan));
-    let file = create(&*fs, &cx, "file");
-    assert_eq!(write(&*fs, &cx, file, &[1; 100]).unwrap(), 100);
-    assert!(matches!(write(&*fs, &cx, file, &[2; 100]), Err(Error::NoSpace)));
-    assert_eq!(write(&*fs, &cx, file, &[3; 100]).unwrap(), 10);
-    assert_eq!(write(&*fs, &cx, file, &[4; 100]).unwrap(), 100);
-    assert_eq!(fs.getattr(&cx, file.node, None).wait().unwrap().size, 100, "what failed changed nothing");
+    let session = Session::attach(&fault::over(Arc::new(Memory::default()), plan));
+    let file = session.file("file");
+    assert_eq!(session.write(file, 0, &[1; 100]).unwrap(), 100);
+    assert!(matches!(session.write(file, 0, &[2; 100]), Err(Error::NoSpace)));
+    assert_eq!(session.write(file, 0, &[3; 100]).unwrap(), 10);
+    assert_eq!(session.write(file, 0, &[4; 100]).unwrap(), 100);
+    assert_eq!(session.attr(file.node).size, 100, "what failed changed nothing");
 }
 
 #[test]
 fn readonly_refuses_every_change_and_lets_all_else_pass() {
     let memory: Arc<dyn Export> = Arc::new(Memory::default());
-    let (plain, cx) = attach(&*memory);
-    let file = create(&*plain, &cx, "file");
-    write(&*plain, &cx, file, b"data").unwrap();
+    let plain = Session::attach(&*memory);
+    let file = plain.file("file");
+    plain.write(file, 0, b"data").unwrap();
 
-    let (fs, cx) = attach(&readonly::over(memory));
-    assert!(fs.profile().read_only);
-    let node = fs.lookup(&cx, NodeId::ROOT, name("file")).wait().unwrap().node;
+    let session = Session::attach(&readonly::over(memory));
+    assert!(session.fs.profile().read_only);
     let read_only = |result: tombolo_core::Result<()>| assert!(matches!(result, Err(Error::ReadOnly)));
-    read_only(fs.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default()).wait().map(drop));
-    read_only(fs.unlink(&cx, NodeId::ROOT, name("file")).wait().map(drop));
-    read_only(fs.setattr(&cx, node, None, &Default::default()).wait().map(drop));
-    read_only(fs.open(&cx, node, OpenFlags::READ | OpenFlags::WRITE).wait().map(drop));
-    read_only(fs.open(&cx, node, OpenFlags::READ | OpenFlags::TRUNCATE).wait().map(drop));
-    read_only(fs.access(&cx, node, AccessMask::WRITE).wait());
-    fs.access(&cx, node, AccessMask::READ).wait().unwrap();
-    let open = fs.open(&cx, node, OpenFlags::READ).wait().unwrap().open;
-    fs.flush(&cx, File { node, open }, tombolo_core::fs::LockOwner(0)).wait().unwrap();
+    read_only(session.mkdir("dir").map(drop));
+    read_only(session.unlink("file").map(drop));
+    read_only(session.setattr("file", Default::default()).map(drop));
+    read_only(session.open("file", OpenFlags::READ | OpenFlags::WRITE).map(drop));
+    read_only(session.open("file", OpenFlags::READ | OpenFlags::TRUNCATE).map(drop));
+    read_only(session.access("file", AccessMask::WRITE));
+    session.access("file", AccessMask::READ).unwrap();
+    let file = session.reader("file");
+    session.fs.flush(&session.cx, file, tombolo_core::fs::LockOwner(0)).wait().unwrap();
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 mod inline;
 mod layers;
+mod switch;
+mod woken;
 
 #[global_allocator]
 static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;

@@ -18,7 +18,7 @@ pub(super) struct Root {
     cx: Ctx,
 }
 
-/// A file found or created, with one look-up.
+/// A file found or created, with one look-up, which is released on drop.
 pub(super) struct Found<'a> {
     root: &'a Root,
     node: NodeId,
@@ -47,7 +47,7 @@ impl Root {
         }
     }
 
-    /// Creates a file with a text.
+    /// Creates a file with this text, synced. Fails with `Exists` if there is one of this name.
     pub(super) async fn make(&self, name: &[u8], text: &str) -> Result<Found<'_>> {
         let mode = NewMode::settled(Mode::new(0o644));
         let how = Create { mode, flags: OpenFlags::WRITE, exclusive: Exclusive::Yes };
@@ -102,7 +102,7 @@ impl Root {
         Ok(Holder::read(&bytes))
     }
 
-    /// Replaces one file by another.
+    /// Renames file `from`, replacing file `to`.
     pub(super) async fn replace(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let (from, to, root) = (valid(from)?, valid(to)?, NodeId::ROOT);
         self.fs.rename(&self.cx, root, from, root, to, RenameFlags::empty()).resolve().await.map(drop)

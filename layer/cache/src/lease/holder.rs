@@ -8,13 +8,13 @@ use super::life::Life;
 /// Holder of a lease, described for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// Host name.
+    /// Name of the holder's host.
     pub host: String,
-    /// Process number.
+    /// Number of the holder's process.
     pub process: String,
     /// Time of acquisition, by the holder's clock.
     pub since: String,
-    /// Name of its cache directory, shared only with copies of that directory.
+    /// Id of the holder's cache directory, which only copies of that directory have too.
     pub(crate) id: String,
     /// Identification of the process's life.
     pub(crate) life: Box<Life>,
@@ -22,14 +22,14 @@ pub struct Holder {
 
 const VERSION_LINE: &str = "tombolo lease, version 1";
 
-/// Maximum size of a lease file that is read.
+/// Maximum size of a lease file that is read, in bytes.
 pub(super) const TEXT_BYTES_MAX: usize = 4096;
 
-/// Maximum length of a field that is shown.
+/// Maximum length of a field that is shown, in characters.
 const FIELD_CHARS_MAX: usize = 128;
 
 impl Holder {
-    /// Returns the lease file's text.
+    /// Returns the text of the holder's lease file, which explains the lease to people.
     pub(super) fn text(&self, refresh: Duration) -> String {
         let Self { host, process, since, id, life } = self;
         let Life { machine, boot, namespace, started, place } = &**life;
@@ -62,7 +62,7 @@ impl Holder {
         Self { host, process, since, id, life }
     }
 
-    /// Returns `true` if it is the same life of the same cache, not an earlier one or a copy.
+    /// Returns `true` if `other` is the same life of the same cache, not an earlier one or a copy.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.id, &self.process, &self.life) == (&other.id, &other.process, &other.life)
     }

@@ -12,11 +12,11 @@ pub struct Life {
     pub machine: String,
     /// Boot id of the kernel.
     pub boot: String,
-    /// PID namespace of its process number.
+    /// PID namespace in which the process number is valid.
     pub namespace: String,
     /// Start time, in ticks since the boot.
     pub started: String,
-    /// Identity of its cache directory to the kernel, which differs for a copy.
+    /// Device and inode number of the process's cache directory, which differ for a copy.
     pub place: String,
 }
 
@@ -39,12 +39,12 @@ impl Life {
         Self { machine, boot, namespace, started, place: String::new() }
     }
 
-    /// Returns the id of this machine, if it has one.
+    /// Returns the id of this machine; empty if it has none.
     pub fn machine() -> String {
         fs::read_to_string("/etc/machine-id").unwrap_or_default().trim().to_owned()
     }
 
-    /// Adds its cache directory, whose lock it holds.
+    /// Adds the process's cache directory, which the process has locked.
     pub(super) fn at(self, dir: &Path) -> Self {
         let place = dir.metadata().map(|dir| format!("{}:{}", dir.dev(), dir.ino()));
         Self { place: place.unwrap_or_default(), ..self }
@@ -53,7 +53,7 @@ impl Life {
     /// Checks whether a process with this number, and the same cache directory or a copy of it, is alive.
     /// This process has its own directory locked.
     pub(super) fn knows(&self, process: &str, other: &Self, is_same_host: bool) -> Known {
-        // An earlier version does not record it, and counts as an earlier life of this directory.
+        // Earlier versions record no boot id: their process counts as an ended one of this directory.
         if self.boot.is_empty() || other.boot.is_empty() {
             return Known::Dead;
         }
@@ -84,7 +84,7 @@ fn started(stat: &Path) -> std::io::Result<Option<String>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    // The process name before it may contain anything.
+    // The process name before the last parenthesis may contain anything.
     let mut fields = text.rsplit(") ").next().unwrap_or_default().split(' ');
     let state = fields.next().unwrap_or_default();
     let started = fields.nth(18).map(str::to_owned);

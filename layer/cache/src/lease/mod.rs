@@ -31,7 +31,7 @@ pub use holder::Holder;
 pub use life::Life;
 use taking::Taking;
 
-/// Name of the lease file.
+/// Name of the lease file in the root of the tree.
 pub const LEASE_NAME: &str = ".tombolo-lease";
 
 /// Periods without a renewal after which the holder stops relying on the lease.
@@ -53,9 +53,9 @@ pub struct Claim {
     pub identity: Identity,
     /// Name of this host, shown to others.
     pub host: String,
-    /// Number of this process.
+    /// Number of this process, shown to others.
     pub process: String,
-    /// Current time.
+    /// Time of the claim, shown to others.
     pub since: String,
     /// Identification of this process's life.
     pub life: Life,
@@ -80,15 +80,15 @@ pub enum LeaseError {
     /// Another cache holds the lease.
     #[error("{holder} holds the lease of this tree, renewed {} s ago by the server's clock", age.as_secs())]
     Held {
-        /// The holder.
+        /// The present holder, as its lease file describes it.
         holder: Box<Holder>,
-        /// Time since its last renewal.
+        /// Time since the holder's last renewal, by the origin's clock.
         age: Duration,
     },
     /// The lease file cannot be created.
     #[error("cannot create the lease file {LEASE_NAME} in the tree: {source}")]
     Unwritable {
-        /// The cause.
+        /// The origin's error.
         #[source]
         source: Error,
         /// `true` if no other cache holds the lease.
@@ -112,7 +112,7 @@ pub enum LeaseState {
     NotGranted,
 }
 
-/// A change of a lease.
+/// A change of a lease, reported to the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
     /// The state has changed.
@@ -121,7 +121,7 @@ pub(crate) enum Changed {
     Beginning,
 }
 
-/// A lease of this cache.
+/// The lease that this cache has requested, and the state of its renewal.
 pub(crate) struct Lease {
     root: Root,
     own: Holder,
@@ -132,13 +132,13 @@ pub(crate) struct Lease {
     /// Start of the last successful renewal.
     renewed: Mutex<Instant>,
     is_asking: AtomicBool,
-    /// `true` if it could not be created yet.
+    /// `true` if the lease file could not be created yet.
     is_missing: AtomicBool,
     /// Time of a late takeover: the lease is relied on once it is confirmed again.
     settling: Mutex<Option<Instant>>,
     complaints: RateLimit,
-    /// Called on loss and reacquisition, and before the first acquisition by a cache that began without the
-    /// lease.
+    /// Function to call on loss and reacquisition, and before the first acquisition by a cache that began
+    /// without the lease.
     changed: OnceLock<Box<dyn Fn(Changed) + Send + Sync>>,
 }
 
@@ -155,7 +155,7 @@ impl Lease {
         }
     }
 
-    /// Calls `changed` on state changes from now on.
+    /// Calls `changed` on state changes from now on. Only the first function is used.
     pub(crate) fn on_change(&self, changed: impl Fn(Changed) + Send + Sync + 'static) {
         let _ = self.changed.set(Box::new(changed));
     }
@@ -249,8 +249,8 @@ impl Lease {
         self.period * SETTLE_TENTHS / 10
     }
 
-    /// Checks that the file is this cache's, and sets its times if requested. Otherwise returns the holder,
-    /// as far as it is readable.
+    /// Checks that the lease file is this cache's, and with `renews` sets its times. Returns `None` if it is,
+    /// otherwise the present holder, as far as it is readable.
     async fn confirm(&self, renews: bool) -> Result<Option<Holder>, Error> {
         let Some(found) = self.root.find(LEASE_NAME.as_bytes()).await? else {
             return Ok(Some(Holder::default()));
@@ -266,7 +266,7 @@ impl Lease {
         if renews {
             match self.root.touch(&found).await {
                 Ok(_) => {}
-                // Another cache has just replaced it.
+                // Another cache has just replaced the lease file.
                 Err(Error::Stale) => return Ok(Some(Holder::default())),
                 Err(error) => return Err(error),
             }
@@ -367,7 +367,7 @@ impl Keeper {
         Ok(Self { lease, end })
     }
 
-    /// Returns the lease, and waits for that for a limited time.
+    /// Returns the lease, whose file is removed, waiting for at most [`RELEASE_MAX`].
     pub(crate) fn end(&self) {
         self.end.want();
     }

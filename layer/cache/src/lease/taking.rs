@@ -18,11 +18,11 @@ pub(super) struct Taking<'a> {
     pub root: &'a Root,
     pub own: &'a Holder,
     pub period: Duration,
-    /// Take over a valid lease of another.
+    /// `true` to take over a valid lease of another cache.
     pub takes: bool,
 }
 
-/// A lease file that was created.
+/// A lease file that was created, or that an earlier process left and this one has renewed.
 pub(super) struct Taken {
     pub handle: PersistentHandle,
     pub is_from_another: bool,
@@ -49,11 +49,12 @@ impl Taking<'_> {
         Err(LeaseError::Held { holder: Box::default(), age: Duration::ZERO })
     }
 
-    /// Replaces a file: this cache's own from an earlier life, an outdated one, or any.
+    /// Replaces the lease file: this cache's own, left by an earlier process, an outdated one, or with
+    /// `takes` any.
     async fn replace(&self, found: &Found<'_>, holder: &Holder, text: &str) -> Result<Taken, LeaseError> {
         let known = self.known(holder);
         let is_own = known == Some(Known::Dead);
-        // A temporary file shows the origin's time, and replaces the other's.
+        // A temporary file shows the origin's present time, and then replaces the lease file.
         let beside = format!("{LEASE_NAME}.{}", self.own.id);
         self.root.remove(beside.as_bytes()).await;
         let made = match self.root.make(beside.as_bytes(), text).await {
@@ -77,12 +78,12 @@ impl Taking<'_> {
         Ok(Taken { handle: made.handle.clone(), is_from_another: !is_own })
     }
 
-    /// Updates the file of an earlier life where the full origin cannot create another.
+    /// Updates the file left by an earlier process where the full origin cannot create another.
     async fn renew(&self, found: &Found<'_>, text: &str, source: Error) -> Result<Taken, LeaseError> {
         if self.root.touch(found).await.is_err() {
             return Err(LeaseError::Unwritable { source, is_free: true });
         }
-        // The rewrite needs no more space. If it fails, the file names the earlier life.
+        // The rewrite needs no more space. If it fails, the file names the earlier process.
         if let Err(error) = self.root.rewrite(found, text).await {
             tracing::warn!(%error, "cannot rewrite {LEASE_NAME}: it still names an earlier process");
         }

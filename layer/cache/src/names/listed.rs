@@ -5,7 +5,7 @@ use tombolo_core::fs::FileType;
 use super::Target;
 use crate::store::ObjectId;
 
-/// Names with their targets.
+/// Names with their targets, in the order of the listing.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
     bytes: Vec<u8>,
@@ -15,7 +15,7 @@ pub(crate) struct Listed {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     object: ObjectId,
-    /// Offset of its bytes: 40 bits. They end where the next entry's begin.
+    /// Offset of the name's bytes: 40 bits. The name ends where the next entry's begins.
     start: (u32, u8),
     file_type: FileType,
 }

@@ -17,23 +17,23 @@ pub(crate) use of_object::NamesOfObject;
 use table::Table;
 pub(crate) use under_way::{ChangeId, ChangesUnderWay};
 
-/// Target of a name.
+/// Object that a name leads to, and its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub object: ObjectId,
     pub file_type: FileType,
 }
 
-/// Names of a directory.
+/// Cached names of a directory, by position and by name.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Present and former names. A name that is kept or added again keeps its position, so that listings
+    /// Present and former names. A name that stays or is added again keeps its position, so that listings
     /// continue correctly.
     table: Table,
     /// Names known to be absent from a directory that is not listed.
     absent: HashSet<Box<[u8]>>,
     next_place: u64,
-    /// `true` if all names are present.
+    /// `true` if all names of the directory are cached.
     is_complete: bool,
     /// `true` if the names are of a listing concurrent with a change of the directory: only a listing in
     /// progress uses them.
@@ -42,7 +42,7 @@ pub(crate) struct Names {
     is_growing: bool,
     /// Incremented whenever names are dropped, so that answers to earlier requests are discarded.
     epoch: u64,
-    /// Parts to write: all stored parts are obsolete, and these are new.
+    /// Parts to write: `true` if all stored parts are obsolete, and the numbers of the new parts.
     drops_parts: bool,
     dirty_parts: BTreeSet<u64>,
     /// Listings in progress, and names learned individually since the first of them began.
@@ -51,7 +51,7 @@ pub(crate) struct Names {
     pub changes: ChangesUnderWay,
 }
 
-/// Start of a listing.
+/// State of the names at the start of a listing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListingMark {
     epoch: u64,
@@ -86,7 +86,7 @@ fn part_of(place: u64) -> u64 {
 /// Maximum number of absent names of a directory that is not listed.
 const ABSENT_MAX: usize = 4096;
 
-/// Approximate memory of each.
+/// Approximate memory of an absent name, in bytes.
 const ABSENT_BYTES: usize = 48;
 
 impl Default for Names {
@@ -143,7 +143,8 @@ impl Names {
         self.dirty_parts.clear();
     }
 
-    /// Stores the result of a look-up requested in `epoch`.
+    /// Stores the result of a look-up requested in `epoch`. Returns `false`, and stores nothing, if names
+    /// were dropped since.
     pub(crate) fn learn(&mut self, name: &[u8], known: Known, epoch: u64) -> bool {
         let is_current = epoch == self.epoch;
         if is_current {
@@ -219,7 +220,7 @@ impl Names {
         }
     }
 
-    /// Returns `true` if all changes since then are recorded.
+    /// Returns `true` if all changes since the mark are recorded.
     pub(crate) fn holds_since(&self, mark: ListingMark) -> bool {
         self.epoch == mark.epoch
     }
@@ -241,7 +242,7 @@ impl Names {
         self.put_unlearnt(listed, mark);
     }
 
-    /// Adds names, except those learned individually since then.
+    /// Adds names, except those learned individually since the mark.
     fn put_unlearnt<'a>(&mut self, listed: impl Iterator<Item = (&'a [u8], Target)>, mark: ListingMark) {
         let learnt: HashSet<Arc<[u8]>> =
             self.learnt.iter().skip(mark.learnt).map(|(name, _)| name.clone()).collect();
@@ -255,7 +256,7 @@ impl Names {
         self.put_learnt(mark);
     }
 
-    /// Adds or removes names learned individually since then.
+    /// Adds or removes names learned individually since the mark.
     fn put_learnt(&mut self, mark: ListingMark) {
         for (name, target) in self.learnt.split_off(mark.learnt.min(self.learnt.len())) {
             match target {
@@ -288,7 +289,7 @@ impl Names {
         self.table.find(name).filter(|(_, target)| target.is_some()).map(|(place, _)| place)
     }
 
-    /// Records that there are no names.
+    /// Records that the directory is empty.
     pub(crate) fn set_empty(&mut self) {
         self.set_all(&Listed::default());
     }
@@ -319,8 +320,8 @@ impl Names {
         self.dirty_parts.clear();
     }
 
-    /// Restores a name left by an earlier life, in order of positions. Returns `false` if it is out of order
-    /// or a duplicate.
+    /// Restores a name stored by an earlier process, in order of positions. Returns `false` if it is out of
+    /// order or a duplicate.
     pub(crate) fn restore(&mut self, place: u64, name: &[u8], target: Target) -> bool {
         let fits = place >= self.next_place && self.table.find(name).is_none();
         if fits {
@@ -330,7 +331,7 @@ impl Names {
         fits
     }
 
-    /// Completes the restoration.
+    /// Completes the restoration. With `is_complete`, all names of the directory were restored.
     pub(crate) fn restored(&mut self, is_complete: bool, next_place: u64) {
         self.next_place = self.next_place.max(next_place);
         self.is_complete = is_complete;
@@ -359,13 +360,13 @@ impl Names {
         (std::mem::take(&mut self.drops_parts), rows)
     }
 
-    /// Records that no stored part need exist.
+    /// Records that stored parts may be missing or obsolete, so all must be written.
     pub(crate) fn unwritten(&mut self) {
         self.drops_parts = true;
         self.dirty_parts = self.table.places().map(part_of).collect();
     }
 
-    /// Returns the names after a position, with their own, in order.
+    /// Returns the names after a position, with their own positions, in order.
     pub(crate) fn after(&self, place: u64) -> impl Iterator<Item = (u64, &[u8], Target)> {
         self.table.from(place.saturating_add(1))
     }

@@ -28,7 +28,7 @@ pub(super) struct Table {
 struct Slot {
     place: u64,
     object: ObjectId,
-    /// Offset of its bytes: 40 bits.
+    /// Offset of the name's bytes: 40 bits.
     start: (u32, u8),
     len: u8,
     file_type: FileType,
@@ -108,13 +108,13 @@ impl Table {
         Some(place)
     }
 
-    /// Begins a full listing.
+    /// Begins a full listing, which has not confirmed any name yet.
     pub(super) fn begin_listing(&mut self) {
         let listed = self.slots.iter_mut().filter(|slot| slot.state == State::Listed);
         listed.for_each(|slot| slot.state = State::Known);
     }
 
-    /// Ends a listing: removes names that it has not found. Returns their places.
+    /// Ends a listing: removes names that it has not found. Returns their positions.
     pub(super) fn end_listing(&mut self) -> Vec<u64> {
         self.remove_all(|state| matches!(state, State::Known | State::Unknown))
     }
@@ -124,7 +124,7 @@ impl Table {
         self.remove_all(|state| state == State::Unknown);
     }
 
-    /// Removes names in these states, including all unknown ones. Returns their places.
+    /// Removes names in these states, including all unknown ones. Returns their positions.
     fn remove_all(&mut self, is_gone: impl Fn(State) -> bool) -> Vec<u64> {
         let mut gone = Vec::new();
         for slot in &mut self.slots {

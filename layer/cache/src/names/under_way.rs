@@ -18,9 +18,9 @@ pub(crate) struct ChangeId(u64);
 struct UnderWay {
     id: ChangeId,
     names: Vec<NameBuf>,
-    /// Another change was in progress at some time meanwhile.
+    /// `true` once another change was in progress at the same time.
     has_company: bool,
-    /// Another change of one of its names was in progress meanwhile.
+    /// `true` once another change of one of the names was in progress at the same time.
     has_rival: bool,
 }
 
@@ -41,7 +41,7 @@ impl ChangesUnderWay {
         id
     }
 
-    /// Returns `true` if another change was in progress meanwhile.
+    /// Returns `true` if another change in the directory was in progress meanwhile.
     pub(crate) fn has_company(&self, id: ChangeId) -> bool {
         self.changes.iter().any(|change| change.id == id && change.has_company)
     }

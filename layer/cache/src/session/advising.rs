@@ -36,7 +36,7 @@ impl View {
         if !is_first {
             return unless_interrupted(&self.cx.interrupt, advised.kept()).await;
         }
-        // Also on an error or a cancelled caller: others wait for the promise.
+        // The guard resolves the promise also on an error or if the caller is cancelled: others wait for it.
         let _over = Over(advised);
         if let Err(error) = self.look_for_advice(object).await {
             tracing::debug!(%error, "sidecar not used");
@@ -88,7 +88,8 @@ impl View {
         Ok(())
     }
 
-    /// Returns the sidecar in a directory and its contents.
+    /// Returns the sidecar in a directory and its contents, if it is valid. `beside` names a file for the
+    /// log.
     async fn image_of(&self, dir: &Arc<Object>, beside: &[u8]) -> Result<Option<(Arc<Object>, Arc<Image>)>> {
         let cache = self.cache();
         let Some(sidecar) = self.child(dir, NAME.as_bytes()).await? else { return Ok(None) };
@@ -128,7 +129,7 @@ impl View {
         Ok(())
     }
 
-    /// Returns a regular file in a directory.
+    /// Returns the regular file of this name in a directory, if there is one.
     pub(super) async fn child(&self, dir: &Arc<Object>, name: &[u8]) -> Result<Option<Arc<Object>>> {
         let cache = self.cache();
         let options = cache.options_of(dir);
@@ -156,7 +157,7 @@ impl View {
         Ok(found.filter(|object| object.file_type == FileType::Regular))
     }
 
-    /// Reads and decodes a sidecar's head, and returns its length with it.
+    /// Reads and decodes a sidecar's head. Also returns the head's length, in bytes.
     async fn read_sidecar(
         &self,
         object: &Arc<Object>,
@@ -194,7 +195,7 @@ impl View {
     }
 }
 
-/// A guard that resolves a promise.
+/// A guard that resolves a promise on drop.
 struct Over(Arc<Promise<()>>);
 
 impl Drop for Over {

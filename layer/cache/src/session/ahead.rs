@@ -166,10 +166,11 @@ impl View {
         });
     }
 
-    /// Lists queued directories until none is left.
+    /// Lists queued directories until none is left, or the window is full.
     async fn walk(mut self) {
         while let Some(dir) = self.cache().walk.next() {
-            // A program's own walk was no faster with it, at more bytes (docs/decisions/cache-layer.md).
+            // For a program's own walk, listing ahead cost more bytes and saved no time
+            // (docs/decisions/cache-layer.md).
             self.cx.lists_subdirectories = self.cache().options_of(&dir).prefetch == Prefetch::Tree;
             match UnderWay::begin(self.cache(), &dir) {
                 // A caller will see the error itself.
@@ -206,7 +207,7 @@ impl View {
     /// Lists a directory at its open, if it is small and not wholly cached. Returns `true` if that has
     /// started.
     pub(super) fn list_at_open(&self, dir: &Arc<Object>) -> bool {
-        // Before the state is locked, as names may have to be searched for.
+        // The state is not locked yet, because names may have to be searched for.
         let options = self.cache().options_of(dir);
         let wants = {
             let state = dir.state();
@@ -248,7 +249,7 @@ impl View {
         Ok(())
     }
 
-    /// Returns the cached subdirectories that a listing would bring new names of.
+    /// Returns the cached subdirectories of which a listing would find new names.
     fn unlisted_below(&self, dir: &Object) -> Vec<Arc<Object>> {
         let names: Vec<Target> = dir.state().names.after(0).map(|(.., target)| target).collect();
         let dirs = names.into_iter().filter(|target| target.file_type == FileType::Directory);
@@ -364,7 +365,7 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    /// Returns `None` if a listing is in progress.
+    /// Begins a listing. Returns `None` if one is in progress.
     fn begin(cache: &Arc<Cache>, dir: &Object) -> Option<Self> {
         cache.walk.begin(dir.id).then(|| Self { cache: cache.clone(), dir: dir.id })
     }
@@ -376,7 +377,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Runs two futures concurrently.
+/// Runs two futures concurrently, and returns both results.
 async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let (mut first, mut second) = (None, None);

@@ -38,13 +38,13 @@ impl View {
         });
     }
 
-    /// Notifies them of a name that was created, removed or moved.
+    /// Notifies the other sessions of a name that was created, removed or moved.
     pub(super) fn tell_name(&self, dir: &Object, name: &NameBuf) {
         let dir = node_of(dir.id);
         self.tell([Notice::Name { dir, name: name.clone() }, Notice::Attributes(dir)]);
     }
 
-    /// Notifies them that an object has one name less.
+    /// Notifies the other sessions that an object has one name less.
     pub(super) fn tell_unnamed(&self, object: &Object) {
         let node = node_of(object.id);
         let is_last = object.file_type == FileType::Directory || object.state().attr.nlink < 2;

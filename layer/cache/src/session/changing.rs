@@ -52,7 +52,7 @@ impl View {
             self.changed_here(&object, &change, &attr, asked, &set)?;
             Ok((attr, change))
         });
-        // After the cache is updated, as notified sessions query it.
+        // The cache is updated before the notification, because notified sessions query it.
         self.tell([if set.size.is_some() { all_data(node) } else { Notice::Attributes(node) }]);
         let (attr, change) = done?;
         Ok((object.shown(&attr), self.shown_change(&object, change)))
@@ -68,7 +68,7 @@ impl View {
         asked: Instant,
         set: &SetAttr,
     ) -> Result<()> {
-        // Another client may have changed it before, within the same tick of the origin's clock.
+        // Another client may have changed the object before, within the same tick of the origin's clock.
         let contract = self.cache().options_of(object).contract;
         object.settle(asked, contract);
         let is_alone = contract == Contract::Exclusive;
@@ -120,7 +120,7 @@ impl View {
         let contract = self.cache().options_of(dir).contract;
         {
             let mut state = dir.state();
-            // A change in it, possible as soon as its name existed, may have added one.
+            // A change in the directory, possible as soon as its name existed, may have added a name.
             let is_changed =
                 state.changed.is_some_and(|changed| changed > asked) || !state.names.changes.is_empty();
             if contract != Contract::Exclusive || is_changed || state.names.is_complete() {
@@ -133,8 +133,8 @@ impl View {
         self.cache().keep(dir);
     }
 
-    /// Derives an owner's permissions from the mode. A successful create or chmod shows the origin's mapping
-    /// of this user.
+    /// Derives an owner's permissions from the mode. A successful create or chmod shows that the origin
+    /// treats this user as the owner.
     pub(super) fn is_its_owner_s(&self, object: &Arc<Object>, asked: Instant) {
         if object.state().attr.uid == self.cx.identity.uid {
             self.has_rights_of(&self.cx.identity, object, asked);
@@ -287,7 +287,7 @@ impl View {
                     state.is_suspect = false;
                     patch(&mut state.names, Seen::Before);
                 }
-                // Only local changes of other names came in between.
+                // Only local changes of other names were made in between.
                 Change { after: Some(after), .. }
                     if is_only_ours
                         && !state.names.changes.has_rival(change.id)
@@ -339,7 +339,7 @@ impl NameChange {
     }
 
     /// Returns `true` if the cached names are those before the change: the directory's state was known, or
-    /// only local changes of other names came in between.
+    /// only local changes of other names were made in between.
     pub(super) fn knows_before(&self, done: &Change, contract: Contract) -> bool {
         let state = self.dir.state();
         done.before.is_some_and(|before| state.is_version(&before, contract))

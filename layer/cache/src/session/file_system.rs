@@ -21,7 +21,7 @@ use crate::freshness::Look;
 use crate::objects::id_of;
 use crate::origin::detached;
 
-/// A session behind the waist.
+/// A session as a file system of the waist.
 pub(crate) struct CachedFileSystem(Arc<Session>);
 
 impl CachedFileSystem {

@@ -58,7 +58,7 @@ impl View {
         Ok(())
     }
 
-    /// Returns the cached entry of a name, valid for a look-up that began then.
+    /// Returns the cached entry of a name, valid for a look-up that began at `began`.
     fn known_name(&self, dir: &Object, name: &[u8], began: Instant) -> Option<Result<Entry>> {
         if dir.file_type != FileType::Directory {
             return Some(Err(Error::NotDirectory));
@@ -206,7 +206,7 @@ impl View {
     }
 }
 
-/// A query of a directory's attributes. Dropping it wakes its waiters.
+/// A query of a directory's attributes in progress. Dropping it wakes its waiters.
 struct LookingAgain<'a>(&'a Object);
 
 impl Drop for LookingAgain<'_> {

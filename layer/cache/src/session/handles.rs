@@ -14,11 +14,12 @@ use crate::object::Object;
 use crate::objects::{id_of, node_of};
 use crate::store::ObjectId;
 
-/// Type number of the cache's handles, below those that other crates add to the kernel's.
+/// Type number of the cache's handles: above the kernel's, and without the bit that `back/local-dir` adds to
+/// those.
 const KIND: i32 = 1 << 12;
 
-/// First position in a directory that is found again, in proportion to the numbers assigned so far, and its
-/// maximum: half of the positions below those of uncached names.
+/// Multiplier of the next object number that gives the first position in a directory found again; and maximum
+/// of that position: half of the positions below those of uncached names.
 const PLACES_PER_ID: u64 = 1 << 8;
 const PLACE_MAX: u64 = 1 << 39;
 
@@ -100,7 +101,8 @@ impl PersistentHandles for CachedFileSystem {
         };
         match view.entry_now(&object) {
             Some(entry) => Answer::ok(entry),
-            // By its handle, as the origin's session may retain the node of a removed file.
+            // The object is resolved by its handle, as the origin's session may retain the node of a removed
+            // file.
             None => Answer::later(async move {
                 let attr = view.cache().resolve(&view.cx, &object).await?;
                 view.given(Entry { node: node_of(object.id), attr }, &object).await
@@ -135,8 +137,8 @@ impl View {
             return Err(Error::Stale);
         }
         if new.file_type == FileType::Directory {
-            // Beyond all positions that a reader may have from before: almost every new name of a directory
-            // comes with a new object number.
+            // The position is beyond all that a reader may have from before: almost every new name of a
+            // directory comes with a new object number.
             let place = cache.store.new_id()?.0.saturating_mul(PLACES_PER_ID).min(PLACE_MAX);
             new.state().names.restored(false, place);
         }
@@ -158,7 +160,8 @@ impl View {
         self.given(Entry { node, attr }, &object).await
     }
 
-    /// Returns the parent directory: for a directory by the origin, for a file the one of its last look-up.
+    /// Returns the parent directory: of a directory, as the origin reports it; of a file, the one in which it
+    /// was last looked up.
     async fn parent(self, node: NodeId) -> Result<Entry> {
         let dir = self.object(node)?;
         if dir.file_type != FileType::Directory {

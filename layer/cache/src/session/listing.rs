@@ -1,4 +1,4 @@
-//! Directory listing: the first access fetches the whole directory.
+//! Directory listing: the first access fetches the whole directory, or as many names as may be cached.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const PAGE: DirBudget = DirBudget { size_bytes: 1 << 20, entry_bytes: 24, align:
 /// Budget of the first request, if a reader waits for its names.
 const FIRST_PAGE: DirBudget = DirBudget { size_bytes: 1 << 16, ..PAGE };
 
-/// Size, as the origin reports it, from which names are returned before all are listed.
+/// Size of a directory, as the origin reports it, from which names are returned before all are listed.
 const GROWING_BYTES_MIN: u64 = 16 << 10;
 
 /// Extent of a listing.
@@ -48,7 +48,7 @@ pub(super) enum Wanted {
 /// Minimum size of an entry in a page.
 const NAME_BYTES: usize = 32;
 
-/// Maximum number of names that are few.
+/// Number of names up to which they count as few.
 const FEW: usize = 16 << 10;
 
 /// Time for which a listing continues after the directory was closed, as a client may open it anew for each
@@ -74,7 +74,7 @@ impl Wanted {
     }
 }
 
-/// Result of a listing.
+/// Names gathered by a listing.
 struct Gathered {
     listed: Listed,
     /// Time of the earliest request.
@@ -89,7 +89,7 @@ impl View {
     pub(super) fn has_listing(&self, dir: &Object, cookie: Cookie, plus: bool) -> bool {
         let options = self.cache().options_of(dir);
         let state = dir.state();
-        // No name was cached while the index was full; it has space again.
+        // `true` if no names were cached because the index was full, and it has space again.
         let is_again = state.keeps_no_listing() && !self.cache().store.is_index_full();
         match cookie {
             Cookie::START if is_again => false,
@@ -211,7 +211,8 @@ impl View {
         }
         let mut after = cookie.0.max(DOT_DOT);
         loop {
-            // In parts, as the directory's lock is not held while those of its entries are taken.
+            // The names are copied in parts, as the directory's lock is not held while those of its entries
+            // are taken.
             let (part, is_all): (Vec<(u64, Vec<u8>, Target)>, bool) = {
                 let state = dir.state();
                 let is_all = state.shows_names();
@@ -476,7 +477,7 @@ impl Drop for Growing<'_> {
 /// Number of names examined under one lock.
 const PART_LEN: usize = 256;
 
-/// A listing in progress.
+/// A listing in progress, which ends on drop.
 struct Listing<'a>(&'a Object);
 
 impl Drop for Listing<'_> {

@@ -45,7 +45,7 @@ pub(crate) struct Session {
     pub notices: Arc<NoticeQueue>,
     pub watch: Once,
     pub known: Known,
-    /// `true` if it can be notified of all changes.
+    /// `true` if the session can be notified of all changes.
     pub tells_changes: bool,
 }
 

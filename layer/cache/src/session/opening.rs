@@ -1,4 +1,4 @@
-//! Opening and closing.
+//! Opening and creation of files, from the cache or at the origin.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -113,7 +113,7 @@ impl View {
         flags: OpenFlags,
     ) -> Result<Arc<OriginFile>> {
         let cx = Ctx { opens_unchecked: true, ..self.at_origin() };
-        // A removal waits until this ends.
+        // A removal of the file waits until this opening ends.
         let unasked =
             (object.file_type == FileType::Regular).then(|| self.cache().origin.unasked.begin(object.id));
         self.open_as(&cx, object, flags, unasked).await.map(|(file, _)| file)
@@ -197,7 +197,7 @@ impl View {
         }
     }
 
-    /// Creates an unnamed file.
+    /// Creates a file without a name (O_TMPFILE).
     pub(super) async fn create_unnamed(self, parent: NodeId, how: Create) -> Result<Created> {
         let permit = self.session.openings.permit()?;
         let dir = self.object(parent)?;

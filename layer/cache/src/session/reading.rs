@@ -72,7 +72,8 @@ impl View {
         origin.fs().read(&self.at_origin(), origin.file, offset, into).resolve().await
     }
 
-    /// Reads cached data from memory without blocking. Returns `None` if not all are there.
+    /// Reads cached data from memory without blocking. Returns `None` if not all are there, or if more is to
+    /// be fetched ahead first.
     fn read_here(&self, opening: &Opening, offset: u64, into: &Sink) -> Result<Option<ReadDone>> {
         let options = self.cache().options_of(&opening.object);
         if opening.object.state().is_version_unknown(options) {
@@ -90,8 +91,8 @@ impl View {
         let ahead = opening.reads(&range, &data, ahead_bytes_max);
         let is_here = data.is_here(&range);
         self.note_read(&opening.object, &data, is_here);
-        // `read_there` starts read-ahead, as it may wait for the origin's opening; not while the connection
-        // is busy.
+        // Read-ahead is left to `read_there`, which may wait for the origin's opening. It is not started
+        // while the connection is busy.
         let begins_more = || {
             let wants_all = wants_all(options, &data) && !data.is_here(&(0..data.version().size));
             wants_all || (!data.has_ahead(&ahead) && self.cache().line.room_bytes() > 0)
@@ -253,7 +254,8 @@ fn wants_all(options: &Options, data: &Data) -> bool {
     options.whole_files || data.advice().is_some_and(|advice| advice.is_whole())
 }
 
-/// Returns the range that a read covers, and `true` if it reaches the end of the file.
+/// Returns the range that a read covers, and `true` if it reaches the end of the file; `None` if it covers
+/// nothing.
 fn within(data: &Data, offset: u64, len: usize) -> Option<(Range<u64>, bool)> {
     let size = data.version().size;
     let end = offset.saturating_add(len as u64).min(size);

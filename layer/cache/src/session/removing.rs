@@ -45,7 +45,7 @@ struct Moved {
 }
 
 impl Moved {
-    /// Returns the target of the new name after the rename.
+    /// Returns the target of the new name after the rename; `None` if unknown, or if both names stay.
     fn target(&self) -> Option<Target> {
         match self.from {
             Some(Known::Found(from)) if self.to.is_some() && !self.both_stay() => Some(from),
@@ -193,9 +193,9 @@ impl View {
         };
         let found = match known {
             _ if found.is_some() => found,
-            // The change itself fails.
+            // The change itself will fail.
             Some(Known::Absent) => None,
-            // Its row may have been removed.
+            // The object's row may have been removed.
             Some(Known::Found(_)) | None => match self.find(dir, name).await {
                 Ok((_, object)) => Some(object),
                 Err(Error::NotFound) => None,
@@ -244,8 +244,9 @@ impl View {
         Ok(self.shown_change(from.dir(), change))
     }
 
-    /// Returns whether a file has other names. `taken` is the target of the removed name right before the
-    /// change. Must be called before the file is marked for revalidation.
+    /// Returns [`Names::None`] if a file certainly has no name besides the removed one. `taken` is the target
+    /// of the removed name right before the change. Must be called before the file is marked for
+    /// revalidation.
     fn names_left(&self, found: &Object, taken: Option<Known>) -> Names {
         let is_alone = self.cache().options_of(found).contract == Contract::Exclusive;
         let state = found.state();
@@ -258,7 +259,7 @@ impl View {
     }
 
     /// Marks the former targets of a name for revalidation: the one found before the change, and the one by
-    /// the names right before it. If it may be any other file, all are.
+    /// the names right before it. `may_be_any`: the target may be any other file, so all files are marked.
     fn lost(&self, found: Option<&Arc<Object>>, taken: Option<Known>, may_be_any: bool) {
         if let Some(object) = found {
             object.doubt();

@@ -1,4 +1,4 @@
-//! Helpers common to all operations.
+//! Helpers common to all operations: objects, attributes, and the caller's permissions.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -94,7 +94,7 @@ impl View {
         if allowed { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    /// Queries the origin for a permission.
+    /// Queries the origin for the caller's permission, and caches the answer.
     pub(super) async fn ask_access(&self, object: &Arc<Object>, mask: AccessMask) -> Result<bool> {
         let node = self.node(object).await?;
         let asked = Instant::now();

@@ -27,7 +27,7 @@ impl Borrowed {
         Self { loan, extents: Mutex::default(), is_used: AtomicBool::new(true) }
     }
 
-    /// Returns `true` if the owner still retains the data.
+    /// Returns `true` while connected to the owner, which retains the data for so long.
     pub(crate) fn holds(&self) -> bool {
         self.loan.holds()
     }
@@ -47,7 +47,7 @@ impl Borrowed {
         lock(&self.extents).from(range.start).is_some_and(|(end, is_there)| is_there && end >= range.end)
     }
 
-    /// Returns `true` if any were read since the last call.
+    /// Returns `true` if any of the data were read since the last call.
     pub(super) fn was_used(&self) -> bool {
         self.is_used.swap(false, Ordering::Relaxed)
     }

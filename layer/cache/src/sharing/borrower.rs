@@ -27,10 +27,10 @@ use super::{is_own, socket_in};
 use crate::data::Data;
 use crate::object::Object;
 
-/// Options of borrowing.
+/// Time limits of borrowing.
 #[derive(Clone, Copy, Debug)]
 pub struct BorrowOptions {
-    /// Timeout of the owner's answers.
+    /// Timeout of the owner's answers, after which data are read from the origin.
     pub patience: Duration,
     /// Time without reads after which a file is returned; up to twice as long in practice.
     pub idle: Duration,
@@ -53,12 +53,12 @@ pub(crate) struct Borrower {
 struct Shared {
     path: PathBuf,
     volume: Volume,
-    /// Signalled on stop, and when a first request is pending.
+    /// Event signalled on stop, and when a first request is pending.
     wakeup: EventFd,
     is_stopping: AtomicBool,
     state: Mutex<State>,
     options: BorrowOptions,
-    /// Budget of borrowed descriptors.
+    /// Share of the process's descriptors for borrowed files.
     share: Share,
 }
 
@@ -120,7 +120,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// Maximum range of a request, which begins with what is needed now.
 const ASK_BYTES: u64 = 64 << 20;
 
-/// Maximum number of pending requests.
+/// Maximum number of pending requests; further ones go to the origin.
 const PENDING_MAX: usize = 128;
 
 /// Maximum number of borrowed descriptors.
@@ -146,7 +146,7 @@ impl Borrower {
             let shared = shared.clone();
             thread::Builder::new().name("cache-borrow".into()).spawn(move || shared.run(first))?
         };
-        // The first reads can borrow then.
+        // After the first attempt to connect, the first reads can borrow.
         let _ = tried.recv_timeout(options.patience);
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -215,7 +215,7 @@ impl Data {
         if is_new {
             *place = loan.map(super::Borrowed::new).map(Arc::new);
         }
-        // Without a descriptor, it was returned meanwhile.
+        // Otherwise there is no descriptor: it was returned meanwhile.
         let borrowed = place.as_ref().filter(|_| is_same || is_new);
         (borrowed.map_or(0, |borrowed| borrowed.add(&lent.extents)), is_new)
     }
@@ -231,14 +231,15 @@ impl Drop for Loan {
     fn drop(&mut self) {
         let release = Request::Release(self.generation).encoded();
         if self.holds() && packet::send(&self.connection.socket, &release, &[]).is_err() {
-            // The owner would retain it for ever: disconnect, which releases all.
+            // The owner would retain the file for ever: disconnecting releases all files.
             let _ = socket::shut_down(&self.connection.socket);
         }
     }
 }
 
 impl Shared {
-    /// Sends a request to the owner, if one is connected and answering.
+    /// Sends a request to the owner. Returns `None` if none is connected or it does not answer, or too many
+    /// requests are pending.
     fn ask(&self, ask: Ask) -> Option<Arc<Promise<Option<Answer>>>> {
         let mut state = lock(&self.state);
         let connection = state.connection.clone()?;
@@ -262,7 +263,7 @@ impl Shared {
         Some(answer)
     }
 
-    /// Records data with a new descriptor, and returns the oldest ones beyond the budget.
+    /// Records data with a new descriptor, and gives the oldest ones beyond the budget back to the owner.
     fn note(&self, data: &Arc<Data>) {
         let mut state = lock(&self.state);
         state.lent.push_back(Arc::downgrade(data));
@@ -362,7 +363,7 @@ impl Shared {
         }
     }
 
-    /// Returns data not read since the last call, so that the owner may evict them.
+    /// Releases data not read since the last call, so that the owner may evict them.
     fn give_back_idle(&self) {
         let all: Vec<_> = lock(&self.state).lent.iter().filter_map(Weak::upgrade).collect();
         for data in all {
@@ -426,7 +427,7 @@ impl Shared {
         pending.values().for_each(|pending| pending.answer.keep(None));
     }
 
-    /// Sleeps, unless stopped.
+    /// Sleeps for `pause`, or until the borrower is stopped.
     fn rest(&self, pause: Duration) {
         let until = Instant::now() + pause;
         let Ok(epoll) = Epoll::new() else { return thread::sleep(pause) };
@@ -438,7 +439,8 @@ impl Shared {
     }
 }
 
-/// Returns `true` if a reply is possible for its request.
+/// Returns `true` if a reply is possible for its request: extents in order, within the file, and in a
+/// descriptor that the borrower has.
 fn is_possible(lent: &Lent, loan: Option<&Loan>, size: u64, has: u64) -> bool {
     let mut last = 0;
     let are_in_order = lent.extents.iter().all(|extent| {

@@ -53,7 +53,7 @@ struct Connection {
 struct State {
     is_welcome: bool,
     is_closed: bool,
-    /// Lent data by generation.
+    /// Lent data by generation, which are not evicted meanwhile.
     holds: HashMap<u64, Lending>,
 }
 
@@ -253,7 +253,7 @@ impl Connection {
             return self.send(&Reply::Lent(lent), None);
         };
         (lent.generation, lent.extents) = (generation, lendable.extents);
-        // Registered before the borrower can return it.
+        // The descriptor is counted before the borrower can return it.
         let new = Lending { _hold: lendable.hold, descriptors: 0, extents: Extents::default() };
         let lending = state.holds.entry(generation).or_insert(new);
         lending.descriptors += u32::from(!has_it);

@@ -1,5 +1,5 @@
-//! Messages between borrowers and the owner of a cache (`docs/protocols/cache-sharing.md`), encoded as the
-//! database's rows.
+//! Messages between borrowers and the owner of a cache (`docs/protocols/cache-sharing.md`), encoded like the
+//! rows of the database.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use tombolo_core::Identity;
 use tombolo_core::fs::{PersistentHandle, Volume, WeakAttr};
 use tombolo_host_runtime::rows::{Reader, Writer};
 
-/// Maximum length of a message.
+/// Maximum length of a message, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// Maximum number of extents in a reply.
@@ -19,11 +19,11 @@ pub(crate) enum Request {
     /// Handshake, with the cached file system's volume.
     Hello(Volume),
     Borrow(Ask),
-    /// Return of one descriptor of these data.
+    /// Return of one descriptor of the data of this generation.
     Release(u64),
 }
 
-/// A request for data.
+/// A request for data of one version of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
     /// Number repeated in the reply.
@@ -32,7 +32,7 @@ pub(crate) struct Ask {
     pub handle: PersistentHandle,
     pub version: WeakAttr,
     pub range: Range<u64>,
-    /// The reader.
+    /// User on whose behalf the data are read.
     pub user: Identity,
     /// Generation of which the borrower has a descriptor, or 0.
     pub has: u64,

@@ -20,7 +20,7 @@ use crate::data::Data;
 use crate::object::Object;
 use crate::origin::OriginFile;
 
-/// Connects to the cache. May block for a bounded time.
+/// Function that connects to the site cache. May block for a bounded time.
 pub type Connect = Box<dyn Fn() -> Result<Arc<dyn FileSystem>> + Send + Sync>;
 
 /// First and longest pause after a failed connection or answer.
@@ -32,7 +32,7 @@ const PAUSES_OF_LIARS: (Duration, Duration) = (Duration::from_secs(60), Duration
 /// Reads below this size go to the origin, as a digest would take as long.
 const BYTES_MIN: u64 = 4096;
 
-/// An intermediate cache.
+/// A site cache: its connection, and the pauses after failures.
 pub(crate) struct Middle {
     name: String,
     connect: Arc<Connect>,
@@ -43,7 +43,7 @@ pub(crate) struct Middle {
 struct State {
     fs: Option<Arc<dyn FileSystem>>,
     is_connecting: bool,
-    /// End of the current pause, and the length of the next, which doubles.
+    /// End and length of the current or last pause; the next is twice as long.
     quiet: Option<(Instant, Duration)>,
     /// `true` once the origin turns out to provide no digests.
     is_over: bool,
@@ -81,7 +81,7 @@ impl Middle {
             within(fs.lending(), |lending| lending.lend(&from.cx, &object.handle, &version, start, sink));
         match asked.resolve().await {
             Ok(()) => {}
-            // Not cached, or not readable by this user.
+            // The site cache lacks the data, or does not let this user read them.
             Err(Error::NotFound | Error::AccessDenied | Error::NotPermitted | Error::WouldBlock) => {
                 return None;
             }
@@ -128,7 +128,7 @@ impl Middle {
         state.fs.clone()
     }
 
-    /// Starts a thread that connects.
+    /// Starts a thread that connects. `first` is dropped after the attempt.
     fn begin_to_connect(&self, state: &mut State, first: Option<Sender<()>>) {
         let (connect, shared, name) = (self.connect.clone(), self.state.clone(), self.name.clone());
         let begun = thread::Builder::new().name("cache-middle".into()).spawn(move || {
@@ -180,7 +180,8 @@ impl Middle {
         lock(&self.state).pause(PAUSES_OF_LIARS);
     }
 
-    /// Records that the origin provides no digests.
+    /// Records a failed request for digests. If the origin provides none, the site cache is not used any
+    /// more.
     fn not_proved(&self, error: &Error) {
         if matches!(error, Error::NotSupported) && !std::mem::replace(&mut lock(&self.state).is_over, true) {
             tracing::warn!(

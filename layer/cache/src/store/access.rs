@@ -1,4 +1,4 @@
-//! Reads and clears files on the disk.
+//! Reading and clearing of files on the disk.
 
 use std::fs::File;
 use std::io;
@@ -37,7 +37,8 @@ pub(super) fn clear(file: &File, range: Range<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Reads from the page cache without blocking. Returns `None` if nothing is there.
+/// Reads from the page cache without blocking, where the file system supports that (RWF_NOWAIT); otherwise
+/// may block. Returns `None` if the data are not there, or the read fails.
 pub(crate) fn read_now(file: &File, offset: u64, into: &Sink) -> Result<Option<usize>> {
     match rw::read(file.as_fd(), into, offset, TransferFlags::NOWAIT) {
         Ok(count) => Ok(Some(count)),

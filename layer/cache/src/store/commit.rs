@@ -12,7 +12,7 @@ use super::ripening::{Ripe, Ripening, Unripe};
 use super::{ObjectId, Shared, key};
 use crate::object::Object;
 
-/// A batch of changes to write.
+/// Queue of changes for the commit thread.
 #[derive(Default)]
 pub(super) struct Queue {
     pending: Mutex<Pending>,
@@ -50,7 +50,7 @@ struct Batch {
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Limit of queued objects, which stay in memory until they are written; exceeded only where unavoidable.
-const OBJECTS_MAX: usize = 8192;
+pub(super) const OBJECTS_MAX: usize = 8192;
 
 impl Pending {
     fn is_behind(&self) -> bool {
@@ -82,7 +82,7 @@ impl Queue {
         self.change(|batch| batch.data.insert((state.id, state.generation), state.clone()));
     }
 
-    /// Queues state to be written once it may be reused in another life.
+    /// Queues state to be written once it is old enough to be reused after a restart.
     pub(super) fn keep_when_ripe(&self, unripe: Unripe, delay: Duration) {
         let mut pending = self.pending();
         let is_first = pending.ripening.next_due().is_none();
@@ -128,12 +128,13 @@ impl Queue {
         self.pending().is_behind()
     }
 
-    /// Returns the number of queued objects.
+    /// Returns the number of objects queued or being written.
     pub(super) fn len(&self) -> usize {
-        self.pending().batch.objects.len()
+        let pending = self.pending();
+        pending.batch.objects.len() + pending.objects_under_way.len()
     }
 
-    /// Waits while the queue is full.
+    /// Waits until the queue is not full any more, or the store is closed.
     pub(super) fn catch_up(&self) {
         let mut pending = self.pending();
         while pending.is_behind() && !pending.is_closing {
@@ -195,7 +196,7 @@ impl Queue {
         Some(batch)
     }
 
-    /// Adds entries that are old enough to the batch. Locks of objects are not taken under the queue's.
+    /// Adds entries that are old enough to the batch. Objects are not locked while the queue is.
     fn ripen(&self) {
         let now = Instant::now();
         loop {
@@ -227,8 +228,8 @@ impl Queue {
     }
 }
 
-/// Starts the thread. `known` are the data files referenced by rows; the thread first removes all others of
-/// generations before `first_new`.
+/// Starts the commit thread. `known` are the data files referenced by rows; the thread first removes all
+/// others of generations before `first_new`.
 pub(super) fn start(
     shared: &Arc<Shared>,
     writer: Database,
@@ -242,7 +243,8 @@ pub(super) fn start(
         let mut complained = None;
         while let Some(batch) = shared.queue.next(shared.options.commit_pause) {
             if let Err(error) = write(&writer, &batch) {
-                // They are written as a whole next time: missing rows would mean that there is nothing.
+                // Objects and data are written as a whole next time: missing rows would mean that there are
+                // none.
                 batch.objects.values().for_each(|object| object.unwritten());
                 batch.data.values().for_each(|state| state.unwritten());
                 if batch.keeps_rows && !shared.queue.pending().is_closing {
@@ -281,7 +283,7 @@ fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
         }
         for ((id, generation), state) in batch.data.iter().filter(|(_, state)| state.lasts()) {
             let (row, chunks) = state.rows();
-            // Overwritten meanwhile: the checksums would not be of this version.
+            // Data that were overwritten meanwhile are left out: the checksums would not be of this version.
             if !state.lasts() {
                 continue;
             }
@@ -297,7 +299,7 @@ fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
     })
 }
 
-/// Removes data files of earlier lives without a row.
+/// Removes data files of earlier processes without a row.
 fn remove_orphans(shared: &Shared, known: &HashSet<(ObjectId, u64)>, first_new: u64) {
     let folders = std::fs::read_dir(shared.directory.path.join("objects")).into_iter().flatten().flatten();
     for file in folders.flat_map(|folder| std::fs::read_dir(folder.path())).flatten().flatten() {

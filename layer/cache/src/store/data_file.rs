@@ -1,7 +1,7 @@
 //! Data of one version of a file on the disk: a sparse file, and a checksum for each cached block.
 //!
-//! Blocks written in this life are trusted. A block of an earlier life is verified before its first use; if
-//! it fails, it counts as missing.
+//! Blocks written by this process are trusted. A block of an earlier process is verified before its first
+//! use; if it fails, it counts as missing.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File};
@@ -24,7 +24,7 @@ use super::rows::DataRow;
 use super::sums::{checksum, decoded, encoded};
 use super::{ObjectId, Shared};
 
-/// Data of one version of a file.
+/// Handle of a data file, which contains one version of a file's data.
 #[derive(Debug)]
 pub(crate) struct DataFile(Arc<State>);
 
@@ -36,14 +36,14 @@ pub(super) struct State {
     pub version: WeakAttr,
     block_bytes: u64,
     path: PathBuf,
-    /// Opened on use; the number of open files is limited.
+    /// The file, opened on use; the number of open files is limited.
     file: Mutex<Option<Arc<File>>>,
     blocks: Mutex<Blocks>,
-    /// The data are outdated or evicted: the last user removes the file.
+    /// `true` if the data are outdated or evicted: the last user removes the file.
     is_doomed: AtomicBool,
-    /// Fetched too soon after a change to be reused after a restart, so not yet recorded.
+    /// `true` if fetched too soon after a change to be reused after a restart, and so not recorded yet.
     is_recent: AtomicBool,
-    /// Never to be recorded.
+    /// `true` if the data are never to be recorded in the database.
     is_for_this_life: AtomicBool,
     shared: Arc<Shared>,
 }
@@ -74,7 +74,8 @@ struct Blocks {
     kept_bytes: u64,
     /// Bytes of verified blocks.
     verified_bytes: u64,
-    /// An earlier life left blocks, so chunks that are not in memory may be in the database.
+    /// `true` if an earlier process left blocks, so that chunks that are not in memory may be in the
+    /// database.
     is_old: bool,
 }
 
@@ -82,7 +83,7 @@ struct Blocks {
 struct Chunk {
     /// Checksum of each block; 0 if the block is not cached.
     sums: Vec<u32>,
-    /// Blocks verified in this life.
+    /// Blocks written or verified by this process.
     verified: Vec<bool>,
     is_dirty: bool,
 }
@@ -218,13 +219,13 @@ impl DataFile {
             return Ok(0);
         }
         let file = state.file()?;
-        // Extend the file, as a read beyond its end would be short.
+        // The file is extended, as a read beyond its end would be short.
         if file.metadata().map_err(Error::io)?.len() < state.version.size {
             file.set_len(state.version.size).map_err(not_kept)?;
         }
         for run in zeros.chunk_by(|one, next| one + 1 == *next) {
             let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
-            // Clear what an earlier life left, which was not verified.
+            // An earlier process may have left data in the range, which were not verified and are cleared.
             clear(&file, state.bytes_of(*first).start..state.bytes_of(*last).end)?;
         }
         let whole = checksum(&vec![0; state.block_bytes as usize]);
@@ -286,7 +287,7 @@ impl DataFile {
         !self.0.is_recent.swap(true, Ordering::Relaxed)
     }
 
-    /// Prepares the data for removal at the end of this life.
+    /// Marks the data as never to be recorded in the database: their last user removes the file.
     pub(crate) fn set_for_this_life(&self) {
         self.0.is_for_this_life.store(true, Ordering::Relaxed);
     }
@@ -348,7 +349,7 @@ impl DataFile {
         self.0.version.size > 0 && self.0.blocks().verified_bytes == self.0.version.size
     }
 
-    /// Opens a read-only descriptor.
+    /// Opens a read-only descriptor of the file, for readers that bypass the cache.
     pub(crate) fn reader(&self) -> io::Result<OwnedFd> {
         File::open(&self.0.path).map(OwnedFd::from)
     }
@@ -432,7 +433,8 @@ impl State {
         self.blocks().chunks.values_mut().for_each(|chunk| chunk.is_dirty = true);
     }
 
-    /// Removes the data from the table of stored data, though their row may still exist.
+    /// Marks the data as doomed, and removes them from the table of stored data, though their row may still
+    /// exist.
     pub(super) fn doom(&self) {
         self.is_doomed.store(true, Ordering::Relaxed);
         self.shared.forget_data(self.id, self.generation);
@@ -509,7 +511,7 @@ impl State {
         chunk.verified.get(at).copied().unwrap_or(false)
     }
 
-    /// Returns the chunk of a block, loaded from the database if an earlier life left it, and the block's
+    /// Returns the chunk of a block, loaded from the database if an earlier process left it, and the block's
     /// index in it.
     fn chunk<'a>(&self, blocks: &'a mut Blocks, block: u64) -> (&'a mut Chunk, usize) {
         let index = block / CHUNK_BLOCKS;

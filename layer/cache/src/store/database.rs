@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use super::ObjectId;
 
-/// A connection.
+/// A connection to the database of the index.
 pub(super) struct Database(Connection);
 
 /// Number of blocks whose checksums share a row.
@@ -91,7 +91,7 @@ impl Database {
         self.row("select row from data where id = ?", id)
     }
 
-    /// Lists all data files.
+    /// Returns the rows of all data files.
     pub(super) fn all_data(&self) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let mut get = self.0.prepare_cached("select id, row from data")?;
         get.query_map([], |row| Ok((ObjectId(row.get::<_, i64>(0)?.cast_unsigned()), row.get(1)?)))?.collect()
@@ -158,7 +158,7 @@ impl Database {
         self.0.prepare_cached("select 1 from objects limit 1")?.exists([]).map(|any| !any)
     }
 
-    /// Returns how many bytes of the file are in use.
+    /// Returns the number of bytes of the file that are in use.
     pub(super) fn used_bytes(&self) -> Result<u64> {
         let get = "select (page_count - freelist_count) * page_size
             from pragma_page_count, pragma_freelist_count, pragma_page_size";

@@ -11,7 +11,7 @@ use tombolo_host_runtime::private;
 use tombolo_sys::lock::{LockKind, try_flock};
 use tombolo_sys::random;
 
-/// Identity of a cached file system.
+/// Identity of the file system that a cache is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginIdentity {
     /// Location, as the user wrote it.
@@ -26,7 +26,7 @@ pub enum OpenError {
     /// The directory cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file concerned.
+        /// Path of the file or directory concerned.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -35,7 +35,7 @@ pub enum OpenError {
     /// The database cannot be used.
     #[error("{}: {source}", path.display())]
     Database {
-        /// The database.
+        /// Path of the database.
         path: PathBuf,
         /// The database's error.
         #[source]
@@ -44,7 +44,7 @@ pub enum OpenError {
     /// Another process uses the directory.
     #[error("{}: in use by process {owner}", path.display())]
     InUse {
-        /// The directory.
+        /// Path of the cache directory.
         path: PathBuf,
         /// The other process, by its own statement.
         owner: String,
@@ -52,21 +52,21 @@ pub enum OpenError {
     /// The directory belongs to another user, who could read and replace its contents.
     #[error("{}: it belongs to user {uid}, not to the user of this process", path.display())]
     OtherOwner {
-        /// The directory.
+        /// Path of the cache directory.
         path: PathBuf,
-        /// Owner of the directory.
+        /// User that owns the directory.
         uid: u32,
     },
     /// Not a cache directory, or one of a newer version. It is left unchanged.
     #[error("{}: not a cache of this version of tombolo", path.display())]
     Foreign {
-        /// The directory.
+        /// Path of the cache directory.
         path: PathBuf,
     },
     /// The cache is of another location.
     #[error("{}: a cache of {location}", path.display())]
     OtherOrigin {
-        /// The directory.
+        /// Path of the cache directory.
         path: PathBuf,
         /// Location of the cache's origin.
         location: String,
@@ -74,7 +74,7 @@ pub enum OpenError {
     /// The file system at this location has changed.
     #[error("{}: a cache of another file system, formerly at {location}", path.display())]
     OtherVolume {
-        /// The directory.
+        /// Path of the cache directory.
         path: PathBuf,
         /// Location of both file systems.
         location: String,
@@ -85,7 +85,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub(super) struct Directory {
     pub path: PathBuf,
-    /// Volume of this cache in its handles.
+    /// Volume of the handles that this cache issues, chosen at random when the directory was created.
     pub volume: Volume,
     pub location: String,
     _owner: File,
@@ -94,7 +94,8 @@ pub(super) struct Directory {
 const VERSION_LINE: &str = "tombolo cache, version 1";
 
 impl Directory {
-    /// Opens and locks the directory, creating it for a given origin. `None` accepts any origin.
+    /// Opens and locks the directory, creating it for a given origin. `None` accepts an existing cache of any
+    /// origin.
     pub(super) fn open(path: &Path, origin: Option<&OriginIdentity>) -> Result<Self, OpenError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -114,7 +115,7 @@ impl Directory {
         let about = path.join("cache");
         let text = match fs::read_to_string(&about) {
             Ok(text) => {
-                // Restrict a file of an earlier version, which may be readable by all.
+                // A file of an earlier version may be readable by all, so its mode is restricted.
                 private::file(&about).map_err(failed(&about))?;
                 text
             }
@@ -123,7 +124,7 @@ impl Directory {
                 let next = path.join("next-id");
                 replace(&next, next_id(FIRST_ID).as_bytes()).map_err(failed(&next))?;
                 replace(&about, text.as_bytes()).map_err(failed(&about))?;
-                // Sync the directory's own name too, as numbers must not be reused.
+                // The directory's own name is synced too, as numbers must not be reused.
                 File::open(path.join("..")).and_then(|above| above.sync_all()).map_err(failed(path))?;
                 text
             }
@@ -191,7 +192,7 @@ fn read_next_id(text: &str) -> Option<u64> {
 fn random_start() -> io::Result<u64> {
     let mut bytes = [0; 8];
     random::fill(&mut bytes)?;
-    // Leave space above, and stay clear of numbers counted from the first.
+    // Space is left above, and numbers counted from the first are avoided.
     Ok((u64::from_le_bytes(bytes) >> 2) | 1 << 40)
 }
 
@@ -219,7 +220,7 @@ impl About {
 
 fn described(origin: &OriginIdentity) -> String {
     let mut id = [0; 16];
-    // Without randomness all zeros, which is as valid.
+    // Without randomness the id is all zeros, which is as valid.
     let _ = random::fill(&mut id);
     let (id, volume) = (hex(&Volume(id)), hex(&origin.volume));
     format!("{VERSION_LINE}\nid: {id}\norigin: {}\nvolume: {volume}\n", origin.location)

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::ObjectId;
 
-/// The queues of S3-FIFO.
+/// Stored data files, and the queues of S3-FIFO.
 #[derive(Debug, Default)]
 pub(super) struct Eviction {
     files: HashMap<ObjectId, Kept>,
@@ -35,7 +35,7 @@ struct Kept {
     holds: u32,
 }
 
-/// Fraction of the capacity that the small queue has: a tenth.
+/// Divisor of the stored bytes that gives the small queue's share.
 const SMALL_PART: u64 = 10;
 
 impl Eviction {
@@ -92,7 +92,7 @@ impl Eviction {
         }
     }
 
-    /// Records that a file has less data than recorded.
+    /// Records that `bytes` of a file's data were dropped.
     pub(super) fn shrink(&mut self, id: ObjectId, generation: u64, bytes: u64) {
         if let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) {
             let bytes = bytes.min(kept.bytes);
@@ -103,8 +103,8 @@ impl Eviction {
         }
     }
 
-    /// Holds these data until they are released as often. Returns `false` if they are not stored, or more
-    /// than `most_bytes` would be held.
+    /// Holds these data until they are released as often as they were held. Returns `false` if they are not
+    /// stored, or more than `most_bytes` would be held.
     pub(super) fn hold(&mut self, id: ObjectId, generation: u64, most_bytes: u64) -> bool {
         let Some(kept) = self.files.get_mut(&id).filter(|kept| kept.generation == generation) else {
             return false;
@@ -135,8 +135,8 @@ impl Eviction {
     /// Removes and returns the next data to evict, if there are any. Held data stay, unless they have grown
     /// beyond `most_bytes` since.
     pub(super) fn next(&mut self, most_bytes: u64) -> Option<(ObjectId, u64)> {
-        // Bounds the loop: each file may be locked, and appears again while the uses of others are counted
-        // down.
+        // Number of held files to skip, which bounds the loop: each may appear again while the uses of others
+        // are counted down.
         let mut held_left = 4 * (self.small.len() + self.main.len());
         loop {
             let from_small = self.small_bytes * SMALL_PART >= self.bytes || self.main.is_empty();

@@ -3,22 +3,27 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::commit::OBJECTS_MAX;
 use super::{Shared, Store, part_of};
 
-/// Part of the capacity that the index may occupy; and the limit with rows that clients hold, on top of which
-/// a quarter of the first is allowed.
+/// Divisor of the capacity that gives the bound of the index; and the divisor for the maximum of a raised
+/// bound, which is the size of the rows that clients hold plus a quarter of the bound.
 const INDEX_PART: u64 = 4;
 const INDEX_HELD_PART: u64 = 2;
 
-/// Part of the free index that the names of one directory may occupy.
+/// Divisor of the index's free space that gives the space for the names of one directory.
 const NAMES_PART: u64 = 2;
 
-/// Part of the index's bound below its maximum at which trimming begins, and the part to which it is trimmed.
+/// Divisor of the bound that gives the margin to its maximum at which trimming begins; and the fraction of
+/// the bound to which the index is trimmed.
 const INDEX_MARGIN: u64 = 8;
 const INDEX_TRIMMED: (u64, u64) = (3, 4);
 
 /// Approximate size of a name in the index, with its object and handle.
 const NAME_BYTES: u64 = 320;
+
+/// Approximate size of the rows of a full queue, and of as many being written.
+const QUEUE_BYTES_MAX: u64 = 2 * OBJECTS_MAX as u64 * NAME_BYTES;
 
 /// Minimum and maximum number of cached names of a directory, which are in memory while in use.
 const NAMES: (usize, usize) = (4096, 1 << 20);
@@ -55,7 +60,7 @@ impl Store {
         self.shared.keeps_rows.load(Ordering::Relaxed)
     }
 
-    /// Retains all rows from now on, also in later lives: a client gets a handle that works only with its
+    /// Retains all rows from now on, also after restarts: a client gets a handle that works only with its
     /// row. Waits for the commit.
     pub(crate) fn keep_rows(&self) {
         if !self.keeps_rows() {
@@ -90,10 +95,10 @@ impl Shared {
         self.index_used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the size of the index with queued rows, once they matter.
+    /// Returns the size of the index with the rows that are queued or being written, if they can fill it.
     fn index_used_soon(&self) -> u64 {
         let used = self.index_used();
-        let counts_queue = used > self.index_max() / 2;
+        let counts_queue = used + QUEUE_BYTES_MAX > self.index_max();
         used + if counts_queue { self.queue.len() as u64 * NAME_BYTES } else { 0 }
     }
 

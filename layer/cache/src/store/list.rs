@@ -6,16 +6,16 @@ use super::database::CHUNK_BLOCKS;
 use super::rows::DataRow;
 use super::{ObjectId, Store, lock, readable, sums};
 
-/// A cached file.
+/// A regular file known to the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Path within the tree, without a leading `/`.
     pub path: Vec<u8>,
-    /// Number in this cache.
+    /// Number of the file in this cache.
     pub id: ObjectId,
     /// Last known size and times.
     pub version: WeakAttr,
-    /// Its cached data.
+    /// Cached data of the file, if any.
     pub data: Option<ListedData>,
 }
 

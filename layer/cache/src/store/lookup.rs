@@ -27,7 +27,7 @@ impl Store {
             return None;
         }
         let mut read = None;
-        // A listing may be given up between two transactions.
+        // Row and names are read in one transaction, as the listing may be dropped between two.
         readable(lock(&self.shared.reader).together(|reader| {
             let Some(row) = reader.object(id)?.and_then(|row| ObjectRow::decoded(&row)) else {
                 return Ok(());
@@ -39,7 +39,7 @@ impl Store {
                 };
                 let are_all = reader.names(id, take)?;
                 if !are_all {
-                    // Without one of them none can be said to be all.
+                    // If a part is missing, the names are not complete.
                     names = Names::default();
                 }
                 let (is_complete, next_place) = row.names;
@@ -56,8 +56,8 @@ impl Store {
         self.shared.queue.object(id)
     }
 
-    /// Returns some rows of objects after this one, in the order of their numbers. Rows that cannot be read
-    /// are left out; `None` at the end.
+    /// Returns the rows of up to `count` objects after this one, in the order of their numbers, preceded by
+    /// the last number. Rows that cannot be decoded are left out; `None` at the end.
     pub(crate) fn rows_after(
         &self,
         id: ObjectId,

@@ -51,7 +51,7 @@ use rows::DataRow;
 pub struct ObjectId(pub u64);
 
 impl ObjectId {
-    /// Root of the origin.
+    /// Number of the origin's root.
     pub const ROOT: Self = Self(1);
 }
 
@@ -84,7 +84,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// Store of one cache.
+/// Store of one cache: the index, and the data files in its directory.
 #[derive(Debug)]
 pub struct Store {
     shared: Arc<Shared>,
@@ -128,22 +128,23 @@ struct Files {
 /// Number of object numbers reserved at once.
 const IDS: u64 = 1 << 16;
 
-/// Lowest generation of data that are dropped at the end of this life, as no number could be reserved.
+/// Lowest generation of data that are dropped at the end of this process, as no number could be reserved.
 const UNNUMBERED: u64 = 1 << 63;
 
 /// Maximum part of the capacity that may be held, so that something can always be evicted.
 const HELD_PART: (u64, u64) = (3, 4);
 
-/// Maximum part of the capacity counted for the index, which is larger if clients hold too many nodes.
+/// Maximum part of the capacity counted for the index, even if the index is larger because clients hold too
+/// many nodes.
 const INDEX_COUNTED: (u64, u64) = (3, 4);
 
 /// Maximum number of open data files.
 const OPEN_MAX: usize = 1024;
 
-/// Contents of a cache directory.
+/// Summary of a cache directory's contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreInfo {
-    /// Location of the origin.
+    /// Location of the origin, as the user wrote it.
     pub origin: String,
     /// Number of known files, directories and links.
     pub objects: u64,
@@ -212,7 +213,7 @@ impl Store {
         });
         let known = data.into_iter().map(|(id, row)| (id, row.generation)).collect();
         let io = |source| OpenError::Io { path: path.clone(), source };
-        // Generations are numbers like those of objects: all of earlier lives are lower.
+        // Generations are allocated from the numbers of objects, so those of earlier processes are lower.
         let first_new = shared
             .reserved_id()
             .map_err(|source| OpenError::Io { path: shared.directory.path.join("next-id"), source })?
@@ -242,17 +243,17 @@ impl Store {
         self.shared.queue.keep(object);
     }
 
-    /// Queues the names of a directory for writing once they are old enough to be valid in another life.
+    /// Queues the names of a directory for writing once they are old enough to be valid after a restart.
     pub(crate) fn keep_names_when_ripe(&self, dir: &Arc<Object>, delay: Duration) {
         self.shared.queue.keep_when_ripe(Unripe::Names(Arc::downgrade(dir)), delay);
     }
 
-    /// Queues data for writing once they are old enough to be valid in another life.
+    /// Queues data for writing once they are old enough to be valid after a restart.
     pub(crate) fn keep_data_when_ripe(&self, file: &DataFile, delay: Duration) {
         self.shared.queue.keep_when_ripe(Unripe::Data(file.downgrade()), delay);
     }
 
-    /// Forgets an object that is gone at the origin.
+    /// Removes the row and the data of an object that is gone at the origin.
     pub(crate) fn remove(&self, object: &Object) {
         self.remove_row(object.id, &object.handle);
         self.drop_data_of(object.id);
@@ -263,7 +264,7 @@ impl Store {
         self.shared.queue.is_behind()
     }
 
-    /// Waits until pending changes are below that limit.
+    /// Waits until the pending changes are below the limit of [`is_behind`](Self::is_behind).
     pub(crate) fn catch_up(&self) {
         self.shared.queue.catch_up();
     }
@@ -273,7 +274,8 @@ impl Store {
         self.shared.queue.flush();
     }
 
-    /// Returns the data of a version of a file, from an earlier life or empty, then with blocks of this size.
+    /// Returns the data of a version of a file: those in use or of an earlier process, or empty data with
+    /// blocks of this size.
     pub(crate) fn data(&self, id: ObjectId, version: &WeakAttr, block_bytes: Option<u32>) -> DataFile {
         let shared = &self.shared;
         let in_use = lock(&shared.files).known.get(&id).and_then(Weak::upgrade);
@@ -314,7 +316,7 @@ impl Store {
         lock(&self.shared.eviction).generation(id).is_some()
     }
 
-    /// Returns the path of the directory.
+    /// Returns the path of the cache directory.
     pub(crate) fn path(&self) -> &Path {
         &self.shared.directory.path
     }
@@ -328,7 +330,7 @@ impl Store {
         self.shared.options.capacity_bytes
     }
 
-    /// Returns the bytes stored.
+    /// Returns the number of bytes stored.
     pub(crate) fn kept_bytes(&self) -> u64 {
         lock(&self.shared.eviction).bytes()
     }
@@ -340,12 +342,12 @@ impl Store {
         self.kept_bytes().saturating_add(index.min(part_of(capacity, INDEX_COUNTED))) > capacity
     }
 
-    /// Removes an object's row, which leaves its data.
+    /// Removes an object's row, but not its data.
     pub(crate) fn remove_row(&self, id: ObjectId, handle: &PersistentHandle) {
         self.shared.queue.remove_object(id, key(handle));
     }
 
-    /// Drops the data of an object, if any are kept.
+    /// Drops the data of an object, if any are stored.
     pub(crate) fn drop_data_of(&self, id: ObjectId) {
         let kept = lock(&self.shared.eviction).generation(id);
         if let Some(generation) = kept {
@@ -383,8 +385,9 @@ impl Store {
         }
     }
 
-    /// Verifies all data by their checksums and drops damaged blocks. Calls `progress` for each file with its
-    /// index and the number of files. Returns the numbers of blocks verified and of damaged ones.
+    /// Verifies all data by their checksums, and drops the data of each file with a damaged block. Calls
+    /// `progress` for each file with its index and the number of files. Returns the numbers of blocks
+    /// verified and of damaged ones.
     pub fn verify(&self, mut progress: impl FnMut(u64, u64)) -> (u64, u64) {
         let all = readable(lock(&self.shared.reader).all_data()).unwrap_or_default();
         let (count, mut here, mut bad) = (all.len() as u64, 0, 0);
@@ -403,7 +406,7 @@ impl Store {
         (here, bad)
     }
 
-    /// Evicts data until at most `bytes` are stored, least recently used first.
+    /// Evicts data, in the order in which a full cache does, until at most `bytes` are stored.
     pub fn trim(&self, bytes: u64) {
         while lock(&self.shared.eviction).bytes() > bytes {
             let Some((id, generation)) = self.next_to_go() else { break };
@@ -443,7 +446,7 @@ impl Shared {
         Ok(ObjectId(ids.next - 1))
     }
 
-    /// Measures the index.
+    /// Records the present size of the index.
     fn weigh_index(&self, database: &Database) {
         self.index_bytes.store(file_bytes(&self.directory.path.join("index.db")), Ordering::Relaxed);
         if let Some(used) = readable(database.used_bytes()) {

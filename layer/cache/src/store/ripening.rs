@@ -1,6 +1,6 @@
 //! Delayed commits of state fetched so soon after a change that a second one might not show. Under
-//! *exclusive* there is no other change; after some seconds it would show, and the state is valid for another
-//! life.
+//! *exclusive* there is no other change; after some seconds it would show, and the state is valid after a
+//! restart.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -26,7 +26,7 @@ pub(super) enum Ripe {
     Data(Arc<DataState>),
 }
 
-/// Queue of delayed commits, in order of arrival. A due one waits for those before it.
+/// Queue of delayed commits, in order of arrival. A commit that is due waits for those before it.
 #[derive(Debug, Default)]
 pub(super) struct Ripening(VecDeque<(Instant, Unripe)>);
 
@@ -52,8 +52,8 @@ impl Ripening {
 }
 
 impl Unripe {
-    /// Marks the state as durable, unless it is gone. Returns the remaining delay if newer names have
-    /// arrived.
+    /// Marks the state as ready to be written, and returns it, unless it is gone. Returns the remaining delay
+    /// if newer names have arrived.
     pub(super) fn ripen(self, now: Instant) -> Result<Option<Ripe>, (Unripe, Duration)> {
         match self {
             Self::Data(state) => Ok(state.upgrade().filter(|state| state.ripen()).map(Ripe::Data)),

@@ -29,7 +29,7 @@ pub(crate) struct DataRow {
     pub generation: u64,
     pub version: WeakAttr,
     pub block_bytes: u32,
-    /// Size of the cached parts.
+    /// Size of the cached parts, in bytes.
     pub kept_bytes: u64,
 }
 

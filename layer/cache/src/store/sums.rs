@@ -1,4 +1,4 @@
-//! Checksums of blocks, and the rows of a chunk's.
+//! Checksums of blocks, and the rows that store a chunk's checksums.
 
 /// Computes a block's checksum; never 0, which marks a missing block.
 pub(super) fn checksum(block: &[u8]) -> u32 {

@@ -1,4 +1,4 @@
-//! Removal of rows without a name.
+//! Search for objects of earlier processes without a name, so that their rows can be removed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Weak;
@@ -12,7 +12,7 @@ use crate::names::Target;
 /// Number of rows read per lock of the reader.
 const ROWS: u32 = 256;
 
-/// Lists objects of earlier lives without a name, if all names of the directory of their last look-up are
+/// Lists objects of earlier processes without a name, if all names of the directory of their last look-up are
 /// cached, or that directory is gone. Ends early if the store is dropped.
 pub(crate) fn unnamed(store: &Weak<Store>) -> Vec<ObjectId> {
     let (mut met_in, mut named) = (HashMap::new(), HashSet::new());

@@ -6,8 +6,9 @@ use tombolo_core::Error;
 use tombolo_core::fs::{BackingFile, File, OpenFlags};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options, Prefetch};
+use tombolo_test_support::Session;
 
-use crate::world::{Cached, Origin, Session, grow_old, pattern};
+use crate::world::{Cached, Origin, grow_old, pattern};
 
 const LEN: usize = 200_000;
 
@@ -45,15 +46,15 @@ fn only_complete_verified_files_get_passthrough() {
     {
         let cached = read_only(&origin, dir.path());
         let session = &cached.session;
-        let file = session.open("file").expect("open");
+        let file = session.reader("file");
         assert!(backed(session, file).is_none(), "nothing is here");
         session.get("file").expect("read");
         let backing = backed(session, file).expect("all is here");
         assert_eq!(bytes_of(&backing), pattern(LEN, 1));
-        let partly = session.open("large").expect("open");
+        let partly = session.reader("large");
         session.read(partly, 0, 4096).expect("read");
         assert!(backed(session, partly).is_none(), "most is not here");
-        let empty = session.open("empty").expect("open");
+        let empty = session.reader("empty");
         assert!(backed(session, empty).is_none(), "there is nothing to read");
     }
     // An earlier life has cached the whole file; one block is damaged.
@@ -66,7 +67,7 @@ fn only_complete_verified_files_get_passthrough() {
     std::fs::write(&path, bytes).expect("write");
     let cached = read_only(&origin, dir.path());
     let session = &cached.session;
-    let file = session.open("file").expect("open");
+    let file = session.reader("file");
     session.read(file, 0, 4096).expect("read");
     assert!(backed(session, file).is_none(), "most was not looked at since");
     assert_eq!(session.get("file").expect("read"), pattern(LEN, 1));
@@ -92,7 +93,7 @@ fn passthrough_file_is_not_evicted() {
     (0..40_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(LEN, n)));
     let cached = read_only(&origin, dir.path());
     let session = &cached.session;
-    let file = session.open("file-0").expect("open");
+    let file = session.reader("file-0");
     session.get("file-0").expect("read");
     let backing = backed(session, file).expect("all is here");
     for _ in 0..3 {
@@ -119,7 +120,7 @@ fn passthrough_leaves_capacity_for_others() {
     for n in 0..12_u8 {
         let text = format!("file-{n}");
         assert!(session.get(&text).expect("read") == pattern(LEN, n), "file {n}");
-        holds.extend(backed(session, session.open(&text).expect("open")));
+        holds.extend(backed(session, session.reader(&text)));
     }
     assert_eq!(holds.len(), 3, "of 200 kB each, in three quarters of 1 MiB");
 }
@@ -131,23 +132,23 @@ fn new_version_of_passthrough_file_is_another_node() {
     let cached = read_only(&origin, dir.path());
     let session = &cached.session;
     session.get("file").expect("read");
-    let file = session.open("file").expect("open");
+    let file = session.reader("file");
     let backing = backed(session, file).expect("all is here");
     cached.cache.flush();
     // A change by another client, which the contract excludes.
     origin.direct.put("file", &pattern(LEN, 2));
     assert_eq!(session.get("file").expect("read"), pattern(LEN, 1), "nothing is asked again");
     // A new user's permission is queried, and with it the attributes.
-    let other = session.of_user(1000);
+    let other = session.by(1000);
     for _ in 0..2 {
         let opened = other.fs.open(&other.cx, file.node, OpenFlags::READ).wait();
         assert!(matches!(opened, Err(Error::Stale)), "{opened:?}");
     }
-    let new = other.open("file").expect("looked up again");
+    let new = other.reader("file");
     assert_ne!(new.node, file.node);
     assert_eq!(other.get("file").expect("read"), pattern(LEN, 2));
     assert_eq!(bytes_of(&backing), pattern(LEN, 1));
-    session.fs.release(&session.cx, file);
+    session.release(file);
     assert_eq!(bytes_of(&backing), pattern(LEN, 1));
     drop(backing);
     assert_eq!(session.get("file").expect("read"), pattern(LEN, 2));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::fs::{NodeId, Op, Volume};
+use tombolo_core::fs::{Op, Volume};
 use tombolo_core::{Ctx, Error, Interrupt};
 use tombolo_layer_basic::fault::{Plan, Rule, What, When};
 use tombolo_layer_basic::{delay, fault};
@@ -12,7 +12,7 @@ use tombolo_layer_cache::Contract;
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_mem::{Region, Sink};
 
-use crate::world::{Origin, name, pattern};
+use crate::world::{Origin, pattern};
 
 fn open(dir: &Path, volume: [u8; 16]) -> Result<Arc<Store>, OpenError> {
     let identity = OriginIdentity { location: "memory:".into(), volume: Volume(volume) };
@@ -95,7 +95,7 @@ fn interrupted_reader_leaves_its_fetch_to_others() {
     origin.direct.put("file", &pattern(50_000, 1));
     origin.export = Arc::new(delay::over(origin.export, Duration::from_millis(50)).expect("a timer"));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let file = cached.session.open("file").expect("open");
+    let file = cached.session.reader("file");
     let interrupt = Interrupt::default();
     let cx = Ctx { interrupt: interrupt.clone(), ..cached.session.cx.clone() };
     let region = Region::heap(50_000);
@@ -117,10 +117,10 @@ fn open_file_removed_at_origin_stays_readable() {
         let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
         origin.direct.put("file", &pattern(5000, 1));
         let cached = origin.cached(dir.path(), contract);
-        let file = cached.session.open("file").expect("open");
+        let file = cached.session.reader("file");
         cached.session.read(file, 0, 5000).expect("read");
         let direct = &origin.direct;
-        direct.fs.unlink(&direct.cx, NodeId::ROOT, name("file")).wait().expect("unlink");
+        direct.unlink("file").expect("unlink");
         assert_eq!(cached.session.read(file, 0, 5000).expect("read"), pattern(5000, 1), "{contract:?}");
     }
 }

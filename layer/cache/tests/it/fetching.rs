@@ -30,7 +30,7 @@ fn a_reader_in_order_finds_the_data_there() {
     let bytes = pattern(24 << 20, 3);
     origin.direct.put("file", &bytes);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let file = cached.session.open("file").expect("open");
+    let file = cached.session.reader("file");
     let (mut waits, mut reads) = (0, 0);
     for offset in (0..bytes.len()).step_by(1 << 17) {
         let before = cached.cache.counts().hit_bytes;
@@ -51,7 +51,7 @@ fn random_reader_fetches_little_more_than_it_reads() {
     let bytes = pattern(32 << 20, 5);
     origin.direct.put("file", &bytes);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let file = cached.session.open("file").expect("open");
+    let file = cached.session.reader("file");
     for step in 1..=20_u64 {
         let offset = step * 7919 * 4096 % (32 << 20);
         let read = cached.session.read(file, offset, 4096).expect("read");
@@ -100,9 +100,9 @@ fn unread_sparse_file_takes_no_space() {
     let size = 8 << 50;
     let set = tombolo_core::fs::SetAttr { size: Some(size), ..Default::default() };
     // The maximum size that the origin allows.
-    let Ok((attr, _)) = origin.direct.fs.setattr(&origin.direct.cx, node, None, &set).wait() else { return };
+    let Ok((attr, _)) = origin.direct.setattr(node, set) else { return };
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let file = cached.session.open("hole").expect("open");
+    let file = cached.session.reader("hole");
     assert_eq!(cached.session.read(file, attr.size - 10, 100).expect("read"), [0; 10]);
     assert_eq!(cached.session.read(file, attr.size / 2, 100).expect("read"), [0; 100]);
     assert!(cached.cache.counts().fetched_bytes < 64 << 20);
@@ -115,7 +115,7 @@ fn strided_reader_prefetches_only_its_next_blocks() {
     let bytes = pattern(size, 5);
     origin.direct.put("file", &bytes);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let file = cached.session.open("file").expect("open");
+    let file = cached.session.reader("file");
     let read = |n: usize| {
         let at = n * distance;
         let read = cached.session.read(file, at as u64, 4096).expect("read");

@@ -4,16 +4,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use tombolo_core::fs::{
-    Client, Export, FileSystem, LeaseAnswer, LeaseClient, LeaseRequest, LeaseTable, Leases, NodeId,
+    Client, Export, FileSystem, LeaseAnswer, LeaseClient, LeaseRequest, LeaseTable, Leases,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
 use tombolo_layer_basic::{Around, Layered, around};
 use tombolo_layer_cache::{Contract, LeaseState, Options, Policy, Prefetch};
+use tombolo_test_support::{Session, until};
 
-use crate::world::{Cached, Origin, Session, attach, name, opened_store, pattern};
+use crate::world::{Cached, Origin, opened_store, pattern};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(3600);
@@ -97,7 +98,7 @@ impl Remote {
     }
 
     fn session(&self) -> Session {
-        attach(self)
+        Session::attach(self)
     }
 
     fn cached(&self, dir: &Path, attr_refresh: Duration) -> Cached {
@@ -111,7 +112,7 @@ impl Remote {
         };
         let store = opened_store(dir, Default::default());
         let cache = tombolo_layer_cache::over(self, store, Policy::from(options)).expect("a cache");
-        let session = attach(&cache);
+        let session = Session::attach(&cache);
         Cached { cache, session }
     }
 }
@@ -149,14 +150,6 @@ impl Leases for RemoteSession {
     }
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never came that {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
 fn is_held(cached: &Cached) -> bool {
     cached.cache.counts().lease == Some(LeaseState::Held)
 }
@@ -174,7 +167,7 @@ fn nothing_is_asked_twice_while_a_lease_is_held() {
     let look = || {
         assert_eq!(cached.session.get("file").expect("read"), pattern(200_000, 1));
         assert!(matches!(cached.session.lookup("none"), Err(Error::NotFound)));
-        assert_eq!(cached.session.list(), ["file"]);
+        assert_eq!(cached.session.names(""), ["file"]);
     };
     look();
     look();
@@ -200,7 +193,7 @@ fn change_by_another_client_is_seen_immediately() {
         assert!(matches!(cached.session.lookup("other"), Err(Error::NotFound)));
         writer.put("other", b"");
         cached.session.lookup("other").expect("there");
-        writer.fs.unlink(&writer.cx, NodeId::ROOT, name("other")).wait().expect("removed");
+        writer.unlink("other").expect("removed");
     }
 }
 
@@ -232,7 +225,7 @@ fn own_change_keeps_the_lease_and_is_seen() {
         assert_eq!(cached.session.get(&text).expect("read"), pattern(round, 1));
         assert!(is_held(&cached));
     }
-    assert_eq!(cached.session.list().len(), 3);
+    assert_eq!(cached.session.names("").len(), 3);
 }
 
 #[test]
@@ -304,7 +297,7 @@ fn step(
             session.put(&text, &pattern(newest[at] as usize, 1));
         }
         80..83 if remote.0.passes().is_ok() => {
-            let removed = session.fs.unlink(&session.cx, NodeId::ROOT, name(&text)).wait();
+            let removed = session.unlink(&text);
             assert_eq!(removed.is_ok(), newest[at] > 0, "{removed:?}");
             newest[at] = 0;
         }

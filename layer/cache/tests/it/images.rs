@@ -64,7 +64,7 @@ impl Origin {
 
     fn set(&self, name: &str, set: &SetAttr) {
         let node: NodeId = self.direct.lookup(name).expect("it is there").node;
-        self.direct.fs.setattr(&self.direct.cx, node, None, set).wait().expect("set");
+        self.direct.setattr(node, *set).expect("set");
     }
 
     /// Reads `memory` through a new cache, verifies it, and returns the number of bytes fetched.
@@ -182,7 +182,7 @@ fn whole_file_is_fetched_if_its_sidecar_says_so() {
     let origin = origin_with(&bytes, |file| file.advice = Advice::Whole);
     let dir = tempfile::tempdir().expect("a directory");
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let file = cached.session.open("memory").expect("open");
+    let file = cached.session.reader("memory");
     assert!(cached.session.read(file, 0, BLOCK).expect("read") == bytes[..BLOCK]);
     let begun = std::time::Instant::now();
     while cached.cache.counts().zero_bytes < bytes.len() as u64 - DATA_BYTES {
@@ -217,7 +217,7 @@ fn only_traced_parts_are_prefetched() {
     // Exclusive, as recent data would otherwise be fetched again at the next open.
     let options = Options { contract: Contract::Exclusive, ahead_bytes_max: 0, ..Options::default() };
     let cached = origin.cached_with(dir.path(), options, StoreOptions::default());
-    let opened = cached.session.open("memory").expect("open");
+    let opened = cached.session.reader("memory");
     assert!(cached.session.read(opened, 0, 100).expect("read") == bytes[..100]);
     // Of `memory`, the block read and two of its step; of `disk`, 200 blocks, 1, and 10 more.
     let expected = ((3 + 211) * BLOCK + sidecar.len()) as u64;
@@ -226,7 +226,7 @@ fn only_traced_parts_are_prefetched() {
         assert!(begun.elapsed().as_secs() < 60, "{:?}", cached.cache.counts());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let disk_file = cached.session.open("disk").expect("open");
+    let disk_file = cached.session.reader("disk");
     let reads = origin.asked("read");
     for at in [90 * BLOCK, 299 * BLOCK, 600 * BLOCK] {
         assert!(cached.session.read(disk_file, at as u64, BLOCK).expect("read") == disk[at..at + BLOCK]);
@@ -242,7 +242,7 @@ fn reads_are_recorded_once_in_order() {
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let record = dir.path().join("record");
     cached.cache.record(File::create(&record).expect("create"));
-    let file = cached.session.open("memory").expect("open");
+    let file = cached.session.reader("memory");
     for (offset, len) in [(8192, 4096), (0, 4096), (8192, 100), (409_000, 4096), (1 << 30, 10)] {
         cached.session.read(file, offset, len).expect("read");
     }
@@ -335,7 +335,7 @@ fn sidecar_with_a_wrong_digest_is_ignored_entirely() {
     let options = Options { contract: Contract::Exclusive, ahead_bytes_max: 0, ..Options::default() };
     let cached = origin.cached_with(dir.path(), options, StoreOptions::default());
     assert!(cached.session.get("disk").expect("read") == disk);
-    let file = cached.session.open("memory").expect("open");
+    let file = cached.session.reader("memory");
     let read = |block: usize| cached.session.read(file, (block * BLOCK) as u64, BLOCK).expect("read");
     assert!(read(7) == [0; BLOCK], "this cannot be told from the truth");
     assert!(read(490) == bytes[490 * BLOCK..491 * BLOCK]);
@@ -366,7 +366,7 @@ fn trace_starts_at_first_file_and_counts_its_reads() {
     let dir = tempfile::tempdir().expect("a directory");
     let options = Options { contract: Contract::Exclusive, ahead_bytes_max: 0, ..Options::default() };
     let cached = origin.cached_with(dir.path(), options, StoreOptions::default());
-    cached.session.open("vm.toml").expect("open");
+    cached.session.reader("vm.toml");
     let begun = std::time::Instant::now();
     let all = 25 * BLOCK as u64;
     while cached.cache.counts().fetched_bytes < all {
@@ -375,7 +375,7 @@ fn trace_starts_at_first_file_and_counts_its_reads() {
     }
     let counts = || (cached.cache.counts().traced_bytes, cached.cache.counts().trace_used_bytes);
     assert_eq!(counts(), (all, 0));
-    let file = cached.session.open("disk").expect("open");
+    let file = cached.session.reader("disk");
     for _ in 0..2 {
         let (start, end) = (95 * BLOCK, 110 * BLOCK);
         assert!(cached.session.read(file, start as u64, end - start).expect("read") == disk[start..end]);

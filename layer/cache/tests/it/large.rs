@@ -4,19 +4,17 @@ use std::any::Any;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tombolo_core::fs::{
-    Attr, Cookie, DirBudget, DirPage, File, FileType, Mode, NewMode, NodeId, Op, OpenFlags, Opened,
-    PersistentHandle,
-};
+use tombolo_core::fs::{Attr, Cookie, DirPage, File, NodeId, Op, Opened};
 use tombolo_core::{Answer, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::{Around, Layered, around};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options, Prefetch};
+use tombolo_test_support::{Session, budget, until};
 
-use crate::world::{Cached, Origin, Session, attach, name, opened_store};
+use crate::world::{Cached, Origin, opened_store};
 
 const NAMES: usize = 20_000;
 
@@ -61,28 +59,20 @@ impl Around for Slow {
 }
 
 fn page(session: &Session, file: File, cookie: Cookie) -> Result<DirPage> {
-    let page = DirPage::new(DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: false });
-    session.fs.readdir(&session.cx, file, cookie, page).wait()
+    session.readdir(file, cookie, budget(4096, false))
 }
 
 #[test]
 fn first_names_are_listed_before_the_last_are_fetched() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
-    for n in 0..NAMES {
-        let (name, mode, kind) = (format!("{n}"), NewMode::default(), tombolo_core::fs::FileType::Regular);
-        let made = fs.mknod(cx, NodeId::ROOT, crate::world::name(&name), kind, mode, Default::default());
-        made.wait().expect("made");
-    }
+    make(&origin, NAMES);
     let slow = Arc::new(Slow::default());
     let export = Layered::new(origin.export.clone(), slow.clone());
     let store = opened_store(dir.path(), Default::default());
     let options = Options { attr_refresh: Duration::from_millis(50), ..Options::default() };
     let cache = tombolo_layer_cache::over(&export, store, options).expect("a cache");
-    let session = attach(&cache);
-    let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
-    let opened = session.fs.open(&session.cx, NodeId::ROOT, flags).wait().expect("open");
-    let file = File { node: NodeId::ROOT, open: opened.open };
+    let session = Session::attach(&cache);
+    let file = session.open_dir("").expect("open");
 
     let (sender, first) = mpsc::channel();
     let reader = session.clone();
@@ -94,7 +84,7 @@ fn first_names_are_listed_before_the_last_are_fetched() {
         "the origin has told all names before one is shown"
     );
     // Change names while the listing is in progress.
-    fs.unlink(cx, NodeId::ROOT, name("19999")).wait().expect("removed");
+    origin.direct.unlink("19999").expect("removed");
     session.put("new", b"");
 
     slow.go_on.keep(());
@@ -115,7 +105,7 @@ fn first_names_are_listed_before_the_last_are_fetched() {
     assert!(missing.is_empty(), "{} names are missing", missing.len());
     // A new listing shows another client's change.
     std::thread::sleep(Duration::from_millis(50));
-    fs.unlink(cx, NodeId::ROOT, name("7")).wait().expect("removed");
+    origin.direct.unlink("7").expect("removed");
     let (mut cookie, mut again) = (Cookie::START, HashSet::new());
     loop {
         let next = page(&session, file, cookie).expect("a page");
@@ -131,25 +121,9 @@ fn first_names_are_listed_before_the_last_are_fetched() {
 
 /// Creates this many files in the root of the origin.
 fn make(origin: &Origin, count: usize) {
-    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
     for n in 0..count {
-        let (name, mode) = (format!("{n}"), NewMode::default());
-        let made = fs.mknod(
-            cx,
-            NodeId::ROOT,
-            crate::world::name(&name),
-            FileType::Regular,
-            mode,
-            Default::default(),
-        );
-        made.wait().expect("made");
+        origin.direct.mknod(&n.to_string());
     }
-}
-
-fn open_root(session: &Session) -> File {
-    let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
-    let opened = session.fs.open(&session.cx, NodeId::ROOT, flags).wait().expect("open");
-    File { node: NodeId::ROOT, open: opened.open }
 }
 
 #[test]
@@ -161,11 +135,11 @@ fn oversized_directory_is_cached_partly_and_listed_fully() {
     let store = opened_store(dir.path(), small);
     let options = Options { attr_refresh: Duration::from_secs(3600), ..Options::default() };
     let cache = tombolo_layer_cache::over(&*origin.export, store.clone(), options).expect("a cache");
-    let session = attach(&cache);
+    let session = Session::attach(&cache);
     // A name looked up is cached, and shown once.
     session.lookup("39998").expect("there");
     for round in 0..2 {
-        let file = open_root(&session);
+        let file = session.open_dir("").expect("open");
         let (mut cookie, mut seen, mut pages) = (Cookie::START, HashSet::new(), 0);
         loop {
             let next = page(&session, file, cookie).expect("a page");
@@ -182,7 +156,7 @@ fn oversized_directory_is_cached_partly_and_listed_fully() {
             }
         }
         assert_eq!(seen.len(), COUNT + 2, "round {round}");
-        session.fs.release(&session.cx, file);
+        session.release(file);
     }
     let kept = store.info().objects;
     assert!((4096..COUNT as u64 / 2).contains(&kept), "{kept} objects are kept");
@@ -200,10 +174,10 @@ fn a_listing_ends_with_the_last_that_reads_it() {
     let export = Layered::new(origin.export.clone(), slow.clone());
     let store = opened_store(dir.path(), Default::default());
     let cache = tombolo_layer_cache::over(&export, store, Options::default()).expect("a cache");
-    let session = attach(&cache);
-    let file = open_root(&session);
+    let session = Session::attach(&cache);
+    let file = session.open_dir("").expect("open");
     assert!(!page(&session, file, Cookie::START).expect("a page").is_end());
-    session.fs.release(&session.cx, file);
+    session.release(file);
     std::thread::sleep(Duration::from_millis(2500));
     slow.go_on.keep(());
     let mut asked = 0;
@@ -228,14 +202,14 @@ fn listing_shows_every_name_while_others_change_the_directory() {
             while !is_over.load(Ordering::SeqCst) {
                 origin.direct.put("another", b"");
                 // The cache drops its names.
-                session.fs.getattr(&session.cx, NodeId::ROOT, None).wait().expect("there");
+                session.attr(NodeId::ROOT);
                 let direct = &origin.direct;
-                direct.fs.unlink(&direct.cx, NodeId::ROOT, name("another")).wait().expect("removed");
+                direct.unlink("another").expect("removed");
                 std::thread::sleep(Duration::from_millis(3));
             }
         });
         let missing = (0..20).map(|_| {
-            let listed: HashSet<_> = session.list().into_iter().collect();
+            let listed: HashSet<_> = session.names("").into_iter().collect();
             (0..COUNT).filter(|n| !listed.contains(&n.to_string())).count()
         });
         let missing: Vec<_> = missing.collect();
@@ -247,15 +221,10 @@ fn listing_shows_every_name_while_others_change_the_directory() {
 
 /// Creates directories with this many files each in the root of the origin.
 fn make_directories(origin: &Origin, dirs: usize, files: usize) {
-    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
     for dir in 0..dirs {
-        let text = format!("dir-{dir}");
-        let made = fs.mkdir(cx, NodeId::ROOT, name(&text), NewMode::settled(Mode::new(0o755))).wait();
-        let parent = made.expect("mkdir").entry.node;
+        let parent = origin.direct.dir(&format!("dir-{dir}"));
         for file in 0..files {
-            let (text, mode) = (format!("file-{file}"), NewMode::settled(Mode::new(0o644)));
-            let made = fs.mknod(cx, parent, name(&text), FileType::Regular, mode, Default::default());
-            made.wait().expect("made");
+            origin.direct.mknod((parent, &format!("file-{file}")));
         }
     }
 }
@@ -272,30 +241,22 @@ fn index_stays_within_its_quarter() {
         let options = Options { contract, attr_refresh, prefetch: Prefetch::Off, ..Options::default() };
         let store = opened_store(dir.path(), small);
         let cache = tombolo_layer_cache::over(&*origin.export, store.clone(), options).expect("a cache");
-        let (session, handles) = (attach(&cache), |session: &Session, node| {
-            let fs = session.fs.persistent_handles().expect("handles");
-            fs.handle_of(&session.cx, node).wait().expect("a handle")
-        });
-        let again = |session: &Session, handle: &PersistentHandle| {
-            let fs = session.fs.persistent_handles().expect("handles");
-            fs.resolve(&session.cx, handle).wait()
-        };
+        let session = Session::attach(&cache);
         // An open file, a file with a look-up, and the handle of an unused one.
         let first = session.lookup("dir-0").expect("there");
-        let in_first =
-            |text: &str| session.fs.lookup(&session.cx, first.node, name(text)).wait().expect("there");
+        let in_first = |text: &str| session.lookup((first.node, text)).expect("there");
         let (open, known, left) = (in_first("file-0"), in_first("file-1"), in_first("file-2"));
-        let opened = session.fs.open(&session.cx, open.node, OpenFlags::READ).wait().expect("open");
-        let handle = handles(&session, left.node);
+        let file = session.reader(open.node);
+        let handle = session.handle_of(left.node).expect("a handle");
         session.fs.forget(&session.cx, &[(open.node, 1), (left.node, 1)]);
         let mut relisted = 0;
         for round in 0..2 {
             for n in 0..dirs {
                 let node = session.lookup(&format!("dir-{n}")).expect("there").node;
-                assert_eq!(session.list_of(node).len(), files, "round {round}, directory {n}");
-                session.fs.forget(&session.cx, &[(node, 1)]);
+                assert_eq!(session.names(node).len(), files, "round {round}, directory {n}");
+                session.forget(node);
                 let asked = origin.asked("readdir");
-                assert_eq!(session.list().len(), dirs);
+                assert_eq!(session.names("").len(), dirs);
                 relisted += u32::from(origin.asked("readdir") > asked);
             }
             store.info();
@@ -307,18 +268,15 @@ fn index_stays_within_its_quarter() {
         assert!(kept > 500, "too little is kept: {kept} objects");
         // A directory in constant use stays listed, although it was listed first.
         assert!(relisted <= 10, "{contract:?}: the root was listed {relisted} times");
-        let file = File { node: open.node, open: opened.open };
         session.read(file, 0, 1).expect("it is open");
-        session.fs.getattr(&session.cx, known.node, None).wait().expect("it is known");
+        session.attr(known.node);
         // Eviction goes on in the background.
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while store.info().objects >= (dirs * files) as u64 / 2 {
-            assert!(Instant::now() < deadline, "{contract:?}: {} objects", store.info().objects);
-            session.list();
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until("enough is evicted", || {
+            session.names("");
+            store.info().objects < (dirs * files) as u64 / 2
+        });
         // The handle leads to the file with its former number.
-        let found = again(&session, &handle).expect("found again");
+        let found = session.resolve(&handle).expect("found again");
         assert_eq!((found.node, found.attr.fileid), (left.node, left.attr.fileid));
     }
 }
@@ -331,14 +289,14 @@ fn a_full_index_passes_listings_and_look_ups_through() {
     let store = opened_store(dir.path(), none);
     let cache =
         tombolo_layer_cache::over(&*origin.export, store.clone(), Options::default()).expect("a cache");
-    let session = attach(&cache);
+    let session = Session::attach(&cache);
     for _ in 0..3 {
-        assert_eq!(session.list().len(), 8);
+        assert_eq!(session.names("").len(), 8);
         for n in 0..8 {
             let node = session.lookup(&format!("dir-{n}")).expect("there").node;
-            assert_eq!(session.list_of(node).len(), 100);
-            session.fs.lookup(&session.cx, node, name("file-7")).wait().expect("there");
-            assert!(session.fs.lookup(&session.cx, node, name("none")).wait().is_err());
+            assert_eq!(session.names(node).len(), 100);
+            session.lookup((node, "file-7")).expect("there");
+            assert!(session.lookup((node, "none")).is_err());
         }
     }
     let kept = store.info().objects;

@@ -3,18 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tombolo_core::fs::{
-    Cookie, Create, DirBudget, DirPage, Export, File, FileSystem, NodeId, Notice, OpenFlags,
-};
-use tombolo_core::{Answer, Error, Identity};
+use tombolo_core::fs::{Create, Export, Notice};
+use tombolo_core::{Error, Identity};
 use tombolo_layer_basic::readonly;
-use tombolo_layer_basic::{Around, Layered, around};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Claim, Contract, LEASE_NAME, LeaseError, LeaseState, Life, Options, Prefetch};
+use tombolo_test_support::{Act, Scripted, Session, until};
 
-use crate::world::{Cached, Origin, attach, name, opened_store};
+use crate::world::{Cached, Origin, opened_store};
 
 /// A period without any renewal or expiry within a test.
 pub const LONG: Duration = Duration::from_secs(3600);
@@ -46,7 +44,7 @@ pub fn leased(origin: &dyn Export, dir: &Path, claim: Claim) -> Result<Cached, L
         ..Options::default()
     };
     let cache = tombolo_layer_cache::over_leased(origin, store, options, claim)?;
-    let session = attach(&cache);
+    let session = Session::attach(&cache);
     Ok(Cached { cache, session })
 }
 
@@ -54,14 +52,6 @@ pub fn holder_of(refused: Result<Cached, LeaseError>) -> String {
     match refused.map(drop) {
         Err(LeaseError::Held { holder, .. }) => holder.host,
         other => panic!("not refused because of another: {other:?}"),
-    }
-}
-
-pub fn until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never came that {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -121,7 +111,7 @@ fn foreign_object_named_as_lease_is_left_unchanged() {
     origin.direct.put(LEASE_NAME, b"something else");
     assert_eq!(holder_of(leased(&*origin.export, dir.path(), claim("here", Duration::from_secs(60)))), "");
     assert_eq!(origin.direct.get(LEASE_NAME).expect("read"), b"something else");
-    assert_eq!(names(&origin.direct.fs), [LEASE_NAME], "nothing is left beside it");
+    assert_eq!(origin.direct.names(""), [LEASE_NAME], "nothing is left beside it");
 }
 
 #[test]
@@ -138,7 +128,7 @@ fn lost_lease_leads_to_revalidation() {
     origin.direct.put("file", b"one");
     let first = leased(&*origin.export, dirs[0].path(), claim("first", 25 * SHORT)).expect("a cache");
     assert_eq!(first.session.get("file").expect("read"), b"one");
-    let watcher = attach(&first.cache);
+    let watcher = Session::attach(&first.cache);
     let changes = watcher.fs.changes().expect("it is told of changes");
     let told = changes.next(&watcher.cx, 0, 1 << 16).wait().expect("the first notice");
     assert!(changes.is_complete());
@@ -159,8 +149,7 @@ fn lost_lease_leads_to_revalidation() {
 fn a_lease_that_was_removed_is_lost() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let cached = leased(&*origin.export, dir.path(), claim("here", SHORT)).expect("a cache");
-    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
-    fs.unlink(cx, NodeId::ROOT, name(LEASE_NAME)).wait().expect("removed");
+    origin.direct.unlink(LEASE_NAME).expect("removed");
     until("it is lost", || cached.lease() == Some(LeaseState::Lost));
 }
 
@@ -169,56 +158,41 @@ fn lease_file_is_hidden_and_protected_by_the_cache() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"");
     let cached = leased(&*origin.export, dir.path(), claim("here", LONG)).expect("a cache");
-    let (fs, cx, lease) = (&cached.session.fs, &cached.session.cx, name(LEASE_NAME));
-    assert!(matches!(cached.session.lookup(LEASE_NAME), Err(Error::NotFound)));
-    assert_eq!(names(fs), ["file"]);
-    let root = NodeId::ROOT;
-    let file = cached.session.lookup("file").expect("there").node;
+    let session = &cached.session;
+    assert!(matches!(session.lookup(LEASE_NAME), Err(Error::NotFound)));
+    assert_eq!(session.names(""), ["file"]);
     let refused = [
-        fs.unlink(cx, root, lease).wait().map(drop),
-        fs.rename(cx, root, name("file"), root, lease, Default::default()).wait().map(drop),
-        fs.link(cx, file, root, lease).wait().map(drop),
-        fs.create(cx, root, lease, &Create::default()).wait().map(drop),
+        session.unlink(LEASE_NAME).map(drop),
+        session.rename("file", LEASE_NAME, Default::default()).map(drop),
+        session.link("file", LEASE_NAME).map(drop),
+        session.create(LEASE_NAME, &Create::default()).map(drop),
     ];
     assert!(refused.iter().all(|each| matches!(each, Err(Error::NotPermitted))), "{refused:?}");
     origin.direct.lookup(LEASE_NAME).expect("it is there");
 }
 
-fn names(fs: &Arc<dyn FileSystem>) -> Vec<String> {
-    let cx = tombolo_core::Ctx::root(tombolo_core::SessionId(1));
-    let opened = fs.open(&cx, NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");
-    let file = File { node: NodeId::ROOT, open: opened.open };
-    let page = DirPage::new(DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: false });
-    let page = fs.readdir(&cx, file, Cookie::START, page).wait().expect("list");
-    fs.release(&cx, file);
-    let names = page.iter().map(|entry| String::from_utf8_lossy(entry.name).into_owned());
-    names.filter(|name| !name.starts_with('.') || name.len() > 2).collect()
-}
-
-/// A connection that can be cut, after which all requests fail.
-struct Line(AtomicBool);
-
-impl Around for Line {
-    fn around<T: around::Payload>(&self, _: around::Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        if self.0.load(Ordering::SeqCst) { Answer::err(Error::Disconnected) } else { inner() }
-    }
+/// Puts a connection that can be cut, after which all requests fail, before an origin.
+fn behind_line(origin: &Origin) -> (Arc<dyn Export>, Arc<AtomicBool>) {
+    let is_cut = Arc::<AtomicBool>::default();
+    let line = is_cut.clone();
+    let script = move |_| Act::fail_if(line.load(Ordering::SeqCst), Error::Disconnected);
+    (Scripted::over(origin.export.clone(), script), is_cut)
 }
 
 #[test]
 fn unrenewable_lease_expires_and_is_reacquired() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"one");
-    let line = Arc::new(Line(AtomicBool::new(false)));
-    let far = Layered::new(origin.export.clone(), line.clone());
-    let cached = leased(&far, dir.path(), claim("here", SHORT)).expect("a cache");
+    let (far, is_cut) = behind_line(&origin);
+    let cached = leased(&*far, dir.path(), claim("here", SHORT)).expect("a cache");
     assert_eq!(cached.session.get("file").expect("read"), b"one");
-    line.0.store(true, Ordering::SeqCst);
+    is_cut.store(true, Ordering::SeqCst);
     // A renewal in progress may still succeed.
     until("it has run out, and the origin would have to be asked", || {
         cached.lease() == Some(LeaseState::RunOut) && cached.session.get("file").is_err()
     });
     origin.direct.put("file", b"other");
-    line.0.store(false, Ordering::SeqCst);
+    is_cut.store(false, Ordering::SeqCst);
     until("it is held again", || cached.lease() == Some(LeaseState::Held));
 }
 
@@ -226,17 +200,16 @@ fn unrenewable_lease_expires_and_is_reacquired() {
 fn lasting_lease_survives_outage_until_taken_over() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"one");
-    let line = Arc::new(Line(AtomicBool::new(false)));
-    let far = Layered::new(origin.export.clone(), line.clone());
-    let cached = leased(&far, dir.path(), Claim { lasts: true, ..claim("here", SHORT) }).expect("a cache");
+    let (far, is_cut) = behind_line(&origin);
+    let cached = leased(&*far, dir.path(), Claim { lasts: true, ..claim("here", SHORT) }).expect("a cache");
     assert_eq!(cached.session.get("file").expect("read"), b"one");
-    line.0.store(true, Ordering::SeqCst);
+    is_cut.store(true, Ordering::SeqCst);
     std::thread::sleep(SHORT * 20);
     assert_eq!(cached.lease(), Some(LeaseState::Held));
     assert_eq!(cached.session.get("file").expect("it is here"), b"one");
     let elsewhere = tempfile::tempdir().expect("a directory");
     let taking = Claim { takes: true, ..claim("there", SHORT) };
     let _other = leased(&*origin.export, elsewhere.path(), taking).expect("a cache");
-    line.0.store(false, Ordering::SeqCst);
+    is_cut.store(false, Ordering::SeqCst);
     until("it is lost", || cached.lease() == Some(LeaseState::Lost));
 }

@@ -5,24 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{NodeId, Op};
-use tombolo_core::{Answer, Error};
-use tombolo_layer_basic::{Around, Layered, around};
+use tombolo_core::Error;
+use tombolo_core::fs::{Export, Op};
+use tombolo_layer_basic::around::Call;
 use tombolo_layer_cache::{Claim, LEASE_NAME, LeaseError, LeaseState, Life};
+use tombolo_test_support::{Act, Scripted, until};
 
-use crate::lease::{LONG, SHORT, claim, holder_of, leased, left_by, until};
-use crate::world::{Origin, name};
+use crate::lease::{LONG, SHORT, claim, holder_of, leased, left_by};
+use crate::world::Origin;
 
-/// An origin without space for more files while set.
-struct Full(AtomicBool);
-
-impl Around for Full {
-    fn around<T: around::Payload>(&self, call: around::Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        match call.op == Op::Create && self.0.load(Ordering::SeqCst) {
-            true => Answer::err(Error::NoSpace),
-            false => inner(),
-        }
-    }
+/// Returns an origin without space for more files while set.
+fn full(origin: &Origin) -> (Arc<dyn Export>, Arc<AtomicBool>) {
+    let is_full = Arc::new(AtomicBool::new(true));
+    let full = is_full.clone();
+    let is_refused = move |call: Call| call.op == Op::Create && full.load(Ordering::SeqCst);
+    let script = move |call| Act::fail_if(is_refused(call), Error::NoSpace);
+    (Scripted::over(origin.export.clone(), script), is_full)
 }
 
 fn text(origin: &Origin) -> String {
@@ -34,9 +32,9 @@ fn own_lease_is_renewed_on_a_full_origin() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let left = left_by(&origin, dir.path(), "earlier");
     origin.direct.put(LEASE_NAME, &left);
-    let full = Layered::new(origin.export.clone(), Arc::new(Full(AtomicBool::new(true))));
+    let (layered, _is_full) = full(&origin);
     let before = origin.direct.lookup(LEASE_NAME).expect("there").attr;
-    let again = leased(&full, dir.path(), claim("later", LONG)).expect("its own");
+    let again = leased(&*layered, dir.path(), claim("later", LONG)).expect("its own");
     assert_eq!(again.lease(), Some(LeaseState::Held));
     let after = origin.direct.lookup(LEASE_NAME).expect("there").attr;
     assert!(after.fileid == before.fileid && after.mtime > before.mtime, "{before:?} {after:?}");
@@ -49,25 +47,24 @@ fn own_lease_is_renewed_on_a_full_origin() {
 fn cache_with_pending_changes_starts_without_a_lease() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"one");
-    let full = Arc::new(Full(AtomicBool::new(true)));
-    let layered = Layered::new(origin.export.clone(), full.clone());
-    let refused = leased(&layered, dir.path(), claim("here", SHORT)).map(drop);
+    let (layered, is_full) = full(&origin);
+    let refused = leased(&*layered, dir.path(), claim("here", SHORT)).map(drop);
     assert!(matches!(refused, Err(LeaseError::Unwritable { source: Error::NoSpace, .. })), "{refused:?}");
-    let begun = leased(&layered, dir.path(), Claim { may_come_later: true, ..claim("here", SHORT) });
+    let begun = leased(&*layered, dir.path(), Claim { may_come_later: true, ..claim("here", SHORT) });
     let begun = begun.expect("it begins");
     assert_eq!(begun.lease(), Some(LeaseState::RunOut));
     assert_eq!(begun.session.get("file").expect("read"), b"one");
     origin.direct.put("file", b"other");
     assert_eq!(begun.session.get("file").expect("read"), b"other", "the origin is asked");
-    full.0.store(false, Ordering::SeqCst);
+    is_full.store(false, Ordering::SeqCst);
     until("it has the lease", || begun.lease() == Some(LeaseState::Held));
     assert!(text(&origin).contains("host: here"));
     // Another's lease is not taken over.
     drop(begun);
     let elsewhere = tempfile::tempdir().expect("a directory");
     let _other = leased(&*origin.export, elsewhere.path(), claim("other", LONG)).expect("it is free");
-    full.0.store(true, Ordering::SeqCst);
-    let late = leased(&layered, dir.path(), Claim { may_come_later: true, ..claim("here", LONG) }).map(drop);
+    is_full.store(true, Ordering::SeqCst);
+    let late = leased(&*layered, dir.path(), Claim { may_come_later: true, ..claim("here", LONG) }).map(drop);
     assert!(matches!(late, Err(LeaseError::Unwritable { .. })), "{late:?}");
 }
 
@@ -77,13 +74,12 @@ fn late_lease_from_another_is_confirmed_first() {
     for is_taken_again in [false, true] {
         let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
         let left = left_by(&origin, dirs[1].path(), "first");
-        let full = Arc::new(Full(AtomicBool::new(true)));
-        let layered = Layered::new(origin.export.clone(), full.clone());
+        let (layered, is_full) = full(&origin);
         let late = Claim { may_come_later: true, ..claim("late", PERIOD) };
-        let begun = leased(&layered, dirs[0].path(), late).expect("it begins");
+        let begun = leased(&*layered, dirs[0].path(), late).expect("it begins");
         origin.direct.put(LEASE_NAME, &left);
         std::thread::sleep(10 * PERIOD);
-        full.0.store(false, Ordering::SeqCst);
+        is_full.store(false, Ordering::SeqCst);
         // Last time at which the lease was not yet acquired.
         let mut before = Instant::now();
         loop {
@@ -95,8 +91,7 @@ fn late_lease_from_another_is_confirmed_first() {
             before = looked;
         }
         if is_taken_again {
-            let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
-            fs.unlink(cx, NodeId::ROOT, name(LEASE_NAME)).wait().expect("removed");
+            origin.direct.unlink(LEASE_NAME).expect("removed");
             origin.direct.put(LEASE_NAME, &left);
             until("it is lost", || begun.lease() == Some(LeaseState::Lost));
             continue;

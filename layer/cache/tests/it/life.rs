@@ -5,16 +5,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tombolo_core::Error;
-use tombolo_core::fs::{NodeId, PersistentHandle};
 use tombolo_layer_cache::Contract;
 
-use crate::world::{Cached, Origin, grow_old, name, pattern};
-
-fn handle(cached: &Cached, text: &str) -> PersistentHandle {
-    let session = &cached.session;
-    let node = session.lookup(text).expect("there").node;
-    session.fs.persistent_handles().expect("handles").handle_of(&session.cx, node).wait().expect("a handle")
-}
+use crate::world::{Origin, grow_old, pattern};
 
 /// Copies a directory as a kill would leave it. The database is copied first, as its rows depend on the other
 /// files.
@@ -42,20 +35,19 @@ fn handles_and_data_outlive_a_restart() {
     let before: Vec<_> = {
         let cached = origin.cached(dir.path(), Contract::Exclusive);
         (0..5).for_each(|n| drop(cached.session.get(&format!("file-{n}")).expect("read")));
-        (0..5).map(|n| handle(&cached, &format!("file-{n}"))).collect()
+        (0..5).map(|n| cached.session.handle_of(&format!("file-{n}")).expect("a handle")).collect()
     };
     let reads = origin.asked("read");
     origin.direct.put("new", b"");
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
     for (n, handle) in before.iter().enumerate() {
-        let found = session.fs.persistent_handles().expect("handles").resolve(&session.cx, handle).wait();
-        let found = found.expect("it is still there");
+        let found = session.resolve(handle).expect("it is still there");
         assert_eq!(found.node, session.lookup(&format!("file-{n}")).expect("there").node);
         assert_eq!(session.get(&format!("file-{n}")).expect("read"), pattern(300_000, n as u8));
     }
     assert_eq!(origin.asked("read"), reads, "all data were here");
-    assert!(!before.contains(&handle(&cached, "new")));
+    assert!(!before.contains(&cached.session.handle_of("new").expect("a handle")));
 }
 
 #[test]
@@ -67,7 +59,7 @@ fn file_changed_while_cache_was_down_is_refetched() {
     origin.direct.put("file", &pattern(1000, 2));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 2));
-    let unlinked = origin.direct.fs.unlink(&origin.direct.cx, NodeId::ROOT, name("file")).wait();
+    let unlinked = origin.direct.unlink("file");
     unlinked.expect("unlink");
     drop(cached);
     let cached = origin.cached(dir.path(), Contract::Exclusive);

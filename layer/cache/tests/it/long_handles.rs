@@ -3,31 +3,24 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tombolo_core::fs::{
-    Client, Entry, Export, FileSystem, NodeId, PersistentHandle, PersistentHandles, Volume,
-};
-use tombolo_core::{Answer, Ctx, Error, Result, forward};
+use tombolo_core::fs::{Entry, FileSystem, NodeId, PersistentHandle, PersistentHandles, Volume};
+use tombolo_core::{Answer, Ctx, Error, forward};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
+use tombolo_test_support::wrapped;
 
-use crate::world::{Cached, Origin, Session};
+use crate::world::{Cached, Origin};
 
-/// An origin that pads its handles.
-struct Padded<T: ?Sized>(Arc<T>);
+/// A session of an origin that pads its handles.
+struct Padded(Arc<dyn FileSystem>);
 
-impl Export for Padded<dyn Export> {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(Padded(self.0.attach(client)?)))
-    }
-}
-
-impl Padded<dyn FileSystem> {
+impl Padded {
     fn handles(&self) -> &dyn PersistentHandles {
         self.0.persistent_handles().expect("handles")
     }
 }
 
-impl FileSystem for Padded<dyn FileSystem> {
+impl FileSystem for Padded {
     forward!(to self.0; lookup getattr open setattr access readlink create create_unnamed mkdir symlink mknod link
         unlink rmdir rename flush fsync read write readdir statfs syncfs forget release profile);
 
@@ -36,7 +29,7 @@ impl FileSystem for Padded<dyn FileSystem> {
     }
 }
 
-impl PersistentHandles for Padded<dyn FileSystem> {
+impl PersistentHandles for Padded {
     fn volume(&self) -> Volume {
         self.handles().volume()
     }
@@ -60,13 +53,8 @@ impl PersistentHandles for Padded<dyn FileSystem> {
 
 fn padded() -> Origin {
     let mut origin = Origin::new();
-    origin.export = Arc::new(Padded(origin.export));
+    origin.export = wrapped(origin.export, Padded);
     origin
-}
-
-fn handle_of(session: &Session, node: NodeId) -> PersistentHandle {
-    let handles = session.fs.persistent_handles().expect("handles");
-    handles.handle_of(&session.cx, node).wait().expect("a handle")
 }
 
 #[test]
@@ -75,13 +63,13 @@ fn row_of_a_short_handle_survives_a_full_index() {
     ["a", "b"].iter().for_each(|name| origin.direct.put(name, b"bytes"));
     let Cached { cache, session } = origin.cached(dir.path(), Contract::CloseToOpen);
     let node = session.lookup("a").expect("there").node;
-    let handle = handle_of(&session, node);
+    let handle = session.handle_of(node).expect("a handle");
     cache.flush();
     drop((session, cache));
     for _ in 0..2 {
         let full = StoreOptions { capacity_bytes: 4096, ..StoreOptions::default() };
         let Cached { cache: _cache, session } = origin.cached_with(dir.path(), Options::default(), full);
-        let found = session.fs.persistent_handles().expect("handles").resolve(&session.cx, &handle).wait();
+        let found = session.resolve(&handle);
         assert_eq!(found.expect("found again").node, node);
     }
 }
@@ -100,7 +88,7 @@ fn first_short_handle_delays_no_other_operation() {
     let index = rusqlite::Connection::open(dir.path().join("index.db")).expect("the index");
     index.execute_batch("begin immediate").expect("the lock for writing");
     std::thread::scope(|scope| {
-        scope.spawn(|| handle_of(&session, a));
+        scope.spawn(|| session.handle_of(a).expect("a handle"));
         std::thread::sleep(Duration::from_millis(300));
         let (sender, answered) = mpsc::channel();
         let other = session.clone();

@@ -3,8 +3,9 @@
 use tombolo_core::fs::{AccessMask, Attr, DataCache, Mode, NodeId, SetAttr, WeakAttr};
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_mem::Source;
+use tombolo_test_support::Session;
 
-use crate::world::{Origin, Session, grow_old, pattern};
+use crate::world::{Origin, grow_old, pattern};
 
 const LEN: usize = 300_000;
 
@@ -20,7 +21,7 @@ fn offer(session: &Session, attr: &Attr, offset: usize, bytes: &[u8]) {
 /// Checks that the user may read and write the file.
 fn may_change(session: &Session, node: u64) {
     let rights = AccessMask::READ | AccessMask::WRITE;
-    session.fs.access(&session.cx, NodeId(node), rights).wait().expect("its maker may");
+    session.access(NodeId(node), rights).expect("its maker may");
 }
 
 #[test]
@@ -49,7 +50,7 @@ fn data_of_recent_changes_ripen_and_survive_restart() {
         session.put("file", &bytes);
         let attr = session.lookup("file").expect("there").attr;
         offer(session, &attr, 0, &bytes);
-        assert_eq!(session.list(), ["file"]);
+        assert_eq!(session.names(""), ["file"]);
         may_change(session, attr.fileid);
         grow_old();
     }
@@ -59,7 +60,7 @@ fn data_of_recent_changes_ripen_and_survive_restart() {
     let asked = || ["read", "readdir", "access"].map(|operation| origin.asked(operation));
     let before = asked();
     may_change(session, session.lookup("file").expect("there").node.0);
-    assert_eq!(session.list(), ["file"]);
+    assert_eq!(session.names(""), ["file"]);
     assert!(session.get("file").expect("read") == bytes);
     assert_eq!(asked(), before);
     let reads = before[0];
@@ -79,16 +80,16 @@ fn names_of_recent_changes_survive_own_changes() {
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
     session.put("one", b"1");
-    assert_eq!(session.list(), ["one"]);
+    assert_eq!(session.names(""), ["one"]);
     let listings = origin.asked("readdir");
     let set = SetAttr { mode: Some(Mode::new(0o711)), ..SetAttr::default() };
-    session.fs.setattr(&session.cx, NodeId::ROOT, None, &set).wait().expect("chmod");
+    session.setattr(NodeId::ROOT, set).expect("chmod");
     session.put("two", b"2");
-    assert_eq!(session.list(), ["one", "two"]);
+    assert_eq!(session.names(""), ["one", "two"]);
     assert_eq!(origin.asked("readdir"), listings);
     // From now on another client may have changed it within the same tick.
     cached.cache.invalidate();
-    assert_eq!(session.list(), ["one", "two"]);
+    assert_eq!(session.names(""), ["one", "two"]);
     assert!(origin.asked("readdir") > listings, "listed anew");
 }
 

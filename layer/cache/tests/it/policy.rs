@@ -1,13 +1,14 @@
 //! Rules that select options by file names.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tombolo_core::Error;
-use tombolo_core::fs::{File, NodeId, OpenFlags};
+use tombolo_core::fs::{NodeId, OpenFlags};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options, Policy, Rule};
+use tombolo_test_support::{Session, until};
 
-use crate::world::{Cached, Origin, Session, grow_old, name, pattern};
+use crate::world::{Cached, Origin, grow_old, pattern};
 
 fn rule(pattern: &str, options: Options) -> Rule {
     Rule { pattern: pattern.parse().expect("a pattern"), options }
@@ -18,26 +19,15 @@ fn cached(origin: &Origin, dir: &std::path::Path, default: Options, rules: Vec<R
 }
 
 fn opens(session: &Session, node: NodeId) {
-    let open = session.fs.open(&session.cx, node, OpenFlags::READ).wait().expect("open").open;
-    session.fs.release(&session.cx, File { node, open });
+    session.release(session.reader(node));
 }
 
 #[test]
 fn each_file_has_the_contract_of_its_name() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    let mode = tombolo_core::fs::NewMode::settled(tombolo_core::fs::Mode::new(0o755));
-    let made = origin.direct.fs.mkdir(&origin.direct.cx, NodeId::ROOT, name("fixed"), mode).wait();
-    let fixed = made.expect("mkdir").entry.node;
-    for (parent, text) in [(NodeId::ROOT, "a.iso"), (NodeId::ROOT, "b"), (fixed, "c")] {
-        let node = origin.direct.fs.mknod(
-            &origin.direct.cx,
-            parent,
-            name(text),
-            tombolo_core::fs::FileType::Regular,
-            mode,
-            Default::default(),
-        );
-        node.wait().expect("mknod");
+    origin.direct.dir("fixed");
+    for path in ["a.iso", "b", "fixed/c"] {
+        origin.direct.mknod(path);
     }
     // Recent data are not reused in another life.
     grow_old();
@@ -50,7 +40,7 @@ fn each_file_has_the_contract_of_its_name() {
         let session = &cached.session;
         if life == 0 {
             let dir = session.lookup("fixed").expect("there").node;
-            let below = session.fs.lookup(&session.cx, dir, name("c")).wait().expect("there").node;
+            let below = session.lookup((dir, "c")).expect("there").node;
             nodes = vec![
                 session.lookup("a.iso").expect("there").node,
                 below,
@@ -77,16 +67,14 @@ fn one_name_may_be_read_only_and_another_writable() {
     let session = &cached.session;
     session.put("b", b"2");
     let node = session.lookup("a.iso").expect("there").node;
-    let (fs, cx) = (&session.fs, &session.cx);
-    assert!(matches!(fs.open(cx, node, OpenFlags::WRITE).wait(), Err(Error::ReadOnly)));
-    assert!(matches!(fs.setattr(cx, node, None, &Default::default()).wait(), Err(Error::ReadOnly)));
+    assert!(matches!(session.open(node, OpenFlags::WRITE), Err(Error::ReadOnly)));
+    assert!(matches!(session.setattr(node, Default::default()), Err(Error::ReadOnly)));
     for (from, to) in [("a.iso", "c"), ("b", "a.iso")] {
-        let renamed =
-            fs.rename(cx, NodeId::ROOT, name(from), NodeId::ROOT, name(to), Default::default()).wait();
+        let renamed = session.rename(from, to, Default::default());
         assert!(matches!(renamed, Err(Error::ReadOnly)), "{from}");
     }
-    assert!(matches!(fs.unlink(cx, NodeId::ROOT, name("a.iso")).wait(), Err(Error::ReadOnly)));
-    fs.unlink(cx, NodeId::ROOT, name("b")).wait().expect("that one may");
+    assert!(matches!(session.unlink("a.iso"), Err(Error::ReadOnly)));
+    session.unlink("b").expect("that one may");
     assert_eq!(session.get("a.iso").expect("read"), b"1");
 }
 
@@ -103,18 +91,15 @@ fn block_size_whole_files_and_read_ahead_follow_name() {
     let cached = cached(&origin, dir.path(), none, rules);
     let fetched = |text: &str| {
         let before = cached.cache.counts().fetched_bytes;
-        let file = cached.session.open(text).expect("open");
+        let file = cached.session.reader(text);
         assert_eq!(cached.session.read(file, 8192, 4096).expect("read"), pattern(size, 7)[8192..12288]);
         cached.cache.counts().fetched_bytes - before
     };
     assert_eq!(fetched("small.db"), 4096);
     assert_eq!(fetched("other"), 64 << 10);
-    let (before, late) = (cached.cache.counts().fetched_bytes, Instant::now() + Duration::from_secs(60));
+    let before = cached.cache.counts().fetched_bytes;
     fetched("whole.iso");
-    while cached.cache.counts().fetched_bytes - before < size as u64 {
-        assert!(Instant::now() < late, "the rest does not come");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the rest has come", || cached.cache.counts().fetched_bytes - before >= size as u64);
 }
 
 /// Restarts a cache whose names in the root are outdated then, and returns the new one.
@@ -123,7 +108,7 @@ fn restarted(origin: &Origin, dir: &std::path::Path, before: Cached, rules: Vec<
     drop(before);
     origin.direct.put("another", b"");
     let again = cached(origin, dir, long(), rules);
-    again.session.fs.getattr(&again.session.cx, NodeId::ROOT, None).wait().expect("there");
+    again.session.attr(NodeId::ROOT);
     again
 }
 
@@ -146,7 +131,7 @@ fn file_of_unknown_name_has_the_strictest_options() {
     let asked = origin.asked("open");
     (0..3).for_each(|_| opens(&session, node));
     assert_eq!(origin.asked("open") - asked, 3, "an open does not see what was closed before it");
-    let set = || session.fs.setattr(&session.cx, node, None, &Default::default()).wait();
+    let set = || session.setattr(node, Default::default());
     assert!(matches!(set(), Err(Error::ReadOnly)));
     assert_eq!(session.lookup("a.log").expect("there").node, node);
     set().expect("it is writable by its name");
@@ -155,16 +140,14 @@ fn file_of_unknown_name_has_the_strictest_options() {
 #[test]
 fn file_of_unknown_path_has_the_strictest_options() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
-    let mode = tombolo_core::fs::NewMode::settled(tombolo_core::fs::Mode::new(0o755));
-    let made = fs.mkdir(cx, NodeId::ROOT, name("live"), mode).wait().expect("mkdir");
-    origin.direct.put_in(made.entry.node, "a", b"");
+    origin.direct.dir("live");
+    origin.direct.put("live/a", b"");
     let rules = || vec![rule("live/*", Options::default())];
     let before = cached(&origin, dir.path(), long(), rules());
     let live = before.session.lookup("live").expect("there").node;
     let Cached { cache: _cache, session } = restarted(&origin, dir.path(), before, rules());
-    assert!(session.list_of(live).contains(&"a".to_owned()));
-    let node = session.fs.lookup(&session.cx, live, name("a")).wait().expect("there").node;
+    assert!(session.names(live).contains(&"a".to_owned()));
+    let node = session.lookup((live, "a")).expect("there").node;
     let asked = origin.asked("open");
     (0..3).for_each(|_| opens(&session, node));
     assert_eq!(origin.asked("open") - asked, 3, "an open does not see what was closed before it");

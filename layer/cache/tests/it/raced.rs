@@ -5,18 +5,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Client, Cookie, DirBudget, DirPage, Entry, Export, File, FileSystem, FileType, Mode,
-    Name, NewMode, NodeId, OpenFlags, Opened, ReadDone,
+    AccessMask, Attr, Cookie, DirPage, Entry, File, FileSystem, FileType, Name, NodeId, OpenFlags, Opened,
+    ReadDone,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
 use tombolo_host_runtime::thread_pool::{Lane, ThreadPool, ThreadPoolLimits};
 use tombolo_layer_cache::Contract;
 use tombolo_mem::Sink;
+use tombolo_test_support::{Session, budget, wrapped};
 
-use crate::world::{Origin, Session, name, pattern};
+use crate::world::{Origin, pattern};
 
-/// An origin that answers concurrent requests out of order, until it fails.
-struct Racing<T: ?Sized>(Arc<T>, Arc<Line>);
+/// A session of an origin that answers concurrent requests out of order, until it fails.
+struct Racing(Arc<dyn FileSystem>, Arc<Line>);
 
 struct Line {
     lane: Lane,
@@ -49,13 +50,7 @@ impl Line {
     }
 }
 
-impl Export for Racing<dyn Export> {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(Racing(self.0.attach(client)?, self.1.clone())))
-    }
-}
-
-impl FileSystem for Racing<dyn FileSystem> {
+impl FileSystem for Racing {
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let (inner, its, name) = (self.0.clone(), cx.clone(), name.to_owned());
         self.1.later(cx, move || inner.lookup(&its, parent, name.as_name()))
@@ -103,23 +98,18 @@ fn sizes() -> (usize, usize, u32) {
 
 fn make(session: &Session, dirs: usize, files: usize) {
     for dir in 0..dirs {
-        let mode = NewMode::settled(Mode::new(0o755));
-        let made = session.fs.mkdir(&session.cx, NodeId::ROOT, name(&format!("dir-{dir}")), mode);
-        let parent = made.wait().expect("mkdir").entry.node;
+        let parent = session.dir(&format!("dir-{dir}"));
         for file in 0..files {
-            session.put_in(parent, &format!("file-{file}"), &pattern(100, file as u8));
+            session.put((parent, &format!("file-{file}")), &pattern(100, file as u8));
         }
     }
 }
 
 /// Lists a directory and reads all its files, as `diff -r` does.
 fn compare(session: &Session, node: NodeId) -> Result<usize> {
-    let (fs, cx) = (&session.fs, &session.cx);
-    let open = fs.open(cx, node, OpenFlags::READ | OpenFlags::DIRECTORY).wait()?.open;
-    let (file, mut cookie, mut found) = (File { node, open }, Cookie::START, Vec::new());
+    let (file, mut cookie, mut found) = (session.open_dir(node)?, Cookie::START, Vec::new());
     loop {
-        let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: true };
-        let page = fs.readdir(cx, file, cookie, DirPage::new(budget)).wait()?;
+        let page = session.readdir(file, cookie, budget(4096, true))?;
         for entry in page.iter() {
             cookie = entry.cookie;
             found.push((String::from_utf8_lossy(entry.name).into_owned(), entry.file_type));
@@ -128,17 +118,17 @@ fn compare(session: &Session, node: NodeId) -> Result<usize> {
             break;
         }
     }
-    fs.release(cx, file);
+    session.release(file);
     let mut count = 0;
     for (text, file_type) in found.iter().filter(|(text, _)| !matches!(&**text, "." | "..")) {
-        let node = fs.lookup(cx, node, name(text)).wait()?.node;
+        let node = session.lookup((node, text))?.node;
         if *file_type == Some(FileType::Directory) {
             count += compare(session, node)?;
             continue;
         }
-        let file = File { node, open: fs.open(cx, node, OpenFlags::READ).wait()?.open };
+        let file = session.open(node, OpenFlags::READ)?;
         assert_eq!(session.read(file, 0, 4096)?.len(), 100);
-        fs.release(cx, file);
+        session.release(file);
         count += 1;
     }
     Ok(count)
@@ -152,7 +142,8 @@ fn repeated_read_does_not_use_the_origin() {
     for contract in [Contract::Immutable, Contract::Exclusive] {
         for run in 0..runs {
             let (line, dir) = (Line::new(), tempfile::tempdir().expect("a directory"));
-            let racing = Origin::of(Arc::new(Racing(origin.export.clone(), line.clone())));
+            let busy = line.clone();
+            let racing = Origin::of(wrapped(origin.export.clone(), move |inner| Racing(inner, busy.clone())));
             let cached = racing.cached(dir.path(), contract);
             assert_eq!(compare(&cached.session, NodeId::ROOT).expect("read"), dirs * files);
             line.is_dead.store(true, Ordering::SeqCst);

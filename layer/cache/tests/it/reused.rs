@@ -3,27 +3,23 @@
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    Attr, Client, Entry, Export, File, FileSystem, FileType, Mode, Name, NewMode, NodeId, OpenFlags, Opened,
-    PersistentHandle, PersistentHandles, Volume,
+    Attr, Entry, File, FileSystem, FileType, Name, NodeId, OpenFlags, Opened, PersistentHandle,
+    PersistentHandles, Volume,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
 use tombolo_layer_cache::{Contract, Options};
+use tombolo_test_support::wrapped;
 
-use crate::world::{Origin, name, pattern};
+use crate::world::{Origin, pattern};
 
-struct Reusing<T: ?Sized> {
-    inner: Arc<T>,
+/// A session of such an origin.
+struct Reusing {
+    inner: Arc<dyn FileSystem>,
     /// Handles by index.
     given: Arc<Mutex<Vec<PersistentHandle>>>,
 }
 
-impl Export for Reusing<dyn Export> {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(Reusing { inner: self.inner.attach(client)?, given: self.given.clone() }))
-    }
-}
-
-impl Reusing<dyn FileSystem> {
+impl Reusing {
     fn handles(&self) -> &dyn PersistentHandles {
         self.inner.persistent_handles().expect("handles")
     }
@@ -52,7 +48,7 @@ impl Reusing<dyn FileSystem> {
     }
 }
 
-impl FileSystem for Reusing<dyn FileSystem> {
+impl FileSystem for Reusing {
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let entry = self.inner.lookup(cx, parent, name);
         entry.wait().map(|entry| Entry { attr: self.shown(cx, entry.node, entry.attr), ..entry }).into()
@@ -78,7 +74,7 @@ impl FileSystem for Reusing<dyn FileSystem> {
     }
 }
 
-impl PersistentHandles for Reusing<dyn FileSystem> {
+impl PersistentHandles for Reusing {
     fn volume(&self) -> Volume {
         self.handles().volume()
     }
@@ -105,28 +101,27 @@ fn reused_origin_handle_leads_to_the_new_file() {
     let refresh = std::time::Duration::ZERO;
     for contract in [Contract::CloseToOpen, Contract::Refresh(refresh)] {
         let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-        let inner = origin.export;
-        origin.export = Arc::new(Reusing { inner, given: Arc::default() });
+        let given = Arc::<Mutex<_>>::default();
+        origin.export = wrapped(origin.export, move |inner| Reusing { inner, given: given.clone() });
         let options = Options { contract, attr_refresh: refresh, ..Options::default() };
         let cached = origin.cached_with(dir.path(), options, Default::default());
-        let (direct, session, root) = (&origin.direct, &cached.session, NodeId::ROOT);
+        let (direct, session) = (&origin.direct, &cached.session);
         for round in 0..20_u8 {
             let (old, new) = (format!("old-{round}"), format!("new-{round}"));
             direct.put(&old, &pattern(5000, round));
             assert_eq!(session.get(&old).expect("read"), pattern(5000, round));
             let before = session.lookup(&old).expect("there");
-            direct.fs.unlink(&direct.cx, root, name(&old)).wait().expect("unlink");
+            direct.unlink(&old).expect("unlink");
             if round % 2 == 0 {
                 direct.put(&new, &pattern(5000, round + 100));
                 assert_eq!(session.get(&new).expect("read"), pattern(5000, round + 100), "{contract:?}");
-                direct.fs.unlink(&direct.cx, root, name(&new)).wait().expect("unlink");
+                direct.unlink(&new).expect("unlink");
             } else {
-                let mode = NewMode::settled(Mode::new(0o755));
-                direct.fs.mkdir(&direct.cx, root, name(&new), mode).wait().expect("mkdir");
+                direct.mkdir(&new).expect("mkdir");
                 let found = session.lookup(&new).expect("there");
                 assert_eq!(found.attr.file_type, FileType::Directory, "{contract:?}");
                 assert_ne!(found.node, before.node, "it cannot be the file");
-                direct.fs.rmdir(&direct.cx, root, name(&new)).wait().expect("rmdir");
+                direct.rmdir(&new).expect("rmdir");
             }
             assert!(matches!(session.lookup(&old), Err(Error::NotFound)));
         }

@@ -8,6 +8,7 @@ use tombolo_core::Error;
 use tombolo_core::fs::{Attr, Mode, SetAttr, Timestamp};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{BorrowOptions, Contract, Options, Prefetch};
+use tombolo_test_support::until;
 
 use crate::world::{Cached, Origin, pattern};
 
@@ -40,14 +41,6 @@ fn borrower(origin: &Origin, dir: &Path, from: &Path, contract: Contract) -> Cac
     let borrower = origin.cached_with(dir, options(contract), StoreOptions::default());
     assert!(borrower.cache.borrow_from(from, PATIENT).expect("a thread"), "there is an owner");
     borrower
-}
-
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let late = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < late, "{what}: never");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 struct Two {
@@ -101,7 +94,7 @@ fn data_missing_at_the_owner_are_fetched_once() {
     let options = Options { ahead_bytes_max: 0, ..options(Contract::Exclusive) };
     let mut owner = two.origin.cached_with(two.dirs[0].path(), options, StoreOptions::default());
     owner.cache.share().expect("a socket");
-    let file = owner.session.open("large").expect("open");
+    let file = owner.session.reader("large");
     for offset in [0, 1 << 20, 5 << 20] {
         owner.session.read(file, offset, 1 << 17).expect("read");
     }
@@ -121,12 +114,12 @@ fn another_user_s_data_are_not_borrowed() {
     let node = two.origin.direct.lookup("secret").expect("there").node;
     let set = SetAttr { mode: Some(Mode::new(0o600)), uid: Some(7), ..SetAttr::default() };
     let direct = &two.origin.direct;
-    direct.fs.setattr(&direct.cx, node, None, &set).wait().expect("setattr");
+    direct.setattr(node, set).expect("setattr");
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
-    assert!(owner.session.of_user(7).get("secret").expect("read") == secret);
+    assert!(owner.session.by(7).get("secret").expect("read") == secret);
     for _ in 0..2 {
-        assert!(matches!(borrower.session.of_user(8).get("secret"), Err(Error::AccessDenied)));
-        assert!(borrower.session.of_user(7).get("secret").expect("read") == secret);
+        assert!(matches!(borrower.session.by(8).get("secret"), Err(Error::AccessDenied)));
+        assert!(borrower.session.by(7).get("secret").expect("read") == secret);
     }
     assert_eq!(borrower.cache.counts().fetched_bytes, 0);
 }

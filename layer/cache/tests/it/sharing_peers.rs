@@ -14,9 +14,10 @@ use tombolo_host_runtime::rows::{Reader, Writer};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{BorrowOptions, Contract};
 use tombolo_sys::{Errno, packet};
+use tombolo_test_support::{Session, until};
 
-use crate::sharing::{PATIENT, old_origin, options, owner, until};
-use crate::world::{Origin, attach, pattern};
+use crate::sharing::{PATIENT, old_origin, options, owner};
+use crate::world::{Origin, pattern};
 
 const HELLO: u8 = 1;
 const BORROW: u8 = 2;
@@ -88,9 +89,9 @@ fn hello(volume: Volume) -> Vec<u8> {
 }
 
 fn ask(origin: &Origin, name: &str, uid: u32, range: Range<u64>) -> Vec<u8> {
-    let session = attach(&*origin.export);
+    let session = Session::attach(&*origin.export);
     let entry = session.lookup(name).expect("there");
-    let handles = session.fs.persistent_handles().expect("handles");
+    let handles = session.handles();
     let handle = handles.handle_of(&session.cx, entry.node).wait().expect("a handle");
     let version = WeakAttr::from(&entry.attr);
     message(|row| {
@@ -109,7 +110,7 @@ fn ask(origin: &Origin, name: &str, uid: u32, range: Range<u64>) -> Vec<u8> {
 }
 
 fn volume_of(origin: &Origin) -> Volume {
-    origin.direct.fs.persistent_handles().expect("handles").volume()
+    origin.direct.handles().volume()
 }
 
 #[test]
@@ -118,9 +119,9 @@ fn owner_lends_only_with_read_permission_of_the_origin() {
     origin.direct.put("secret", &pattern(100_000, 1));
     let node = origin.direct.lookup("secret").expect("there").node;
     let set = SetAttr { mode: Some(Mode::new(0o600)), uid: Some(7), ..SetAttr::default() };
-    origin.direct.fs.setattr(&origin.direct.cx, node, None, &set).wait().expect("setattr");
+    origin.direct.setattr(node, set).expect("setattr");
     let owner = owner(&origin, dir.path(), StoreOptions::default());
-    owner.session.of_user(7).get("secret").expect("read");
+    owner.session.by(7).get("secret").expect("read");
     // A proxy that does not query the origin itself.
     let peer = Peer::connected(dir.path()).greet(volume_of(&origin));
     for _ in 0..2 {

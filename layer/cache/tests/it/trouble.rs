@@ -7,8 +7,9 @@ use std::time::Duration;
 use tombolo_core::fs::Volume;
 use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options, Policy, Prefetch};
+use tombolo_test_support::Session;
 
-use crate::world::{Origin, attach, await_store, grow_old, pattern};
+use crate::world::{Origin, await_store, grow_old, pattern};
 
 fn index(dir: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open(dir.join("index.db")).expect("the index")
@@ -26,15 +27,15 @@ fn index_write_failures_hide_no_name() {
         let cached = origin.cached(dir.path(), Contract::Exclusive);
         cached.cache.flush();
         index(dir.path()).execute_batch("alter table names rename to away").expect("broken");
-        assert_eq!(cached.session.list().len(), names.len());
+        assert_eq!(cached.session.names("").len(), names.len());
         cached.cache.flush();
         index(dir.path()).execute_batch("alter table away rename to names").expect("mended");
         // Cache a fact about the directory without changing it.
-        cached.session.of_user(1000).lookup("file-0").expect("there");
+        cached.session.by(1000).lookup("file-0").expect("there");
         cached.cache.flush();
     }
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    assert_eq!(cached.session.list().len(), names.len());
+    assert_eq!(cached.session.names("").len(), names.len());
     for text in &names {
         assert!(cached.session.lookup(text).is_ok(), "{text}");
     }
@@ -56,7 +57,7 @@ fn data_that_were_damaged_are_counted_once() {
     let store = await_store(dir.path(), || Store::open(dir.path(), &identity, StoreOptions::default()));
     let cache =
         tombolo_layer_cache::over(&*origin.export, store.clone(), Policy::default()).expect("a cache");
-    assert_eq!(attach(&cache).get("file").expect("read"), pattern(1 << 20, 1));
+    assert_eq!(Session::attach(&cache).get("file").expect("read"), pattern(1 << 20, 1));
     assert_eq!(store.info().kept_bytes, 1 << 20);
 }
 

@@ -3,22 +3,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{
-    AccessMask, Cookie, DirBudget, DirPage, File, FileType, Mode, NewMode, NodeId, OpenFlags,
-};
+use tombolo_core::fs::{AccessMask, Cookie, DirPage, FileType, NodeId};
 use tombolo_layer_cache::{Contract, Options, Prefetch};
+use tombolo_test_support::{Session, budget, until};
 
-use crate::world::{Origin, Session, name, pattern};
+use crate::world::{Origin, pattern};
 
 const WIDTH: usize = 4;
 
 /// Creates nested directories.
 fn make(session: &Session, parent: NodeId, depth: usize) {
     for n in 0..WIDTH {
-        let (text, mode) = (format!("dir-{n}"), NewMode::settled(Mode::new(0o755)));
-        let made = session.fs.mkdir(&session.cx, parent, name(&text), mode).wait().expect("mkdir");
+        let made = session.dir((parent, &format!("dir-{n}")));
         if depth > 1 {
-            make(session, made.entry.node, depth - 1);
+            make(session, made, depth - 1);
         }
     }
 }
@@ -29,20 +27,18 @@ fn named(n: usize) -> String {
 
 /// Lists all directories below one, as find(1) does, and returns their number; `waited` counts uncached ones.
 fn walk(session: &Session, node: NodeId, waited: &AtomicU64) -> usize {
-    let opened =
-        session.fs.open(&session.cx, node, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");
-    let file = File { node, open: opened.open };
-    let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };
-    let answer = session.fs.readdir(&session.cx, file, Cookie::START, DirPage::new(budget));
+    let file = session.open_dir(node).expect("open");
+    let page = DirPage::new(budget(1 << 16, true));
+    let answer = session.fs.readdir(&session.cx, file, Cookie::START, page);
     waited.fetch_add(u64::from(!answer.is_done()), Ordering::Relaxed);
     let page = answer.wait().expect("list");
     assert!(page.is_end());
-    session.fs.release(&session.cx, file);
+    session.release(file);
     let names: Vec<_> = page.iter().filter(|entry| entry.file_type == Some(FileType::Directory)).collect();
     let names = names.iter().filter(|entry| !matches!(entry.name, b"." | b".."));
     let names = names.map(|entry| String::from_utf8(entry.name.to_vec()).expect("a name"));
     names.fold(1, |all, text| {
-        let below = session.fs.lookup(&session.cx, node, name(&text)).wait().expect("there");
+        let below = session.lookup((node, &text)).expect("there");
         all + walk(session, below.node, waited)
     })
 }
@@ -78,11 +74,7 @@ fn one_lookup_prefetches_a_whole_tree_if_wanted() {
     let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Tree, ..Options::default() };
     let cached = origin.cached_with(dir.path(), options, Default::default());
     assert!(cached.session.lookup("none").is_err());
-    let late = Instant::now() + Duration::from_secs(60);
-    while origin.asked("readdir") < 1 + 4 + 16 + 64 {
-        assert!(Instant::now() < late, "{} are listed", origin.asked("readdir"));
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("all are listed", || origin.asked("readdir") >= 1 + 4 + 16 + 64);
     let waited = AtomicU64::new(0);
     assert_eq!(walk(&cached.session, NodeId::ROOT, &waited), 1 + 4 + 16 + 64);
     assert_eq!(origin.asked("readdir"), 1 + 4 + 16 + 64, "each is listed once");
@@ -96,11 +88,8 @@ fn a_look_into_one_directory_lists_no_other() {
     let session = &cached.session;
     let below = session.lookup("dir-1").expect("there").node;
     for node in [below, below] {
-        let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
-        let opened = session.fs.open(&session.cx, node, flags).wait().expect("open");
-        let file = File { node, open: opened.open };
-        let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };
-        session.fs.readdir(&session.cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
+        let file = session.open_dir(node).expect("open");
+        session.readdir(file, Cookie::START, budget(1 << 16, true)).expect("list");
     }
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(origin.asked("readdir"), 1);
@@ -153,10 +142,7 @@ fn after_two_names_of_a_directory_all_are_known() {
         origin.asked_in_all() - before
     };
     // Wait for the listing.
-    let late = Instant::now() + Duration::from_secs(60);
-    while asks() > 0 {
-        assert!(Instant::now() < late, "it is not listed");
-    }
+    until("it is listed", || asks() == 0);
     assert_eq!(origin.asked("readdir"), 1);
 }
 
@@ -166,7 +152,7 @@ fn a_path_through_small_directories_asks_once_for_each() {
     make(&origin.direct, NodeId::ROOT, 3);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
-    let look = |parent, text: &str| session.fs.lookup(&session.cx, parent, name(text)).wait();
+    let look = |parent, text: &str| session.lookup((parent, text));
     let first = look(NodeId::ROOT, "dir-1").expect("there").node;
     let second = look(first, "dir-2").expect("there").node;
     look(second, "dir-3").expect("there");
@@ -184,23 +170,16 @@ fn abandoned_walk_wastes_few_listings() {
     for n in 0..WIDTH {
         let parent = origin.direct.lookup(&format!("dir-{n}")).expect("there").node;
         for n in 0..20 {
-            let mode = NewMode::settled(Mode::new(0o755));
-            origin.direct.fs.mkdir(&origin.direct.cx, parent, name(&long(n)), mode).wait().expect("mkdir");
+            origin.direct.dir((parent, &long(n)));
         }
     }
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
     for node in [NodeId::ROOT, session.lookup("dir-0").expect("there").node] {
-        let opened = session.fs.open(&session.cx, node, OpenFlags::READ | OpenFlags::DIRECTORY).wait();
-        let file = File { node, open: opened.expect("open").open };
-        let budget = DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true };
-        session.fs.readdir(&session.cx, file, Cookie::START, DirPage::new(budget)).wait().expect("list");
+        let file = session.open_dir(node).expect("open");
+        session.readdir(file, Cookie::START, budget(1 << 16, true)).expect("list");
     }
-    let late = Instant::now() + Duration::from_secs(60);
-    while cached.cache.counts().listed_ahead_bytes == 0 {
-        assert!(Instant::now() < late, "nothing is listed ahead");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("something is listed ahead", || cached.cache.counts().listed_ahead_bytes > 0);
     let counts = cached.cache.counts();
     let (ahead, used) = (counts.listed_ahead_bytes, counts.listing_used_bytes);
     assert!(used < ahead, "not all of it was looked at: {counts:?}");
@@ -215,8 +194,7 @@ fn lookups_in_consecutive_directories_are_a_walk() {
     // Look-ups of all cached names, as by git status.
     fn look(session: &Session, parent: NodeId, depth: usize) {
         for n in 0..WIDTH {
-            let below =
-                session.fs.lookup(&session.cx, parent, name(&format!("dir-{n}"))).wait().expect("there");
+            let below = session.lookup((parent, &format!("dir-{n}"))).expect("there");
             if depth > 1 {
                 look(session, below.node, depth - 1);
             }
@@ -259,15 +237,14 @@ fn a_listing_does_not_undo_what_is_changed_meanwhile() {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(4 * round));
                 session.put(&kept, b"here");
-                session.fs.unlink(&session.cx, NodeId::ROOT, name(&gone)).wait().expect("unlink");
+                session.unlink(&gone).expect("unlink");
                 // A look-up would repair errors of a listing.
                 (0..50).filter(|_| round % 2 == 1).for_each(|_| looks());
             });
             let _ = walk(session, NodeId::ROOT, &AtomicU64::new(0));
         });
         // With a cached permission for the new version, the cached names are used.
-        let right = session.fs.access(&session.cx, NodeId::ROOT, AccessMask::READ | AccessMask::EXECUTE);
-        right.wait().expect("the superuser");
+        session.access("", AccessMask::READ | AccessMask::EXECUTE).expect("the superuser");
         looks();
     }
 }

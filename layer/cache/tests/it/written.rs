@@ -4,41 +4,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tombolo_core::fs::{
-    Client, Export, File, FileSystem, OpenFlags, SetAttr, SetTime, Timestamp, Write, Written,
-};
-use tombolo_core::{Answer, Ctx, Error, Result, forward};
+use tombolo_core::fs::{File, FileSystem, OpenFlags, SetAttr, SetTime, Timestamp, Write, Written};
+use tombolo_core::{Answer, Ctx, Error, forward};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_mem::Source;
+use tombolo_test_support::wrapped;
 
 use crate::life::image;
-use crate::world::{Origin, Session, grow_old, pattern};
+use crate::world::{Origin, grow_old, pattern};
 
 const MIB: usize = 1 << 20;
-
-fn open_as(session: &Session, text: &str, flags: OpenFlags) -> File {
-    let node = session.lookup(text).expect("there").node;
-    File { node, open: session.fs.open(&session.cx, node, flags).wait().expect("open").open }
-}
-
-fn write(session: &Session, file: File, offset: usize, bytes: &[u8]) {
-    let how = Write { offset: offset as u64, ..Write::default() };
-    let written = session.fs.write(&session.cx, file, &how, Source::from(bytes.to_vec())).wait();
-    assert_eq!(written.expect("write").count, bytes.len());
-}
-
-fn read_all(session: &Session, file: File) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    loop {
-        let more = session.read(file, bytes.len() as u64, 1 << 17).expect("read");
-        match more.is_empty() {
-            true => return bytes,
-            false => bytes.extend(more),
-        }
-    }
-}
 
 #[test]
 fn only_what_was_written_is_asked_for_again() {
@@ -48,13 +25,13 @@ fn only_what_was_written_is_asked_for_again() {
     grow_old();
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
-    let reader = session.open("disk").expect("open");
-    assert!(read_all(session, reader) == bytes);
+    let reader = session.reader("disk");
+    assert!(session.read_all(reader, 0, usize::MAX) == bytes);
     for round in 0..3 {
-        let writer = open_as(session, "disk", OpenFlags::WRITE);
+        let writer = session.open("disk", OpenFlags::WRITE).expect("open");
         let at = MIB + round * 5000;
         bytes[at..at + 3000].fill(round as u8);
-        write(session, writer, at, &bytes[at..at + 3000]);
+        session.write_all(writer, at as u64, &bytes[at..at + 3000]);
         // As a layer above does with the times of its writes.
         let set = SetAttr { mode: Some(tombolo_core::fs::Mode::new(0o640)), ..SetAttr::default() };
         session.fs.setattr(&session.cx, writer.node, Some(writer), &set).wait().expect("set");
@@ -71,11 +48,11 @@ fn only_what_was_written_is_asked_for_again() {
             "round {round}: all of it is here"
         );
         assert!(session.read(reader, at as u64, 3000).expect("read") == bytes[at..at + 3000]);
-        session.fs.release(&session.cx, writer);
+        session.release(writer);
     }
     let fetched = cached.cache.counts().fetched_bytes;
     for _ in 0..2 {
-        assert!(read_all(session, reader) == bytes);
+        assert!(session.read_all(reader, 0, usize::MAX) == bytes);
     }
     let fetched = cached.cache.counts().fetched_bytes - fetched;
     assert!((1..=1 << 18).contains(&fetched), "{fetched} bytes: the blocks that were written, once");
@@ -90,40 +67,42 @@ fn concurrent_changes_of_a_written_file_are_seen() {
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     let session = &cached.session;
     for (case, name) in names.iter().enumerate() {
-        let reader = session.open(name).expect("open");
-        assert!(read_all(session, reader) == pattern(MIB + 1000, 1));
-        let writer = open_as(session, name, OpenFlags::WRITE);
-        write(session, writer, 5000, &[7; 100]);
+        let reader = session.reader(name);
+        assert!(session.read_all(reader, 0, usize::MAX) == pattern(MIB + 1000, 1));
+        let writer = session.open(name, OpenFlags::WRITE).expect("open");
+        session.write_all(writer, 5000, &[7; 100]);
         let resize = |size| {
-            let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            session.fs.setattr(&session.cx, writer.node, None, &set).wait().expect("set");
+            session.truncate(writer.node, size).expect("set");
         };
-        let before = MIB + 1000;
+        let before = MIB as u64 + 1000;
         match case {
             0 => resize(70_000),
-            1 => write(session, writer, before - 10, &[8; 100]),
-            2 => write(session, writer, before + 100_000, &[8; 100]),
+            1 => session.write_all(writer, before - 10, &[8; 100]),
+            2 => session.write_all(writer, before + 100_000, &[8; 100]),
             3 => {
-                let append = open_as(session, name, OpenFlags::WRITE | OpenFlags::APPEND);
-                write(session, append, 0, &[9; 100]);
-                session.fs.release(&session.cx, append);
+                let append = session.open(name, OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
+                session.write_all(append, 0, &[9; 100]);
+                session.release(append);
             }
             4 => {
-                let emptied = open_as(session, name, OpenFlags::WRITE | OpenFlags::TRUNCATE);
-                session.fs.release(&session.cx, emptied);
+                let emptied = session.open(name, OpenFlags::WRITE | OpenFlags::TRUNCATE).expect("open");
+                session.release(emptied);
             }
             _ => {
                 resize(1000);
-                resize(before as u64);
+                resize(before);
             }
         }
         for _ in 0..2 {
             let now = origin.direct.get(name).expect("read");
-            assert!(read_all(session, reader) == now, "{name}");
-            write(session, writer, 300, &[3; 50]);
+            assert!(session.read_all(reader, 0, usize::MAX) == now, "{name}");
+            session.write_all(writer, 300, &[3; 50]);
         }
-        session.fs.release(&session.cx, writer);
-        assert!(read_all(session, reader) == origin.direct.get(name).expect("read"), "{name}, closed");
+        session.release(writer);
+        assert!(
+            session.read_all(reader, 0, usize::MAX) == origin.direct.get(name).expect("read"),
+            "{name}, closed"
+        );
     }
 }
 
@@ -148,7 +127,7 @@ fn nothing_is_read_that_was_written_over_before() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let file = session.open("disk").expect("open");
+                let file = session.reader("disk");
                 while running.strong_count() > 0 {
                     let place = fastrand::usize(..PLACES);
                     let least = written[place].load(Ordering::SeqCst);
@@ -162,13 +141,13 @@ fn nothing_is_read_that_was_written_over_before() {
             });
         }
         for number in 1..=600 {
-            let writer = open_as(session, "disk", OpenFlags::WRITE);
+            let writer = session.open("disk", OpenFlags::WRITE).expect("open");
             for _ in 0..fastrand::usize(..4) {
                 let place = fastrand::usize(..PLACES);
-                write(session, writer, place * STEP, &u64::to_le_bytes(number));
+                session.write_all(writer, (place * STEP) as u64, &u64::to_le_bytes(number));
                 written[place].store(number, Ordering::SeqCst);
             }
-            session.fs.release(&session.cx, writer);
+            session.release(writer);
         }
         drop(writer);
     });
@@ -184,18 +163,18 @@ fn a_sudden_end_leaves_no_part_of_before() {
     let at = dir.path().join("cache");
     let cached = origin.cached(&at, Contract::Exclusive);
     let session = &cached.session;
-    let reader = session.open("disk").expect("open");
-    assert!(read_all(session, reader) == bytes);
+    let reader = session.reader("disk");
+    assert!(session.read_all(reader, 0, usize::MAX) == bytes);
     // Wait for the commit.
     std::thread::sleep(Duration::from_millis(1500));
     for round in 0..4 {
-        let writer = open_as(session, "disk", OpenFlags::WRITE);
+        let writer = session.open("disk", OpenFlags::WRITE).expect("open");
         let place = round * 200_000;
         bytes[place..place + 1000].fill(99);
-        write(session, writer, place, &[99; 1000]);
+        session.write_all(writer, place as u64, &[99; 1000]);
         if round % 2 == 1 {
-            session.fs.release(&session.cx, writer);
-            assert!(read_all(session, reader) == bytes);
+            session.release(writer);
+            assert!(session.read_all(reader, 0, usize::MAX) == bytes);
         }
         let copy = dir.path().join(format!("copy-{round}"));
         image(&at, &copy);
@@ -204,8 +183,8 @@ fn a_sudden_end_leaves_no_part_of_before() {
     }
 }
 
-/// An origin that performs writes when released, even if the caller has stopped waiting.
-struct Late<T: ?Sized>(Arc<T>, Arc<Held>);
+/// A session of an origin that performs writes when released, even if the caller has stopped waiting.
+struct Late(Arc<dyn FileSystem>, Arc<Held>);
 
 #[derive(Default)]
 struct Held {
@@ -214,13 +193,7 @@ struct Held {
     writes: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Export for Late<dyn Export> {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(Late(self.0.attach(client)?, self.1.clone())))
-    }
-}
-
-impl FileSystem for Late<dyn FileSystem> {
+impl FileSystem for Late {
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
         if !self.1.holds.load(Ordering::SeqCst) {
             return self.0.write(cx, file, how, from);
@@ -256,12 +229,13 @@ fn late_write_of_an_interrupted_caller_is_seen() {
         origin.direct.put("disk", &bytes);
         grow_old();
         let held = Arc::<Held>::default();
-        origin.export = Arc::new(Late(origin.export, held.clone()));
+        let late = held.clone();
+        origin.export = wrapped(origin.export, move |inner| Late(inner, late.clone()));
         let cached = origin.cached(dir.path(), Contract::Exclusive);
         let session = &cached.session;
-        let reader = session.open("disk").expect("open");
-        assert!(read_all(session, reader) == bytes);
-        let writer = open_as(session, "disk", OpenFlags::WRITE);
+        let reader = session.reader("disk");
+        assert!(session.read_all(reader, 0, usize::MAX) == bytes);
+        let writer = session.open("disk", OpenFlags::WRITE).expect("open");
         held.holds.store(true, Ordering::SeqCst);
         held.times_out.store(times_out, Ordering::SeqCst);
         let how = Write { offset: 5000, ..Write::default() };
@@ -270,13 +244,13 @@ fn late_write_of_an_interrupted_caller_is_seen() {
             true => assert!(matches!(answer.wait(), Err(Error::TimedOut))),
             false => drop(answer),
         }
-        session.fs.release(&session.cx, writer);
+        session.release(writer);
         assert!(session.get("disk").expect("read") == bytes);
         let performed: Vec<_> = held.writes.lock().expect("no panic").drain(..).collect();
         performed.into_iter().for_each(|write| write());
         bytes[5000..6000].fill(9);
         assert!(session.get("disk").expect("read") == bytes, "times out: {times_out}");
-        session.fs.release(&session.cx, reader);
+        session.release(reader);
     }
 }
 
@@ -287,21 +261,21 @@ fn attributes_fetched_after_last_write_survive_close() {
     let session = &cached.session;
     session.put("file", b"text");
     let size = || session.lookup("file").expect("there").attr.size;
-    let file = open_as(session, "file", OpenFlags::WRITE);
-    write(session, file, 4, b" and");
+    let file = session.open("file", OpenFlags::WRITE).expect("open");
+    session.write_all(file, 4, b" and");
     let time = SetAttr { mtime: Some(SetTime::At(Timestamp { secs: 9, nanos: 0 })), ..SetAttr::default() };
     session.fs.setattr(&session.cx, file.node, Some(file), &time).wait().expect("set");
     let asked = ["getattr", "lookup"].map(|operation| origin.asked(operation));
-    session.fs.release(&session.cx, file);
+    session.release(file);
     assert_eq!((size(), size()), (8, 8));
     assert_eq!(
         ["getattr", "lookup"].map(|operation| origin.asked(operation)),
         asked,
         "a close changes nothing"
     );
-    let file = open_as(session, "file", OpenFlags::WRITE);
-    session.fs.getattr(&session.cx, file.node, Some(file)).wait().expect("there");
-    write(session, file, 8, b" more");
-    session.fs.release(&session.cx, file);
+    let file = session.open("file", OpenFlags::WRITE).expect("open");
+    session.open_attr(file);
+    session.write_all(file, 8, b" more");
+    session.release(file);
     assert_eq!(size(), 13, "those from before the last write do not hold");
 }

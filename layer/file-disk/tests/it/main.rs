@@ -1,5 +1,6 @@
 //! Tests specific to files as disks; requirements of all disks are in the conformance suite.
 
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -7,15 +8,13 @@ use std::task::{Context, Waker};
 use tombolo_allocations::of_this_thread;
 use tombolo_back_memory::Memory;
 use tombolo_core::block::{Allocation, BlockDevice, BlockSizeError, OpenOptions, Range, Zeroing};
-use tombolo_core::fs::{
-    Client, Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, Op, OpenFlags, PermissionCheck,
-    SetAttr, Write,
-};
-use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId, Stability, block_on};
-use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
+use tombolo_core::fs::{Export, File, Op, PermissionCheck, SetAttr};
+use tombolo_core::{Error, Result, Stability, block_on};
+use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 use tombolo_layer_file_disk::{FileDisk, OpenError};
 use tombolo_mem::{Buffer, Source};
+use tombolo_test_support::{Act, Scripted, Session};
 
 #[global_allocator]
 static ALLOCATOR: tombolo_allocations::Counting = tombolo_allocations::Counting;
@@ -24,24 +23,23 @@ const SIZE_BYTES: u64 = 1 << 20;
 
 /// A file system with a directory `d` and in it a file `disk`.
 struct Bed {
-    fs: Arc<dyn FileSystem>,
-    cx: Ctx,
+    session: Session,
     file: File,
 }
 
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).expect("a name")
+impl Deref for Bed {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
 }
 
 impl Bed {
     fn new(export: &dyn Export) -> Self {
-        let client = Client { session: SessionId(1), label: "disk".into(), checks: PermissionCheck::Caller };
-        let (fs, cx) = (export.attach(&client).expect("a session"), Ctx::root(SessionId(1)));
-        let mode = NewMode::settled(Mode::new(0o700));
-        let dir = fs.mkdir(&cx, NodeId::ROOT, name("d"), mode).wait().expect("made").entry.node;
-        let how = Create { mode, flags: OpenFlags::WRITE, ..Create::default() };
-        let made = fs.create(&cx, dir, name("disk"), &how).wait().expect("created");
-        let bed = Self { fs, cx, file: File { node: made.entry.node, open: made.open } };
+        let session = Session::checked(export, PermissionCheck::Caller);
+        session.dir("d");
+        let bed = Self { file: session.file("d/disk"), session };
         bed.set_size(SIZE_BYTES);
         bed
     }
@@ -52,20 +50,20 @@ impl Bed {
         self.fs.setattr(&self.cx, self.file.node, Some(self.file), &set).wait().expect("its size");
     }
 
-    fn open(&self, path: &str, options: &OpenOptions) -> std::result::Result<Arc<FileDisk>, OpenError> {
+    fn opened(&self, path: &str, options: &OpenOptions) -> std::result::Result<Arc<FileDisk>, OpenError> {
         block_on(FileDisk::open(self.fs.clone(), self.cx.clone(), path.as_bytes(), options))
     }
 
     fn disk(&self) -> Arc<FileDisk> {
-        self.open("d/disk", &OpenOptions::default()).expect("opened")
+        self.opened("d/disk", &OpenOptions::default()).expect("opened")
     }
 
-    fn read(&self, disk: &FileDisk, offset: u64) -> Result<()> {
+    fn read_disk(&self, disk: &FileDisk, offset: u64) -> Result<()> {
         let buffer = Buffer::new(4096);
         disk.read(&self.cx, offset, buffer.sink(0..4096)).wait()
     }
 
-    fn write(&self, disk: &FileDisk, offset: u64) -> Result<()> {
+    fn write_disk(&self, disk: &FileDisk, offset: u64) -> Result<()> {
         disk.write(&self.cx, offset, Stability::Unstable, Source::from(vec![7; 4096])).wait()
     }
 }
@@ -80,49 +78,46 @@ fn truncated_file_fails_only_beyond_its_end() {
     let bed = Bed::new(&Memory::default());
     let disk = bed.disk();
     bed.set_size(SIZE_BYTES / 2);
-    bed.read(&disk, 0).expect("still there");
+    bed.read_disk(&disk, 0).expect("still there");
     for offset in [SIZE_BYTES / 2 - 2048, SIZE_BYTES / 2, SIZE_BYTES - 4096] {
-        assert!(matches!(bed.read(&disk, offset), Err(Error::Io { .. })), "at {offset}");
+        assert!(matches!(bed.read_disk(&disk, offset), Err(Error::Io { .. })), "at {offset}");
     }
     let whole = Range { offset: 0, len_bytes: SIZE_BYTES };
     let extents = disk.extents(&bed.cx, whole, 10).wait().expect("extents");
     assert_eq!(extents.as_slice().iter().map(|extent| extent.len_bytes).sum::<u64>(), SIZE_BYTES);
     bed.set_size(SIZE_BYTES);
-    bed.read(&disk, SIZE_BYTES - 4096).expect("whole again");
+    bed.read_disk(&disk, SIZE_BYTES - 4096).expect("whole again");
 }
 
 #[test]
 fn non_disk_is_refused() {
     let bed = Bed::new(&Memory::default());
     let options = OpenOptions::default();
-    assert!(matches!(bed.open("d/missing", &options), Err(OpenError::Refused(Error::NotFound))));
-    assert!(matches!(bed.open("d", &options), Err(OpenError::NotAFile)));
-    assert!(matches!(bed.open("/", &options), Err(OpenError::Refused(Error::IsDirectory))));
-    assert!(matches!(bed.open("d/../d/disk", &options), Err(OpenError::Refused(_))));
+    assert!(matches!(bed.opened("d/missing", &options), Err(OpenError::Refused(Error::NotFound))));
+    assert!(matches!(bed.opened("d", &options), Err(OpenError::NotAFile)));
+    assert!(matches!(bed.opened("/", &options), Err(OpenError::Refused(Error::IsDirectory))));
+    assert!(matches!(bed.opened("d/../d/disk", &options), Err(OpenError::Refused(_))));
     let thirds = OpenOptions { block_bytes: 1536, ..options };
     assert!(matches!(
-        bed.open("d/disk", &thirds),
+        bed.opened("d/disk", &thirds),
         Err(OpenError::BlockSize(BlockSizeError::Size { block_bytes: 1536 }))
     ));
     bed.set_size(0);
-    assert!(matches!(bed.open("/d/disk", &options), Err(OpenError::Empty)));
+    assert!(matches!(bed.opened("/d/disk", &options), Err(OpenError::Empty)));
     bed.set_size((1 << 55) + 1);
-    assert!(matches!(bed.open("/d/disk", &options), Err(OpenError::Size(_))));
+    assert!(matches!(bed.opened("/d/disk", &options), Err(OpenError::Size(_))));
 }
 
 #[test]
 fn file_of_partial_blocks_is_padded_and_grows() {
     let bed = Bed::new(&Memory::default());
-    let put = |offset, bytes: &[u8]| {
-        let how = Write { offset, ..Write::default() };
-        bed.fs.write(&bed.cx, bed.file, &how, Source::from(bytes.to_vec())).wait().expect("written");
-    };
+    let put = |offset, bytes: &[u8]| bed.write_all(bed.file, offset, bytes);
     for block_bytes in [512_u32, 4096] {
         bed.set_size(0);
         put(0, &[1; 8192]);
         put(8192, b"TAIL");
         let options = OpenOptions { block_bytes, ..OpenOptions::default() };
-        let disk = bed.open("/d//disk", &options).expect("opened");
+        let disk = bed.opened("/d//disk", &options).expect("opened");
         let (block, size_bytes) = (block_bytes as usize, 8192 + u64::from(block_bytes));
         assert_eq!(disk.geometry().size_bytes, size_bytes);
         let read = |offset: u64| {
@@ -140,44 +135,36 @@ fn file_of_partial_blocks_is_padded_and_grows() {
             .wait()
             .expect("written");
         assert!(read(8192) == written);
-        let attr = bed.fs.getattr(&bed.cx, bed.file.node, None).wait().expect("attributes");
-        assert_eq!(attr.size, size_bytes);
+        assert_eq!(bed.attr(bed.file.node).size, size_bytes);
     }
 }
 
 #[test]
 fn a_file_is_closed_when_its_disk_is_gone() {
     let bed = Bed::new(&Memory::default());
-    let (first, other) = (bed.disk(), bed.open("d/disk", &OpenOptions::default()));
+    let (first, other) = (bed.disk(), bed.opened("d/disk", &OpenOptions::default()));
     assert!(matches!(other, Err(OpenError::InUse)));
     drop(first);
     bed.disk();
 }
 
-/// A layer that withholds the answers of syncs until opened.
-struct SyncsLast(Interrupt);
-
-impl Around for SyncsLast {
-    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        let (gate, answer) = (self.0.clone(), inner());
-        if call.op != Op::Fsync {
-            return answer;
-        }
-        Answer::later(async move {
-            gate.raised().await;
-            answer.resolve().await
-        })
-    }
+/// Puts a layer over an export that withholds the answers of syncs until the promise is kept.
+fn syncs_last(inner: Arc<dyn Export>, gate: &Arc<Promise<()>>) -> Arc<dyn Export> {
+    let gate = gate.clone();
+    Scripted::over(inner, move |call| match call.op {
+        Op::Fsync => Act::Withhold(gate.clone()),
+        _ => Act::Pass,
+    })
 }
 
 #[test]
 fn flush_and_stable_zeroes_wait_for_sync() {
     let unmapping = Zeroing { may_unmap: true, stability: Stability::DataSync, ..Zeroing::default() };
     for how in [None, Some(unmapping), Some(Zeroing { may_unmap: false, ..unmapping })] {
-        let gate = Interrupt::new();
-        let bed = Bed::new(&Layered::new(Arc::new(Memory::default()), Arc::new(SyncsLast(gate.clone()))));
+        let gate = Arc::<Promise<()>>::default();
+        let bed = Bed::new(&*syncs_last(Arc::new(Memory::default()), &gate));
         let disk = bed.disk();
-        bed.write(&disk, 0).expect("written");
+        bed.write_disk(&disk, 0).expect("written");
         let answer = match how {
             None => disk.flush(&bed.cx),
             Some(how) => disk.write_zeroes(&bed.cx, Range { offset: 0, len_bytes: 4096 }, how),
@@ -185,7 +172,7 @@ fn flush_and_stable_zeroes_wait_for_sync() {
         let mut answer = pin!(answer.resolve());
         let mut context = Context::from_waker(Waker::noop());
         assert!(answer.as_mut().poll(&mut context).is_pending(), "{how:?}: nothing is durable yet");
-        gate.raise();
+        gate.keep(());
         block_on(answer).expect("durable");
     }
 }
@@ -194,7 +181,7 @@ fn flush_and_stable_zeroes_wait_for_sync() {
 fn no_flush_succeeds_after_one_lost_data() {
     let bed = failing(Op::Fsync, When::Nth(1), || Error::Io { source: None });
     let disk = bed.disk();
-    bed.write(&disk, 0).expect("written");
+    bed.write_disk(&disk, 0).expect("written");
     for _ in 0..2 {
         assert!(matches!(disk.flush(&bed.cx).wait(), Err(Error::Io { .. })));
     }
@@ -206,18 +193,18 @@ fn no_flush_succeeds_after_one_lost_data() {
 
 #[test]
 fn concurrent_flushes_fail_after_first_lost_data() {
-    let gate = Interrupt::new();
+    let gate = Arc::<Promise<()>>::default();
     let rules = vec![Rule {
         op: Some(Op::Fsync),
         when: When::Nth(1),
         what: What::Fail(|| Error::Io { source: None }),
     }];
     let faulty = fault::over(Arc::new(Memory::default()), Plan { rules, seed: 0 });
-    let bed = Bed::new(&Layered::new(Arc::new(faulty), Arc::new(SyncsLast(gate.clone()))));
+    let bed = Bed::new(&*syncs_last(Arc::new(faulty), &gate));
     let disk = bed.disk();
-    bed.write(&disk, 0).expect("written");
+    bed.write_disk(&disk, 0).expect("written");
     let [first, second] = [disk.flush(&bed.cx), disk.flush(&bed.cx)];
-    gate.raise();
+    gate.keep(());
     assert!(matches!(second.wait(), Err(Error::Io { .. })), "it began before the other one had failed");
     assert!(matches!(first.wait(), Err(Error::Io { .. })));
 }
@@ -226,16 +213,16 @@ fn concurrent_flushes_fail_after_first_lost_data() {
 fn full_file_system_fails_only_new_allocations() {
     let bed = failing(Op::Write, When::Nth(2), || Error::NoSpace);
     let disk = bed.disk();
-    bed.write(&disk, 0).expect("written");
-    assert!(matches!(bed.write(&disk, 4096), Err(Error::NoSpace)));
-    bed.write(&disk, 4096).expect("there is room again");
+    bed.write_disk(&disk, 0).expect("written");
+    assert!(matches!(bed.write_disk(&disk, 4096), Err(Error::NoSpace)));
+    bed.write_disk(&disk, 4096).expect("there is room again");
 }
 
 #[test]
 fn zeroes_are_written_without_hole_support() {
     let bed = failing(Op::Allocate, When::Always, || Error::NotSupported);
     let disk = bed.disk();
-    bed.write(&disk, 0).expect("written");
+    bed.write_disk(&disk, 0).expect("written");
     let range = Range { offset: 0, len_bytes: 4096 };
     let fast = Zeroing { only_fast: true, ..Zeroing::default() };
     assert!(matches!(disk.write_zeroes(&bed.cx, range, fast).wait(), Err(Error::NotSupported)));
@@ -252,7 +239,7 @@ fn zeroes_are_written_without_hole_support() {
 fn immediate_answers_do_not_allocate() {
     let bed = Bed::new(&Memory::default());
     let disk = bed.disk();
-    bed.write(&disk, 0).expect("written, so that the page is there");
+    bed.write_disk(&disk, 0).expect("written, so that the page is there");
     // The first flush allocates what waiters need.
     disk.flush(&bed.cx).wait().expect("flushed");
     let buffer = Buffer::new(4096);

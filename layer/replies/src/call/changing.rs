@@ -107,7 +107,8 @@ impl Call for Append {
     }
 }
 
-/// Implements the replies of operations without a result.
+/// Implements the replies of operations without a result. Without `lasting`, their outcomes are in memory
+/// only.
 macro_rules! answers_nothing {
     ($op:ident) => {
         answers_nothing!(lasting $op);

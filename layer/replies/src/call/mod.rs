@@ -1,7 +1,7 @@
 //! The operations performed exactly once: arguments, execution, and the reply to duplicates.
 //!
 //! The reply to a duplicate reflects the current state: the node is resolved anew, which counts a look-up as
-//! the first reply did, and attributes are current. Of changes only the attributes from after are known.
+//! the first reply did, and attributes are current. Of a change, only the attributes after it are known.
 
 mod changing;
 mod making;
@@ -21,11 +21,11 @@ pub(super) use changing::{Allocate, Append, GiveLock, RemoveXattr, SetXattr, Set
 pub(super) use making::{Create, CreateUnnamed, Link, Mkdir, Mknod, Symlink};
 pub(super) use removing::{Rename, Rmdir, Unlink};
 
-/// An operation with its arguments.
+/// An operation with its arguments, to be performed once.
 pub(super) trait Call: Send + Sized + 'static {
     /// Type of the operation's reply.
     type Reply: Reply;
-    /// The operation's name.
+    /// The operation, for its intent in the journal.
     const OP: Op;
 
     /// Returns `true` if the outcome is kept in memory only: the kind is too frequent (writes), meaningless
@@ -46,7 +46,7 @@ pub(super) trait Call: Send + Sized + 'static {
         false
     }
 
-    /// Performs the operation.
+    /// Performs the operation on the inner session.
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Self::Reply>;
 
     /// Answers a duplicate whose original ended with `outcome`, which is not a failure.
@@ -57,7 +57,7 @@ pub(super) trait Call: Send + Sized + 'static {
     ) -> impl Future<Output = Result<Self::Reply>> + Send;
 }
 
-/// A reply of an operation.
+/// A reply of an operation, from which the outcome to keep follows.
 pub(super) trait Reply: Send + 'static {
     /// Returns the node in the reply, if there is one.
     fn entry(&self) -> Option<&Entry> {

@@ -26,36 +26,36 @@ pub enum OpenError {
     /// Written by a newer version. The file is left unchanged.
     #[error("{}: written by a newer version ({found}, supported: {})", path.display(), layout::VERSION)]
     Newer {
-        /// The file.
+        /// Path of the state file.
         path: PathBuf,
-        /// The file's version.
+        /// Format version found in the file.
         found: u32,
     },
-    /// In use by another server.
+    /// Locked by another server, which uses it.
     #[error("{}: in use by another server", path.display())]
     InUse {
-        /// The file.
+        /// Path of the state file, or of the draft that replaces it.
         path: PathBuf,
     },
-    /// I/O failed.
+    /// The state file, or the draft that replaces it, cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file concerned.
+        /// Path of the file concerned.
         path: PathBuf,
         /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Mapping failed.
+    /// The draft cannot be mapped into memory.
     #[error("{}: {source}", path.display())]
     Map {
-        /// The file.
+        /// Path of the draft.
         path: PathBuf,
-        /// The reason.
+        /// Reason of the failure.
         #[source]
         source: MapError,
     },
-    /// The export could not be examined.
+    /// The export refuses a session, or its root cannot be examined.
     #[error("cannot examine the export: {0}")]
     Export(#[from] tombolo_core::Error),
 }
@@ -67,14 +67,14 @@ pub struct Tree {
     pub root: PersistentHandle,
 }
 
-/// Records of an earlier process.
+/// Undamaged records that an earlier process has left in the state file.
 #[derive(Debug, Default)]
 pub struct RecoveredRecords {
     pub intents: Vec<StoredIntent>,
     pub outcomes: Vec<StoredOutcome>,
 }
 
-/// Lock of a state file.
+/// A state file, locked against other servers.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -88,7 +88,7 @@ pub struct Draft {
     to: PathBuf,
 }
 
-/// Number of attempts if the file is replaced meanwhile.
+/// Number of attempts to lock the file, of which each fails if the owner has just replaced it.
 const TRIES: usize = 16;
 
 impl Lock {
@@ -113,7 +113,8 @@ impl Lock {
         Err(OpenError::InUse { path: path.into() })
     }
 
-    /// Reads the records of an earlier process about `tree`.
+    /// Reads the records of an earlier process about `tree`. Returns none if the file is damaged, or of an
+    /// older version, an earlier boot or another tree, and logs that.
     pub fn read(&self, tree: &Tree) -> Result<RecoveredRecords, OpenError> {
         let path = &self.path;
         let len = self.file.metadata().map_err(at(path))?.len();
@@ -174,8 +175,9 @@ impl Lock {
         found
     }
 
-    /// Retains a malformed file, or one of an older version, for the operator. The file is renamed rather
-    /// than copied, because a full file system has no space for a copy. The server starts even if that fails.
+    /// Retains a malformed file, or one of an older version, for the operator. The file is linked to another
+    /// name rather than copied, because a full file system has no space for a copy. The server starts even if
+    /// that fails.
     fn set_aside(&self, what: &str) -> RecoveredRecords {
         let aside = with_suffix(&self.path, &format!(".{what}"));
         let removed = match fs::remove_file(&aside) {
@@ -194,7 +196,8 @@ impl Lock {
         RecoveredRecords::default()
     }
 
-    /// Creates an empty file with space for `outcomes` outcomes. Sequence numbers begin after `sequence`.
+    /// Creates an empty file, under a temporary name, with space for `outcomes` outcomes. Sequence numbers
+    /// begin after `sequence`.
     pub fn draft(&self, tree: &Tree, outcomes: u32, sequence: u64) -> Result<(Journal, Draft), OpenError> {
         let outcomes = outcomes.min(SLOTS_MAX);
         let path = with_suffix(&self.path, ".new");
@@ -276,8 +279,8 @@ fn write_empty(file: &mut File, header: &layout::Header, len: usize) -> io::Resu
     Ok(())
 }
 
-/// Returns the id of the kernel's boot. Records from an earlier boot may be older than the files they are
-/// about.
+/// Returns the id of the kernel's boot. Records from an earlier boot are not used: the files may since have
+/// lost or got other changes.
 fn boot_id() -> Option<[u8; 16]> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

@@ -6,10 +6,10 @@ use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{I32, I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The first eight bytes.
+/// The first eight bytes of the file.
 pub const MAGIC: [u8; 8] = *b"TMBLRPLY";
 
-/// Version of this layout.
+/// Version of this layout. Files of newer versions are refused, older ones are set aside.
 pub const VERSION: u32 = 2;
 
 /// Length of the header; the slots follow.
@@ -61,7 +61,7 @@ pub struct Handle {
     pub bytes: [u8; HANDLE_MAX_LEN],
 }
 
-/// Total length of a request's client id and key.
+/// Total length of a request's client id and key, in bytes.
 pub const REQUEST_KEY_BYTES: usize = 32;
 
 /// Identification of an operation of a request.
@@ -144,7 +144,7 @@ pub struct Intent {
     pub len: U64,
 }
 
-/// An outcome.
+/// An outcome, which occupies a whole slot.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Outcome {

@@ -32,20 +32,20 @@ pub use slots::{FreeSlot, Reserved};
 /// Maximum number of operations with an intent in progress. Further operations wait.
 const INTENTS: u32 = 1024;
 
-/// Maximum number of intents retained for answered operations. After the oldest is dropped, the next process
-/// would repeat a duplicate of its operation.
+/// Maximum number of intents retained for answered operations. Once an intent is dropped, the next process
+/// would perform a duplicate of its operation again.
 const ANSWERED_INTENTS: usize = 256;
 
 /// Spare outcome slots above the limit of entries, which concurrent threads may exceed by one each.
 pub const OUTCOMES_SPARE: usize = 256;
 
-/// The mapped state file.
+/// The mapped state file, and the allocation of its slots.
 #[derive(Debug)]
 pub struct Journal {
     region: Region,
     intents: Arc<Slots>,
     outcomes: Slots,
-    /// Intents of answered operations, by sequence.
+    /// Intents of answered operations whose outcomes could not be written, by sequence.
     answered: Mutex<BTreeMap<u64, Intended>>,
     sequence: AtomicU64,
     /// `true` once the loss of the file has been logged.
@@ -54,7 +54,7 @@ pub struct Journal {
     _file: File,
 }
 
-/// A recorded intent.
+/// A recorded intent, which its operation's end withdraws or retains.
 #[derive(Debug)]
 pub struct Intended {
     slot: u32,
@@ -62,7 +62,7 @@ pub struct Intended {
     claim: Claim,
 }
 
-/// Record of an answered operation.
+/// Record of an answered operation, freed with the operation's entry.
 #[derive(Debug)]
 pub enum JournalRecord {
     /// The operation's outcome, in this slot.
@@ -128,7 +128,8 @@ impl Journal {
         record
     }
 
-    /// Retains the intent of an answered operation.
+    /// Retains the intent of an answered operation whose outcome could not be written, and withdraws the
+    /// oldest such intent beyond [`ANSWERED_INTENTS`].
     fn retain_intent(&self, intended: Intended) -> JournalRecord {
         let sequence = intended.sequence;
         let mut answered = self.answered();

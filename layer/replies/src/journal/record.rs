@@ -13,7 +13,7 @@ use crate::key::EntryKey;
 use crate::outcome::{Inode, NodeMark, Outcome};
 use tombolo_core::fs::Op;
 
-/// A recorded intent.
+/// An intent as stored in a slot, with the key of its request.
 #[derive(Clone, Debug)]
 pub struct StoredIntent {
     pub key: EntryKey,
@@ -22,14 +22,14 @@ pub struct StoredIntent {
     pub time: Timestamp,
 }
 
-/// A recorded outcome.
+/// An outcome as stored in a slot, with the key of its request.
 #[derive(Clone, Debug)]
 pub struct StoredOutcome {
     pub key: EntryKey,
     pub outcome: Outcome,
     pub sequence: u64,
     pub time: Timestamp,
-    /// See [`RecordedEffect::claim`].
+    /// Digest of the operation's [`RecordedEffect::claim`]; 0 for none.
     pub claim: u64,
     pub ended: u64,
 }
@@ -318,7 +318,7 @@ fn read_handle(handle: &layout::Handle) -> Option<PersistentHandle> {
     Some(PersistentHandle { kind: handle.kind.get(), bytes: bytes.into() })
 }
 
-/// Mark of a missing attribute.
+/// Stored mark of an extended attribute that does not exist.
 const NO_VALUE: u64 = u64::MAX;
 
 /// Encodes a change of an attribute as a number and the mark of its value.

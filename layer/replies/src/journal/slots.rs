@@ -11,7 +11,7 @@ pub struct Slots(Mutex<SlotsState>);
 #[derive(Debug)]
 struct SlotsState {
     free: Vec<u32>,
-    /// In order of arrival.
+    /// Wakers of the waiters, in order of arrival.
     waiting: BTreeMap<u64, Waker>,
     arrivals: u64,
 }
@@ -39,7 +39,7 @@ impl Slots {
         if state.free.len() > state.waiting.len() { state.free.pop() } else { None }
     }
 
-    /// Frees a number.
+    /// Frees a number, and wakes the waiters that may take it.
     pub fn give_back(&self, number: u32) {
         let mut state = self.state();
         state.free.push(number);
@@ -49,7 +49,7 @@ impl Slots {
         next.into_iter().for_each(Waker::wake);
     }
 
-    /// Reserves a slot, which is freed unless used.
+    /// Reserves a slot, if one is free that no waiter is entitled to. It is freed on drop unless used.
     pub fn reserve(self: &Arc<Self>) -> Option<Reserved> {
         self.take().map(|number| Reserved { slots: self.clone(), number: Some(number) })
     }
@@ -64,7 +64,7 @@ impl Slots {
     }
 }
 
-/// A reserved, empty slot.
+/// A reserved, empty slot, freed on drop unless its number was taken out.
 #[derive(Debug)]
 pub struct Reserved {
     slots: Arc<Slots>,
@@ -72,7 +72,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Returns the slot's number, for use.
+    /// Returns the slot's number, which the caller uses, and frees by [`Slots::give_back`].
     pub fn into_number(mut self) -> Option<u32> {
         self.number.take()
     }
@@ -84,11 +84,11 @@ impl Drop for Reserved {
     }
 }
 
-/// See [`Slots::wait`].
+/// Future of [`Slots::wait`]. Waiters get free slots in the order of their first polls.
 #[derive(Debug)]
 pub struct FreeSlot {
     slots: Arc<Slots>,
-    /// Position in the queue.
+    /// Position in the queue; `None` before the first poll, and once a slot is reserved.
     ticket: Option<u64>,
 }
 

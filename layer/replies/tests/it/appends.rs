@@ -3,9 +3,10 @@
 use tombolo_core::fs::{Create, File, FileSystem, NodeId, OpenFlags, Write, Written};
 use tombolo_core::{Answer, Ctx, Result, Stability};
 use tombolo_mem::Source;
+use tombolo_test_support::name;
 
 use crate::crash::{Mood, Next, Server};
-use crate::fixture::{BOTTOMS, Bottom, keyed, name, numbered, plain};
+use crate::fixture::{BOTTOMS, Bottom, keyed, numbered, plain};
 
 const ROOT: NodeId = NodeId::ROOT;
 const RECORD: &[u8] = b"a record\n";

@@ -15,10 +15,10 @@ use tombolo_core::fs::{
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_layer_basic::Layered;
 use tombolo_layer_basic::around::{Around, Call, Payload};
-use tombolo_layer_replies as replies;
-use tombolo_layer_replies::{Limits, OpenError, Options, Replies, Snapshot};
+use tombolo_layer_replies::{self as replies, Limits, OpenError, Options, Replies, Snapshot};
+use tombolo_test_support::{name, wrapped};
 
-use crate::fixture::{BOTTOMS, Bottom, attach, fresh_key, keyed, name, numbered, plain};
+use crate::fixture::{BOTTOMS, Bottom, attach, fresh_key, keyed, numbered, plain};
 use crate::without_handles::WithoutHandles;
 
 const ROOT: NodeId = NodeId::ROOT;
@@ -595,6 +595,6 @@ fn without_handles_there_is_no_state_file() {
     let state = folder.path().join("replies");
     let (bottom, _tree) = Bottom::Memory.export();
     let export =
-        replies::open(Arc::new(WithoutHandles(bottom)), &Options::default(), &state).expect("in memory");
+        replies::open(wrapped(bottom, WithoutHandles), &Options::default(), &state).expect("in memory");
     assert!(!export.survives_crashes() && !state.exists());
 }

@@ -5,9 +5,10 @@ use tombolo_core::Ctx;
 use tombolo_core::fs::{FileSystem, NewMode, NodeId};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::{OpenError, Options};
+use tombolo_test_support::name;
 
 use crate::crash::{Mood, Next, Server};
-use crate::fixture::{Bottom, keyed, name};
+use crate::fixture::{Bottom, keyed};
 
 /// Position of the header's checksum, and the range that it covers (docs/formats/replies.md).
 const CHECKSUM: std::ops::Range<usize> = 12..16;

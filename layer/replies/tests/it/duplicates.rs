@@ -9,9 +9,10 @@ use tombolo_core::fs::{
 use tombolo_core::{Ctx, Error, Result};
 use tombolo_layer_replies::Options;
 use tombolo_mem::Source;
+use tombolo_test_support::{name, wrapped};
 
 use crate::fixture::{
-    BOTTOMS, Bottom, Fixture, attach, by_user, call_key, fresh_key, keyed, name, numbered, plain, rpc,
+    BOTTOMS, Bottom, Fixture, attach, by_user, call_key, fresh_key, keyed, numbered, plain, rpc,
 };
 
 const ROOT: NodeId = NodeId::ROOT;
@@ -391,7 +392,7 @@ fn look_ups_are_counted_for_every_answer() {
 #[test]
 fn without_handles_the_name_must_still_lead_there() {
     let fixture = Fixture::with(Bottom::Memory, &Options::default(), |export| {
-        std::sync::Arc::new(crate::without_handles::WithoutHandles(export))
+        wrapped(export, crate::without_handles::WithoutHandles)
     });
     let cx = keyed(&fixture.cx, rpc(1, 1));
     let first = fixture.mkdir(&cx, "dir").unwrap();

@@ -8,13 +8,13 @@ use tempfile::TempDir;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    Client, Create, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
-    PermissionCheck,
+    Client, Create, Exclusive, Export, File, FileSystem, Mode, NewMode, NodeId, OpenFlags, PermissionCheck,
 };
 use tombolo_core::{Answer, ClientId, Ctx, Identity, KeyProperties, RequestKey, Result, SessionId, Want};
 use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::{Options, Replies};
+use tombolo_test_support::name;
 
 /// The file system at the bottom.
 #[derive(Clone, Copy, Debug)]
@@ -156,10 +156,6 @@ pub fn keyed(cx: &Ctx, key: impl Into<Option<RequestKey>>) -> Ctx {
 
 pub fn by_user(cx: &Ctx, uid: u32) -> Ctx {
     Ctx { identity: Identity { uid, gid: uid, groups: None }, ..cx.clone() }
-}
-
-pub fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).expect("a good name")
 }
 
 pub fn plain() -> Create {

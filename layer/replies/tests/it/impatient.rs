@@ -2,22 +2,13 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{
-    Client, Entry, Export, FileSystem, NodeId, PersistentHandle, PersistentHandles, Volume, within,
-};
-use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_core::fs::{Entry, FileSystem, NodeId, PersistentHandle, PersistentHandles, Volume, within};
+use tombolo_core::{Answer, Ctx, Error};
 
-pub struct Impatient(pub Arc<dyn Export>);
+/// A session of an export that returns no handles to interrupted requests.
+pub struct Impatient(pub Arc<dyn FileSystem>);
 
-struct Session(Arc<dyn FileSystem>);
-
-impl Export for Impatient {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(Session(self.0.attach(client)?)))
-    }
-}
-
-impl FileSystem for Session {
+impl FileSystem for Impatient {
     tombolo_core::forward!(to self.0;
         profile lookup forget getattr setattr access readlink create create_unnamed mkdir symlink mknod link
         unlink rmdir rename open release flush fsync read write readdir statfs syncfs
@@ -28,7 +19,7 @@ impl FileSystem for Session {
     }
 }
 
-impl PersistentHandles for Session {
+impl PersistentHandles for Impatient {
     fn volume(&self) -> Volume {
         self.0.persistent_handles().map(PersistentHandles::volume).unwrap_or_default()
     }

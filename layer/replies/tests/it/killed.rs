@@ -18,8 +18,9 @@ use tombolo_layer_basic::Layered;
 use tombolo_layer_basic::around::{Around, Call, Payload};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::Options;
+use tombolo_test_support::name;
 
-use crate::fixture::{Bottom, attach, keyed, local_dir, name, plain, rpc};
+use crate::fixture::{Bottom, attach, keyed, local_dir, plain, rpc};
 
 const CLIENTS: u64 = 3;
 const FOLDER: &str = "TOMBOLO_KILLED_FOLDER";

@@ -13,7 +13,9 @@ use tombolo_layer_basic::delay;
 use tombolo_layer_replies::Options;
 use tombolo_mem::Source;
 
-use crate::fixture::{Bottom, Fixture, attach, fresh_key, keyed, name, plain};
+use tombolo_test_support::name;
+
+use crate::fixture::{Bottom, Fixture, attach, fresh_key, keyed, plain};
 
 /// Few names, so that operations interfere.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];

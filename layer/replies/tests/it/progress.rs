@@ -9,8 +9,9 @@ use tombolo_core::{Ctx, Error, Interrupt};
 use tombolo_layer_basic::delay;
 use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 use tombolo_layer_replies::Options;
+use tombolo_test_support::name;
 
-use crate::fixture::{BOTTOMS, Bottom, Fixture, name};
+use crate::fixture::{BOTTOMS, Bottom, Fixture};
 
 fn slow(bottom: Bottom) -> Fixture {
     Fixture::with(bottom, &Options::default(), |export| {

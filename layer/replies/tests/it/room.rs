@@ -1,41 +1,21 @@
 //! Operations without space in the state file, permanently or for a while.
 
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
 
-use tombolo_core::fs::{Create, Exclusive, Export, Mode, NewMode, NodeId, OpenFlags};
+use tombolo_core::fs::{Create, Exclusive, Mode, NewMode, NodeId, OpenFlags};
 use tombolo_core::{Answer, Error, Interrupt};
 use tombolo_host_runtime::promise::Promise;
-use tombolo_layer_basic::Layered;
-use tombolo_layer_basic::around::{Around, Call, Payload};
 use tombolo_layer_replies::{self as replies, Limits, Options};
+use tombolo_test_support::{Act, Scripted, name, until, wrapped};
 
 use crate::crash::{Mood, Server};
-use crate::fixture::{Bottom, attach, fresh_key, keyed, name, plain};
+use crate::fixture::{Bottom, attach, fresh_key, keyed, plain};
 use crate::impatient::Impatient;
 
 const ROOT: NodeId = NodeId::ROOT;
 
 /// Number of intents in a state file (docs/formats/replies.md).
 const ROOM: usize = 1024;
-
-/// A layer that withholds the answers of changes until opened.
-#[derive(Default)]
-struct Gate(Arc<Promise<()>>);
-
-impl Around for Gate {
-    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        let (answer, opened) = (inner(), self.0.clone());
-        if !call.mutates {
-            return answer;
-        }
-        Answer::later(async move {
-            let outcome = answer.resolve().await;
-            opened.kept().await;
-            outcome
-        })
-    }
-}
 
 /// Starts an operation that may pend, and returns where its outcome arrives.
 fn started(answer: Answer<()>) -> mpsc::Receiver<tombolo_core::Result<()>> {
@@ -50,9 +30,12 @@ fn started(answer: Answer<()>) -> mpsc::Receiver<tombolo_core::Result<()>> {
 fn change_waits_for_a_free_intent_slot() {
     let tree = Bottom::Tmpfs.scratch().expect("a directory");
     let folder = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let gate = Arc::<Gate>::default();
-    let bottom: Arc<dyn Export> =
-        Arc::new(Layered::new(crate::fixture::local_dir(tree.path()), gate.clone()));
+    let gate = Arc::<Promise<()>>::default();
+    let held = gate.clone();
+    let bottom = Scripted::over(crate::fixture::local_dir(tree.path()), move |call| match call.mutates {
+        true => Act::Withhold(held.clone()),
+        false => Act::Pass,
+    });
     let export = replies::open(bottom, &Options::default(), &folder.path().join("replies")).expect("opened");
     let (fs, cx) = attach(&export);
     let mkdir = |number: usize, interrupt: Interrupt| {
@@ -62,11 +45,7 @@ fn change_waits_for_a_free_intent_slot() {
     };
     let answers: Vec<_> = (0..ROOM).map(|number| started(mkdir(number, Interrupt::default()))).collect();
     let is_there = |number: usize| tree.path().join(number.to_string()).exists();
-    let end = Instant::now() + Duration::from_secs(60);
-    while !(0..ROOM).all(is_there) {
-        assert!(Instant::now() < end, "not all directories were made");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("all directories are made", || (0..ROOM).all(is_there));
     // An interrupted one takes no slot.
     let interrupt = Interrupt::new();
     let given_up = mkdir(ROOM, interrupt.clone());
@@ -76,7 +55,7 @@ fn change_waits_for_a_free_intent_slot() {
     let last = mkdir(ROOM + 1, Interrupt::default());
     let last = std::thread::spawn(move || last.wait());
     assert!(!is_there(ROOM) && !is_there(ROOM + 1));
-    gate.0.keep(());
+    gate.keep(());
     answers.into_iter().for_each(|answer| answer.recv().expect("an answer").expect("mkdir"));
     last.join().expect("a thread").expect("mkdir");
     assert!(!is_there(ROOM) && is_there(ROOM + 1));
@@ -106,7 +85,7 @@ fn unwritable_outcome_retains_its_intent() {
 #[test]
 fn outcome_of_interrupted_request_is_recorded() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let bottom = Arc::new(Impatient(Bottom::Memory.export().0));
+    let bottom = wrapped(Bottom::Memory.export().0, Impatient);
     let export = replies::open(bottom, &Options::default(), &folder.path().join("replies")).expect("opened");
     let (fs, cx) = attach(&export);
     let interrupt = Interrupt::new();
@@ -122,8 +101,8 @@ fn answered_requests_leave_room_for_those_that_come() {
     let server = Server::new(Bottom::Memory);
     for number in 0..300 {
         server.silence.set(Mood::LosesHandles);
-        let (cx, name) = (server.request(), number.to_string());
-        server.fs.mkdir(&cx, ROOT, crate::fixture::name(&name), NewMode::default()).wait().expect("mkdir");
+        let (cx, text) = (server.request(), number.to_string());
+        server.fs.mkdir(&cx, ROOT, name(&text), NewMode::default()).wait().expect("mkdir");
     }
     assert_eq!(server.intents(), 256, "the oldest have gone");
 }

@@ -2,20 +2,12 @@
 
 use std::sync::Arc;
 
-use tombolo_core::Result;
-use tombolo_core::fs::{Client, Export, FileSystem};
+use tombolo_core::fs::FileSystem;
 
-pub struct WithoutHandles(pub Arc<dyn Export>);
+/// A session of an export without persistent handles.
+pub struct WithoutHandles(pub Arc<dyn FileSystem>);
 
-struct Session(Arc<dyn FileSystem>);
-
-impl Export for WithoutHandles {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(Session(self.0.attach(client)?)))
-    }
-}
-
-impl FileSystem for Session {
+impl FileSystem for WithoutHandles {
     tombolo_core::forward!(to self.0;
         profile lookup forget getattr setattr access readlink create create_unnamed mkdir symlink mknod link
         unlink rmdir rename open release flush fsync read write readdir statfs syncfs

@@ -4,7 +4,7 @@
 //! them: a server that squashes users gives files other owners. Refused attributes that a program has set
 //! remain a difference, and delay nothing else.
 
-use tombolo_core::fs::{Attr, FileType, NodeId, SetAttr, SetTime, WeakAttr, XattrName, XattrSet, within};
+use tombolo_core::fs::{Attr, FileType, NodeId, SetAttr, SetTime, XattrName, XattrSet, within};
 use tombolo_core::{Error, Identity, Result};
 
 use super::nodes::OpenBelow;
@@ -22,7 +22,7 @@ struct Setting<'a> {
     users: [Identity; 3],
 }
 
-/// Attributes set one by one after a refusal, with those of the same step.
+/// Steps in which attributes are set after a refusal.
 const STEPS: [Set; 3] = [Set::OWNER, Set::MODE, Set::ATIME.union(Set::MTIME)];
 
 impl Round {
@@ -40,11 +40,11 @@ impl Round {
         // The version is fetched later if written data or names have changed it.
         let known = self.refused_before(&setting);
         let (mut version, mut refused) = match self.set(&setting, chosen.set - known).await {
-            Ok(after) => (after.as_ref().map(WeakAttr::from), known),
+            Ok(after) => (after, known),
             Err(error) if is_refusal(&error) => (None, self.set_one_by_one(&setting).await?),
             Err(error) => return Err(error),
         };
-        // After the owner, a change of which removes capabilities.
+        // Extended attributes are set after the owner, whose change removes capabilities.
         if chosen.set.contains(Set::XATTRS) {
             match self.set_xattrs(chosen, below, &setting.users).await {
                 Err(error) if is_refusal(&error) => refused |= self.refuse(chosen, Set::XATTRS, &error),
@@ -84,8 +84,8 @@ impl Round {
                 Err(error) => return Err(error),
             }
         }
-        // The owner of a file that another user created, or with only another group, does not show the
-        // mapping.
+        // The refusal shows the origin's mapping of users only if the owner has created the file, and if its
+        // user, not only its group, is to be changed.
         let is_squashed = self.is_made_by_owner(setting.chosen.id) && setting.changes_user();
         if is_squashed && (refused & setting.chosen.implied).contains(Set::OWNER) {
             self.shared.squashed.add(setting.owners());

@@ -18,7 +18,8 @@ use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree, is_hidden};
 
 impl Round {
     /// Copies the local version of a file to a new file, with the origin's data in ranges not written
-    /// locally. `theirs` are the attributes at the origin, unless the file is gone.
+    /// locally. `theirs` are the attributes at the origin, unless the file is gone. `met_in` is the directory
+    /// in which the file was found, used to name the new file.
     pub(super) async fn keep_ours(
         &self,
         chosen: &Chosen,
@@ -40,17 +41,16 @@ impl Round {
             file.doom();
             return Err(error);
         }
-        let ((), ticket) = self.shared.change(|tree| {
-            set_aside(tree, chosen, theirs, &file, (dir, &name));
-            Ok(())
-        })?;
+        let set_aside =
+            |tree: &mut Tree| set_aside(tree, chosen, theirs, &file, (dir, &name)).ok_or(Error::NoSpace);
+        let ((), ticket) = self.shared.change(set_aside).inspect_err(|_| file.doom())?;
         self.shared.control.tell(|state| state.conflicts += 1);
         self.put_off([chosen.id]);
         self.shared.journal.stable(ticket).await
     }
 
-    /// Returns the directory in which a file was last found. Of a file found by its handle alone, only the
-    /// cache has it.
+    /// Returns the directory in which a file was last found. For a file found by its handle alone, only the
+    /// cache knows the directory.
     pub(super) async fn directory_of(&self, id: NodeId) -> Option<NodeId> {
         if let Some((dir, _)) = self.shared.tree().seen_as(id) {
             return Some(dir);
@@ -62,11 +62,15 @@ impl Round {
         Some(self.shared.tree().own(dir))
     }
 
-    /// Returns a name of a file, or one after its number if none is known: in the directory where the file
-    /// was found, or in the root.
+    /// Returns a name of a file: one given to it locally, else one under which it was found, else one after
+    /// its number, in the directory where the file was found, or in the root.
     async fn name_of(&self, id: NodeId, met_in: Option<NodeId>) -> Result<Key> {
-        if let Some(seen) = self.shared.tree().seen_as(id) {
-            return Ok(seen);
+        let known = {
+            let tree = self.shared.tree();
+            tree.place_of(id).or_else(|| tree.seen_as(id))
+        };
+        if let Some(known) = known {
+            return Ok(known);
         }
         let number = format!("file-{:x}", id.0);
         let number = Name::new(number.as_bytes()).map_err(Error::io)?.to_owned();
@@ -202,25 +206,24 @@ pub(super) fn give_up(tree: &mut Tree, id: NodeId, to: &Key) {
     }
 }
 
-/// Adopts the other writer's version of a file, and adds the local one as a new file beside it.
+/// Adopts the other writer's version of a file, and adds the local one as a new file in the same directory.
+/// Returns `None` if nothing was changed.
 fn set_aside(
     tree: &mut Tree,
     chosen: &Chosen,
     theirs: Option<Attr>,
     base: &Arc<DataFile>,
     (dir, name): (NodeId, &NameBuf),
-) {
-    let (Some(mut old), Some(number)) = (tree.nodes.get(&chosen.id).cloned(), tree.ids.next()) else {
-        return;
-    };
-    let Some(name) = conflict_name(tree, name) else { return };
+) -> Option<()> {
+    let (mut old, number) = (tree.nodes.get(&chosen.id).cloned()?, tree.ids.next()?);
+    let name = conflict_name(tree, name)?;
     tracing::warn!(directory = dir.0, name = %name.as_name(), "another client has changed this file at the origin: both versions are kept");
     let id = NodeId(MADE_HERE | number);
     let mut extents = Extents::default();
     let delta = extents.insert(0..chosen.attr.size);
     tree.wrote(base, (Blocks::of(base, &extents, &(0..chosen.attr.size)), delta), None);
     let mut layers = vec![Layer { file: base.clone(), extents, below_len: 0, is_frozen: true }];
-    // Data written since the plan was made.
+    // Data written since the plan was made go to the new file.
     let sent = old.take_sent(chosen.layers.len());
     layers.extend(old.layers);
     let attr = Attr { nlink: 1, fileid: id.0, ..old.attr };
@@ -229,11 +232,12 @@ fn set_aside(
     tree.add(id, Node { set, implied, xattrs, layers, ..Node::made(attr, old.user.clone()) });
     let target = Target { node: id, file_type: attr.file_type };
     tree.set_name(dir, &name, None, Some(target), &old.user);
-    let Some(node) = tree.node_mut(chosen.id) else { return };
+    let node = tree.node_mut(chosen.id)?;
     node.set_nothing();
     node.version = theirs.as_ref().map(WeakAttr::from);
     node.attr = theirs.map_or(old.attr, |theirs| Attr { fileid: chosen.id.0, ..theirs });
     node.layers.clear();
     sent.into_iter().for_each(|layer| tree.drop_layer(layer));
     tree.epoch += 1;
+    Some(())
 }

@@ -33,7 +33,7 @@ impl Round {
             end = cut;
         }
         let stability = match pieces.as_slice() {
-            // One request instead of two.
+            // One stable WRITE replaces a WRITE and a COMMIT.
             [Piece::Here(_, range)] if range.end - range.start <= STABLE_BYTES_MAX => Stability::FileSync,
             _ => Stability::Unstable,
         };
@@ -69,7 +69,7 @@ impl Round {
             let Some(version) = self.version_of(chosen.id).filter(is_ours) else { continue };
             let (round, chosen) = (self.clone(), chosen.clone());
             self.window.start(async move {
-                // The origin has the data: they are read from there.
+                // Without the cached copy, the data are read from the origin.
                 if let Err(error) = round.offer(&chosen, &version).await {
                     tracing::debug!(node = chosen.id.0, %error, "cannot cache the sent data");
                 }
@@ -84,7 +84,7 @@ impl Round {
             let Piece::Here(file, range) = piece else { continue };
             let mut start = range.start;
             while start < range.end {
-                // Aligned, so that no block is split.
+                // The end is aligned, so that no block is split.
                 let end = range.end.min((start / CHUNK_BYTES + 1) * CHUNK_BYTES);
                 let source = self.read_here(&file, start..end).await?;
                 within(self.shared.below.data_cache(), |kept| kept.offer(&cx, below, version, start, source))

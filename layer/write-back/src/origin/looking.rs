@@ -25,7 +25,7 @@ const NAME_BYTES_MAX: usize = 255;
 pub(super) enum Looked {
     /// The recorded target.
     Same,
-    /// Another target of this layer's, or none.
+    /// No node, or another one that this layer has itself created, moved or changed.
     Moved,
     /// Another writer's node.
     Conflict,
@@ -100,7 +100,7 @@ impl Round {
             let tree = self.shared.tree();
             let place = tree.place(key.0, &key.1).cloned();
             let before = place.as_ref().and_then(|place| place.before);
-            // The place of a node to be created is recorded before.
+            // A new node's place is recorded before the node is created.
             (place, before.is_some_and(|before| tree.below(before.node).is_some()))
         };
         let user = place.map(|place| place.user);
@@ -125,8 +125,8 @@ fn target(tree: &Tree, entry: &Entry) -> Target {
     Target { node: tree.own(entry.node), file_type: entry.attr.file_type }
 }
 
-/// Records the target of a name at the origin. `ours` are nodes whose names differ. Unless the name is about
-/// to be changed, it is not in doubt any more.
+/// Records the target of a name at the origin. `ours` are nodes whose names differ. With `is_begun`, the name
+/// is about to be changed at the origin and stays in doubt; otherwise it is not in doubt any more.
 fn take_in(
     tree: &mut Tree,
     key: &Key,
@@ -171,7 +171,7 @@ fn take_in(
     }
 }
 
-/// Leaves a name to another writer's node. The local target gets a conflict name beside it.
+/// Leaves a name to another writer's node. The local target gets a conflict name in the same directory.
 fn keep_both(tree: &mut Tree, key: &Key, theirs: Target) {
     let (dir, name) = (key.0, &key.1);
     let Some(place) = tree.place(dir, name).cloned() else { return };
@@ -187,7 +187,8 @@ fn keep_both(tree: &mut Tree, key: &Key, theirs: Target) {
     tree.epoch += 1;
 }
 
-/// Returns an unused name beside another one.
+/// Returns a conflict name: `name`, cut if necessary, plus `.conflict-` and a unique number. `None` if no
+/// numbers are left.
 pub(super) fn conflict_name(tree: &mut Tree, name: &NameBuf) -> Option<NameBuf> {
     let end = format!(".conflict-{:x}", tree.ids.next()?);
     let bytes = name.as_name().as_bytes();

@@ -1,7 +1,7 @@
 //! Delivery of changes to the origin: the thread that sends them soon after they were made, and its reports.
 //!
-//! Reading order: `plan` (all differences at one moment), `round` (one attempt), `nodes`, `attributes`,
-//! `data`, `names`, `looking`, `conflicts`, `window`.
+//! Reading order: `plan` (all differences at one moment), `round` (one pass of an attempt), `nodes`,
+//! `attributes`, `data`, `names`, `times`, `looking`, `conflicts`, `window`.
 
 mod attributes;
 mod conflicts;
@@ -11,6 +11,7 @@ mod names;
 mod nodes;
 mod plan;
 mod round;
+mod times;
 mod window;
 
 use std::ops::Range;
@@ -29,7 +30,7 @@ use round::{Failure, How, Outcome, Round};
 /// Result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The origin has all changes up to this one.
+    /// Number of the change up to which the origin has all changes.
     pub change: u64,
     /// Number of conflicts since the start, in which both versions were retained.
     pub conflicts: u64,
@@ -54,7 +55,7 @@ pub struct Status {
     pub failure: Option<String>,
     /// Number of conflicts since the start, in which both versions were retained.
     pub conflicts: u64,
-    /// Number of blocks that were being overwritten when an earlier run ended suddenly, and are kept as found
+    /// Number of blocks that were being overwritten when an earlier run ended suddenly, and are used as found
     /// on the disk.
     pub torn: u64,
     /// `true` if the origin lacks nothing.
@@ -64,7 +65,7 @@ pub struct Status {
     /// The origin has all changes up to this one, except those that it has refused and those that depend on
     /// them.
     pub settled: u64,
-    /// `true` if the last attempt has met a refusal, and not only an origin that is away or full.
+    /// `true` if the last attempt has met a refusal, not only an origin that is unreachable or full.
     pub is_refused: bool,
     /// Number of attempts begun since the start.
     pub attempts_begun: u64,
@@ -85,7 +86,7 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// Interval at which refused operations are retried while there are no other changes.
 const RETRY_REFUSED: Duration = Duration::from_secs(300);
 
-/// Minimum interval at which writers that wait for space have them retried.
+/// Minimum interval at which refused operations are retried while writers wait for space.
 const RETRY_FOR_SPACE: Duration = Duration::from_secs(1);
 
 /// Maximum number of rounds of an attempt: another client may change the same names, or a mode may permit
@@ -123,7 +124,7 @@ impl Sender {
         control.urge();
         state = control.state();
         let has_all = |state: &ControlState| was_behind && state.at_origin >= change;
-        // An attempt that had begun already may lack some of them.
+        // An attempt that had begun already may lack some of the changes.
         while !has_all(&state) && state.ended <= begun {
             if state.is_closing {
                 return Err(Error::Interrupted);
@@ -279,7 +280,7 @@ fn next(shared: &Shared) -> Option<((Instant, Instant), bool)> {
     }
 }
 
-/// Returns the time of the next attempt.
+/// Returns the time of the next attempt; `None` if nothing is to be sent.
 fn due(options: &Options, state: &ControlState) -> Option<Instant> {
     let refused = state.stuck.as_ref().map(|stuck| match state.has_waiting {
         true => stuck.ended + RETRY_FOR_SPACE,

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use tombolo_core::fs::{Attr, FileType, NodeId, RenameFlags, SetAttr, SetTime};
+use tombolo_core::fs::{FileType, NodeId, RenameFlags};
 use tombolo_core::{Error, Identity, Result};
 use tombolo_host_runtime::lock;
 
@@ -16,9 +16,10 @@ use super::attributes::is_refusal;
 use super::conflicts;
 use super::plan::Key;
 use super::round::{Round, WAITS};
-use crate::tree::{Set, Target, hidden_name, is_hidden};
+use super::times::Times;
+use crate::tree::{Target, is_hidden};
 
-/// One operation on names.
+/// One operation on names at the origin, and the user who made the change.
 #[derive(Clone, Debug)]
 struct Op {
     kind: Kind,
@@ -57,7 +58,7 @@ enum Performed {
     Failed,
 }
 
-/// Targets of the differing names at the origin, and the progress of operations on them.
+/// Targets at the origin of the names that differ, and the progress of operations on these names.
 struct Names<'a> {
     round: &'a Arc<Round>,
     holders: BTreeMap<Key, Option<Target>>,
@@ -67,8 +68,11 @@ struct Names<'a> {
     failed: HashSet<NodeId>,
     /// Names that the origin has refused to change.
     refused: HashSet<Key>,
-    /// Names that nodes had before this attempt gave them hidden ones.
+    /// Names that the origin has refused to create as links. A rename may still be accepted.
+    refused_links: HashSet<Key>,
+    /// Names that nodes had before this round gave them hidden names.
     hidden: BTreeMap<NodeId, Key>,
+    times: Times,
 }
 
 /// Names to remove from and to add to nodes.
@@ -85,7 +89,6 @@ impl Round {
     pub(super) fn send_names(self: &Arc<Self>) {
         let unknown = self.look_at_names();
         let mut names = Names::new(self, &unknown);
-        let others = self.other_directories(&names);
         while !self.is_over() {
             let ops = match names.next() {
                 ops if !ops.is_empty() => ops,
@@ -103,16 +106,15 @@ impl Round {
                 break;
             }
         }
-        // They remain differences, so their local attributes are shown.
+        // The nodes of the remaining moves stay different, so their local attributes are shown.
         let Moves { from, to } = names.moves();
         self.keep_links(from.values().chain(to.values()).flatten());
         self.set_undone(from.into_keys().chain(to.into_keys()));
-        self.restore(&others);
+        names.times.restore(self);
     }
 
     /// Looks up names that are about to be added or removed, except in new directories. Returns those that
-    /// another writer may have changed, or that the origin refuses to look up: this attempt leaves them
-    /// alone.
+    /// another writer may have changed, or that the origin refuses to look up: this round leaves them alone.
     fn look_at_names(self: &Arc<Self>) -> HashSet<Key> {
         let is_old = |key: &Key| {
             let dir = self.plan.nodes.get(&key.0);
@@ -138,56 +140,11 @@ impl Round {
         unknown
     }
 
-    /// Returns directories whose names change and that do not differ themselves, with their attributes, so
-    /// that operations on hidden names leave no trace.
-    fn other_directories(&self, names: &Names<'_>) -> Vec<(NodeId, Attr)> {
-        let dirs: HashSet<NodeId> = names.holders.keys().map(|key| key.0).chain([NodeId::ROOT]).collect();
-        let others = dirs.into_iter().filter(|dir| !self.plan.nodes.contains_key(dir));
-        let attr = |dir| {
-            let below = self.below(dir).ok()?;
-            let cx = self.cx(Identity::ROOT);
-            Some((dir, self.shared.below.getattr(&cx, below, None).wait().ok()?))
-        };
-        others.filter_map(attr).collect()
-    }
-
     /// Retains the local link count of directories with names that the origin lacks.
     fn keep_links<'a>(&self, undone: impl Iterator<Item = &'a Key>) {
         let missing = self.plan.directories().filter(|chosen| self.below(chosen.id).is_err());
         let homes = missing.filter_map(|chosen| Some(chosen.home.as_ref()?.0));
         self.set_links_differ(undone.map(|key| key.0).chain(homes));
-    }
-
-    /// Restores the modification times of these directories.
-    fn restore(self: &Arc<Self>, others: &[(NodeId, Attr)]) {
-        for (dir, attr) in others {
-            let (round, dir, attr) = (self.clone(), *dir, *attr);
-            if !self.has_changed(dir) && !self.has_failed(dir) {
-                continue;
-            }
-            // The origin lacks the time until it is set.
-            self.shared.note(|tree| tree.touch(dir, &attr).imply(Set::MTIME));
-            self.start(dir, async move {
-                let set = SetAttr { mtime: Some(SetTime::At(attr.mtime)), ..SetAttr::default() };
-                let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
-                let (fs, below) = (&round.shared.below, round.below(dir)?);
-                let users = [Identity::ROOT, owner];
-                match round.by_first(&users, |cx| fs.setattr(cx, below, None, &set)).await {
-                    Ok(_) => round.set_version(dir, None),
-                    Err(Error::Stale | Error::NotFound) => {}
-                    // The directory keeps the time of its last change at the origin.
-                    Err(error) if is_refusal(&error) => round.set_version(dir, None),
-                    Err(error) => return Err(error),
-                }
-                round.shared.note(|tree| {
-                    if let Some(node) = tree.node_mut(dir).filter(|node| node.attr.mtime == attr.mtime) {
-                        node.set.remove(Set::MTIME);
-                    }
-                });
-                Ok(())
-            });
-        }
-        self.window.wait();
     }
 
     /// Adopts another writer's change that makes an operation impossible. Returns other errors.
@@ -224,7 +181,7 @@ impl Round {
         self.shared.journal.stable(ticket).await
     }
 
-    /// Records the failure of an operation.
+    /// Records the failure of an operation, and returns its kind.
     fn not_performed(&self, op: &Op, error: &Error) -> Performed {
         if matches!(error, Error::InvalidArgument) && op.may_loop() {
             return Performed::MayLoop;
@@ -238,7 +195,7 @@ impl Round {
         Performed::Failed
     }
 
-    /// Performs one operation, and records it.
+    /// Performs one operation at the origin, and records the names' new targets.
     async fn perform(&self, op: &Op) -> Result<()> {
         let fs = &self.shared.below;
         let users = [op.user.clone(), Identity::ROOT];
@@ -285,11 +242,12 @@ impl<'a> Names<'a> {
         let tree = round.shared.tree();
         let holder = |key: &Key| tree.place(key.0, &key.1).and_then(|place| place.before);
         let known = round.plan.names.keys().filter(|key| !unknown.contains(key));
-        let holders = known.map(|key| (key.clone(), holder(key))).collect();
+        let holders: BTreeMap<_, _> = known.map(|key| (key.clone(), holder(key))).collect();
         drop(tree);
+        let times = Times::new(round, holders.keys().map(|key| key.0));
         let failed = round.failed();
-        let (stuck, refused, hidden) = (HashSet::new(), HashSet::new(), BTreeMap::new());
-        Self { round, holders, stuck, failed, refused, hidden }
+        let (refused, refused_links, hidden) = (HashSet::new(), HashSet::new(), BTreeMap::new());
+        Self { round, holders, stuck: HashSet::new(), failed, refused, refused_links, hidden, times }
     }
 
     /// Returns the local target of a name.
@@ -336,7 +294,7 @@ impl<'a> Names<'a> {
                 continue;
             }
             for key in keys {
-                // The directory could not be created; no one has removed it.
+                // The directory could not be created, or the origin has refused to change the name.
                 if self.round.below(key.0).is_err() || self.refused.contains(key) {
                     continue;
                 }
@@ -363,10 +321,11 @@ impl<'a> Names<'a> {
                         busy.insert(from.clone());
                         Kind::Rename { from, to: key.clone() }
                     }
+                    None if self.is_refused(key) => continue,
                     None if holder.is_none() => Kind::Link { to: key.clone() },
                     // The node may still have its hidden name, until another of these operations renames it.
-                    None => match hidden_name(*node).map(|name| (key.0, name)) {
-                        Some(hidden) if !self.refused.contains(&hidden) && busy.insert(hidden.clone()) => {
+                    None => match self.round.plan.hidden_name(*node).map(|name| (key.0, name)) {
+                        Some(hidden) if !self.is_refused(&hidden) && busy.insert(hidden.clone()) => {
                             Kind::Link { to: hidden }
                         }
                         _ => continue,
@@ -379,7 +338,13 @@ impl<'a> Names<'a> {
         ops
     }
 
-    /// Returns `true` if a rename can replace `holder` with `target`.
+    /// Returns `true` for a name that the origin has refused to change, or to create as a link.
+    fn is_refused(&self, key: &Key) -> bool {
+        self.refused.contains(key) || self.refused_links.contains(key)
+    }
+
+    /// Returns `true` if a rename can replace `holder` with `target`: neither is a directory, and `holder` is
+    /// not in use.
     fn can_replace(&self, target: Target, holder: Target) -> bool {
         let is_directory = |target: Target| target.file_type == FileType::Directory;
         !is_directory(target) && !is_directory(holder) && !self.is_in_use(holder.node)
@@ -392,7 +357,7 @@ impl<'a> Names<'a> {
     }
 
     fn hide(&self, from: &Key, target: Target) -> Option<Op> {
-        let (from, to) = (from.clone(), (NodeId::ROOT, hidden_name(target.node)?));
+        let (from, to) = (from.clone(), (NodeId::ROOT, self.round.plan.hidden_name(target.node)?));
         let user = self.user(&from);
         // Between two names of one file, a rename does nothing (rename(2)).
         let kind = match self.holders.get(&to).copied().flatten() == Some(target) {
@@ -402,10 +367,10 @@ impl<'a> Names<'a> {
         Some(Op { kind, target, user })
     }
 
-    /// Returns an operation that makes room where nodes wait for each other.
+    /// Returns an operation that moves a node to a hidden name where nodes wait for each other's names.
     fn unblock(&self) -> Option<Op> {
         let moves = self.moves();
-        let may_take = |key: &&Key| !self.refused.contains(*key);
+        let may_take = |key: &&Key| !self.is_refused(key);
         let is_moving = |node: NodeId| {
             let keys = moves.to.get(&node).filter(|_| !self.failed.contains(&node));
             keys.is_some_and(|keys| keys.iter().any(|key| may_take(&key)))
@@ -456,7 +421,7 @@ impl<'a> Names<'a> {
             let replacement = self.wanted(key).map(|wanted| wanted.node);
             let has_failed =
                 [Some(*node), replacement].into_iter().flatten().any(|id| self.round.has_failed(id));
-            let from = (NodeId::ROOT, hidden_name(*node)?);
+            let from = (NodeId::ROOT, self.round.plan.hidden_name(*node)?);
             let target = self.holders.get(&from).copied().flatten().filter(|target| target.node == *node)?;
             let is_free = self.holders.get(key).is_some_and(Option::is_none);
             let kind = Kind::Rename { from, to: key.clone() };
@@ -473,7 +438,7 @@ impl<'a> Names<'a> {
         let gone = moves.from.iter().filter(|(node, _)| is_over(node)).flat_map(|(_, keys)| keys);
         let is_there = |key: &&Key| self.wanted(key).is_none() && self.round.below(key.0).is_ok();
         let gone: Vec<&Key> = gone.filter(is_there).collect();
-        // Directories with entries, also with those whose removal was refused.
+        // Directories that still have entries to be removed, refused removals included.
         let full: HashSet<NodeId> = moves.from.values().flatten().map(|key| key.0).collect();
         let (mut ops, mut busy) = (Vec::new(), HashSet::new());
         for key in gone {
@@ -494,6 +459,7 @@ impl<'a> Names<'a> {
 
     /// Performs operations concurrently. Returns `true` if any was tried.
     fn perform(&mut self, ops: Vec<Op>) -> bool {
+        self.times.note(self.round, ops.iter().flat_map(Op::directories));
         let done = Arc::new(Mutex::new(Vec::new()));
         for op in ops {
             let (round, done) = (self.round.clone(), done.clone());
@@ -516,13 +482,16 @@ impl<'a> Names<'a> {
                 Performed::Done => {}
                 Performed::GaveWay | Performed::Failed => drop(self.failed.insert(node)),
                 Performed::MayLoop => drop(self.stuck.insert(node)),
-                Performed::Refused => self.refused.extend(op.refused_keys()),
+                Performed::Refused => match &op.kind {
+                    Kind::Link { to } => drop(self.refused_links.insert(to.clone())),
+                    _ => self.refused.extend(op.refused_keys()),
+                },
             }
             if matches!(performed, Performed::Done | Performed::GaveWay) {
                 self.done(op);
                 continue;
             }
-            // The origin may have performed it nevertheless.
+            // The origin may have performed the operation nevertheless.
             let held = op.keys().filter_map(|key| self.holders.get(&key).copied().flatten());
             held.chain([op.target]).for_each(|target| self.round.set_version(target.node, None));
         }
@@ -572,7 +541,7 @@ impl Op {
         [Some(one.clone()), other.cloned()].into_iter().flatten()
     }
 
-    /// Returns the names that no other operation of this attempt gives to a node, once this one is refused.
+    /// Returns the names that no further operation of this round uses once this one was refused.
     fn refused_keys(&self) -> impl Iterator<Item = Key> {
         let from = match &self.kind {
             Kind::Rename { from, .. } => Some(from.clone()),

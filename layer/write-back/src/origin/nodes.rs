@@ -13,7 +13,7 @@ use super::plan::Chosen;
 use super::round::Round;
 use crate::tree::{Set, Target, Tree};
 
-/// A file opened below.
+/// A file opened below for writing, its attributes at that time, and the context of the user who opened it.
 pub(super) struct OpenBelow {
     pub file: File,
     pub attr: Attr,
@@ -66,7 +66,7 @@ impl Round {
         self.window.wait();
     }
 
-    /// Sends one file, or creates it.
+    /// Sends the changes of one file, which is created first if it is new.
     async fn send_file(&self, chosen: &Chosen) -> Result<()> {
         let made = match chosen.home {
             Some(_) => Some(self.make(chosen).await?),
@@ -77,7 +77,7 @@ impl Round {
         let (attr, open) = match made {
             Some((attr, open)) => (attr, open),
             None => {
-                // Looked up first, as the cache forgets the directory if the file turns out to be gone.
+                // The directory is looked up first, as the cache forgets it if the file turns out to be gone.
                 met_in = self.directory_of(chosen.id).await;
                 let cx = self.cx(Identity::ROOT);
                 match self.shared.below.getattr(&cx, below, None).resolve().await {
@@ -143,7 +143,8 @@ impl Round {
         })
     }
 
-    /// Discards the recorded version of a node in the journal before this layer changes it at the origin.
+    /// Discards the recorded version of a node in the journal before this layer changes the node at the
+    /// origin, so that after a crash the change is not mistaken for another writer's.
     async fn begin_change(&self, chosen: &Chosen) -> Result<()> {
         if chosen.version.is_none() {
             return Ok(());
@@ -154,7 +155,7 @@ impl Round {
     }
 
     /// Opens a file for writing. If that is refused, sets its requested mode, which may permit it, and tries
-    /// again; or returns `None` if another writer's version was found, and both are kept.
+    /// again; or returns `None` if another writer's version was found, and both were retained.
     async fn open_permitted(
         &self,
         chosen: &Chosen,
@@ -195,7 +196,8 @@ impl Round {
         }
     }
 
-    /// Creates a node. If it exists, an earlier attempt has created it, as nothing else has such a name.
+    /// Creates a node at its `home`. If the name exists, an earlier attempt has created it: nothing else uses
+    /// hidden names, or names in new directories.
     async fn make(&self, chosen: &Chosen) -> Result<(Attr, Option<OpenBelow>)> {
         let Some((dir, name)) = &chosen.home else { return Err(Error::Stale) };
         let (dir, name) = (self.below(*dir)?, name.as_name());
@@ -239,8 +241,8 @@ impl Round {
         Ok((entry.attr, None))
     }
 
-    /// Records a node that was created as its owner. Only of such a node does another owner at the origin
-    /// show the user to which the origin maps the owner.
+    /// Records a node if it was created as its owner. If such a node has another owner at the origin, the
+    /// origin maps the local owner to that user.
     fn note_maker(&self, chosen: &Chosen, cx: &Ctx) {
         let maker = &cx.identity;
         if *maker == chosen.maker() && (maker.uid, maker.gid) == (chosen.attr.uid, chosen.attr.gid) {
@@ -248,7 +250,7 @@ impl Round {
         }
     }
 
-    /// Records the number at the origin of a created node.
+    /// Records a created node's number at the origin.
     fn bind(&self, chosen: &Chosen, below: NodeId, cx: &Ctx) {
         self.shared.below.forget(cx, &[(below, 1)]);
         self.shared.note(|tree| {

@@ -17,30 +17,31 @@ pub(super) struct Chosen {
     pub id: NodeId,
     pub attr: Attr,
     pub set: Set,
-    /// Attributes that were not requested.
+    /// Attributes of `set` that no caller has requested ([`Node::implied`]).
     pub implied: Set,
     pub xattrs: Xattrs,
     pub layers: Vec<Layer>,
     pub link: Option<Vec<u8>>,
     pub user: Identity,
-    /// Version last seen at the origin.
+    /// Version last seen at the origin. A different one there is another writer's.
     pub version: Option<WeakAttr>,
-    /// Place of creation of a new node.
+    /// Directory and name under which a new node is created; `None` if the origin has the node.
     pub home: Option<Key>,
 }
 
-/// Local target of a name.
+/// Local target of a name, and the user who set it.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub target: Option<Target>,
     pub user: Identity,
 }
 
-/// All differences.
+/// All differences at one moment, to be sent in one round.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// Number of the latest change in the plan.
     pub change: u64,
+    tag: u64,
     /// Differing nodes by number, in order of their creation.
     pub nodes: BTreeMap<NodeId, Arc<Chosen>>,
     /// New directories in levels, parents before children.
@@ -51,7 +52,7 @@ pub(super) struct Plan {
 impl Plan {
     /// Takes all differences, and freezes their data. Records the places of new nodes in the tree.
     pub(super) fn choose(tree: &mut Tree, tries_refused: bool) -> Self {
-        let mut plan = Self { change: tree.change, ..Self::default() };
+        let mut plan = Self { change: tree.change, tag: tree.tag, ..Self::default() };
         let (mut homes, mut places, mut lacking) = (HashMap::new(), HashMap::new(), Vec::new());
         let is_new = |tree: &Tree, id| tree.below(id).is_none();
         for (dir, name, place) in tree.differences() {
@@ -74,7 +75,7 @@ impl Plan {
         for id in ids {
             let home = new.contains(&id).then(|| {
                 let kept = homes.get(&id).cloned();
-                kept.or_else(|| places.get(&id).and_then(|place| home_by(place, id, &new)))
+                kept.or_else(|| places.get(&id).and_then(|place| plan.home_by(place, id, &new)))
             });
             let home = match home {
                 // Nodes without a name are not created.
@@ -120,6 +121,20 @@ impl Plan {
         }
     }
 
+    /// Returns the hidden name at the origin of a node without another name there.
+    pub(super) fn hidden_name(&self, id: NodeId) -> Option<NameBuf> {
+        hidden_name(self.tag, id)
+    }
+
+    /// Returns the place of creation of a new node: its local name in a new directory, else a hidden name in
+    /// its directory.
+    fn home_by(&self, (dir, name): &Key, id: NodeId, new: &HashSet<NodeId>) -> Option<Key> {
+        match new.contains(dir) {
+            true => Some((*dir, name.clone())),
+            false => Some((*dir, self.hidden_name(id)?)),
+        }
+    }
+
     /// Returns the nodes other than directories.
     pub(super) fn files(&self) -> impl Iterator<Item = &Arc<Chosen>> {
         self.nodes.values().filter(|chosen| !chosen.is_directory())
@@ -136,7 +151,7 @@ impl Chosen {
         Self { id, attr, set, implied, xattrs, layers, link, user, version, home }
     }
 
-    /// Returns the locations of the data.
+    /// Returns the locations of the file's data, in order.
     pub(super) fn pieces(&self) -> Vec<Piece> {
         tree::pieces(&self.layers, 0..self.attr.size)
     }
@@ -153,14 +168,5 @@ impl Chosen {
 
     pub(super) fn is_directory(&self) -> bool {
         self.attr.file_type == tombolo_core::fs::FileType::Directory
-    }
-}
-
-/// Returns the place of creation of a new node: its local name in a new directory, else a hidden name beside
-/// it.
-fn home_by((dir, name): &Key, id: NodeId, new: &HashSet<NodeId>) -> Option<Key> {
-    match new.contains(dir) {
-        true => Some((*dir, name.clone())),
-        false => Some((*dir, hidden_name(id)?)),
     }
 }

@@ -1,4 +1,4 @@
-//! One attempt to send all differences to the origin.
+//! One round of an attempt: it sends all differences of a [`Plan`] to the origin.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use tombolo_core::fs::{File, NodeId, WeakAttr};
+use tombolo_core::fs::{Attr, File, NodeId, WeakAttr};
 use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Result};
 use tombolo_host_runtime::lock;
 
@@ -16,7 +16,7 @@ use super::window::Window;
 use crate::shared::{SESSION, Shared};
 use crate::tree::{Set, Tree};
 
-/// One attempt, shared by its concurrent operations.
+/// One round, shared by its concurrent operations.
 pub(super) struct Round {
     pub shared: Arc<Shared>,
     pub plan: Plan,
@@ -25,7 +25,7 @@ pub(super) struct Round {
     found: Mutex<Found>,
 }
 
-/// Options of an attempt.
+/// Options of a round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
     /// `true` if all differing names are looked up first.
@@ -34,14 +34,15 @@ pub(super) struct How {
     pub tries_refused: bool,
 }
 
-/// Outcome of an attempt.
+/// Outcome of a round.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// The origin has all changes up to this one.
     Done(u64),
-    /// Other writers' changes were found and recorded; another attempt is due.
+    /// Other writers' changes were found and recorded; another round is due.
     Again,
-    /// Modes or owners have arrived that may permit refused operations. Contains the outcome otherwise.
+    /// Modes or owners have arrived that may permit refused operations. Contains the outcome to report if no
+    /// further round follows.
     Permitted(std::result::Result<u64, Failure>),
     /// The origin lacks changes, for this reason.
     Failed(Failure),
@@ -51,7 +52,7 @@ pub(super) enum Outcome {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failure {
     pub reason: String,
-    /// `true` if the origin has refused some of them.
+    /// `true` if the origin has refused some of the changes.
     pub is_refused: bool,
     /// Number of nodes with a refused operation.
     pub refused: usize,
@@ -70,26 +71,26 @@ pub(super) struct Stuck {
     pub change: u64,
 }
 
-/// Results of an attempt so far.
+/// Results of a round so far.
 #[derive(Debug, Default)]
 struct Found {
     /// Nodes whose data or attributes could not be sent.
     failed: HashSet<NodeId>,
     /// Nodes of which the origin lacks names.
     undone: HashSet<NodeId>,
-    /// First failure that is no refusal and follows from none.
+    /// First failure that is neither a refusal nor the consequence of another failure.
     failure: Option<String>,
     /// First failure that follows from another, such as a missing directory.
     consequence: Option<String>,
     /// Nodes with an operation that the origin has refused, other than a change of attributes.
     refused_nodes: HashSet<NodeId>,
-    /// First of these refusals.
+    /// First refusal of such an operation.
     refused_operation: Option<String>,
     /// Names that a failed operation may have changed.
     in_doubt: HashSet<Key>,
-    /// `true` if the origin is away, and the rest is not tried.
+    /// `true` if the origin is unreachable or the journal cannot be written, so that the rest is not tried.
     is_over: bool,
-    /// `true` if another writer's changes were adopted, and another attempt is due.
+    /// `true` if another writer's changes were adopted, and another round is due.
     has_conflicts: bool,
     /// Nodes whose data and attributes are at the origin.
     sent: HashSet<NodeId>,
@@ -99,11 +100,11 @@ struct Found {
     changed: HashSet<NodeId>,
     /// Directories whose local link count may still differ afterwards.
     links_differ: HashSet<NodeId>,
-    /// Versions at the origin; `None` if to be fetched.
-    versions: HashMap<NodeId, Option<WeakAttr>>,
+    /// Attributes at the origin after the last change; `None` if to be fetched.
+    versions: HashMap<NodeId, Option<Attr>>,
     /// Requested attributes that the origin has refused.
     refused: HashMap<NodeId, Set>,
-    /// First of these refusals.
+    /// First refusal of requested attributes.
     refusal: Option<String>,
 }
 
@@ -112,7 +113,7 @@ struct Caught<F>(Pin<Box<F>>);
 
 const PANICKED: &str = "write-back has panicked: see the log";
 
-/// Maximum number of refusals logged in one attempt.
+/// Maximum number of refusals logged in one round.
 const REFUSALS_LOGGED: usize = 100;
 
 pub(super) const WAITS: &str = "what it replaces, or is to become, is not there yet";
@@ -125,7 +126,7 @@ impl Round {
         catch_unwind(run).unwrap_or(Outcome::Failed(panicked))
     }
 
-    /// Performs the phases of an attempt in order.
+    /// Performs the phases of a round in order.
     fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, how: How) -> Outcome {
         if how.looks {
             let round = Self::new(shared, interrupt, Plan::default());
@@ -176,7 +177,7 @@ impl Round {
         Arc::new(Self { shared, plan, window, interrupt, found })
     }
 
-    /// Begins work for a node.
+    /// Begins work for a node, unless the round is over. A failure of the work is recorded.
     pub(super) fn start<F>(self: &Arc<Self>, id: NodeId, work: F)
     where
         F: Future<Output = Result<()>> + Send + 'static,
@@ -204,7 +205,7 @@ impl Round {
         self.report(Some(id), error);
     }
 
-    /// Reports a failure: a refusal as such, others as the reason of the attempt's failure.
+    /// Reports a failure: a refusal as such, others as the reason of the round's failure.
     fn report(&self, id: Option<NodeId>, error: &Error) {
         let error_text = with_causes(error);
         if let Some(id) = id.filter(|_| is_refusal(error)) {
@@ -263,7 +264,7 @@ impl Round {
         lock(&self.found).undone.extend(ids);
     }
 
-    /// Records nodes for another attempt, which is due as another writer's change was found.
+    /// Records nodes for another round, which is due as another writer's change was found.
     pub(super) fn put_off(&self, ids: impl IntoIterator<Item = NodeId>) {
         let mut found = lock(&self.found);
         found.has_conflicts = true;
@@ -289,8 +290,8 @@ impl Round {
         !lock(&self.found).failed.contains(&id) && self.below(id).is_ok()
     }
 
-    /// Sets the version of a node at the origin after its last change; `None` if to be fetched.
-    pub(super) fn set_version(&self, id: NodeId, version: Option<WeakAttr>) {
+    /// Records the attributes of a node at the origin after its last change; `None` if to be fetched.
+    pub(super) fn set_version(&self, id: NodeId, version: Option<Attr>) {
         lock(&self.found).versions.insert(id, version);
     }
 
@@ -306,7 +307,7 @@ impl Round {
     }
 
     /// Records that the data and attributes of a node are at the origin.
-    pub(super) fn set_sent(&self, id: NodeId, version: Option<WeakAttr>) {
+    pub(super) fn set_sent(&self, id: NodeId, version: Option<Attr>) {
         lock(&self.found).sent.insert(id);
         self.set_version(id, version);
     }
@@ -315,7 +316,8 @@ impl Round {
     pub(super) fn version_of(&self, id: NodeId) -> Option<WeakAttr> {
         let found = lock(&self.found);
         let has_arrived = found.sent.contains(&id) && !found.failed.contains(&id);
-        found.versions.get(&id).copied().flatten().filter(|_| has_arrived)
+        let version = found.versions.get(&id).and_then(Option::as_ref);
+        version.filter(|_| has_arrived).map(WeakAttr::from)
     }
 
     /// Records names that a failed operation may have changed.
@@ -344,7 +346,7 @@ impl Round {
         Ctx { identity, interrupt: self.interrupt.clone(), ..Ctx::root(SESSION) }
     }
 
-    /// Returns the number below of a node at the origin.
+    /// Returns a node's number below; fails if the origin does not have the node.
     pub(super) fn below(&self, id: NodeId) -> Result<NodeId> {
         self.shared.tree().below(id).ok_or(Error::Stale)
     }
@@ -374,13 +376,13 @@ impl Round {
         lock(&self.found).made_by_owner.insert(id);
     }
 
-    /// Returns `true` if this attempt has created a node as its owner.
+    /// Returns `true` if this round has created a node as its owner.
     pub(super) fn is_made_by_owner(&self, id: NodeId) -> bool {
         lock(&self.found).made_by_owner.contains(&id)
     }
 
-    /// Makes the numbers of created nodes stable before their final names, as they are not found under the
-    /// recorded names afterwards.
+    /// Makes the numbers of created nodes stable before the nodes get their final names, as they are not
+    /// found under the recorded names afterwards.
     fn keep_numbers(&self) {
         if self.is_over() || self.plan.nodes.values().all(|chosen| chosen.home.is_none()) {
             return;
@@ -408,7 +410,7 @@ impl Round {
                 let below = round.below(id)?;
                 let cx = round.cx(Identity::ROOT);
                 match round.shared.below.getattr(&cx, below, None).resolve().await {
-                    Ok(attr) => round.set_version(id, Some(WeakAttr::from(&attr))),
+                    Ok(attr) => round.set_version(id, Some(attr)),
                     // The node had no other name.
                     Err(Error::Stale | Error::NotFound) => {}
                     Err(error) => return Err(error),
@@ -419,7 +421,7 @@ impl Round {
         self.window.wait();
     }
 
-    /// Removes the differences that have arrived.
+    /// Removes the differences that the origin now has.
     fn settle(&self) {
         let found = lock(&self.found);
         self.shared.note(|tree| {
@@ -437,7 +439,9 @@ impl Round {
                 if tree.nodes.contains_key(id)
                     && let Some(node) = tree.node_mut(*id)
                 {
-                    node.version = *version;
+                    let sent = self.plan.nodes.get(id).map_or(Set::empty(), |chosen| chosen.set);
+                    node.version = version.as_ref().map(WeakAttr::from);
+                    version.iter().for_each(|there| node.take_in(there, sent));
                 }
             }
             for key in self.plan.names.keys().filter(|key| !found.in_doubt.contains(key)) {
@@ -475,7 +479,7 @@ impl Found {
         &self.failed | &self.undone
     }
 
-    /// Returns why the origin does not have all up to `change`.
+    /// Returns the reason why the origin lacks changes up to `change`; `None` without a failure.
     fn failure(&self, change: u64) -> Option<Failure> {
         let others = self.failure.as_ref();
         let reason = others.or(self.refused_operation.as_ref()).or(self.consequence.as_ref())?.clone();
@@ -499,8 +503,8 @@ impl<F: Future<Output = Result<()>>> Future for Caught<F> {
     }
 }
 
-/// Removes the differences of a node that has arrived except for `refused`, or, if that is `None`, retains
-/// them.
+/// Removes the differences of a node that was sent, except for those in `refused`; retains all if that is
+/// `None`.
 fn settle(tree: &mut Tree, chosen: &Chosen, refused: Option<Set>) {
     let Some(node) = tree.node_mut(chosen.id) else { return };
     node.is_sent = false;

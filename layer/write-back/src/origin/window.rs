@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use tombolo_host_runtime::{lock, task};
 
-/// Futures that go on at the same time.
+/// A limited number of futures that run concurrently.
 #[derive(Debug)]
 pub(super) struct Window {
     under_way: Mutex<usize>,
@@ -13,7 +13,7 @@ pub(super) struct Window {
     width: usize,
 }
 
-/// One of them: also where it panics or is dropped, it ends.
+/// Guard that records the end of a future, even if the future panics or is dropped.
 struct Ending(Arc<Window>);
 
 impl Window {
@@ -21,7 +21,7 @@ impl Window {
         Arc::new(Self { under_way: Mutex::new(0), ended: Condvar::new(), width: width.max(1) })
     }
 
-    /// Begins with `work` when there is room for it.
+    /// Starts `work`. Blocks the calling thread until fewer futures than the limit are running.
     pub(super) fn start(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         *self.until_fewer_than(self.width) += 1;
         let ending = Ending(self.clone());
@@ -31,7 +31,7 @@ impl Window {
         });
     }
 
-    /// Waits until all has ended.
+    /// Waits until all futures have ended.
     pub(super) fn wait(&self) {
         drop(self.until_fewer_than(1));
     }

@@ -1,4 +1,4 @@
-//! Changes of attributes.
+//! Changes of attributes and their permission checks; access checks, links and statistics.
 
 use tombolo_core::fs::{
     AccessMask, Attr, Change, File, FileType, Mode, NodeId, OpenFlags, Ownership, SetAttr, SetTime, StatFs,
@@ -9,7 +9,7 @@ use super::{View, below_cx};
 use crate::tree::{Node, Set, now};
 
 impl View {
-    /// Resolves a node through its opening, if there is one.
+    /// Returns `node`, after checking that `file`, if given, is an opening of it.
     pub(super) fn through(&self, node: NodeId, file: Option<File>) -> Result<NodeId> {
         match file {
             Some(file) if file.node != node => Err(Error::BadOpen),
@@ -91,7 +91,7 @@ impl View {
         }
     }
 
-    /// Applies everything except the size.
+    /// Applies a permitted change to a node, except for the size.
     fn apply(&self, node: &mut Node, set: &SetAttr) {
         let user = &self.cx.identity;
         if set.size.is_some() {

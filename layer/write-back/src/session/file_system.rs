@@ -1,4 +1,4 @@
-//! The waist's operations.
+//! The waist's operations, each performed by a `View`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tombolo_mem::{Sink, Source};
 use super::making::New;
 use super::{Session, View};
 
-/// A session behind the waist.
+/// A session as a file system of the waist.
 pub(crate) struct WriteBackFileSystem(Arc<Session>);
 
 impl WriteBackFileSystem {

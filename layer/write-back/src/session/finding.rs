@@ -6,7 +6,7 @@ use tombolo_core::{Ctx, Error, Identity, Result};
 use super::{View, below_cx};
 use crate::tree::{Target, Tree, is_hidden};
 
-/// Result of a look-up.
+/// Result of a look-up, and the state that it depends on.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub dir: NodeId,
@@ -15,13 +15,14 @@ pub(super) struct Seen {
     pub found: Option<(Target, Attr)>,
     /// Target below, if the name has no local record.
     pub below: Option<Target>,
-    /// Local record of the name.
+    /// Local target of the name; `None` if the name has no local record, `Some(None)` if it was removed.
     here: Option<Option<Target>>,
     epoch: u64,
 }
 
 impl Seen {
-    /// Returns `true` if a change may rely on this result.
+    /// Returns `true` if nothing that this result depends on has changed since, so that a change may rely on
+    /// it.
     pub(super) fn holds(&self, tree: &Tree) -> bool {
         tree.epoch == self.epoch
             && tree.place(self.dir, &self.name).map(|place| place.now) == self.here
@@ -52,7 +53,7 @@ impl View {
         Ok(shown(id, attr, kept))
     }
 
-    /// Converts the entry of a look-up below.
+    /// Converts the entry of a look-up below to the local target, with its attributes as shown locally.
     fn met(&self, tree: &Tree, entry: &Entry) -> (Target, Attr) {
         let id = tree.own(entry.node);
         let attr = match tree.nodes.get(&id) {
@@ -143,8 +144,8 @@ impl View {
         }
     }
 
-    /// Performs a check for the user and, if it fails, for the user that the origin maps it to, who owns this
-    /// user's files there.
+    /// Performs a check for the user and, if it fails, for the user to which the origin maps this user, and
+    /// who owns this user's files there.
     pub(super) fn as_either(&self, check: impl Fn(&Identity) -> Result<()>) -> Result<()> {
         check(&self.cx.identity).or_else(|error| {
             let other = self.shared().squashed.taken_for(&self.cx.identity);
@@ -163,7 +164,7 @@ impl View {
         self.as_either(|user| Ownership::from(dir_attr).check_sticky(user, victim.uid))
     }
 
-    /// Returns the parent of a directory. The root is its own.
+    /// Returns the parent of a directory. The root is its own parent.
     pub(super) async fn parent_of(&self, dir: NodeId) -> Result<NodeId> {
         let (here, below) = {
             let tree = self.shared().tree();
@@ -183,7 +184,7 @@ impl View {
         }
     }
 
-    /// Returns `true` if a directory is another, or is below it.
+    /// Returns `true` if `dir` is `ancestor` or lies within it.
     pub(super) async fn is_within(&self, dir: NodeId, ancestor: NodeId) -> Result<bool> {
         let mut at = dir;
         loop {

@@ -7,7 +7,7 @@ use super::View;
 use super::file_system::WriteBackFileSystem;
 use crate::tree::MADE_HERE;
 
-/// Type number of the handles: the type of the handles of the layer below, which are node numbers, too.
+/// Type number of the handles: that of the cache's handles, which are node numbers, too.
 const KIND: i32 = 1 << 12;
 
 impl PersistentHandles for WriteBackFileSystem {
@@ -60,7 +60,7 @@ impl View {
         self.found_below(id, again).await
     }
 
-    /// Resolves a handle of the layer below.
+    /// Resolves a handle of the cache.
     async fn resolved(self, id: NodeId, handle: PersistentHandle) -> Result<Entry> {
         if self.shared().tree().nodes.contains_key(&id) {
             return self.again(id).await;

@@ -12,7 +12,7 @@ use crate::tree::{Target, is_hidden};
 /// Lower bound of the cookies of changed names.
 const CHANGED: u64 = 1 << 62;
 
-/// Budget of a page below when only its names matter.
+/// Capacity of a page read from the underlying file system when only its names matter.
 const PAGE: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 24, align: 8, plus: false };
 
 impl View {
@@ -114,7 +114,7 @@ impl View {
         }
     }
 
-    /// Adds changed names.
+    /// Adds changed names, and marks the end of the listing once all are added.
     async fn list_changed(&self, dir: NodeId, after: u64, page: &mut DirPage) -> Result<()> {
         let mut changed: Vec<(u64, NameBuf, Target)> = {
             let tree = self.shared().tree();
@@ -156,7 +156,8 @@ impl View {
         Ok(true)
     }
 
-    /// Returns `true` if a name below is listed at its position there.
+    /// Returns `true` if a name listed by the cache is shown at its position: it has no local record and is
+    /// not hidden.
     fn is_shown_from_below(&self, dir: NodeId, name: &[u8]) -> bool {
         let Ok(name) = Name::new(name) else { return true };
         let name = name.to_owned();

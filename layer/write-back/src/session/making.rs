@@ -76,7 +76,8 @@ impl New {
     }
 }
 
-/// Updates a directory that gained or lost a name, and with it `more` subdirectories.
+/// Updates a directory that gained or lost a name, and with it `more` subdirectories. Returns its attributes
+/// before and after.
 pub(super) fn touch_dir(
     tree: &mut Tree,
     dir: NodeId,
@@ -92,7 +93,7 @@ pub(super) fn touch_dir(
 }
 
 impl View {
-    /// Creates a node under a free name.
+    /// Creates a node under a free name; fails with `Exists` if the name is not free.
     async fn make(&self, parent: NodeId, name: &NameBuf, new: New) -> Result<(Attr, Change, Ticket)> {
         if is_hidden(name) {
             return Err(Error::AccessDenied);

@@ -1,7 +1,7 @@
-//! One session: the waist's operations, on local differences and the layer below.
+//! One session: the waist's operations, on local differences and the cache.
 //!
-//! An operation first reads the state it needs, waiting for the layer below if necessary, and then makes its
-//! change under one lock, provided that this state still holds; otherwise it retries.
+//! An operation first reads the state it needs, waiting for the cache if necessary, and then makes its change
+//! under one lock, provided that this state still holds; otherwise it retries.
 
 mod attributes;
 mod file_system;
@@ -40,7 +40,7 @@ pub(crate) struct Session {
     budget: Arc<Budget>,
 }
 
-/// One opening.
+/// An opening, and the cache's opening once something is read from there.
 struct Opening {
     node: NodeId,
     flags: OpenFlags,
@@ -71,7 +71,7 @@ impl Session {
         opening_in(&lock(&self.openings), file).cloned()
     }
 
-    /// Returns an opening made for a purpose; fails for others.
+    /// Returns an opening that was made with the flags in `purpose`; fails for others.
     fn opened_for(&self, file: File, purpose: OpenFlags) -> Result<Arc<Opening>> {
         self.opening(file).and_then(|opening| match opening.flags.contains(purpose) {
             true => Ok(opening),

@@ -1,4 +1,4 @@
-//! Opening and closing of files, and the openings in the layer below through which they are read.
+//! Opening of files, and the openings of the cache through which they are read.
 
 use tombolo_core::fs::{AccessMask, File, FileType, NodeId, OpenFlags, Opened, SetAttr};
 use tombolo_core::{Ctx, Error, Result, Want};

@@ -77,7 +77,7 @@ impl View {
                     false => self.move_name(tree, (&source, &dirs.0), (&target, &dirs.1), is_swap),
                 };
                 if moved.0.file_type == FileType::Directory {
-                    // Walks upwards from below the moved directory must start again.
+                    // Walks towards the root that pass through the moved directory must start again.
                     tree.epoch += 1;
                 }
                 Ok(Some(changes))

@@ -70,7 +70,7 @@ impl View {
         fitting(value.ok_or(Error::NoAttribute)?, limit_bytes)
     }
 
-    /// Sets or removes an attribute.
+    /// Sets an extended attribute, or with `None` removes it.
     async fn change_xattr(
         self,
         id: NodeId,
@@ -202,7 +202,7 @@ impl View {
     }
 }
 
-/// Returns a list of names without access lists and others to leave out.
+/// Returns a list of names without access lists and the names that `is_left_out` selects.
 fn without(names: &[u8], is_left_out: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let each = names.split_inclusive(|byte| *byte == 0);
     let kept = each.filter(|ended| {

@@ -1,4 +1,4 @@
-//! A node that differs from the layer below: its attributes and data.
+//! A node that differs from the cache's: its attributes and data.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::extents::Extents;
 use crate::rows::NodeRow;
 
 bitflags! {
-    /// Attributes of a node to set below.
+    /// Attributes of a node to set at the origin.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Set: u8 {
         const MODE = 1;
@@ -40,7 +40,7 @@ pub(crate) struct Layer {
     pub file: Arc<DataFile>,
     /// Ranges with data.
     pub extents: Extents,
-    /// Length of the data below that remain visible; zeroes follow.
+    /// Length up to which data of lower layers and of the cache remain visible; zeroes follow.
     pub below_len: u64,
     /// `true` if the layer is being sent, or was read from the journal: writes go to the next one.
     pub is_frozen: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Node {
     /// User of the last change.
     pub user: Identity,
     pub set: Set,
-    /// Attributes being set.
+    /// Attributes that the current round is setting.
     pub sending: Set,
     /// Attributes that follow from how the node was created, written or named, and were not requested: if the
     /// origin has other values and refuses these, the origin's values prevail.
@@ -80,7 +80,7 @@ pub(crate) struct Node {
     pub layers: Vec<Layer>,
 }
 
-/// Location of the bytes of a range.
+/// Location of the bytes of a range: a file of the local disk, the cache, or none, for zeroes.
 #[derive(Clone, Debug)]
 pub(crate) enum Piece {
     Here(Arc<DataFile>, Range<u64>),
@@ -159,12 +159,23 @@ impl Node {
         self.attr.file_type == FileType::Directory
     }
 
-    /// Updates the times after a change of data or names.
+    /// Updates the times after a change of data or names, and schedules the modification time for the origin.
     pub(crate) fn touch_mtime(&mut self, user: &Identity) {
         self.attr.mtime = now();
         self.attr.ctime = self.attr.mtime;
         self.imply(Set::MTIME);
         self.user = user.clone();
+    }
+
+    /// Adopts the mode and owner at the origin, except those set locally, of which `sent` are at the origin.
+    pub(crate) fn take_in(&mut self, there: &Attr, sent: Set) {
+        let ours = self.set | self.sending | sent;
+        if !ours.contains(Set::MODE) {
+            self.attr.mode = there.mode;
+        }
+        if !ours.contains(Set::OWNER) {
+            (self.attr.uid, self.attr.gid) = (there.uid, there.gid);
+        }
     }
 
     /// Discards all attributes to set: the origin's prevail.
@@ -201,7 +212,7 @@ impl Node {
         known.or_else(|| (name == CAPABILITY && is_dropped()).then_some(None))
     }
 
-    /// Records a changed name, or `more` names.
+    /// Records a changed name, and a change of the link count by `more`.
     pub(crate) fn touch_names(&mut self, more: i32) {
         self.attr.nlink = self.attr.nlink.saturating_add_signed(more);
         self.attr.ctime = now();

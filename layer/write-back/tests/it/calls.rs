@@ -1,20 +1,22 @@
 //! Number of requests to the origin.
 
-use tombolo_core::fs::{File, FileType, OpenFlags, RenameFlags};
+use tombolo_core::fs::{FileType, RenameFlags};
+use tombolo_test_support::Session;
 
 use crate::restart::pattern;
-use crate::shown::names;
-use crate::world::{Origin, Session};
+use crate::world::Origin;
 
 const DIRS: u64 = 10;
 const FILES: u64 = 10;
 
 fn remove_below(session: &Session, path: &str) {
-    for entry in names(session, session.find(path).expect("there").node) {
+    for entry in session.names(path) {
         let below = format!("{path}/{entry}");
-        match session.find(&below).expect("there").attr.file_type {
+        match session.lookup(&below).expect("there").attr.file_type {
             FileType::Directory => remove_below(session, &below),
-            _ => session.unlink(&below).expect("removed"),
+            _ => {
+                session.unlink(&below).expect("removed");
+            }
         }
     }
     session.rmdir(path).expect("removed");
@@ -28,7 +30,7 @@ fn sent_file_is_removed_without_a_lookup() {
     at.mkdir("work").expect("made");
     for dir in 0..DIRS {
         at.mkdir(&format!("work/{dir}")).expect("made");
-        (0..FILES).for_each(|file| at.put(&format!("work/{dir}/{file}"), b"some bytes").expect("written"));
+        (0..FILES).for_each(|file| at.put(&format!("work/{dir}/{file}"), b"some bytes"));
     }
     proxy.write_back.flush().expect("it arrives");
     let asked = |operations: &[&str]| operations.iter().map(|operation| origin.asked(operation)).sum::<u64>();
@@ -48,25 +50,22 @@ fn sent_file_is_removed_without_a_lookup() {
 #[test]
 fn sent_data_are_still_read_locally() {
     let origin = Origin::new();
-    origin.direct.put("changed", &pattern(3 << 20, 1)).expect("written");
+    origin.direct.put("changed", &pattern(3 << 20, 1));
     let proxy = origin.proxy();
     let at = &proxy.session;
     let mut changed = pattern(3 << 20, 1);
-    let file = at.open("changed").expect("open");
+    let file = at.writer("changed");
     changed[1_000_000..2_500_000].copy_from_slice(&pattern(1_500_000, 2));
     at.write(file, 1_000_000, &changed[1_000_000..2_500_000]).expect("written");
-    at.close(file);
+    at.release(file);
     let made = [("empty", 0), ("small", 10), ("large", (2 << 20) + 77)];
-    made.iter().for_each(|(name, len)| at.put(name, &pattern(*len, 3)).expect("written"));
+    made.iter().for_each(|(name, len)| at.put(name, &pattern(*len, 3)));
     proxy.write_back.flush().expect("it arrives");
     for _ in 0..2 {
         let opens = origin.asked("open");
         for (name, len) in made {
             assert!(origin.direct.get(name).expect("there") == pattern(len, 3), "{name} is there");
-            let node = at.find(name).expect("there").node;
-            let open = at.fs.open(&at.cx, node, OpenFlags::READ).wait().expect("its maker").open;
-            assert!(at.read(File { node, open }).expect("read") == pattern(len, 3), "{name}");
-            at.close(File { node, open });
+            assert!(at.get(name).expect("its maker") == pattern(len, 3), "{name}");
         }
         assert_eq!(
             (origin.asked("read"), origin.asked("open")),
@@ -83,7 +82,7 @@ fn sent_data_are_still_read_locally() {
         read_bytes <= (3 << 20) - 1_500_000 + (256 << 10),
         "{read_bytes} of 3 MiB: what was written is here"
     );
-    at.put("small", b"other bytes").expect("written");
+    at.put("small", b"other bytes");
     proxy.write_back.flush().expect("it arrives");
     assert_eq!(at.get("small").expect("read"), b"other bytes");
     assert_eq!(proxy.cache.counts().fetched_bytes, read_bytes);

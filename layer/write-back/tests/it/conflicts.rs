@@ -1,14 +1,16 @@
 //! Conflicts with another writer at the origin: both versions are kept.
 
-use tombolo_core::fs::{File, Mode, NodeId, OpenFlags, RenameFlags, SetAttr};
+use tombolo_core::fs::{Mode, OpenFlags, RenameFlags, SetAttr};
+use tombolo_test_support::Session;
 
-use crate::shown::names;
-use crate::world::{Origin, Proxy, Session};
+use crate::random::Action;
+use crate::shown::HIDDEN;
+use crate::world::{Origin, Proxy};
 
 /// Returns the other names in the root, and the contents of conflict copies.
 fn ours(session: &Session) -> (Vec<String>, Vec<Vec<u8>>) {
     let (conflicts, rest): (Vec<_>, Vec<_>) =
-        names(session, NodeId::ROOT).into_iter().partition(|name| name.contains(".conflict-"));
+        session.names("").into_iter().partition(|name| name.contains(".conflict-"));
     let ours = conflicts.iter().map(|name| session.get(name).expect("ours")).collect();
     (rest, ours)
 }
@@ -21,7 +23,7 @@ fn first_and_later(test: impl Fn(&Origin, &dyn Fn() -> Proxy)) {
         let proxy = || {
             let proxy = origin.proxy();
             if !is_first {
-                proxy.session.put("first", b"").expect("a file");
+                proxy.session.put("first", b"");
                 flushed(&proxy, 0);
                 proxy.session.unlink("first").expect("removed");
                 flushed(&proxy, 0);
@@ -41,12 +43,12 @@ fn flushed(proxy: &Proxy, conflicts: u64) {
 #[test]
 fn conflicting_change_keeps_both_files() {
     first_and_later(|origin, proxy| {
-        origin.direct.put("file", b"before").expect("a file");
+        origin.direct.put("file", b"before");
         let proxy = proxy();
-        let file = proxy.session.open("file").expect("the file");
+        let file = proxy.session.writer("file");
         proxy.session.write(file, 0, b"OURS").expect("written");
-        proxy.session.close(file);
-        origin.direct.put("file", b"theirs").expect("another's");
+        proxy.session.release(file);
+        origin.direct.put("file", b"theirs");
         flushed(&proxy, 1);
         for session in [&origin.direct, &proxy.session] {
             assert_eq!(session.get("file").expect("theirs"), b"theirs");
@@ -58,9 +60,9 @@ fn conflicting_change_keeps_both_files() {
 #[test]
 fn file_removed_by_others_becomes_a_conflict_copy() {
     first_and_later(|origin, proxy| {
-        origin.direct.put("file", b"before").expect("a file");
+        origin.direct.put("file", b"before");
         let proxy = proxy();
-        proxy.session.put("file", b"ours").expect("written");
+        proxy.session.put("file", b"ours");
         origin.direct.unlink("file").expect("removed");
         flushed(&proxy, 1);
         assert_eq!(ours(&origin.direct), (vec![], vec![b"ours".to_vec()]));
@@ -71,8 +73,8 @@ fn file_removed_by_others_becomes_a_conflict_copy() {
 fn conflicting_name_keeps_both_files() {
     first_and_later(|origin, proxy| {
         let proxy = proxy();
-        proxy.session.put("file", b"ours").expect("a file");
-        origin.direct.put("file", b"theirs").expect("another's");
+        proxy.session.put("file", b"ours");
+        origin.direct.put("file", b"theirs");
         flushed(&proxy, 1);
         for session in [&origin.direct, &proxy.session] {
             assert_eq!(session.get("file").expect("theirs"), b"theirs");
@@ -85,14 +87,14 @@ fn conflicting_name_keeps_both_files() {
 fn name_replaced_by_others_is_not_overwritten_or_removed() {
     first_and_later(|origin, proxy| {
         for name in ["one", "two"] {
-            origin.direct.put(name, b"before").expect("a file");
+            origin.direct.put(name, b"before");
         }
         let proxy = proxy();
         proxy.session.unlink("one").expect("removed");
-        proxy.session.put("new", b"ours").expect("a file");
+        proxy.session.put("new", b"ours");
         proxy.session.rename("new", "two", RenameFlags::empty()).expect("replaced");
         for name in ["one", "two"] {
-            origin.direct.put("other", b"theirs").expect("another's");
+            origin.direct.put("other", b"theirs");
             origin.direct.rename("other", name, RenameFlags::empty()).expect("replaced");
         }
         flushed(&proxy, 2);
@@ -114,15 +116,15 @@ fn directory_filled_by_others_is_not_removed() {
         for dir in ["one", "two"] {
             proxy.session.rmdir(dir).expect("removed");
         }
-        proxy.session.put("two", b"ours").expect("in its place");
+        proxy.session.put("two", b"ours");
         for file in ["one/file", "two/file"] {
-            origin.direct.put(file, b"theirs").expect("another's");
+            origin.direct.put(file, b"theirs");
         }
         flushed(&proxy, 2);
         for session in [&origin.direct, &proxy.session] {
             assert_eq!(session.get("one/file").expect("theirs"), b"theirs");
             assert_eq!(session.get("two").expect("ours"), b"ours");
-            let all = names(session, NodeId::ROOT);
+            let all = session.names("");
             let other = all.iter().find(|name| name.starts_with("directory.conflict-")).expect("the other");
             assert_eq!(session.get(&format!("{other}/file")).expect("theirs"), b"theirs");
         }
@@ -133,7 +135,7 @@ fn directory_filled_by_others_is_not_removed() {
 fn file_moved_or_removed_by_others_is_not_moved() {
     first_and_later(|origin, proxy| {
         origin.direct.mkdir("dir").expect("a directory");
-        origin.direct.put("file", b"hello").expect("a file");
+        origin.direct.put("file", b"hello");
         let proxy = proxy();
         proxy.session.rename("dir", "ours", RenameFlags::empty()).expect("moved");
         proxy.session.rename("file", "moved", RenameFlags::empty()).expect("moved");
@@ -147,12 +149,61 @@ fn file_moved_or_removed_by_others_is_not_moved() {
 }
 
 #[test]
+fn attributes_set_by_others_are_seen_after_local_writes() {
+    first_and_later(|origin, proxy| {
+        origin.direct.put("file", b"before");
+        let proxy = proxy();
+        let file = proxy.session.writer("file");
+        proxy.session.write(file, 0, b"OURS").expect("written");
+        proxy.session.release(file);
+        Action::Mode("file".into(), 0o640).perform(&origin.direct, &mut None).expect("another's");
+        flushed(&proxy, 0);
+        for session in [&origin.direct, &proxy.session] {
+            assert_eq!(session.get("file").expect("ours"), b"OURSre");
+            assert_eq!(session.lookup("file").expect("the file").attr.mode.bits(), 0o640);
+        }
+    });
+}
+
+#[test]
+fn conflict_copy_is_beside_the_present_local_name() {
+    let origin = Origin::new();
+    origin.direct.put("file", b"before");
+    origin.direct.mkdir("dir").expect("a directory");
+    let proxy = origin.proxy();
+    proxy.session.put("file", b"ours");
+    proxy.session.rename("file", "dir/moved", RenameFlags::empty()).expect("moved");
+    origin.direct.put("file", b"theirs");
+    flushed(&proxy, 1);
+    let dir = origin.direct.lookup("dir").expect("the directory").node;
+    let all = origin.direct.names(dir);
+    let copy =
+        all.iter().find(|name| name.starts_with("moved.conflict-")).unwrap_or_else(|| panic!("{all:?}"));
+    assert_eq!(origin.direct.get(&format!("dir/{copy}")).expect("ours"), b"ours");
+}
+
+#[test]
+fn a_hidden_name_of_another_proxy_is_left_alone() {
+    let origin = Origin::new();
+    origin.direct.put("theirs", b"theirs");
+    for number in 1..100u64 {
+        let hidden = format!("{HIDDEN}{:x}", 1 << 62 | number);
+        origin.direct.link("theirs", &hidden).expect("linked");
+    }
+    let proxy = origin.proxy();
+    proxy.session.put("ours", b"ours");
+    flushed(&proxy, 0);
+    assert_eq!(origin.direct.get("theirs").expect("theirs"), b"theirs");
+    assert_eq!(origin.direct.get("ours").expect("ours"), b"ours");
+}
+
+#[test]
 fn our_own_changes_are_no_conflicts() {
     let origin = Origin::new();
-    origin.direct.put("file", b"before").expect("a file");
+    origin.direct.put("file", b"before");
     let proxy = origin.proxy();
     for round in 0..3 {
-        proxy.session.put("file", &[round; 10]).expect("written");
+        proxy.session.put("file", &[round; 10]);
         proxy.session.rename("file", "other", RenameFlags::empty()).expect("moved");
         flushed(&proxy, 0);
         proxy.session.rename("other", "file", RenameFlags::empty()).expect("moved");
@@ -170,28 +221,26 @@ fn conflict_copy_by_handle_stays_in_its_directory() {
     let origin = Origin::new();
     origin.direct.mkdir("dir").expect("a directory");
     for name in ["changed", "removed"] {
-        origin.direct.put(&format!("dir/{name}"), b"before").expect("a file");
+        origin.direct.put(&format!("dir/{name}"), b"before");
     }
     let proxy = origin.proxy();
     let nodes =
-        ["changed", "removed"].map(|name| proxy.session.find(&format!("dir/{name}")).expect("it").node);
+        ["changed", "removed"].map(|name| proxy.session.lookup(&format!("dir/{name}")).expect("it").node);
     drop(proxy);
     let proxy = origin.proxy();
     let session = &proxy.session;
     for node in nodes {
-        let handles = session.fs.persistent_handles().expect("handles");
+        let handles = session.handles();
         handles.again(&session.cx, node).wait().expect("it is known");
-        let opened = session.fs.open(&session.cx, node, OpenFlags::WRITE).wait().expect("open");
-        let file = File { node, open: opened.open };
+        let file = session.open(node, OpenFlags::WRITE).expect("open");
         session.write(file, 0, b"OURS").expect("written");
-        session.close(file);
+        session.release(file);
     }
-    origin.direct.put("dir/changed", b"theirs!").expect("another's");
+    origin.direct.put("dir/changed", b"theirs!");
     origin.direct.unlink("dir/removed").expect("removed");
     flushed(&proxy, 2);
-    assert_eq!(names(&origin.direct, NodeId::ROOT), ["dir"]);
-    let mut kept = names(&origin.direct, origin.direct.find("dir").expect("there").node);
-    kept.sort();
+    assert_eq!(origin.direct.names(""), ["dir"]);
+    let kept = origin.direct.names("dir");
     let [theirs, ours, removed] = kept.try_into().expect("three files");
     assert_eq!(theirs, "changed");
     assert!(ours.starts_with("changed.conflict-"), "{ours}");
@@ -203,16 +252,16 @@ fn conflict_copy_by_handle_stays_in_its_directory() {
 fn removals_by_others_during_downtime_block_nothing() {
     let mut origin = Origin::new();
     for name in ["written", "set"] {
-        origin.direct.put(name, b"before").expect("a file");
+        origin.direct.put(name, b"before");
     }
     origin.direct.mkdir("dir").expect("a directory");
     let proxy = origin.proxy();
     let session = &proxy.session;
-    session.put("written", b"ours").expect("written");
+    session.put("written", b"ours");
     let set = SetAttr { mode: Some(Mode::new(0o700)), ..SetAttr::default() };
     for name in ["set", "dir"] {
-        let node = session.find(name).expect("there").node;
-        session.fs.setattr(&session.cx, node, None, &set).wait().expect("set");
+        let node = session.lookup(name).expect("there").node;
+        session.setattr(node, set).expect("set");
     }
     session.fs.syncfs(&session.cx).wait().expect("stable");
     origin.kill(proxy);

@@ -3,31 +3,24 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use tombolo_core::fs::{File, OpenFlags, SetAttr, Write};
-use tombolo_core::{Error, Result};
-use tombolo_mem::Source;
+use tombolo_core::Error;
+use tombolo_core::fs::{OpenFlags, SetAttr};
 
 use crate::restart::{pattern, sync, write_stable};
-use crate::world::{Origin, Session};
-
-fn append(session: &Session, file: File, bytes: &[u8]) -> Result<()> {
-    session.fs.write(&session.cx, file, &Write::default(), Source::from(bytes.to_vec())).wait().map(drop)
-}
+use crate::world::Origin;
 
 #[test]
 fn a_failed_append_leaves_no_zeros() {
     let origin = Origin::new();
-    origin.direct.put("file", b"begun").expect("put");
+    origin.direct.put("file", b"begun");
     let proxy = origin.proxy();
     let session = &proxy.session;
-    let node = session.find("file").expect("it is there").node;
-    let opened = session.fs.open(&session.cx, node, OpenFlags::WRITE | OpenFlags::APPEND).wait();
-    let file = File { node, open: opened.expect("open").open };
+    let file = session.open("file", OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
     let (data, away) = (origin.path("write-back/data"), origin.path("write-back/away"));
     fs::rename(&data, &away).expect("rename");
-    append(session, file, b" and lost").expect_err("there is no place for it");
+    session.write(file, 0, b" and lost").expect_err("there is no place for it");
     fs::rename(&away, &data).expect("rename");
-    append(session, file, b" and ended").expect("append");
+    session.write(file, 0, b" and ended").expect("append");
     assert_eq!(session.get("file").expect("read"), b"begun and ended");
 }
 
@@ -36,13 +29,12 @@ fn appends_at_a_time_are_one_after_the_other() {
     let origin = Origin::new();
     let proxy = origin.proxy();
     let session = &proxy.session;
-    let node = session.create("file", 0o644).expect("create").node;
+    let node = session.file("file").node;
     std::thread::scope(|scope| {
         for writer in 0..4 {
             scope.spawn(move || {
-                let opened = session.fs.open(&session.cx, node, OpenFlags::WRITE | OpenFlags::APPEND).wait();
-                let file = File { node, open: opened.expect("open").open };
-                (0..50).for_each(|_| append(session, file, &[b'a' + writer; 7]).expect("append"));
+                let file = session.open(node, OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
+                (0..50).for_each(|_| session.write_all(file, 0, &[b'a' + writer; 7]));
             });
         }
     });
@@ -56,21 +48,21 @@ fn unwritable_journal_fails_waiters_and_refuses_changes() {
     let mut origin = Origin::new();
     let proxy = origin.proxy();
     let session = &proxy.session;
-    session.put("before", b"1").expect("put");
+    session.put("before", b"1");
     sync(session);
     let other = rusqlite::Connection::open(origin.path("write-back/journal.db")).expect("open");
     other.execute_batch("alter table nodes rename to away").expect("rename");
-    session.put("meanwhile", b"2").expect("it is in memory");
+    session.put("meanwhile", b"2");
     session.fs.syncfs(&session.cx).wait().expect_err("it is not on the disk");
-    assert!(matches!(session.put("refused", b"3"), Err(Error::Io { .. })));
-    assert!(matches!(session.find("refused"), Err(Error::NotFound)));
+    assert!(matches!(session.try_put("refused", b"3"), Err(Error::Io { .. })));
+    assert!(matches!(session.lookup("refused"), Err(Error::NotFound)));
     assert_eq!(session.get("meanwhile").expect("it goes on being read"), b"2");
     other.execute_batch("alter table away rename to nodes").expect("rename");
     drop(other);
     while session.fs.syncfs(&session.cx).wait().is_err() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    let file = session.create("after", 0o644).expect("create");
+    let file = session.file("after");
     write_stable(session, file, 0, &pattern(10, 1));
     origin.kill(proxy);
     let proxy = origin.proxy();
@@ -83,15 +75,11 @@ fn a_torn_write_is_kept_and_told_of() {
     let mut origin = Origin::new();
     let proxy = origin.proxy();
     let session = &proxy.session;
-    let file = session.create("file", 0o644).expect("create");
+    let file = session.file("file");
     write_stable(session, file, 0, &pattern(300_000, 1));
     write_stable(session, file, 10_000, &pattern(300_000, 2));
     write_stable(session, file, 5, b"small");
-    session
-        .fs
-        .setattr(&session.cx, file.node, None, &SetAttr { size: Some(305_000), ..SetAttr::default() })
-        .wait()
-        .expect("truncate");
+    session.setattr(file.node, SetAttr { size: Some(305_000), ..SetAttr::default() }).expect("truncate");
     sync(session);
     let expected = session.get("file").expect("read");
     origin.kill(proxy);

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::Error;
-use tombolo_core::fs::{File, NodeId, Op};
+use tombolo_core::fs::{File, Op};
+use tombolo_test_support::Session;
 
-use crate::shown::names;
 use crate::trouble::Trouble;
-use crate::world::{Origin, Proxy, Session};
+use crate::world::{Origin, Proxy};
 
 /// A file, its expected bytes, and an origin that refuses its data on request.
 struct Growing {
@@ -21,7 +21,7 @@ struct Growing {
 fn write(session: &Session, file: File, expected: &Mutex<Vec<u8>>, offset: u64) -> Result<(), Error> {
     let bytes: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(150).collect();
     expected.lock().expect("a lock")[offset as usize..][..150].copy_from_slice(&bytes);
-    session.write(file, offset, &bytes)
+    session.write(file, offset, &bytes).map(drop)
 }
 
 impl Growing {
@@ -29,9 +29,9 @@ impl Growing {
         let trouble = Trouble::new(0);
         let origin = Origin::with(|memory| trouble.over(memory));
         let bytes = vec![1; 10_000];
-        origin.direct.put("file", &bytes).expect("written");
+        origin.direct.put("file", &bytes);
         let proxy = origin.proxy();
-        let file = proxy.session.open("file").expect("opened");
+        let file = proxy.session.writer("file");
         Self { origin, trouble, proxy, file, expected: Arc::new(Mutex::new(bytes)) }
     }
 
@@ -44,7 +44,7 @@ impl Growing {
             written.err().or(is_refused.then_some(Error::NotPermitted))
         });
         assert_eq!(self.proxy.write_back.flush().is_err(), is_refused);
-        assert_eq!(self.proxy.session.read(file).expect("open"), *self.expected.lock().expect("a lock"));
+        assert_eq!(self.proxy.session.read_all(file, 0, usize::MAX), *self.expected.lock().expect("a lock"));
     }
 
     /// Asserts that everything arrives.
@@ -52,10 +52,10 @@ impl Growing {
         self.proxy.write_back.flush().expect("nothing is refused");
         let expected = self.expected.lock().expect("a lock").clone();
         assert_eq!(self.origin.direct.get("file").expect("there"), expected);
-        assert_eq!(self.proxy.session.read(self.file).expect("open"), expected);
+        assert_eq!(self.proxy.session.read_all(self.file, 0, usize::MAX), expected);
         let status = self.proxy.write_back.status();
         assert_eq!((status.is_clean, status.dirty_bytes, status.conflicts), (true, 0, 0));
-        self.proxy.session.close(self.file);
+        self.proxy.session.release(self.file);
     }
 }
 
@@ -86,7 +86,7 @@ fn write_during_late_conflict_is_kept_in_copy() {
     let (session, file, expected) = (growing.proxy.session.clone(), growing.file, growing.expected.clone());
     growing.trouble.once(Op::Getattr, move || write(&session, file, &expected, 7000).err());
     growing.proxy.write_back.flush().expect("ours is kept");
-    let all = names(direct, NodeId::ROOT);
+    let all = direct.names("");
     let copy = all.iter().find(|name| name.contains(".conflict-")).expect("a conflict copy");
     let (copied, expected) = (direct.get(copy).expect("there"), growing.expected.lock().expect("a lock"));
     assert_eq!((&copied[..2000], &copied[7000..7150]), (&expected[..2000], &expected[7000..7150]));
@@ -97,11 +97,11 @@ fn write_during_a_conflict_is_kept() {
     const LEN: usize = 64 << 20;
     let trouble = Trouble::new(0);
     let origin = Origin::with(|memory| trouble.over(memory));
-    origin.direct.put("file", b"before").expect("written");
+    origin.direct.put("file", b"before");
     let proxy = origin.proxy();
-    let file = proxy.session.open("file").expect("opened");
+    let file = proxy.session.writer("file");
     proxy.session.write(file, 0, b"ours").expect("written");
-    origin.direct.put("file", b"theirs!").expect("written by another");
+    origin.direct.put("file", b"theirs!");
     let (session, (ended, written)) = (proxy.session.clone(), std::sync::mpsc::channel());
     let files = origin.path("write-back/data");
     trouble.once(Op::Getattr, move || {
@@ -119,7 +119,7 @@ fn write_during_a_conflict_is_kept() {
     assert_eq!(proxy.write_back.status().conflicts, 1);
     let session = &proxy.session;
     let is_there = |path: &str| session.get(path).expect("there").get(100..) == Some(&vec![7; LEN][..]);
-    let all = names(session, NodeId::ROOT);
+    let all = session.names("");
     assert!(all.iter().any(|name| is_there(name)), "{all:?}");
-    session.close(file);
+    session.release(file);
 }

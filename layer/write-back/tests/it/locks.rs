@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange};
+use tombolo_test_support::Session;
 
-use crate::world::{Origin, attach};
+use crate::world::Origin;
 
 #[test]
 fn locks_are_refused_while_others_may_use_the_tree() {
@@ -15,8 +16,8 @@ fn locks_are_refused_while_others_may_use_the_tree() {
     let is_alone = Arc::new(AtomicBool::new(true));
     let told = is_alone.clone();
     proxy.write_back.grant_locks_while(move || told.load(Ordering::SeqCst));
-    let (first, second) = (&proxy.session, attach(&proxy.write_back));
-    let (file, same) = (first.create("file", 0o644).expect("create"), second.open("file").expect("open"));
+    let (first, second) = (&proxy.session, Session::attach(&proxy.write_back));
+    let (file, same) = (first.file("file"), second.writer("file"));
     let lock = Lock {
         family: LockFamily::Flock,
         kind: LockKind::Write,
@@ -24,17 +25,15 @@ fn locks_are_refused_while_others_may_use_the_tree() {
         owner: LockOwner(1),
         pid: 1,
     };
-    let taken = |session: &crate::world::Session, file| {
-        session.fs.locks().expect("it has locks").lock(&session.cx, file, &lock, false).wait()
-    };
+    let taken = |session: &Session, file| session.locks().lock(&session.cx, file, &lock, false).wait();
     taken(first, file).expect("nothing is in its way");
     assert!(matches!(taken(&second, same), Err(Error::WouldBlock)));
     // A request that has been waiting already.
-    let waiting = second.fs.locks().expect("it has locks").lock(&second.cx, same, &lock, true);
+    let waiting = second.locks().lock(&second.cx, same, &lock, true);
     assert!(!waiting.is_done());
     is_alone.store(false, Ordering::SeqCst);
     assert!(matches!(taken(&second, same), Err(Error::NoLocks)));
-    let locks = first.fs.locks().expect("it has locks");
+    let locks = first.locks();
     locks
         .unlock(&first.cx, file, LockFamily::Flock, LockRange::ALL, lock.owner)
         .wait()

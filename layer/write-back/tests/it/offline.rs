@@ -4,24 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tombolo_core::fs::{Export, Mode, NodeId, RenameFlags, SetAttr};
-use tombolo_core::{Answer, Error};
-use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
+use tombolo_core::Error;
+use tombolo_core::fs::RenameFlags;
+use tombolo_test_support::{Act, Scripted, Session};
 
-use crate::shown::names;
-use crate::world::{Origin, Proxy, Session, attach};
-
-/// A connection that can be cut; all requests fail then.
-struct Line(AtomicBool);
-
-impl Around for Line {
-    fn around<T: Payload>(&self, _: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        match self.0.load(Ordering::SeqCst) {
-            true => Answer::err(Error::Disconnected),
-            false => inner(),
-        }
-    }
-}
+use crate::world::{Origin, Proxy};
 
 /// Route of changes to the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,17 +29,11 @@ fn mkdir(at: &Session, path: &str) {
 }
 
 fn put(at: &Session, path: &str) {
-    at.put(path, path.as_bytes()).expect("written");
+    at.put(path, path.as_bytes());
 }
 
 fn rename(at: &Session, from: &str, to: &str) {
     at.rename(from, to, RenameFlags::empty()).expect("renamed");
-}
-
-fn chmod(at: &Session, path: &str) {
-    let node = at.find(path).expect("there").node;
-    let set = SetAttr { mode: Some(Mode::new(0o700)), ..SetAttr::default() };
-    at.fs.setattr(&at.cx, node, None, &set).wait().expect("set");
 }
 
 const CASES: [Case; 8] = [
@@ -124,7 +105,7 @@ const CASES: [Case; 8] = [
             mkdir(at, "dir");
             put(at, "dir/file");
             arrived();
-            chmod(at, "dir");
+            at.chmod("dir", 0o700).expect("set");
         },
         dirs: &["dir"],
     },
@@ -133,46 +114,47 @@ const CASES: [Case; 8] = [
 fn run(case: &Case, way: Way) {
     let context = format!("{}, {way:?}", case.name);
     eprintln!("{context}");
-    let line = Arc::new(Line(AtomicBool::new(false)));
-    let layer = line.clone();
-    let origin = Origin::with(|inner| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>);
-    origin.direct.put("old", b"old").expect("written");
+    let is_cut = Arc::<AtomicBool>::default();
+    let line = is_cut.clone();
+    let script = move |_| Act::fail_if(line.load(Ordering::SeqCst), Error::Disconnected);
+    let origin = Origin::with(|inner| Scripted::over(inner, script));
+    origin.direct.put("old", b"old");
     let proxy: Proxy = origin.proxy();
     let at = match way {
         Way::WriteBack => proxy.session.clone(),
-        Way::WriteThrough => attach(&proxy.cache),
+        Way::WriteThrough => Session::attach(&proxy.cache),
     };
     if way == Way::WriteThrough {
-        names(&at, NodeId::ROOT);
+        at.names("");
     }
     let arrived = || {
         proxy.write_back.flush().expect("it arrives");
     };
     (case.work)(&at, &arrived);
     arrived();
-    line.0.store(true, Ordering::SeqCst);
+    is_cut.store(true, Ordering::SeqCst);
     let asked = origin.asked_in_all();
     for dir in case.dirs {
-        let node = at.find(dir).unwrap_or_else(|error| panic!("{context}: {dir}: {error}")).node;
-        let listed = names(&at, node);
+        let node = at.lookup(dir).unwrap_or_else(|error| panic!("{context}: {dir}: {error}")).node;
+        let listed = at.names(node);
         // A file written through has other attributes, which only the origin knows.
         for name in listed.iter().filter(|_| way == Way::WriteBack) {
-            at.find(&format!("{dir}/{name}"))
+            at.lookup(&format!("{dir}/{name}"))
                 .unwrap_or_else(|error| panic!("{context}: {dir}/{name}: {error}"));
         }
-        assert!(matches!(at.find(&format!("{dir}/none")), Err(Error::NotFound)), "{context}: {dir}");
+        assert!(matches!(at.lookup(&format!("{dir}/none")), Err(Error::NotFound)), "{context}: {dir}");
         if way == Way::WriteBack {
             put(&at, &format!("{dir}/new"));
             mkdir(&at, &format!("{dir}/new-dir"));
-            assert_eq!(names(&at, node).len(), listed.len() + 2, "{context}: {dir}");
+            assert_eq!(at.names(node).len(), listed.len() + 2, "{context}: {dir}");
         }
     }
     assert_eq!(origin.asked_in_all() - asked, 0, "{context}");
-    line.0.store(false, Ordering::SeqCst);
+    is_cut.store(false, Ordering::SeqCst);
     arrived();
     for dir in case.dirs {
-        let there = names(&origin.direct, origin.direct.find(dir).expect("there").node);
-        assert_eq!(there, names(&at, at.find(dir).expect("there").node), "{context}: {dir}");
+        let there = origin.direct.names(dir);
+        assert_eq!(there, at.names(dir), "{context}: {dir}");
     }
 }
 
@@ -193,10 +175,10 @@ fn directory_that_others_may_have_changed_is_relisted() {
     proxy.write_back.flush().expect("it arrives");
     rename(at, "dir", "moved");
     proxy.write_back.flush().expect("it arrives");
-    origin.direct.put("moved/theirs", b"theirs").expect("written");
-    let mtime = at.find("moved").expect("there").attr.mtime;
+    origin.direct.put("moved/theirs", b"theirs");
+    let mtime = at.lookup("moved").expect("there").attr.mtime;
     crate::shown::set_mtime(&origin.direct, "moved", mtime.secs).expect("set");
     proxy.cache.invalidate();
-    let node = at.find("moved").expect("there").node;
-    assert_eq!(names(at, node), ["file", "theirs"]);
+    let node = at.lookup("moved").expect("there").node;
+    assert_eq!(at.names(node), ["file", "theirs"]);
 }

@@ -31,7 +31,7 @@ fn flush(proxy: &Proxy) {
 fn a_name_is_given_when_its_data_are_committed() {
     let (trouble, origin) = troubled();
     let proxy = origin.proxy();
-    proxy.session.put("file", b"hello").expect("a file");
+    proxy.session.put("file", b"hello");
     flush(&proxy);
     let order = [Op::Create, Op::Write, Op::Fsync, Op::Rename].map(|op| first(&trouble, op));
     assert!(order.is_sorted(), "{order:?}");
@@ -41,11 +41,11 @@ fn a_name_is_given_when_its_data_are_committed() {
 fn nothing_is_removed_before_what_replaces_it_is_there() {
     let (trouble, origin) = troubled();
     origin.direct.mkdir("name").expect("a directory");
-    origin.direct.put("name/old", b"old").expect("a file");
+    origin.direct.put("name/old", b"old");
     let proxy = origin.proxy();
     proxy.session.unlink("name/old").expect("removed");
     proxy.session.rmdir("name").expect("removed");
-    proxy.session.put("name", b"new").expect("a file");
+    proxy.session.put("name", b"new");
     flush(&proxy);
     let last_rename = {
         let log = trouble.log.lock().expect("a lock");
@@ -58,15 +58,15 @@ fn nothing_is_removed_before_what_replaces_it_is_there() {
 #[test]
 fn data_lost_by_the_origin_before_commit_are_resent() {
     let (trouble, origin) = troubled();
-    origin.direct.put("file", b"old").expect("a file");
+    origin.direct.put("file", b"old");
     let proxy = origin.proxy();
-    proxy.session.put("file", b"hello").expect("written");
+    proxy.session.put("file", b"hello");
     // The server restarts: unstable data are lost, and its verifier changes.
     let direct = origin.direct.clone();
     trouble.once(Op::Fsync, move || {
-        let node = direct.find("file").expect("the file").node;
+        let node = direct.lookup("file").expect("the file").node;
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
-        direct.fs.setattr(&direct.cx, node, None, &set).wait().expect("lost");
+        direct.setattr(node, set).expect("lost");
         Some(Error::io("the write verifier has changed"))
     });
     assert!(proxy.write_back.flush().is_err());
@@ -80,12 +80,12 @@ fn data_lost_by_the_origin_before_commit_are_resent() {
 fn writes_during_a_transfer_are_sent_next_time() {
     let (trouble, origin) = troubled();
     let proxy = origin.proxy();
-    proxy.session.put("file", b"hello").expect("a file");
+    proxy.session.put("file", b"hello");
     let session = proxy.session.clone();
     trouble.once(Op::Fsync, move || {
-        let file = session.open("file").expect("the file");
+        let file = session.writer("file");
         session.write(file, 1, b"a").expect("written");
-        session.close(file);
+        session.release(file);
         None
     });
     flush(&proxy);
@@ -100,11 +100,11 @@ fn panicked_attempt_is_not_reported_as_complete() {
     for op in [Op::Create, Op::Write, Op::Rename, Op::Getattr] {
         let (trouble, origin) = troubled();
         let proxy = origin.proxy();
-        proxy.session.put("file", b"hello").expect("a file");
+        proxy.session.put("file", b"hello");
         trouble.once(op, || panic!("planted"));
         let error = proxy.write_back.flush().expect_err("a panic");
         assert!(error.to_string().contains("input/output"), "{error}");
-        proxy.session.put("other", b"more").expect("writers go on");
+        proxy.session.put("other", b"more");
         flush(&proxy);
         assert_eq!(tree(&origin.direct, false), tree(&proxy.session, false));
     }
@@ -114,7 +114,7 @@ fn panicked_attempt_is_not_reported_as_complete() {
 fn names_in_a_ring_are_exchanged() {
     let (_, origin) = troubled();
     for name in ["a", "b", "c"] {
-        origin.direct.put(name, name.as_bytes()).expect("a file");
+        origin.direct.put(name, name.as_bytes());
     }
     let proxy = origin.proxy();
     for (one, other) in [("a", "b"), ("b", "c")] {
@@ -132,10 +132,10 @@ fn a_file_takes_the_names_of_two_others() {
     let slow = |memory| delay::over(memory, Duration::from_millis(50)).expect("a thread");
     let origin = Origin::with(|memory| trouble.over(Arc::new(slow(memory))));
     for name in ["a", "b"] {
-        origin.direct.put(name, b"old").expect("a file");
+        origin.direct.put(name, b"old");
     }
     let proxy = origin.proxy();
-    proxy.session.put("new", b"new").expect("a file");
+    proxy.session.put("new", b"new");
     proxy.session.rename("new", "a", RenameFlags::empty()).expect("renamed");
     proxy.session.unlink("b").expect("removed");
     proxy.session.link("a", "b").expect("a link");
@@ -156,10 +156,10 @@ fn a_file_takes_the_names_of_two_others() {
 fn file_removed_with_rename_in_doubt_stays_removed() {
     let (trouble, origin) = troubled();
     let proxy = origin.proxy();
-    proxy.session.put("file", b"file").expect("a file");
+    proxy.session.put("file", b"file");
     let (direct, failure) = (origin.direct.clone(), || Some(Error::io("trouble")));
     trouble.once(Op::Rename, move || {
-        let all = crate::shown::names(&direct, tombolo_core::fs::NodeId::ROOT);
+        let all = direct.names("");
         direct.rename(&all[0], "file", RenameFlags::empty()).expect("performed, but not answered");
         failure()
     });
@@ -175,6 +175,6 @@ fn file_removed_with_rename_in_doubt_stays_removed() {
     drop(proxy);
     let proxy = origin.proxy();
     flush(&proxy);
-    assert!(proxy.session.find("file").is_err() && origin.direct.find("file").is_err());
+    assert!(proxy.session.lookup("file").is_err() && origin.direct.lookup("file").is_err());
     assert_eq!(proxy.write_back.status().conflicts, 0);
 }

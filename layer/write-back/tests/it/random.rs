@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 
 use tombolo_back_memory::Memory;
 use tombolo_core::Result;
-use tombolo_core::fs::{File, Mode, NodeId, RenameFlags, SetAttr};
+use tombolo_core::fs::{File, RenameFlags};
+use tombolo_test_support::{READ_WRITE, Session};
 
-use crate::shown::{HIDDEN, names, set_mtime, symlink, tree};
+use crate::shown::{HIDDEN, set_mtime, tree};
 use crate::trouble::Trouble;
-use crate::world::{Origin, Session, attach};
-use crate::xattrs;
+use crate::world::Origin;
 
 /// A change of a tree. Its outcome depends on the tree alone.
 #[derive(Clone, Debug)]
@@ -76,42 +76,34 @@ impl Action {
     }
 
     pub fn perform(&self, session: &Session, held: &mut Option<File>) -> Result<()> {
-        let set = |path: &str, set: SetAttr| {
-            let node = session.find(path)?.node;
-            session.fs.setattr(&session.cx, node, None, &set).wait().map(drop)
-        };
         match self {
-            Self::Put(path, bytes) => session.put(path, bytes),
+            Self::Put(path, bytes) => session.try_put(path, bytes),
             Self::Write(path, offset, bytes) => {
-                let file = session.open(path)?;
+                let file = session.open(path, READ_WRITE)?;
                 let written = session.write(file, *offset, bytes);
-                session.close(file);
-                written
+                session.release(file);
+                written.map(drop)
             }
-            Self::Cut(path, size) => set(path, SetAttr { size: Some(*size), ..SetAttr::default() }),
-            Self::Mode(path, mode) => {
-                set(path, SetAttr { mode: Some(Mode::new(*mode)), ..SetAttr::default() })
-            }
-            Self::Owner(path, id) => {
-                set(path, SetAttr { uid: Some(*id), gid: Some(*id), ..SetAttr::default() })
-            }
+            Self::Cut(path, size) => session.truncate(path, *size).map(drop),
+            Self::Mode(path, mode) => session.chmod(path, *mode).map(drop),
+            Self::Owner(path, id) => session.chown(path, *id, *id).map(drop),
             Self::Time(path, secs) => set_mtime(session, path, *secs),
-            Self::SetXattr(path, value) => xattrs::set(session, path, "user.a", &[*value]),
-            Self::RemoveXattr(path) => xattrs::remove(session, path, "user.a"),
-            Self::Link(from, to) => session.link(from, to),
-            Self::Symlink(target, path) => symlink(session, path, target),
-            Self::Rename(from, to) => session.rename(from, to, RenameFlags::empty()),
-            Self::Swap(one, other) => session.rename(one, other, RenameFlags::EXCHANGE),
-            Self::Unlink(path) => session.unlink(path),
-            Self::Mkdir(path) => session.mkdir(path),
-            Self::Rmdir(path) => session.rmdir(path),
+            Self::SetXattr(path, value) => session.set_xattr(path, "user.a", &[*value]),
+            Self::RemoveXattr(path) => session.remove_xattr(path, "user.a"),
+            Self::Link(from, to) => session.link(from, to).map(drop),
+            Self::Symlink(target, path) => session.symlink(path, target.as_bytes()).map(drop),
+            Self::Rename(from, to) => session.rename(from, to, RenameFlags::empty()).map(drop),
+            Self::Swap(one, other) => session.rename(one, other, RenameFlags::EXCHANGE).map(drop),
+            Self::Unlink(path) => session.unlink(path).map(drop),
+            Self::Mkdir(path) => session.mkdir(path).map(drop),
+            Self::Rmdir(path) => session.rmdir(path).map(drop),
             Self::Hold(path) => {
-                let file = session.open(path)?;
-                held.replace(file).into_iter().for_each(|file| session.close(file));
+                let file = session.open(path, READ_WRITE)?;
+                held.replace(file).into_iter().for_each(|file| session.release(file));
                 Ok(())
             }
             Self::WriteHeld(offset, bytes) => match held {
-                Some(file) => session.write(*file, *offset, bytes),
+                Some(file) => session.write(*file, *offset, bytes).map(drop),
                 None => Ok(()),
             },
         }
@@ -131,7 +123,7 @@ impl Side {
 
     /// Closes the open file.
     pub fn let_go(&mut self) {
-        self.held.take().into_iter().for_each(|file| self.session.close(file));
+        self.held.take().into_iter().for_each(|file| self.session.release(file));
     }
 
     pub fn perform(&mut self, action: &Action) -> std::result::Result<(), String> {
@@ -145,7 +137,7 @@ fn the_origin_becomes_what_a_twin_is() {
         let mut random = fastrand::Rng::with_seed(seed);
         let origin = Origin::new();
         let twin: Arc<Memory> = Arc::default();
-        let (mut twin, proxy) = (Side::new(attach(&*twin)), origin.proxy());
+        let (mut twin, proxy) = (Side::new(Session::attach(&*twin)), origin.proxy());
         let mut here = Side::new(proxy.session.clone());
         for step in 0..400 {
             let action = Action::random(&mut random);
@@ -159,9 +151,9 @@ fn the_origin_becomes_what_a_twin_is() {
             }
         }
         if let (Some(file), Some(other)) = (twin.held, here.held) {
-            let expected = twin.session.read(file).expect("what is open is kept");
-            assert_eq!(here.session.read(other).expect("what is open is kept"), expected, "seed {seed}");
-            here.session.close(other);
+            let expected = twin.session.read_all(file, 0, usize::MAX);
+            assert_eq!(here.session.read_all(other, 0, usize::MAX), expected, "seed {seed}");
+            here.session.release(other);
         }
         proxy.write_back.flush().expect("a flush");
         let status = proxy.write_back.status();
@@ -184,7 +176,7 @@ fn origin_failures_and_proxy_ends_lose_or_repeat_nothing() {
         let trouble = Trouble::new(seed);
         let origin = Origin::with(|memory| trouble.over(memory));
         let twin: Arc<Memory> = Arc::default();
-        let (mut twin, mut proxy) = (Side::new(attach(&*twin)), origin.proxy());
+        let (mut twin, mut proxy) = (Side::new(Session::attach(&*twin)), origin.proxy());
         let mut here = Side::new(proxy.session.clone());
         for step in 0..400 {
             let action = Action::random(&mut random);
@@ -220,7 +212,7 @@ fn origin_failures_and_proxy_ends_lose_or_repeat_nothing() {
         compare(&origin, &twin, &here, &format!("seed {seed}"));
         let status = proxy.write_back.status();
         assert_eq!((status.dirty_bytes, status.dirty_nodes, status.conflicts), (0, 0, 0), "seed {seed}");
-        let hidden = names(&origin.direct, NodeId::ROOT).into_iter().filter(|name| name.starts_with(HIDDEN));
+        let hidden = origin.direct.names("").into_iter().filter(|name| name.starts_with(HIDDEN));
         assert_eq!(hidden.count(), 0, "seed {seed}");
     }
 }

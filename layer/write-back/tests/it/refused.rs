@@ -5,46 +5,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Device, Export, FileType, Mode, NewMode, Op, RenameFlags, SetAttr};
-use tombolo_core::{Answer, Ctx, Error, Identity};
-use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
+use tombolo_core::fs::{Create, Device, Export, FileType, Mode, NewMode, Op, RenameFlags};
+use tombolo_core::{Ctx, Error, Identity};
+use tombolo_layer_basic::around::Call;
 use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
 use tombolo_layer_write_back::{Allowed, Options, try_out};
+use tombolo_test_support::{Act, READ_WRITE, Scripted, Session, mode, plain};
 
 use crate::random::{Action, Side};
-use crate::shown::{names, tree};
-use crate::world::{Origin, Session, attach};
+use crate::shown::tree;
+use crate::world::Origin;
 
 /// Uid that the origin substitutes for unknown users.
 const NOBODY: u32 = 65534;
 
-/// An origin that refuses every change of attributes while `true`.
-struct Strict(AtomicBool);
-
-impl Around for Strict {
-    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        match call.op == Op::Setattr && self.0.load(Ordering::Relaxed) {
-            true => Answer::err(Error::NotPermitted),
-            false => inner(),
-        }
-    }
-}
-
-fn strict() -> (Origin, Arc<Strict>) {
-    let strict = Arc::new(Strict(AtomicBool::new(true)));
-    let layer = strict.clone();
-    let over = |inner: Arc<dyn Export>| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>;
-    (Origin::with(over), strict)
-}
-
-fn chown(session: &Session, path: &str, uid: u32) {
-    let node = session.find(path).expect("there").node;
-    let set = SetAttr { uid: Some(uid), ..SetAttr::default() };
-    session.fs.setattr(&session.cx, node, None, &set).wait().expect("answered");
-}
-
-fn root_names(session: &Session) -> Vec<String> {
-    names(session, tombolo_core::fs::NodeId::ROOT)
+/// Returns an origin that refuses every change of attributes while the switch is on.
+fn strict() -> (Origin, Arc<AtomicBool>) {
+    refusing(Op::Setattr)
 }
 
 #[test]
@@ -53,32 +30,32 @@ fn refused_owner_is_reported_and_blocks_nothing() {
     let proxy = origin.proxy();
     let at = &proxy.session;
     at.mkdir("dir").expect("made");
-    at.put("dir/given", b"given").expect("written");
-    chown(at, "dir/given", 7);
-    at.put("other", b"other").expect("written");
+    at.put("dir/given", b"given");
+    at.chown("dir/given", 7, 0).expect("answered");
+    at.put("other", b"other");
     let refused = proxy.write_back.flush().expect_err("refused").to_string();
     let said =
         std::error::Error::source(&proxy.write_back.flush().expect_err("refused")).map(ToString::to_string);
     assert!(format!("{refused} {said:?}").contains("the owner of dir/given"), "{refused} {said:?}");
     assert_eq!(origin.direct.get("dir/given").expect("there"), b"given");
-    assert_eq!(root_names(&origin.direct), ["dir", "other"], "no temporary name is left");
-    assert_eq!(names(&origin.direct, origin.direct.find("dir").expect("there").node), ["given"]);
+    assert_eq!(origin.direct.names(""), ["dir", "other"], "no temporary name is left");
+    assert_eq!(origin.direct.names("dir"), ["given"]);
     let status = proxy.write_back.status();
     assert_eq!((status.refused, status.is_refused, status.is_clean), (1, true, false));
     assert_eq!(status.at_origin, status.change, "all but that is there");
     assert!(status.failure.is_some());
-    assert_eq!(at.find("dir/given").expect("there").attr.uid, 7, "as the program has set it");
+    assert_eq!(at.lookup("dir/given").expect("there").attr.uid, 7, "as the program has set it");
 
-    at.put("later", b"later").expect("written");
+    at.put("later", b"later");
     proxy.write_back.flush().expect_err("still refused");
     assert_eq!(origin.direct.get("later").expect("there"), b"later");
     origin.kill(proxy);
     let proxy = origin.proxy();
-    assert_eq!(proxy.session.find("dir/given").expect("there").attr.uid, 7);
+    assert_eq!(proxy.session.lookup("dir/given").expect("there").attr.uid, 7);
     proxy.write_back.flush().expect_err("it is tried once more, and refused");
-    strict.0.store(false, Ordering::Relaxed);
+    strict.store(false, Ordering::Relaxed);
     proxy.write_back.flush().expect("now it is allowed");
-    assert_eq!(origin.direct.find("dir/given").expect("there").attr.uid, 7);
+    assert_eq!(origin.direct.lookup("dir/given").expect("there").attr.uid, 7);
     let status = proxy.write_back.status();
     assert_eq!((status.refused, status.is_clean, status.failure), (0, true, None));
 }
@@ -91,11 +68,11 @@ fn a_refusal_is_not_tried_again_unasked() {
         ..tombolo_layer_write_back::Options::default()
     });
     let at = &proxy.session;
-    at.put("given", b"").expect("written");
-    chown(at, "given", 7);
+    at.put("given", b"");
+    at.chown("given", 7, 0).expect("answered");
     proxy.write_back.flush().expect_err("refused");
     let asked = origin.asked("setattr");
-    at.put("other", b"bytes").expect("written");
+    at.put("other", b"bytes");
     while origin.direct.get("other").is_err()
         || proxy.write_back.status().at_origin < proxy.write_back.status().change
     {
@@ -106,42 +83,35 @@ fn a_refusal_is_not_tried_again_unasked() {
     assert!(more <= 12, "{more}");
     assert_eq!(proxy.write_back.status().refused, 1);
     // Reverting the change removes the difference.
-    let owner = origin.direct.find("given").expect("there").attr.uid;
-    chown(at, "given", owner);
+    let owner = origin.direct.lookup("given").expect("there").attr.uid;
+    at.chown("given", owner, 0).expect("answered");
     proxy.write_back.flush().expect("nothing is refused");
 }
 
-/// An origin that refuses one operation while that is so.
-pub struct Refusing(Op, pub AtomicBool);
-
-impl Around for Refusing {
-    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        match call.op == self.0 && self.1.load(Ordering::Relaxed) {
-            true => Answer::err(Error::NotPermitted),
-            false => inner(),
-        }
-    }
+/// Returns an origin that refuses one operation while the switch is on, as it is at first.
+pub fn refusing(op: Op) -> (Origin, Arc<AtomicBool>) {
+    let is_on = Arc::new(AtomicBool::new(true));
+    (Origin::with(|inner| refuse(inner, op, is_on.clone())), is_on)
 }
 
-pub fn refusing(op: Op) -> (Origin, Arc<Refusing>) {
-    let refusing = Arc::new(Refusing(op, AtomicBool::new(true)));
-    let layer = refusing.clone();
-    let over = |inner: Arc<dyn Export>| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>;
-    (Origin::with(over), refusing)
+/// Puts a layer over an export that refuses one operation while the switch is on.
+pub fn refuse(inner: Arc<dyn Export>, op: Op, is_on: Arc<AtomicBool>) -> Arc<dyn Export> {
+    let is_refused = move |call: Call| call.op == op && is_on.load(Ordering::Relaxed);
+    Scripted::over(inner, move |call| Act::fail_if(is_refused(call), Error::NotPermitted))
 }
 
 #[test]
 fn links_and_renames_into_refused_directory_are_retained() {
     let (mut origin, refusing) = refusing(Op::Mkdir);
     for name in ["linked", "moved"] {
-        origin.direct.put(name, name.as_bytes()).expect("written");
+        origin.direct.put(name, name.as_bytes());
     }
     let proxy = origin.proxy();
     let at = &proxy.session;
     at.mkdir("made").expect("answered");
     at.link("linked", "made/link").expect("answered");
     at.rename("moved", "made/moved", RenameFlags::empty()).expect("answered");
-    at.put("both", b"both").expect("written");
+    at.put("both", b"both");
     at.link("both", "made/both").expect("answered");
     let is_shown = |at: &Session, place: &str| {
         for (path, data) in [("made/link", "linked"), ("made/moved", "moved"), ("made/both", "both")] {
@@ -158,7 +128,7 @@ fn links_and_renames_into_refused_directory_are_retained() {
     let proxy = origin.proxy();
     proxy.write_back.flush().expect_err("refused");
     is_shown(&proxy.session, "after a restart");
-    refusing.1.store(false, Ordering::Relaxed);
+    refusing.store(false, Ordering::Relaxed);
     proxy.write_back.flush().expect("now it is allowed");
     is_shown(&origin.direct, "at the origin");
     assert!(proxy.write_back.status().is_clean);
@@ -168,19 +138,23 @@ fn links_and_renames_into_refused_directory_are_retained() {
 fn do_refused(op: Op, at: &Session) {
     match op {
         Op::Mknod => {
-            let (dir, name) = at.place("pipe").expect("a place");
+            let (dir, name) = at.parent("pipe").expect("a place");
             let (kind, mode) = (FileType::Fifo, NewMode::settled(Mode::new(0o600)));
             at.fs.mknod(&at.cx, dir, name, kind, mode, Device::default()).wait().expect("answered");
         }
         Op::Mkdir => {
             at.mkdir("made").expect("answered");
             at.mkdir("made/deep").expect("answered");
-            at.put("made/deep/file", b"file").expect("answered");
+            at.put("made/deep/file", b"file");
         }
-        Op::Create => at.put("made", b"file").expect("answered"),
-        Op::Rename => at.rename("old", "new", RenameFlags::empty()).expect("answered"),
-        Op::Link => at.link("old", "new").expect("answered"),
-        Op::Write => at.put("old", b"new").expect("answered"),
+        Op::Create => at.put("made", b"file"),
+        Op::Rename => {
+            at.rename("old", "new", RenameFlags::empty()).expect("answered");
+        }
+        Op::Link => {
+            at.link("old", "new").expect("answered");
+        }
+        Op::Write => at.put("old", b"new"),
         _ => {
             at.unlink("full/file").expect("answered");
             at.rmdir("full").expect("answered");
@@ -191,13 +165,13 @@ fn do_refused(op: Op, at: &Session) {
 fn is_shown(op: Op, at: &Session) -> bool {
     let holds = |path: &str, data: &[u8]| at.get(path).is_ok_and(|found| found == data);
     match op {
-        Op::Mknod => at.find("pipe").is_ok_and(|found| found.attr.file_type == FileType::Fifo),
+        Op::Mknod => at.lookup("pipe").is_ok_and(|found| found.attr.file_type == FileType::Fifo),
         Op::Mkdir => holds("made/deep/file", b"file"),
         Op::Create => holds("made", b"file"),
-        Op::Rename => holds("new", b"old") && at.find("old").is_err(),
+        Op::Rename => holds("new", b"old") && at.lookup("old").is_err(),
         Op::Link => holds("new", b"old") && holds("old", b"old"),
         Op::Write => holds("old", b"new"),
-        _ => at.find("full").is_err(),
+        _ => at.lookup("full").is_err(),
     }
 }
 
@@ -205,17 +179,17 @@ fn is_shown(op: Op, at: &Session) -> bool {
 fn refused_operations_are_reported_retained_and_block_nothing() {
     for op in [Op::Mknod, Op::Mkdir, Op::Create, Op::Rename, Op::Link, Op::Write, Op::Unlink] {
         let (mut origin, refusing) = refusing(op);
-        origin.direct.put("old", b"old").expect("written");
-        origin.direct.put("kept", b"kept").expect("written");
+        origin.direct.put("old", b"old");
+        origin.direct.put("kept", b"kept");
         origin.direct.mkdir("full").expect("made");
-        origin.direct.put("full/file", b"file").expect("written");
+        origin.direct.put("full/file", b"file");
         let prompt = std::time::Duration::from_millis(20);
         let options = Options { idle: prompt, delay_max: prompt, ..Options::default() };
         let proxy = origin.proxy_with(options);
         let at = &proxy.session;
         do_refused(op, at);
-        chown(at, "kept", 5);
-        chown(at, "", 5);
+        at.chown("kept", 5, 0).expect("answered");
+        at.chown("", 5, 0).expect("answered");
         let refused = format!("{:?}", proxy.write_back.flush().expect_err("refused"));
         assert!(refused.contains("the origin refuses what was done to"), "{op:?}: {refused}");
         let status = proxy.write_back.status();
@@ -223,7 +197,7 @@ fn refused_operations_are_reported_retained_and_block_nothing() {
         assert!(status.at_origin < status.change, "{op:?}: what was refused has not arrived");
         assert_eq!(status.settled, status.change, "{op:?}");
         assert!(status.failure.is_some_and(|failure| refused.contains(&failure)), "{op:?}");
-        let owner = |path: &str| origin.direct.find(path).expect("there").attr.uid;
+        let owner = |path: &str| origin.direct.lookup(path).expect("there").attr.uid;
         assert_eq!((owner("kept"), owner("")), (5, 5), "{op:?}");
         assert!(is_shown(op, at), "{op:?}");
         // The refused operation is not repeated at once, and delays no other.
@@ -231,7 +205,7 @@ fn refused_operations_are_reported_retained_and_block_nothing() {
         let ended = proxy.write_back.status().attempts_ended;
         std::thread::sleep(std::time::Duration::from_millis(1500));
         assert_eq!(proxy.write_back.status().attempts_ended, ended, "{op:?}");
-        chown(at, "kept", 6);
+        at.chown("kept", 6, 0).expect("answered");
         let begun = std::time::Instant::now();
         while owner("kept") != 6 {
             assert!(begun.elapsed().as_secs() < 20, "{op:?}: it waits for what was refused");
@@ -242,7 +216,7 @@ fn refused_operations_are_reported_retained_and_block_nothing() {
         assert!(is_shown(op, &proxy.session), "{op:?}: it outlives a restart");
         proxy.write_back.flush().expect_err("it is tried once more, and refused");
         assert!(proxy.write_back.status().at_origin < proxy.write_back.status().change, "{op:?}");
-        refusing.1.store(false, Ordering::Relaxed);
+        refusing.store(false, Ordering::Relaxed);
         proxy.write_back.flush().expect("now it is allowed");
         assert!(is_shown(op, &origin.direct), "{op:?}");
         let status = proxy.write_back.status();
@@ -253,21 +227,21 @@ fn refused_operations_are_reported_retained_and_block_nothing() {
 #[test]
 fn refused_lookups_block_nothing_else() {
     let (origin, refusing) = refusing(Op::Lookup);
-    refusing.1.store(false, Ordering::Relaxed);
+    refusing.store(false, Ordering::Relaxed);
     for name in ["old", "kept"] {
-        origin.direct.put(name, name.as_bytes()).expect("written");
+        origin.direct.put(name, name.as_bytes());
     }
     let proxy = origin.proxy();
     do_refused(Op::Rename, &proxy.session);
-    chown(&proxy.session, "kept", 5);
+    proxy.session.chown("kept", 5, 0).expect("answered");
     drop(proxy);
-    refusing.1.store(true, Ordering::Relaxed);
+    refusing.store(true, Ordering::Relaxed);
     // Names are looked up first, as the earlier proxy may have changed them.
     let proxy = origin.proxy();
     proxy.write_back.flush().expect_err("refused");
-    assert_eq!(origin.direct.find("kept").expect("there").attr.uid, 5);
+    assert_eq!(origin.direct.lookup("kept").expect("there").attr.uid, 5);
     assert!(origin.direct.get("old").is_ok(), "not changed unseen");
-    refusing.1.store(false, Ordering::Relaxed);
+    refusing.store(false, Ordering::Relaxed);
     proxy.write_back.flush().expect("now it is allowed");
     assert!(is_shown(Op::Rename, &origin.direct));
     assert_eq!(proxy.write_back.status().conflicts, 0);
@@ -292,27 +266,27 @@ fn removal_of_refused_files_ends_their_refusal() {
 #[test]
 fn writers_fail_once_only_refused_data_occupy_the_space() {
     let (origin, refusing) = refusing(Op::Create);
-    origin.direct.put("old", b"old").expect("written");
+    origin.direct.put("old", b"old");
     let hour = std::time::Duration::from_secs(3600);
     let options = Options { dirty_bytes_max: 1000, idle: hour, delay_max: hour, ..Options::default() };
     let proxy = origin.proxy_with(options);
     let at = &proxy.session;
-    at.put("refused", &[1; 900]).expect("there is space");
+    at.put("refused", &[1; 900]);
     for _ in 0..2 {
         let (writer, (ended, written)) = (at.clone(), std::sync::mpsc::channel());
-        std::thread::spawn(move || ended.send(writer.put("old", &[2; 200])));
+        std::thread::spawn(move || ended.send(writer.try_put("old", &[2; 200])));
         let written = written.recv_timeout(std::time::Duration::from_secs(30));
         assert!(matches!(written.expect("it does not wait"), Err(Error::NoSpace)));
         assert!(proxy.write_back.status().failure.is_some_and(|failure| failure.contains("refuses")));
     }
     // Each writer made no attempt of its own.
     assert!(proxy.write_back.status().attempts_ended <= 2);
-    at.put("old", &[2; 50]).expect("there is space for it");
+    at.put("old", &[2; 50]);
     proxy.write_back.flush().expect_err("refused");
     assert_eq!(origin.direct.get("old").expect("there"), [2; 50]);
     at.unlink("refused").expect("removed");
-    at.put("old", &[3; 200]).expect("there is space again");
-    refusing.1.store(false, Ordering::Relaxed);
+    at.put("old", &[3; 200]);
+    refusing.store(false, Ordering::Relaxed);
     proxy.write_back.flush().expect("all is there");
 }
 
@@ -320,56 +294,44 @@ fn writers_fail_once_only_refused_data_occupy_the_space() {
 fn refused_opening_hides_no_conflict() {
     for is_changed_first in [true, false] {
         let (origin, refusing) = refusing(Op::Open);
-        refusing.1.store(false, Ordering::Relaxed);
-        origin.direct.put("file", b"before").expect("written");
+        refusing.store(false, Ordering::Relaxed);
+        origin.direct.put("file", b"before");
         let proxy = origin.proxy();
         let at = &proxy.session;
-        at.put("file", b"ours").expect("written");
-        let set = SetAttr { mode: Some(Mode::new(0o600)), ..SetAttr::default() };
-        let node = at.find("file").expect("there").node;
-        at.fs.setattr(&at.cx, node, None, &set).wait().expect("answered");
-        let theirs = || origin.direct.put("file", b"theirs!").expect("another's");
+        at.put("file", b"ours");
+        at.chmod("file", 0o600).expect("answered");
+        let theirs = || origin.direct.put("file", b"theirs!");
         if is_changed_first {
             theirs();
         }
-        refusing.1.store(true, Ordering::Relaxed);
+        refusing.store(true, Ordering::Relaxed);
         assert_eq!(proxy.write_back.flush().is_ok(), is_changed_first);
         if !is_changed_first {
             theirs();
-            refusing.1.store(false, Ordering::Relaxed);
+            refusing.store(false, Ordering::Relaxed);
             proxy.write_back.flush().expect("now it is allowed");
         }
         assert_eq!(proxy.write_back.status().conflicts, 1);
         assert_eq!(origin.direct.get("file").expect("there"), b"theirs!");
-        let mode = origin.direct.find("file").expect("there").attr.mode;
+        let mode = origin.direct.lookup("file").expect("there").attr.mode;
         assert_eq!(mode, Mode::new(if is_changed_first { 0o644 } else { 0o600 }));
-        let all = root_names(&origin.direct);
+        let all = origin.direct.names("");
         let copy = all.iter().find(|name| name.contains(".conflict-")).expect("a conflict copy");
         assert_eq!(origin.direct.get(copy).expect("ours"), b"ours");
     }
 }
 
-/// An origin that refuses changes at random, and look-ups as well.
-struct Moody {
-    /// Of 1,000 calls so many are refused.
-    rate: AtomicU64,
-    random: Mutex<fastrand::Rng>,
-}
-
-impl Around for Moody {
-    fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
-        let mut random = self.random.lock().expect("a lock");
+/// Puts a layer over an export that refuses `rate` of 1,000 changes and look-ups at random.
+fn moody(inner: Arc<dyn Export>, rate: Arc<AtomicU64>, random: fastrand::Rng) -> Arc<dyn Export> {
+    let random = Mutex::new(random);
+    Scripted::over(inner, move |call| {
+        let mut random = random.lock().expect("a lock");
         let errors = [Error::NotPermitted, Error::AccessDenied, Error::ReadOnly, Error::NotSupported];
-        let is_refused = random.u64(0..1000) < self.rate.load(Ordering::Relaxed);
+        let is_refused = random.u64(0..1000) < rate.load(Ordering::Relaxed);
         let can_be = call.mutates || call.op == Op::Lookup || call.op == Op::Open;
-        match errors.into_iter().nth(random.usize(0..4)).filter(|_| is_refused && can_be) {
-            Some(error) => Answer::err(error),
-            None => {
-                drop(random);
-                inner()
-            }
-        }
-    }
+        let error = errors.into_iter().nth(random.usize(0..4));
+        error.filter(|_| is_refused && can_be).map_or(Act::Pass, Act::Fail)
+    })
 }
 
 /// Returns names, link counts and contents of a tree, without the attributes, which may be the origin's.
@@ -383,11 +345,10 @@ fn random_refusals_lose_nothing_and_hold_back_the_watermark() {
     let cases = std::env::var("TOMBOLO_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(3);
     for seed in 0..cases {
         let mut random = fastrand::Rng::with_seed(seed);
-        let moody = Arc::new(Moody { rate: AtomicU64::new(0), random: Mutex::new(random.fork()) });
-        let layer = moody.clone();
-        let origin = Origin::with(|inner| Arc::new(Layered::new(inner, layer)) as Arc<dyn Export>);
+        let rate = Arc::<AtomicU64>::default();
+        let origin = Origin::with(|inner| moody(inner, rate.clone(), random.fork()));
         let twin: Arc<Memory> = Arc::default();
-        let (mut twin, mut proxy) = (Side::new(attach(&*twin)), origin.proxy());
+        let (mut twin, mut proxy) = (Side::new(Session::attach(&*twin)), origin.proxy());
         let mut here = Side::new(proxy.session.clone());
         for step in 0..300 {
             let action = Action::random(&mut random);
@@ -395,9 +356,9 @@ fn random_refusals_lose_nothing_and_hold_back_the_watermark() {
             let context = format!("seed {seed}, step {step}: {action:?}");
             assert_eq!(got, expected, "{context}");
             if random.u8(0..20) == 0 {
-                moody.rate.store([20, 200, 700][random.usize(0..3)], Ordering::Relaxed);
+                rate.store([20, 200, 700][random.usize(0..3)], Ordering::Relaxed);
                 let flushed = proxy.write_back.flush();
-                moody.rate.store(0, Ordering::Relaxed);
+                rate.store(0, Ordering::Relaxed);
                 let status = proxy.write_back.status();
                 let has_arrived = names_and_data(&origin.direct) == names_and_data(&twin.session);
                 assert!(has_arrived || flushed.is_err() && status.at_origin < status.change, "{context}");
@@ -428,13 +389,13 @@ fn implied_attributes_follow_the_origin() {
     let proxy = origin.proxy();
     let at = &proxy.session;
     // Created with more rights than its final mode while it is sent.
-    let file = at.create("made", 0o200).expect("made");
+    let file = at.file_as("made", &Create { mode: mode(0o200), ..plain() }).expect("made");
     at.write(file, 0, b"made").expect("written");
-    at.close(file);
-    assert_eq!(at.find("made").expect("there").attr.mode, Mode::new(0o200));
+    at.release(file);
+    assert_eq!(at.lookup("made").expect("there").attr.mode, Mode::new(0o200));
     proxy.write_back.flush().expect("nothing was asked for that is refused");
-    let theirs = origin.direct.find("made").expect("there").attr;
-    let ours = at.find("made").expect("there").attr;
+    let theirs = origin.direct.lookup("made").expect("there").attr;
+    let ours = at.lookup("made").expect("there").attr;
     assert_eq!((ours.mode, ours.uid, ours.mtime), (theirs.mode, theirs.uid, theirs.mtime));
     assert!(proxy.write_back.status().is_clean);
 }
@@ -446,55 +407,47 @@ fn file_of_a_squashed_user_keeps_its_local_owner() {
         Arc::new(idmap::over(inner, IdMap { users: ids(), groups: ids() })) as Arc<dyn Export>
     };
     let origin = Origin::with(squashes);
-    let set = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };
-    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
-    fs.setattr(cx, tombolo_core::fs::NodeId::ROOT, None, &set).wait().expect("set");
+    origin.direct.chmod("", 0o777).expect("set");
     let proxy = origin.proxy();
-    let identity = Identity { uid: 7, gid: 7, groups: None };
-    let at = Session { cx: Ctx { identity, ..proxy.session.cx.clone() }, ..proxy.session.clone() };
+    let at = proxy.session.by(7);
     at.mkdir("dir").expect("made");
-    at.put("dir/one", b"one").expect("written");
-    assert_eq!(at.find("dir/one").expect("there").attr.uid, 7);
+    at.put("dir/one", b"one");
+    assert_eq!(at.lookup("dir/one").expect("there").attr.uid, 7);
     proxy.write_back.flush().expect("all that was asked for is there");
-    assert_eq!(at.find("dir/one").expect("there").attr.uid, NOBODY);
-    let file = at.open("dir/one").expect("it is its own");
+    assert_eq!(at.lookup("dir/one").expect("there").attr.uid, NOBODY);
+    let file = at.writer("dir/one");
     at.write(file, 0, b"two").expect("written");
-    at.close(file);
-    let node = at.find("dir/one").expect("there").node;
-    let set = SetAttr { mode: Some(Mode::new(0o600)), ..SetAttr::default() };
-    at.fs.setattr(&at.cx, node, None, &set).wait().expect("its own");
-    at.put("dir/other", b"").expect("its own directory");
+    at.release(file);
+    at.chmod("dir/one", 0o600).expect("its own");
+    at.put("dir/other", b"");
     proxy.write_back.flush().expect("all is there");
     assert_eq!(origin.direct.get("dir/one").expect("there"), b"two");
-    assert_eq!(names(&origin.direct, origin.direct.find("dir").expect("there").node), ["one", "other"]);
+    assert_eq!(origin.direct.names("dir"), ["one", "other"]);
     let stranger = Identity { uid: 8, gid: 8, groups: None };
     let stranger = Session { cx: Ctx { identity: stranger, ..at.cx.clone() }, ..at.clone() };
-    assert!(matches!(stranger.open("dir/one"), Err(Error::AccessDenied)));
+    assert!(matches!(stranger.open("dir/one", READ_WRITE), Err(Error::AccessDenied)));
 }
 
 #[test]
 fn directory_is_sent_as_its_creating_user() {
     let (origin, strict) = strict();
-    let set = SetAttr { mode: Some(Mode::new(0o777)), ..SetAttr::default() };
-    let (fs, cx) = (&origin.direct.fs, &origin.direct.cx);
-    strict.0.store(false, Ordering::Relaxed);
-    fs.setattr(cx, tombolo_core::fs::NodeId::ROOT, None, &set).wait().expect("set");
-    strict.0.store(true, Ordering::Relaxed);
+    strict.store(false, Ordering::Relaxed);
+    origin.direct.chmod("", 0o777).expect("set");
+    strict.store(true, Ordering::Relaxed);
     let proxy = origin.proxy();
-    let [maker, victim] = [8, 9].map(|id| {
-        let identity = Identity { uid: id, gid: id, groups: None };
-        Session { cx: Ctx { identity, ..proxy.session.cx.clone() }, ..proxy.session.clone() }
-    });
+    let [maker, victim] = [8, 9].map(|id| proxy.session.by(id));
     maker.mkdir("dir").expect("made");
-    let node = maker.find("dir").expect("there").node;
-    maker.fs.setattr(&maker.cx, node, None, &set).wait().expect("its own");
-    victim.close(victim.create("dir/secret", 0o600).expect("made"));
+    maker.chmod("dir", 0o777).expect("its own");
+    victim.release(victim.file_as("dir/secret", &Create { mode: mode(0o600), ..plain() }).expect("made"));
     proxy.write_back.flush().expect("all is there");
-    let owner = |path: &str| origin.direct.find(path).expect("there").attr.uid;
+    let owner = |path: &str| origin.direct.lookup(path).expect("there").attr.uid;
     assert_eq!((owner("dir"), owner("dir/secret")), (8, 9));
     // Checked by its attributes, as the origin does not have it.
-    victim.close(victim.create("dir/later", 0o600).expect("made"));
-    assert!(matches!(maker.open("dir/later"), Err(Error::AccessDenied)), "it is not taken for the other");
+    victim.release(victim.file_as("dir/later", &Create { mode: mode(0o600), ..plain() }).expect("made"));
+    assert!(
+        matches!(maker.open("dir/later", READ_WRITE), Err(Error::AccessDenied)),
+        "it is not taken for the other"
+    );
 }
 
 #[test]
@@ -505,7 +458,7 @@ fn a_trial_tells_what_the_origin_allows() {
     let allowed = try_out(&proxy.cache, user()).expect("tried");
     let refuses = Allowed { squashed_to: None, refuses_owners: true, refuses_modes: true };
     assert_eq!(allowed, refuses);
-    strict.0.store(false, Ordering::Relaxed);
+    strict.store(false, Ordering::Relaxed);
     assert_eq!(try_out(&proxy.cache, user()).expect("tried"), Allowed::default());
-    assert_eq!(root_names(&origin.direct), [""; 0], "nothing is left");
+    assert_eq!(origin.direct.names(""), [""; 0], "nothing is left");
 }

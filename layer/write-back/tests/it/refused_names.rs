@@ -5,26 +5,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Client, Create, Created, Device, Entry, Export, FileSystem, FileType, Made, Mode, Name, NewMode, NodeId,
-    Op, RenameFlags, Renamed, SetAttr,
+    Create, Created, Device, Entry, Export, FileSystem, FileType, Made, Mode, Name, NewMode, NodeId, Op,
+    RenameFlags, Renamed, SetAttr,
 };
-use tombolo_core::{Answer, Ctx, Error, Identity, Result, forward};
+use tombolo_core::{Answer, Ctx, Error, forward};
 use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
 use tombolo_layer_write_back::Options;
+use tombolo_test_support::{Session, wrapped};
 
-use crate::refused::refusing;
-use crate::shown::{HIDDEN, names};
-use crate::world::{Origin, Proxy, Session};
+use crate::refused::{refuse, refusing};
+use crate::shown::HIDDEN;
+use crate::world::{Origin, Proxy};
 
-/// An origin that refuses names with a colon, and moves of such names, while `true`.
-struct Picky(Arc<dyn Export>, Arc<AtomicBool>, fn() -> Error);
-
+/// A session of an origin that refuses names with a colon, and moves of such names, while the switch is on.
 struct PickySession(Arc<dyn FileSystem>, Arc<AtomicBool>, fn() -> Error);
 
-impl Export for Picky {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(PickySession(self.0.attach(client)?, self.1.clone(), self.2)))
-    }
+/// Puts such an origin's behaviour over an export.
+fn picky_over(inner: Arc<dyn Export>, is_on: Arc<AtomicBool>, error: fn() -> Error) -> Arc<dyn Export> {
+    wrapped(inner, move |session| PickySession(session, is_on.clone(), error))
 }
 
 impl PickySession {
@@ -93,8 +91,7 @@ impl FileSystem for PickySession {
 /// Returns an origin that refuses names with a colon, with the switch for that, off.
 fn picky(error: fn() -> Error) -> (Origin, Arc<AtomicBool>) {
     let is_on = Arc::new(AtomicBool::new(false));
-    let layer = is_on.clone();
-    (Origin::with(move |inner| Arc::new(Picky(inner, layer, error)) as Arc<dyn Export>), is_on)
+    (Origin::with(|inner| picky_over(inner, is_on.clone(), error)), is_on)
 }
 
 fn rename(at: &Session, from: &str, to: &str) {
@@ -119,7 +116,7 @@ fn flush_all(proxy: &Proxy, origin: &Origin) {
 
 /// Returns the hidden names in the origin's root.
 fn hidden(origin: &Origin) -> Vec<String> {
-    let all = names(&origin.direct, NodeId::ROOT);
+    let all = origin.direct.names("");
     all.into_iter().filter(|name| name.starts_with(HIDDEN)).collect()
 }
 
@@ -133,7 +130,7 @@ fn name_that_the_origin_cannot_have_delays_nothing() {
             origin.direct.mkdir(dir).expect("made");
         }
         for file in ["old", "dir/file", "file", "sub/file"] {
-            origin.direct.put(file, file.as_bytes()).expect("written");
+            origin.direct.put(file, file.as_bytes());
         }
         let proxy = origin.proxy();
         let at = &proxy.session;
@@ -141,10 +138,10 @@ fn name_that_the_origin_cannot_have_delays_nothing() {
         for (from, to) in [("old", "o:ld"), ("dir", "d:ir"), ("file", "new/f:ile"), ("sub", "new/s:ub")] {
             rename(at, from, to);
         }
-        at.put("n:ew", b"new").expect("written");
+        at.put("n:ew", b"new");
         at.mkdir("m:ade").expect("made");
-        at.put("m:ade/file", b"file").expect("written");
-        at.put("other", b"other").expect("written");
+        at.put("m:ade/file", b"file");
+        at.put("other", b"other");
         is_picky.store(true, Ordering::Relaxed);
         for _ in 0..2 {
             flush_refused(&proxy);
@@ -174,12 +171,12 @@ fn hidden_node_returns_if_its_replacement_is_refused() {
     origin.direct.mkdir("dir").expect("made");
     // Names with a colon cannot be moved.
     for name in ["r:ing", "ring", "n:ew", "open", "o:ther", "dir/file"] {
-        origin.direct.put(name, name.as_bytes()).expect("written");
+        origin.direct.put(name, name.as_bytes());
     }
     let proxy = origin.proxy();
     let at = &proxy.session;
     at.rename("r:ing", "ring", RenameFlags::EXCHANGE).expect("exchanged");
-    let file = at.open("open").expect("opened");
+    let file = at.writer("open");
     rename(at, "n:ew", "open");
     at.unlink("dir/file").expect("removed");
     at.rmdir("dir").expect("removed");
@@ -191,38 +188,38 @@ fn hidden_node_returns_if_its_replacement_is_refused() {
         for name in ["r:ing", "ring", "n:ew", "open", "o:ther"] {
             assert_eq!(origin.direct.get(name).expect("there"), name.as_bytes());
         }
-        assert!(origin.direct.find("dir").is_ok());
+        assert!(origin.direct.lookup("dir").is_ok());
     }
-    assert_eq!(at.read(file).expect("it is open"), b"open");
+    assert_eq!(at.read_all(file, 0, usize::MAX), b"open");
     is_picky.store(false, Ordering::Relaxed);
-    at.close(file);
+    at.release(file);
     flush_all(&proxy, &origin);
     for (path, data) in [("r:ing", "ring"), ("ring", "r:ing"), ("open", "n:ew"), ("dir", "o:ther")] {
         assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
     }
 }
 
-/// Asserts that a file whose second name is refused is not sent again, while that is tried again.
-fn assert_sent_once(origin: &Origin, proxy: &Proxy, tried: Op) {
+/// Asserts that files are not sent again of which some names are refused, while each of these is tried again.
+fn assert_sent_once(origin: &Origin, proxy: &Proxy, tried: Op, names: u64) {
     let sent = ["create", "write", "fsync", "setattr"].map(|op| origin.asked(op));
     let before = origin.asked(&format!("{tried:?}").to_lowercase());
     for _ in 0..3 {
         flush_refused(proxy);
     }
     assert_eq!(["create", "write", "fsync", "setattr"].map(|op| origin.asked(op)), sent);
-    assert!(origin.asked(&format!("{tried:?}").to_lowercase()) >= before + 3);
+    assert!(origin.asked(&format!("{tried:?}").to_lowercase()) >= before + 3 * names);
 }
 
 #[test]
 fn refused_name_does_not_resend_its_file() {
     let (mut origin, is_picky) = picky(|| Error::NotPermitted);
-    origin.direct.put("old", b"old").expect("written");
+    origin.direct.put("old", b"old");
     is_picky.store(true, Ordering::Relaxed);
     let proxy = origin.proxy();
     let at = &proxy.session;
     at.mkdir("dir").expect("made");
-    at.put("dir/file", b"file").expect("written");
-    at.put("old", b"new").expect("written");
+    at.put("dir/file", b"file");
+    at.put("old", b"new");
     for (file, link) in [("dir/file", "dir/l:ink"), ("old", "dir/o:ld")] {
         at.link(file, link).expect("linked");
     }
@@ -231,12 +228,12 @@ fn refused_name_does_not_resend_its_file() {
     assert_eq!(origin.direct.get("old").expect("there"), b"new");
     let status = proxy.write_back.status();
     assert_eq!((status.refused, status.dirty_bytes), (2, 0));
-    assert_sent_once(&origin, &proxy, Op::Link);
+    assert_sent_once(&origin, &proxy, Op::Link, 2);
     let shown = |at: &Session| {
         for (path, data) in [("dir/file", "file"), ("dir/l:ink", "file"), ("old", "new"), ("dir/o:ld", "new")]
         {
             assert_eq!(at.get(path).expect("there"), data.as_bytes(), "{path}");
-            assert_eq!(at.find(path).expect("there").attr.nlink, 2, "{path}");
+            assert_eq!(at.lookup(path).expect("there").attr.nlink, 2, "{path}");
         }
     };
     shown(at);
@@ -250,22 +247,49 @@ fn refused_name_does_not_resend_its_file() {
 }
 
 #[test]
+fn origin_without_links_gets_file_under_allowed_name() {
+    let [refuses_links, is_picky] = [(); 2].map(|()| Arc::new(AtomicBool::new(true)));
+    let origin = Origin::with(|inner| {
+        let inner = refuse(inner, Op::Link, refuses_links.clone());
+        picky_over(inner, is_picky.clone(), || Error::NotPermitted)
+    });
+    origin.direct.put("old", b"old");
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    at.put("n:ew", b"new");
+    for (file, link) in [("n:ew", "new"), ("old", "renamed")] {
+        at.link(file, link).expect("linked");
+    }
+    rename(at, "old", "o:ld");
+    for _ in 0..2 {
+        flush_refused(&proxy);
+        assert_eq!(origin.direct.get("new").expect("there"), b"new");
+        assert_eq!(origin.direct.get("renamed").expect("there"), b"old");
+    }
+    for is_on in [refuses_links, is_picky] {
+        is_on.store(false, Ordering::Relaxed);
+    }
+    flush_all(&proxy, &origin);
+    assert_eq!(origin.direct.get("o:ld").expect("there"), b"old");
+}
+
+#[test]
 fn file_without_any_allowed_name_is_sent_once() {
     let (mut origin, is_picky) = picky(|| Error::NotPermitted);
     let proxy = origin.proxy();
-    proxy.session.put("n:ew", &[1; 100_000]).expect("written");
+    proxy.session.put("n:ew", &[1; 100_000]);
     is_picky.store(true, Ordering::Relaxed);
     flush_refused(&proxy);
-    assert_sent_once(&origin, &proxy, Op::Rename);
+    assert_sent_once(&origin, &proxy, Op::Rename, 1);
     assert_eq!(hidden(&origin).len(), 1);
     assert_eq!(proxy.session.get("n:ew").expect("there"), [1; 100_000]);
     origin.kill(proxy);
     let proxy = origin.proxy();
     assert_eq!(proxy.session.get("n:ew").expect("there"), [1; 100_000]);
     // Only what is written later is sent.
-    let file = proxy.session.open("n:ew").expect("opened");
+    let file = proxy.session.writer("n:ew");
     proxy.session.write(file, 0, &[2; 10]).expect("written");
-    proxy.session.close(file);
+    proxy.session.release(file);
     flush_refused(&proxy);
     is_picky.store(false, Ordering::Relaxed);
     flush_all(&proxy, &origin);
@@ -275,8 +299,8 @@ fn file_without_any_allowed_name_is_sent_once() {
 #[test]
 fn other_names_arrive_beside_a_refused_one() {
     let (origin, is_picky) = picky(|| Error::NotPermitted);
-    origin.direct.put("a", b"a").expect("written");
-    origin.direct.put("b", b"b").expect("written");
+    origin.direct.put("a", b"a");
+    origin.direct.put("b", b"b");
     let proxy = origin.proxy();
     let at = &proxy.session;
     // `b` gets the name of `a`, but only once that has moved, and a refused one at once.
@@ -295,13 +319,36 @@ fn other_names_arrive_beside_a_refused_one() {
 }
 
 #[test]
+fn swap_beside_a_refused_name_keeps_time_of_root() {
+    let (origin, is_picky) = picky(|| Error::NotPermitted);
+    for dir in ["one", "other"] {
+        origin.direct.mkdir(dir).expect("made");
+        origin.direct.put(&format!("{dir}/file"), dir.as_bytes());
+    }
+    let proxy = origin.proxy();
+    let at = &proxy.session;
+    at.put("n:ew", b"new");
+    is_picky.store(true, Ordering::Relaxed);
+    flush_refused(&proxy);
+    let time = |at: &Session| at.lookup("").expect("there").attr.mtime;
+    let before = time(&origin.direct);
+    // One of the two gets a hidden name in the root meanwhile.
+    at.rename("one/file", "other/file", RenameFlags::EXCHANGE).expect("exchanged");
+    flush_refused(&proxy);
+    assert_eq!(origin.direct.get("one/file").expect("there"), b"other");
+    assert_eq!([time(&origin.direct), time(at)], [before; 2]);
+    is_picky.store(false, Ordering::Relaxed);
+    flush_all(&proxy, &origin);
+}
+
+#[test]
 fn file_moved_out_of_a_refused_directory_arrives() {
     let (mut origin, refuses) = refusing(Op::Mkdir);
     let proxy = origin.proxy();
     let at = &proxy.session;
     at.mkdir("made").expect("made");
     for name in ["moved", "renamed", "kept"] {
-        at.put(&format!("made/{name}"), name.as_bytes()).expect("written");
+        at.put(&format!("made/{name}"), name.as_bytes());
     }
     flush_refused(&proxy);
     rename(at, "made/moved", "moved");
@@ -312,9 +359,9 @@ fn file_moved_out_of_a_refused_directory_arrives() {
     origin.kill(proxy);
     let proxy = origin.proxy();
     flush_refused(&proxy);
-    refuses.1.store(false, Ordering::Relaxed);
+    refuses.store(false, Ordering::Relaxed);
     flush_all(&proxy, &origin);
-    let made = names(&origin.direct, origin.direct.find("made").expect("there").node);
+    let made = origin.direct.names("made");
     assert_eq!(made, ["kept", "other"]);
     for (path, data) in [("made/kept", "kept"), ("made/other", "renamed"), ("moved", "moved")] {
         assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
@@ -330,7 +377,7 @@ fn new_file_with_refused_name_in_new_directory_arrives() {
         let at = &proxy.session;
         at.mkdir("new").expect("made");
         for file in ["new/l:inked", "new/m:oved", "new/r:emoved"] {
-            at.put(file, file.as_bytes()).expect("written");
+            at.put(file, file.as_bytes());
         }
         for _ in 0..2 {
             flush_refused(&proxy);
@@ -344,8 +391,7 @@ fn new_file_with_refused_name_in_new_directory_arrives() {
         assert_eq!(proxy.write_back.status().refused, 1);
         at.unlink("new/l:inked").expect("removed");
         flush_all(&proxy, &origin);
-        let mut all = names(&origin.direct, origin.direct.find("new").expect("there").node);
-        all.sort();
+        let all = origin.direct.names("new");
         assert_eq!(all, ["good", "moved"]);
     }
 }
@@ -357,13 +403,13 @@ fn writer_of_a_file_with_refused_name_has_space() {
     let hour = Duration::from_secs(3600);
     let options = Options { dirty_bytes_max: 1000, idle: hour, delay_max: hour, ..Options::default() };
     let proxy = origin.proxy_with(options);
-    proxy.session.put("n:ew", &[1; 900]).expect("written");
+    proxy.session.put("n:ew", &[1; 900]);
     flush_refused(&proxy);
-    let file = proxy.session.open("n:ew").expect("opened");
+    let file = proxy.session.writer("n:ew");
     for index in 0..4 {
         proxy.session.write(file, index * 900, &[2; 900]).expect("the origin receives the data before");
     }
-    proxy.session.close(file);
+    proxy.session.release(file);
     is_picky.store(false, Ordering::Relaxed);
     flush_all(&proxy, &origin);
     assert_eq!(origin.direct.get("n:ew").expect("there"), [2; 3600]);
@@ -380,8 +426,9 @@ fn refused_owners_are_not_tried_with_each_batch() {
     for batch in 0..8 {
         let before = origin.asked("setattr");
         let file = format!("file-{batch}");
-        at.put(&file, b"data").expect("written");
-        set(at, &file, SetAttr { uid: Some(5), mode: Some(Mode::new(0o700)), ..SetAttr::default() });
+        at.put(&file, b"data");
+        at.setattr(&file, SetAttr { uid: Some(5), mode: Some(Mode::new(0o700)), ..SetAttr::default() })
+            .expect("answered");
         let change = proxy.write_back.status().change;
         while proxy.write_back.status().at_origin < change {
             std::thread::sleep(Duration::from_millis(5));
@@ -400,20 +447,10 @@ fn squashing() -> (Origin, Proxy, Session) {
         Arc::new(idmap::over(inner, IdMap { users: ids(), groups: ids() })) as Arc<dyn Export>
     };
     let origin = Origin::with(squashes);
-    set_mode(&origin.direct, "", 0o777);
+    origin.direct.chmod("", 0o777).expect("answered");
     let proxy = origin.proxy();
-    let identity = Identity { uid: 7, gid: 7, groups: None };
-    let user = Session { cx: Ctx { identity, ..proxy.session.cx.clone() }, ..proxy.session.clone() };
+    let user = proxy.session.by(7);
     (origin, proxy, user)
-}
-
-fn set(at: &Session, path: &str, set: SetAttr) {
-    let node = at.find(path).expect("there").node;
-    at.fs.setattr(&at.cx, node, None, &set).wait().expect("answered");
-}
-
-fn set_mode(at: &Session, path: &str, mode: u32) {
-    set(at, path, SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() });
 }
 
 #[test]
@@ -422,17 +459,17 @@ fn mode_that_permits_a_refused_change_has_it_retried() {
     let direct = &origin.direct;
     for dir in ["dir", "dir/sub"] {
         direct.mkdir(dir).expect("made");
-        direct.put(&format!("{dir}/file"), b"old").expect("written");
+        direct.put(&format!("{dir}/file"), b"old");
     }
     for path in ["dir/file", "dir/sub/file", "dir/sub", "dir"] {
-        set(direct, path, SetAttr { uid: Some(7), gid: Some(7), ..SetAttr::default() });
-        set_mode(direct, path, if path.ends_with("file") { 0o444 } else { 0o555 });
+        direct.chown(path, 7, 7).expect("answered");
+        direct.chmod(path, if path.ends_with("file") { 0o444 } else { 0o555 }).expect("answered");
     }
     for path in ["dir", "dir/sub", "dir/sub/file"] {
-        set_mode(&at, path, 0o755);
+        at.chmod(path, 0o755).expect("answered");
     }
-    at.put("dir/new", b"new").expect("written");
-    at.put("dir/sub/file", b"written").expect("written");
+    at.put("dir/new", b"new");
+    at.put("dir/sub/file", b"written");
     rename(&at, "dir/file", "dir/sub/moved");
     proxy.write_back.flush().expect("the modes permit it");
     for (path, data) in [("dir/new", "new"), ("dir/sub/file", "written"), ("dir/sub/moved", "old")] {

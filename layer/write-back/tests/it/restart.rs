@@ -1,11 +1,10 @@
 //! State after a sudden end. Random sequences are in `tests/conformance/tests/it/model/restarts.rs`.
 
-use tombolo_core::fs::{File, RenameFlags, SetAttr, Write};
+use tombolo_core::fs::{File, RenameFlags, Write};
 use tombolo_core::{Error, KeyProperties, RequestKey, Stability};
-use tombolo_mem::Source;
+use tombolo_test_support::Session;
 
-use crate::shown::names;
-use crate::world::{Origin, Session};
+use crate::world::Origin;
 
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at / 7 + at / 4096) as u8 ^ seed).collect()
@@ -13,7 +12,7 @@ pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
 
 pub fn write_stable(session: &Session, file: File, offset: u64, bytes: &[u8]) {
     let how = Write { offset, stability: Stability::FileSync, ..Write::default() };
-    session.fs.write(&session.cx, file, &how, Source::from(bytes.to_vec())).wait().expect("write");
+    session.write_as(file, &how, bytes).expect("write");
 }
 
 pub fn sync(session: &Session) {
@@ -26,7 +25,7 @@ fn a_stable_write_is_there_after_a_kill() {
     // Stored in the journal itself, and in a file.
     for (path, len) in [("small", 100), ("large", 300_000)] {
         let proxy = origin.proxy();
-        let file = proxy.session.create(path, 0o644).expect("create");
+        let file = proxy.session.file(path);
         write_stable(&proxy.session, file, 0, &pattern(len, 1));
         origin.kill(proxy);
         assert_eq!(origin.proxy().session.get(path).expect("it is there"), pattern(len, 1));
@@ -38,12 +37,12 @@ fn retryable_change_survives_a_kill() {
     let mut origin = Origin::new();
     let mut proxy = origin.proxy();
     proxy.session.cx.key = Some(RequestKey { client: 1.into(), key: 1, properties: KeyProperties::empty() });
-    let file = proxy.session.create("file", 0o644).expect("create");
+    let file = proxy.session.file("file");
     proxy.session.rename("file", "moved", RenameFlags::empty()).expect("rename");
     origin.kill(proxy);
     let proxy = origin.proxy();
-    assert_eq!(proxy.session.find("moved").expect("it is there").node, file.node);
-    assert!(matches!(proxy.session.find("file"), Err(Error::NotFound)));
+    assert_eq!(proxy.session.lookup("moved").expect("it is there").node, file.node);
+    assert!(matches!(proxy.session.lookup("file"), Err(Error::NotFound)));
 }
 
 #[test]
@@ -51,31 +50,30 @@ fn handles_mean_the_same_after_a_kill() {
     let mut origin = Origin::new();
     let proxy = origin.proxy();
     let session = &proxy.session;
-    let file = session.create("file", 0o644).expect("create");
-    let handle = session.fs.persistent_handles().expect("handles").handle_of(&session.cx, file.node).wait();
-    let handle = handle.expect("a handle");
+    let file = session.file("file");
+    let handle = session.handle_of(file.node).expect("a handle");
     sync(session);
     origin.kill(proxy);
     let proxy = origin.proxy();
     let session = &proxy.session;
-    let again = session.fs.persistent_handles().expect("handles").resolve(&session.cx, &handle).wait();
+    let again = session.resolve(&handle);
     assert_eq!(again.expect("it is there").node, file.node);
-    assert_ne!(session.create("other", 0o644).expect("create").node, file.node);
+    assert_ne!(session.file("other").node, file.node);
 }
 
 #[test]
 fn unnamed_open_file_is_gone_after_a_kill() {
     let mut origin = Origin::new();
     let proxy = origin.proxy();
-    let file = proxy.session.create("file", 0o644).expect("create");
+    let file = proxy.session.file("file");
     write_stable(&proxy.session, file, 0, &pattern(300_000, 1));
     proxy.session.unlink("file").expect("unlink");
-    assert_eq!(proxy.session.read(file).expect("its holder reads it"), pattern(300_000, 1));
+    assert_eq!(proxy.session.read_all(file, 0, usize::MAX), pattern(300_000, 1));
     sync(&proxy.session);
     origin.kill(proxy);
     let proxy = origin.proxy();
-    let (session, set) = (&proxy.session, SetAttr { size: Some(0), ..SetAttr::default() });
-    assert!(matches!(session.fs.setattr(&session.cx, file.node, None, &set).wait(), Err(Error::Stale)));
+    let session = &proxy.session;
+    assert!(matches!(session.truncate(file.node, 0), Err(Error::Stale)));
     sync(session);
     assert_eq!((origin.data_files(), proxy.write_back.status().dirty_bytes), (0, 0));
 }
@@ -84,15 +82,15 @@ fn unnamed_open_file_is_gone_after_a_kill() {
 fn written_origin_file_is_found_after_a_kill() {
     let mut origin = Origin::new();
     // Unknown to the cache before the write.
-    origin.direct.put("far", &pattern(100_000, 3)).expect("put");
+    origin.direct.put("far", &pattern(100_000, 3));
     let proxy = origin.proxy();
-    let file = proxy.session.open("far").expect("open");
+    let file = proxy.session.writer("far");
     write_stable(&proxy.session, file, 50_000, b"near");
     origin.kill(proxy);
     let mut expected = pattern(100_000, 3);
     expected[50_000..50_004].copy_from_slice(b"near");
     let proxy = origin.proxy();
-    assert_eq!(proxy.session.find("far").expect("it is there").node, file.node);
+    assert_eq!(proxy.session.lookup("far").expect("it is there").node, file.node);
     assert_eq!(proxy.session.get("far").expect("read"), expected);
 }
 
@@ -102,16 +100,16 @@ fn unsent_changes_arrive_despite_a_lost_cache_index() {
     let direct = &origin.direct;
     direct.mkdir("dir").expect("mkdir");
     for path in ["dir/written", "dir/removed", "dir/moved", "replaced"] {
-        direct.put(path, &pattern(100_000, 3)).expect("put");
+        direct.put(path, &pattern(100_000, 3));
     }
     let proxy = origin.proxy();
     let session = &proxy.session;
-    let file = session.open("dir/written").expect("open");
+    let file = session.writer("dir/written");
     session.write(file, 50_000, b"near").expect("write");
-    session.put("dir/new", b"new").expect("put");
+    session.put("dir/new", b"new");
     session.unlink("dir/removed").expect("unlink");
     session.rename("dir/moved", "moved", RenameFlags::empty()).expect("rename");
-    session.put("ours", b"ours").expect("put");
+    session.put("ours", b"ours");
     session.rename("ours", "replaced", RenameFlags::empty()).expect("rename");
     sync(session);
     origin.kill(proxy);
@@ -119,13 +117,13 @@ fn unsent_changes_arrive_despite_a_lost_cache_index() {
         std::fs::write(origin.path("cache").join(name), [7; 8192]).expect("damage");
     }
     let proxy = origin.proxy();
-    assert_eq!(proxy.session.find("dir/written").expect("it is there").node, file.node);
+    assert_eq!(proxy.session.lookup("dir/written").expect("it is there").node, file.node);
     assert_eq!(proxy.write_back.flush().expect("a flush").conflicts, 0);
     let mut written = pattern(100_000, 3);
     written[50_000..50_004].copy_from_slice(b"near");
     for session in [&origin.direct, &proxy.session] {
-        assert_eq!(names(session, session.find("").expect("the root").node), ["dir", "moved", "replaced"]);
-        assert_eq!(names(session, session.find("dir").expect("there").node), ["new", "written"]);
+        assert_eq!(session.names(""), ["dir", "moved", "replaced"]);
+        assert_eq!(session.names("dir"), ["new", "written"]);
         assert_eq!(session.get("dir/written").expect("read"), written);
         assert_eq!(session.get("dir/new").expect("read"), b"new");
         assert_eq!(session.get("moved").expect("read"), pattern(100_000, 3));

@@ -3,16 +3,17 @@
 
 use std::sync::{Arc, Mutex};
 
+use rusqlite::Connection;
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{NodeId, RenameFlags};
+use tombolo_core::fs::RenameFlags;
 use tombolo_layer_write_back::Options;
+use tombolo_test_support::Session;
 
 use crate::cut::Cut;
 use crate::random::Action;
-use crate::shown::{HIDDEN, names, set_mtime, symlink, tree};
+use crate::shown::{HIDDEN, set_mtime, tree};
 use crate::volatile::Volatile;
-use crate::world::{Origin, Proxy, Session, attach};
-use crate::xattrs;
+use crate::world::{Origin, Proxy};
 
 /// Initial state of the origin, changes, and an invariant of the origin.
 struct History {
@@ -23,7 +24,7 @@ struct History {
 }
 
 fn put(session: &Session, path: &str, bytes: &[u8]) {
-    session.put(path, bytes).expect("written");
+    session.put(path, bytes);
 }
 
 fn rename(session: &Session, from: &str, to: &str) {
@@ -43,7 +44,10 @@ fn large(seed: u8) -> Vec<u8> {
     crate::restart::pattern(100_000, seed)
 }
 
-const HISTORIES: [History; 6] = [
+/// Modification time of a root that nothing changes.
+const LONG_AGO: i64 = 1000;
+
+const HISTORIES: [History; 7] = [
     History {
         name: "new files in new directories",
         before: |_| {},
@@ -53,11 +57,9 @@ const HISTORIES: [History; 6] = [
             put(at, "dir/sub/small", b"small");
             put(at, "large", &large(1));
             at.link("dir/sub/small", "link").expect("linked");
-            symlink(at, "dir/symlink", "sub/small").expect("linked");
+            at.symlink("dir/symlink", "sub/small".as_bytes()).expect("linked");
             set_mtime(at, "dir/sub", 1000).expect("set");
-            ["large", "dir/sub"]
-                .iter()
-                .for_each(|path| xattrs::set(at, path, "user.a", b"new").expect("set"));
+            ["large", "dir/sub"].iter().for_each(|path| at.set_xattr(path, "user.a", b"new").expect("set"));
         },
         // A visible name has its data.
         always: |at| at.get("large").is_err() || has(at, "large", &[&large(1)]),
@@ -84,7 +86,7 @@ const HISTORIES: [History; 6] = [
             put(at, "small", b"before");
             put(at, "large", &large(1));
             put(at, "cut", &large(2));
-            xattrs::set(at, "cut", "user.a", b"old").expect("set");
+            at.set_xattr("cut", "user.a", b"old").expect("set");
         },
         change: |at| {
             let actions = [
@@ -99,7 +101,7 @@ const HISTORIES: [History; 6] = [
             ];
             actions.iter().for_each(|action| action.perform(at, &mut None).expect("changed"));
         },
-        always: |at| at.find("small").is_ok() && at.find("large").is_ok() && at.find("cut").is_ok(),
+        always: |at| at.lookup("small").is_ok() && at.lookup("large").is_ok() && at.lookup("cut").is_ok(),
     },
     History {
         name: "names in rings and moved directories",
@@ -121,7 +123,9 @@ const HISTORIES: [History; 6] = [
     History {
         name: "removals, and a directory that becomes a file",
         before: |at| {
-            ["gone", "kept"].iter().for_each(|dir| at.mkdir(dir).expect("made"));
+            for dir in ["gone", "kept"] {
+                at.dir(dir);
+            }
             put(at, "gone/file", b"file");
             put(at, "kept/file", b"file");
             put(at, "file", b"file");
@@ -136,7 +140,7 @@ const HISTORIES: [History; 6] = [
         },
         // A new directory may have a hidden name until the file is removed.
         always: |at| {
-            let mut dirs = names(at, NodeId::ROOT);
+            let mut dirs = at.names("");
             dirs.retain(|dir| {
                 has(at, &format!("{dir}/file"), &[b"file"]) || has(at, &format!("{dir}/moved"), &[b"file"])
             });
@@ -159,6 +163,16 @@ const HISTORIES: [History; 6] = [
         },
         always: |at| ["one", "other"].iter().any(|name| has(at, name, &[b"hello"])),
     },
+    History {
+        name: "names that are exchanged in a directory",
+        before: |at| {
+            at.mkdir("dir").expect("made");
+            ["dir/a", "dir/b"].iter().for_each(|name| put(at, name, name.as_bytes()));
+            set_mtime(at, "", LONG_AGO).expect("set");
+        },
+        change: |at| swap(at, "dir/a", "dir/b"),
+        always: |_| true,
+    },
 ];
 
 /// Starts a proxy that sends one operation at a time, on request only.
@@ -168,7 +182,7 @@ fn one_at_a_time(origin: &Origin) -> Proxy {
 }
 
 fn no_leftovers(origin: &Origin, context: &str) {
-    let hidden = names(&origin.direct, NodeId::ROOT).into_iter().filter(|name| name.starts_with(HIDDEN));
+    let hidden = origin.direct.names("").into_iter().filter(|name| name.starts_with(HIDDEN));
     assert_eq!(hidden.count(), 0, "{context}: hidden names are left over");
 }
 
@@ -185,7 +199,7 @@ fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) ->
     });
     let volatile = volatile.expect("made");
     let twin: Arc<Memory> = Arc::default();
-    let twin = attach(&*twin);
+    let twin = Session::attach(&*twin);
     [&origin.direct, &twin].into_iter().for_each(history.before);
     let proxy = one_at_a_time(&origin);
     [&proxy.session, &twin].into_iter().for_each(history.change);
@@ -195,7 +209,7 @@ fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) ->
     let (direct, always, noted) = (origin.direct.clone(), history.always, missing.clone());
     cut.before_each(move || {
         if !always(&direct) {
-            noted.lock().expect("a lock").push(names(&direct, NodeId::ROOT));
+            noted.lock().expect("a lock").push(direct.names(""));
         }
     });
     cut.at(nth, is_performed, origin.path(""));
@@ -218,6 +232,9 @@ fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) ->
     proxy.write_back.flush().unwrap_or_else(|error| panic!("{context}: {error}"));
     assert_eq!(tree(&origin.direct, false), tree(&twin, false), "{context}: at the origin");
     assert_eq!(tree(&origin.direct, true), tree(&proxy.session, true), "{context}: times");
+    // Hidden names in the root leave no trace.
+    let [there, wanted] = [&origin.direct, &twin].map(|at| at.lookup("").expect("the root").attr.mtime);
+    assert!(wanted.secs != LONG_AGO || there == wanted, "{context}: the root is of {there:?}");
     let status = proxy.write_back.status();
     assert_eq!((status.dirty_bytes, status.dirty_nodes, status.conflicts), (0, 0, 0), "{context}");
     assert_eq!(volatile.wrong(), Vec::<String>::new(), "{context}");
@@ -272,4 +289,52 @@ fn removals_arrive_wherever_the_proxy_is_killed() {
 #[test]
 fn multiply_linked_files_arrive_after_any_kill() {
     killed_everywhere(5);
+}
+
+#[test]
+fn times_of_directories_arrive_wherever_the_proxy_is_killed() {
+    killed_everywhere(6);
+}
+
+/// Replaces the hidden names of a killed proxy, in its journal and at the origin, by those of versions whose
+/// journals had no tag. Returns their number at the origin.
+fn remove_tag(origin: &Origin) -> usize {
+    let journal = Connection::open(origin.path("write-back/journal.db")).expect("a journal");
+    let tag = "delete from numbers where what = 'tag' returning value";
+    let tag: i64 = journal.query_row(tag, [], |row| row.get(0)).expect("a tag");
+    let tagged = format!("{HIDDEN}{tag:08x}-");
+    let rename = "update names set name = cast(replace(cast(name as text), ?, ?) as blob)";
+    journal.execute(rename, [&tagged, HIDDEN]).expect("renamed");
+    let mut all = origin.direct.names("");
+    all.retain(|name| name.starts_with(&tagged));
+    all.iter().for_each(|name| self::rename(&origin.direct, name, &name.replace(&tagged, HIDDEN)));
+    all.len()
+}
+
+#[test]
+fn hidden_names_of_earlier_journals_are_cleaned_up() {
+    let mut count = 0;
+    for nth in 0.. {
+        let context = format!("operation {nth}");
+        let cut: Arc<Cut> = Arc::default();
+        let mut origin = Origin::with(|memory| cut.over(memory));
+        ["one", "other"].iter().for_each(|name| put(&origin.direct, name, name.as_bytes()));
+        let proxy = one_at_a_time(&origin);
+        swap(&proxy.session, "one", "other");
+        put(&proxy.session, "new", b"new");
+        crate::restart::sync(&proxy.session);
+        cut.at(nth, true, origin.path(""));
+        drop(proxy.write_back.flush());
+        let Some(left) = cut.left() else { break };
+        drop(proxy);
+        origin.go_on_from(left);
+        count += remove_tag(&origin);
+        let proxy = one_at_a_time(&origin);
+        proxy.write_back.flush().unwrap_or_else(|error| panic!("{context}: {error}"));
+        for (name, bytes) in [("one", "other"), ("other", "one"), ("new", "new")] {
+            assert!(has(&origin.direct, name, &[bytes.as_bytes()]), "{context}: {name}");
+        }
+        no_leftovers(&origin, &context);
+    }
+    assert!(count > 3, "{count} hidden names were met");
 }

@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use tombolo_core::fs::{
-    Cookie, DirBudget, DirPage, File, FileType, NodeId, OpenFlags, SetAttr, SetTime, Timestamp,
-};
+use tombolo_core::fs::{FileType, NodeId, SetAttr, SetTime, Timestamp};
+use tombolo_test_support::Session;
 
-use crate::world::{Session, name};
 use crate::xattrs;
 
 /// Prefix of hidden names at the origin.
@@ -43,7 +41,7 @@ fn gather(
     first: &mut HashMap<NodeId, String>,
     shown: &mut BTreeMap<String, Shown>,
 ) {
-    let found = session.find(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let found = session.lookup(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let attr = found.attr;
     let is_directory = attr.file_type == FileType::Directory;
     let same_as = first.entry(found.node).or_insert_with(|| path.to_owned()).clone();
@@ -65,7 +63,7 @@ fn gather(
     };
     shown.insert(path.to_owned(), one);
     if is_directory {
-        for name in names(session, found.node).into_iter().filter(|name| !name.starts_with(HIDDEN)) {
+        for name in session.names(found.node).into_iter().filter(|name| !name.starts_with(HIDDEN)) {
             let path = if path.is_empty() { name } else { format!("{path}/{name}") };
             gather(session, &path, times, first, shown);
         }
@@ -78,40 +76,8 @@ fn sum(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Returns the sorted names in a directory.
-pub fn names(session: &Session, node: NodeId) -> Vec<String> {
-    let flags = OpenFlags::DIRECTORY | OpenFlags::READ;
-    let open = session.fs.open(&session.cx, node, flags).wait().expect("a directory").open;
-    let file = File { node, open };
-    let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: false };
-    let (mut all, mut cookie, mut page) = (Vec::new(), Cookie::START, DirPage::new(budget));
-    loop {
-        page.reset(budget);
-        page = session.fs.readdir(&session.cx, file, cookie, page).wait().expect("a listing");
-        for entry in page.iter() {
-            cookie = entry.cookie;
-            all.push(String::from_utf8_lossy(entry.name).into_owned());
-        }
-        if page.is_end() {
-            break;
-        }
-    }
-    session.close(file);
-    all.retain(|name| name != "." && name != "..");
-    all.sort();
-    all
-}
-
 /// Sets a node's modification time.
 pub fn set_mtime(session: &Session, path: &str, secs: i64) -> tombolo_core::Result<()> {
-    let node = session.find(path)?.node;
     let mtime = Some(SetTime::At(Timestamp { secs, nanos: 5 }));
-    session.fs.setattr(&session.cx, node, None, &SetAttr { mtime, ..SetAttr::default() }).wait().map(drop)
-}
-
-/// Makes a symbolic link.
-pub fn symlink(session: &Session, path: &str, target: &str) -> tombolo_core::Result<()> {
-    let (dir, last) = path.rsplit_once('/').unwrap_or(("", path));
-    let dir = session.find(dir)?.node;
-    session.fs.symlink(&session.cx, dir, name(last), target.as_bytes()).wait().map(drop)
+    session.setattr(path, SetAttr { mtime, ..SetAttr::default() }).map(drop)
 }

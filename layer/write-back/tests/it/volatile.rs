@@ -5,14 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    Client, Export, File, FileSystem, Made, Name, NodeId, OpenFlags, RenameFlags, Renamed, SetAttr,
-    SyncScope, Write, Written,
+    Export, File, FileSystem, Made, Name, NodeId, RenameFlags, Renamed, SyncScope, Write, Written,
 };
-use tombolo_core::{Answer, Ctx, Result, Stability, forward};
+use tombolo_core::{Answer, Ctx, Stability, forward};
 use tombolo_mem::Source;
+use tombolo_test_support::{Session, wrapped};
 
 use crate::shown::HIDDEN;
-use crate::world::{Session, attach};
 
 /// Unstable state of the origin.
 pub struct Volatile {
@@ -27,30 +26,26 @@ struct State {
     wrong: Vec<String>,
 }
 
-struct VolatileExport(Arc<dyn Export>, Arc<Volatile>);
-
 struct VolatileSession(Arc<dyn FileSystem>, Arc<Volatile>);
 
 impl Volatile {
     /// Creates an origin over `inner`, with access to its unstable state.
     pub fn over(inner: &Arc<dyn Export>) -> (Arc<dyn Export>, Arc<Self>) {
-        let volatile = Arc::new(Self { direct: attach(&**inner), state: Mutex::default() });
-        (Arc::new(VolatileExport(inner.clone(), volatile.clone())), volatile)
+        let volatile = Arc::new(Self { direct: Session::attach(&**inner), state: Mutex::default() });
+        let state = volatile.clone();
+        (wrapped(inner.clone(), move |session| VolatileSession(session, state.clone())), volatile)
     }
 
     /// Simulates a restart of the origin, which loses uncommitted data.
     pub fn restart(&self) {
         let committed = std::mem::take(&mut self.state().committed);
         for (node, bytes) in committed {
-            let (fs, cx) = (&self.direct.fs, &self.direct.cx);
-            let cut = SetAttr { size: Some(0), ..SetAttr::default() };
-            if fs.setattr(cx, node, None, &cut).wait().is_err() {
+            if self.direct.truncate(node, 0).is_err() {
                 continue; // It was removed.
             }
-            self.opened(node, |file| match bytes.is_empty() {
-                true => Ok(()),
-                false => self.direct.write(file, 0, &bytes),
-            });
+            let file = self.direct.writer(node);
+            self.direct.write_all(file, 0, &bytes);
+            self.direct.release(file);
         }
     }
 
@@ -63,14 +58,6 @@ impl Volatile {
         self.state.lock().expect("a lock")
     }
 
-    fn opened<T>(&self, node: NodeId, work: impl FnOnce(File) -> Result<T>) -> T {
-        let opened = self.direct.fs.open(&self.direct.cx, node, OpenFlags::READ | OpenFlags::WRITE).wait();
-        let file = File { node, open: opened.expect("an opening").open };
-        let done = work(file).expect("what was opened is read and written");
-        self.direct.close(file);
-        done
-    }
-
     fn check_name(&self, node: NodeId, name: Name<'_>) {
         let is_hidden = name.as_bytes().starts_with(HIDDEN.as_bytes());
         let mut state = self.state();
@@ -80,19 +67,11 @@ impl Volatile {
     }
 }
 
-impl Export for VolatileExport {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(VolatileSession(self.0.attach(client)?, self.1.clone())))
-    }
-}
-
 impl VolatileSession {
     /// Resolves a node in the other session, where it has the same number.
     fn meet(&self, node: NodeId) {
-        let handle = self.0.persistent_handles().expect("handles").handle_of(&self.1.direct.cx, node).wait();
-        let handles = self.1.direct.fs.persistent_handles().expect("handles");
-        let found =
-            handles.resolve(&self.1.direct.cx, &handle.expect("a handle")).wait().expect("it is there");
+        let handle = Session::of(self.0.clone()).with(self.1.direct.cx.clone()).handle_of(node);
+        let found = self.1.direct.resolve(&handle.expect("a handle")).expect("it is there");
         assert_eq!(found.node, node);
     }
 }
@@ -104,7 +83,7 @@ impl FileSystem for VolatileSession {
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
         if how.stability == Stability::Unstable && !self.1.state().committed.contains_key(&file.node) {
             self.meet(file.node);
-            let before = self.1.opened(file.node, |file| self.1.direct.read(file));
+            let before = self.1.direct.get(file.node).expect("what was opened is read");
             self.1.state().committed.insert(file.node, before);
         }
         self.0.write(cx, file, how, from)

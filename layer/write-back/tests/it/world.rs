@@ -6,16 +6,13 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{
-    Client, Create, Entry, Exclusive, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags,
-    PermissionCheck, RenameFlags, Volume, Write,
-};
-use tombolo_core::{Ctx, Identity, Result, SessionId};
+use tombolo_core::Identity;
+use tombolo_core::fs::{Export, Volume};
 use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract};
 use tombolo_layer_write_back::{Options, WriteBackExport};
-use tombolo_mem::{Region, Sink, Source};
+use tombolo_test_support::Session;
 
 /// The origin.
 pub struct Origin {
@@ -34,23 +31,6 @@ pub struct Proxy {
     pub cache: CacheExport,
 }
 
-/// A session of the superuser.
-#[derive(Clone)]
-pub struct Session {
-    pub fs: Arc<dyn FileSystem>,
-    pub cx: Ctx,
-}
-
-pub fn attach(export: &dyn Export) -> Session {
-    let session = SessionId(1);
-    let client = Client { session, label: "test".into(), checks: PermissionCheck::BackEnd };
-    Session { fs: export.attach(&client).expect("attach"), cx: Ctx::root(session) }
-}
-
-pub fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).expect("a name")
-}
-
 impl Origin {
     pub fn new() -> Self {
         Self::with(|memory| memory)
@@ -59,7 +39,7 @@ impl Origin {
     /// Creates an origin that the proxy uses through a layer.
     pub fn with(layer: impl FnOnce(Arc<dyn Export>) -> Arc<dyn Export>) -> Self {
         let memory: Arc<dyn Export> = Arc::new(Memory::default());
-        let direct = attach(&*memory);
+        let direct = Session::attach(&*memory);
         let counters = Counters::new();
         let export = Arc::new(stats::over(layer(memory), counters.clone()));
         Self { direct, counters, export, dir: tempfile::tempdir().expect("a directory") }
@@ -82,7 +62,7 @@ impl Origin {
         let dir = self.dir.path().join("write-back");
         let write_back = tombolo_layer_write_back::over(&cache, &dir, options).expect("write-back");
         write_back.learn_root(&Identity::ROOT);
-        Proxy { session: attach(&write_back), write_back, cache }
+        Proxy { session: Session::attach(&write_back), write_back, cache }
     }
 
     /// Kills a proxy: the next one starts with the files as they are now.
@@ -144,105 +124,4 @@ fn await_store(dir: &Path, identity: &OriginIdentity) -> Arc<Store> {
         }
     }
     panic!("{} is in use for ever", dir.display());
-}
-
-impl Session {
-    /// Resolves a path; "" is the root.
-    pub fn find(&self, path: &str) -> Result<Entry> {
-        let attr = self.fs.getattr(&self.cx, NodeId::ROOT, None).wait()?;
-        let mut at = Entry { node: NodeId::ROOT, attr };
-        for part in path.split('/').filter(|part| !part.is_empty()) {
-            at = self.fs.lookup(&self.cx, at.node, name(part)).wait()?;
-        }
-        Ok(at)
-    }
-
-    /// Returns the directory of a path and the last name.
-    pub fn place<'a>(&self, path: &'a str) -> Result<(NodeId, Name<'a>)> {
-        let (dir, last) = path.rsplit_once('/').unwrap_or(("", path));
-        Ok((self.find(dir)?.node, name(last)))
-    }
-
-    pub fn create(&self, path: &str, mode: u32) -> Result<File> {
-        let (dir, last) = self.place(path)?;
-        let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::TRUNCATE;
-        let how = Create { mode: NewMode::settled(Mode::new(mode)), flags, exclusive: Exclusive::No };
-        let created = self.fs.create(&self.cx, dir, last, &how).wait()?;
-        Ok(File { node: created.entry.node, open: created.open })
-    }
-
-    pub fn open(&self, path: &str) -> Result<File> {
-        let node = self.find(path)?.node;
-        let opened = self.fs.open(&self.cx, node, OpenFlags::READ | OpenFlags::WRITE).wait()?;
-        Ok(File { node, open: opened.open })
-    }
-
-    pub fn close(&self, file: File) {
-        self.fs.release(&self.cx, file);
-    }
-
-    pub fn write(&self, file: File, offset: u64, bytes: &[u8]) -> Result<()> {
-        let how = Write { offset, ..Write::default() };
-        let written = self.fs.write(&self.cx, file, &how, Source::from(bytes.to_vec())).wait()?;
-        assert_eq!(written.count, bytes.len());
-        Ok(())
-    }
-
-    /// Creates or truncates a file and writes it.
-    pub fn put(&self, path: &str, bytes: &[u8]) -> Result<()> {
-        let file = self.create(path, 0o644)?;
-        let written = if bytes.is_empty() { Ok(()) } else { self.write(file, 0, bytes) };
-        self.close(file);
-        written
-    }
-
-    pub fn read(&self, file: File) -> Result<Vec<u8>> {
-        let size = self.fs.getattr(&self.cx, file.node, Some(file)).wait()?.size;
-        let region = Region::heap(size as usize);
-        let mut at = 0;
-        while at < size {
-            let mut sink = Sink::from(&region);
-            sink.advance(at as usize);
-            let done = self.fs.read(&self.cx, file, at, sink).wait()?;
-            assert!(done.count > 0, "the file ends early");
-            at += done.count as u64;
-        }
-        let mut bytes = vec![0; size as usize];
-        region.read_at(0, &mut bytes).expect("within");
-        Ok(bytes)
-    }
-
-    /// Returns the content of a file.
-    pub fn get(&self, path: &str) -> Result<Vec<u8>> {
-        let file = self.open(path)?;
-        let bytes = self.read(file);
-        self.close(file);
-        bytes
-    }
-
-    pub fn mkdir(&self, path: &str) -> Result<()> {
-        let (dir, last) = self.place(path)?;
-        let mode = NewMode::settled(Mode::new(0o755));
-        self.fs.mkdir(&self.cx, dir, last, mode).wait().map(drop)
-    }
-
-    pub fn rename(&self, from: &str, to: &str, flags: RenameFlags) -> Result<()> {
-        let (from, to) = (self.place(from)?, self.place(to)?);
-        self.fs.rename(&self.cx, from.0, from.1, to.0, to.1, flags).wait().map(drop)
-    }
-
-    pub fn link(&self, from: &str, to: &str) -> Result<()> {
-        let (node, to) = (self.find(from)?.node, self.place(to)?);
-        self.fs.link(&self.cx, node, to.0, to.1).wait().map(drop)
-    }
-
-    pub fn unlink(&self, path: &str) -> Result<()> {
-        let (dir, last) = self.place(path)?;
-        self.fs.unlink(&self.cx, dir, last).wait().map(drop)
-    }
-
-    pub fn rmdir(&self, path: &str) -> Result<()> {
-        let (dir, last) = self.place(path)?;
-        self.fs.rmdir(&self.cx, dir, last).wait().map(drop)
-    }
 }

@@ -2,34 +2,19 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Client, Export, FileSystem, NodeId, Op, SetAttr, XattrName, XattrSet};
-use tombolo_core::{Error, Result, forward};
+use tombolo_core::fs::{FileSystem, NodeId, Op, SetAttr};
+use tombolo_core::{Error, forward};
+use tombolo_test_support::{Session, wrapped, xattr_name};
 
 use crate::restart::sync;
-use crate::shown::names;
 use crate::trouble::Trouble;
-use crate::world::{Origin, Proxy, Session};
+use crate::world::{Origin, Proxy};
 
 const CAPABILITY: &str = "security.capability";
 
-fn named(text: &str) -> XattrName<'_> {
-    XattrName::new(text.as_bytes()).expect("a name")
-}
-
-pub fn set(session: &Session, path: &str, name: &str, value: &[u8]) -> Result<()> {
-    let (node, xattrs) = (session.find(path)?.node, session.fs.xattrs().expect("extended attributes"));
-    xattrs.set(&session.cx, node, named(name), value, XattrSet::Any, false).wait()
-}
-
-pub fn remove(session: &Session, path: &str, name: &str) -> Result<()> {
-    let (node, xattrs) = (session.find(path)?.node, session.fs.xattrs().expect("extended attributes"));
-    xattrs.remove(&session.cx, node, named(name)).wait()
-}
-
 /// Returns the value of an attribute; `None` if it does not exist.
 pub fn get(session: &Session, node: NodeId, name: &str) -> Option<Vec<u8>> {
-    let xattrs = session.fs.xattrs().expect("extended attributes");
-    match xattrs.get(&session.cx, node, named(name), 1 << 16).wait() {
+    match session.xattr(node, name) {
         Ok(value) => Some(value),
         Err(Error::NoAttribute) => None,
         Err(error) => panic!("{name}: {error}"),
@@ -38,22 +23,13 @@ pub fn get(session: &Session, node: NodeId, name: &str) -> Option<Vec<u8>> {
 
 /// Returns names and values, in order.
 pub fn all(session: &Session, node: NodeId) -> Vec<(String, Vec<u8>)> {
-    let listed = session.fs.xattrs().expect("extended attributes").list(&session.cx, node, 1 << 16);
-    let listed = listed.wait().expect("a list");
-    let names = listed.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
-    let mut all: Vec<_> = names
-        .map(|name| {
-            let value = get(session, node, &name).expect("what is listed is there");
-            (name, value)
-        })
-        .collect();
-    all.sort();
-    all
+    let names = session.xattr_list(node).expect("a list").into_iter();
+    let value = |name: &str| session.xattr(node, name).expect("what is listed is there");
+    names.map(|name| (name.clone(), value(&name))).collect()
 }
 
 fn of(session: &Session, path: &str) -> Vec<(String, Vec<u8>)> {
-    all(session, session.find(path).expect("there").node)
+    all(session, session.node(path).expect("there"))
 }
 
 fn one(name: &str, value: &[u8]) -> Vec<(String, Vec<u8>)> {
@@ -70,21 +46,21 @@ fn extended_attributes_are_sent_with_other_changes() {
     let origin = Origin::new();
     for dir in ["old", "old/dir"] {
         origin.direct.mkdir(dir).expect("mkdir");
-        set(&origin.direct, dir, "user.theirs", b"1").expect("set");
+        origin.direct.set_xattr(dir, "user.theirs", b"1").expect("set");
     }
-    origin.direct.put("old/file", b"text").expect("put");
-    set(&origin.direct, "old/file", "user.gone", b"1").expect("set");
+    origin.direct.put("old/file", b"text");
+    origin.direct.set_xattr("old/file", "user.gone", b"1").expect("set");
     let proxy = origin.proxy();
     let here = &proxy.session;
-    here.put("new", b"text").expect("put");
+    here.put("new", b"text");
     for path in ["new", "old/file", "old/dir"] {
-        set(here, path, "user.a", b"before").expect("set");
-        set(here, path, "user.a", b"ours").expect("set");
+        here.set_xattr(path, "user.a", b"before").expect("set");
+        here.set_xattr(path, "user.a", b"ours").expect("set");
     }
-    remove(here, "old/file", "user.gone").expect("removed");
-    assert!(matches!(remove(here, "old/file", "user.gone"), Err(Error::NoAttribute)));
-    set(here, "new", "user.b", b"1").expect("set");
-    remove(here, "new", "user.b").expect("removed");
+    here.remove_xattr("old/file", "user.gone").expect("removed");
+    assert!(matches!(here.remove_xattr("old/file", "user.gone"), Err(Error::NoAttribute)));
+    here.set_xattr("new", "user.b", b"1").expect("set");
+    here.remove_xattr("new", "user.b").expect("removed");
     let (ours, both) = (one("user.a", b"ours"), [one("user.a", b"ours"), one("user.theirs", b"1")].concat());
     assert_eq!(of(&origin.direct, "old/file"), one("user.gone", b"1"), "the origin does not have them yet");
     for _ in 0..2 {
@@ -103,14 +79,14 @@ fn extended_attributes_are_sent_with_other_changes() {
 #[test]
 fn extended_attributes_outlive_a_kill() {
     let mut origin = Origin::new();
-    origin.direct.put("old", b"text").expect("put");
-    set(&origin.direct, "old", "user.gone", b"1").expect("set");
+    origin.direct.put("old", b"text");
+    origin.direct.set_xattr("old", "user.gone", b"1").expect("set");
     let proxy = origin.proxy();
-    proxy.session.put("new", b"text").expect("put");
+    proxy.session.put("new", b"text");
     for path in ["new", "old"] {
-        set(&proxy.session, path, "user.a", b"\0kept\0").expect("set");
+        proxy.session.set_xattr(path, "user.a", b"\0kept\0").expect("set");
     }
-    remove(&proxy.session, "old", "user.gone").expect("removed");
+    proxy.session.remove_xattr("old", "user.gone").expect("removed");
     sync(&proxy.session);
     origin.kill(proxy);
     let proxy = origin.proxy();
@@ -128,13 +104,13 @@ fn attributes_set_during_a_transfer_are_sent_next_time() {
     let trouble = Trouble::new(1);
     let origin = Origin::with(|memory| trouble.over(memory));
     let proxy = origin.proxy();
-    proxy.session.put("file", b"text").expect("put");
-    set(&proxy.session, "file", "user.a", b"1").expect("set");
-    set(&proxy.session, "file", "user.b", b"1").expect("set");
+    proxy.session.put("file", b"text");
+    proxy.session.set_xattr("file", "user.a", b"1").expect("set");
+    proxy.session.set_xattr("file", "user.b", b"1").expect("set");
     let session = proxy.session.clone();
     trouble.once(Op::Setxattr, move || {
-        set(&session, "file", "user.a", b"2").expect("set");
-        remove(&session, "file", "user.b").expect("removed");
+        session.set_xattr("file", "user.a", b"2").expect("set");
+        session.remove_xattr("file", "user.b").expect("removed");
         None
     });
     proxy.write_back.flush().expect("a flush");
@@ -148,33 +124,33 @@ fn attributes_set_during_a_transfer_are_sent_next_time() {
 fn next_change_drops_capabilities_for_good() {
     let origin = Origin::new();
     for path in ["written", "cut", "given"] {
-        origin.direct.put(path, b"text").expect("put");
-        set(&origin.direct, path, CAPABILITY, b"at the origin").expect("set");
+        origin.direct.put(path, b"text");
+        origin.direct.set_xattr(path, CAPABILITY, b"at the origin").expect("set");
     }
     let proxy = origin.proxy();
     let here = &proxy.session;
-    let node = |path: &str| here.find(path).expect("there").node;
+    let node = |path: &str| here.lookup(path).expect("there").node;
     let change = |path: &str| {
-        let set = |set: SetAttr| here.fs.setattr(&here.cx, node(path), None, &set).wait().map(drop);
-        let file = here.open(path).expect("open");
+        let set = |set: SetAttr| here.setattr(node(path), set).map(drop);
+        let file = here.writer(path);
         let changed = match path {
-            "written" => here.write(file, 0, b"T"),
+            "written" => here.write(file, 0, b"T").map(drop),
             "cut" => set(SetAttr { size: Some(1), ..SetAttr::default() }),
             _ => set(SetAttr { uid: Some(7), ..SetAttr::default() }),
         };
-        here.close(file);
+        here.release(file);
         changed.expect("changed");
     };
     for path in ["written", "cut", "given"] {
         assert_eq!(get(here, node(path), CAPABILITY).expect("theirs"), b"at the origin");
         change(path);
         assert_eq!((get(here, node(path), CAPABILITY), of(here, path)), (None, vec![]), "{path}");
-        set(here, path, CAPABILITY, b"ours").expect("set");
+        here.set_xattr(path, CAPABILITY, b"ours").expect("set");
         change(path);
         assert_eq!(get(here, node(path), CAPABILITY), None, "{path}");
     }
     for path in ["written", "given"] {
-        set(here, path, CAPABILITY, b"after it").expect("set");
+        here.set_xattr(path, CAPABILITY, b"after it").expect("set");
     }
     flush(&proxy);
     for session in [here, &origin.direct] {
@@ -189,14 +165,14 @@ fn next_change_drops_capabilities_for_good() {
 fn unsent_extended_attributes_are_limited_to_64_kib() {
     let origin = Origin::new();
     let proxy = origin.proxy();
-    proxy.session.put("file", b"text").expect("put");
+    proxy.session.put("file", b"text");
     let half = vec![7; 33 << 10];
     for name in ["user.a", "user.a"] {
-        set(&proxy.session, "file", name, &half).expect("set");
+        proxy.session.set_xattr("file", name, &half).expect("set");
     }
-    assert!(matches!(set(&proxy.session, "file", "user.b", &half), Err(Error::NoSpace)));
+    assert!(matches!(proxy.session.set_xattr("file", "user.b", &half), Err(Error::NoSpace)));
     flush(&proxy);
-    set(&proxy.session, "file", "user.b", &half).expect("the first is at the origin");
+    proxy.session.set_xattr("file", "user.b", &half).expect("the first is at the origin");
     flush(&proxy);
     assert_eq!(of(&origin.direct, "file").len(), 2);
 }
@@ -204,17 +180,17 @@ fn unsent_extended_attributes_are_limited_to_64_kib() {
 #[test]
 fn extended_attributes_of_ours_go_with_our_version() {
     let origin = Origin::new();
-    origin.direct.put("file", b"before").expect("a file");
+    origin.direct.put("file", b"before");
     let proxy = origin.proxy();
-    let file = proxy.session.open("file").expect("the file");
+    let file = proxy.session.writer("file");
     proxy.session.write(file, 0, b"OURS").expect("written");
-    proxy.session.close(file);
-    set(&proxy.session, "file", "user.a", b"ours").expect("set");
-    origin.direct.put("file", b"theirs").expect("another's");
-    set(&origin.direct, "file", "user.a", b"theirs").expect("set");
+    proxy.session.release(file);
+    proxy.session.set_xattr("file", "user.a", b"ours").expect("set");
+    origin.direct.put("file", b"theirs");
+    origin.direct.set_xattr("file", "user.a", b"theirs").expect("set");
     assert_eq!(proxy.write_back.flush().expect("a flush").conflicts, 1);
     for session in [&origin.direct, &proxy.session] {
-        let ours = names(session, NodeId::ROOT).into_iter().find(|name| name.contains(".conflict-"));
+        let ours = session.names("").into_iter().find(|name| name.contains(".conflict-"));
         assert_eq!(of(session, &ours.expect("ours")), one("user.a", b"ours"));
         assert_eq!(of(session, "file"), one("user.a", b"theirs"));
     }
@@ -231,49 +207,43 @@ fn access_lists_are_neither_shown_nor_taken() {
         list.extend(id.to_le_bytes());
     }
     let name = "system.posix_acl_access";
-    origin.direct.put("file", b"").expect("put");
-    set(&origin.direct, "file", name, &list).expect("set");
+    origin.direct.put("file", b"");
+    origin.direct.set_xattr("file", name, &list).expect("set");
     let proxy = origin.proxy();
-    let node = proxy.session.find("file").expect("there").node;
+    let node = proxy.session.lookup("file").expect("there").node;
     assert_eq!((get(&proxy.session, node, name), all(&proxy.session, node)), (None, vec![]));
-    assert!(matches!(set(&proxy.session, "file", name, &list), Err(Error::NotSupported)));
+    assert!(matches!(proxy.session.set_xattr("file", name, &list), Err(Error::NotSupported)));
 }
 
 #[test]
 fn watermarks_are_neither_listed_nor_set() {
     let origin = Origin::new();
     let proxy = origin.proxy();
-    proxy.session.put("file", b"text").expect("put");
+    proxy.session.put("file", b"text");
     for path in ["", "file"] {
         let name = "user.tombolo.watermarks";
-        assert!(matches!(set(&proxy.session, path, name, b"1"), Err(Error::NotPermitted)));
-        assert!(matches!(remove(&proxy.session, path, name), Err(Error::NotPermitted)));
+        assert!(matches!(proxy.session.set_xattr(path, name, b"1"), Err(Error::NotPermitted)));
+        assert!(matches!(proxy.session.remove_xattr(path, name), Err(Error::NotPermitted)));
         assert_eq!(of(&proxy.session, path), vec![]);
     }
 }
 
 #[test]
 fn an_origin_without_extended_attributes_keeps_none_here() {
-    let origin = Origin::with(|memory| Arc::new(Bare(memory)));
+    let origin = Origin::with(|memory| wrapped(memory, Bare));
     let proxy = origin.proxy();
-    proxy.session.put("file", b"text").expect("put");
-    assert!(matches!(set(&proxy.session, "file", "user.a", b"1"), Err(Error::NotImplemented)));
-    let (session, node) = (&proxy.session, proxy.session.find("file").expect("there").node);
-    let value = session.fs.xattrs().expect("the root's").get(&session.cx, node, named(CAPABILITY), 100);
+    proxy.session.put("file", b"text");
+    assert!(matches!(proxy.session.set_xattr("file", "user.a", b"1"), Err(Error::NotImplemented)));
+    let (session, node) = (&proxy.session, proxy.session.lookup("file").expect("there").node);
+    let value = session.xattrs().get(&session.cx, node, xattr_name(CAPABILITY), 100);
     assert!(matches!(value, tombolo_core::Answer::Done(Err(Error::NotSupported))), "at once");
     flush(&proxy);
 }
 
-/// An origin without extended attributes, like one over NFS version 3.
-struct Bare<T: ?Sized>(Arc<T>);
+/// A session of an origin without extended attributes, like one over NFS version 3.
+struct Bare(Arc<dyn FileSystem>);
 
-impl Export for Bare<dyn Export> {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(Bare(self.0.attach(client)?)))
-    }
-}
-
-impl FileSystem for Bare<dyn FileSystem> {
+impl FileSystem for Bare {
     forward!(to self.0; lookup getattr setattr access readlink create create_unnamed mkdir symlink mknod link unlink
         rmdir rename open flush fsync read write readdir statfs syncfs forget release profile persistent_handles);
 }

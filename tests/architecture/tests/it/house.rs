@@ -94,6 +94,23 @@ fn files_stay_short_enough_to_read() {
 }
 
 #[test]
+fn sources_are_compiled_for_tests_where_they_have_some() {
+    let metadata = metadata();
+    let mut faults = Vec::new();
+    for package in metadata.workspace_packages() {
+        let shipped = metadata.workspace_root.as_std_path().join(folder(&metadata, package)).join("src");
+        let mut texts = sources(&shipped).expect("readable sources").into_iter().map(std::fs::read_to_string);
+        let has_tests = texts.any(|text| text.expect("readable source").contains("#[test]"));
+        for target in package.targets.iter().filter(|target| target.src_path.starts_with(&shipped)) {
+            if target.test != has_tests {
+                faults.push(format!("{}, {}: write `test = {has_tests}`", package.name, target.name));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
 fn tests_are_skipped_by_the_one_macro() {
     let metadata = metadata();
     let mut faults = Vec::new();

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::Error;
-use tombolo_core::fs::{NodeId, PersistentHandle};
+use tombolo_core::fs::PersistentHandle;
 use tombolo_crash_images::{each_image, mark, record, recorded};
 use tombolo_layer_cache::store::{Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options};
 
-use crate::world::{Cached, Origin, await_store, grow_old, name, pattern};
+use crate::world::{Cached, Origin, await_store, grow_old, pattern};
 
 const BLOCK_BYTES: u32 = 4096;
 
@@ -45,8 +45,7 @@ fn old_files() -> impl Iterator<Item = String> {
 fn see(cached: &Cached, name: &str) {
     let session = &cached.session;
     let node = session.lookup(name).expect("there").node;
-    let handle = session.fs.persistent_handles().expect("handles").handle_of(&session.cx, node).wait();
-    let handle = handle.expect("a handle");
+    let handle = session.handle_of(node).expect("a handle");
     let bytes: String = handle.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     mark(&format!("{name} {} {} {bytes}", node.0, handle.kind));
 }
@@ -69,14 +68,13 @@ fn work(dir: &Path) {
             session.put(&new, &pattern(3000 + 700 * n, n as u8));
             see(&cached, &new);
             let renamed = format!("{new}.renamed");
-            let (root, cx) = (NodeId::ROOT, &session.cx);
             match n % 4 {
                 0 => session.put(&new, &pattern(9000 + n, life)),
-                1 => drop(session.fs.unlink(cx, root, name(&new)).wait().expect("unlink")),
+                1 => {
+                    session.unlink(&new).expect("unlink");
+                }
                 2 => {
-                    let renamed =
-                        session.fs.rename(cx, root, name(&new), root, name(&renamed), Default::default());
-                    renamed.wait().expect("rename");
+                    session.rename(&new, &renamed, Default::default()).expect("rename");
                 }
                 _ => drop(session.get(&new).expect("read")),
             }
@@ -161,7 +159,7 @@ fn cache_survives_power_loss_without_wrong_or_leaked_data() {
             nodes.insert(id_of(name), entry.node);
         }
         for (handle, id) in &given.handles {
-            match session.fs.persistent_handles().expect("handles").resolve(&session.cx, handle).wait() {
+            match session.resolve(handle) {
                 Ok(found) => assert_eq!(Some(&found.node), nodes.get(&**id), "the handle of {id}"),
                 Err(error) => assert!(matches!(error, Error::Stale), "{error}"),
             }

@@ -8,18 +8,15 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_core::fs::{
-    Cookie, Create, DirBudget, DirPage, Export, File, Mode, Name, NewMode, NodeId, OpenFlags, SetAttr,
-    SyncScope, Write,
-};
-use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, Result, Stability};
+use tombolo_core::fs::{SyncScope, Write};
+use tombolo_core::{ClientId, Ctx, KeyProperties, RequestKey, Stability};
 use tombolo_crash_images::{each_image, mark, record, recorded};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_layer_write_back::{Options as WriteBackOptions, WriteBackExport};
-use tombolo_mem::Source;
+use tombolo_test_support::{Session, plain};
 
-use crate::world::{Cached, Origin, Session, attach, name};
+use crate::world::{Cached, Origin};
 
 /// An operation of the workload; it writes its number as bytes.
 #[derive(Clone, Debug)]
@@ -144,78 +141,41 @@ fn proxy(area: &Path, dir: &Path) -> Proxy {
     let options = WriteBackOptions { idle: never, delay_max: never, ..WriteBackOptions::default() };
     let write_back = tombolo_layer_write_back::over(&cached.cache, &dir.join("write-back"), options);
     let write_back = write_back.expect("write-back");
-    Proxy {
-        session: attach(&write_back as &dyn Export),
-        _write_back: write_back,
-        _cached: cached,
-        _origin: origin,
-    }
+    Proxy { session: Session::attach(&write_back), _write_back: write_back, _cached: cached, _origin: origin }
 }
 
 fn perform(session: &Session, number: usize, action: &Action, is_keyed: bool) {
     let key =
         RequestKey { client: ClientId::from(1), key: number as u128, properties: KeyProperties::empty() };
-    let cx = &Ctx { key: is_keyed.then_some(key), ..session.cx.clone() };
-    let fs = &session.fs;
-    let node = |path: &str| find(session, path).expect("there");
-    let open = |path: &str| open(session, path, OpenFlags::READ | OpenFlags::WRITE);
+    let session = &session.with(Ctx { key: is_keyed.then_some(key), ..session.cx.clone() });
     match action {
-        Action::Create(new) => {
-            let mode = NewMode::settled(Mode::new(0o644));
-            let create = Create { mode, flags: OpenFlags::WRITE, ..Create::default() };
-            let (dir, name) = place(session, new);
-            let created = fs.create(cx, dir, name, &create).wait().expect("create");
-            fs.release(cx, File { node: created.entry.node, open: created.open });
-        }
+        Action::Create(new) => session.release(session.file_as(new, &plain()).expect("create")),
         Action::Write(text, at, len) => {
             let stability = if is_keyed { Stability::FileSync } else { Stability::Unstable };
-            let (file, how) = (open(text), Write { offset: *at as u64, stability, ..Write::default() });
-            let source = Source::from(vec![number as u8; *len]);
-            assert_eq!(fs.write(cx, file, &how, source).wait().expect("write").count, *len);
-            fs.release(cx, file);
+            let how = Write { offset: *at as u64, stability, ..Write::default() };
+            let file = session.writer(text);
+            let written = session.write_as(file, &how, &vec![number as u8; *len]).expect("write");
+            assert_eq!(written.count, *len);
+            session.release(file);
         }
         Action::Resize(text, len) => {
-            let set = SetAttr { size: Some(*len as u64), ..SetAttr::default() };
-            fs.setattr(cx, node(text), None, &set).wait().expect("setattr");
+            session.truncate(text, *len as u64).expect("setattr");
         }
         Action::Rename(from, to) => {
-            let (from, to) = (place(session, from), place(session, to));
-            fs.rename(cx, from.0, from.1, to.0, to.1, Default::default()).wait().expect("rename");
+            session.rename(from, to, Default::default()).expect("rename");
         }
         Action::Link(from, to) => {
-            let (dir, name) = place(session, to);
-            fs.link(cx, node(from), dir, name).wait().expect("link");
+            session.link(from, to).expect("link");
         }
         Action::Unlink(path) => {
-            let (dir, name) = place(session, path);
-            fs.unlink(cx, dir, name).wait().expect("unlink");
+            session.unlink(path).expect("unlink");
         }
         Action::Sync(text) => {
-            let file = open(text);
-            fs.fsync(cx, file, SyncScope::All).wait().expect("fsync");
-            fs.release(cx, file);
+            let file = session.writer(text);
+            session.fs.fsync(&session.cx, file, SyncScope::All).wait().expect("fsync");
+            session.release(file);
         }
     }
-}
-
-fn find(session: &Session, path: &str) -> Result<NodeId> {
-    let (dir, name) = place(session, path);
-    Ok(session.fs.lookup(&session.cx, dir, name).wait()?.node)
-}
-
-/// Returns the directory of a path, and its last name.
-fn place<'a>(session: &Session, path: &'a str) -> (NodeId, Name<'a>) {
-    match path.split_once('/') {
-        Some((dir, last)) => (find(session, dir).expect("there"), name(last)),
-        None => (NodeId::ROOT, name(path)),
-    }
-}
-
-fn open(session: &Session, path: &str, flags: OpenFlags) -> File {
-    let node = if path.is_empty() { NodeId::ROOT } else { find(session, path).expect("there") };
-    let opened =
-        session.fs.open(&session.cx, node, flags).wait().unwrap_or_else(|error| panic!("{path}: {error}"));
-    File { node, open: opened.open }
 }
 
 /// Performs the workload in two lives; the second ends abruptly.
@@ -225,8 +185,7 @@ fn work(dir: &Path) {
     for (life, is_last) in [(0..ACTIONS / 2, false), (ACTIONS / 2..ACTIONS, true)] {
         let proxy = proxy(area, dir);
         if !is_last {
-            let (session, mode) = (&proxy.session, NewMode::settled(Mode::new(0o755)));
-            session.fs.mkdir(&session.cx, NodeId::ROOT, name("dir"), mode).wait().expect("mkdir");
+            proxy.session.dir("dir");
         }
         for number in life {
             let (action, is_keyed) = &actions[number];
@@ -236,7 +195,7 @@ fn work(dir: &Path) {
             if *is_keyed || matches!(action, Action::Sync(_)) {
                 mark(&format!("stable {number}"));
                 if let Action::Create(text) = action {
-                    let node = find(&proxy.session, text).expect("there");
+                    let node = proxy.session.node(text).expect("there");
                     mark(&format!("node-{} {}", states[number].names[text], node.0));
                 }
             }
@@ -249,22 +208,14 @@ fn work(dir: &Path) {
 }
 
 fn listed(session: &Session, dir: &str) -> BTreeMap<String, Vec<u8>> {
-    let file = open(session, dir, OpenFlags::READ | OpenFlags::DIRECTORY);
-    let page = DirPage::new(DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: false });
-    let page = session.fs.readdir(&session.cx, file, Cookie::START, page).wait().expect("list");
-    assert!(page.is_end());
-    session.fs.release(&session.cx, file);
     let mut found = BTreeMap::new();
-    for entry in page.iter().filter(|entry| ![&b"."[..], b".."].contains(&entry.name)) {
-        let name = String::from_utf8(entry.name.to_vec()).expect("a name");
+    for name in session.names(dir) {
         if name == "dir" {
             found.extend(listed(session, "dir"));
             continue;
         }
         let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
-        let file = open(session, &path, OpenFlags::READ);
-        let bytes = session.read(file, 0, 1 << 20).unwrap_or_else(|error| panic!("{path}: {error}"));
-        session.fs.release(&session.cx, file);
+        let bytes = session.get(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
         found.insert(path, bytes);
     }
     found
@@ -325,7 +276,7 @@ fn stable_write_back_data_survive_power_loss() {
                 let file: usize = file.parse().expect("a number");
                 let state = &states[stable + fits.unwrap_or(0)];
                 for (name, _) in state.names.iter().filter(|(_, id)| **id == file) {
-                    assert_eq!(find(&proxy.session, name).expect("there").0.to_string(), node, "{name}");
+                    assert_eq!(proxy.session.node(name).expect("there").0.to_string(), node, "{name}");
                 }
             }
         }
@@ -354,7 +305,7 @@ fn data_beyond_journal_capacity_survive_power_loss() {
     let left = area.path().join("left");
     log.image(log.end()).write_to(&left).expect("an image");
     let proxy = proxy(area.path(), &left);
-    let file = open(&proxy.session, "large", OpenFlags::READ);
+    let file = proxy.session.reader("large");
     for number in 0..count {
         let bytes = proxy.session.read(file, (number * len) as u64, len).expect("read");
         assert!(bytes == vec![number as u8; len], "write {number}");

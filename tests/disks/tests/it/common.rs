@@ -108,11 +108,16 @@ pub fn write(disk: &dyn BlockDevice, offset: u64, stability: Stability, bytes: &
     answer.wait()
 }
 
-/// Returns all extents of a range.
-pub fn extents(disk: &dyn BlockDevice, mut range: Range) -> Vec<Extent> {
+/// Returns all extents of a range, requested in small portions.
+pub fn extents(disk: &dyn BlockDevice, range: Range) -> Vec<Extent> {
+    extents_by(disk, range, 7)
+}
+
+/// Returns all extents of a range, requested in portions of `count_max`.
+pub fn extents_by(disk: &dyn BlockDevice, mut range: Range, count_max: usize) -> Vec<Extent> {
     let mut all = Vec::new();
     while range.len_bytes > 0 {
-        let some = disk.extents(&cx(), range, 7);
+        let some = disk.extents(&cx(), range, count_max);
         disk.submit();
         for extent in some.wait().unwrap().as_slice() {
             range = Range {

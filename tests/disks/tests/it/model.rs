@@ -1,5 +1,7 @@
 //! All conformance cases of the block waist over the NBD client.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
 use tombolo_back_memory::MemoryDisk;
@@ -7,7 +9,7 @@ use tombolo_conformance::disk::{Wanted, run};
 use tombolo_core::Stability;
 use tombolo_core::block::{Allocation, BlockDevice, Range};
 
-use crate::common::{Bed, SIZE, cx, extents, read, write};
+use crate::common::{Bed, SIZE, cx, extents, extents_by, read, write};
 
 /// Runs the cases on a disk behind `chain` servers, each a client of the one before.
 fn over_our_servers(chain: usize) {
@@ -93,4 +95,43 @@ fn holes_are_reported_and_created_by_discard() {
     assert_eq!(lengths(&*disk), [hole(1 << 20), (64 << 10, Allocation::Data), hole(rest)]);
     disk.discard(&cx(), Range { offset: 1 << 20, len_bytes: 64 << 10 }).wait().unwrap();
     assert!(lengths(&*disk).iter().all(|(_, allocation)| *allocation != Allocation::Data));
+}
+
+/// Writes every other block of an image of 40 MiB: 10,240 extents, more than a reply has or a client decodes.
+fn fragment(bed: &Bed) {
+    let image = File::options().write(true).open(bed.image()).unwrap();
+    image.set_len(FRAGMENTED).unwrap();
+    (0..FRAGMENTED).step_by(8192).for_each(|at| image.write_all_at(&[7; 4096], at).unwrap());
+}
+
+const FRAGMENTED: u64 = 40 << 20;
+
+fn assert_fragmented(disk: &dyn BlockDevice) {
+    let found = extents_by(disk, Range { offset: 0, len_bytes: FRAGMENTED }, 8192);
+    assert_eq!(found.len() as u64, FRAGMENTED / 4096);
+    for (index, extent) in found.iter().enumerate() {
+        assert_eq!(
+            (extent.len_bytes, extent.allocation == Allocation::Data),
+            (4096, index % 2 == 0),
+            "{index}"
+        );
+    }
+}
+
+#[test]
+fn thousands_of_extents_are_reported_by_our_server() {
+    let bed = Bed::new();
+    fragment(&bed);
+    let _server = bed.serve(bed.opened());
+    assert_fragmented(&*bed.connect());
+}
+
+#[test]
+fn thousands_of_extents_are_reported_by_qemu_nbd() {
+    let bed = Bed::new();
+    fragment(&bed);
+    let (image, socket) = (bed.image(), bed.socket());
+    let paths = [socket.to_str().unwrap(), image.to_str().unwrap()];
+    let _server = bed.foreign("qemu-nbd", &[&["-f", "raw", "-t", "-x", "disk", "-k"][..], &paths].concat());
+    assert_fragmented(&*bed.connect());
 }

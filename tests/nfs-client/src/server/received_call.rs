@@ -1,7 +1,7 @@
 //! Calls as received.
 
-use tombolo_wire_nfs3::{self as nfs3, Call, Procedure, mount};
-use tombolo_wire_rpc::{CallHeader, ReplyHeader, Xid};
+use tombolo_wire_nfs3::{self as nfs3, Call, Procedure, mount, side};
+use tombolo_wire_rpc::{Accepted, CallHeader, ReplyHeader, Xid};
 use tombolo_wire_xdr::{Decoder, Encode, Encoder};
 
 use super::ScriptedReply;
@@ -43,6 +43,14 @@ impl<'a> ReceivedCall<'a> {
     /// Returns `true` for a call of this NFS procedure.
     pub fn is(&self, procedure: Procedure) -> bool {
         self.program == nfs3::PROGRAM && self.procedure == procedure.number()
+    }
+
+    /// Returns the reply of a server that lacks the side program: forwards all other calls.
+    pub fn without_side_program(&self) -> ScriptedReply {
+        match self.program {
+            side::PROGRAM => self.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)),
+            _ => ScriptedReply::Forward,
+        }
     }
 
     /// Returns `true` for MNT.

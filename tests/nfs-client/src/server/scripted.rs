@@ -124,13 +124,14 @@ impl Scripted {
         *lock(&self.shared.script) = Script::new(script);
     }
 
-    /// Replaces the script for one NFS procedure; other calls are forwarded.
+    /// Replaces the script for one NFS procedure. Other calls are forwarded, except those of the side
+    /// program, by which a client of a slow server writes, too: the server turns out not to have it.
     pub fn on(
         &self,
         procedure: Procedure,
         mut script: impl FnMut(&ReceivedCall<'_>) -> ScriptedReply + Send + 'static,
     ) {
-        self.now(move |asked| if asked.is(procedure) { script(asked) } else { ScriptedReply::Forward });
+        self.now(move |asked| if asked.is(procedure) { script(asked) } else { asked.without_side_program() });
     }
 
     /// Relays all calls from the next one on.

@@ -42,9 +42,9 @@ fn until_held(caches: &[Arc<CacheExport>]) {
 }
 
 fn read(world: &World, name: &str) -> Vec<u8> {
-    let node = world.lookup(world.dir, name).expect("there").node;
+    let node = world.lookup(name).expect("there").node;
     let file = world.open(node, OpenFlags::READ).expect("open");
-    let bytes = world.get(file, 0, 1 << 12);
+    let bytes = world.read_all(file, 0, 1 << 12);
     world.release(file);
     bytes
 }

@@ -17,7 +17,6 @@ use tombolo_nfs_client_tests::mount::{mounted, server, soft, world};
 use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::{PATH, Plan, TestServer};
 use tombolo_wire_nfs3::{Status, side};
-use tombolo_wire_rpc::{Accepted, ReplyHeader};
 
 /// Longer than any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -102,7 +101,7 @@ impl Site {
 
     fn read(&self, proxy: &Proxy, name: &str) -> Vec<u8> {
         let there = self.direct.through(proxy.cache.clone());
-        there.contents(there.lookup(there.dir, name).expect("there").node)
+        there.contents(there.lookup(name).expect("there").node)
     }
 
     fn lends(&self) -> usize {
@@ -111,7 +110,7 @@ impl Site {
 
     fn rewrite(&self, bytes: &[u8]) {
         let file = self.direct.open(self.file, OpenFlags::READ | OpenFlags::WRITE).expect("open");
-        self.direct.put(file, 0, bytes);
+        self.direct.write_all(file, 0, bytes);
         self.direct.release(file);
     }
 }
@@ -278,10 +277,7 @@ fn lending_requires_read_permission_and_matching_version() {
 #[test]
 fn origin_without_digests_is_refused_at_once() {
     let site = Site::new(|_| ScriptedReply::Forward);
-    let stranger = Scripted::start(site.origin.address(), |asked| match asked.program {
-        side::PROGRAM => asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)),
-        _ => ScriptedReply::Forward,
-    });
+    let stranger = Scripted::start(site.origin.address(), |asked| asked.without_side_program());
     let end = Proxy::over(stranger.address());
     let refused = end.take_data_from(connecting(site.lan.address(), PATIENCE));
     assert!(matches!(refused, Err(Error::NotSupported)));

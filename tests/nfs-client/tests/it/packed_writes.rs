@@ -44,7 +44,7 @@ impl Site {
         // Calls from which the client measures the round trip: most are fast on a fast connection, even on a
         // busy machine.
         for n in 0..LOOKS {
-            assert!(far.lookup(far.dir, &format!("none-{n}")).is_err());
+            assert!(far.lookup(&format!("none-{n}")).is_err());
         }
         Self { direct, line, far, _origin: origin }
     }
@@ -52,14 +52,14 @@ impl Site {
     /// Writes a file over the distant connection and syncs it.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         let file = self.far.file(name);
-        self.far.put(file, 0, bytes);
+        self.far.write_all(file, 0, bytes);
         let synced = self.far.fs.fsync(&self.far.cx, file, SyncScope::All).wait();
         self.far.release(file);
         synced
     }
 
     fn read(&self, name: &str) -> Vec<u8> {
-        self.direct.contents(self.direct.lookup(self.direct.dir, name).expect("there").node)
+        self.direct.contents(self.direct.lookup(name).expect("there").node)
     }
 
     /// Returns the numbers of compressed and plain writes.

@@ -11,31 +11,22 @@ use tombolo_core::Ctx;
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, Export, FileType, NodeId, OpenFlags, Volume};
 use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options as CacheOptions, Prefetch, over};
-use tombolo_nfs_client_tests::mount::{mounted, name, world};
-use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
+use tombolo_nfs_client_tests::mount::{mounted, world};
+use tombolo_nfs_client_tests::server::{Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::TestServer;
 use tombolo_wire_nfs3::{PROGRAM as NFS, Procedure, side};
-use tombolo_wire_rpc::{Accepted, ReplyHeader};
 
 const WIDTH: usize = 6;
 /// Directories in all, and files in each.
 const DIRS: usize = 1 + WIDTH + WIDTH * WIDTH;
 const FILES: usize = 5;
 
-/// Replies as a server without the side program.
-fn strange(asked: &ReceivedCall<'_>) -> ScriptedReply {
-    match asked.program {
-        side::PROGRAM => asked.header(|xid| ReplyHeader::accept(xid, Accepted::ProgUnavail)),
-        _ => ScriptedReply::Forward,
-    }
-}
-
 fn make(world: &World, dir: NodeId, depth: usize) {
     for n in 0..FILES {
-        world.release(world.file_in(dir, &format!("file-{n}")));
+        world.release(world.file((dir, &format!("file-{n}"))));
     }
     for n in 0..if depth > 0 { WIDTH } else { 0 } {
-        let made = world.mkdir(dir, &format!("dir-{n}")).expect("mkdir");
+        let made = world.mkdir((dir, &format!("dir-{n}"))).expect("mkdir");
         make(world, made.entry.node, depth - 1);
     }
 }
@@ -51,7 +42,7 @@ fn find(world: &World, dir: NodeId, path: &str, found: &mut BTreeSet<String>) {
         let text = std::str::from_utf8(entry.name).expect("a name");
         let path = format!("{path}/{text}");
         if entry.file_type == Some(FileType::Directory) {
-            let below = world.fs.lookup(&world.cx, dir, name(text)).wait().expect("there");
+            let below = world.lookup((dir, text)).expect("there");
             find(world, below.node, &path, found);
         }
         assert!(found.insert(path), "listed twice");
@@ -73,7 +64,7 @@ fn cached_walk_lists_many_directories_per_call() {
     for is_ours in [true, false] {
         let server = Scripted::start(honest.address(), move |asked| match is_ours {
             true => ScriptedReply::Forward,
-            false => strange(asked),
+            false => asked.without_side_program(),
         });
         let dir = tempfile::tempdir().expect("a directory");
         let identity = OriginIdentity { location: "nfs:".into(), volume: Volume::default() };
@@ -86,7 +77,7 @@ fn cached_walk_lists_many_directories_per_call() {
         let origin = mounted(server.address(), Options::default());
         let cached: Arc<dyn Export> = Arc::new(over(&*origin, store, options).expect("a cache"));
         let cached = direct.through(cached);
-        let node = cached.lookup(cached.dir, writer_dir).expect("there").node;
+        let node = cached.lookup(writer_dir).expect("there").node;
         let mut found = BTreeSet::new();
         find(&cached, node, "", &mut found);
         assert_eq!(found.len(), DIRS * FILES + DIRS - 1);
@@ -113,8 +104,8 @@ fn ahead(world: &World, dir: NodeId) -> (BTreeSet<String>, Option<Instant>) {
 
 /// Creates a directory whose listing is prefetched with its parent's.
 fn with_one_below(world: &World) -> NodeId {
-    let below = world.mkdir(world.dir, "below").expect("mkdir").entry.node;
-    world.release(world.file_in(below, "old"));
+    let below = world.mkdir("below").expect("mkdir").entry.node;
+    world.release(world.file((below, "old")));
     assert_eq!(ahead(world, world.dir).0, BTreeSet::from(["below".to_owned()]));
     below
 }
@@ -138,8 +129,8 @@ fn prefetched_listing_serves_only_walks_with_its_age() {
     let opens = 1;
     assert_eq!(server.seen().len(), calls + opens, "the open asks, the listing does not");
     let two = one.through(mounted(server.address(), believing()));
-    let there = two.lookup(two.dir, "below").expect("there").node;
-    two.release(two.file_in(there, "new"));
+    let there = two.lookup("below").expect("there").node;
+    two.release(two.file((there, "new")));
     assert!(one.names(below).contains(&"new".to_owned()), "another listing tells what is there now");
 }
 
@@ -148,7 +139,7 @@ fn own_change_is_in_every_later_listing() {
     let honest = TestServer::over(Memory::default());
     let one = world(mounted(honest.address(), believing()));
     let below = with_one_below(&one);
-    one.release(one.file_in(below, "new"));
+    one.release(one.file((below, "new")));
     assert_eq!(ahead(&one, below).0, BTreeSet::from(["old".to_owned(), "new".to_owned()]));
 }
 
@@ -158,8 +149,8 @@ fn foreign_replacement_server_is_listed_by_readdirplus() {
     let server = Scripted::start(honest.address(), |_| ScriptedReply::Forward);
     let one = world(mounted(server.address(), believing()));
     let below = with_one_below(&one);
-    server.now(strange);
-    one.release(one.file_in(below, "new"));
+    server.now(|asked| asked.without_side_program());
+    one.release(one.file((below, "new")));
     assert_eq!(ahead(&one, below).0.len(), 2);
     assert!(server.count_of(Procedure::Readdirplus) > 0);
 }
@@ -171,7 +162,7 @@ fn asked_for_the_program(server: &Scripted) -> usize {
 #[test]
 fn server_without_side_program_is_probed_once() {
     let honest = TestServer::over(Memory::default());
-    let server = Scripted::start(honest.address(), strange);
+    let server = Scripted::start(honest.address(), |asked| asked.without_side_program());
     let one = world(mounted(server.address(), Options::default()));
     (0..3).for_each(|_| drop(ahead(&one, one.dir)));
     assert_eq!(asked_for_the_program(&server), 1);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
-use tombolo_conformance::waist::{Needs, Setup, run};
+use tombolo_conformance::waist::{Needs, Setup, run, run_some};
 use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_front_vrpc_server::Options;
 use tombolo_layer_basic::delay;
@@ -18,7 +18,12 @@ fn run_over(title: &str, export: Arc<dyn Export>, plan: Plan, may_skip: &[&str])
     let host = TestHost::new(export, plan);
     let export: Arc<dyn Export> = Arc::new(host.export());
     let setup = Setup { owners: true, checks: plan.options.checks, lacks: Needs::empty() };
-    run(&export, setup).expect(title, may_skip);
+    let report = match plan.writes_behind {
+        false => run(&export, setup),
+        // Other sessions may see a write after its caller has continued.
+        true => run_some(&export, setup, |case| case.name != "life::sessions_see_writes_at_once"),
+    };
+    report.expect(title, may_skip);
 }
 
 fn memory() -> Arc<dyn Export> {
@@ -65,6 +70,21 @@ fn over_memory_with_two_numbers_for_callers() {
 }
 
 #[test]
+fn over_memory_with_writes_behind() {
+    for quiet in [true, false] {
+        let plan = Plan { writes_behind: true, quiet, ..Plan::default() };
+        run_over("over memory, writes behind", memory(), plan, &[]);
+    }
+}
+
+#[test]
+fn over_memory_that_answers_later_with_writes_behind() {
+    let export = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
+    let plan = Plan { writes_behind: true, ..Plan::default() };
+    run_over("over memory under delay, writes behind", Arc::new(export), plan, &[]);
+}
+
+#[test]
 fn over_memory_that_answers_later() {
     let export = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
     run_over("over memory under delay", Arc::new(export), Plan::default(), &[]);
@@ -72,9 +92,15 @@ fn over_memory_that_answers_later() {
 
 #[test]
 fn over_a_directory_on_tmpfs() {
+    for writes_behind in [false, true] {
+        over_a_directory(Plan { writes_behind, ..Plan::default() });
+    }
+}
+
+fn over_a_directory(plan: Plan) {
     let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
     let export = LocalDir::open(dir.path(), DirOptions { watch_host: true, ..DirOptions::default() })
         .expect("the export");
     let lacks = &["the file system beneath does not support it"];
-    run_over("over a directory on tmpfs", Arc::new(export), Plan::default(), lacks);
+    run_over("over a directory on tmpfs", Arc::new(export), plan, lacks);
 }

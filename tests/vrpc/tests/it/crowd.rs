@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::VrpcFileSystem;
-use tombolo_core::fs::{Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, Write};
+use tombolo_core::fs::{Create, Export, OpenFlags};
 use tombolo_layer_basic::delay;
-use tombolo_mem::{Buffer, Source};
-use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
+use tombolo_test_support::{Session, plain};
+use tombolo_vrpc_tests::test_host::{Plan, TestHost, client};
 
 const THREADS: usize = 6;
 const ROUNDS: usize = 400;
@@ -18,31 +18,21 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn crowd(export: Arc<dyn Export>, plan: Plan) {
     let host = TestHost::new(export, plan);
     let fs = host.export().attach_session(&client()).expect("a session");
-    let cx = root();
-    let how = Create {
-        mode: NewMode::settled(Mode::new(0o600)),
-        flags: OpenFlags::READ | OpenFlags::WRITE,
-        ..Create::default()
-    };
+    let session = Session::of(fs.clone());
     let (done, all) = mpsc::channel();
     for thread in 0..THREADS {
-        let name = format!("file-{thread}");
-        let name = Name::new(name.as_bytes()).expect("a name");
-        let created = fs.create(&cx, NodeId::ROOT, name, &how).wait().expect("create");
-        let file = File { node: created.entry.node, open: created.open };
-        let (fs, cx, done) = (fs.clone(), cx.clone(), done.clone());
+        let file = session.file(&format!("file-{thread}"));
+        let (session, done) = (session.clone(), done.clone());
         std::thread::spawn(move || {
             for round in 0..ROUNDS {
                 // Some fit into the frame, some need bulk memory.
                 let len = if round % 2 == 0 { 100 } else { 3000 };
                 let bytes = vec![(thread * ROUNDS + round) as u8; len];
-                let how = Write { offset: round as u64, ..Write::default() };
-                let written = fs.write(&cx, file, &how, Source::from(bytes.clone())).wait().expect("write");
-                assert_eq!(written.count, len);
-                let mut buffer = Buffer::new(len);
-                let read = fs.read(&cx, file, round as u64, buffer.sink(0..len)).wait().expect("read");
-                assert_eq!(read.count, len);
-                assert!(buffer.as_slice().expect("the read is over") == bytes, "another thread's data");
+                let written = session.write(file, round as u64, &bytes).expect("write");
+                assert_eq!(written, len);
+                let read = session.read(file, round as u64, len).expect("read");
+                assert_eq!(read.len(), len);
+                assert!(read == bytes, "another thread's data");
             }
             done.send(thread).expect("the test waits");
         });
@@ -83,18 +73,13 @@ fn one_thread_on_each_of_many_links() {
             for life in 0..20 {
                 let fs = export.attach_session(&client()).expect("a session");
                 sessions.lock().expect("no panic").push(Arc::downgrade(&fs));
-                let cx = root();
-                let name = format!("file-{thread}-{life}");
-                let how = Create { flags: OpenFlags::WRITE | OpenFlags::APPEND, ..Create::default() };
-                let name = Name::new(name.as_bytes()).expect("a name");
-                let created = fs.create(&cx, NodeId::ROOT, name, &how).wait().expect("create");
-                let file = File { node: created.entry.node, open: created.open };
+                let session = Session::of(fs);
+                let how = Create { flags: OpenFlags::WRITE | OpenFlags::APPEND, ..plain() };
+                let file = session.file_as(&format!("file-{thread}-{life}"), &how).expect("create");
                 for _ in 0..50 {
-                    let record = Source::from(vec![thread as u8; 100]);
-                    let written = fs.write(&cx, file, &Write::default(), record).wait().expect("write");
-                    assert_eq!(written.count, 100);
+                    assert_eq!(session.write(file, 0, &[thread as u8; 100]).expect("write"), 100);
                 }
-                fs.release(&cx, file);
+                session.release(file);
             }
             done.send(thread).expect("the test waits");
         });

@@ -1,22 +1,20 @@
 //! The reconnect fence: no request of a client's former link runs when its next link begins.
 
-use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::LinkLossPolicy;
 use tombolo_core::fs::Op;
-use tombolo_core::fs::{Client, Create, Export, File, FileSystem, NodeId, OpenFlags, Write};
-use tombolo_core::fs::{Mode as FileMode, Name, NewMode};
+use tombolo_core::fs::{Client, Export, FileSystem, NodeId, Write};
 use tombolo_core::{Answer, Result};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::EndReason;
 use tombolo_host_links::connect::ConnectOptions;
 use tombolo_host_links::rendezvous::{self, MemoryListener};
-use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Server, Session};
+use tombolo_host_links::server::{LinkHandle, Peer, Refusal, Server, Session as LinkSession};
 use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
+use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
 use tombolo_layer_replies as replies;
 use tombolo_mem::Source;
@@ -25,11 +23,8 @@ use tombolo_shm::link::{
     ClientHandshake, ClientStep, Doorbells, Ends, Hello, Incarnation, Layout, Limits, length_of,
 };
 use tombolo_shm::region::file;
+use tombolo_test_support::{Session, until};
 use tombolo_vrpc_tests::site::{Plan, Site};
-use tombolo_vrpc_tests::test_host::{client, root};
-
-/// Far longer than it takes on the slowest machine.
-const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
@@ -40,43 +35,18 @@ enum Event {
 
 /// Events at an export whose writes end only when the test lets them.
 #[derive(Default)]
-struct Watch(Mutex<Watched>);
-
-#[derive(Default)]
-struct Watched {
-    events: Vec<Event>,
-    is_open: bool,
-    waiting: Vec<Waker>,
+struct Watch {
+    events: Mutex<Vec<Event>>,
+    go_on: Arc<Promise<()>>,
 }
 
 impl Watch {
     fn note(&self, event: Event) {
-        self.0.lock().expect("no panics").events.push(event);
+        self.events.lock().expect("no panics").push(event);
     }
 
     fn events(&self) -> Vec<Event> {
-        self.0.lock().expect("no panics").events.clone()
-    }
-
-    fn let_go(&self) {
-        let waiting = {
-            let mut watched = self.0.lock().expect("no panics");
-            watched.is_open = true;
-            std::mem::take(&mut watched.waiting)
-        };
-        waiting.into_iter().for_each(Waker::wake);
-    }
-
-    async fn opened(&self) {
-        poll_fn(|context| {
-            let mut watched = self.0.lock().expect("no panics");
-            if watched.is_open {
-                return Poll::Ready(());
-            }
-            watched.waiting.push(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.events.lock().expect("no panics").clone()
     }
 }
 
@@ -91,7 +61,7 @@ impl Around for Slow {
         watch.note(Event::WriteBegun);
         Answer::later(async move {
             // It cannot be interrupted, as with a disk.
-            watch.opened().await;
+            watch.go_on.clone().kept().await;
             let result = answer.resolve().await;
             watch.note(Event::WriteEnded);
             result
@@ -111,14 +81,6 @@ impl Export for Slowed {
     }
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + LONG;
-    while !holds() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::yield_now();
-    }
-}
-
 /// Tests the reconnect fence alone: nothing else keeps the former link's write from overwriting later data.
 #[test]
 fn next_link_waits_for_pending_write_of_same_client() {
@@ -126,16 +88,9 @@ fn next_link_waits_for_pending_write_of_same_client() {
     let inner = Layered::new(Arc::new(Memory::default()) as Arc<dyn Export>, Arc::new(Slow(watch.clone())));
     let slowed: Arc<dyn Export> = Arc::new(Slowed { inner, watch: watch.clone() });
     let site = Site::serving(Arc::new(replies::over(slowed, &replies::Options::default())), Plan::default());
-    let fs = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
-    let how = Create {
-        mode: NewMode::settled(FileMode::new(0o600)),
-        flags: OpenFlags::READ | OpenFlags::WRITE,
-        ..Create::default()
-    };
-    let name = Name::new(b"file").expect("a name");
-    let created = fs.create(&root(), NodeId::ROOT, name, &how).wait().expect("created");
-    let file = File { node: created.entry.node, open: created.open };
-    let writing = fs.write(&root(), file, &Write::default(), Source::from(b"data".to_vec()));
+    let session = Session::attach(&site.export(LinkLossPolicy::Hard));
+    let file = session.file("file");
+    let writing = session.fs.write(&session.cx, file, &Write::default(), Source::from(b"data".to_vec()));
     assert!(!writing.is_done());
     until("the write is under way", || watch.events().contains(&Event::WriteBegun));
     let (asked, before) = (site.asked(), watch.events());
@@ -143,10 +98,10 @@ fn next_link_waits_for_pending_write_of_same_client() {
     site.cut();
     until("it was refused once at least", || site.asked() > asked + 1 || watch.events() != before);
     assert_eq!(watch.events(), before, "the next link begins while a request of the former is under way");
-    let other = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("another's session");
-    other.statfs(&root(), NodeId::ROOT).wait().expect("it is not held up");
+    let other = Session::attach(&site.export(LinkLossPolicy::Hard));
+    other.fs.statfs(&other.cx, NodeId::ROOT).wait().expect("it is not held up");
     assert_eq!(watch.events()[2..], [Event::Attached]);
-    watch.let_go();
+    watch.go_on.keep(());
     // It is performed again: that leaves the same.
     assert_eq!(writing.wait().expect("written").count, 4);
     let after = [Event::WriteEnded, Event::Attached, Event::WriteBegun, Event::WriteEnded];
@@ -163,11 +118,11 @@ impl Idle {
         Idle(Server::new(Arc::new(service)))
     }
 
-    fn open(&self, incarnation: u8, export: &str) -> std::result::Result<Arc<dyn Session>, Refusal> {
+    fn open(&self, incarnation: u8, export: &str) -> std::result::Result<Arc<dyn LinkSession>, Refusal> {
         self.0.open(&peer(incarnation, export))
     }
 
-    fn link(&self, session: Arc<dyn Session>) -> (LinkHandle, Ends) {
+    fn link(&self, session: Arc<dyn LinkSession>) -> (LinkHandle, Ends) {
         let (ours, theirs) = Ends::in_memory(Layout::with_bulk(8, 8, 1 << 20).expect("a layout"));
         let handle = self.0.serve(&theirs, &peer(0, "-"), session, Mode::Event).expect("a link");
         (handle, ours)

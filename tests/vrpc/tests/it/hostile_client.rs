@@ -22,7 +22,11 @@ struct HostilePeer {
 
 impl HostilePeer {
     fn new() -> Self {
-        let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
+        Self::over(Plan::default())
+    }
+
+    fn over(plan: Plan) -> Self {
+        let host = TestHost::new(Arc::new(Memory::default()), plan);
         let ends = host.ends().expect("a link");
         let line = Line::start(&ends, "hostile", Mode::Event).expect("a line");
         Self { host, line }
@@ -89,6 +93,16 @@ fn a_caller_beyond_the_limit_cuts_the_link() {
     request.encode(&header, &mut body, &mut FrameBuf::new(&mut [])).expect("a request");
     let outcome = hostile.send(Kind::Caller.number(), body, &[]);
     hostile.is_cut(&outcome, "beyond the limit");
+}
+
+#[test]
+fn a_quiet_request_without_the_extension_cuts_the_link() {
+    let hostile = HostilePeer::over(Plan { quiet: false, ..Plan::default() });
+    let header = Header { quiet: true, ..Header::default() };
+    let mut body = [0; 48];
+    Request::Null.encode(&header, &mut body, &mut FrameBuf::new(&mut [])).expect("a request");
+    let outcome = hostile.send(Kind::Null.number(), body, &[]);
+    hostile.is_cut(&outcome, "without the extension");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tombolo_back_vrpc_client::{LinkLossPolicy, VrpcExport, VrpcFileSystem};
 use tombolo_core::Error;
 use tombolo_core::fs::{
-    Attr, Cookie, DirBudget, DirPage, Entry, File, FileSystem, FileType, Mode as FileMode, Name, NodeId,
-    OpenFlags, OpenId, Opened,
+    Attr, Change, Cookie, Create, Created, DirBudget, DirPage, Entry, File, FileSystem, FileType,
+    Mode as FileMode, Name, NodeId, OpenFlags, OpenId, Opened,
 };
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_mem::Buffer;
@@ -38,7 +38,7 @@ impl Session for HostilePeer {
         let (number, body, frame) = match kind {
             Kind::Profile => said(kind, &Reply::Session(self.terms)),
             Kind::Caller => said(kind, &Reply::Done),
-            Kind::Open => said(kind, &Reply::Opened(Opened { open: OpenId(1), attr: None })),
+            Kind::Open => said(kind, &Reply::Opened(Opened { open: OpenId(1), attr: None }, false)),
             _ => (self.reply)(kind),
         };
         responder.send(number, body, &frame);
@@ -95,6 +95,18 @@ fn read(fs: &VrpcFileSystem, len: usize) -> Result<usize, Error> {
 fn list(fs: &VrpcFileSystem, size_bytes: usize) -> Result<DirPage, Error> {
     let page = DirPage::new(DirBudget { size_bytes, entry_bytes: 24, align: 8, plus: false });
     fs.readdir(&root(), file(fs), Cookie::START, page).wait()
+}
+
+#[test]
+fn a_promise_without_the_extension_is_a_violation() {
+    let fs = facing(|kind| {
+        let entry = Entry { node: NodeId(2), attr: attr() };
+        let created = Created { entry, open: OpenId(1), dir: Change::default() };
+        said(kind, &Reply::Created(created, None, true))
+    });
+    let name = Name::new(b"file").expect("a name");
+    let created = fs.create(&root(), NodeId::ROOT, name, &Create::default()).wait();
+    is_lost(&fs, &created);
 }
 
 #[test]

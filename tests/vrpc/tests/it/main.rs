@@ -1,6 +1,7 @@
 //! The tests that may share a process.
 
 mod cached;
+mod capabilities;
 mod conformance;
 mod crowd;
 mod endings;
@@ -13,5 +14,7 @@ mod in_place;
 mod numbers;
 mod openings;
 mod reconnect;
+mod releases;
 mod smoke;
 mod socket;
+mod writes_behind;

@@ -1,18 +1,15 @@
 //! Numbers of callers: in whose name a request is performed.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use tombolo_back_vrpc_client::VrpcExport;
 use tombolo_core::fs::{FileSystem, NodeId, StatFs};
 use tombolo_core::{Ctx, Error, Identity};
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_test_support::until;
 use tombolo_vrpc_tests::made_up::{Dial, said, terms};
 use tombolo_vrpc_tests::test_host::{client, root};
 use tombolo_wire_vrpc::{Kind, Reply, Session as Terms};
-
-/// Far longer than it takes on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server with one number, which takes its time for SYNCFS.
 #[derive(Clone, Default)]
@@ -56,10 +53,8 @@ fn the_number_of_an_abandoned_request_is_not_reused() {
     assert!(!asked.is_done());
     drop(asked);
     assert!(matches!(as_other(), Err(Error::WouldBlock)), "the only number is in use");
-    let until = Instant::now() + PATIENCE;
-    while as_other().is_err() {
+    until("the number is free again", || {
         server.0.lock().expect("no panics").drain(..).for_each(|held| say(held, Kind::Syncfs, &Reply::Done));
-        assert!(Instant::now() < until, "the number is never free again");
-        std::thread::yield_now();
-    }
+        as_other().is_ok()
+    });
 }

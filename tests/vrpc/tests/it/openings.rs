@@ -24,17 +24,17 @@ fn name(text: &str) -> Name<'_> {
 }
 
 /// A session with change notices, another session, and the directory `dir` with an entry `in it`.
-struct Told {
+pub(crate) struct Told {
     site: Arc<Site>,
-    fs: Arc<VrpcFileSystem>,
+    pub(crate) fs: Arc<VrpcFileSystem>,
     dir: NodeId,
-    other: Arc<VrpcFileSystem>,
+    pub(crate) other: Arc<VrpcFileSystem>,
     dir_of_other: NodeId,
     since: u64,
 }
 
 impl Told {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let export: Arc<dyn Export> = Arc::new(Memory::default());
         let site = Site::serving(export, Plan::default());
         let session = || site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");

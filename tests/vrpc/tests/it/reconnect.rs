@@ -1,6 +1,7 @@
 //! Server restarts under a session: open files stay open, and each request is answered once.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,13 +17,12 @@ use tombolo_back_vrpc_client::{
 };
 use tombolo_conformance::waist::{Case, Needs, Setup, run_some};
 use tombolo_core::fs::{
-    Client, Cookie, Create, DirBudget, DirPage, Exclusive, Export, File, FileSystem, Lock, LockFamily,
-    LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck, Profile,
-    SetAttr, Write,
+    Client, Cookie, Create, DirPage, Export, FileSystem, Lock, LockFamily, LockKind, LockOwner, LockRange,
+    NodeId, OpenFlags, PermissionCheck, Profile, Write,
 };
-use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt};
+use tombolo_core::{Answer, Ctx, Error, Interrupt};
 use tombolo_front_vrpc_server::VrpcServer;
-use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session as LinkSession};
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_layer_replies as replies;
 use tombolo_mem::{Buffer, Source};
@@ -35,19 +35,14 @@ use tombolo_wire_vrpc::{Body, Kind, Reply, Session as Terms};
 mod halting;
 
 use halting::{Halting, Mute};
-
-/// Far longer than it takes on the slowest machine.
-const LONG: Duration = Duration::from_secs(60);
-
-fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).expect("a name")
-}
+use tombolo_test_support::{Session, budget, plain, until};
 
 /// A tree that outlives its servers, and a server of it.
 struct Tree {
     dir: tempfile::TempDir,
     site: Arc<Site>,
     fs: Arc<VrpcFileSystem>,
+    session: Session,
 }
 
 impl Tree {
@@ -59,34 +54,21 @@ impl Tree {
         let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
         let site = Site::serving(local(&dir), plan);
         let fs = site.export(link_loss_policy).attach_session(&client()).expect("a session");
-        Tree { dir, site, fs }
+        let session = Session::of(fs.clone());
+        Tree { dir, site, fs, session }
     }
 
     /// Restarts the server without any state.
     fn restart(&self) {
         self.site.start(local(&self.dir));
     }
+}
 
-    fn create(&self, text: &str) -> File {
-        let how = Create {
-            mode: NewMode::settled(Mode::new(0o600)),
-            flags: OpenFlags::READ | OpenFlags::WRITE,
-            exclusive: Exclusive::Yes,
-        };
-        let created = self.fs.create(&root(), NodeId::ROOT, name(text), &how).wait().expect("created");
-        File { node: created.entry.node, open: created.open }
-    }
+impl Deref for Tree {
+    type Target = Session;
 
-    fn write(&self, file: File, offset: u64, data: &[u8]) -> Result<usize, Error> {
-        let how = Write { offset, ..Write::default() };
-        let written = self.fs.write(&root(), file, &how, Source::from(data.to_vec())).wait()?;
-        Ok(written.count)
-    }
-
-    fn read(&self, file: File, offset: u64, len: usize) -> Result<Vec<u8>, Error> {
-        let mut buffer = Buffer::new(len);
-        let done = self.fs.read(&root(), file, offset, buffer.sink(0..len)).wait()?;
-        Ok(buffer.as_slice().expect("the read is over")[..done.count].to_vec())
+    fn deref(&self) -> &Session {
+        &self.session
     }
 }
 
@@ -95,14 +77,6 @@ fn local(dir: &tempfile::TempDir) -> Arc<dyn Export> {
         LocalDir::open(dir.path(), DirOptions { watch_host: true, ..DirOptions::default() })
             .expect("the export"),
     )
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + LONG;
-    while !holds() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Returns `true` if the answer is ready.
@@ -120,58 +94,54 @@ fn is_ready<T>(answer: &mut Answer<T>) -> bool {
 #[test]
 fn open_files_and_directories_survive_restarts() {
     let tree = Tree::new();
-    let file = tree.create("file");
+    let file = tree.file("file");
     assert_eq!(tree.write(file, 0, &[1; 100_000]).expect("written"), 100_000);
     std::fs::create_dir(tree.dir.path().join("dir")).expect("made");
-    let dir = tree.fs.lookup(&root(), NodeId::ROOT, name("dir")).wait().expect("found").node;
-    let listed = tree.fs.open(&root(), NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait();
-    let listed = File { node: NodeId::ROOT, open: listed.expect("opened").open };
+    let dir = tree.lookup("dir").expect("found").node;
+    let listed = tree.open_dir("").expect("opened");
     for round in 2..5_u8 {
         tree.restart();
         assert_eq!(tree.read(file, 50_000, 10).expect("read"), [round - 1; 10]);
         assert_eq!(tree.write(file, 0, &[round; 100_000]).expect("written"), 100_000);
         assert_eq!(tree.fs.link_number(), u32::from(round));
-        let made = tree.fs.mkdir(&root(), dir, name(&round.to_string()), NewMode::default()).wait();
+        let made = tree.mkdir((dir, &round.to_string()));
         made.expect("a directory in one that was found by the former server");
-        let page = DirPage::new(DirBudget { size_bytes: 8192, entry_bytes: 24, align: 8, plus: true });
-        let page = tree.fs.readdir(&root(), listed, Cookie::START, page).wait().expect("listed");
+        let page = tree.readdir(listed, Cookie::START, budget(8192, true)).expect("listed");
         assert_eq!(page.iter().filter(|entry| entry.entry.is_some()).count(), 2);
     }
-    let attr = tree.fs.getattr(&root(), file.node, Some(file)).wait().expect("known");
-    assert_eq!(attr.size, 100_000);
-    tree.fs.release(&root(), file);
+    assert_eq!(tree.open_attr(file).size, 100_000);
+    tree.release(file);
     assert!(matches!(tree.read(file, 0, 1), Err(Error::BadOpen)));
 }
 
 #[test]
 fn node_has_one_number_by_name_and_handle() {
     let tree = Tree::new();
-    let file = tree.create("file");
-    let other = tree.create("other");
+    let file = tree.file("file");
+    let other = tree.file("other");
     tree.restart();
-    let by_name = tree.fs.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("found").node;
+    let by_name = tree.lookup("file").expect("found").node;
     assert_eq!(by_name, file.node);
-    let handles = tree.fs.persistent_handles().expect("handles");
-    let handle = handles.handle_of(&root(), other.node).wait().expect("a handle");
+    let handle = tree.handle_of(other.node).expect("a handle");
     tree.restart();
-    let by_handle = handles.resolve(&root(), &handle).wait().expect("found").node;
+    let by_handle = tree.resolve(&handle).expect("found").node;
     assert_eq!(by_handle, other.node);
     // After as many forgets as look-ups the node is gone; resolving it again gives a new one.
-    tree.fs.release(&root(), other);
+    tree.release(other);
     tree.fs.forget(&root(), &[(other.node, 2)]);
-    assert!(matches!(tree.fs.getattr(&root(), other.node, None).wait(), Err(Error::Stale)));
-    assert_ne!(handles.resolve(&root(), &handle).wait().expect("found").node, other.node);
+    assert!(matches!(tree.lookup(other.node), Err(Error::Stale)));
+    assert_ne!(tree.resolve(&handle).expect("found").node, other.node);
 }
 
 #[test]
 fn removed_nodes_are_stale_and_renamed_ones_survive() {
     let tree = Tree::new();
-    let (gone, moved) = (tree.create("gone"), tree.create("moved"));
+    let (gone, moved) = (tree.file("gone"), tree.file("moved"));
     tree.site.kill();
     std::fs::remove_file(tree.dir.path().join("gone")).expect("removed");
     std::fs::rename(tree.dir.path().join("moved"), tree.dir.path().join("there")).expect("moved");
     tree.restart();
-    assert!(matches!(tree.fs.getattr(&root(), gone.node, None).wait(), Err(Error::Stale)));
+    assert!(matches!(tree.lookup(gone.node), Err(Error::Stale)));
     assert!(matches!(tree.read(gone, 0, 1), Err(Error::Stale)));
     assert_eq!(tree.write(moved, 0, b"on").expect("written"), 2);
     assert_eq!(std::fs::read(tree.dir.path().join("there")).expect("there"), b"on");
@@ -182,26 +152,21 @@ fn removed_nodes_are_stale_and_renamed_ones_survive() {
 fn openings_are_reopened_without_side_effects() {
     let tree = Tree::new();
     std::fs::write(tree.dir.path().join("file"), "data").expect("made");
-    let node = tree.fs.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("found").node;
+    let node = tree.lookup("file").expect("found").node;
     let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::TRUNCATE | OpenFlags::APPEND;
-    let open = tree.fs.open(&root(), node, flags).wait().expect("opened").open;
-    let file = File { node, open };
+    let file = tree.open(node, flags).expect("opened");
     assert_eq!(tree.write(file, 0, b"one").expect("written"), 3);
     tree.restart();
     assert_eq!(tree.write(file, 0, b"two").expect("written"), 3);
     assert_eq!(tree.read(file, 0, 100).expect("read"), b"onetwo");
     // An opening survives the restart even if its user could not open the file any more.
-    let set = SetAttr { mode: Some(Mode::new(0)), ..SetAttr::default() };
-    let user = Ctx { identity: Identity { uid: 65_534, gid: 65_534, groups: None }, ..root() };
-    let chmod = tree.fs.setattr(&root(), node, None, &SetAttr { mode: Some(Mode::new(0o666)), ..set }).wait();
-    chmod.expect("changed");
-    let theirs = tree.fs.open(&user, node, OpenFlags::READ).wait().expect("opened").open;
-    tree.fs.setattr(&root(), node, None, &set).wait().expect("changed");
+    let user = tree.by(65_534);
+    tree.chmod(node, 0o666).expect("changed");
+    let theirs = user.reader(node);
+    tree.chmod(node, 0).expect("changed");
     tree.restart();
-    let mut buffer = Buffer::new(6);
-    let done = tree.fs.read(&user, File { node, open: theirs }, 0, buffer.sink(0..6)).wait().expect("read");
-    assert_eq!((done.count, buffer.as_slice().expect("read")), (6, &b"onetwo"[..]));
-    assert!(matches!(tree.fs.open(&user, node, OpenFlags::READ).wait(), Err(Error::AccessDenied)));
+    assert_eq!(user.read(theirs, 0, 6).expect("read"), b"onetwo");
+    assert!(matches!(user.open(node, OpenFlags::READ), Err(Error::AccessDenied)));
 }
 
 fn lock(owner: u64, start: u64, last: u64) -> Lock {
@@ -214,21 +179,18 @@ fn locks_survive_restart_and_lost_lock_breaks_its_file() {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
     let site = Site::serving(export.clone(), Plan::default());
     let fs = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
-    let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
-    let created = fs.create(&root(), NodeId::ROOT, name("file"), &how).wait().expect("created");
-    let file = File { node: created.entry.node, open: created.open };
-    let locks = fs.locks().expect("locks");
+    let session = Session::of(fs.clone());
+    let file = session.file("file");
+    let locks = session.locks();
     locks.lock(&root(), file, &lock(1, 0, 99), false).wait().expect("free");
     let middle = LockRange { start: 40, last: 49 };
     locks.unlock(&root(), file, LockFamily::Posix, middle, LockOwner(1)).wait().expect("given back");
     site.start(export.clone());
     until("the session is linked again", || fs.link_number() == 2);
     // Another client finds the lock held and the unlocked part free.
-    let other = export.attach(&client()).expect("a session");
-    let node = other.lookup(&root(), NodeId::ROOT, name("file")).wait().expect("found").node;
-    let open = other.open(&root(), node, OpenFlags::READ | OpenFlags::WRITE).wait().expect("opened").open;
-    let theirs = File { node, open };
-    let take = |lock: Lock| other.locks().expect("locks").lock(&root(), theirs, &lock, false).wait();
+    let other = Session::attach(&*export);
+    let theirs = other.writer("file");
+    let take = |lock: Lock| other.locks().lock(&root(), theirs, &lock, false).wait();
     assert!(matches!(take(lock(2, 0, 0)), Err(Error::WouldBlock)));
     assert!(matches!(take(lock(2, 99, 99)), Err(Error::WouldBlock)));
     take(lock(2, 40, 49)).expect("the hole is free");
@@ -236,17 +198,16 @@ fn locks_survive_restart_and_lost_lock_breaks_its_file() {
     site.kill();
     take(lock(2, 0, 39)).expect("free: its holder is away");
     site.start(export.clone());
-    let broken = fs.getattr(&root(), file.node, Some(file)).wait();
+    let broken = fs.getattr(&session.cx, file.node, Some(file)).wait();
     assert!(matches!(broken, Err(Error::Io { .. })), "{broken:?}");
-    fs.getattr(&root(), file.node, None).wait().expect("only the opening is broken");
-    let again = fs.open(&root(), file.node, OpenFlags::READ).wait().expect("opened anew").open;
-    fs.getattr(&root(), file.node, Some(File { open: again, ..file })).wait().expect("good");
+    session.lookup(file.node).expect("only the opening is broken");
+    session.open_attr(session.reader(file.node));
 }
 
 #[test]
 fn requests_wait_for_an_absent_server() {
     let tree = Tree::new();
-    let file = tree.create("file");
+    let file = tree.file("file");
     tree.site.kill();
     let mut answers: Vec<_> = (0..200_u64)
         .map(|at| {
@@ -268,7 +229,7 @@ fn requests_wait_for_an_absent_server() {
 #[test]
 fn interrupted_requests_do_not_wait_for_absent_server() {
     let tree = Tree::new();
-    let file = tree.create("file");
+    let file = tree.file("file");
     tree.site.kill();
     let cx = Ctx { interrupt: Interrupt::new(), ..root() };
     let mut waiting = tree.fs.getattr(&cx, file.node, None);
@@ -282,15 +243,16 @@ fn interrupted_requests_do_not_wait_for_absent_server() {
     let away = tree.fs.disconnected_for().expect("no server is there");
     assert!(away >= Duration::from_secs(2), "it was not waited for: {away:?}");
     // Operations without a reply need no server, nor does the end of a session.
-    tree.fs.release(&root(), file);
-    tree.fs.forget(&root(), &[(file.node, 1)]);
-    drop(tree.fs);
+    tree.release(file);
+    tree.forget(file.node);
+    let Tree { fs, session, .. } = tree;
+    drop((fs, session));
 }
 
 #[test]
 fn soft_session_times_out_and_resumes_with_server() {
     let tree = Tree::with(Plan::default(), LinkLossPolicy::Soft(Duration::from_millis(300)));
-    let file = tree.create("file");
+    let file = tree.file("file");
     tree.site.kill();
     assert!(matches!(tree.read(file, 0, 1), Err(Error::TimedOut)));
     tree.restart();
@@ -325,18 +287,18 @@ fn soft_session_times_out_during_long_connect() {
     let stuck = Stuck { first, was_dialled: AtomicBool::new(false), over: Mutex::new(over) };
     let export =
         VrpcExport::new(stuck).with_link_loss_policy(LinkLossPolicy::Soft(Duration::from_millis(300)));
-    let fs = export.attach_session(&client()).expect("a session");
-    fs.getattr(&root(), NodeId::ROOT, None).wait().expect_err("nonsense, which ends the link");
-    assert!(matches!(fs.getattr(&root(), NodeId::ROOT, None).wait(), Err(Error::TimedOut)));
+    let session = Session::attach(&export);
+    session.lookup(NodeId::ROOT).expect_err("nonsense, which ends the link");
+    assert!(matches!(session.lookup(NodeId::ROOT), Err(Error::TimedOut)));
     drop(end);
 }
 
 #[test]
 fn refusal_ends_soft_session_while_hard_one_retries() {
-    let soft = Tree::with(Plan::default(), LinkLossPolicy::Soft(LONG));
+    let soft = Tree::with(Plan::default(), LinkLossPolicy::Soft(Duration::from_secs(60)));
     soft.site.refuse(true);
     soft.site.kill();
-    assert!(matches!(soft.fs.getattr(&root(), NodeId::ROOT, None).wait(), Err(Error::Disconnected)));
+    assert!(matches!(soft.lookup(NodeId::ROOT), Err(Error::Disconnected)));
     let hard = Tree::new();
     hard.site.refuse(true);
     hard.site.kill();
@@ -344,13 +306,13 @@ fn refusal_ends_soft_session_while_hard_one_retries() {
     until("it asks again", || hard.site.asked() > asked + 1);
     hard.site.refuse(false);
     hard.restart();
-    hard.fs.getattr(&root(), NodeId::ROOT, None).wait().expect("served");
+    hard.lookup(NodeId::ROOT).expect("served");
 }
 
 #[test]
 fn next_link_may_be_smaller() {
     let tree = Tree::new();
-    let file = tree.create("file");
+    let file = tree.file("file");
     let data: Vec<u8> = (0..1_000_000_u32).map(|at| (at / 1000) as u8).collect();
     tree.site.kill();
     let mut write = tree.fs.write(&root(), file, &Write::default(), Source::from(data.clone()));
@@ -366,12 +328,12 @@ fn next_link_may_be_smaller() {
 #[test]
 fn replaced_tree_is_not_mistaken_for_original() {
     let tree = Tree::new();
-    let file = tree.create("file");
+    let file = tree.file("file");
     let other: Arc<dyn Export> = Arc::new(Memory::default());
     tree.site.start(other);
     assert!(matches!(tree.read(file, 0, 1), Err(Error::Stale)));
-    assert!(matches!(tree.fs.getattr(&root(), file.node, None).wait(), Err(Error::Stale)));
-    tree.fs.getattr(&root(), NodeId::ROOT, None).wait().expect("the root is whatever is served");
+    assert!(matches!(tree.lookup(file.node), Err(Error::Stale)));
+    tree.lookup(NodeId::ROOT).expect("the root is whatever is served");
 }
 
 /// Repeats non-idempotent operations over links that break before or after execution.
@@ -380,20 +342,18 @@ fn performed_but_unanswered_requests_are_not_performed_again() {
     let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
     let kept: Arc<dyn Export> = Arc::new(replies::over(local(&dir), &replies::Options::default()));
     let site = Site::serving(kept, Plan { cut_every: 7, ..Plan::default() });
-    let fs = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
-    let how = Create { flags: OpenFlags::WRITE | OpenFlags::APPEND, ..Create::default() };
-    let created = fs.create(&root(), NodeId::ROOT, name("log"), &how).wait().expect("created");
-    let log = File { node: created.entry.node, open: created.open };
+    let session = Session::attach(&site.export(LinkLossPolicy::Hard));
+    let flags = OpenFlags::WRITE | OpenFlags::APPEND;
+    let log = session.file_as("log", &Create { flags, ..plain() }).expect("created");
     for round in 0..100_u32 {
         let text = format!("d{round}");
-        fs.mkdir(&root(), NodeId::ROOT, name(&text), NewMode::default()).wait().expect("made, once");
+        session.mkdir(&text).expect("made, once");
         let moved = format!("e{round}");
         let flags = tombolo_core::fs::RenameFlags::NO_REPLACE;
-        let renamed = fs.rename(&root(), NodeId::ROOT, name(&text), NodeId::ROOT, name(&moved), flags);
-        renamed.wait().expect("moved, once");
-        let record = Source::from(format!("{round:04}\n").into_bytes());
-        assert_eq!(fs.write(&root(), log, &Write::default(), record).wait().expect("written").count, 5);
-        fs.rmdir(&root(), NodeId::ROOT, name(&moved)).wait().expect("removed, once");
+        session.rename(&text, &moved, flags).expect("moved, once");
+        let record = format!("{round:04}\n");
+        assert_eq!(session.write(log, 0, record.as_bytes()).expect("written"), 5);
+        session.rmdir(&moved).expect("removed, once");
     }
     assert!(site.cuts() > 50, "{} links were cut", site.cuts());
     let expected: String = (0..100).map(|round| format!("{round:04}\n")).collect();
@@ -406,7 +366,7 @@ fn callers_under_load_see_restart_as_pause_only() {
     let test = Arc::new(());
     // Created before any restart: a server without reply records could not tell whether it executed a
     // creation.
-    let files = [0, 1, 2].map(|thread| tree.create(&format!("file-{thread}")));
+    let files = [0, 1, 2].map(|thread| tree.file(&format!("file-{thread}")));
     std::thread::scope(|scope| {
         for file in files {
             let (tree, running) = (&tree, Arc::downgrade(&test));
@@ -451,7 +411,7 @@ fn the_suite_over_links_that_break() {
 #[test]
 fn hostile_server_is_retried_at_long_intervals() {
     let tree = Tree::new();
-    let file = tree.create("file");
+    let file = tree.file("file");
     assert_eq!(tree.write(file, 0, b"data").expect("written"), 4);
     // Invalid replies to everything; no session terms; a server that leaves permission checks to the client.
     let violations: [HostileReply; 3] = [
@@ -474,7 +434,7 @@ fn hostile_server_is_retried_at_long_intervals() {
         // A caller that keeps sending requests to the current server.
         scope.spawn(|| {
             while running.strong_count() > 0 {
-                let _ = tree.fs.getattr(&root(), NodeId::ROOT, None).wait();
+                let _ = tree.lookup(NodeId::ROOT);
             }
         });
         for hostile in violations {
@@ -496,13 +456,12 @@ fn hostile_server_is_retried_at_long_intervals() {
 #[test]
 fn root_is_never_stale_during_reconnect() {
     let tree = Tree::new();
-    tree.create("file");
-    let listed = tree.fs.open(&root(), NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).wait();
-    let listed = File { node: NodeId::ROOT, open: listed.expect("opened").open };
+    tree.file("file");
+    let listed = tree.open_dir("").expect("opened");
     let mute = Mute::default();
     tree.site.start_any(Arc::new(mute.clone()));
     until("what was open is asked for", || mute.was_asked());
-    let page = DirPage::new(DirBudget { size_bytes: 8192, entry_bytes: 24, align: 8, plus: false });
+    let page = DirPage::new(budget(8192, false));
     let mut names = tree.fs.readdir(&root(), listed, Cookie::START, page);
     assert!(!is_ready(&mut names));
     mute.let_go();
@@ -522,27 +481,20 @@ fn files_closed_during_reconnect_are_closed_on_next_link() {
     let site = Site::new(Plan::default());
     site.start_any(server());
     let fs = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
-    let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
-    let [locked, _other] = ["locked", "other"].map(|text| {
-        let created = fs.create(&root(), NodeId::ROOT, name(text), &how).wait().expect("created");
-        File { node: created.entry.node, open: created.open }
-    });
-    fs.locks().expect("locks").lock(&root(), locked, &lock(1, 0, 99), false).wait().expect("free");
+    let session = Session::of(fs.clone());
+    let [locked, _other] = ["locked", "other"].map(|text| session.file(text));
+    session.locks().lock(&root(), locked, &lock(1, 0, 99), false).wait().expect("free");
     let halting = Halting::new(server());
     site.start_any(Arc::new(halting.clone()));
     until("the other file is opened anew", || halting.has_halted());
-    fs.release(&root(), locked);
-    fs.forget(&root(), &[(locked.node, 1)]);
+    session.release(locked);
+    session.forget(locked.node);
     assert_eq!(fs.link_number(), 1, "the link is not made yet");
     halting.go_on();
     // Another client can acquire the lock: it is free.
-    let other = export.attach(&client()).expect("a session");
-    let node = other.lookup(&root(), NodeId::ROOT, name("locked")).wait().expect("found").node;
-    let open = other.open(&root(), node, OpenFlags::READ | OpenFlags::WRITE).wait().expect("opened").open;
-    let take = || {
-        let locks = other.locks().expect("locks");
-        locks.lock(&root(), File { node, open }, &lock(2, 0, 99), false).wait()
-    };
+    let other = Session::attach(&*export);
+    let theirs = other.writer("locked");
+    let take = || other.locks().lock(&root(), theirs, &lock(2, 0, 99), false).wait();
     until("the lock is given back", || take().is_ok());
 }
 
@@ -552,12 +504,12 @@ type HostileReply = fn(Kind) -> (u32, Body, Vec<u8>);
 struct MadeUp(HostileReply);
 
 impl Service for MadeUp {
-    fn open(&self, _peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
+    fn open(&self, _peer: &Peer) -> Result<Arc<dyn LinkSession>, Refusal> {
         Ok(Arc::new(*self))
     }
 }
 
-impl Session for MadeUp {
+impl LinkSession for MadeUp {
     fn serve(&self, request: Request<'_>, responder: Responder) {
         let kind = Kind::from_number(request.kind).expect("the client is honest");
         let (number, body, frame) = (self.0)(kind);

@@ -1,11 +1,11 @@
 //! Attributes: GETATTR, SETATTR, STATX, and the entry returned by LOOKUP and similar requests.
 
-use super::{sizes, wire_struct};
+use super::wire_struct;
 use bitflags::bitflags;
 
 wire_struct! {
     /// `struct fuse_attr`.
-    pub struct FuseAttr {
+    pub struct FuseAttr: 88 {
         pub ino: u64,
         pub size: u64,
         /// Space used, in units of 512 bytes.
@@ -28,22 +28,18 @@ wire_struct! {
         /// `FUSE_ATTR_*`.
         pub flags: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_attr_out`: reply to GETATTR and SETATTR.
-    pub struct AttrOut {
+    pub struct AttrOut: 104 {
         pub attr_valid: u64,
         pub attr_valid_nsec: u32,
         pub dummy: u32,
         pub attr: FuseAttr,
     }
-}
 
-wire_struct! {
     /// `struct fuse_entry_out`: reply to LOOKUP, MKNOD, MKDIR, SYMLINK, LINK, and first part of the reply to
     /// CREATE.
-    pub struct EntryOut {
+    pub struct EntryOut: 128 {
         /// The node; 0: the name does not exist, and its absence may be cached.
         pub nodeid: u64,
         /// Distinguishes reuses of a node id.
@@ -54,11 +50,9 @@ wire_struct! {
         pub attr_valid_nsec: u32,
         pub attr: FuseAttr,
     }
-}
 
-wire_struct! {
     /// `struct fuse_getattr_in`.
-    pub struct GetattrIn {
+    pub struct GetattrIn: 16 {
         /// [`GETATTR_FH`].
         pub getattr_flags: u32,
         pub dummy: u32,
@@ -72,11 +66,11 @@ pub const GETATTR_FH: u32 = 1 << 0;
 
 wire_struct! {
     /// `struct fuse_setattr_in`.
-    pub struct SetattrIn {
+    pub struct SetattrIn: 88 {
         /// [`SetattrValid`].
         pub valid: u32,
         pub padding: u32,
-        /// The open file, if valid.
+        /// Handle of the open file, if [`SetattrValid::FH`] is set.
         pub fh: u64,
         pub size: u64,
         /// Owner of the locks that a truncation must respect.
@@ -120,17 +114,15 @@ bitflags! {
 
 wire_struct! {
     /// `struct fuse_sx_time`.
-    pub struct SxTime {
+    pub struct SxTime: 16 {
         pub tv_sec: i64,
         /// Nanoseconds, 0 to 999,999,999.
         pub tv_nsec: u32,
         pub reserved: i32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_statx`, laid out as `struct statx` of statx(2).
-    pub struct FuseStatx {
+    pub struct FuseStatx: 256 {
         /// Valid fields: [`StatxMask`].
         pub mask: u32,
         pub blksize: u32,
@@ -182,7 +174,7 @@ bitflags! {
 
 wire_struct! {
     /// `struct fuse_statx_in`.
-    pub struct StatxIn {
+    pub struct StatxIn: 24 {
         /// [`GETATTR_FH`].
         pub getattr_flags: u32,
         pub reserved: u32,
@@ -193,11 +185,9 @@ wire_struct! {
         /// Requested fields: [`StatxMask`].
         pub sx_mask: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_statx_out`.
-    pub struct StatxOut {
+    pub struct StatxOut: 288 {
         pub attr_valid: u64,
         pub attr_valid_nsec: u32,
         pub flags: u32,
@@ -205,15 +195,3 @@ wire_struct! {
         pub stat: FuseStatx,
     }
 }
-
-sizes!(
-    FuseAttr = 88,
-    AttrOut = 104,
-    EntryOut = 128,
-    GetattrIn = 16,
-    SetattrIn = 88,
-    SxTime = 16,
-    FuseStatx = 256,
-    StatxIn = 24,
-    StatxOut = 288,
-);

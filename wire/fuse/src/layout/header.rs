@@ -1,10 +1,10 @@
 //! Headers of requests, replies and extensions.
 
-use super::{sizes, wire_struct};
+use super::wire_struct;
 
 wire_struct! {
     /// `struct fuse_in_header`: first part of every request.
-    pub struct InHeader {
+    pub struct InHeader: 40 {
         /// Length of the whole request, in bytes, including this header and the extensions.
         pub len: u32,
         /// Operation; see [`crate::Opcode`].
@@ -23,11 +23,9 @@ wire_struct! {
         pub total_extlen: u16,
         pub padding: u16,
     }
-}
 
-wire_struct! {
     /// `struct fuse_out_header`: first part of every reply and notification.
-    pub struct OutHeader {
+    pub struct OutHeader: 16 {
         /// Length of the whole reply, in bytes, including this header.
         pub len: u32,
         /// 0, or a negated errno; in a notification its positive code.
@@ -35,20 +33,16 @@ wire_struct! {
         /// Identifier of the request; 0 in a notification.
         pub unique: u64,
     }
-}
 
-wire_struct! {
     /// `struct fuse_ext_header`: first part of an extension. Types up to 31 (`FUSE_MAX_NR_SECCTX`) are the
     /// number of security contexts in a `fuse_secctx_header`.
-    pub struct ExtHeader {
+    pub struct ExtHeader: 8 {
         /// Length of the extension, in bytes, including this header.
         pub size: u32,
         /// [`EXT_GROUPS`], or a number of security contexts.
         pub kind: u32,
     }
 }
-
-sizes!(InHeader = 40, OutHeader = 16, ExtHeader = 8);
 
 /// `FUSE_EXT_GROUPS`: supplementary groups of the caller.
 pub const EXT_GROUPS: u32 = 32;

@@ -1,13 +1,13 @@
 //! INIT: the first request of a session.
 
-use super::{sizes, wire_struct};
+use super::wire_struct;
 
 wire_struct! {
     /// `struct fuse_init_in`. Kernels before 7.36 send the first 16 bytes only.
-    pub struct InitIn {
+    pub struct InitIn: 64 {
         pub major: u32,
         pub minor: u32,
-        /// Maximum read-ahead of the kernel, in bytes.
+        /// Read-ahead limit of the kernel, in bytes.
         pub max_readahead: u32,
         /// Capabilities 0 to 31.
         pub flags: u32,
@@ -15,14 +15,12 @@ wire_struct! {
         pub flags2: u32,
         pub unused: [u32; 11],
     }
-}
 
-wire_struct! {
     /// `struct fuse_init_out`.
-    pub struct InitOut {
+    pub struct InitOut: 64 {
         pub major: u32,
         pub minor: u32,
-        /// Maximum read-ahead granted, in bytes.
+        /// Read-ahead limit to be used, in bytes; a larger one than the kernel's has no effect.
         pub max_readahead: u32,
         /// Negotiated capabilities 0 to 31.
         pub flags: u32,
@@ -30,7 +28,7 @@ wire_struct! {
         pub max_background: u16,
         /// Number of background requests from which the kernel reports congestion; 0: the kernel's default.
         pub congestion_threshold: u16,
-        /// Maximum WRITE, in bytes.
+        /// Maximum length of the data of a WRITE, in bytes; the kernel raises it to at least a page.
         pub max_write: u32,
         /// Granularity of time stamps, in nanoseconds.
         pub time_gran: u32,
@@ -47,8 +45,6 @@ wire_struct! {
         pub unused: [u16; 11],
     }
 }
-
-sizes!(InitIn = 64, InitOut = 64);
 
 /// Length of [`InitIn`] from a kernel before 7.36, in bytes.
 pub const INIT_IN_SHORT: usize = 16;

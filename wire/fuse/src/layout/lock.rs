@@ -1,10 +1,10 @@
 //! POSIX and flock locks.
 
-use super::{sizes, wire_struct};
+use super::wire_struct;
 
 wire_struct! {
     /// `struct fuse_file_lock`.
-    pub struct FileLock {
+    pub struct FileLock: 24 {
         /// First byte.
         pub start: u64,
         /// Last byte, inclusive; `i64::MAX` for the end of the file, however far it grows.
@@ -14,11 +14,9 @@ wire_struct! {
         /// Process that holds the lock (in the reply to GETLK) or requests it.
         pub pid: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_lk_in`: GETLK, SETLK, SETLKW.
-    pub struct LkIn {
+    pub struct LkIn: 48 {
         pub fh: u64,
         /// The owner of the lock.
         pub owner: u64,
@@ -27,11 +25,9 @@ wire_struct! {
         pub lk_flags: u32,
         pub padding: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_lk_out`: reply to GETLK.
-    pub struct LkOut {
+    pub struct LkOut: 24 {
         /// The conflicting lock, or one of kind [`F_UNLCK`].
         pub lk: FileLock,
     }
@@ -43,9 +39,7 @@ pub const LK_FLOCK: u32 = 1 << 0;
 pub const F_RDLCK: u32 = 0;
 /// An exclusive lock.
 pub const F_WRLCK: u32 = 1;
-/// No lock.
+/// Release of a lock; in the reply to GETLK: no lock conflicts.
 pub const F_UNLCK: u32 = 2;
 /// The `end` of a lock that extends to the end of the file, however far it grows.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
-
-sizes!(FileLock = 24, LkIn = 48, LkOut = 24);

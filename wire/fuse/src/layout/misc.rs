@@ -1,13 +1,13 @@
 //! STATFS, ACCESS, INTERRUPT, IOCTL, POLL, BMAP, SYNCFS.
 
-use super::{sizes, wire_struct};
+use super::wire_struct;
 
 wire_struct! {
     /// `struct fuse_kstatfs`: reply to STATFS.
-    pub struct StatfsOut {
+    pub struct StatfsOut: 80 {
         /// Size of the file system in units of `frsize`.
         pub blocks: u64,
-        /// Free blocks.
+        /// Free blocks, including those reserved for the superuser.
         pub bfree: u64,
         /// Free blocks available to unprivileged users.
         pub bavail: u64,
@@ -22,28 +22,22 @@ wire_struct! {
         pub padding: u32,
         pub spare: [u32; 6],
     }
-}
 
-wire_struct! {
     /// `struct fuse_access_in`.
-    pub struct AccessIn {
+    pub struct AccessIn: 8 {
         /// `R_OK`, `W_OK`, `X_OK`.
         pub mask: u32,
         pub padding: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_interrupt_in`.
-    pub struct InterruptIn {
-        /// The interrupted request.
+    pub struct InterruptIn: 8 {
+        /// Identifier of the request to be interrupted.
         pub unique: u64,
     }
-}
 
-wire_struct! {
     /// `struct fuse_ioctl_in`; `in_size` bytes follow.
-    pub struct IoctlIn {
+    pub struct IoctlIn: 32 {
         pub fh: u64,
         /// `FUSE_IOCTL_*`.
         pub flags: u32,
@@ -55,11 +49,9 @@ wire_struct! {
         /// Maximum length of the output, in bytes.
         pub out_size: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_ioctl_out`; data follows.
-    pub struct IoctlOut {
+    pub struct IoctlOut: 16 {
         /// Return value of ioctl(2).
         pub result: i32,
         /// `FUSE_IOCTL_*`.
@@ -69,11 +61,9 @@ wire_struct! {
         /// For a retry: number of output vectors that follow.
         pub out_iovs: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_poll_in`.
-    pub struct PollIn {
+    pub struct PollIn: 24 {
         pub fh: u64,
         /// Identifier of the waiter in a wake-up notification.
         pub kh: u64,
@@ -82,42 +72,24 @@ wire_struct! {
         /// Requested events, as in poll(2).
         pub events: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_poll_out`.
-    pub struct PollOut {
+    pub struct PollOut: 8 {
         /// Pending events, as in poll(2).
         pub revents: u32,
         pub padding: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_bmap_in`.
-    pub struct BmapIn {
+    pub struct BmapIn: 16 {
         /// Number of the block in the file, in units of `blocksize`.
         pub block: u64,
         pub blocksize: u32,
         pub padding: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_syncfs_in`.
-    pub struct SyncfsIn {
+    pub struct SyncfsIn: 8 {
         pub padding: u64,
     }
 }
-
-sizes!(
-    StatfsOut = 80,
-    AccessIn = 8,
-    InterruptIn = 8,
-    IoctlIn = 32,
-    IoctlOut = 16,
-    PollIn = 24,
-    PollOut = 8,
-    BmapIn = 16,
-    SyncfsIn = 8,
-);

@@ -16,17 +16,14 @@ pub mod open;
 pub mod rw;
 pub mod xattr;
 
-/// Asserts at compile time that a structure has the kernel's size.
-macro_rules! sizes {
-    ($($name:ident = $size:literal),+ $(,)?) => {
-        $(const _: () = assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));)+
-    };
-}
-pub(crate) use sizes;
-
-/// Declares a structure of the protocol with its derives.
+/// Declares structures of the protocol with their derives. The number behind a name is the kernel's size of
+/// the structure, which is checked at compile time.
 macro_rules! wire_struct {
-    ($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* pub $field:ident: $ty:ty),+ $(,)? }) => {
+    ($(
+        $(#[$meta:meta])* pub struct $name:ident: $size:literal {
+            $($(#[$fmeta:meta])* pub $field:ident: $ty:ty),+ $(,)?
+        }
+    )+) => {$(
         $(#[$meta])*
         #[derive(
             Clone, Copy, Debug, Default, PartialEq, Eq,
@@ -34,6 +31,8 @@ macro_rules! wire_struct {
         )]
         #[repr(C)]
         pub struct $name { $($(#[$fmeta])* pub $field: $ty),+ }
-    };
+
+        const _: () = assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));
+    )+};
 }
 pub(crate) use wire_struct;

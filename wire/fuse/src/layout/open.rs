@@ -1,21 +1,19 @@
 //! OPEN, CREATE, TMPFILE, RELEASE, FLUSH, FSYNC.
 
-use super::{sizes, wire_struct};
+use super::wire_struct;
 use bitflags::bitflags;
 
 wire_struct! {
     /// `struct fuse_open_in`: OPEN and OPENDIR.
-    pub struct OpenIn {
+    pub struct OpenIn: 8 {
         /// `O_*` flags of the caller.
         pub flags: u32,
         /// [`OpenInFlags`].
         pub open_flags: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_create_in`: CREATE and TMPFILE.
-    pub struct CreateIn {
+    pub struct CreateIn: 16 {
         /// `O_*` flags of the caller.
         pub flags: u32,
         /// File type and permission bits; with DONT_MASK the umask has not been applied.
@@ -37,12 +35,12 @@ bitflags! {
 
 wire_struct! {
     /// `struct fuse_open_out`.
-    pub struct OpenOut {
-        /// Handle used by later requests.
+    pub struct OpenOut: 16 {
+        /// Handle of the opening, which later requests contain; chosen by the server.
         pub fh: u64,
         /// [`OpenOutFlags`].
         pub open_flags: u32,
-        /// The backing file, with PASSTHROUGH.
+        /// Id of the backing file, with [`OpenOutFlags::PASSTHROUGH`].
         pub backing_id: i32,
     }
 }
@@ -53,13 +51,13 @@ bitflags! {
     pub struct OpenOutFlags: u32 {
         /// Bypass the page cache.
         const DIRECT_IO = 1 << 0;
-        /// Keep the cached pages at this open.
+        /// Keep pages cached before this open; without the flag the kernel drops them.
         const KEEP_CACHE = 1 << 1;
         /// The file is not seekable.
         const NONSEEKABLE = 1 << 2;
-        /// The listing may be cached.
+        /// The kernel may cache the directory's listing.
         const CACHE_DIR = 1 << 3;
-        /// The file has no position.
+        /// The file is a stream without a position.
         const STREAM = 1 << 4;
         /// No FLUSH at close (since 7.35).
         const NOFLUSH = 1 << 5;
@@ -72,13 +70,14 @@ bitflags! {
 
 wire_struct! {
     /// `struct fuse_release_in`: RELEASE and RELEASEDIR.
-    pub struct ReleaseIn {
+    pub struct ReleaseIn: 24 {
         pub fh: u64,
         /// `O_*` flags of the open.
         pub flags: u32,
         /// [`ReleaseFlags`].
         pub release_flags: u32,
-        /// Owner of the locks to release, if a flag is set.
+        /// Owner of the POSIX locks for [`ReleaseFlags::FLUSH`], or of the flock lock for
+        /// [`ReleaseFlags::FLOCK_UNLOCK`].
         pub lock_owner: u64,
     }
 }
@@ -87,7 +86,7 @@ bitflags! {
     /// `FUSE_RELEASE_*`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ReleaseFlags: u32 {
-        /// Flush as well.
+        /// Flush as well: report delayed errors, and release the owner's POSIX locks.
         const FLUSH = 1 << 0;
         /// Drop the owner's flock lock.
         const FLOCK_UNLOCK = 1 << 1;
@@ -96,18 +95,16 @@ bitflags! {
 
 wire_struct! {
     /// `struct fuse_flush_in`.
-    pub struct FlushIn {
+    pub struct FlushIn: 24 {
         pub fh: u64,
         pub unused: u32,
         pub padding: u32,
         /// Owner of the POSIX locks to release.
         pub lock_owner: u64,
     }
-}
 
-wire_struct! {
     /// `struct fuse_fsync_in`: FSYNC and FSYNCDIR.
-    pub struct FsyncIn {
+    pub struct FsyncIn: 16 {
         pub fh: u64,
         /// [`FSYNC_FDATASYNC`].
         pub fsync_flags: u32,
@@ -117,5 +114,3 @@ wire_struct! {
 
 /// `FUSE_FSYNC_FDATASYNC`: data only.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
-
-sizes!(OpenIn = 8, CreateIn = 16, OpenOut = 16, ReleaseIn = 24, FlushIn = 24, FsyncIn = 16);

@@ -1,11 +1,11 @@
 //! READ, WRITE and the operations on ranges of a file.
 
-use super::{sizes, wire_struct};
+use super::wire_struct;
 use bitflags::bitflags;
 
 wire_struct! {
     /// `struct fuse_read_in`: READ, READDIR and READDIRPLUS.
-    pub struct ReadIn {
+    pub struct ReadIn: 40 {
         pub fh: u64,
         /// Byte offset; in a directory the cookie to continue after.
         pub offset: u64,
@@ -13,17 +13,15 @@ wire_struct! {
         pub size: u32,
         /// `FUSE_READ_*`.
         pub read_flags: u32,
-        /// The owner of the locks, if a flag is set.
+        /// Owner of the locks that the read must respect, if `read_flags` contain `FUSE_READ_LOCKOWNER`.
         pub lock_owner: u64,
         /// `O_*` flags of the open file.
         pub flags: u32,
         pub padding: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_write_in`; the data follow it.
-    pub struct WriteIn {
+    pub struct WriteIn: 40 {
         pub fh: u64,
         /// Byte offset.
         pub offset: u64,
@@ -31,7 +29,8 @@ wire_struct! {
         pub size: u32,
         /// [`WriteFlags`].
         pub write_flags: u32,
-        /// The owner of the locks, if a flag is set.
+        /// Owner of the locks that the write must respect, if `write_flags` contain
+        /// [`WriteFlags::LOCKOWNER`].
         pub lock_owner: u64,
         /// `O_*` flags of the open file.
         pub flags: u32,
@@ -54,16 +53,14 @@ bitflags! {
 
 wire_struct! {
     /// `struct fuse_write_out`: reply to WRITE and COPY_FILE_RANGE.
-    pub struct WriteOut {
+    pub struct WriteOut: 8 {
         /// Number of bytes written.
         pub size: u32,
         pub padding: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_fallocate_in`.
-    pub struct FallocateIn {
+    pub struct FallocateIn: 32 {
         pub fh: u64,
         pub offset: u64,
         pub length: u64,
@@ -71,29 +68,23 @@ wire_struct! {
         pub mode: u32,
         pub padding: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_lseek_in`.
-    pub struct LseekIn {
+    pub struct LseekIn: 24 {
         pub fh: u64,
         pub offset: u64,
         /// `SEEK_DATA` or `SEEK_HOLE`; the kernel handles the others itself.
         pub whence: u32,
         pub padding: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_lseek_out`.
-    pub struct LseekOut {
+    pub struct LseekOut: 8 {
         pub offset: u64,
     }
-}
 
-wire_struct! {
     /// `struct fuse_copy_file_range_in`.
-    pub struct CopyFileRangeIn {
+    pub struct CopyFileRangeIn: 56 {
         pub fh_in: u64,
         pub off_in: u64,
         pub nodeid_out: u64,
@@ -104,19 +95,15 @@ wire_struct! {
         /// Flags of copy_file_range(2); none are defined.
         pub flags: u64,
     }
-}
 
-wire_struct! {
     /// `struct fuse_copy_file_range_out`: reply to COPY_FILE_RANGE_64 (since 7.45).
-    pub struct CopyFileRangeOut {
+    pub struct CopyFileRangeOut: 8 {
         /// Number of bytes copied.
         pub bytes_copied: u64,
     }
-}
 
-wire_struct! {
     /// `struct fuse_setupmapping_in`: requests a mapping of a file range in the DAX window.
-    pub struct SetupmappingIn {
+    pub struct SetupmappingIn: 40 {
         pub fh: u64,
         pub foffset: u64,
         /// Length of the mapping.
@@ -125,25 +112,10 @@ wire_struct! {
         pub flags: u64,
         pub moffset: u64,
     }
-}
 
-wire_struct! {
     /// `struct fuse_removemapping_in`, followed by `count` times `fuse_removemapping_one`.
-    pub struct RemovemappingIn {
+    pub struct RemovemappingIn: 4 {
         /// Number of ranges that follow.
         pub count: u32,
     }
 }
-
-sizes!(
-    ReadIn = 40,
-    WriteIn = 40,
-    WriteOut = 8,
-    FallocateIn = 32,
-    LseekIn = 24,
-    LseekOut = 8,
-    CopyFileRangeIn = 56,
-    CopyFileRangeOut = 8,
-    SetupmappingIn = 40,
-    RemovemappingIn = 4,
-);

@@ -1,11 +1,11 @@
 //! Extended attributes.
 
-use super::{sizes, wire_struct};
+use super::wire_struct;
 
 wire_struct! {
     /// `struct fuse_setxattr_in`; name and value follow. Without SETXATTR_EXT only the first 8 bytes are
     /// sent.
-    pub struct SetxattrIn {
+    pub struct SetxattrIn: 16 {
         /// Length of the value in bytes.
         pub size: u32,
         /// `XATTR_CREATE`, `XATTR_REPLACE`.
@@ -23,19 +23,15 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
 wire_struct! {
     /// `struct fuse_getxattr_in`: GETXATTR (the name follows) and LISTXATTR.
-    pub struct GetxattrIn {
+    pub struct GetxattrIn: 8 {
         /// Maximum length of the value or list; 0 queries its length.
         pub size: u32,
         pub padding: u32,
     }
-}
 
-wire_struct! {
     /// `struct fuse_getxattr_out`: the length, in reply to size 0.
-    pub struct GetxattrOut {
+    pub struct GetxattrOut: 8 {
         pub size: u32,
         pub padding: u32,
     }
 }
-
-sizes!(SetxattrIn = 16, GetxattrIn = 8, GetxattrOut = 8);

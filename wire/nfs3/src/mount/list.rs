@@ -7,17 +7,15 @@ use super::{DirPath, MountName};
 xdr_struct! {
     /// A client and a path that it mounted (`mountbody`).
     pub struct MountEntry<'a> {
-        /// The client.
+        /// Name or address of the client, as the server records it.
         pub client: MountName<'a>,
-        /// Path.
+        /// Path of the mounted directory on the server.
         pub path: DirPath<'a>,
     }
-}
 
-xdr_struct! {
     /// An export (`exportnode`).
     pub struct ExportEntry<'a> {
-        /// Path.
+        /// Path of the export on the server.
         pub path: DirPath<'a>,
         /// Hosts that may mount the export; empty: all.
         pub groups: List<'a, MountName<'a>>,

@@ -21,7 +21,7 @@ macro_rules! bounded_string {
         pub struct $name<'a>(&'a [u8]);
 
         impl<'a> $name<'a> {
-            /// Returns these bytes; `None` if there are too many.
+            /// Returns a text of these bytes; `None` if there are more than its limit.
             #[must_use]
             pub const fn new(bytes: &'a [u8]) -> Option<Self> {
                 if bytes.len() <= $limit { Some(Self(bytes)) } else { None }
@@ -92,7 +92,7 @@ pub type MntReply<'a> = Reply<MntOk<'a>, (), Status>;
 xdr_struct! {
     /// The root of an export (`mountres3_ok`).
     pub struct MntOk<'a> {
-        /// Handle of the root.
+        /// Handle of the export's root directory, for NFS calls.
         pub handle: FileHandle<'a>,
         /// Accepted credential flavors, in order of preference.
         pub flavors: Flavors,
@@ -138,7 +138,7 @@ impl std::fmt::Debug for Flavors {
     }
 }
 
-/// The protocol sets no limit. Exceeding ours is an error: no server offers as many.
+/// Fails beyond [`FLAVORS_MAX`] flavors: the protocol sets no limit, but no server offers as many.
 impl<'a> Decode<'a> for Flavors {
     fn decode(xdr: &mut Decoder<'a>) -> Result<Self> {
         let mut list = Self { flavors: [AuthFlavor::NONE; FLAVORS_MAX], len: xdr.length(FLAVORS_MAX)? };

@@ -15,24 +15,28 @@ use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink, Returned};
 
 /// Flag: the file or directory ends here.
 pub(super) const END: u32 = 1 << 6;
-/// Flag: all changes are notified.
+/// Flag of CHANGES: all changes are notified ([`is_complete`](tombolo_core::fs::Changes::is_complete)).
 pub(super) const COMPLETE: u32 = 1 << 9;
+/// Flag of answers with an opening: writes through it may be quiet.
+pub(super) const PROMPT: u32 = 1 << 10;
 
-/// Flags of an answer.
+/// Flags of answers. Bits 0 and 1 have another meaning in the answer to PROFILE.
 mod flag {
-    /// The frame has the previous attributes of the node or (first) directory.
+    /// The frame has the attributes before the change, of the file or directory; for RENAME of the old
+    /// name's directory.
     pub const BEFORE: u32 = 1;
-    /// The frame has the current attributes of the object.
+    /// The frame has the attributes after the change, of the file or directory; for RENAME of the old name's
+    /// directory.
     pub const AFTER: u32 = 1 << 1;
-    /// RENAME: the frame has the previous attributes of the directory of the new name.
+    /// RENAME: the frame has the attributes before the change of the new name's directory.
     pub const TO_BEFORE: u32 = 1 << 2;
-    /// RENAME: the frame has the current attributes of the directory of the new name.
+    /// RENAME: the frame has the attributes after the change of the new name's directory.
     pub const TO_AFTER: u32 = 1 << 3;
     /// OPEN: the frame has attributes.
     pub const ATTR: u32 = 1 << 4;
     /// The data are in the frame.
     pub const INLINE: u32 = 1 << 5;
-    /// LOCK_TEST, LOOK: a value is present.
+    /// LOCK_TEST: there is a conflicting lock. LOOK: there is a version.
     pub const PRESENT: u32 = 1 << 7;
     /// Answers with a node: the frame has its handle.
     pub const HANDLE: u32 = 1 << 8;
@@ -133,7 +137,7 @@ impl<'a> Field<'a> for Made {
     }
 }
 
-/// Node and opening.
+/// Encoded as node and opening in the body; attributes and the directory's change are in the frame.
 impl<'a> Field<'a> for Created {
     const BYTES: usize = 16;
     const ALIGN: usize = 8;
@@ -207,7 +211,8 @@ fn length(count: U64) -> Result<(u32, usize), DecodeError> {
     Ok((len_bytes, len_bytes as usize))
 }
 
-/// Number of bytes (8), and their stability (1).
+/// Encoded as the number of bytes, in eight bytes of the body, and their stability, in one; the change is in
+/// the frame.
 impl<'a> Field<'a> for Written {
     const BYTES: usize = 9;
     const ALIGN: usize = 8;
@@ -230,7 +235,7 @@ impl<'a> Field<'a> for Written {
     }
 }
 
-/// Zero for `None`.
+/// Encoded as zeroes in the body for `None`.
 impl<'a> Field<'a> for Option<Lock> {
     const BYTES: usize = size_of::<LockItem>();
     const ALIGN: usize = 8;
@@ -297,7 +302,7 @@ impl<'a> Field<'a> for HandleBytes<'a> {
     }
 }
 
-/// Behind everything else in the frame; zero for `None`.
+/// Encoded with the bytes of the handle behind everything else in the frame; the body has zeroes for `None`.
 impl<'a> Field<'a> for Option<HandleBytes<'a>> {
     const BYTES: usize = <HandleBytes<'a> as Field<'a>>::BYTES;
     const ALIGN: usize = 4;

@@ -21,6 +21,9 @@ const VOLATILE: &str = include_str!("../corpus/v1-volatile.txt");
 /// Version 1's messages about a node's last name.
 const LAST_NAMES: &str = include_str!("../corpus/v1-last-names.txt");
 
+/// Version 1's quiet requests, and answers with prompt openings.
+const QUIET: &str = include_str!("../corpus/v1-quiet.txt");
+
 /// Returns kind, body and frame, each in hexadecimal, behind a label.
 fn read(recording: &str) -> Vec<(String, Message)> {
     recording
@@ -38,7 +41,7 @@ fn read(recording: &str) -> Vec<(String, Message)> {
 }
 
 fn recorded() -> Vec<(String, Message)> {
-    [V1, HANDLES, CHANGES, VERSIONS, VOLATILE, LAST_NAMES].into_iter().flat_map(read).collect()
+    [V1, HANDLES, CHANGES, VERSIONS, VOLATILE, LAST_NAMES, QUIET].into_iter().flat_map(read).collect()
 }
 
 fn line(message: &Message) -> String {
@@ -48,12 +51,12 @@ fn line(message: &Message) -> String {
     format!("{word}:{kind:?} {:08x} {} {frame}\n", message.kind, hex(&message.body))
 }
 
-fn from_samples() -> [Vec<Message>; 6] {
+fn from_samples() -> [Vec<Message>; 7] {
     let plain = (samples::requests(), samples::replies());
     let (handles, changes) = (samples::with_handles(), samples::with_changes());
     let (versions, volatile) = (samples::with_versions(), samples::with_volatile());
-    let last_names = samples::with_last_names();
-    [plain, handles, changes, versions, volatile, last_names].map(|(requests, replies)| {
+    let (last_names, quiet) = (samples::with_last_names(), samples::with_quiet());
+    [plain, handles, changes, versions, volatile, last_names, quiet].map(|(requests, replies)| {
         let requests = requests.iter().map(|(header, request)| encode_request(header, request).unwrap());
         let replies = replies.iter().map(|(kind, outcome)| encode_outcome(*kind, outcome).unwrap());
         requests.chain(replies).collect()

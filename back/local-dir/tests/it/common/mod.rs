@@ -1,28 +1,32 @@
 //! A served directory and short ways to use it.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::{
-    Client, Cookie, Create, Created, DirBudget, DirPage, Entry, Exclusive, Export, File, FileSystem, Lock,
-    LockFamily, LockKind, LockOwner, LockRange, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
-    Write,
+    Cookie, Create, Created, Exclusive, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId,
+    PermissionCheck,
 };
-use tombolo_core::{Ctx, Error, Identity, Interrupt, Result, SessionId};
-use tombolo_mem::{Region, Sink, Source};
+use tombolo_core::{Ctx, Identity, Interrupt, Result};
+use tombolo_test_support::{Place, Session, budget, plain};
 
 pub struct World {
     pub export: LocalDir,
-    pub fs: Arc<dyn FileSystem>,
-    pub cx: Ctx,
+    pub session: Session,
+}
+
+impl Deref for World {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
 }
 
 pub const ROOT: NodeId = NodeId::ROOT;
-pub const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 /// Serves `path`.
 pub fn serve(path: &Path, options: Options) -> World {
@@ -35,20 +39,11 @@ pub fn serve_checked(path: &Path, options: Options, checks: PermissionCheck) -> 
     World::attach(export, checks)
 }
 
-pub fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).expect("a name")
-}
-
-pub fn mode(bits: u32) -> NewMode {
-    NewMode::settled(Mode::new(bits))
-}
-
 impl World {
     pub fn attach(export: LocalDir, checks: PermissionCheck) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let session = SessionId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let fs = export.attach(&Client { session, label: "test".into(), checks }).expect("attach");
-        Self { export, fs, cx: Ctx { interrupt: Interrupt::new(), ..Ctx::root(session) } }
+        let session = Session::checked(&export, checks);
+        let cx = Ctx { interrupt: Interrupt::new(), ..session.cx.clone() };
+        Self { export, session: session.with(cx) }
     }
 
     /// Attaches a second session to the same export.
@@ -56,59 +51,22 @@ impl World {
         Self::attach(self.export.clone(), self.fs.profile().permission_check)
     }
 
-    pub fn user(&self, uid: u32, gid: u32, groups: &[u32]) -> Ctx {
-        Ctx { identity: Identity { uid, gid, groups: Some(groups.into()) }, ..self.cx.clone() }
+    /// Returns the session acting for a user with these groups only.
+    pub fn user(&self, uid: u32, gid: u32, groups: &[u32]) -> Session {
+        self.with(Ctx { identity: Identity { uid, gid, groups: Some(groups.into()) }, ..self.cx.clone() })
     }
 
-    pub fn lookup(&self, parent: NodeId, text: &str) -> Result<Entry> {
-        self.fs.lookup(&self.cx, parent, name(text)).wait()
-    }
-
-    pub fn walk(&self, path: &str) -> Result<Entry> {
-        let mut entry = None;
-        for part in path.split('/') {
-            let parent = entry.map_or(ROOT, |entry: Entry| entry.node);
-            entry = Some(self.lookup(parent, part)?);
-        }
-        entry.ok_or(Error::NotFound)
-    }
-
-    pub fn create(&self, parent: NodeId, text: &str) -> Result<Created> {
-        self.create_as(&self.cx, parent, text, mode(0o644))
-    }
-
-    pub fn create_as(&self, cx: &Ctx, parent: NodeId, text: &str, mode: NewMode) -> Result<Created> {
-        let how = Create { mode, flags: READ_WRITE, exclusive: Exclusive::Yes };
-        self.fs.create(cx, parent, name(text), &how).wait()
-    }
-
-    pub fn open(&self, node: NodeId, flags: OpenFlags) -> Result<File> {
-        self.fs.open(&self.cx, node, flags).wait().map(|opened| File { node, open: opened.open })
-    }
-
-    pub fn write(&self, file: File, offset: u64, bytes: &[u8]) -> Result<usize> {
-        let how = Write { offset, ..Write::default() };
-        self.fs.write(&self.cx, file, &how, source(bytes)).wait().map(|written| written.count)
-    }
-
-    pub fn read(&self, file: File, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let region = Region::heap(len);
-        let done = self.fs.read(&self.cx, file, offset, Sink::from(&region)).wait()?;
-        let mut bytes = vec![0; done.count];
-        region.read_at(0, &mut bytes).expect("inside");
-        Ok(bytes)
+    /// Creates a file, mode 0644.
+    pub fn created<'a>(&self, at: impl Into<Place<'a>>) -> Result<Created> {
+        self.create(at, &Create { exclusive: Exclusive::Yes, ..plain() })
     }
 
     /// Lists all names of a directory, in small pages.
     pub fn list(&self, node: NodeId, plus: bool) -> Result<Vec<String>> {
-        let file = self.open(node, OpenFlags::READ | OpenFlags::DIRECTORY)?;
-        let budget = DirBudget { size_bytes: 1000, entry_bytes: 24, align: 8, plus };
-        let mut page = DirPage::new(budget);
-        let mut cookie = Cookie::START;
-        let mut names = Vec::new();
+        let file = self.open_dir(node)?;
+        let (mut names, mut cookie) = (Vec::new(), Cookie::START);
         loop {
-            page.reset(budget);
-            page = self.fs.readdir(&self.cx, file, cookie, page).wait()?;
+            let page = self.readdir(file, cookie, budget(1000, plus))?;
             for entry in page.iter() {
                 names.push(String::from_utf8_lossy(entry.name).into_owned());
                 cookie = entry.cookie;
@@ -117,16 +75,10 @@ impl World {
                 break;
             }
         }
-        self.fs.release(&self.cx, file);
+        self.release(file);
         names.sort();
         Ok(names)
     }
-}
-
-pub fn source(bytes: &[u8]) -> Source {
-    let region = Region::heap(bytes.len());
-    region.write_at(0, bytes).expect("inside");
-    Source::from(&region)
 }
 
 pub fn record(kind: LockKind, start: u64, last: u64, owner: u64) -> Lock {

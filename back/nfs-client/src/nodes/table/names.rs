@@ -66,7 +66,7 @@ impl Nodes {
         table.by_id.get(&id).map(|held| held.node.clone())
     }
 
-    /// Removes a name; returns its target.
+    /// Forgets a name that was removed; returns its last known target.
     pub(crate) fn removed(&self, dir: NodeId, name: &NameBuf) -> Option<Arc<Node>> {
         let mut table = self.table();
         let id = table.by_name.get(&(dir, name.clone()))?.node?;

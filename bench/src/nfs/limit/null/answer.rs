@@ -5,9 +5,9 @@ use std::io;
 use tombolo_wire_nfs3::args::ReadArgs;
 use tombolo_wire_nfs3::mount::{self, Flavors, MntOk, MntReply};
 use tombolo_wire_nfs3::results::{
-    AccessOk, AccessReply, CommitOk, CommitReply, CreateOk, CreateReply, FsinfoOk, FsinfoReply, FsstatOk,
-    FsstatReply, GetattrReply, LookupOk, LookupReply, PathconfOk, PathconfReply, Properties, ReadOk,
-    ReadReply, RemoveReply, SetattrReply, WriteOk, WriteReply,
+    AccessOk, AccessReply, CommitOk, CommitReply, FsinfoOk, FsinfoReply, FsstatOk, FsstatReply, GetattrReply,
+    LookupOk, LookupReply, PathconfOk, PathconfReply, Properties, ReadOk, ReadReply, SetattrReply, WriteOk,
+    WriteReply,
 };
 use tombolo_wire_nfs3::{Call, FileHandle, NfsTime3, PROGRAM, Procedure, WccData, WriteVerifier};
 use tombolo_wire_rpc::{Accepted, AuthFlavor, CallHeader, Mark, ReplyHeader};
@@ -67,9 +67,7 @@ fn results(
     let call = Call::decode(procedure, xdr, call_bytes).ok()?;
     match call {
         Call::Read(read) => return Some(read_reply(&read, out)),
-        Call::Write(_) | Call::Commit(_) | Call::Setattr(_) | Call::Create(_) | Call::Remove(_) => {
-            change(&call, out)?
-        }
+        Call::Write(_) | Call::Commit(_) | Call::Setattr(_) => change(&call, out)?,
         Call::Fsstat(_) | Call::Fsinfo(_) | Call::Pathconf(_) => volume(&call, out),
         Call::Null => {}
         Call::Getattr(file) => drop(out.value(&GetattrReply::Ok(Node::of(file).attributes()))),
@@ -111,13 +109,6 @@ fn change(call: &Call<'_>, out: &mut Encoder<'_>) -> Option<()> {
             verifier: WriteVerifier::default(),
         })),
         Call::Setattr(args) => out.value(&SetattrReply::Ok(wcc(args.object))),
-        Call::Create(args) => {
-            let node = Node::named(args.location.name);
-            let handle = node.handle()?;
-            let (object, attributes) = (Some(handle.as_handle()), Some(node.attributes()));
-            out.value(&CreateReply::Ok(CreateOk { object, attributes, dir_wcc: WccData::NONE }))
-        }
-        Call::Remove(_) => out.value(&RemoveReply::Ok(WccData::NONE)),
         _ => return None,
     };
     Some(())

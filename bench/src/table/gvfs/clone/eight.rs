@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::host::{Host, Starting};
 use super::{Bed, NO_CACHE, forget};
-use crate::args::GvfsArgs;
 use crate::error::{Error, Result};
 use crate::measure::go_on;
-use crate::report::{Figure, Report, Unit};
+use crate::report::{Report, Unit};
+use crate::sheet::{Sheet, sheet};
 use crate::table::Plan;
 use crate::table::gvfs::twice::{COLD, WARM};
 
@@ -16,11 +16,6 @@ const ALL: &str = "until all answer";
 const FIRST: &str = "the first";
 const LATER: &str = "each later one, mean";
 const BYTES: &str = "bytes over the line";
-/// Maximum share of the time added by the WAN link that a cache on the LAN may add over local.
-const LAN_TARGET: f64 = 0.3;
-const BYTES_TARGET: f64 = 1.05;
-const TIME_TARGET: f64 = 1.3;
-
 const ONE: &str = "one clone";
 const S1: &str = "S1, one image";
 const S1_NFS: &str = "S1, --no-cache";
@@ -39,83 +34,58 @@ struct Done {
 }
 
 /// Measures eight clones of one image in sequence.
-pub fn s1(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
-    let (mut report, bed, names) = begun(plan, wanted, "gvfs-clone-s1", 1)?;
-    side_by_side(&bed, &names, [S_LOCAL, S1], in_turn, &mut report)?;
-    without_cache(&bed, &names, S1_NFS, in_turn, &mut report)?;
-    ended(report, &bed, &names)
+pub fn s1(plan: &Plan) -> Result<Report> {
+    measure(plan, ("gvfs-clone-s1", 1), |bed, names, report| {
+        side_by_side(bed, names, [S_LOCAL, S1], in_turn, report)?;
+        without_cache(bed, names, S1_NFS, in_turn, report)
+    })
 }
 
 /// Measures clones of eight images in sequence; also on a LAN where another host has cloned them before.
-pub fn s2(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
-    let (mut report, mut bed, names) = begun(plan, wanted, "gvfs-clone-s2", CLONES)?;
-    side_by_side(&bed, &names, [S_LOCAL, S2], in_turn, &mut report)?;
-    bed.site.add_lan(&mut report);
-    if let Some((lan, url)) = bed.site.second() {
-        let images: Vec<String> = names.iter().map(|name| format!("{url}/{name}")).collect();
-        in_turn(&bed, &Host::new(lan, bed.folder.path())?, &images, &[])?;
-        both(&bed, &Host::new(lan, bed.folder.path())?, S3, &images, in_turn, &mut report)?;
-    }
-    let of = |column: &str| report.figure(ALL, column, COLD).map(|figure| figure.spread.median);
-    let added = |column| Some(of(column)? - of(S_LOCAL)?);
-    let what = format!("{S3}: time that it adds to {S_LOCAL}, of what {S2} adds");
-    let added = added(S3).zip(added(S2));
-    share(&mut report, &what, added, LAN_TARGET);
-    ended(report, &bed, &names)
+pub fn s2(plan: &Plan) -> Result<Report> {
+    measure(plan, ("gvfs-clone-s2", CLONES), |bed, names, report| {
+        side_by_side(bed, names, [S_LOCAL, S2], in_turn, report)?;
+        bed.site.add_lan(report);
+        if let Some((lan, url)) = bed.site.second() {
+            let images: Vec<String> = names.iter().map(|name| format!("{url}/{name}")).collect();
+            in_turn(bed, &Host::new(lan, bed.folder.path())?, &images, &[])?;
+            both(bed, &Host::new(lan, bed.folder.path())?, S3, &images, in_turn, report)?;
+        }
+        Ok(())
+    })
 }
 
 /// Measures eight concurrent clones of one image.
-pub fn p(plan: &Plan, wanted: &GvfsArgs) -> Result<Report> {
-    let (mut report, bed, names) = begun(plan, wanted, "gvfs-clone-p", 1)?;
-    both(
-        &bed,
-        &bed.host()?,
-        ONE,
-        &[bed.url(names.first().map_or("", String::as_str))],
-        in_turn,
-        &mut report,
-    )?;
-    side_by_side(&bed, &names, [P_LOCAL, P], at_once, &mut report)?;
-    without_cache(&bed, &names, P_NFS, at_once, &mut report)?;
-    let of = |row: &str, column: &str| report.figure(row, column, COLD).map(|figure| figure.spread.median);
-    let shares = [
-        (format!("{P}: time, of {P_LOCAL}"), of(ALL, P).zip(of(ALL, P_LOCAL)), TIME_TARGET),
-        (format!("{P}: bytes over the line, of {ONE}"), of(BYTES, P).zip(of(BYTES, ONE)), BYTES_TARGET),
-    ];
-    for (what, of_other, most) in shares {
-        share(&mut report, &what, of_other, most);
-    }
-    ended(report, &bed, &names)
+pub fn p(plan: &Plan) -> Result<Report> {
+    measure(plan, ("gvfs-clone-p", 1), |bed, names, report| {
+        both(bed, &bed.host()?, ONE, &[bed.url(&names[0])], in_turn, report)?;
+        side_by_side(bed, names, [P_LOCAL, P], at_once, report)?;
+        without_cache(bed, names, P_NFS, at_once, report)
+    })
 }
 
-fn begun(plan: &Plan, wanted: &GvfsArgs, name: &str, images: usize) -> Result<(Report, Bed, Vec<String>)> {
+/// Measures a scenario with this number of images.
+fn measure(
+    plan: &Plan,
+    (name, images): (&'static str, usize),
+    scenario: impl FnOnce(&mut Bed, &[String], &mut Report) -> Result<()>,
+) -> Result<Report> {
     if plan.quick {
         let lacks =
             "a minute and more, which would show no more of the bench than `clone`: left out of quick runs";
         return Err(Error::Absent(lacks.to_owned()));
     }
-    let report = plan.report(name, "Eight virtual machines cloned from remote images");
-    let bed = Bed::new(plan, wanted)?;
+    let mut sheet: Sheet<'_> = sheet!(plan, "gvfs-clone-eight")?;
+    sheet.name = name;
+    let (mut report, mut bed) = (sheet.report(), Bed::new(plan)?);
     let names: Vec<String> = (0..images).map(|number| format!("golden-{number}")).collect();
     for name in &names {
         go_on()?;
-        bed.make(name)?;
+        let image = bed.make(name)?;
+        bed.describe(&mut sheet, &image)?;
     }
-    Ok((report, bed, names))
-}
-
-fn ended(mut report: Report, bed: &Bed, names: &[String]) -> Result<Report> {
-    super::conditions(&mut report, bed, &bed.shared.join(names.first().map_or("", String::as_str)), 1)?;
-    report.condition(format!(
-        "eight clones on one host, which all run until the end. `{WARM}`: all are made again after the first are removed. {S2}: of machines booted separately. {S3}: on a host \
-         of a LAN whose cache has them, as another host has made them"
-    ));
-    report.condition(
-        "the paper: S1 1056 s cold and 200 s warm; P, of eight images on eight hosts, 150.3 s and 32 s; the first ≤ 160 s, with local caches ≤ 25 s, with the LAN's ≤ 80 s"
-            .to_owned(),
-    );
-    bed.site.describe(&mut report);
-    Ok(report)
+    scenario(&mut bed, &names, &mut report)?;
+    Ok(bed.site.described(sheet.finish(report)))
 }
 
 /// Compares clones of local images with clones over the WAN link; one image is used for all.
@@ -133,17 +103,6 @@ fn side_by_side(
         both(bed, &bed.host()?, column, &images, turn, report)?;
     }
     Ok(())
-}
-
-fn share(report: &mut Report, what: &str, of_other: Option<(f64, f64)>, most: f64) {
-    let Some((one, other)) = of_other else { return };
-    let share = one / other;
-    report.target(
-        &format!("{what}, {COLD}"),
-        &format!("≤ {most}"),
-        format!("{share:.2}"),
-        Some(share <= most),
-    );
 }
 
 /// Measures clones that each read the image at its origin: always cold, because nothing is cached.
@@ -177,12 +136,8 @@ fn one(
 ) -> Result<()> {
     go_on()?;
     forget(variant)?;
-    match turn(bed, host, images, options) {
-        Ok(done) => enter(report, column, variant, &done),
-        Err(Error::Interrupted) => return Err(Error::Interrupted),
-        Err(error) => report.absent(format!("{column}, {variant}: {error}")),
-    }
-    Ok(())
+    let done = turn(bed, host, images, options).map(|done| enter(report, column, variant, &done));
+    report.or_absent(&format!("{column}, {variant}"), done)
 }
 
 /// Makes each clone after the previous one has answered. All run until the end.
@@ -215,9 +170,7 @@ fn at_once(bed: &Bed, host: &Host<'_>, images: &[String], options: &[&str]) -> R
 }
 
 fn enter(report: &mut Report, column: &str, variant: &str, done: &Done) {
-    let mut add = |row: &str, unit, value: f64| {
-        report.figures.push(Figure::single(row, variant, column, unit, value));
-    };
+    let mut add = |row: &str, unit, value: f64| report.add(row, variant, column, unit, value);
     add(ALL, Unit::Seconds, done.all.as_secs_f64());
     if let Some((first, later)) = done.each.split_first() {
         add(FIRST, Unit::Seconds, first.as_secs_f64());

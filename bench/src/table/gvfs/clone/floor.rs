@@ -14,7 +14,7 @@ use tombolo_host_vmm::{Monitor, MonitorError};
 
 use super::host::{Host, Took, ended_well};
 use crate::error::{Doing, Error, Result, wrong};
-use crate::peer::{AtSocket, virtio_blk};
+use crate::peer::{AtSocket, Program};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Address in QEMU's own range.
@@ -96,7 +96,8 @@ impl Floor {
         for old in [monitor, Path::new(socket)] {
             let _none = fs::remove_file(old);
         }
-        let disk = virtio_blk::storage_daemon(&self.dir.join("disk"), Path::new(socket), false)?;
+        let disk =
+            AtSocket::virtio_blk(Program::StorageDaemon, &self.dir.join("disk"), Path::new(socket), false)?;
         let (program, words) = self.words.split_first().ok_or(Error::Interrupted)?;
         let log = self.dir.join("log");
         let mut command = host.command(program);

@@ -3,11 +3,10 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use super::host::ended_well;
 use crate::error::{Doing, Result};
-use crate::peer::{Program, find, in_checkout, this_program};
+use crate::peer::{Program, completed, find, in_checkout, this_program};
 
 /// Size of a machine.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +27,7 @@ pub fn make(image: &Path, size: Size) -> Result<()> {
     let mut command = Command::new(in_checkout(Path::new("tests/guests/golden"))?);
     command.arg(image).args(["--memory", size.memory, "--disk", size.disk, "--filled", size.filled]);
     command.env("TOMBOLO", find(Program::Tombolo)?).env("TOMBOLO_BENCH", this_program()?);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    ended_well("tests/guests/golden", command.spawn().doing(|| "start tests/guests/golden".to_owned())?)
+    completed("tests/guests/golden", &mut command).map(drop)
 }
 
 /// Returns the size of an image's files.

@@ -2,15 +2,14 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tombolo_wan::Side as End;
 
-use super::host::ended_well;
 use crate::error::{Doing, Error, Result};
-use crate::peer::{Server, is_listening_in};
+use crate::peer::{Server, completed};
 
 const PORT: u16 = 2022;
 const SSHD: &str = "/usr/sbin/sshd";
@@ -31,28 +30,22 @@ impl<'a> Scp<'a> {
         let place = crate::table::folder(beside)?;
         let key = place.path().join("key");
         let mut keygen = Command::new("ssh-keygen");
-        keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key).stdin(Stdio::null());
-        ended_well("ssh-keygen", keygen.spawn().doing(|| "start ssh-keygen".to_owned())?)?;
+        completed("ssh-keygen", keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key))?;
         fs::create_dir_all("/run/sshd").doing_to("make", Path::new("/run/sshd"))?;
         let mut sshd = far.command(SSHD);
-        let set = |name: &str, value: String| format!("{name}={value}");
-        let known = place.path().join("key.pub").display().to_string();
-        let options = [
-            set("HostKey", key.display().to_string()),
-            set("AuthorizedKeysFile", known),
-            set("StrictModes", "no".to_owned()),
-            set("UsePAM", "no".to_owned()),
-            set("PermitRootLogin", "prohibit-password".to_owned()),
-            set("PidFile", "none".to_owned()),
-            set("Subsystem", "sftp internal-sftp".to_owned()),
-        ];
         sshd.args(["-D", "-e", "-f", "/dev/null", "-p", &PORT.to_string()]);
-        for option in &options {
+        for option in [
+            &format!("HostKey={}", key.display()),
+            &format!("AuthorizedKeysFile={}.pub", key.display()),
+            "StrictModes=no",
+            "UsePAM=no",
+            "PermitRootLogin=prohibit-password",
+            "PidFile=none",
+            "Subsystem=sftp internal-sftp",
+        ] {
             sshd.args(["-o", option]);
         }
-        let mut server = Server::start("sshd", &mut sshd)?;
-        let network = server.id().to_string();
-        server.wait_until("answer", || is_listening_in(&network, PORT))?;
+        let server = Server::listening("sshd", &mut sshd, &[PORT])?;
         Ok(Self { _server: server, near, from: format!("root@{}", far.address()), place })
     }
 
@@ -71,21 +64,12 @@ impl<'a> Scp<'a> {
         self.fill(&file, bytes)?;
         let begun = Instant::now();
         let mut scp = self.near.command("scp");
-        scp.args(["-q", "-B", "-F", "/dev/null", "-P", &PORT.to_string(), "-i"])
-            .arg(self.place.path().join("key"));
-        scp.args([
-            "-o",
-            "StrictHostKeyChecking=no",
-            "-o",
-            "UserKnownHostsFile=/dev/null",
-            "-o",
-            "LogLevel=ERROR",
-        ]);
-        scp.arg(format!("{}:{}", self.from, file.display()))
-            .arg(&copy)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped());
-        ended_well("scp", scp.spawn().doing(|| "start scp".to_owned())?)?;
+        scp.args(["-q", "-B", "-F", "/dev/null", "-P", &PORT.to_string(), "-i"]);
+        scp.arg(self.place.path().join("key"));
+        for option in ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR"] {
+            scp.args(["-o", option]);
+        }
+        completed("scp", scp.arg(format!("{}:{}", self.from, file.display())).arg(&copy))?;
         Ok(begun.elapsed())
     }
 

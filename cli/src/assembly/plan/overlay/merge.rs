@@ -21,7 +21,7 @@ use super::super::access::Access;
 use super::super::disk::{DiskSource, OpenedDisk};
 use super::{OverlaySource, cx, read_only, sync_name};
 use crate::commands::files::shown::size;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// The unit of `st_blocks`, in bytes (stat(3type)).
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -73,8 +73,8 @@ impl OverlaySource {
     pub fn finished(&self, count: usize, to: &Path, base_name: &[u8]) -> Outcome {
         let merged = self.merged_beside(to, count, Some(base_name), |_| ())?;
         let writing = format!("write {}", to.display());
-        block_on(merged.into.seal(&cx())).map_err(|error| Failure::cannot(&writing, &error))?;
-        fs::rename(&merged.path, to).map_err(|error| Failure::cannot(writing, &error))
+        block_on(merged.into.seal(&cx())).or_cannot(&writing)?;
+        fs::rename(&merged.path, to).or_cannot(writing)
     }
 
     fn merged_beside(
@@ -115,7 +115,7 @@ impl OverlaySource {
         let copied = block_on(Overlay::merge(&cx(), &merged.layers, &merged.into, done));
         copied
             .and_then(|()| merged.into.flush(&cx()).wait())
-            .map_err(|error| Failure::cannot(format_args!("write {}", merged.path.display()), &error))?;
+            .or_cannot(format_args!("write {}", merged.path.display()))?;
         Ok(merged)
     }
 
@@ -123,8 +123,8 @@ impl OverlaySource {
     fn new_log(&self, header: &Header, pool: &ThreadPool) -> Result<Arc<ImageFile>, Failure> {
         let making = format!("make {}", self.path.display());
         let options = DiskOpenOptions::default();
-        let log = ImageFile::create(&self.path, header.log_bytes(), &options, pool.lane())
-            .map_err(|error| Failure::cannot(&making, &error))?;
+        let log =
+            ImageFile::create(&self.path, header.log_bytes(), &options, pool.lane()).or_cannot(&making)?;
         block_on(header.write_to(&cx(), &*log)).map_err(|error| {
             let _ = fs::remove_file(&self.path);
             Failure::cannot(&making, &error)
@@ -138,7 +138,7 @@ impl OverlaySource {
             let _ = fs::remove_file(beside(&self.path)?);
             fs::remove_file(&self.path)
         };
-        removed().map_err(|error| Failure::cannot(format_args!("remove {}", self.path.display()), &error))
+        removed().or_cannot(format_args!("remove {}", self.path.display()))
     }
 
     /// Discards all changes, if `forced`; returns their allocated size in bytes. Overlays on top of this one
@@ -174,8 +174,7 @@ impl OverlaySource {
 
     /// Locks the redo log against other users.
     pub fn locked(&self) -> Result<Locked, Failure> {
-        Locked::take(&self.path)
-            .map_err(|error| Failure::cannot(format_args!("change {}", self.path.display()), &error))
+        Locked::take(&self.path).or_cannot(format_args!("change {}", self.path.display()))
     }
 }
 

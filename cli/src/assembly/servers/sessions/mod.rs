@@ -24,9 +24,9 @@ use crate::assembly::options::session::SessionOptions;
 use crate::assembly::plan::Plan;
 use crate::assembly::plan::cache::CachePlan;
 use crate::assembly::plan::write_back::refuse_what_is_kept;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::service::sessions::{SessionState, SessionStatus};
-use crate::service::status::Status;
+use crate::service::status::{EndpointStatus, Status};
 use crate::service::{Counted, DEFAULT_SESSION, Service};
 use saved::Saved;
 
@@ -41,7 +41,7 @@ pub struct Sessions {
     dir: PathBuf,
     /// State directory of the proxy, for sessions without one.
     state: Option<PathBuf>,
-    /// `true` if the proxy's sandbox permits no further sessions.
+    /// `true` if no session can be added: the sandbox is strict, or the proxy ends when unused.
     is_confined: bool,
     inner: Mutex<Inner>,
     /// Signalled when a session changes its state.
@@ -68,8 +68,14 @@ type Opened = (Serving, Status, Counted);
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 impl Sessions {
-    /// Creates the sessions of a starting proxy.
-    pub fn new(plan: &Plan, cache: &CachePlan, service: &Arc<Service>) -> Result<Arc<Self>, Failure> {
+    /// Reads the record of sessions; [`resume`](Self::resume) restores them. Fails if there are any and the
+    /// proxy cannot add sessions. `endpoints` are those of the proxy itself.
+    pub fn new(
+        plan: &Plan,
+        cache: &CachePlan,
+        endpoints: Vec<EndpointStatus>,
+        service: &Arc<Service>,
+    ) -> Result<Arc<Self>, Failure> {
         let saved = Saved::read(&cache.dir)?;
         let is_confined = !plan.takes_sessions();
         if is_confined && let Some(name) = saved.all().keys().next() {
@@ -77,7 +83,7 @@ impl Sessions {
         }
         Ok(Arc::new(Self {
             service: Arc::clone(service),
-            default: shown(DEFAULT_SESSION, plan, SessionState::Running),
+            default: SessionStatus { endpoints, ..shown(DEFAULT_SESSION, plan, SessionState::Running) },
             dir: cache.dir.join("sessions"),
             state: plan.state.clone(),
             is_confined,
@@ -95,7 +101,7 @@ impl Sessions {
             tracing::info!(invalidates = signal == UserSignal::Two, "flushing all changes on signal");
             service.answer(if signal == UserSignal::One { "flush" } else { "invalidate" });
         });
-        obeyed.map_err(|error| Failure::cannot("wait for signals", &error))
+        obeyed.or_cannot("wait for signals")
     }
 
     /// Restores the sessions of the previous run, each once its origin is reachable.
@@ -256,7 +262,8 @@ impl Sessions {
         }
         let mut inner = lock(&self.inner);
         if inner.is_closing {
-            // The end of the proxy owns the session's servers and would wait for this one for ever.
+            // `end` has taken the servers of all sessions, and would wait for ever for one that begins to end
+            // now.
             return Err(Failure::cannot(ending, "the proxy is ending"));
         }
         let Some(session) = inner.sessions.get_mut(name) else {

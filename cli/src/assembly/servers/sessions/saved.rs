@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use tombolo_host_runtime::private;
 use tombolo_host_service::control::Start;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
-/// The file and its contents.
+/// Record of the added sessions, as last written, and the path of its file.
 pub struct Saved {
     path: PathBuf,
     sessions: BTreeMap<String, Start>,
@@ -35,7 +35,7 @@ impl Saved {
         let reading = format!("read sessions from {}", path.display());
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            text => text.map_err(|error| Failure::cannot(&reading, &error))?,
+            text => text.or_cannot(&reading)?,
         };
         let contents: Contents = toml::from_str(&text).map_err(|error| {
             Failure::cannot(&reading, error.message().to_owned())
@@ -66,7 +66,7 @@ impl Saved {
     fn write(&mut self, sessions: BTreeMap<String, Start>) -> Outcome {
         let writing = format!("write sessions to {}", self.path.display());
         let contents = Contents { session: sessions };
-        let text = toml::to_string(&contents).map_err(|error| Failure::cannot(&writing, &error))?;
+        let text = toml::to_string(&contents).or_cannot(&writing)?;
         let draft = self.path.with_extension("new");
         let write = || {
             let mut file = private::draft(&draft)?;
@@ -76,7 +76,7 @@ impl Saved {
             fs::rename(&draft, &self.path)?;
             File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
         };
-        write().map_err(|error| Failure::cannot(&writing, &error))?;
+        write().or_cannot(&writing)?;
         self.sessions = contents.session;
         Ok(())
     }

@@ -10,7 +10,7 @@ use tombolo_core::fs::{Attr, Create, Exclusive, Mode, NewMode, OpenFlags, SetAtt
 
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::open_path::{Opener, attr_of};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::{End, Location};
 
 /// Version of a source, which any change alters.
@@ -75,7 +75,8 @@ pub fn is_one_file(one: &DiskSource, other: &DiskSource) -> bool {
     known(other).is_ok_and(|other| known(one).is_ok_and(|one| one == other))
 }
 
-/// Returns an identifier of a copy, distinct from later files of the same name or another format.
+/// Returns an identifier of a copy, distinct from later files of the same name or another format. Empty for
+/// a disk of an NBD server.
 pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     if let Some(location) = source.location() {
         let Attr { fsid, fileid, .. } = attr_of(location)?;
@@ -84,9 +85,7 @@ pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     match source.file() {
         None => Ok(String::new()),
         Some(path) => {
-            let it = fs::metadata(path).map_err(|error| {
-                Failure::cannot(format_args!("get attributes of {}", path.display()), &error)
-            })?;
+            let it = fs::metadata(path).or_cannot(format_args!("get attributes of {}", path.display()))?;
             // Inode numbers are reused; birth times are not.
             let born = it.created().ok().and_then(|born| born.duration_since(std::time::UNIX_EPOCH).ok());
             let (format, born) = (source.format(), born.unwrap_or_default());

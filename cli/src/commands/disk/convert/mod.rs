@@ -28,7 +28,7 @@ use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::shown::size;
 use crate::commands::files::user::Myself;
 use crate::commands::files::{print, stop};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::Location;
 use crate::progress::{Progress, Screen, Style};
 
@@ -175,14 +175,14 @@ impl DiskConvertArgs {
         match (self.json, log.quiet) {
             (true, _) => {
                 let text = serde_json::to_string_pretty(&done);
-                print(&text.map_err(|error| Failure::cannot("write JSON", &error))?)
+                print(&text.or_cannot("write JSON")?)
             }
             (false, 0) => print(&done.text()),
             (false, _) => Ok(()),
         }
     }
 
-    /// Opens both sides.
+    /// Opens source and target, and determines the offset at which a recorded conversion is continued.
     fn begin(&self, pool: &ThreadPool, screen: &Screen) -> Result<Conversion, Failure> {
         let myself = Myself::ask();
         let from = DiskSource::of_word(&self.from, &self.source_options())?;
@@ -220,7 +220,7 @@ impl DiskConvertArgs {
         if target.is_new() {
             // The record is written first, before anything else is known about the conversion.
             let begun = Record { from: from.to_string(), version: version.text.clone(), ..Record::default() };
-            records.write(&begun).map_err(|error| Failure::cannot(RECORDING, &error))?;
+            records.write(&begun).or_cannot(RECORDING)?;
         }
         let Prepared { disk: copy, is_blank } = target.open(size_bytes, start, pool)?;
         Ok(Conversion { from, to, source, version, target, copy, is_blank, start, records })
@@ -277,7 +277,7 @@ fn is_same(one: &DiskSource, other: &DiskSource) -> bool {
 }
 
 impl Conversion {
-    /// Copies the remaining data.
+    /// Copies the data from offset `start` on, and records how much of the copy is durable.
     fn copy(&mut self, stop: &Arc<AtomicBool>, screen: &Arc<Screen>) -> Result<Tally, Failure> {
         let watched = Watched::default();
         let mut record = Record {
@@ -286,7 +286,7 @@ impl Conversion {
             copy: Some(identity::of_copy(&self.target.disk)?),
             durable_bytes: self.start,
         };
-        self.records.write(&record).map_err(|error| Failure::cannot(RECORDING, &error))?;
+        self.records.write(&record).or_cannot(RECORDING)?;
         let copy = Copy {
             from: self.source.clone(),
             to: self.copy.clone(),
@@ -347,7 +347,7 @@ impl Conversion {
         Ok(())
     }
 
-    /// Discards the copy.
+    /// Removes a copy under a temporary name, and the record, without which no conversion is resumed.
     fn discard(&mut self) {
         self.target.abandon();
         self.records.forget();

@@ -23,9 +23,9 @@ use crate::assembly::options::disk::HostCache;
 use crate::assembly::plan::access::Access;
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::user::Myself;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Granularity of blanking.
+/// Minimum size to which a disk is truncated, in bytes.
 const UNIT_BYTES: u64 = 4096;
 
 pub struct Target {
@@ -43,7 +43,7 @@ enum Destination {
     Existing,
 }
 
-/// Replaced file.
+/// Existing file that the copy will replace, locked until then, and its owner.
 struct Old {
     _lock: Locked,
     uid: u32,
@@ -78,8 +78,7 @@ impl Target {
                 match fs::metadata(&name) {
                     Ok(found) if found.is_file() => {
                         refuse_existing(to, overwrites, "replaces it once the copy is complete")?;
-                        let _lock = Locked::take(&name)
-                            .map_err(|error| Failure::cannot(format_args!("replace {to}"), &error))?;
+                        let _lock = Locked::take(&name).or_cannot(format_args!("replace {to}"))?;
                         let old = Old { _lock, uid: found.uid(), gid: found.gid() };
                         Self::temporary(to, name, Access::like(&found), Some(old)).map_err(failed)
                     }
@@ -150,13 +149,11 @@ impl Target {
         let making = format!("create {}", self.disk);
         match (&self.destination, &self.disk) {
             (Destination::Temporary { .. }, DiskSource::Raw { path, .. }) if start == 0 => {
-                let disk = ImageFile::create(path, size_bytes, &options, pool.lane());
-                let disk = disk.map_err(|error| Failure::cannot(making, &error))?;
+                let disk = ImageFile::create(path, size_bytes, &options, pool.lane()).or_cannot(making)?;
                 return Ok(Prepared { disk, is_blank: true });
             }
             (Destination::Temporary { .. }, DiskSource::Qcow2 { path, .. }) if start == 0 => {
-                let disk = Qcow2Image::create(path, size_bytes, &options, pool.lane());
-                let disk = disk.map_err(|error| Failure::cannot(making, &error))?;
+                let disk = Qcow2Image::create(path, size_bytes, &options, pool.lane()).or_cannot(making)?;
                 return Ok(Prepared { disk, is_blank: true });
             }
             (Destination::New { mode, is_begun }, DiskSource::File(location)) => {
@@ -178,8 +175,8 @@ impl Target {
             );
             return Err(Failure::cannot(format_args!("convert to {}", self.disk), reason));
         }
-        let is_blank = blank_from(&*disk, start, size_bytes)
-            .map_err(|error| Failure::cannot(format_args!("clear {}", self.disk), &error))?;
+        let is_blank =
+            blank_from(&*disk, start, size_bytes).or_cannot(format_args!("clear {}", self.disk))?;
         let has_bytes = disk.geometry().size_bytes;
         if has_bytes < size_bytes {
             let reason = format!("it has {has_bytes} bytes, but the source has {size_bytes}");
@@ -190,7 +187,7 @@ impl Target {
         Ok(Prepared { disk, is_blank })
     }
 
-    /// Renames the complete file. All data must be durable.
+    /// Renames a copy under a temporary name to the name of the target. All data must be durable.
     pub fn finish(&self) -> Outcome {
         let (Destination::Temporary { name, access, old }, Some(part)) = (&self.destination, self.part())
         else {
@@ -210,10 +207,11 @@ impl Target {
             rename(dir.as_fd(), from, dir.as_fd(), to, flags)?;
             dir.sync_all()
         };
-        named().map_err(|error| Failure::cannot(format_args!("rename to {}", name.display()), &error))
+        named().or_cannot(format_args!("rename to {}", name.display()))
     }
 
-    /// Removes the incomplete file. Returns `false` if it could not be removed.
+    /// Removes a copy under a temporary name. Returns `false` if there is none, or if it could not be
+    /// removed.
     pub fn abandon(&self) -> bool {
         self.part().is_some_and(|part| fs::remove_file(part).is_ok())
     }

@@ -14,7 +14,7 @@ use libtombolo::copy::{Copier, Existing, From, Holes, Options, Tally};
 use tombolo_core::Stability;
 
 use crate::cli::LogArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::{End, Location};
 use crate::progress::{Screen, Style};
 
@@ -140,7 +140,7 @@ impl CpArgs {
         let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
         let report = Arc::new(Report::new(screen.clone(), to.tree.clone()));
         let copier = Copier::start(self.options(to.is_remote, log.verbose > 0), report.clone())
-            .map_err(|error| Failure::cannot("start a thread", &error))?;
+            .or_cannot("start a thread")?;
         let rules = NameRules {
             is_name: self.no_target_directory,
             replaces_name: self.replaces_name,
@@ -154,7 +154,7 @@ impl CpArgs {
             stopper.stop();
             stopping.stopping(signal);
         })
-        .map_err(|error| Failure::cannot("watch for signals", &error))?;
+        .or_cannot("watch for signals")?;
         let start = Instant::now();
         let mut progress = Progress::start(&screen, copier.watcher(), opener.watched());
         for Source { place, node, name, .. } in sources {
@@ -182,7 +182,8 @@ impl CpArgs {
         self.recursive || self.archive
     }
 
-    /// Opens the tree of the target; if the target may be the copy's name, with a parent directory.
+    /// Opens the tree of the target. If the target may be the name of the copy, the tree includes its
+    /// parent directory.
     fn open_target(&self, opener: &mut Opener, sources: &[Source]) -> Result<OpenPath, Failure> {
         if self.replaces_name {
             return opener.open(&self.target, End::Name);

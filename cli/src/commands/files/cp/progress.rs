@@ -12,7 +12,7 @@ use super::super::open_path::Watched;
 use super::super::shown::size;
 use crate::progress::{self, Screen, Shown};
 
-/// Shows the progress of a copy, and measures its total size concurrently.
+/// Display of a copy's progress, which measures the total size concurrently.
 pub struct Progress {
     shown: Option<progress::Progress>,
     shared: Arc<CopyProgress>,

@@ -19,7 +19,7 @@ use crate::progress::Screen;
 /// Maximum number of partial files listed.
 const PARTS_NAMED_MAX: usize = 10;
 
-/// Prints failures as they occur, around the progress bar.
+/// Printer of failures as they occur, around the progress bar.
 pub struct Report {
     screen: Arc<Screen>,
     /// Target tree, whose server may map the user to another.
@@ -47,7 +47,7 @@ impl Report {
         self.stopped.get().copied()
     }
 
-    /// Reports what is incomplete.
+    /// Prints which partial files were retained for `--resume`, and how to continue.
     pub fn sum_up(&self) {
         let parts = self.parts();
         for (path, size_bytes) in parts.iter() {

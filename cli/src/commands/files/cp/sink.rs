@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use libtombolo::{LINKS_MAX, StreamError, block_on};
 use tombolo_core::fs::OpenFlags;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::Location;
 
 use super::super::shown;
@@ -28,7 +28,7 @@ impl<'a> Sink<'a> {
         is_sink.then_some(Self(path))
     }
 
-    /// Writes the contents of the only source.
+    /// Writes the contents of the source; fails if there are several, or if it is not a file.
     pub fn write(&self, sources: &[Source]) -> Outcome {
         let writing = format!("write {}", shown::name(self.0.as_os_str().as_bytes()));
         let [source] = sources else {
@@ -41,7 +41,7 @@ impl<'a> Sink<'a> {
         }
         let cannot_read = |error: &_| source.place.cannot("read", error);
         let file = block_on(source.node.open(OpenFlags::READ)).map_err(|error| cannot_read(&error))?;
-        let mut out = self.open().map_err(|error| Failure::cannot(&writing, &error))?;
+        let mut out = self.open().or_cannot(&writing)?;
         match block_on(file.read_to(0, &mut out, Default::default())) {
             Ok(_) => Ok(()),
             Err(StreamError::File(error)) => Err(cannot_read(&error)),

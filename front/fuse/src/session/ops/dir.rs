@@ -2,11 +2,12 @@
 
 use super::super::body::Body;
 use super::super::coherence::PageCache;
+use super::super::dir_attrs::DirChange;
 use super::{BODY_BYTES, Call, take_page};
 use tombolo_core::fs::{
-    Cookie, DirBudget, DirPage, File, Made, Mode, Name, NewMode, NodeId, OpenFlags, RenameFlags,
+    Change, Cookie, DirBudget, DirPage, File, Made, Mode, Name, NewMode, NodeId, OpenFlags, RenameFlags,
 };
-use tombolo_core::{Answer, Error};
+use tombolo_core::{Answer, Ctx, Error};
 use tombolo_wire_fuse::dirent::{DIRENT_ALIGN, DIRENT_BYTES, DIRENT_PLUS_BYTES};
 use tombolo_wire_fuse::request::Read;
 use tombolo_wire_fuse::{attr, flags};
@@ -15,16 +16,35 @@ pub(super) fn new_mode(mode: u32, umask: u32) -> NewMode {
     NewMode { mode: Mode::new(mode), umask: Mode::new(umask & 0o777) }
 }
 
-fn made(answer: Answer<Made>) -> Answer<Body> {
-    answer.map(|made| Body::Entry(made.entry))
+/// Ends the change of a directory.
+fn changed(change: Option<DirChange>, dir: NodeId, how: &Change) {
+    if let Some(change) = change {
+        change.done(dir, how.after);
+    }
+}
+
+fn made(call: Call<'_>, make: impl FnOnce(&Ctx) -> Answer<Made>) -> Answer<Body> {
+    let (dir, (ctx, change)) = (call.node, call.dir_change());
+    make(&ctx).map(move |made| {
+        changed(change, dir, &made.dir);
+        Body::Entry(made.entry)
+    })
+}
+
+fn removed(call: Call<'_>, remove: impl FnOnce(&Ctx) -> Answer<Change>) -> Answer<Body> {
+    let (dir, (ctx, change)) = (call.node, call.dir_change());
+    remove(&ctx).map(move |how| {
+        changed(change, dir, &how);
+        Body::Empty
+    })
 }
 
 pub(super) fn mkdir(call: Call<'_>, name: Name<'_>, mode: u32, umask: u32) -> Answer<Body> {
-    made(call.fs.mkdir(call.ctx, call.node, name, new_mode(mode, umask)))
+    made(call, |ctx| call.fs.mkdir(ctx, call.node, name, new_mode(mode, umask)))
 }
 
 pub(super) fn symlink(call: Call<'_>, name: Name<'_>, target: &[u8]) -> Answer<Body> {
-    made(call.fs.symlink(call.ctx, call.node, name, target))
+    made(call, |ctx| call.fs.symlink(ctx, call.node, name, target))
 }
 
 pub(super) fn mknod(call: Call<'_>, name: Name<'_>, mode: u32, rdev: u32, umask: u32) -> Answer<Body> {
@@ -33,19 +53,19 @@ pub(super) fn mknod(call: Call<'_>, name: Name<'_>, mode: u32, rdev: u32, umask:
         Err(error) => return Answer::err(error),
     };
     let rdev = attr::device_from_wire(rdev);
-    made(call.fs.mknod(call.ctx, call.node, name, file_type, new_mode(mode, umask), rdev))
+    made(call, |ctx| call.fs.mknod(ctx, call.node, name, file_type, new_mode(mode, umask), rdev))
 }
 
 pub(super) fn link(call: Call<'_>, node: NodeId, name: Name<'_>) -> Answer<Body> {
-    made(call.fs.link(call.ctx, node, call.node, name))
+    made(call, |ctx| call.fs.link(ctx, node, call.node, name))
 }
 
 pub(super) fn unlink(call: Call<'_>, name: Name<'_>) -> Answer<Body> {
-    call.fs.unlink(call.ctx, call.node, name).map(|_| Body::Empty)
+    removed(call, |ctx| call.fs.unlink(ctx, call.node, name))
 }
 
 pub(super) fn rmdir(call: Call<'_>, name: Name<'_>) -> Answer<Body> {
-    call.fs.rmdir(call.ctx, call.node, name).map(|_| Body::Empty)
+    removed(call, |ctx| call.fs.rmdir(ctx, call.node, name))
 }
 
 pub(super) fn rename(
@@ -71,7 +91,11 @@ pub(super) fn rename(
     if unknown != 0 {
         return Answer::err(Error::InvalidArgument);
     }
-    call.fs.rename(call.ctx, call.node, name, new_parent, new_name, how).map(|_| Body::Empty)
+    let (ctx, change) = call.dir_change();
+    call.fs.rename(&ctx, call.node, name, new_parent, new_name, how).map(move |renamed| {
+        changed(change, new_parent, &renamed.to_dir);
+        Body::Empty
+    })
 }
 
 pub(super) fn opendir(call: Call<'_>) -> Answer<Body> {
@@ -93,8 +117,11 @@ pub(super) fn readdir(call: Call<'_>, read: &Read, plus: bool, page: &mut Option
         plus,
     };
     let page = take_page(page, budget);
+    // Reading may set the directory's access time.
+    let change = call.session.dir_change(Some(call.node));
     let answer = call.fs.readdir(call.ctx, call.file(read.handle), Cookie(read.offset), page);
     answer.map_result(move |result| {
+        drop(change);
         let page = result?;
         if page.is_empty() && !page.is_end() {
             // The kernel would take an empty listing for the end of the directory.

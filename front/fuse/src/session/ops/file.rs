@@ -9,7 +9,7 @@ use tombolo_core::fs::{
     AllocateMode, Create, Created, Exclusive, File, LockFamily, LockOwner, LockRange, Name, NodeId,
     OpenFlags, OpenId, SyncScope, Whence, Write as HowToWrite, read_whole,
 };
-use tombolo_core::{Answer, Error, Stability};
+use tombolo_core::{Answer, Ctx, Error, Stability};
 use tombolo_mem::Source;
 use tombolo_wire_fuse::layout::open::{OpenInFlags, OpenOutFlags};
 use tombolo_wire_fuse::layout::rw::WriteFlags;
@@ -44,8 +44,8 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     let without_flush = if needs_no_flush(call, how) { OpenOutFlags::NOFLUSH } else { OpenOutFlags::empty() };
     let open_retry = call.session.open_retry.clone();
     let coherence = call.session.coherence_now();
-    // For FS_IOC_GETFLAGS the kernel itself opens a file, without O_LARGEFILE and without a path to walk
-    // again.
+    // For FS_IOC_GETFLAGS the kernel itself opens a file, with flags 0 (no O_LARGEFILE) and without a path to
+    // walk again.
     let by_path = open.flags != 0;
     let attempt = open_retry.attempt(call.thread, node, how);
     let (callers, opener) = call.opener();
@@ -81,12 +81,16 @@ fn how_to_create(how: &request::Create) -> Create {
     }
 }
 
-fn created(call: Call<'_>, how: OpenFlags, answer: Answer<Created>) -> Answer<Body> {
+fn created(call: Call<'_>, how: OpenFlags, create: impl FnOnce(&Ctx) -> Answer<Created>) -> Answer<Body> {
     let negotiated = call.session.negotiated();
     let pages = call.session.pages.clone();
     let coherence = call.session.coherence_now();
     let (callers, opener) = call.opener();
-    answer.map(move |created| {
+    let (dir, (ctx, change)) = (call.node, call.dir_change());
+    create(&ctx).map(move |created| {
+        if let Some(change) = change {
+            change.done(dir, created.dir.after);
+        }
         callers.opened(created.open, opener);
         let attr = has_data(created.entry.attr.file_type).then_some(&created.entry.attr);
         let fopen = pages.flags(coherence, created.entry.node, how, attr, negotiated);
@@ -96,12 +100,12 @@ fn created(call: Call<'_>, how: OpenFlags, answer: Answer<Created>) -> Answer<Bo
 
 pub(super) fn create(call: Call<'_>, name: Name<'_>, how: &request::Create) -> Answer<Body> {
     let how = how_to_create(how);
-    created(call, how.flags, call.fs.create(call.ctx, call.node, name, &how))
+    created(call, how.flags, |ctx| call.fs.create(ctx, call.node, name, &how))
 }
 
 pub(super) fn tmpfile(call: Call<'_>, how: &request::Create) -> Answer<Body> {
     let how = how_to_create(how);
-    created(call, how.flags, call.fs.create_unnamed(call.ctx, call.node, &how))
+    created(call, how.flags, |ctx| call.fs.create_unnamed(ctx, call.node, &how))
 }
 
 pub(super) fn read<E: Exchange>(call: Call<'_>, read: &Read, exchange: &mut E) -> Answer<Body> {
@@ -225,7 +229,7 @@ pub(super) fn fallocate(
 }
 
 pub(super) fn lseek(call: Call<'_>, handle: FileHandle, offset: u64, whence: u32) -> Answer<Body> {
-    // Without the group the kernel treats the whole file as data.
+    // After ENOSYS the kernel treats the whole file as data.
     let Some(ranges) = call.fs.ranges() else { return Answer::err(Error::NotImplemented) };
     let whence = match whence {
         flags::SEEK_DATA => Whence::Data,
@@ -239,7 +243,7 @@ pub(super) fn lseek(call: Call<'_>, handle: FileHandle, offset: u64, whence: u32
 const COPY_BYTES_MAX: u64 = 0x7fff_f000;
 
 pub(super) fn copy(call: Call<'_>, copy: &CopyFileRange, wide: bool) -> Answer<Body> {
-    // Without the group the kernel copies by reading and writing.
+    // After ENOSYS the kernel copies by reading and writing.
     let Some(ranges) = call.fs.ranges() else { return Answer::err(Error::NotImplemented) };
     if copy.flags != 0 {
         return Answer::err(Error::InvalidArgument);

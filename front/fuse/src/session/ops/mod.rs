@@ -9,11 +9,12 @@ mod xattr;
 
 use super::body::Body;
 use super::callers::Callers;
+use super::dir_attrs::DirChange;
 use super::exchange::Exchange;
 use super::{Session, Slot};
 use std::sync::Arc;
 use tombolo_core::fs::{DirPage, File, FileSystem, NodeId, OpenId};
-use tombolo_core::{Answer, Ctx, Error, Identity};
+use tombolo_core::{Answer, Ctx, Error, Identity, Want};
 use tombolo_wire_fuse::{self as wire, Decoded, Request};
 
 /// Arguments common to all operations.
@@ -30,6 +31,14 @@ struct Call<'a> {
 impl Call<'_> {
     fn file(self, handle: wire::FileHandle) -> File {
         File { node: self.node, open: OpenId(handle.0) }
+    }
+
+    /// Begins a change of a directory's names. Returns the context to make it in, and what ends it.
+    fn dir_change(self) -> (Ctx, Option<DirChange>) {
+        let change = self.session.dir_change(None);
+        let wants_attr = change.as_ref().is_some_and(DirChange::wants_attr);
+        let more = if wants_attr { Want::CHANGE_ATTRS } else { Want::empty() };
+        (Ctx { want: self.ctx.want | more, ..self.ctx.clone() }, change)
     }
 
     /// Returns the table of openers, and the identity to record in it.
@@ -102,8 +111,8 @@ pub(super) fn dispatch<E: Exchange>(
         Request::Init(offer) => control::init(session, offer),
         Request::Interrupt { unique } => control::interrupt(session, *unique),
         Request::Destroy => control::destroy(session),
-        // POLL: the kernel then treats the file as always ready. BMAP: no block mapping. DAX is never
-        // negotiated, and no RETRIEVE is sent that a NOTIFY_REPLY could answer.
+        // After ENOSYS the kernel treats the file as always ready (POLL) and as without a block mapping
+        // (BMAP). DAX is never negotiated, and no RETRIEVE is sent that a NOTIFY_REPLY could answer.
         Request::Poll { .. }
         | Request::Bmap { .. }
         | Request::Setupmapping

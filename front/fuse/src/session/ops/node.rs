@@ -54,6 +54,9 @@ pub(super) fn batch_forget(call: Call<'_>, forgets: Forgets<'_>) -> Answer<Body>
 }
 
 pub(super) fn getattr(call: Call<'_>, handle: Option<FileHandle>) -> Answer<Body> {
+    if let Some(attr) = call.session.dir_attr(call.node) {
+        return Answer::ok(Body::Attr(attr));
+    }
     let file = handle.map(|handle| call.file(handle));
     call.fs.getattr(call.ctx, call.node, file).map(Body::Attr)
 }
@@ -66,7 +69,11 @@ pub(super) fn statx(call: Call<'_>, handle: Option<FileHandle>) -> Answer<Body> 
 pub(super) fn setattr(call: Call<'_>, set: &Setattr) -> Answer<Body> {
     let file = set.handle.map(|handle| call.file(handle));
     let what = attr::set_attr(set.valid, &set.fields);
-    call.fs.setattr(call.ctx, call.node, file, &what).map(|(attr, _)| Body::Attr(attr))
+    let change = call.session.dir_change(Some(call.node));
+    call.fs.setattr(call.ctx, call.node, file, &what).map(move |(attr, _)| {
+        drop(change);
+        Body::Attr(attr)
+    })
 }
 
 pub(super) fn access(call: Call<'_>, mask: u32) -> Answer<Body> {

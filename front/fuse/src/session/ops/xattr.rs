@@ -37,10 +37,13 @@ pub(super) fn set(
     if name.as_bytes() == LABEL {
         call.session.labels.store(true, Ordering::Relaxed);
     }
-    let node = call.node;
-    xattrs.set(call.ctx, node, name, value, how, kill_set_gid).map(move |()| match sets_mode {
-        true => Body::AttrChanged(node),
-        false => Body::Empty,
+    let (node, change) = (call.node, call.session.dir_change(Some(call.node)));
+    xattrs.set(call.ctx, node, name, value, how, kill_set_gid).map(move |()| {
+        drop(change);
+        match sets_mode {
+            true => Body::AttrChanged(node),
+            false => Body::Empty,
+        }
     })
 }
 
@@ -63,7 +66,11 @@ pub(super) fn list(call: Call<'_>, size_bytes: u32) -> Answer<Body> {
 
 pub(super) fn remove(call: Call<'_>, name: XattrName<'_>) -> Answer<Body> {
     let Some(xattrs) = call.session.xattrs() else { return Answer::err(Error::NotImplemented) };
-    xattrs.remove(call.ctx, call.node, name).map(|()| Body::Empty)
+    let change = call.session.dir_change(Some(call.node));
+    xattrs.remove(call.ctx, call.node, name).map(move |()| {
+        drop(change);
+        Body::Empty
+    })
 }
 
 /// Answers a request for a label. Programs that list files (`ls -l`) request each file's label, and stop once
@@ -80,8 +87,8 @@ fn labelled(answer: Answer<Body>, labels: Arc<AtomicBool>) -> Answer<Body> {
     })
 }
 
-/// Maps EOPNOTSUPP to ENODATA: a kernel that checks access lists would refuse all access at EOPNOTSUPP, and
-/// caches the absence of a list.
+/// Maps EOPNOTSUPP to ENODATA, which a kernel that checks access lists caches as the absence of a list. At
+/// EOPNOTSUPP it would refuse all access.
 fn listed(answer: Answer<Body>) -> Answer<Body> {
     answer.map_result(|outcome| match outcome {
         Err(Error::NotSupported) => Err(Error::NoAttribute),

@@ -1,6 +1,6 @@
 //! Established links.
 
-use tombolo_host_links::connect::{ConnectError, connect};
+use tombolo_host_links::connect::{ConnectError, ConnectOptions, connect};
 use tombolo_host_links::listen::ListenOptions;
 use tombolo_shm::link::{Features, Health, Layout, Limits, Protocol, RefusalCode};
 
@@ -11,6 +11,7 @@ fn a_link_is_made_and_carries_requests() {
     let host = TestHost::new(ListenOptions::default());
     let (line, _control_socket) = host.link();
     assert!(works(&line));
+    assert!(line.features().contains(Features::QUIET));
     let peer = host.opened.lock().expect("unpoisoned").recv_timeout(PATIENCE).expect("opened");
     assert_eq!((peer.export.as_str(), peer.client.0), ("/src", [7; 16]));
     assert_eq!(peer.credentials.expect("a process").process.pid, std::process::id());
@@ -45,6 +46,18 @@ fn the_server_gives_no_more_than_it_wants_to() {
     let connection = connect(&host.path, &TestHost::options("/src")).expect("a link");
     assert_eq!(connection.agreement.layout, Layout::new(16, 8, 1 << 20).expect("a layout"));
     assert_eq!(connection.agreement.server, host.listener.incarnation());
+}
+
+#[test]
+fn a_link_to_an_old_peer_has_no_extension() {
+    let limits = Limits { features: Features::AT_SOCKETS, ..Limits::default() };
+    let old = TestHost::new(ListenOptions { limits, ..ListenOptions::default() });
+    let (line, _control_socket) = old.link();
+    assert!(works(&line) && !line.features().contains(Features::QUIET));
+    let host = TestHost::new(ListenOptions::default());
+    let options = ConnectOptions { offered: Features::AT_SOCKETS, ..TestHost::options("/src") };
+    let connection = connect(&host.path, &options).expect("a link");
+    assert!(!connection.ends.features.contains(Features::QUIET));
 }
 
 #[test]

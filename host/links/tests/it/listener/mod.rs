@@ -1,5 +1,6 @@
 //! Links over a socket: admission, ends, and hostile peers.
 
+mod bells;
 pub mod common;
 mod crowd;
 mod endings;

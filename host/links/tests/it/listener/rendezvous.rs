@@ -10,7 +10,7 @@ use tombolo_host_links::rendezvous::{JoinError, MemoryListener, MemoryWatcher, j
 use tombolo_host_links::server::Server;
 use tombolo_host_links::shared_memory::{MemoryError, MemoryLocation, SharedMemory};
 use tombolo_shm::doorbell::Mode;
-use tombolo_shm::link::{Limits, PageError, RefusalCode};
+use tombolo_shm::link::{Features, Limits, PageError, RefusalCode};
 use tombolo_shm::region::RegionError;
 
 use crate::listener::common::{Echo, TestHost, until, works};
@@ -51,6 +51,7 @@ fn clients_come_one_after_the_other() {
     for _ in 0..3 {
         let (line, control_socket) = joined(&path);
         assert!((0..100).all(|_| works(&line)));
+        assert_eq!(line.features(), Features::QUIET);
         let second = try_join(&path, "/src", Duration::ZERO).map(drop);
         assert!(matches!(second, Err(JoinError::Busy)), "{second:?}");
         drop(control_socket);

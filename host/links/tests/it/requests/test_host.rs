@@ -24,6 +24,9 @@ pub const PANIC: u32 = 4;
 /// Makes the session drop the responder.
 pub const FORGET: u32 = 5;
 
+/// Answered at once, without a ring.
+pub const QUIET: u32 = 6;
+
 /// A service that opens the same test session for all links.
 pub struct TestService(pub Arc<TestSession>);
 
@@ -62,6 +65,7 @@ impl Session for TestSession {
             HOLD => self.held.lock().unwrap().push(answering(responder)),
             PANIC => panic!("planned"),
             FORGET => drop(responder),
+            QUIET => responder.quietly().send(kind, body, frame),
             _ => responder.send(kind, body, frame),
         }
     }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tombolo_host_rpc::server::{Admit, Listeners, Options, Server};
 
 use crate::server::common::{
-    Client, ECHO, LATER, Player, TestHost, data_call, echoed, eventually, framed, numbered,
+    Client, ECHO, HOLD, LATER, Player, TestHost, data_call, echoed, eventually, framed, numbered,
 };
 
 #[test]
@@ -106,11 +106,15 @@ fn answers_come_when_they_are_ready() {
     let host = TestHost::default();
     let mut client = host.connect();
     // In one write, so that the server takes them all in one turn.
-    let calls = [&[LATER, 250][..], &[LATER, 125], &[LATER, 1], b"e now"];
+    let calls = [&[HOLD, 1][..], &[HOLD, 2], &[HOLD, 3], b"e now"];
     let together: Vec<u8> = calls.iter().flat_map(|call| framed(call, call.len())).collect();
     client.0.write_all(&together).expect("send");
-    let order: Vec<_> = (0..4).map(|_| client.receive()).collect();
-    assert_eq!(order, [b"e now".to_vec(), vec![LATER, 1], vec![LATER, 125], vec![LATER, 250]]);
+    assert_eq!(client.receive(), b"e now");
+    eventually("all are held", || host.player.held() == 3);
+    for (newest, call) in [(true, 3), (false, 1), (false, 2)] {
+        assert!(host.player.release(newest));
+        assert_eq!(client.receive(), [HOLD, call]);
+    }
     assert_eq!(host.counts().later, 3);
 }
 

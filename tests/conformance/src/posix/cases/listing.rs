@@ -73,9 +73,10 @@ fn remaining_names_are_listed_once_under_removal(w: &World) -> Verdict {
     while let Some(entry) = dir.read() {
         let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
         *counts.entry(name).or_default() += 1;
-        // Removes every fourth name, a few at a time, independent of the listing's position.
+        // Removes every fourth name, a few at a time, independent of the listing's position, but never the
+        // oldest: if that is the next one to be read, Linux 6.18 lists a tmpfs from its beginning.
         if read % 50 == 0 {
-            for gone in names.iter().skip(read * 4 / 5).step_by(4).take(10) {
+            for gone in names.iter().skip(1 + read * 4 / 5).step_by(4).take(10) {
                 let _ = fs::remove_file(w.path(gone));
             }
             File::create(w.path(&format!("late-{read}"))).expect("create");

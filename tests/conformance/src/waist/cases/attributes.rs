@@ -119,7 +119,7 @@ fn changes_move_the_times(w: &World) -> Verdict {
         assert_eq!(now.mtime > last.mtime, data, "mtime after {what}");
         last = now;
     };
-    step("write", true, &|| w.put(file, 0, b"data"));
+    step("write", true, &|| w.write_all(file, 0, b"data"));
     step("chmod", false, &|| {
         w.chmod(file.node, 0o600).expect("chmod");
     });
@@ -127,7 +127,7 @@ fn changes_move_the_times(w: &World) -> Verdict {
         w.truncate(file.node, 1).expect("truncate");
     });
     step("link", false, &|| {
-        w.link(file.node, w.dir, "second").expect("link");
+        w.link(file.node, "second").expect("link");
     });
     step("rename", false, &|| {
         w.rename("second", "third", RenameFlags::empty()).expect("rename");
@@ -136,7 +136,7 @@ fn changes_move_the_times(w: &World) -> Verdict {
         w.unlink("third").expect("unlink");
     });
     pause();
-    w.get(file, 0, 10);
+    w.read_all(file, 0, 10);
     let read = w.open_attr(file);
     assert_eq!((read.mtime, read.ctime), (last.mtime, last.ctime), "reading changes nothing but atime");
     w.release(file);
@@ -189,7 +189,7 @@ fn before_and_after_come_when_wanted(w: &World) -> Verdict {
 
     let file = w.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open");
     let was = WeakAttr::from(&w.open_attr(file));
-    let written = w.write(file, &Write { offset: 7, ..Write::default() }, b"8").expect("write");
+    let written = w.write_as(file, &Write { offset: 7, ..Write::default() }, b"8").expect("write");
     assert!(written.file.before.is_none_or(|before| before == was));
     assert_eq!(written.file.after.expect("attributes after").size, 8);
     w.release(file);
@@ -199,7 +199,7 @@ fn before_and_after_come_when_wanted(w: &World) -> Verdict {
     let change = w.unlink("file").expect("unlink");
     assert!(change.before.is_none_or(|before| before == was));
     assert!(change.after.expect("attributes after").mtime > was.mtime);
-    let made = w.mkdir(w.dir, "dir").expect("mkdir");
+    let made = w.mkdir("dir").expect("mkdir");
     assert!(made.dir.after.is_some());
     let renamed = w.rename("dir", "else", RenameFlags::empty()).expect("rename");
     assert!(renamed.from_dir.after.is_some() && renamed.to_dir.after.is_some());
@@ -209,7 +209,7 @@ fn before_and_after_come_when_wanted(w: &World) -> Verdict {
 fn a_write_drops_privileges_when_asked(w: &World) -> Verdict {
     let file = w.file("file");
     w.chmod(file.node, 0o6755).expect("chmod");
-    w.write(file, &Write { kill_privileges: true, ..Write::default() }, b"x").expect("write");
+    w.write_as(file, &Write { kill_privileges: true, ..Write::default() }, b"x").expect("write");
     assert_eq!(w.open_attr(file).mode.bits(), 0o755);
     w.release(file);
     Ok(())
@@ -236,7 +236,7 @@ fn numbers_tell_nodes_apart(w: &World) -> Verdict {
         assert!(attrs[..index].iter().all(|other| other.fileid != attr.fileid), "two nodes, one number");
     }
     let other = w.other_session();
-    let seen = other.lookup(other.dir, "a").expect("lookup").attr;
+    let seen = other.lookup("a").expect("lookup").attr;
     assert_eq!(
         (seen.fsid, seen.fileid, seen.generation),
         (attrs[0].fsid, attrs[0].fileid, attrs[0].generation)
@@ -248,7 +248,7 @@ fn numbers_tell_nodes_apart(w: &World) -> Verdict {
 fn the_root_may_do_all(w: &World) -> Verdict {
     let node = w.file_with("file", b"");
     w.chmod(node, 0o400).expect("chmod");
-    let access = |mask| w.fs.access(&w.cx, node, mask).wait();
+    let access = |mask| w.access(node, mask);
     access(AccessMask::empty()).expect("it exists");
     access(AccessMask::READ | AccessMask::WRITE).expect("the superuser reads and writes");
     refused!(access(AccessMask::EXECUTE), Error::AccessDenied);

@@ -7,10 +7,10 @@ use tombolo_core::fs::{
     Attr, Changes, File, Mode, NodeId, Notice, OpenFlags, RenameFlags, SetAttr, SetTime, Write, XattrName,
     XattrSet,
 };
+use tombolo_test_support::{name, plain};
 
 use super::cases;
 use crate::is_long_run;
-use crate::waist::world::{name, plain};
 use crate::waist::{Verdict, World};
 
 cases! { "changes":
@@ -57,7 +57,7 @@ impl Watcher {
     }
 
     fn known(&self, text: &str) -> NodeId {
-        self.world.lookup(self.world.dir, text).expect("lookup").node
+        self.world.lookup(text).expect("lookup").node
     }
 
     /// Changes the next mark by `w`; returns the notice to expect.
@@ -125,7 +125,7 @@ fn changes_by_another_session_are_told(w: &World) -> Verdict {
     };
     w.chmod(file, 0o600).expect("chmod");
     told(&mut watcher, "chmod", &[Notice::Attributes(known)]);
-    w.link(file, w.dir, "other").expect("link");
+    w.link(file, "other").expect("link");
     let parent = Notice::Attributes(dir);
     told(&mut watcher, "link", &[named(dir, "other"), parent.clone(), Notice::Attributes(known)]);
     w.unlink("other").expect("unlink");
@@ -147,14 +147,14 @@ fn changes_by_another_session_are_told(w: &World) -> Verdict {
 
 fn a_change_of_data_is_told_with_its_range(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, &[1; 10_000]);
+    w.write_all(file, 0, &[1; 10_000]);
     let mut watcher = Watcher::beside(w);
     let known = watcher.known("file");
     let covers = |told: Vec<Notice>, from: u64, to: u64| {
         let covers = |notice: &Notice| matches!(notice, Notice::Data { node, start, last } if *node == known && *start <= from && *last >= to);
         assert!(told.iter().any(covers), "{from} to {to}: {told:?}");
     };
-    w.put(file, 5000, &[2; 100]);
+    w.write_all(file, 5000, &[2; 100]);
     covers(watcher.settled(w), 5000, 5099);
     w.truncate(file.node, 7000).expect("truncate");
     covers(watcher.settled(w), 7000, 9999);
@@ -179,12 +179,12 @@ fn what_a_session_does_not_know_it_is_not_told_of(w: &World) -> Verdict {
     let (file, sub) = (w.file_with("file", b"data"), w.dir("sub"));
     let mut watcher = Watcher::beside(w);
     w.chmod(file, 0o600).expect("chmod");
-    w.release(w.file_in(sub, "inside"));
+    w.release(w.file((sub, "inside")));
     assert_eq!(watcher.settled(w), []);
     let known = watcher.known("file");
     w.chmod(file, 0o644).expect("chmod");
     assert_eq!(watcher.settled(w), [Notice::Attributes(known)]);
-    watcher.world.fs.forget(&watcher.world.cx, &[(known, 1)]);
+    watcher.world.forget(known);
     w.chmod(file, 0o600).expect("chmod");
     assert_eq!(watcher.settled(w), []);
     Ok(())
@@ -209,7 +209,7 @@ impl Believed {
                 if self.names.contains_key(&(dir, text.into())) {
                     continue;
                 }
-                let found = match w.lookup(dir, text) {
+                let found = match w.lookup((dir, text)) {
                     Ok(entry) => Some(entry.node),
                     // The directory itself may have been removed.
                     Err(Error::NotFound | Error::Stale) => None,
@@ -251,7 +251,7 @@ impl Believed {
 
     fn check(&self, w: &World, step: &str) {
         for ((dir, text), believed) in &self.names {
-            let found = w.lookup(*dir, text).map(|entry| entry.node).ok();
+            let found = w.lookup((*dir, text)).map(|entry| entry.node).ok();
             assert_eq!(found, *believed, "{step}: {text} in {dir:?} has changed, and nothing was told");
         }
         for (node, believed) in &self.attributes {
@@ -272,7 +272,7 @@ impl Believed {
 /// Reads a regular file without changing its access time.
 pub(super) fn data(w: &World, node: NodeId) -> Option<Vec<u8>> {
     let file = w.open(node, OpenFlags::READ | OpenFlags::NO_ACCESS_TIME).ok()?;
-    let data = w.read(file, 0, 1 << 16).ok().map(|(bytes, _)| bytes);
+    let data = w.read_eof(file, 0, 1 << 16).ok().map(|(bytes, _)| bytes);
     w.release(file);
     data
 }
@@ -291,37 +291,37 @@ pub(super) fn change(w: &World, dirs: &[NodeId], random: &mut impl FnMut(usize) 
     let (dir, other) = (dirs[random(dirs.len())], dirs[random(dirs.len())]);
     let (text, new) = (NAMES[random(NAMES.len())], NAMES[random(NAMES.len())]);
     let what = random(16);
-    let node = w.lookup(dir, text).map(|entry| entry.node);
+    let node = w.lookup((dir, text)).map(|entry| entry.node);
     let opened = |flags: OpenFlags| -> Option<File> { w.open(*node.as_ref().ok()?, flags).ok() };
     let set = |set: SetAttr| node.as_ref().is_ok_and(|node| w.setattr(*node, set).is_ok());
     let done = match what {
         0 => {
             node.is_err()
-                && w.create(dir, text, &plain())
+                && w.create((dir, text), &plain())
                     .map(|made| {
                         w.release(File { node: made.entry.node, open: made.open });
                     })
                     .is_ok()
         }
-        1 => w.mkdir(dir, text).is_ok(),
-        2 => w.fs.unlink(&w.cx, dir, name(text)).wait().is_ok(),
-        3 => w.fs.rmdir(&w.cx, dir, name(text)).wait().is_ok(),
-        4 => w.rename_to(dir, text, other, new, RenameFlags::empty()).is_ok(),
-        5 => w.rename_to(dir, text, other, new, RenameFlags::EXCHANGE).is_ok(),
-        6 => node.as_ref().is_ok_and(|node| w.link(*node, other, new).is_ok()),
+        1 => w.mkdir((dir, text)).is_ok(),
+        2 => w.unlink((dir, text)).is_ok(),
+        3 => w.rmdir((dir, text)).is_ok(),
+        4 => w.rename((dir, text), (other, new), RenameFlags::empty()).is_ok(),
+        5 => w.rename((dir, text), (other, new), RenameFlags::EXCHANGE).is_ok(),
+        6 => node.as_ref().is_ok_and(|node| w.link(*node, (other, new)).is_ok()),
         7 => set(SetAttr { mode: Some(Mode::new(0o600 + random(8) as u32)), ..SetAttr::default() }),
         8 => set(SetAttr { size: Some(random(9000) as u64), ..SetAttr::default() }),
         9 => set(SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }),
         10..=12 => opened(OpenFlags::WRITE | if what == 12 { OpenFlags::APPEND } else { OpenFlags::empty() })
             .is_some_and(|file| {
                 let how = Write { offset: random(8000) as u64, ..Write::default() };
-                let written = w.write(file, &how, &vec![random(256) as u8; 1 + random(3000)]);
+                let written = w.write_as(file, &how, &vec![random(256) as u8; 1 + random(3000)]);
                 w.release(file);
                 written.is_ok()
             }),
         13 => opened(OpenFlags::WRITE | OpenFlags::TRUNCATE).map(|file| w.release(file)).is_some(),
         14 => opened(OpenFlags::READ).is_some_and(|file| {
-            let read = w.read(file, 0, 100);
+            let read = w.read_eof(file, 0, 100);
             w.release(file);
             read.is_ok()
         }),

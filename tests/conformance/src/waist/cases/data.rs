@@ -40,10 +40,10 @@ fn written_bytes_are_read_back(w: &World) -> Verdict {
     for (offset, len) in [(0, 10), (4090, 12), (4096, 4096), (100, 9000), (19_999, 1), (8191, 2)] {
         let bytes = pattern(len, offset);
         model[offset..offset + len].copy_from_slice(&bytes);
-        w.put(file, offset as u64, &bytes);
-        assert_eq!(w.get(file, offset as u64, len), bytes);
+        w.write_all(file, offset as u64, &bytes);
+        assert_eq!(w.read_all(file, offset as u64, len), bytes);
     }
-    assert_eq!(w.get(file, 0, 20_000), model);
+    assert_eq!(w.read_all(file, 0, 20_000), model);
     assert_eq!(w.open_attr(file).size, 20_000);
     w.release(file);
     Ok(())
@@ -56,8 +56,8 @@ fn big_transfers_at_odd_offsets_are_exact(w: &World) -> Verdict {
     let file = w.file("file");
     let bytes = pattern(long, 7);
     for (offset, len) in [(0_u64, short), (1, short), (4095, short), (1_048_577, long)] {
-        w.put(file, offset, &bytes[..len]);
-        assert!(w.get(file, offset, len) == bytes[..len], "{len} bytes at {offset} were changed");
+        w.write_all(file, offset, &bytes[..len]);
+        assert!(w.read_all(file, offset, len) == bytes[..len], "{len} bytes at {offset} were changed");
     }
     assert_eq!(w.open_attr(file).size, 1_048_577 + long as u64);
     w.release(file);
@@ -66,22 +66,22 @@ fn big_transfers_at_odd_offsets_are_exact(w: &World) -> Verdict {
 
 fn reading_stops_at_the_end(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"0123456789");
-    assert_eq!(w.get(file, 5, 100), b"56789");
-    assert_eq!(w.get(file, 10, 100), b"");
-    assert_eq!(w.get(file, 1 << 40, 100), b"");
+    w.write_all(file, 0, b"0123456789");
+    assert_eq!(w.read_all(file, 5, 100), b"56789");
+    assert_eq!(w.read_all(file, 10, 100), b"");
+    assert_eq!(w.read_all(file, 1 << 40, 100), b"");
     w.release(file);
     Ok(())
 }
 
 fn the_end_is_told(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, &pattern(10_000, 0));
-    let (_, eof) = w.read(file, 0, 4096).expect("read");
+    w.write_all(file, 0, &pattern(10_000, 0));
+    let (_, eof) = w.read_eof(file, 0, 4096).expect("read");
     assert!(!eof, "more follows");
-    let (bytes, eof) = w.read(file, 20_000, 10).expect("read");
+    let (bytes, eof) = w.read_eof(file, 20_000, 10).expect("read");
     assert!(bytes.is_empty() && eof, "nothing follows past the end");
-    let tail = w.get(file, 9_990, 10);
+    let tail = w.read_all(file, 9_990, 10);
     assert_eq!(tail, pattern(10, 9_990), "what lies before the end is all there");
     w.release(file);
     Ok(())
@@ -89,9 +89,9 @@ fn the_end_is_told(w: &World) -> Verdict {
 
 fn holes_read_as_zeros(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 3 << 20, b"far");
+    w.write_all(file, 3 << 20, b"far");
     assert_eq!(w.open_attr(file).size, (3 << 20) + 3);
-    assert!(w.get(file, 0, 3 << 20).iter().all(|byte| *byte == 0));
+    assert!(w.read_all(file, 0, 3 << 20).iter().all(|byte| *byte == 0));
     assert!(w.open_attr(file).blocks * 512 < 3 << 20, "a hole takes no space");
     w.release(file);
     Ok(())
@@ -100,9 +100,9 @@ fn holes_read_as_zeros(w: &World) -> Verdict {
 fn append_ignores_the_offset(w: &World) -> Verdict {
     let node = w.file_with("file", b"start");
     let file = w.open(node, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
-    w.put(file, 0, b", middle");
-    w.put(file, 1_000_000, b", end");
-    assert_eq!(w.get(file, 0, 100), b"start, middle, end");
+    w.write_all(file, 0, b", middle");
+    w.write_all(file, 1_000_000, b", end");
+    assert_eq!(w.read_all(file, 0, 100), b"start, middle, end");
     w.release(file);
     Ok(())
 }
@@ -111,10 +111,10 @@ fn a_write_in_place_does_not_append(w: &World) -> Verdict {
     let node = w.file_with("file", b"0123456789");
     let file = w.open(node, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
     let how = Write { offset: 3, in_place: true, ..Write::default() };
-    assert_eq!(w.write(file, &how, b"xyz").expect("write").count, 3);
-    assert_eq!(w.get(file, 0, 100), b"012xyz6789");
-    w.put(file, 0, b"+");
-    assert_eq!(w.get(file, 0, 100), b"012xyz6789+");
+    assert_eq!(w.write_as(file, &how, b"xyz").expect("write").count, 3);
+    assert_eq!(w.read_all(file, 0, 100), b"012xyz6789");
+    w.write_all(file, 0, b"+");
+    assert_eq!(w.read_all(file, 0, 100), b"012xyz6789+");
     w.release(file);
     Ok(())
 }
@@ -123,11 +123,11 @@ fn openings_do_what_they_were_opened_for(w: &World) -> Verdict {
     let node = w.file_with("file", b"data");
     let reader = w.open(node, OpenFlags::READ).expect("open");
     let writer = w.open(node, OpenFlags::WRITE).expect("open");
-    refused!(w.write(reader, &Write::default(), b"x"), Error::BadOpen);
-    refused!(w.read(writer, 0, 4), Error::BadOpen);
-    assert_eq!(w.get(reader, 0, 10), b"data");
-    w.put(writer, 0, b"DA");
-    assert_eq!(w.get(reader, 0, 10), b"DAta");
+    refused!(w.write_as(reader, &Write::default(), b"x"), Error::BadOpen);
+    refused!(w.read_eof(writer, 0, 4), Error::BadOpen);
+    assert_eq!(w.read_all(reader, 0, 10), b"data");
+    w.write_all(writer, 0, b"DA");
+    assert_eq!(w.read_all(reader, 0, 10), b"DAta");
     w.release(reader);
     w.release(writer);
     Ok(())
@@ -155,23 +155,23 @@ fn growing_adds_zeros(w: &World) -> Verdict {
 
 fn a_size_is_set_through_an_opening(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"0123456789");
+    w.write_all(file, 0, b"0123456789");
     w.unlink("file").expect("unlink");
     let set = SetAttr { size: Some(4), ..SetAttr::default() };
     let (attr, _) = w.fs.setattr(&w.cx, file.node, Some(file), &set).wait().expect("setattr");
     assert_eq!(attr.size, 4);
-    assert_eq!(w.get(file, 0, 10), b"0123");
+    assert_eq!(w.read_all(file, 0, 10), b"0123");
     w.release(file);
     Ok(())
 }
 
 fn nothing_written_is_nothing_changed(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"abc");
+    w.write_all(file, 0, b"abc");
     let how = Write { offset: 100, ..Write::default() };
-    assert_eq!(w.write(file, &how, b"").expect("a write of nothing").count, 0);
+    assert_eq!(w.write_as(file, &how, b"").expect("a write of nothing").count, 0);
     assert_eq!(w.open_attr(file).size, 3);
-    assert_eq!(w.read(file, 0, 0).expect("a read of nothing").0, b"");
+    assert_eq!(w.read_eof(file, 0, 0).expect("a read of nothing").0, b"");
     w.release(file);
     Ok(())
 }
@@ -180,9 +180,9 @@ fn writes_past_the_largest_size_are_refused(w: &World) -> Verdict {
     let file = w.file("file");
     let largest = w.fs.profile().file_size_max;
     let how = Write { offset: largest, ..Write::default() };
-    refused!(w.write(file, &how, b"x"), Error::FileTooLarge | Error::InvalidArgument);
+    refused!(w.write_as(file, &how, b"x"), Error::FileTooLarge | Error::InvalidArgument);
     let how = Write { offset: u64::MAX, ..Write::default() };
-    refused!(w.write(file, &how, b"x"), Error::FileTooLarge | Error::InvalidArgument);
+    refused!(w.write_as(file, &how, b"x"), Error::FileTooLarge | Error::InvalidArgument);
     refused!(w.truncate(file.node, u64::MAX), Error::FileTooLarge | Error::InvalidArgument);
     assert_eq!(w.open_attr(file).size, 0);
     w.release(file);
@@ -206,7 +206,7 @@ fn scattered_memory_is_filled_in_order(w: &World) -> Verdict {
         let how = Write { offset: written as u64, ..Write::default() };
         written += w.fs.write(&w.cx, file, &how, rest).wait().expect("write").count;
     }
-    assert_eq!(w.get(file, 0, 9000), bytes);
+    assert_eq!(w.read_all(file, 0, 9000), bytes);
     let mut buffers = [Buffer::new(4097), Buffer::new(3), Buffer::new(4900)];
     let mut read = 0;
     while read < bytes.len() {
@@ -226,7 +226,7 @@ fn scattered_memory_is_filled_in_order(w: &World) -> Verdict {
 
 fn memory_beyond_a_short_read_is_left_alone(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"short");
+    w.write_all(file, 0, b"short");
     let mut buffer = Buffer::new(64);
     buffer.as_mut_slice().expect("it is not held").fill(0xAA);
     let done = w.fs.read(&w.cx, file, 0, buffer.sink(0..64)).wait().expect("read");
@@ -238,14 +238,14 @@ fn memory_beyond_a_short_read_is_left_alone(w: &World) -> Verdict {
 fn stability_is_at_least_as_asked(w: &World) -> Verdict {
     let file = w.file("file");
     for stability in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
-        let written = w.write(file, &Write { stability, ..Write::default() }, b"data").expect("write");
+        let written = w.write_as(file, &Write { stability, ..Write::default() }, b"data").expect("write");
         assert!(written.stability >= stability);
     }
     w.release(file);
     let flags = OpenFlags::READ | OpenFlags::WRITE;
     for sync in [OpenFlags::SYNC, OpenFlags::DATA_SYNC] {
         let file = w.open(file.node, flags | sync).expect("open");
-        w.put(file, 0, b"sync");
+        w.write_all(file, 0, b"sync");
         w.release(file);
     }
     Ok(())
@@ -253,7 +253,7 @@ fn stability_is_at_least_as_asked(w: &World) -> Verdict {
 
 fn sync_and_flush_succeed(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"data");
+    w.write_all(file, 0, b"data");
     w.fs.fsync(&w.cx, file, SyncScope::Data).wait().expect("fdatasync");
     w.fs.fsync(&w.cx, file, SyncScope::All).wait().expect("fsync");
     w.fs.flush(&w.cx, file, LockOwner(1)).wait().expect("flush");
@@ -267,7 +267,7 @@ fn sync_and_flush_succeed(w: &World) -> Verdict {
 
 fn reading_a_directory_is_refused(w: &World) -> Verdict {
     let dir = w.open(w.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open directory");
-    refused!(w.read(dir, 0, 10), Error::IsDirectory | Error::InvalidArgument | Error::BadOpen);
+    refused!(w.read_eof(dir, 0, 10), Error::IsDirectory | Error::InvalidArgument | Error::BadOpen);
     w.release(dir);
     Ok(())
 }

@@ -49,7 +49,7 @@ fn a_handle_follows_a_rename(w: &World) -> Verdict {
     let node = w.file_with("file", b"moved");
     let before = handle(w, node);
     let dir = w.dir("dir");
-    w.rename_to(w.dir, "file", dir, "else", RenameFlags::empty()).expect("rename");
+    w.rename("file", (dir, "else"), RenameFlags::empty()).expect("rename");
     let found = w.handles().resolve(&w.cx, &before).wait().expect("resolve");
     assert_eq!(w.contents(found.node), b"moved");
     Ok(())
@@ -103,11 +103,11 @@ fn a_handle_that_never_was_is_stale(w: &World) -> Verdict {
 
 fn a_directory_knows_the_one_that_it_lies_in(w: &World) -> Verdict {
     let (outer, other) = (w.dir("outer"), w.dir("other"));
-    let inner = w.mkdir(outer, "inner").expect("mkdir").entry.node;
+    let inner = w.mkdir((outer, "inner")).expect("mkdir").entry.node;
     let parent = |node| w.handles().parent(&w.cx, node).wait();
     let above = parent(inner).expect("a parent");
     assert_eq!((above.node, above.attr.fileid), (outer, w.attr(outer).fileid));
-    w.rename_to(outer, "inner", other, "inner", RenameFlags::empty()).expect("rename");
+    w.rename((outer, "inner"), (other, "inner"), RenameFlags::empty()).expect("rename");
     assert_eq!(parent(inner).expect("a parent").node, other);
     assert_eq!(parent(NodeId::ROOT).expect("the root").node, NodeId::ROOT);
     // A file's parent may be known, too.

@@ -2,10 +2,10 @@
 
 use tombolo_core::Error;
 use tombolo_core::fs::{File, NodeId, OpenFlags, OpenId, RenameFlags};
+use tombolo_test_support::plain;
 
 use super::cases;
 use crate::refused;
-use crate::waist::world::name;
 use crate::waist::{Verdict, World};
 
 cases! { "life":
@@ -29,16 +29,16 @@ cases! { "life":
 fn forget_takes_back_exactly_as_many(w: &World) -> Verdict {
     let node = w.file_with("file", b"known");
     for _ in 0..3 {
-        assert_eq!(w.lookup(w.dir, "file").expect("lookup").node, node, "one node, one reference");
+        assert_eq!(w.lookup("file").expect("lookup").node, node, "one node, one reference");
     }
     // Four look-ups: one from the create, three more.
-    w.fs.forget(&w.cx, &[(node, 1)]);
+    w.forget(node);
     assert_eq!(w.attr(node).size, 5, "three look-ups are left");
     w.fs.forget(&w.cx, &[(node, 2)]);
     assert_eq!(w.attr(node).size, 5, "one look-up is left");
-    w.fs.forget(&w.cx, &[(node, 1)]);
+    w.forget(node);
     refused!(w.fs.getattr(&w.cx, node, None).wait(), Error::Stale);
-    assert_eq!(w.contents(w.lookup(w.dir, "file").expect("lookup").node), b"known");
+    assert_eq!(w.contents(w.lookup("file").expect("lookup").node), b"known");
     Ok(())
 }
 
@@ -61,13 +61,13 @@ fn the_root_is_never_forgotten(w: &World) -> Verdict {
 
 fn an_open_file_survives_its_name(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"before");
+    w.write_all(file, 0, b"before");
     w.unlink("file").expect("unlink");
     assert!(!w.exists("file"));
     assert_eq!(w.open_attr(file).nlink, 0);
-    assert_eq!(w.get(file, 0, 100), b"before");
-    w.put(file, 6, b" and after");
-    assert_eq!(w.get(file, 0, 100), b"before and after");
+    assert_eq!(w.read_all(file, 0, 100), b"before");
+    w.write_all(file, 6, b" and after");
+    assert_eq!(w.read_all(file, 0, 100), b"before and after");
     assert_eq!(w.open_attr(file).size, 16);
     w.release(file);
     Ok(())
@@ -75,11 +75,11 @@ fn an_open_file_survives_its_name(w: &World) -> Verdict {
 
 fn an_open_file_survives_being_replaced(w: &World) -> Verdict {
     let old = w.file("file");
-    w.put(old, 0, b"old");
+    w.write_all(old, 0, b"old");
     w.file_with("new", b"new");
     w.rename("new", "file", RenameFlags::empty()).expect("rename");
-    assert_eq!(w.get(old, 0, 10), b"old");
-    assert_eq!(w.contents(w.lookup(w.dir, "file").expect("lookup").node), b"new");
+    assert_eq!(w.read_all(old, 0, 10), b"old");
+    assert_eq!(w.contents(w.lookup("file").expect("lookup").node), b"new");
     w.release(old);
     Ok(())
 }
@@ -87,8 +87,8 @@ fn an_open_file_survives_being_replaced(w: &World) -> Verdict {
 fn an_open_file_survives_being_forgotten(w: &World) -> Verdict {
     let file = w.file("file");
     w.fs.forget(&w.cx, &[(file.node, u64::MAX)]);
-    w.put(file, 0, b"still open");
-    assert_eq!(w.get(file, 0, 20), b"still open");
+    w.write_all(file, 0, b"still open");
+    assert_eq!(w.read_all(file, 0, 20), b"still open");
     w.release(file);
     Ok(())
 }
@@ -96,11 +96,11 @@ fn an_open_file_survives_being_forgotten(w: &World) -> Verdict {
 fn an_ended_opening_is_refused(w: &World) -> Verdict {
     let file = w.file("file");
     w.release(file);
-    refused!(w.read(file, 0, 1), Error::BadOpen);
-    refused!(w.write(file, &Default::default(), b"x"), Error::BadOpen);
+    refused!(w.read_eof(file, 0, 1), Error::BadOpen);
+    refused!(w.write_as(file, &Default::default(), b"x"), Error::BadOpen);
     refused!(w.fs.fsync(&w.cx, file, tombolo_core::fs::SyncScope::All).wait(), Error::BadOpen);
     w.release(file);
-    refused!(w.read(File { open: OpenId(u64::MAX), ..file }, 0, 1), Error::BadOpen);
+    refused!(w.read_eof(File { open: OpenId(u64::MAX), ..file }, 0, 1), Error::BadOpen);
     assert_eq!(w.contents(file.node), b"");
     Ok(())
 }
@@ -109,8 +109,8 @@ fn an_opening_belongs_to_its_node(w: &World) -> Verdict {
     let file = w.file("file");
     let other = w.file("other");
     let mixed = File { node: other.node, open: file.open };
-    refused!(w.read(mixed, 0, 1), Error::BadOpen);
-    refused!(w.write(mixed, &Default::default(), b"x"), Error::BadOpen);
+    refused!(w.read_eof(mixed, 0, 1), Error::BadOpen);
+    refused!(w.write_as(mixed, &Default::default(), b"x"), Error::BadOpen);
     refused!(w.fs.getattr(&w.cx, other.node, Some(mixed)).wait(), Error::BadOpen);
     w.release(file);
     w.release(other);
@@ -120,22 +120,22 @@ fn an_opening_belongs_to_its_node(w: &World) -> Verdict {
 fn a_node_survives_its_own_renaming(w: &World) -> Verdict {
     let node = w.file_with("file", b"moved");
     let dir = w.dir("dir");
-    w.rename_to(w.dir, "file", dir, "else", RenameFlags::empty()).expect("rename");
+    w.rename("file", (dir, "else"), RenameFlags::empty()).expect("rename");
     assert_eq!(w.contents(node), b"moved");
-    assert_eq!(w.lookup(dir, "else").expect("lookup").node, node);
+    assert_eq!(w.lookup((dir, "else")).expect("lookup").node, node);
     Ok(())
 }
 
 fn a_node_survives_its_parents_renaming(w: &World) -> Verdict {
     let outer = w.dir("outer");
-    let inner = w.mkdir(outer, "inner").expect("mkdir").entry.node;
-    let file = w.file_in(inner, "file");
-    w.put(file, 0, b"deep");
+    let inner = w.mkdir((outer, "inner")).expect("mkdir").entry.node;
+    let file = w.file((inner, "file"));
+    w.write_all(file, 0, b"deep");
     w.release(file);
     w.rename("outer", "renamed", RenameFlags::empty()).expect("rename");
     assert_eq!(w.contents(file.node), b"deep");
-    assert_eq!(w.lookup(inner, "file").expect("lookup").node, file.node);
-    let more = w.file_in(inner, "more");
+    assert_eq!(w.lookup((inner, "file")).expect("lookup").node, file.node);
+    let more = w.file((inner, "more"));
     w.release(more);
     assert_eq!(w.names(inner), ["file", "more"]);
     Ok(())
@@ -143,13 +143,13 @@ fn a_node_survives_its_parents_renaming(w: &World) -> Verdict {
 
 fn a_name_made_again_is_another_node(w: &World) -> Verdict {
     let old = w.file("file");
-    w.put(old, 0, b"old");
+    w.write_all(old, 0, b"old");
     w.unlink("file").expect("unlink");
     let new = w.file("file");
-    w.put(new, 0, b"new");
+    w.write_all(new, 0, b"new");
     assert_ne!(old.node, new.node);
-    assert_eq!(w.get(old, 0, 10), b"old");
-    assert_eq!(w.get(new, 0, 10), b"new");
+    assert_eq!(w.read_all(old, 0, 10), b"old");
+    assert_eq!(w.read_all(new, 0, 10), b"new");
     w.release(old);
     w.release(new);
     Ok(())
@@ -165,10 +165,10 @@ fn a_number_used_again_is_another_node(w: &World) -> Verdict {
         let new = w.file_with("file", text.as_bytes());
         assert_ne!(old, new);
         assert_eq!(w.contents(new), text.as_bytes());
-        let found = w.lookup(w.dir, "file").expect("lookup");
+        let found = w.lookup("file").expect("lookup");
         assert_eq!((found.node, found.attr.nlink), (new, 1));
         // An unnamed file has no name by which it could be cached.
-        if let Ok(created) = w.fs.create_unnamed(&w.cx, w.dir, &crate::waist::world::plain()).wait() {
+        if let Ok(created) = w.fs.create_unnamed(&w.cx, w.dir, &plain()).wait() {
             w.release(File { node: created.entry.node, open: created.open });
             let next = w.file_with("next", text.as_bytes());
             assert_ne!(created.entry.node, next);
@@ -183,12 +183,12 @@ fn a_number_used_again_is_another_node(w: &World) -> Verdict {
 fn sessions_see_one_tree(w: &World) -> Verdict {
     let other = w.other_session();
     w.file_with("from-one", b"1");
-    let found = other.lookup(other.dir, "from-one").expect("lookup");
+    let found = other.lookup("from-one").expect("lookup");
     assert_eq!(other.contents(found.node), b"1");
     other.unlink("from-one").expect("unlink");
     assert!(!w.exists("from-one"));
     other.dir("dir");
-    w.fs.rmdir(&w.cx, w.dir, name("dir")).wait().expect("rmdir");
+    w.rmdir("dir").expect("rmdir");
     assert!(!other.exists("dir"));
     Ok(())
 }
@@ -196,15 +196,15 @@ fn sessions_see_one_tree(w: &World) -> Verdict {
 fn sessions_see_writes_at_once(w: &World) -> Verdict {
     let other = w.other_session();
     let ours = w.file("file");
-    let theirs_node = other.lookup(other.dir, "file").expect("lookup").node;
+    let theirs_node = other.lookup("file").expect("lookup").node;
     let theirs = other.open(theirs_node, OpenFlags::READ | OpenFlags::WRITE).expect("open");
     for round in 0..50_u64 {
         let text = format!("round {round}");
-        w.put(ours, round * 3, text.as_bytes());
-        assert_eq!(other.get(theirs, round * 3, text.len()), text.as_bytes());
+        w.write_all(ours, round * 3, text.as_bytes());
+        assert_eq!(other.read_all(theirs, round * 3, text.len()), text.as_bytes());
         assert_eq!(other.attr(theirs_node).size, round * 3 + text.len() as u64);
-        other.put(theirs, 0, b"*");
-        assert_eq!(w.get(ours, 0, 1), b"*");
+        other.write_all(theirs, 0, b"*");
+        assert_eq!(w.read_all(ours, 0, 1), b"*");
     }
     w.release(ours);
     other.release(theirs);
@@ -213,16 +213,16 @@ fn sessions_see_writes_at_once(w: &World) -> Verdict {
 
 fn a_session_that_ends_leaves_others_alone(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"mine");
+    w.write_all(file, 0, b"mine");
     for _ in 0..3 {
         let other = w.other_session();
-        let node = other.lookup(other.dir, "file").expect("lookup").node;
+        let node = other.lookup("file").expect("lookup").node;
         other.open(node, OpenFlags::READ).expect("open, and never released");
         drop(other);
     }
-    assert_eq!(w.get(file, 0, 10), b"mine");
+    assert_eq!(w.read_all(file, 0, 10), b"mine");
     w.unlink("file").expect("unlink");
-    assert_eq!(w.get(file, 0, 10), b"mine");
+    assert_eq!(w.read_all(file, 0, 10), b"mine");
     w.release(file);
     Ok(())
 }

@@ -2,10 +2,10 @@
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Device, FileType, Mode, NewMode, OpenFlags};
+use tombolo_test_support::name;
 
 use super::cases;
 use crate::refused;
-use crate::waist::world::name;
 use crate::waist::{Verdict, World};
 
 cases! { "links":
@@ -25,12 +25,12 @@ cases! { "links":
 fn two_names_are_one_file(w: &World) -> Verdict {
     let first = w.file_with("first", b"shared");
     let dir = w.dir("dir");
-    let second = w.link(first, dir, "second").expect("link").entry;
+    let second = w.link(first, (dir, "second")).expect("link").entry;
     assert_eq!(second.attr.nlink, 2);
     assert_eq!(second.attr.fileid, w.attr(first).fileid);
     assert_eq!(w.contents(second.node), b"shared");
     w.chmod(second.node, 0o600).expect("chmod");
-    let found = w.lookup(w.dir, "first").expect("lookup");
+    let found = w.lookup("first").expect("lookup");
     assert_eq!(found.attr.mode.bits(), 0o600, "a change through one name shows through the other");
     assert_eq!(found.attr.fileid, second.attr.fileid);
     Ok(())
@@ -38,19 +38,19 @@ fn two_names_are_one_file(w: &World) -> Verdict {
 
 fn the_last_name_takes_the_file_along(w: &World) -> Verdict {
     let file = w.file_with("first", b"still here");
-    w.link(file, w.dir, "second").expect("link");
+    w.link(file, "second").expect("link");
     w.unlink("first").expect("unlink");
-    let second = w.lookup(w.dir, "second").expect("lookup");
+    let second = w.lookup("second").expect("lookup");
     assert_eq!(second.attr.nlink, 1);
     assert_eq!(w.contents(second.node), b"still here");
     w.unlink("second").expect("unlink");
-    refused!(w.lookup(w.dir, "second"), Error::NotFound);
+    refused!(w.lookup("second"), Error::NotFound);
     Ok(())
 }
 
 fn a_directory_has_one_name(w: &World) -> Verdict {
     let dir = w.dir("dir");
-    refused!(w.link(dir, w.dir, "again"), Error::NotPermitted | Error::IsDirectory);
+    refused!(w.link(dir, "again"), Error::NotPermitted | Error::IsDirectory);
     Ok(())
 }
 
@@ -60,12 +60,12 @@ fn directories_count_their_children(w: &World) -> Verdict {
         return Err(crate::waist::Skip("this file system does not count a directory's links".into()));
     }
     assert_eq!(w.attr(dir).nlink, 2);
-    w.mkdir(dir, "one").expect("mkdir");
-    w.mkdir(dir, "two").expect("mkdir");
-    let inner = w.file_in(dir, "file");
+    w.mkdir((dir, "one")).expect("mkdir");
+    w.mkdir((dir, "two")).expect("mkdir");
+    let inner = w.file((dir, "file"));
     w.release(inner);
     assert_eq!(w.attr(dir).nlink, 4, "files do not count, directories do");
-    w.fs.rmdir(&w.cx, dir, name("one")).wait().expect("rmdir");
+    w.rmdir((dir, "one")).expect("rmdir");
     assert_eq!(w.attr(dir).nlink, 3);
     Ok(())
 }
@@ -86,10 +86,10 @@ fn a_symbolic_link_keeps_its_target(w: &World) -> Verdict {
 fn a_symbolic_link_is_not_followed(w: &World) -> Verdict {
     let dir = w.dir("dir");
     w.symlink("link", b"dir").expect("symlink");
-    let link = w.lookup(w.dir, "link").expect("lookup");
+    let link = w.lookup("link").expect("lookup");
     assert_eq!(link.attr.file_type, FileType::Symlink);
-    refused!(w.lookup(link.node, "inner"), Error::NotDirectory | Error::SymlinkLoop);
-    refused!(w.mkdir(link.node, "inner"), Error::NotDirectory | Error::SymlinkLoop);
+    refused!(w.lookup((link.node, "inner")), Error::NotDirectory | Error::SymlinkLoop);
+    refused!(w.mkdir((link.node, "inner")), Error::NotDirectory | Error::SymlinkLoop);
     assert_eq!(w.names(dir), Vec::<String>::new());
     refused!(w.open(link.node, OpenFlags::READ), _);
     Ok(())
@@ -104,7 +104,7 @@ fn only_links_have_targets(w: &World) -> Verdict {
 
 fn a_link_to_a_link_is_a_link(w: &World) -> Verdict {
     let link = w.symlink("link", b"nowhere").expect("symlink").entry.node;
-    let again = w.link(link, w.dir, "again").expect("link").entry;
+    let again = w.link(link, "again").expect("link").entry;
     assert_eq!((again.attr.file_type, again.attr.nlink), (FileType::Symlink, 2));
     assert_eq!(w.fs.readlink(&w.cx, again.node).wait().expect("readlink"), b"nowhere");
     Ok(())
@@ -113,7 +113,7 @@ fn a_link_to_a_link_is_a_link(w: &World) -> Verdict {
 fn make(w: &World, text: &str, file_type: FileType, rdev: Device) -> tombolo_core::fs::Attr {
     let mode = NewMode { mode: Mode::new(0o666), umask: Mode::new(0o022) };
     let made = w.fs.mknod(&w.cx, w.dir, name(text), file_type, mode, rdev).wait().expect("mknod");
-    let found = w.lookup(w.dir, text).expect("lookup").attr;
+    let found = w.lookup(text).expect("lookup").attr;
     assert_eq!(found.fileid, made.entry.attr.fileid);
     assert_eq!((found.file_type, found.mode.bits(), found.nlink), (file_type, 0o644, 1));
     found
@@ -137,10 +137,10 @@ fn devices_are_made(w: &World) -> Verdict {
 
 fn mknod_makes_plain_files(w: &World) -> Verdict {
     make(w, "file", FileType::Regular, Device::default());
-    let node = w.lookup(w.dir, "file").expect("lookup").node;
+    let node = w.lookup("file").expect("lookup").node;
     let file = w.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open");
-    w.put(file, 0, b"usable");
-    assert_eq!(w.get(file, 0, 10), b"usable");
+    w.write_all(file, 0, b"usable");
+    assert_eq!(w.read_all(file, 0, 10), b"usable");
     w.release(file);
     refused!(
         w.fs.mknod(&w.cx, w.dir, name("dir"), FileType::Directory, NewMode::default(), Device::default())

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Cookie, File, FileType, OpenFlags, RenameFlags};
+use tombolo_test_support::{budget, name, plain};
 
 use super::cases;
 use crate::is_long_run;
 use crate::refused;
-use crate::waist::world::{Listed, budget, name};
+use crate::waist::world::Listed;
 use crate::waist::{Verdict, World};
 
 cases! { "listing":
@@ -34,9 +35,9 @@ fn open(w: &World) -> File {
 fn fill(w: &World, count: usize) -> Vec<String> {
     let names: Vec<_> = (0..count).map(|index| format!("entry-{index:05}")).collect();
     for text in &names {
-        let created = w.create(w.dir, text, &crate::waist::world::plain()).expect("create");
+        let created = w.create(text, &plain()).expect("create");
         w.release(File { node: created.entry.node, open: created.open });
-        w.fs.forget(&w.cx, &[(created.entry.node, 1)]);
+        w.forget(created.entry.node);
     }
     names
 }
@@ -67,7 +68,7 @@ fn every_name_is_listed_with_its_number_and_type(w: &World) -> Verdict {
     let listed = w.list(w.dir, 4096);
     assert_eq!(listed.len(), 6);
     for listed in listed.iter().filter(|listed| !listed.name.starts_with('.')) {
-        let attr = w.lookup(w.dir, &listed.name).expect("lookup").attr;
+        let attr = w.lookup(&listed.name).expect("lookup").attr;
         assert_eq!(listed.fileid, attr.fileid, "{}", listed.name);
         assert!(listed.file_type.is_none_or(|file_type| file_type == attr.file_type), "{}", listed.name);
     }
@@ -192,10 +193,10 @@ fn a_listing_with_attributes_counts_look_ups(w: &World) -> Verdict {
         let entry = listed.entry.expect("attributes were asked for");
         assert_eq!(entry.attr.fileid, listed.fileid);
         assert_eq!(w.attr(entry.node).fileid, listed.fileid);
-        assert_eq!(w.lookup(w.dir, &listed.name).expect("lookup").node, entry.node);
-        w.fs.forget(&w.cx, &[(entry.node, 1)]);
+        assert_eq!(w.lookup(&listed.name).expect("lookup").node, entry.node);
+        w.forget(entry.node);
         assert_eq!(w.attr(entry.node).fileid, listed.fileid, "one of two look-ups is left");
-        w.fs.forget(&w.cx, &[(entry.node, 1)]);
+        w.forget(entry.node);
         refused!(w.fs.getattr(&w.cx, entry.node, None).wait(), Error::Stale);
     }
     Ok(())

@@ -56,7 +56,7 @@ fn opened_again(w: &World, file: File) -> File {
 }
 
 fn found(w: &World, text: &str) -> File {
-    let node = w.lookup(w.dir, text).expect("lookup").node;
+    let node = w.lookup(text).expect("lookup").node;
     w.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open")
 }
 

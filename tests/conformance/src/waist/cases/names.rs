@@ -2,10 +2,10 @@
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Name, NewMode, OpenFlags};
+use tombolo_test_support::{budget, name, plain};
 
 use super::cases;
 use crate::refused;
-use crate::waist::world::name;
 use crate::waist::{Verdict, World};
 
 cases! { "names":
@@ -22,7 +22,7 @@ cases! { "names":
 }
 
 fn a_missing_name_is_not_found(w: &World) -> Verdict {
-    refused!(w.lookup(w.dir, "nothing"), Error::NotFound);
+    refused!(w.lookup("nothing"), Error::NotFound);
     refused!(w.unlink("nothing"), Error::NotFound);
     refused!(w.rmdir("nothing"), Error::NotFound);
     Ok(())
@@ -30,9 +30,9 @@ fn a_missing_name_is_not_found(w: &World) -> Verdict {
 
 fn a_file_has_no_names_in_it(w: &World) -> Verdict {
     let file = w.file_with("file", b"x");
-    refused!(w.lookup(file, "name"), Error::NotDirectory);
-    refused!(w.mkdir(file, "name"), Error::NotDirectory);
-    refused!(w.create(file, "name", &crate::waist::world::plain()), Error::NotDirectory);
+    refused!(w.lookup((file, "name")), Error::NotDirectory);
+    refused!(w.mkdir((file, "name")), Error::NotDirectory);
+    refused!(w.create((file, "name"), &plain()), Error::NotDirectory);
     Ok(())
 }
 
@@ -46,7 +46,7 @@ fn names_are_any_bytes(w: &World) -> Verdict {
         assert_eq!(found.attr.fileid, made.entry.attr.fileid, "{name:?}");
     }
     let file = w.open(w.dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open directory");
-    let page = tombolo_core::fs::DirPage::new(crate::waist::world::budget(8192, false));
+    let page = tombolo_core::fs::DirPage::new(budget(8192, false));
     let page = w.fs.readdir(&w.cx, file, tombolo_core::fs::Cookie::START, page).wait().expect("readdir");
     for bytes in names {
         assert!(page.iter().any(|entry| entry.name == bytes), "{} is not listed", bytes.escape_ascii());
@@ -66,9 +66,9 @@ fn a_name_of_255_bytes_is_a_name(w: &World) -> Verdict {
 
 fn a_name_exists_once(w: &World) -> Verdict {
     let file = w.file_with("name", b"");
-    refused!(w.mkdir(w.dir, "name"), Error::Exists);
+    refused!(w.mkdir("name"), Error::Exists);
     refused!(w.symlink("name", b"target"), Error::Exists);
-    refused!(w.link(file, w.dir, "name"), Error::Exists);
+    refused!(w.link(file, "name"), Error::Exists);
     let mode = NewMode::default();
     let fifo = tombolo_core::fs::FileType::Fifo;
     refused!(w.fs.mknod(&w.cx, w.dir, name("name"), fifo, mode, Default::default()).wait(), Error::Exists);
@@ -81,8 +81,8 @@ fn a_removed_name_is_gone(w: &World) -> Verdict {
     w.dir("dir");
     w.unlink("file").expect("unlink");
     w.rmdir("dir").expect("rmdir");
-    refused!(w.lookup(w.dir, "file"), Error::NotFound);
-    refused!(w.lookup(w.dir, "dir"), Error::NotFound);
+    refused!(w.lookup("file"), Error::NotFound);
+    refused!(w.lookup("dir"), Error::NotFound);
     assert_eq!(w.names(w.dir), Vec::<String>::new());
     Ok(())
 }
@@ -99,10 +99,10 @@ fn rmdir_refuses_what_is_not_an_empty_directory(w: &World) -> Verdict {
     w.file_with("file", b"");
     refused!(w.rmdir("file"), Error::NotDirectory);
     let dir = w.dir("dir");
-    let inner = w.file_in(dir, "inner");
+    let inner = w.file((dir, "inner"));
     w.release(inner);
     refused!(w.rmdir("dir"), Error::NotEmpty | Error::Exists);
-    w.fs.unlink(&w.cx, dir, name("inner")).wait().expect("unlink");
+    w.unlink((dir, "inner")).expect("unlink");
     w.rmdir("dir").expect("rmdir of an emptied directory");
     Ok(())
 }
@@ -110,9 +110,9 @@ fn rmdir_refuses_what_is_not_an_empty_directory(w: &World) -> Verdict {
 fn a_removed_directory_takes_no_names(w: &World) -> Verdict {
     let dir = w.dir("dir");
     w.rmdir("dir").expect("rmdir");
-    refused!(w.mkdir(dir, "late"), Error::NotFound | Error::Stale);
-    refused!(w.create(dir, "late", &crate::waist::world::plain()), Error::NotFound | Error::Stale);
-    refused!(w.lookup(dir, "late"), Error::NotFound | Error::Stale);
+    refused!(w.mkdir((dir, "late")), Error::NotFound | Error::Stale);
+    refused!(w.create((dir, "late"), &plain()), Error::NotFound | Error::Stale);
+    refused!(w.lookup((dir, "late")), Error::NotFound | Error::Stale);
     Ok(())
 }
 

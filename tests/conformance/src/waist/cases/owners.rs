@@ -1,9 +1,9 @@
 //! Owners of new files and effects of a change of owner.
 
 use tombolo_core::fs::{File, Mode, NewMode, RenameFlags};
+use tombolo_test_support::{name, plain};
 
 use super::cases;
-use crate::waist::world::{name, plain};
 use crate::waist::{Verdict, World};
 
 cases! { "owners":
@@ -17,10 +17,10 @@ cases! { "owners":
 
 fn new_files_belong_to_their_creator(w: &World) -> Verdict {
     let user = w.as_user(1000, 1001, &[5, 6]);
-    let created = user.create(w.dir, "file", &plain()).expect("create");
+    let created = user.create((w.dir, "file"), &plain()).expect("create");
     user.release(File { node: created.entry.node, open: created.open });
     assert_eq!((created.entry.attr.uid, created.entry.attr.gid), (1000, 1001));
-    for made in [user.mkdir(w.dir, "dir"), user.symlink("link", b"target")] {
+    for made in [user.mkdir((w.dir, "dir")), user.symlink("link", b"target")] {
         let attr = made.expect("made").entry.attr;
         assert_eq!((attr.uid, attr.gid), (1000, 1001));
     }
@@ -47,10 +47,10 @@ fn a_set_group_id_directory_hands_its_group_on(w: &World) -> Verdict {
     w.chown(dir, 0, 777).expect("chown");
     w.chmod(dir, 0o2777).expect("chmod");
     let user = w.as_user(1000, 1000, &[]);
-    let file = user.create(dir, "file", &plain()).expect("create");
+    let file = user.create((dir, "file"), &plain()).expect("create");
     user.release(File { node: file.entry.node, open: file.open });
     assert_eq!((file.entry.attr.gid, file.entry.attr.mode.bits()), (777, 0o644));
-    let inner = user.mkdir(dir, "inner").expect("mkdir").entry.attr;
+    let inner = user.mkdir((dir, "inner")).expect("mkdir").entry.attr;
     assert_eq!((inner.gid, inner.mode.bits()), (777, 0o2755), "directories hand the bit on");
     Ok(())
 }
@@ -74,7 +74,7 @@ fn a_rename_keeps_the_owner(w: &World) -> Verdict {
     w.chown(node, 1000, 1001).expect("chown");
     w.chmod(node, 0o640).expect("chmod");
     w.rename("file", "else", RenameFlags::empty()).expect("rename");
-    let attr = w.lookup(w.dir, "else").expect("lookup").attr;
+    let attr = w.lookup("else").expect("lookup").attr;
     assert_eq!((attr.uid, attr.gid, attr.mode.bits()), (1000, 1001, 0o640));
     Ok(())
 }

@@ -4,10 +4,10 @@ use tombolo_core::Error;
 use tombolo_core::fs::{
     AccessMask, Exclusive, File, FileType, Mode, NewMode, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
 };
+use tombolo_test_support::{name, plain};
 
 use super::cases;
 use crate::refused;
-use crate::waist::world::{name, plain};
 use crate::waist::{Verdict, World};
 
 cases! { "permissions":
@@ -79,23 +79,23 @@ fn the_first_class_that_matches_decides(w: &World) -> Verdict {
 
 fn a_directory_is_searched_and_changed_with_leave(w: &World) -> Verdict {
     let dir = w.dir("dir");
-    let inner = w.file_in(dir, "inner");
+    let inner = w.file((dir, "inner"));
     w.release(inner);
     let user = w.as_user(5, 5, &[]);
     w.chmod(dir, 0o755).expect("chmod");
-    user.lookup(dir, "inner").expect("search");
-    refused!(user.create(dir, "new", &plain()), Error::AccessDenied);
-    refused!(user.mkdir(dir, "new"), Error::AccessDenied);
-    refused!(user.fs.unlink(&user.cx, dir, name("inner")).wait(), Error::AccessDenied);
-    refused!(user.link(inner.node, dir, "again"), Error::AccessDenied | Error::NotPermitted);
-    refused!(user.rename_to(dir, "inner", w.dir, "out", RenameFlags::empty()), Error::AccessDenied);
+    user.lookup((dir, "inner")).expect("search");
+    refused!(user.create((dir, "new"), &plain()), Error::AccessDenied);
+    refused!(user.mkdir((dir, "new")), Error::AccessDenied);
+    refused!(user.unlink((dir, "inner")), Error::AccessDenied);
+    refused!(user.link(inner.node, (dir, "again")), Error::AccessDenied | Error::NotPermitted);
+    refused!(user.rename((dir, "inner"), (w.dir, "out"), RenameFlags::empty()), Error::AccessDenied);
     w.chmod(dir, 0o744).expect("chmod");
-    refused!(user.lookup(dir, "inner"), Error::AccessDenied);
-    refused!(user.lookup(dir, "nothing"), Error::AccessDenied);
+    refused!(user.lookup((dir, "inner")), Error::AccessDenied);
+    refused!(user.lookup((dir, "nothing")), Error::AccessDenied);
     let listing = user.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY).expect("list");
     user.release(listing);
     w.chmod(dir, 0o711).expect("chmod");
-    user.lookup(dir, "inner").expect("search without reading");
+    user.lookup((dir, "inner")).expect("search without reading");
     refused!(user.open(dir, OpenFlags::READ | OpenFlags::DIRECTORY), Error::AccessDenied);
     Ok(())
 }
@@ -105,17 +105,17 @@ fn a_sticky_directory_protects_its_entries(w: &World) -> Verdict {
     w.chmod(dir, 0o1777).expect("chmod");
     let (owner, other) = (w.as_user(1000, 1000, &[]), w.as_user(2000, 2000, &[]));
     for text in ["a", "b"] {
-        let created = owner.create(dir, text, &plain()).expect("create");
+        let created = owner.create((dir, text), &plain()).expect("create");
         owner.release(File { node: created.entry.node, open: created.open });
     }
-    other.mkdir(dir, "theirs").expect("mkdir");
-    let unlink = |w: &World, text: &str| w.fs.unlink(&w.cx, dir, name(text)).wait();
+    other.mkdir((dir, "theirs")).expect("mkdir");
+    let unlink = |w: &World, text: &str| w.unlink((dir, text));
     refused!(unlink(&other, "a"), Error::NotPermitted);
-    refused!(other.rename_to(dir, "a", dir, "c", RenameFlags::empty()), Error::NotPermitted);
-    refused!(owner.fs.rmdir(&owner.cx, dir, name("theirs")).wait(), Error::NotPermitted);
-    let created = other.create(dir, "mine", &plain()).expect("create");
+    refused!(other.rename((dir, "a"), (dir, "c"), RenameFlags::empty()), Error::NotPermitted);
+    refused!(owner.rmdir((dir, "theirs")), Error::NotPermitted);
+    let created = other.create((dir, "mine"), &plain()).expect("create");
     other.release(File { node: created.entry.node, open: created.open });
-    refused!(other.rename_to(dir, "mine", dir, "a", RenameFlags::empty()), Error::NotPermitted);
+    refused!(other.rename((dir, "mine"), (dir, "a"), RenameFlags::empty()), Error::NotPermitted);
     unlink(&owner, "a").expect("one's own");
     w.chown(dir, 2000, 2000).expect("chown");
     unlink(&other, "b").expect("the directory's owner");
@@ -164,7 +164,7 @@ fn truncation_is_writing(w: &World) -> Verdict {
 
 fn access_answers_for_the_user(w: &World) -> Verdict {
     let node = owned(w, "file", 0o754);
-    let ask = |w: &World, mask| w.fs.access(&w.cx, node, mask).wait();
+    let ask = |w: &World, mask| w.access(node, mask);
     let (owner, group, other) = (w.as_user(1000, 5, &[]), w.as_user(5, 1001, &[]), w.as_user(5, 5, &[]));
     ask(&owner, AccessMask::all()).expect("rwx");
     ask(&group, AccessMask::READ | AccessMask::EXECUTE).expect("r-x");
@@ -190,8 +190,8 @@ fn an_opening_outlives_a_change_of_mode(w: &World) -> Verdict {
     let user = w.as_user(5, 5, &[]);
     let file = user.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open");
     w.chmod(node, 0).expect("chmod");
-    user.put(file, 0, b"SECRET");
-    assert_eq!(user.get(file, 0, 10), b"SECRET");
+    user.write_all(file, 0, b"SECRET");
+    assert_eq!(user.read_all(file, 0, 10), b"SECRET");
     refused!(user.open(node, OpenFlags::READ), Error::AccessDenied);
     user.release(file);
     Ok(())
@@ -201,9 +201,9 @@ fn moving_a_directory_writes_it(w: &World) -> Verdict {
     let (there, user) = (w.dir("there"), w.as_user(1000, 1000, &[]));
     w.chmod(there, 0o777).expect("chmod");
     w.chmod(w.dir, 0o777).expect("chmod");
-    let theirs = user.mkdir(w.dir, "theirs").expect("mkdir").entry.node;
+    let theirs = user.mkdir((w.dir, "theirs")).expect("mkdir").entry.node;
     w.chmod(theirs, 0o555).expect("chmod");
-    refused!(user.rename_to(w.dir, "theirs", there, "moved", RenameFlags::empty()), Error::AccessDenied);
+    refused!(user.rename((w.dir, "theirs"), (there, "moved"), RenameFlags::empty()), Error::AccessDenied);
     user.rename("theirs", "renamed", RenameFlags::empty()).expect("its `..` stays as it is");
     Ok(())
 }
@@ -211,9 +211,9 @@ fn moving_a_directory_writes_it(w: &World) -> Verdict {
 fn creating_over_what_exists_asks_for_it(w: &World) -> Verdict {
     owned(w, "file", 0o600);
     let user = w.as_user(5, 5, &[]);
-    refused!(user.create(w.dir, "file", &plain()), Error::AccessDenied);
+    refused!(user.create((w.dir, "file"), &plain()), Error::AccessDenied);
     let how = tombolo_core::fs::Create { exclusive: Exclusive::Yes, ..plain() };
-    refused!(user.create(w.dir, "file", &how), Error::Exists);
+    refused!(user.create((w.dir, "file"), &how), Error::Exists);
     Ok(())
 }
 
@@ -223,7 +223,7 @@ fn foreign_writes_drop_privileges(w: &World) -> Verdict {
     let file = user.open(node, OpenFlags::WRITE).expect("open");
     // The writer may not change the mode, but its write does.
     let how = tombolo_core::fs::Write { kill_privileges: true, ..Default::default() };
-    user.write(file, &how, b"x").expect("write");
+    user.write_as(file, &how, b"x").expect("write");
     user.release(file);
     assert_eq!(w.attr(node).mode.bits(), 0o777);
     Ok(())

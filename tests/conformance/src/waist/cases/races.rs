@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Create, Exclusive, File, OpenFlags, RenameFlags};
+use tombolo_test_support::plain;
 
 use super::cases;
 use crate::is_long_run;
-use crate::waist::world::{plain, supported};
+use crate::waist::world::supported;
 use crate::waist::{Verdict, World};
 
 cases! { "races":
@@ -33,7 +34,7 @@ fn one_of_many_creators_wins(w: &World) -> Verdict {
             for _ in 0..THREADS {
                 scope.spawn(|| {
                     let how = Create { exclusive: Exclusive::Yes, ..plain() };
-                    match w.create(w.dir, &format!("file-{round}"), &how) {
+                    match w.create(&format!("file-{round}"), &how) {
                         Ok(created) => {
                             w.release(File { node: created.entry.node, open: created.open });
                             wins.fetch_add(1, Ordering::Relaxed);
@@ -58,11 +59,11 @@ fn appends_do_not_overwrite_each_other(w: &World) -> Verdict {
             scope.spawn(move || {
                 // Each thread in a session of its own, sharing only the file.
                 let w = w.other_session();
-                let node = w.lookup(w.dir, "log").expect("lookup").node;
+                let node = w.lookup("log").expect("lookup").node;
                 let file = w.open(node, OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
                 for _ in 0..ROUNDS {
                     let record = [b'a' + thread as u8; RECORD];
-                    let written = w.write(file, &Default::default(), &record).expect("write");
+                    let written = w.write_as(file, &Default::default(), &record).expect("write");
                     assert_eq!(written.count, RECORD, "a record in one piece");
                 }
                 w.release(file);
@@ -83,8 +84,8 @@ fn never_hidden(w: &World, names: &[&str], change: impl Fn(usize) + Sync) {
         let changer = scope.spawn(|| (0..rounds(200)).for_each(&change));
         while !changer.is_finished() {
             for text in names {
-                let found = w.lookup(w.dir, text).expect("a name that always exists");
-                w.fs.forget(&w.cx, &[(found.node, 1)]);
+                let found = w.lookup(text).expect("a name that always exists");
+                w.forget(found.node);
             }
         }
     });
@@ -118,15 +119,15 @@ fn look_ups_and_forgets_keep_count(w: &World) -> Verdict {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for _ in 0..rounds(500) {
-                    let found = w.lookup(w.dir, "file").expect("lookup");
+                    let found = w.lookup("file").expect("lookup");
                     assert_eq!(found.node, node);
-                    w.fs.forget(&w.cx, &[(found.node, 1)]);
+                    w.forget(found.node);
                 }
             });
         }
     });
     assert_eq!(w.contents(node), b"counted", "the look-up from before is left");
-    w.fs.forget(&w.cx, &[(node, 1)]);
+    w.forget(node);
     assert!(matches!(w.fs.getattr(&w.cx, node, None).wait(), Err(Error::Stale)));
     Ok(())
 }
@@ -135,12 +136,12 @@ fn a_raised_interrupt_still_gets_an_answer(w: &World) -> Verdict {
     let node = w.file_with("file", b"data");
     let (interrupted, interrupt) = w.interruptible();
     interrupt.raise();
-    match interrupted.lookup(w.dir, "file") {
+    match interrupted.lookup((w.dir, "file")) {
         Ok(found) => assert_eq!(found.node, node),
         Err(Error::Interrupted) => {}
         Err(error) => panic!("{error:?}"),
     }
-    match interrupted.mkdir(w.dir, "dir") {
+    match interrupted.mkdir((w.dir, "dir")) {
         Ok(_) => assert!(w.exists("dir"), "what was answered as done is done"),
         Err(Error::Interrupted) => assert!(!w.exists("dir"), "what was answered as interrupted is not done"),
         Err(error) => panic!("{error:?}"),

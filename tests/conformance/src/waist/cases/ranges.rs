@@ -39,18 +39,18 @@ fn seek(w: &World, file: File, offset: u64, whence: Whence) -> Result<u64> {
 /// Creates a file of four blocks.
 fn four_blocks(w: &World) -> (File, Vec<u8>) {
     let (file, bytes) = (w.file("file"), pattern(4 * BLOCK as usize, 1));
-    w.put(file, 0, &bytes);
+    w.write_all(file, 0, &bytes);
     (file, bytes)
 }
 
 fn allocation_grows_the_file_with_zeros(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"kept");
+    w.write_all(file, 0, b"kept");
     supported(allocate(w, file, 0, 100_000, AllocateMode::empty()))?;
     let attr = w.open_attr(file);
     assert_eq!(attr.size, 100_000);
     assert!(attr.blocks * 512 >= 100_000, "space was set aside");
-    let bytes = w.get(file, 0, 100_000);
+    let bytes = w.read_all(file, 0, 100_000);
     assert!(bytes.starts_with(b"kept") && bytes[4..].iter().all(|byte| *byte == 0));
     w.release(file);
     Ok(())
@@ -58,9 +58,9 @@ fn allocation_grows_the_file_with_zeros(w: &World) -> Verdict {
 
 fn allocation_may_leave_the_size_alone(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"kept");
+    w.write_all(file, 0, b"kept");
     supported(allocate(w, file, 0, 100_000, AllocateMode::KEEP_SIZE))?;
-    assert_eq!((w.open_attr(file).size, w.get(file, 0, 10)), (4, b"kept".to_vec()));
+    assert_eq!((w.open_attr(file).size, w.read_all(file, 0, 10)), (4, b"kept".to_vec()));
     w.release(file);
     Ok(())
 }
@@ -71,7 +71,7 @@ fn a_punched_hole_reads_as_zeros(w: &World) -> Verdict {
     let mode = AllocateMode::PUNCH_HOLE | AllocateMode::KEEP_SIZE;
     supported(allocate(w, file, BLOCK - 10, 2 * BLOCK + 20, mode))?;
     bytes[BLOCK as usize - 10..3 * BLOCK as usize + 10].fill(0);
-    assert!(w.get(file, 0, bytes.len()) == bytes);
+    assert!(w.read_all(file, 0, bytes.len()) == bytes);
     assert!(w.open_attr(file).blocks < before, "its space is free again");
     assert_eq!(w.open_attr(file).size, 4 * BLOCK);
     w.release(file);
@@ -82,7 +82,7 @@ fn a_zeroed_range_reads_as_zeros(w: &World) -> Verdict {
     let (file, mut bytes) = four_blocks(w);
     supported(allocate(w, file, 100, BLOCK, AllocateMode::ZERO_RANGE))?;
     bytes[100..100 + BLOCK as usize].fill(0);
-    assert!(w.get(file, 0, bytes.len()) == bytes);
+    assert!(w.read_all(file, 0, bytes.len()) == bytes);
     allocate(w, file, 4 * BLOCK - 5, 10, AllocateMode::ZERO_RANGE).expect("beyond the end");
     assert_eq!(w.open_attr(file).size, 4 * BLOCK + 5);
     w.release(file);
@@ -94,7 +94,7 @@ fn a_collapsed_range_is_gone(w: &World) -> Verdict {
     supported(allocate(w, file, BLOCK, BLOCK, AllocateMode::COLLAPSE_RANGE))?;
     bytes.drain(BLOCK as usize..2 * BLOCK as usize);
     assert_eq!(w.open_attr(file).size, 3 * BLOCK);
-    assert!(w.get(file, 0, bytes.len() + 1) == bytes);
+    assert!(w.read_all(file, 0, bytes.len() + 1) == bytes);
     refused!(allocate(w, file, BLOCK, 2 * BLOCK, AllocateMode::COLLAPSE_RANGE), Error::InvalidArgument);
     refused!(allocate(w, file, 1, BLOCK, AllocateMode::COLLAPSE_RANGE), Error::InvalidArgument);
     w.release(file);
@@ -106,7 +106,7 @@ fn an_inserted_range_is_zeros(w: &World) -> Verdict {
     supported(allocate(w, file, BLOCK, BLOCK, AllocateMode::INSERT_RANGE))?;
     let at = BLOCK as usize;
     bytes.splice(at..at, std::iter::repeat_n(0, at));
-    assert!(w.get(file, 0, bytes.len() + 1) == bytes);
+    assert!(w.read_all(file, 0, bytes.len() + 1) == bytes);
     refused!(allocate(w, file, 5 * BLOCK, BLOCK, AllocateMode::INSERT_RANGE), Error::InvalidArgument);
     w.release(file);
     Ok(())
@@ -135,7 +135,7 @@ fn bad_ranges_are_refused(w: &World) -> Verdict {
 
 fn data_and_holes_are_found(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 4 * BLOCK, b"data");
+    w.write_all(file, 4 * BLOCK, b"data");
     w.truncate(file.node, 8 * BLOCK).expect("truncate");
     let data = supported(seek(w, file, 0, Whence::Data))?;
     assert_eq!(data, 4 * BLOCK);
@@ -150,7 +150,7 @@ fn data_and_holes_are_found(w: &World) -> Verdict {
 
 fn nothing_is_found_past_the_end(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"data");
+    w.write_all(file, 0, b"data");
     assert_eq!(supported(seek(w, file, 0, Whence::Hole))?, 4, "every file ends with a hole");
     refused!(seek(w, file, 4, Whence::Data), Error::NoDevice);
     refused!(seek(w, file, 4, Whence::Hole), Error::NoDevice);
@@ -185,7 +185,7 @@ fn a_copy_is_exact(w: &World) -> Verdict {
     let (from, bytes) = four_blocks(w);
     let to = w.file("to");
     assert_eq!(copy_all(w, (from, 13), (to, 7), 100_000)?, 100_000);
-    let copied = w.get(to, 0, 200_000);
+    let copied = w.read_all(to, 0, 200_000);
     assert!(copied[..7].iter().all(|byte| *byte == 0) && copied[7..] == bytes[13..100_013]);
     w.release(from);
     w.release(to);
@@ -194,9 +194,9 @@ fn a_copy_is_exact(w: &World) -> Verdict {
 
 fn a_copy_stops_at_the_end(w: &World) -> Verdict {
     let (from, to) = (w.file("from"), w.file("to"));
-    w.put(from, 0, b"0123456789");
+    w.write_all(from, 0, b"0123456789");
     assert_eq!(copy_all(w, (from, 4), (to, 0), 100)?, 6);
-    assert_eq!(w.get(to, 0, 100), b"456789");
+    assert_eq!(w.read_all(to, 0, 100), b"456789");
     assert_eq!(supported(copy(w, from, 10, to, 0, 100))?, 0);
     w.release(from);
     w.release(to);
@@ -205,9 +205,9 @@ fn a_copy_stops_at_the_end(w: &World) -> Verdict {
 
 fn a_copy_within_a_file_moves_bytes(w: &World) -> Verdict {
     let file = w.file("file");
-    w.put(file, 0, b"0123456789");
+    w.write_all(file, 0, b"0123456789");
     assert_eq!(copy_all(w, (file, 0), (file, 10), 5)?, 5);
-    assert_eq!(w.get(file, 0, 100), b"012345678901234");
+    assert_eq!(w.read_all(file, 0, 100), b"012345678901234");
     refused!(copy(w, file, 0, file, 2, 5), Error::InvalidArgument);
     w.release(file);
     Ok(())

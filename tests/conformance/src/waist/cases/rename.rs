@@ -2,10 +2,11 @@
 
 use tombolo_core::Error;
 use tombolo_core::fs::{Cookie, NodeId, OpenFlags, RenameFlags};
+use tombolo_test_support::budget;
 
 use super::cases;
 use crate::refused;
-use crate::waist::world::{budget, supported};
+use crate::waist::world::supported;
 use crate::waist::{Verdict, World};
 
 cases! { "rename":
@@ -32,9 +33,9 @@ fn a_name_moves(w: &World) -> Verdict {
     let node = w.file_with("old", b"contents");
     w.rename("old", "new", PLAIN).expect("rename");
     assert_eq!(w.names(w.dir), ["new"]);
-    assert_eq!(w.lookup(w.dir, "new").expect("lookup").node, node);
+    assert_eq!(w.lookup("new").expect("lookup").node, node);
     let dir = w.dir("dir");
-    w.rename_to(w.dir, "new", dir, "newer", PLAIN).expect("rename");
+    w.rename("new", (dir, "newer"), PLAIN).expect("rename");
     assert_eq!((w.names(w.dir), w.names(dir)), (vec!["dir".to_owned()], vec!["newer".to_owned()]));
     assert_eq!(w.contents(node), b"contents");
     Ok(())
@@ -43,17 +44,17 @@ fn a_name_moves(w: &World) -> Verdict {
 fn a_file_replaces_a_file(w: &World) -> Verdict {
     let new = w.file_with("new", b"new");
     let old = w.file_with("old", b"old");
-    let kept = w.link(old, w.dir, "kept").expect("link").entry.node;
+    let kept = w.link(old, "kept").expect("link").entry.node;
     w.rename("new", "old", PLAIN).expect("rename");
     assert_eq!(w.names(w.dir), ["kept", "old"]);
-    assert_eq!(w.lookup(w.dir, "old").expect("lookup").node, new);
+    assert_eq!(w.lookup("old").expect("lookup").node, new);
     assert_eq!((w.attr(kept).nlink, w.contents(kept)), (1, b"old".to_vec()));
     Ok(())
 }
 
 fn a_directory_replaces_an_empty_one(w: &World) -> Verdict {
     let from = w.dir("from");
-    w.mkdir(from, "inner").expect("mkdir");
+    w.mkdir((from, "inner")).expect("mkdir");
     w.dir("to");
     w.rename("from", "to", PLAIN).expect("rename");
     assert_eq!(w.names(w.dir), ["to"]);
@@ -76,30 +77,30 @@ fn unlike_things_do_not_replace_each_other(w: &World) -> Verdict {
 
 fn a_directory_does_not_move_into_itself(w: &World) -> Verdict {
     let outer = w.dir("outer");
-    let inner = w.mkdir(outer, "inner").expect("mkdir").entry.node;
-    refused!(w.rename_to(w.dir, "outer", outer, "x", PLAIN), Error::InvalidArgument);
-    refused!(w.rename_to(w.dir, "outer", inner, "x", PLAIN), Error::InvalidArgument);
+    let inner = w.mkdir((outer, "inner")).expect("mkdir").entry.node;
+    refused!(w.rename("outer", (outer, "x"), PLAIN), Error::InvalidArgument);
+    refused!(w.rename("outer", (inner, "x"), PLAIN), Error::InvalidArgument);
     assert_eq!((w.names(w.dir), w.names(outer)), (vec!["outer".to_owned()], vec!["inner".to_owned()]));
     Ok(())
 }
 
 fn a_directory_does_not_replace_its_ancestor(w: &World) -> Verdict {
     let outer = w.dir("outer");
-    let inner = w.mkdir(outer, "inner").expect("mkdir").entry.node;
-    w.mkdir(inner, "deep").expect("mkdir");
-    refused!(w.rename_to(inner, "deep", w.dir, "outer", PLAIN), Error::NotEmpty | Error::InvalidArgument);
+    let inner = w.mkdir((outer, "inner")).expect("mkdir").entry.node;
+    w.mkdir((inner, "deep")).expect("mkdir");
+    refused!(w.rename((inner, "deep"), "outer", PLAIN), Error::NotEmpty | Error::InvalidArgument);
     Ok(())
 }
 
 fn two_names_of_one_file_stay(w: &World) -> Verdict {
     let node = w.file_with("one", b"");
-    w.link(node, w.dir, "two").expect("link");
+    w.link(node, "two").expect("link");
     w.rename("one", "two", PLAIN).expect("rename does nothing");
     let sub = w.dir("sub");
-    w.link(node, sub, "three").expect("link");
-    w.rename_to(w.dir, "two", sub, "three", PLAIN).expect("rename does nothing");
+    w.link(node, (sub, "three")).expect("link");
+    w.rename("two", (sub, "three"), PLAIN).expect("rename does nothing");
     for (dir, text) in [(w.dir, "one"), (w.dir, "two"), (sub, "three")] {
-        assert_eq!(w.lookup(dir, text).expect("it stays").node, node, "{text}");
+        assert_eq!(w.lookup((dir, text)).expect("it stays").node, node, "{text}");
     }
     assert_eq!(w.names(w.dir), ["one", "sub", "two"]);
     assert_eq!(w.attr(node).nlink, 3);
@@ -144,8 +145,8 @@ fn exchange_swaps_both_ways(w: &World) -> Verdict {
     let (a, b) = (w.file_with("a", b"was a"), w.file_with("b", b"was b"));
     supported_rename(w, "a", "b", RenameFlags::EXCHANGE)?.expect("exchange");
     assert_eq!(w.names(w.dir), ["a", "b"]);
-    assert_eq!(w.lookup(w.dir, "a").expect("lookup").node, b);
-    assert_eq!(w.lookup(w.dir, "b").expect("lookup").node, a);
+    assert_eq!(w.lookup("a").expect("lookup").node, b);
+    assert_eq!(w.lookup("b").expect("lookup").node, a);
     assert_eq!((w.contents(a), w.contents(b)), (b"was a".to_vec(), b"was b".to_vec()));
     assert_eq!((w.attr(a).nlink, w.attr(b).nlink), (1, 1));
     Ok(())
@@ -153,12 +154,12 @@ fn exchange_swaps_both_ways(w: &World) -> Verdict {
 
 fn exchange_swaps_a_file_and_a_directory(w: &World) -> Verdict {
     let (there, file, dir) = (w.dir("there"), w.file_with("file", b""), w.dir("dir"));
-    let inside = w.mkdir(dir, "inside").expect("mkdir").entry.node;
-    w.rename_to(w.dir, "dir", there, "dir", PLAIN).expect("rename");
-    supported(w.rename_to(w.dir, "file", there, "dir", RenameFlags::EXCHANGE))?;
-    assert_eq!(w.lookup(w.dir, "file").expect("lookup").node, dir);
-    assert_eq!(w.lookup(there, "dir").expect("lookup").node, file);
-    assert_eq!(w.lookup(dir, "inside").expect("lookup").node, inside);
+    let inside = w.mkdir((dir, "inside")).expect("mkdir").entry.node;
+    w.rename("dir", (there, "dir"), PLAIN).expect("rename");
+    supported(w.rename("file", (there, "dir"), RenameFlags::EXCHANGE))?;
+    assert_eq!(w.lookup("file").expect("lookup").node, dir);
+    assert_eq!(w.lookup((there, "dir")).expect("lookup").node, file);
+    assert_eq!(w.lookup((dir, "inside")).expect("lookup").node, inside);
     assert_eq!(parent_of(w, dir), w.attr(w.dir).fileid);
     Ok(())
 }
@@ -168,9 +169,9 @@ fn exchange_needs_both(w: &World) -> Verdict {
     refused!(supported_rename(w, "a", "missing", RenameFlags::EXCHANGE)?, Error::NotFound);
     assert_eq!(w.names(w.dir), ["a"]);
     let outer = w.dir("outer");
-    w.mkdir(outer, "inner").expect("mkdir");
+    w.mkdir((outer, "inner")).expect("mkdir");
     refused!(
-        w.rename_to(outer, "inner", w.dir, "outer", RenameFlags::EXCHANGE),
+        w.rename((outer, "inner"), "outer", RenameFlags::EXCHANGE),
         Error::InvalidArgument | Error::NotEmpty
     );
     Ok(())
@@ -195,10 +196,10 @@ fn parent_of(w: &World, dir: NodeId) -> u64 {
 
 fn a_moved_directory_knows_its_new_parent(w: &World) -> Verdict {
     let (from, to) = (w.dir("from"), w.dir("to"));
-    let dir = w.mkdir(from, "dir").expect("mkdir").entry.node;
+    let dir = w.mkdir((from, "dir")).expect("mkdir").entry.node;
     assert_eq!(parent_of(w, dir), w.attr(from).fileid);
     let counts = w.attr(from).nlink == 3;
-    w.rename_to(from, "dir", to, "dir", PLAIN).expect("rename");
+    w.rename((from, "dir"), (to, "dir"), PLAIN).expect("rename");
     assert_eq!(parent_of(w, dir), w.attr(to).fileid);
     if counts {
         assert_eq!((w.attr(from).nlink, w.attr(to).nlink), (2, 3));
@@ -209,7 +210,7 @@ fn a_moved_directory_knows_its_new_parent(w: &World) -> Verdict {
 fn a_missing_name_is_not_renamed(w: &World) -> Verdict {
     refused!(w.rename("missing", "new", PLAIN), Error::NotFound);
     let file = w.file_with("file", b"");
-    refused!(w.rename_to(w.dir, "file", file, "new", PLAIN), Error::NotDirectory);
-    refused!(w.rename_to(file, "x", w.dir, "new", PLAIN), Error::NotDirectory);
+    refused!(w.rename("file", (file, "new"), PLAIN), Error::NotDirectory);
+    refused!(w.rename((file, "x"), "new", PLAIN), Error::NotDirectory);
     Ok(())
 }

@@ -54,7 +54,7 @@ impl Remembered {
 }
 
 fn names(w: &World, dir: NodeId) -> Vec<Option<NodeId>> {
-    NAMES.map(|text| w.lookup(dir, text).map(|entry| entry.node).ok()).into()
+    NAMES.map(|text| w.lookup((dir, text)).map(|entry| entry.node).ok()).into()
 }
 
 fn whatever_is_remembered_with_a_version_that_holds_is_as_it_was(w: &World) -> Verdict {
@@ -62,8 +62,7 @@ fn whatever_is_remembered_with_a_version_that_holds_is_as_it_was(w: &World) -> V
     had(&own)?;
     let subs: Vec<_> = ["x", "y"].map(|text| w.dir(text)).into();
     let dirs = [w.dir, subs[0], subs[1]];
-    let own_dirs =
-        [own.dir, own.lookup(own.dir, "x").expect("x").node, own.lookup(own.dir, "y").expect("y").node];
+    let own_dirs = [own.dir, own.lookup("x").expect("x").node, own.lookup("y").expect("y").node];
     let mut random = random();
     let mut remembered = BTreeMap::new();
     let (mut held, mut gone) = (0, 0);
@@ -114,7 +113,7 @@ fn what_was_answered_is_not_remembered_otherwise(w: &World) -> Verdict {
     let own = w.other_session();
     had(&own)?;
     let file = w.file_with("file", b"data");
-    let known = own.lookup(own.dir, "file").expect("file").node;
+    let known = own.lookup("file").expect("file").node;
     let answered = AtomicU32::new(0);
     let seconds = if is_long_run() { 2000 } else { 400 };
     std::thread::scope(|scope| {
@@ -150,7 +149,7 @@ fn a_change_of_one_file_leaves_the_others_versions(w: &World) -> Verdict {
     let own = w.other_session();
     had(&own)?;
     let files: Vec<_> = (0..64).map(|n| w.file_with(&format!("file-{n}"), b"data")).collect();
-    let known = (0..64).map(|n| own.lookup(own.dir, &format!("file-{n}")).expect("file").node);
+    let known = (0..64).map(|n| own.lookup(&format!("file-{n}")).expect("file").node);
     let versions: Vec<_> = known.filter_map(|node| look(&own, node)?.1).collect();
     w.chmod(files[7], 0o600).expect("chmod");
     let held = versions.iter().filter(|version| hold(&own, **version)).count();

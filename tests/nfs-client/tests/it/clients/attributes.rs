@@ -12,7 +12,7 @@ fn attributes_are_cached_until_their_timeout() {
     const TIME: Duration = Duration::from_millis(1500);
     let pair = Pair::believing(TIME);
     let node = pair.one.file_with("file", b"contents");
-    let theirs = pair.two.lookup(pair.two.dir, "file").expect("the file").node;
+    let theirs = pair.two.lookup("file").expect("the file").node;
     pair.one.attr(node);
     let asked = pair.server.count_of(Procedure::Getattr);
     let begun = Instant::now();
@@ -34,7 +34,7 @@ fn attributes_are_cached_until_their_timeout() {
 fn without_attribute_times_a_change_is_seen_at_once() {
     let pair = Pair::noac();
     let node = pair.one.file_with("file", b"contents");
-    let theirs = pair.two.lookup(pair.two.dir, "file").expect("the file").node;
+    let theirs = pair.two.lookup("file").expect("the file").node;
     for round in 0..50 {
         let mode = 0o600 | round;
         pair.two.chmod(theirs, mode).expect("chmod");
@@ -53,7 +53,7 @@ fn a_client_sees_its_own_changes_at_once() {
         world.truncate(node, u64::from(round)).expect("truncate");
         assert_eq!(world.attr(node).size, u64::from(round));
         let links = world.attr(node).nlink;
-        world.link(node, world.dir, &format!("link-{round}")).expect("link");
+        world.link(node, &format!("link-{round}")).expect("link");
         assert_eq!(world.attr(node).nlink, links + 1);
         let before = world.attr(world.dir);
         world.dir(&format!("dir-{round}"));
@@ -69,7 +69,7 @@ fn own_unlink_updates_link_count_at_once() {
     let node = world.file_with("file", b"contents");
     let other = world.file_with("other", b"");
     for name in ["a", "b", "c", "d", "e"] {
-        world.link(node, world.dir, name).expect("link");
+        world.link(node, name).expect("link");
     }
     assert_eq!((world.attr(node).nlink, world.attr(other).nlink), (6, 1));
     let mut links = 6;

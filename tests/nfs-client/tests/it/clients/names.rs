@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use tombolo_conformance::waist::World;
 use tombolo_core::fs::{NodeId, RenameFlags};
 use tombolo_core::{Error, Result};
-use tombolo_nfs_client_tests::mount::name;
 
 use crate::clients::pair::{Pair, close, contents};
 
@@ -48,7 +47,7 @@ fn foreign_rename_shows_after_attribute_timeout() {
     assert!(pair.two.exists("name"));
     pair.one.rename("other", "name", RenameFlags::empty()).expect("rename");
     let moved = || {
-        let node = pair.two.lookup(pair.two.dir, "name").expect("a file is always there").node;
+        let node = pair.two.lookup("name").expect("a file is always there").node;
         contents(&pair.two, node)
     };
     // The first file is removed on the server. Upon ESTALE a kernel repeats the look-up and opens the second.
@@ -64,10 +63,10 @@ fn foreign_rename_shows_after_attribute_timeout() {
 fn hard_links_are_one_node() {
     let pair = Pair::believing(TIME);
     let node = pair.one.file_with("first", b"contents");
-    let made = pair.one.link(node, pair.one.dir, "second").expect("link");
+    let made = pair.one.link(node, "second").expect("link");
     assert_eq!((made.entry.node, made.entry.attr.nlink), (node, 2));
-    assert_eq!(pair.one.lookup(pair.one.dir, "second").expect("lookup").node, node);
-    let theirs = ["first", "second"].map(|text| pair.two.lookup(pair.two.dir, text).expect("lookup"));
+    assert_eq!(pair.one.lookup("second").expect("lookup").node, node);
+    let theirs = ["first", "second"].map(|text| pair.two.lookup(text).expect("lookup"));
     assert_eq!(theirs[0].node, theirs[1].node);
     assert_eq!((theirs[0].attr.nlink, theirs[0].attr.fileid), (2, made.entry.attr.fileid));
     pair.one.unlink("first").expect("unlink");
@@ -81,9 +80,9 @@ const LEVELS: [&str; 3] = ["a", "b", "c"];
 fn make(world: &World, text: &str) {
     let mut dir = world.dir;
     for level in LEVELS {
-        dir = world.mkdir(dir, level).expect("mkdir").entry.node;
-        let file = world.file_in(dir, "file");
-        world.put(file, 0, text.as_bytes());
+        dir = world.mkdir((dir, level)).expect("mkdir").entry.node;
+        let file = world.file((dir, "file"));
+        world.write_all(file, 0, text.as_bytes());
         close(world, file).expect("written");
     }
 }
@@ -91,8 +90,8 @@ fn make(world: &World, text: &str) {
 fn remove(world: &World) {
     let dirs = walk(world).expect("there");
     for (level, dir) in LEVELS.into_iter().zip(dirs.windows(2)).rev() {
-        world.fs.unlink(&world.cx, dir[1], name("file")).wait().expect("unlink");
-        world.fs.rmdir(&world.cx, dir[0], name(level)).wait().expect("rmdir");
+        world.unlink((dir[1], "file")).expect("unlink");
+        world.rmdir((dir[0], level)).expect("rmdir");
     }
 }
 
@@ -100,13 +99,13 @@ fn remove(world: &World) {
 fn walk(world: &World) -> Result<Vec<NodeId>> {
     let mut dirs = vec![world.dir];
     for level in LEVELS {
-        dirs.push(world.lookup(*dirs.last().expect("one"), level)?.node);
+        dirs.push(world.lookup((*dirs.last().expect("one"), level))?.node);
     }
     Ok(dirs)
 }
 
 fn read(world: &World, dir: NodeId) -> Result<Vec<u8>> {
-    contents(world, world.lookup(dir, "file")?.node)
+    contents(world, world.lookup((dir, "file"))?.node)
 }
 
 fn is_new(read: Result<Vec<u8>>) -> Result<()> {
@@ -122,13 +121,13 @@ fn path_recreated_by_another_client_resolves_again() {
         ("read a/file", |world, dirs| is_new(read(world, dirs[1]))),
         ("read a/b/file", |world, dirs| is_new(read(world, dirs[2]))),
         ("read a/b/c/file", |world, dirs| is_new(read(world, dirs[3]))),
-        ("mkdir a/b/new", |world, dirs| world.mkdir(dirs[2], "new").map(drop)),
-        ("unlink a/b/file", |world, dirs| world.fs.unlink(&world.cx, dirs[2], name("file")).wait().map(drop)),
+        ("mkdir a/b/new", |world, dirs| world.mkdir((dirs[2], "new")).map(drop)),
+        ("unlink a/b/file", |world, dirs| world.unlink((dirs[2], "file")).map(drop)),
         ("rename a/b/file", |world, dirs| {
-            world.rename_to(dirs[2], "file", dirs[3], "moved", RenameFlags::empty()).map(drop)
+            world.rename((dirs[2], "file"), (dirs[3], "moved"), RenameFlags::empty()).map(drop)
         }),
         ("chmod a/b/file", |world, dirs| {
-            let file = world.lookup(dirs[2], "file")?.node;
+            let file = world.lookup((dirs[2], "file"))?.node;
             world.chmod(file, 0o600).map(drop)
         }),
     ];

@@ -56,7 +56,7 @@ pub fn close(world: &World, file: File) -> Result<()> {
 /// Opens a file anew and reads it.
 pub fn contents(world: &World, node: NodeId) -> Result<Vec<u8>> {
     let file = world.open(node, OpenFlags::READ)?;
-    let contents = world.get(file, 0, 1 << 20);
+    let contents = world.read_all(file, 0, 1 << 20);
     world.release(file);
     Ok(contents)
 }

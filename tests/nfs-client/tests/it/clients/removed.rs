@@ -17,21 +17,21 @@ fn removed_open_file_works_until_last_close() {
     let pair = Pair::noac();
     let world = &pair.one;
     let file = world.file("file");
-    world.put(file, 0, b"before");
+    world.write_all(file, 0, b"before");
     let second = world.open(file.node, OpenFlags::READ).expect("open");
     world.unlink("file").expect("unlink");
 
     assert!(!world.exists("file"));
     assert!(!pair.two.exists("file"), "to others it is gone as well");
     assert_eq!(silly(&pair.two.names(pair.two.dir)).len(), 1, "but for what its data live under");
-    assert_eq!(world.get(file, 0, 100), b"before");
-    world.put(file, 6, b" and after");
+    assert_eq!(world.read_all(file, 0, 100), b"before");
+    world.write_all(file, 6, b" and after");
     world.fs.fsync(&world.cx, file, SyncScope::All).wait().expect("synced");
-    assert_eq!(world.get(second, 0, 100), b"before and after");
+    assert_eq!(world.read_all(second, 0, 100), b"before and after");
     assert_eq!(world.open_attr(file).size, 16);
 
     close(world, file).expect("closed");
-    assert_eq!(world.get(second, 0, 100), b"before and after", "it is open still");
+    assert_eq!(world.read_all(second, 0, 100), b"before and after", "it is open still");
     close(world, second).expect("closed");
     gone(&pair);
 }
@@ -52,7 +52,7 @@ fn attributes_of_a_removed_file_reach_its_openers() {
 
     // Another client's removal leaves no attributes to return.
     let theirs = world.file_with("theirs", b"contents");
-    pair.two.lookup(pair.two.dir, "theirs").expect("the file");
+    pair.two.lookup("theirs").expect("the file");
     pair.two.unlink("theirs").expect("unlink");
     let gone = world.fs.getattr(&world.cx, theirs, None).wait();
     assert!(matches!(gone, Err(Error::Stale)), "{gone:?}");
@@ -77,11 +77,11 @@ fn replaced_open_file_remains_readable() {
     let pair = Pair::noac();
     let world = &pair.one;
     let old = world.file("file");
-    world.put(old, 0, b"old");
+    world.write_all(old, 0, b"old");
     world.file_with("new", b"new");
     world.rename("new", "file", RenameFlags::empty()).expect("rename");
-    assert_eq!(world.get(old, 0, 10), b"old");
-    let node = world.lookup(world.dir, "file").expect("lookup").node;
+    assert_eq!(world.read_all(old, 0, 10), b"old");
+    let node = world.lookup("file").expect("lookup").node;
     assert_eq!(world.contents(node), b"new");
     close(world, old).expect("closed");
     gone(&pair);
@@ -93,13 +93,13 @@ fn recreated_name_differs_from_open_removed_file() {
     let pair = Pair::noac();
     let world = &pair.one;
     let old = world.file("file");
-    world.put(old, 0, b"old");
+    world.write_all(old, 0, b"old");
     world.unlink("file").expect("unlink");
     let new = world.file("file");
-    world.put(new, 0, b"new");
+    world.write_all(new, 0, b"new");
     assert_ne!(old.node, new.node);
-    assert_eq!(world.get(old, 0, 10), b"old");
-    assert_eq!(world.get(new, 0, 10), b"new");
+    assert_eq!(world.read_all(old, 0, 10), b"old");
+    assert_eq!(world.read_all(new, 0, 10), b"new");
     close(world, old).expect("closed");
     close(world, new).expect("closed");
     gone(&pair);
@@ -119,13 +119,13 @@ fn removing_one_of_two_links_is_immediate() {
     let pair = Pair::noac();
     let world = &pair.one;
     let file = world.file("file");
-    world.put(file, 0, b"contents");
-    world.link(file.node, world.dir, "link").expect("link");
+    world.write_all(file, 0, b"contents");
+    world.link(file.node, "link").expect("link");
     world.unlink("file").expect("unlink");
-    assert_eq!(world.get(file, 0, 100), b"contents");
+    assert_eq!(world.read_all(file, 0, 100), b"contents");
     close(world, file).expect("closed");
     gone(&pair);
-    let node = pair.two.lookup(pair.two.dir, "link").expect("the link").node;
+    let node = pair.two.lookup("link").expect("the link").node;
     assert_eq!(pair.two.contents(node), b"contents");
 }
 
@@ -134,13 +134,13 @@ fn last_name_is_recognized_after_foreign_removals() {
     let pair = Pair::new();
     let world = &pair.one;
     let file = world.file("file");
-    world.put(file, 0, b"contents");
+    world.write_all(file, 0, b"contents");
     world.fs.fsync(&world.cx, file, SyncScope::All).wait().expect("synced");
-    world.link(file.node, world.dir, "link").expect("link");
+    world.link(file.node, "link").expect("link");
     assert_eq!(world.open_attr(file).nlink, 2);
     pair.two.unlink("link").expect("unlink");
     world.unlink("file").expect("unlink");
-    assert_eq!(world.get(file, 0, 100), b"contents");
+    assert_eq!(world.read_all(file, 0, 100), b"contents");
     assert_eq!(pair.two.names(pair.two.dir).len(), 1, "what its data live under");
     close(world, file).expect("closed");
     gone(&pair);
@@ -151,8 +151,8 @@ fn rmdir_succeeds_after_close_of_removed_file() {
     let pair = Pair::noac();
     let world = &pair.one;
     let dir = world.dir("dir");
-    let file = world.file_in(dir, "file");
-    world.fs.unlink(&world.cx, dir, tombolo_nfs_client_tests::mount::name("file")).wait().expect("unlink");
+    let file = world.file((dir, "file"));
+    world.unlink((dir, "file")).expect("unlink");
     // The removal of the silly name is slow: the server answers JUKEBOX first.
     pair.server.on(Procedure::Remove, |asked| match asked.nth {
         1 => asked.results(&RemoveReply::Failed(Status::Jukebox, WccData::NONE)),

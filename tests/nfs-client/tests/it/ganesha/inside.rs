@@ -81,14 +81,14 @@ fn big_files_both_ways() {
     let bytes = pattern(LEN);
     let file = world.file("out");
     for (index, piece) in bytes.chunks(300_000).enumerate() {
-        world.put(file, index as u64 * 300_000, piece);
+        world.write_all(file, index as u64 * 300_000, piece);
     }
     close(&world, file);
     let there = ganesha.tree.path().join(world.name()).join("out");
     assert!(std::fs::read(there).expect("the file") == bytes, "not what was written");
 
     std::fs::write(ganesha.tree.path().join(world.name()).join("in"), &bytes).expect("written");
-    let node = world.lookup(world.dir, "in").expect("the file").node;
+    let node = world.lookup("in").expect("the file").node;
     assert!(world.contents(node) == bytes, "not what is there");
 }
 
@@ -104,7 +104,7 @@ fn a_restart_under_a_hard_mount() {
         let (world, bytes) = (world.clone(), bytes.clone());
         move || {
             for (index, piece) in bytes.chunks(1 << 20).enumerate() {
-                world.put(file, (index << 20) as u64, piece);
+                world.write_all(file, (index << 20) as u64, piece);
                 std::thread::sleep(Duration::from_millis(20));
             }
             world.fs.fsync(&world.cx, file, SyncScope::All).wait().expect("synced");
@@ -120,7 +120,7 @@ fn a_restart_under_a_hard_mount() {
     let there = ganesha.tree.path().join(world.name()).join("file");
     assert!(std::fs::read(there).expect("the file") == bytes, "not what was written");
     let reader = world.open(file.node, OpenFlags::READ).expect("open");
-    assert!(world.get(reader, 0, LEN) == bytes, "not what is there");
+    assert!(world.read_all(reader, 0, LEN) == bytes, "not what is there");
     world.release(reader);
     close(&world, file);
 }

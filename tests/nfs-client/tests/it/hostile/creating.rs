@@ -19,7 +19,7 @@ fn failed(asked: &ReceivedCall<'_>, status: Status) -> ScriptedReply {
 fn create(world: &World, name: &str) -> Result<()> {
     let mode = NewMode::settled(Mode::new(0o4751));
     let flags = OpenFlags::READ | OpenFlags::WRITE;
-    let created = world.create(world.dir, name, &Create { mode, flags, exclusive: Exclusive::Yes })?;
+    let created = world.create(name, &Create { mode, flags, exclusive: Exclusive::Yes })?;
     let attr = world.attr(created.entry.node);
     assert_eq!((attr.mode.bits(), attr.size), (0o4751, 0));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();

@@ -42,8 +42,8 @@ fn bad_node_handle_fails_with_host_and_operation() {
     type Results = fn(u32, usize) -> Vec<u8>;
     type Make = fn(&World, &str) -> Result<()>;
     let cases: &[(Procedure, Results, Make)] = &[
-        (Procedure::Lookup, found, |world, text| world.lookup(world.dir, text).map(drop)),
-        (Procedure::Mkdir, made, |world, text| world.mkdir(world.dir, text).map(drop)),
+        (Procedure::Lookup, found, |world, text| world.lookup(text).map(drop)),
+        (Procedure::Mkdir, made, |world, text| world.mkdir(text).map(drop)),
         (Procedure::Symlink, made, |world, text| world.symlink(text, b"target").map(drop)),
     ];
     for &(procedure, results, make) in cases {

@@ -127,7 +127,7 @@ fn close_on_hung_soft_mount_fails_in_time() {
             let data = asked.is(Procedure::Write) || asked.is(Procedure::Commit);
             if data { ScriptedReply::Silence } else { ScriptedReply::Forward }
         });
-        let written = world.write(file, &Write::default(), b"contents");
+        let written = world.write_as(file, &Write::default(), b"contents");
         let closed = world.fs.flush(&world.cx, file, LockOwner(1)).wait();
         written.map(drop).and(closed).expect_err("the data are nowhere");
         let _ = world.fs.fsync(&world.cx, file, SyncScope::All).wait();

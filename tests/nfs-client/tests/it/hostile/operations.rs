@@ -9,7 +9,7 @@ use tombolo_core::fs::{
     AccessMask, Cookie, Create, DirBudget, DirPage, Exclusive, FileType, Mode, NewMode, OpenFlags,
     RenameFlags, SyncScope, Write,
 };
-use tombolo_nfs_client_tests::mount::name;
+use tombolo_test_support::name;
 use tombolo_wire_nfs3::Procedure;
 
 use crate::hostile::stage::PATIENCE;
@@ -42,7 +42,7 @@ pub fn page(world: &World, plus: bool) -> Result<()> {
 pub fn write_and_sync(world: &World, text: &str, arm: &dyn Fn()) -> Result<()> {
     let file = world.file(text);
     arm();
-    let written = world.write(file, &Write::default(), b"twelve bytes");
+    let written = world.write_as(file, &Write::default(), b"twelve bytes");
     let synced = world.fs.fsync(&world.cx, file, SyncScope::All).wait();
     world.release(file);
     written.and(synced)
@@ -85,12 +85,12 @@ const OPERATIONS: &[Operation] = &[
         // Created by another session, so that ours must send a request.
         world.other_session().file_with(text, b"");
         arm();
-        world.lookup(world.dir, text).map(drop)
+        world.lookup(text).map(drop)
     }),
     op(Procedure::Access, |world, text, arm| {
         let node = world.file_with(text, b"");
         arm();
-        world.fs.access(&world.cx, node, AccessMask::WRITE).wait()
+        world.access(node, AccessMask::WRITE)
     }),
     op(Procedure::Readlink, |world, text, arm| {
         let made = world.symlink(text, b"somewhere")?;
@@ -99,10 +99,10 @@ const OPERATIONS: &[Operation] = &[
     }),
     op(Procedure::Read, |world, text, arm| {
         world.other_session().file_with(text, b"twelve bytes");
-        let node = world.lookup(world.dir, text)?.node;
+        let node = world.lookup(text)?.node;
         let file = world.open(node, OpenFlags::READ)?;
         arm();
-        let read = world.read(file, 0, 12);
+        let read = world.read_eof(file, 0, 12);
         world.release(file);
         read.map(|(bytes, _)| assert_eq!(bytes, b"twelve bytes"))
     }),
@@ -115,11 +115,11 @@ const OPERATIONS: &[Operation] = &[
             flags: OpenFlags::READ | OpenFlags::WRITE,
             exclusive: Exclusive::No,
         };
-        world.create(world.dir, text, &how).map(drop)
+        world.create(text, &how).map(drop)
     }),
     op(Procedure::Mkdir, |world, text, arm| {
         arm();
-        world.mkdir(world.dir, text).map(drop)
+        world.mkdir(text).map(drop)
     }),
     op(Procedure::Symlink, |world, text, arm| {
         arm();
@@ -148,7 +148,7 @@ const OPERATIONS: &[Operation] = &[
     op(Procedure::Link, |world, text, arm| {
         let node = world.file_with(text, b"");
         arm();
-        world.link(node, world.dir, &format!("{text}-too")).map(drop)
+        world.link(node, &format!("{text}-too")).map(drop)
     }),
     op(Procedure::Readdir, |world, _, arm| {
         arm();

@@ -30,7 +30,7 @@ fn read_of(reply: impl Fn(u64, u32) -> Vec<u8> + Send + 'static) -> Result<(Vec<
     const ROOM: usize = 16;
     on_soft(move |stage, world| {
         world.other_session().file_with("file", CONTENTS);
-        let node = world.lookup(world.dir, "file").expect("the file").node;
+        let node = world.lookup("file").expect("the file").node;
         let file = world.open(node, OpenFlags::READ).expect("open");
         stage.server.now(move |asked: &ReceivedCall<'_>| match asked.call() {
             Some(Call::Read(args)) => ScriptedReply::Results(reply(args.offset, args.count)),
@@ -123,7 +123,7 @@ fn late_reply_is_not_written_to_released_buffer() {
         let stage = Stage::with(options);
         stage.world.other_session().file_with("file", &[7; 4096]);
         let (world, interrupt) = stage.world.interruptible();
-        let node = world.lookup(world.dir, "file").expect("the file").node;
+        let node = world.lookup("file").expect("the file").node;
         let file = world.open(node, OpenFlags::READ).expect("open");
         // The reply takes four seconds; the reader is interrupted after half a second and may return once the
         // server has been silent for two.
@@ -157,7 +157,7 @@ fn ever_changing_file_sizes_do_no_harm() {
         for _ in 0..6 {
             let _ = world.fs.getattr(&world.cx, node, None).wait();
             if let Ok(file) = world.open(node, OpenFlags::READ) {
-                let read = world.read(file, 0, 100);
+                let read = world.read_eof(file, 0, 100);
                 if let Ok((bytes, _)) = read {
                     assert!(CONTENTS.starts_with(&bytes), "{bytes:?}");
                 }

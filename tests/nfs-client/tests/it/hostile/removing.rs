@@ -81,7 +81,7 @@ fn interrupted_at(nth: usize, act: fn(&World) -> Result<(), Error>) -> Vec<(Stri
     let (world, interrupt) = stage.world.interruptible();
     world.file_with("new", b"new");
     world.file_with("file", b"as it was");
-    let node = world.lookup(world.dir, "file").expect("the file").node;
+    let node = world.lookup("file").expect("the file").node;
     let file = world.open(node, OpenFlags::READ).expect("open");
     let mut renames = 0;
     stage.server.now(move |asked: &ReceivedCall<'_>| {
@@ -107,7 +107,7 @@ fn interrupted_at(nth: usize, act: fn(&World) -> Result<(), Error>) -> Vec<(Stri
     soon("the file does not get its name back", || other.names(other.dir) == ["file", "new"]);
     world.release(file);
     let contents = |name: &str| {
-        let node = other.lookup(other.dir, name).expect("it is there").node;
+        let node = other.lookup(name).expect("it is there").node;
         (name.to_owned(), other.contents(node))
     };
     vec![contents("file"), contents("new")]

@@ -24,9 +24,9 @@ fn stale_handles_are_replaced_by_path() {
         let server = Scripted::start(first.address(), |_| ScriptedReply::Forward);
         let world = world(mounted(server.address(), hard()));
         let sub = world.dir("sub");
-        let deep = world.mkdir(sub, "deep").expect("mkdir").entry.node;
-        let file = world.file_in(deep, "file");
-        world.put(file, 0, b"as it was before");
+        let deep = world.mkdir((sub, "deep")).expect("mkdir").entry.node;
+        let file = world.file((deep, "file"));
+        world.write_all(file, 0, b"as it was before");
         world.fs.fsync(&world.cx, file, SyncScope::All).wait().expect("synced");
 
         let second = serve(tree.path());
@@ -35,11 +35,11 @@ fn stale_handles_are_replaced_by_path() {
 
         // By node, by opening, and below a directory that was only looked up.
         assert_eq!(world.attr(deep).nlink, 2);
-        assert_eq!(world.get(file, 0, 100), b"as it was before");
-        world.put(file, 0, b"as it is");
+        assert_eq!(world.read_all(file, 0, 100), b"as it was before");
+        world.write_all(file, 0, b"as it is");
         world.fs.fsync(&world.cx, file, SyncScope::All).wait().expect("synced");
         assert_eq!(world.contents(file.node), b"as it iss before");
-        world.mkdir(sub, "more").expect("mkdir in a directory found again");
+        world.mkdir((sub, "more")).expect("mkdir in a directory found again");
         world.release(file);
     });
 }
@@ -64,12 +64,12 @@ fn file_replaced_at_restart_is_stale() {
         server.replace(second.address());
         first.stop();
 
-        let read = world.read(file, 0, 100);
+        let read = world.read_eof(file, 0, 100);
         let error = read.expect_err("the file is gone");
         assert!(matches!(error, Error::Stale) || told(&error).contains("127.0.0.1"), "{}", told(&error));
         world.release(file);
         // Its name leads to the new file.
-        let node = world.lookup(world.dir, "file").expect("the new file").node;
+        let node = world.lookup("file").expect("the new file").node;
         assert_eq!(world.contents(node), b"another file!!");
     });
 }
@@ -94,9 +94,9 @@ fn a_replaced_server_yields_no_wrong_data() {
         server.replace(second.address());
         first.stop();
 
-        let error = world.read(file, 0, 100).expect_err("not the file that was opened");
+        let error = world.read_eof(file, 0, 100).expect_err("not the file that was opened");
         assert!(matches!(error, Error::Stale) || told(&error).contains("127.0.0.1"), "{}", told(&error));
-        let written = world.write(file, &Default::default(), b"not for this one");
+        let written = world.write_as(file, &Default::default(), b"not for this one");
         let synced = world.fs.fsync(&world.cx, file, SyncScope::All).wait();
         written.map(drop).and(synced).expect_err("not the file that was opened");
         world.release(file);
@@ -114,7 +114,7 @@ fn removed_file_stays_stale_while_its_directory_recovers() {
         let file = world.open(node, OpenFlags::READ).expect("open");
         // Removed by another session, which does not know that the file is open.
         world.other_session().unlink("file").expect("unlink");
-        let gone = world.read(file, 0, 8);
+        let gone = world.read_eof(file, 0, 8);
         if let Ok((bytes, _)) = gone {
             // Data read ahead at open may still be cached.
             assert_eq!(bytes, b"contents");

@@ -29,7 +29,7 @@ fn sync(world: &World, file: File) -> Result<()> {
 /// Returns the file's content as another client reads it.
 fn at_the_server(world: &World) -> Vec<u8> {
     let other = world.other_session();
-    let node = other.lookup(other.dir, "file").expect("the file").node;
+    let node = other.lookup("file").expect("the file").node;
     other.contents(node)
 }
 
@@ -41,7 +41,7 @@ fn write_of(reply: impl Fn(&ReceivedCall<'_>, u32) -> ScriptedReply + Send + 'st
             Some(Call::Write(args)) => reply(asked, args.count),
             _ => ScriptedReply::Forward,
         });
-        let written = world.write(file, &Write::default(), CONTENTS);
+        let written = world.write_as(file, &Write::default(), CONTENTS);
         let synced = sync(world, file);
         world.release(file);
         written.and(synced)
@@ -77,7 +77,7 @@ fn short_server_writes_are_completed() {
             assert_eq!(done.status(), None);
             written(asked, len, StableHow::FileSync, 1)
         });
-        world.put(file, 0, CONTENTS);
+        world.write_all(file, 0, CONTENTS);
         sync(world, file).expect("synced");
         world.release(file);
         stage.server.be_honest();
@@ -99,7 +99,7 @@ fn ever_changing_verifier_neither_loops_nor_loses_data() {
             }),
             _ => ScriptedReply::Forward,
         });
-        world.put(file, 0, CONTENTS);
+        world.write_all(file, 0, CONTENTS);
         // The client must fail, or write so that verifiers do not matter.
         let synced = sync(world, file);
         let writes = stage.server.count_of(Procedure::Write);
@@ -127,7 +127,7 @@ fn changed_verifier_makes_client_write_again() {
             }
             _ => ScriptedReply::Forward,
         });
-        world.put(file, 0, CONTENTS);
+        world.write_all(file, 0, CONTENTS);
         sync(world, file).expect("synced, after all was written again");
         world.release(file);
         stage.server.be_honest();
@@ -144,7 +144,7 @@ fn write_behind_error_is_reported_at_sync_or_close() {
             stage.server.on(Procedure::Write, |asked| {
                 asked.results(&WriteReply::Failed(Status::NoSpc, WccData::NONE))
             });
-            let written = world.write(file, &Write::default(), CONTENTS);
+            let written = world.write_as(file, &Write::default(), CONTENTS);
             let ended = match sync_first {
                 true => sync(world, file),
                 false => world.fs.flush(&world.cx, file, LockOwner(1)).wait(),
@@ -161,7 +161,7 @@ fn write_behind_error_is_reported_at_sync_or_close() {
 fn first_disk_flush_commits_data_of_earlier_client() {
     on_soft(|stage, world| {
         let file = world.file("file");
-        world.write(file, &Write::default(), &[7; 8192]).expect("written");
+        world.write_as(file, &Write::default(), &[7; 8192]).expect("written");
         sync(world, file).expect("stable");
         world.release(file);
         let (path, options) = (format!("{}/file", world.name()), OpenOptions::default());
@@ -184,7 +184,7 @@ fn a_failed_commit_is_reported() {
             Some(Call::Commit(_)) => asked.results(&CommitReply::Failed(Status::Io, WccData::NONE)),
             _ => ScriptedReply::Forward,
         });
-        let written = world.write(file, &Write::default(), CONTENTS);
+        let written = world.write_as(file, &Write::default(), CONTENTS);
         let result = written.and(sync(world, file));
         assert_names(result, "commit");
         world.release(file);
@@ -205,7 +205,7 @@ fn commit_level_below_request_is_an_error() {
             _ => ScriptedReply::Forward,
         });
         let how = Write { stability: tombolo_core::Stability::FileSync, ..Write::default() };
-        let result = world.write(file, &how, CONTENTS);
+        let result = world.write_as(file, &how, CONTENTS);
         // The client must either commit the data otherwise or fail; a reply below the requested stability is
         // neither.
         if let Ok(done) = result {
@@ -230,13 +230,13 @@ fn a_delayed_write_does_not_overwrite_a_later_one() {
             }
             _ => ScriptedReply::Forward,
         });
-        let written = world.write(file, &Write::default(), &first).expect("written");
+        let written = world.write_as(file, &Write::default(), &first).expect("written");
         assert_eq!(written.count, first.len());
         // The first write is sent and postponed.
         while stage.server.count_of(Procedure::Write) == 0 {
             std::thread::yield_now();
         }
-        world.put(file, 0, CONTENTS);
+        world.write_all(file, 0, CONTENTS);
         sync(world, file).expect("synced");
         world.release(file);
         // Time for repetitions that may still be pending.

@@ -8,8 +8,9 @@ use tombolo_core::fs::{Client, Export, FileSystem, Mode, NewMode, NodeId, Permis
 use tombolo_core::{Ctx, Error, Identity, SessionId};
 use tombolo_host_links::server::{AllowedIdentities, Credentials, VerifiedPeer};
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
-use tombolo_nfs_client_tests::mount::{hard, name};
+use tombolo_nfs_client_tests::mount::hard;
 use tombolo_nfs_tests::test_server::{PATH, Plan, no_squash};
+use tombolo_test_support::name;
 
 const JOE: u32 = 1000;
 

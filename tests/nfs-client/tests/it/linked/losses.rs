@@ -17,8 +17,9 @@ use tombolo_layer_basic::delay;
 use tombolo_layer_replies as replies;
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
-use tombolo_nfs_client_tests::mount::{hard, name, soft};
+use tombolo_nfs_client_tests::mount::{hard, soft};
 use tombolo_nfs_tests::test_server::Plan;
+use tombolo_test_support::name;
 
 use crate::hostile::stage::told;
 

@@ -8,12 +8,30 @@ use tombolo_core::fs::*;
 use tombolo_core::*;
 use tombolo_wire_vrpc::*;
 
+/// Draws the fields of a structure or a variant. Up to twelve can be drawn at a time: a semicolon begins
+/// another group.
+macro_rules! of {
+    ($($path:ident)::+ { $($($field:ident: $from:expr),+);+ $(,)? }) => {
+        ($(($($from,)+),)+).prop_map(|($(($($field,)+),)+)| $($path)::+ { $($($field,)+)+ })
+    };
+}
+
+/// Draws the bits of flags.
+macro_rules! bits {
+    ($flags:ident: $bits:ty) => {
+        any::<$bits>().prop_map($flags::from_bits_truncate)
+    };
+}
+
 pub fn header() -> impl Strategy<Value = Header> {
-    any::<(u64, u16, u8, bool)>().prop_map(|(sequence, caller, want, handles)| Header {
-        sequence,
-        caller: CallerId(caller),
-        want: Want::from_bits_truncate(want),
-        handles,
+    let caller = any::<u16>().prop_map(CallerId);
+    let want = bits!(Want: u8);
+    of!(Header {
+        sequence: any::<u64>(),
+        caller: caller,
+        want: want,
+        handles: any::<bool>(),
+        quiet: any::<bool>()
     })
 }
 
@@ -36,24 +54,18 @@ pub fn node() -> impl Strategy<Value = NodeId> {
 
 fn notice() -> impl Strategy<Value = Notice> {
     let node = || (1_u64..).prop_map(NodeId);
+    let owned = || name().prop_map(|name| name.to_owned());
     prop_oneof![
         node().prop_map(Notice::Attributes),
-        (node(), any::<(u64, u64)>()).prop_map(|(node, (a, b))| Notice::Data {
-            node,
-            start: a.min(b),
-            last: a.max(b)
-        }),
-        (node(), name()).prop_map(|(dir, name)| Notice::Name { dir, name: name.to_owned() }),
-        (node(), option::of((node(), name()))).prop_map(|(node, name)| Notice::Gone {
-            node,
-            name: name.map(|(dir, name)| (dir, name.to_owned()))
-        }),
+        (node(), range()).prop_map(|(node, LockRange { start, last })| Notice::Data { node, start, last }),
+        of!(Notice::Name { dir: node(), name: owned() }),
+        of!(Notice::Gone { node: node(), name: option::of((node(), owned())) }),
         Just(Notice::Everything),
     ]
 }
 
 fn version() -> impl Strategy<Value = Version> {
-    any::<(u64, u64, u32)>().prop_map(|(epoch, count, slot)| Version { epoch, count, slot })
+    of!(Version { epoch: any::<u64>(), count: any::<u64>(), slot: any::<u32>() })
 }
 
 fn open() -> impl Strategy<Value = OpenId> {
@@ -61,7 +73,7 @@ fn open() -> impl Strategy<Value = OpenId> {
 }
 
 fn file() -> impl Strategy<Value = File> {
-    (node(), open()).prop_map(|(node, open)| File { node, open })
+    of!(File { node: node(), open: open() })
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
@@ -69,11 +81,11 @@ fn mode() -> impl Strategy<Value = Mode> {
 }
 
 fn new_mode() -> impl Strategy<Value = NewMode> {
-    (mode(), mode()).prop_map(|(mode, umask)| NewMode { mode, umask })
+    of!(NewMode { mode: mode(), umask: mode() })
 }
 
 fn time() -> impl Strategy<Value = Timestamp> {
-    (any::<i64>(), 0u32..1_000_000_000).prop_map(|(secs, nanos)| Timestamp { secs, nanos })
+    of!(Timestamp { secs: any::<i64>(), nanos: 0u32..1_000_000_000 })
 }
 
 fn set_time() -> impl Strategy<Value = SetTime> {
@@ -86,23 +98,20 @@ fn file_type() -> impl Strategy<Value = FileType> {
 }
 
 fn device() -> impl Strategy<Value = Device> {
-    any::<(u32, u32)>().prop_map(|(major, minor)| Device { major, minor })
+    of!(Device { major: any::<u32>(), minor: any::<u32>() })
 }
 
 fn set_attr() -> impl Strategy<Value = SetAttr> {
-    let ids = any::<(Option<u32>, Option<u32>, Option<u64>, bool)>();
-    (option::of(mode()), ids, option::of(set_time()), option::of(set_time()), option::of(time())).prop_map(
-        |(mode, (uid, gid, size, kill_privileges), atime, mtime, guard_ctime)| SetAttr {
-            mode,
-            uid,
-            gid,
-            size,
-            atime,
-            mtime,
-            guard_ctime,
-            kill_privileges,
-        },
-    )
+    of!(SetAttr {
+        mode: option::of(mode()),
+        uid: any::<Option<u32>>(),
+        gid: any::<Option<u32>>(),
+        size: any::<Option<u64>>(),
+        atime: option::of(set_time()),
+        mtime: option::of(set_time()),
+        guard_ctime: option::of(time()),
+        kill_privileges: any::<bool>(),
+    })
 }
 
 fn reference() -> impl Strategy<Value = Reference> {
@@ -135,8 +144,13 @@ fn stability() -> impl Strategy<Value = Stability> {
 }
 
 fn write() -> impl Strategy<Value = Write> {
-    (any::<(u64, bool, bool)>(), stability()).prop_map(|((offset, kill_privileges, in_place), stability)| {
-        Write { offset, stability, kill_privileges, in_place, retainable: false, by_owner: false }
+    of!(Write {
+        offset: any::<u64>(),
+        stability: stability(),
+        kill_privileges: any::<bool>(),
+        in_place: any::<bool>(),
+        retainable: Just(false),
+        by_owner: Just(false),
     })
 }
 
@@ -146,20 +160,13 @@ fn create() -> impl Strategy<Value = Create> {
         Just(Exclusive::Yes),
         any::<[u8; 8]>().prop_map(Exclusive::Verifier)
     ];
-    (new_mode(), any::<u16>(), exclusive).prop_map(|(mode, flags, exclusive)| Create {
-        mode,
-        flags: OpenFlags::from_bits_truncate(flags),
-        exclusive,
-    })
+    of!(Create { mode: new_mode(), flags: bits!(OpenFlags: u16), exclusive: exclusive })
 }
 
 fn budget() -> impl Strategy<Value = DirBudget> {
-    (any::<(u32, u32, bool)>(), 0u32..16).prop_map(|((size, entry, plus), align)| DirBudget {
-        size_bytes: size as usize,
-        entry_bytes: entry as usize,
-        align: 1usize << align,
-        plus,
-    })
+    let size = || any::<u32>().prop_map(|size| size as usize);
+    let align = (0u32..16).prop_map(|shift| 1usize << shift);
+    of!(DirBudget { size_bytes: size(), entry_bytes: size(), align: align, plus: any::<bool>() })
 }
 
 fn family() -> impl Strategy<Value = LockFamily> {
@@ -170,19 +177,17 @@ fn range() -> impl Strategy<Value = LockRange> {
     any::<(u64, u64)>().prop_map(|(a, b)| LockRange { start: a.min(b), last: a.max(b) })
 }
 
+fn owner() -> impl Strategy<Value = LockOwner> {
+    any::<u64>().prop_map(LockOwner)
+}
+
 fn lock() -> impl Strategy<Value = Lock> {
     let kind = select(vec![LockKind::Read, LockKind::Write]);
-    (family(), kind, range(), any::<(u64, u32)>()).prop_map(|(family, kind, range, (owner, pid))| Lock {
-        family,
-        kind,
-        range,
-        owner: LockOwner(owner),
-        pid,
-    })
+    of!(Lock { family: family(), kind: kind, range: range(), owner: owner(), pid: any::<u32>() })
 }
 
 pub fn handle() -> impl Strategy<Value = HandleBytes<'static>> {
-    (any::<i32>(), bytes(HANDLE_BYTES_MAX)).prop_map(|(kind, bytes)| HandleBytes { kind, bytes })
+    of!(HandleBytes { kind: any::<i32>(), bytes: bytes(HANDLE_BYTES_MAX) })
 }
 
 pub fn request() -> BoxedStrategy<Request<'static>> {
@@ -195,70 +200,57 @@ fn session_request() -> BoxedStrategy<Request<'static>> {
     prop_oneof![
         Just(Request::Null),
         Just(Request::Profile),
-        (any::<(u32, u32)>(), groups).prop_map(|((uid, gid), groups)| Request::Caller { uid, gid, groups }),
-        any::<u32>().prop_map(|id| Request::Interrupt { id }),
-        pairs.prop_map(|pairs| Request::Forget { forgets: Forgets::new(pairs.leak()) }),
+        of!(Request::Caller { uid: any::<u32>(), gid: any::<u32>(), groups: groups }),
+        of!(Request::Interrupt { id: any::<u32>() }),
+        of!(Request::Forget { forgets: pairs.prop_map(|pairs| Forgets::new(pairs.leak())) }),
     ]
     .boxed()
 }
 
 fn name_request() -> BoxedStrategy<Request<'static>> {
-    let make = (node(), name(), file_type(), new_mode(), device());
-    let two = (node(), name(), node(), name(), any::<u8>());
     prop_oneof![
-        (node(), name()).prop_map(|(parent, name)| Request::Lookup { parent, name }),
-        (node(), name()).prop_map(|(parent, name)| Request::Unlink { parent, name }),
-        (node(), name()).prop_map(|(parent, name)| Request::Rmdir { parent, name }),
-        (node(), option::of(open()), set_attr()).prop_map(|(node, open, set)| Request::Setattr {
-            node,
-            open,
-            set
+        of!(Request::Lookup { parent: node(), name: name() }),
+        of!(Request::Unlink { parent: node(), name: name() }),
+        of!(Request::Rmdir { parent: node(), name: name() }),
+        of!(Request::Setattr { node: node(), open: option::of(open()), set: set_attr() }),
+        of!(Request::Access { node: node(), mask: bits!(AccessMask: u8) }),
+        of!(Request::Readlink { node: node(), destination: destination() }),
+        of!(Request::Create { parent: node(), name: name(), how: create() }),
+        of!(Request::CreateUnnamed { parent: node(), how: create() }),
+        of!(Request::Mkdir { parent: node(), name: name(), mode: new_mode() }),
+        of!(Request::Symlink { parent: node(), name: name(), target: data() }),
+        of!(Request::Mknod {
+            parent: node(),
+            name: name(),
+            file_type: file_type(),
+            mode: new_mode(),
+            rdev: device()
         }),
-        (node(), any::<u8>())
-            .prop_map(|(node, mask)| Request::Access { node, mask: AccessMask::from_bits_truncate(mask) }),
-        (node(), destination()).prop_map(|(node, destination)| Request::Readlink { node, destination }),
-        (node(), name(), create()).prop_map(|(parent, name, how)| Request::Create { parent, name, how }),
-        (node(), create()).prop_map(|(parent, how)| Request::CreateUnnamed { parent, how }),
-        (node(), name(), new_mode()).prop_map(|(parent, name, mode)| Request::Mkdir { parent, name, mode }),
-        (node(), name(), data()).prop_map(|(parent, name, target)| Request::Symlink { parent, name, target }),
-        make.prop_map(|(parent, name, file_type, mode, rdev)| Request::Mknod {
-            parent,
-            name,
-            file_type,
-            mode,
-            rdev
-        }),
-        (node(), node(), name()).prop_map(|(node, parent, name)| Request::Link { node, parent, name }),
-        two.prop_map(|(from_parent, from, to_parent, to, flags)| Request::Rename {
-            from_parent,
-            from,
-            to_parent,
-            to,
-            flags: RenameFlags::from_bits_truncate(flags)
+        of!(Request::Link { node: node(), parent: node(), name: name() }),
+        of!(Request::Rename {
+            from_parent: node(),
+            from: name(),
+            to_parent: node(),
+            to: name(),
+            flags: bits!(RenameFlags: u8)
         }),
     ]
     .boxed()
 }
 
 fn file_request() -> BoxedStrategy<Request<'static>> {
-    let what = select(vec![SyncScope::Data, SyncScope::All]);
+    let what = select(vec![SyncScope::Data, SyncScope::All, SyncScope::AllWriters]);
+    let cookie = any::<u64>().prop_map(Cookie);
     prop_oneof![
-        (node(), option::of(open())).prop_map(|(node, open)| Request::Getattr { node, open }),
-        (node(), any::<u16>())
-            .prop_map(|(node, flags)| Request::Open { node, flags: OpenFlags::from_bits_truncate(flags) }),
-        file().prop_map(|file| Request::Release { file }),
-        (file(), any::<u64>()).prop_map(|(file, owner)| Request::Flush { file, owner: LockOwner(owner) }),
-        (file(), what).prop_map(|(file, what)| Request::Fsync { file, what }),
-        (file(), any::<u64>(), destination()).prop_map(|(file, offset, destination)| Request::Read {
-            file,
-            offset,
-            destination
-        }),
-        (file(), write(), data()).prop_map(|(file, how, data)| Request::Write { file, how, data }),
-        (file(), any::<u64>(), budget(), destination()).prop_map(|(file, cookie, budget, destination)| {
-            Request::Readdir { file, cookie: Cookie(cookie), budget, destination }
-        }),
-        node().prop_map(|node| Request::Statfs { node }),
+        of!(Request::Getattr { node: node(), open: option::of(open()) }),
+        of!(Request::Open { node: node(), flags: bits!(OpenFlags: u16) }),
+        of!(Request::Release { file: file() }),
+        of!(Request::Flush { file: file(), owner: owner() }),
+        of!(Request::Fsync { file: file(), what: what }),
+        of!(Request::Read { file: file(), offset: any::<u64>(), destination: destination() }),
+        of!(Request::Write { file: file(), how: write(), data: data() }),
+        of!(Request::Readdir { file: file(), cookie: cookie, budget: budget(), destination: destination() }),
+        of!(Request::Statfs { node: node() }),
         Just(Request::Syncfs),
     ]
     .boxed()
@@ -267,97 +259,62 @@ fn file_request() -> BoxedStrategy<Request<'static>> {
 fn group_request() -> BoxedStrategy<Request<'static>> {
     let how = select(vec![XattrSet::Any, XattrSet::Create, XattrSet::Replace]);
     let whence = select(vec![Whence::Data, Whence::Hole]);
+    let number = any::<u64>;
     prop_oneof![
-        (node(), xattr_name(), destination()).prop_map(|(node, name, destination)| Request::XattrGet {
-            node,
-            name,
-            destination
+        of!(Request::XattrGet { node: node(), name: xattr_name(), destination: destination() }),
+        of!(Request::XattrSet {
+            node: node(),
+            name: xattr_name(),
+            value: data(),
+            how: how,
+            kill_set_gid: any::<bool>()
         }),
-        (node(), xattr_name(), data(), how, any::<bool>()).prop_map(
-            |(node, name, value, how, kill_set_gid)| Request::XattrSet {
-                node,
-                name,
-                value,
-                how,
-                kill_set_gid
-            }
-        ),
-        (node(), destination()).prop_map(|(node, destination)| Request::XattrList { node, destination }),
-        (node(), xattr_name()).prop_map(|(node, name)| Request::XattrRemove { node, name }),
-        (file(), lock()).prop_map(|(file, lock)| Request::LockTest { file, lock }),
-        (file(), lock(), any::<bool>()).prop_map(|(file, lock, wait)| Request::Lock { file, lock, wait }),
-        (file(), family(), range(), any::<u64>()).prop_map(|(file, family, range, owner)| Request::Unlock {
-            file,
-            family,
-            range,
-            owner: LockOwner(owner)
+        of!(Request::XattrList { node: node(), destination: destination() }),
+        of!(Request::XattrRemove { node: node(), name: xattr_name() }),
+        of!(Request::LockTest { file: file(), lock: lock() }),
+        of!(Request::Lock { file: file(), lock: lock(), wait: any::<bool>() }),
+        of!(Request::Unlock { file: file(), family: family(), range: range(), owner: owner() }),
+        of!(Request::HandleOf { node: node() }),
+        of!(Request::Resolve { handle: handle() }),
+        of!(Request::Parent { node: node() }),
+        of!(Request::Allocate {
+            file: file(),
+            offset: number(),
+            len_bytes: number(),
+            mode: bits!(AllocateMode: u8)
         }),
-        node().prop_map(|node| Request::HandleOf { node }),
-        handle().prop_map(|handle| Request::Resolve { handle }),
-        node().prop_map(|node| Request::Parent { node }),
-        (file(), any::<(u64, u64, u8)>()).prop_map(|(file, (offset, len_bytes, mode))| Request::Allocate {
-            file,
-            offset,
-            len_bytes,
-            mode: AllocateMode::from_bits_truncate(mode)
+        of!(Request::Seek { file: file(), offset: number(), whence: whence }),
+        of!(Request::Copy {
+            from: file(),
+            from_offset: number(),
+            to: file(),
+            to_offset: number(),
+            len_bytes: number()
         }),
-        (file(), any::<u64>(), whence).prop_map(|(file, offset, whence)| Request::Seek {
-            file,
-            offset,
-            whence
-        }),
-        (file(), file(), any::<(u64, u64, u64)>()).prop_map(
-            |(from, to, (from_offset, to_offset, len_bytes))| {
-                Request::Copy { from, from_offset, to, to_offset, len_bytes }
-            }
-        ),
-        any::<u64>().prop_map(|since| Request::Changes { since }),
-        node().prop_map(|node| Request::Look { node }),
+        of!(Request::Changes { since: number() }),
+        of!(Request::Look { node: node() }),
     ]
     .boxed()
 }
 
 pub fn attr() -> BoxedStrategy<Attr> {
-    let numbers = any::<(u32, u32, u32, u32)>();
-    let longs = any::<(u64, u64, u64, u64, u64)>();
-    let times = ([time(), time(), time()], option::of(time()));
-    (file_type(), mode(), numbers, longs, device(), times, any::<bool>())
-        .prop_map(
-            |(file_type, mode, (nlink, uid, gid, block_size), longs, rdev, (times, btime), volatile)| {
-                let [atime, mtime, ctime] = times;
-                let (size, blocks, fsid, fileid, generation) = longs;
-                Attr {
-                    file_type,
-                    mode,
-                    nlink,
-                    uid,
-                    gid,
-                    size,
-                    blocks,
-                    block_size,
-                    rdev,
-                    fsid,
-                    fileid,
-                    generation,
-                    atime,
-                    mtime,
-                    ctime,
-                    btime,
-                    volatile,
-                }
-            },
-        )
-        .boxed()
+    let (short, long) = (any::<u32>, any::<u64>);
+    of!(Attr {
+        file_type: file_type(), mode: mode(), nlink: short(), uid: short(), gid: short(), size: long(),
+        blocks: long(), block_size: short(), rdev: device(), fsid: long(), fileid: long();
+        generation: long(), atime: time(), mtime: time(), ctime: time(), btime: option::of(time()),
+        volatile: any::<bool>()
+    })
+    .boxed()
 }
 
 fn change() -> BoxedStrategy<Change> {
-    let weak =
-        (any::<u64>(), time(), time()).prop_map(|(size, mtime, ctime)| WeakAttr { size, mtime, ctime });
-    (option::of(weak), option::of(attr())).prop_map(|(before, after)| Change { before, after }).boxed()
+    let weak = of!(WeakAttr { size: any::<u64>(), mtime: time(), ctime: time() });
+    of!(Change { before: option::of(weak), after: option::of(attr()) }).boxed()
 }
 
 pub fn entry() -> BoxedStrategy<Entry> {
-    (node(), attr()).prop_map(|(node, attr)| Entry { node, attr }).boxed()
+    of!(Entry { node: node(), attr: attr() }).boxed()
 }
 
 fn returned() -> impl Strategy<Value = Returned<'static>> {
@@ -368,40 +325,34 @@ fn returned() -> impl Strategy<Value = Returned<'static>> {
 }
 
 fn session() -> impl Strategy<Value = Session> {
-    (any::<(bool, bool, u32, u64, u32)>(), any::<(u32, [u8; 16], u32, u16)>()).prop_map(
-        |((checks, read_only, name_max, file_size_max, time_granularity_ns), rest)| {
-            let (offers, volume, transfer_bytes_max, callers_max) = rest;
-            let permission_check = if checks { PermissionCheck::BackEnd } else { PermissionCheck::Caller };
-            Session {
-                profile: Profile {
-                    permission_check,
-                    read_only,
-                    name_max,
-                    file_size_max,
-                    time_granularity_ns,
-                    writes_by_owner: false,
-                },
-                offers: Offers::from_bits_truncate(offers),
-                volume: Volume(volume),
-                transfer_bytes_max: transfer_bytes_max.max(TRANSFER_BYTES_MIN),
-                callers_max: callers_max.max(1),
-            }
-        },
-    )
+    let profile = of!(Profile {
+        permission_check: select(vec![PermissionCheck::BackEnd, PermissionCheck::Caller]),
+        read_only: any::<bool>(),
+        name_max: any::<u32>(),
+        file_size_max: any::<u64>(),
+        time_granularity_ns: any::<u32>(),
+        writes_by_owner: Just(false),
+    });
+    of!(Session {
+        profile: profile,
+        offers: bits!(Offers: u32),
+        volume: any::<[u8; 16]>().prop_map(Volume),
+        transfer_bytes_max: TRANSFER_BYTES_MIN..,
+        callers_max: 1_u16..,
+    })
 }
 
 fn stat_fs() -> impl Strategy<Value = StatFs> {
-    any::<(u32, [u64; 5], u32)>().prop_map(
-        |(block_size, [blocks, blocks_free, blocks_available, files, files_free], name_max)| StatFs {
-            block_size,
-            blocks,
-            blocks_free,
-            blocks_available,
-            files,
-            files_free,
-            name_max,
-        },
-    )
+    let long = any::<u64>;
+    of!(StatFs {
+        block_size: any::<u32>(),
+        blocks: long(),
+        blocks_free: long(),
+        blocks_available: long(),
+        files: long(),
+        files_free: long(),
+        name_max: any::<u32>(),
+    })
 }
 
 /// Returns an answer, and a kind of request to which it belongs.
@@ -411,21 +362,23 @@ pub fn reply() -> BoxedStrategy<(Kind, Outcome<'static>)> {
 }
 
 fn node_reply() -> BoxedStrategy<(Kind, Outcome<'static>)> {
+    let made = of!(Made { entry: entry(), dir: change() });
+    let created = of!(Created { entry: entry(), open: open(), dir: change() });
+    let renamed = of!(Renamed { from_dir: change(), to_dir: change() });
+    let opened = of!(Opened { open: open(), attr: option::of(attr()) });
     prop_oneof![
         (entry(), option::of(handle()))
             .prop_map(|(entry, handle)| (Kind::Lookup, Ok(Reply::Entry(entry, handle)))),
         attr().prop_map(|attr| (Kind::Getattr, Ok(Reply::Attr(attr)))),
         (attr(), change()).prop_map(|(attr, change)| (Kind::Setattr, Ok(Reply::Setattr(attr, change)))),
-        (entry(), change(), option::of(handle()))
-            .prop_map(|(entry, dir, handle)| (Kind::Link, Ok(Reply::Made(Made { entry, dir }, handle)))),
-        (entry(), open(), change(), option::of(handle())).prop_map(|(entry, open, dir, handle)| {
-            (Kind::Create, Ok(Reply::Created(Created { entry, open, dir }, handle)))
+        (made, option::of(handle())).prop_map(|(made, handle)| (Kind::Link, Ok(Reply::Made(made, handle)))),
+        (created, option::of(handle()), any::<bool>()).prop_map(|(created, handle, is_prompt)| {
+            (Kind::Create, Ok(Reply::Created(created, handle, is_prompt)))
         }),
         change().prop_map(|change| (Kind::Rmdir, Ok(Reply::Change(change)))),
-        (change(), change())
-            .prop_map(|(from_dir, to_dir)| (Kind::Rename, Ok(Reply::Renamed(Renamed { from_dir, to_dir })))),
-        (open(), option::of(attr()))
-            .prop_map(|(open, attr)| (Kind::Open, Ok(Reply::Opened(Opened { open, attr })))),
+        renamed.prop_map(|renamed| (Kind::Rename, Ok(Reply::Renamed(renamed)))),
+        (opened, any::<bool>())
+            .prop_map(|(opened, is_prompt)| (Kind::Open, Ok(Reply::Opened(opened, is_prompt)))),
     ]
     .boxed()
 }

@@ -9,8 +9,10 @@ pub const HEADER: Header = Header {
     caller: CallerId(0x0102),
     want: Want::CHANGE_ATTRS,
     handles: false,
+    quiet: false,
 };
-const PLAIN: Header = Header { sequence: 1, caller: CallerId(0), want: Want::empty(), handles: false };
+const PLAIN: Header =
+    Header { sequence: 1, caller: CallerId(0), want: Want::empty(), handles: false, quiet: false };
 
 const NODE: NodeId = NodeId(0xa1a2_a3a4_a5a6_a7a8);
 const OTHER: NodeId = NodeId(0xb1b2_b3b4_b5b6_b7b8);
@@ -326,14 +328,14 @@ fn node_replies() -> Vec<(Kind, Outcome<'static>)> {
         (Kind::Symlink, Ok(Reply::Made(Made { entry, dir: none }, None))),
         (Kind::Mknod, Ok(Reply::Made(Made { entry, dir: after }, None))),
         (Kind::Link, Ok(Reply::Made(Made { entry, dir: none }, None))),
-        (Kind::Create, Ok(Reply::Created(Created { entry, open, dir: none }, None))),
-        (Kind::CreateUnnamed, Ok(Reply::Created(Created { entry, open, dir: full }, None))),
+        (Kind::Create, Ok(Reply::Created(Created { entry, open, dir: none }, None, false))),
+        (Kind::CreateUnnamed, Ok(Reply::Created(Created { entry, open, dir: full }, None, false))),
         (Kind::Unlink, Ok(Reply::Change(none))),
         (Kind::Rmdir, Ok(Reply::Change(full))),
         (Kind::Rename, Ok(Reply::Renamed(Renamed { from_dir: full, to_dir: after }))),
         (Kind::Rename, Ok(Reply::Renamed(Renamed::default()))),
-        (Kind::Open, Ok(Reply::Opened(Opened { open, attr: None }))),
-        (Kind::Open, Ok(Reply::Opened(Opened { open, attr: Some(attr()) }))),
+        (Kind::Open, Ok(Reply::Opened(Opened { open, attr: None }, false))),
+        (Kind::Open, Ok(Reply::Opened(Opened { open, attr: Some(attr()) }, false))),
     ]
 }
 
@@ -434,6 +436,24 @@ pub fn with_volatile() -> Both {
     (Vec::new(), answers.map(|attr| (Kind::Getattr, Ok(Reply::Attr(attr)))).into())
 }
 
+/// Returns version 1's quiet requests, and answers with prompt openings.
+pub fn with_quiet() -> Both {
+    let header = Header { quiet: true, ..HEADER };
+    let how = Write { offset: OFFSET, ..Write::default() };
+    let requests = vec![
+        (header, Request::Write { file: FILE, how, data: Data::Inline(b"quiet") }),
+        (header, Request::Release { file: FILE }),
+    ];
+    let (entry, open) = (Entry { node: NODE, attr: attr() }, FILE.open);
+    let handle = HandleBytes { kind: 7, bytes: b"handle" };
+    let created = Created { entry, open, dir: Change::default() };
+    let answers = vec![
+        (Kind::Create, Ok(Reply::Created(created, Some(handle), true))),
+        (Kind::Open, Ok(Reply::Opened(Opened { open, attr: Some(attr()) }, true))),
+    ];
+    (requests, answers)
+}
+
 /// Requests, and answers.
 type Both = (Vec<(Header, Request<'static>)>, Vec<(Kind, Outcome<'static>)>);
 
@@ -468,7 +488,7 @@ pub fn with_handles() -> Both {
         (Kind::Lookup, Ok(Reply::Entry(entry, Some(handle)))),
         (Kind::Resolve, Ok(Reply::Entry(entry, Some(HandleBytes { kind: -1, bytes: b"" })))),
         (Kind::Mkdir, Ok(Reply::Made(Made { entry, dir: after }, Some(handle)))),
-        (Kind::Create, Ok(Reply::Created(Created { entry, open, dir: after }, Some(handle)))),
+        (Kind::Create, Ok(Reply::Created(Created { entry, open, dir: after }, Some(handle), false))),
         (Kind::Readdir, Ok(Reply::Readdir(Returned::Inline(listing), true))),
     ];
     (requests, replies)

@@ -1,0 +1,56 @@
+//! The order of quiet writes: the link's thread takes no further request while one is performed.
+//!
+//! Only that link waits. Heartbeats, other links and pending requests of this one run on other threads, and
+//! the end of the link ends the wait.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The turn of one link's quiet writes.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    state: Mutex<TurnState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct TurnState {
+    is_taken: bool,
+    has_ended: bool,
+}
+
+/// A turn that lasts until this is dropped, on any thread.
+#[derive(Debug)]
+pub(crate) struct TurnGuard(Arc<Turn>);
+
+impl Turn {
+    /// Takes the turn for the request that the link's thread is starting.
+    pub(crate) fn take(self: &Arc<Self>) -> TurnGuard {
+        self.state().is_taken = true;
+        TurnGuard(self.clone())
+    }
+
+    /// Waits on the link's thread until the turn is over or the link has ended.
+    pub(crate) fn wait(&self) {
+        let mut state = self.state();
+        while state.is_taken && !state.has_ended {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends the present wait and all later ones, because the link has ended.
+    pub(crate) fn end(&self) {
+        self.state().has_ended = true;
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, TurnState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for TurnGuard {
+    fn drop(&mut self) {
+        self.0.state().is_taken = false;
+        self.0.changed.notify_all();
+    }
+}

@@ -1,0 +1,17 @@
+//! Support of tests in several crates.
+//!
+//! - [`Session`]: a user's session of a file system, with short forms of the waist's operations.
+//! - [`Scripted`]: a layer that refuses, loses or withholds operations as a closure says; [`wrapped`]: one of
+//!   sessions.
+//! - [`until`]: waits for a condition, not for ever.
+#![forbid(unsafe_code)]
+
+mod place;
+mod scripted;
+mod session;
+mod wait;
+
+pub use place::{Place, name};
+pub use scripted::{Act, Scripted, wrapped};
+pub use session::{READ_WRITE, Session, budget, mode, plain, xattr_name};
+pub use wait::until;

@@ -1,0 +1,278 @@
+//! An export whose writes a test lets happen, and a record of the requests for it.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tombolo_back_memory::Memory;
+use tombolo_back_vrpc_client::{LinkLossPolicy, VrpcFileSystem};
+use tombolo_core::fs::{
+    Client, Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, Write, Written,
+};
+use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_front_vrpc_server::{Options, VrpcServer};
+use tombolo_host_links::server::{LinkCutter, Peer, Refusal, Request, Responder, Service, Session};
+use tombolo_mem::{Buffer, Source};
+use tombolo_vrpc_tests::site::{Plan, Site};
+use tombolo_vrpc_tests::test_host::{client, root};
+use tombolo_wire_vrpc::{Kind, Request as Vrpc};
+
+/// Far longer than it takes on the slowest machine.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// Treatment of the writes that begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Writes {
+    #[default]
+    Performed,
+    /// Performed when the test says so, and cannot be interrupted.
+    Held,
+    /// Never performed; answered when the test says so.
+    Lost,
+    /// Fail at once, for lack of space.
+    Refused,
+    /// Performed up to three bytes.
+    Short,
+}
+
+/// The treatment of writes, changed by the test.
+#[derive(Default)]
+pub struct Valve(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    writes: Writes,
+    begun: usize,
+    waiting: Vec<Waker>,
+}
+
+impl Valve {
+    pub fn set(&self, writes: Writes) {
+        let waiting = {
+            let mut state = self.state();
+            state.writes = writes;
+            std::mem::take(&mut state.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns the number of writes that have begun.
+    pub fn begun(&self) -> usize {
+        self.state().begun
+    }
+
+    fn begin(&self) -> Writes {
+        let mut state = self.state();
+        state.begun += 1;
+        state.writes
+    }
+
+    async fn changed_from(&self, writes: Writes) {
+        poll_fn(|context| {
+            let mut state = self.state();
+            if state.writes != writes {
+                return Poll::Ready(());
+            }
+            state.waiting.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no test panics here")
+    }
+}
+
+/// An export whose writes are treated as the valve says.
+struct Controlled {
+    inner: Arc<dyn Export>,
+    valve: Arc<Valve>,
+    is_prompt: bool,
+}
+
+struct ControlledSession {
+    inner: Arc<dyn FileSystem>,
+    valve: Arc<Valve>,
+    is_prompt: bool,
+}
+
+impl Export for Controlled {
+    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
+        let (inner, valve) = (self.inner.attach(client)?, self.valve.clone());
+        Ok(Arc::new(ControlledSession { inner, valve, is_prompt: self.is_prompt }))
+    }
+}
+
+impl FileSystem for ControlledSession {
+    tombolo_core::forward!(to self.inner;
+        profile lookup forget getattr setattr access readlink create create_unnamed mkdir symlink mknod link
+        unlink rmdir rename open release flush fsync read readdir statfs syncfs
+        xattrs locks persistent_handles ranges changes versions
+    );
+
+    fn is_prompt(&self, file: File) -> bool {
+        self.is_prompt && self.inner.is_prompt(file)
+    }
+
+    fn write(&self, cx: &Ctx, file: File, how: &Write, mut from: Source) -> Answer<Written> {
+        let (inner, valve, cx, how) = (self.inner.clone(), self.valve.clone(), cx.clone(), *how);
+        match valve.begin() {
+            Writes::Performed => inner.write(&cx, file, &how, from),
+            Writes::Refused => Answer::err(Error::NoSpace),
+            Writes::Short => {
+                from.truncate(3);
+                inner.write(&cx, file, &how, from)
+            }
+            Writes::Held => Answer::later(async move {
+                valve.changed_from(Writes::Held).await;
+                inner.write(&cx, file, &how, from).resolve().await
+            }),
+            Writes::Lost => Answer::later(async move {
+                valve.changed_from(Writes::Lost).await;
+                Err(Error::io("the server dies"))
+            }),
+        }
+    }
+}
+
+/// Kinds of the requests received, and `true` for those that are quiet.
+pub type Record = Arc<Mutex<Vec<(Kind, bool)>>>;
+
+struct Recorder {
+    inner: Arc<dyn Service>,
+    record: Record,
+}
+
+struct RecordedSession {
+    inner: Arc<dyn Session>,
+    record: Record,
+}
+
+impl Service for Recorder {
+    fn open(&self, peer: &Peer) -> std::result::Result<Arc<dyn Session>, Refusal> {
+        Ok(Arc::new(RecordedSession { inner: self.inner.open(peer)?, record: self.record.clone() }))
+    }
+}
+
+impl Session for RecordedSession {
+    fn begun(&self, cutter: LinkCutter) {
+        self.inner.begun(cutter);
+    }
+
+    fn serve(&self, request: Request<'_>, responder: Responder) {
+        let (header, decoded) = Vrpc::decode(request.kind, &request.body, request.frame).expect("honest");
+        self.record.lock().expect("no panic").push((decoded.kind(), header.quiet));
+        self.inner.serve(request, responder);
+    }
+
+    fn ended(&self) {
+        self.inner.ended();
+    }
+}
+
+/// Properties of a world.
+#[derive(Clone, Copy)]
+pub struct Nature {
+    pub plan: Plan,
+    pub link_loss_policy: LinkLossPolicy,
+    pub is_prompt: bool,
+    pub writes_behind: bool,
+}
+
+impl Default for Nature {
+    fn default() -> Self {
+        let link_loss_policy = LinkLossPolicy::Hard;
+        Self { plan: Plan::default(), link_loss_policy, is_prompt: true, writes_behind: true }
+    }
+}
+
+/// A server, and a session of it.
+pub struct World {
+    pub site: Arc<Site>,
+    pub valve: Arc<Valve>,
+    pub record: Record,
+    pub fs: Arc<VrpcFileSystem>,
+    nature: Nature,
+}
+
+impl World {
+    pub fn new(nature: Nature) -> Self {
+        let (site, valve, record) = (Site::new(nature.plan), Arc::<Valve>::default(), Record::default());
+        let memory: Arc<dyn Export> = Arc::new(Memory::default());
+        let export = Controlled { inner: memory, valve: valve.clone(), is_prompt: nature.is_prompt };
+        let export: Arc<dyn Export> = Arc::new(export);
+        let inner = VrpcServer::new().with_export("export", export, Options::default());
+        site.start_any(Arc::new(Recorder { inner: Arc::new(inner), record: record.clone() }));
+        let fs = Self::attach(&site, nature);
+        Self { site, valve, record, fs, nature }
+    }
+
+    fn attach(site: &Arc<Site>, nature: Nature) -> Arc<VrpcFileSystem> {
+        let export = site.export(nature.link_loss_policy).with_writes_behind(nature.writes_behind);
+        export.attach_session(&client()).expect("a session")
+    }
+
+    /// Returns another session, of another client.
+    pub fn another(&self) -> Arc<VrpcFileSystem> {
+        Self::attach(&self.site, self.nature)
+    }
+
+    pub fn create(&self, text: &str) -> File {
+        create(&self.fs, text, OpenFlags::READ | OpenFlags::WRITE)
+    }
+
+    /// Writes at the beginning; `true` if the caller did not wait.
+    pub fn writes_at_once(&self, file: File, bytes: &[u8]) -> bool {
+        let answer = self.fs.write(&root(), file, &Write::default(), Source::from(bytes.to_vec()));
+        match answer {
+            Answer::Done(result) => {
+                assert_eq!(result.expect("written").count, bytes.len());
+                true
+            }
+            Answer::Later(_) => false,
+        }
+    }
+
+    pub fn read(&self, file: File) -> Vec<u8> {
+        read(&self.fs, file)
+    }
+
+    /// Returns the requests since the last call, except those that a session makes by itself.
+    pub fn requests(&self) -> Vec<(Kind, bool)> {
+        let all = std::mem::take(&mut *self.record.lock().expect("no panic"));
+        let by_itself = |kind| matches!(kind, Kind::Profile | Kind::Caller | Kind::Changes);
+        all.into_iter().filter(|(kind, _)| !by_itself(*kind)).collect()
+    }
+
+    /// Waits until the server has answered everything.
+    pub fn settle(&self) {
+        self.fs.null(&root()).wait().expect("null");
+        self.requests();
+    }
+}
+
+pub fn name(text: &str) -> Name<'_> {
+    Name::new(text.as_bytes()).expect("a name")
+}
+
+pub fn create(fs: &VrpcFileSystem, text: &str, flags: OpenFlags) -> File {
+    let how = Create { mode: NewMode::settled(Mode::new(0o600)), flags, ..Create::default() };
+    let created = fs.create(&root(), NodeId::ROOT, name(text), &how).wait().expect("created");
+    File { node: created.entry.node, open: created.open }
+}
+
+pub fn read(fs: &VrpcFileSystem, file: File) -> Vec<u8> {
+    let buffer = Buffer::new(128 << 10);
+    let done = fs.read(&root(), file, 0, buffer.sink(0..buffer.len())).wait().expect("read");
+    buffer.source(0..done.count).to_vec(done.count)
+}
+
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !holds() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}
