@@ -168,7 +168,8 @@ impl LocalSession {
         Answer::Done(self.0.export.pace.timed(|| work(&self.0)))
     }
 
-    /// Runs an operation on names in the pool, and samples its duration.
+    /// Runs a metadata operation in the thread pool. Its duration counts for the choice between the calling
+    /// thread and the pool.
     pub(crate) fn later<T: Send + 'static>(
         &self,
         cx: &Ctx,

@@ -197,10 +197,14 @@ impl NbdDisk {
 
 impl Drop for NbdDisk {
     fn drop(&mut self) {
-        self.0.closed.store(true, Ordering::SeqCst);
+        let connection = {
+            let mut requests = lock(&self.0.requests);
+            // Under the lock, so that a thread about to sleep sees it or is woken.
+            self.0.closed.store(true, Ordering::SeqCst);
+            requests.connection.take()
+        };
         self.0.wake.notify();
         self.0.closes.notify_all();
-        let connection = lock(&self.0.requests).connection.take();
         if let Some(connection) = connection {
             let leave = Request {
                 flags: CommandFlags::empty(),

@@ -85,7 +85,8 @@ impl Link {
         let caller = CallerGuard { link: self, caller };
         let kind = request.kind();
         let handles = gives_nodes(kind) && self.has_handles();
-        // No thread waits for a reply that is not polled, unless the request cannot be sent at once.
+        // No thread waits for a reply that is not polled, so the server need not ring for it, unless few
+        // slots are free: such a reply occupies its slot until a later one is received.
         let quiet = !polls && is_introduced && self.has_quiet_requests() && self.line.is_half_free();
         let header = Header { sequence, caller: caller.caller, want: cx.want, handles, quiet };
         let mut body = [0; BODY_BYTES];

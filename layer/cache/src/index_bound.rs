@@ -171,7 +171,8 @@ impl Cache {
         self.remove_unwanted(id, &row.handle)
     }
 
-    /// Removes the row and data of an object unless something uses it. Returns `true` if they were removed.
+    /// Removes the row and data of an object, unless it is in use or known to a session, or clients hold
+    /// handles that need the rows. Returns `true` if they were removed.
     pub(crate) fn remove_unwanted(&self, id: ObjectId, handle: &PersistentHandle) -> bool {
         let is_wanted = || {
             self.index_bound.is_recorded.load(Ordering::Relaxed)

@@ -24,7 +24,7 @@ pub(crate) struct Objects {
     /// Locked while an object that was not in memory is added.
     first: Mutex<()>,
     left: Mutex<Left>,
-    /// Number of rows removed so far.
+    /// Number of removals of unused rows so far, which shows that rows read meanwhile may be outdated.
     removals: AtomicU64,
     /// `true` once objects were evicted, so that some may be only in the store.
     let_go: AtomicBool,

@@ -62,7 +62,7 @@ struct Uncommitted {
     verifier: WriteVerifier,
     /// `true` if a pending COMMIT covers the piece.
     covered: bool,
-    /// Pieces covered by that COMMIT which this one overwrote.
+    /// Summary of the older pieces that this piece overwrote while a pending COMMIT covered them.
     superseded: Option<Superseded>,
 }
 

@@ -120,9 +120,9 @@ impl Nodes {
         self.counts.take(Resource::Nodes, 1).ok_or(Error::NoMemory)
     }
 
-    /// Returns `true` if listings may add nodes. The caller retains them until its own memory runs short, so
-    /// an endless directory would fill this table; beyond the limit, names are looked up individually on
-    /// demand. Nodes that were looked up do not count, but half of the table is reserved for them.
+    /// Returns `true` if listings may add nodes. A session's client, such as a kernel, forgets listed nodes
+    /// only when its memory runs short, so an endless directory would fill this table. Half of the table is
+    /// reserved for nodes that were looked up; without further listed nodes, names are looked up on demand.
     pub(crate) fn takes_listed(&self) -> bool {
         let limit = self.counts.limit(Resource::Nodes);
         self.table().listed < limit / LISTED_ONE_IN && self.counts.used(Resource::Nodes) < limit / 2

@@ -1,4 +1,5 @@
-//! The optional groups of operations, as offered by the server.
+//! Optional groups of operations, forwarded to the server: extended attributes, locks, persistent handles,
+//! ranges.
 
 use tombolo_core::fs::{
     AllocateMode, Entry, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, PersistentHandle,

@@ -186,7 +186,7 @@ mod tests {
             step(1, 95, 3),
             step(1, 39, 5),
         ];
-        // 10 to 19 are zeroes, and so are 40 and on.
+        // Blocks 10 to 19 and 40 to 89 are zeroes.
         let expected = [step(1, 7, 1), step(1, 9, 12), step(1, 39, 1), step(1, 95, 3), step(0, 300, 1)];
         assert_eq!(gathered(&read, &files), expected);
         // Later reads stay later.

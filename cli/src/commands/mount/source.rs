@@ -178,8 +178,9 @@ pub fn open_bell(mount: &Mount, again: bool) -> Result<Option<Arc<BellSource>>, 
 }
 
 impl Source {
-    /// Opens the source. A restarted server also waits for the remote server, for as long as `again` lists
-    /// the dead mount. Calls `leave` when the command should return before the source is open (`bg`).
+    /// Opens the source. Retries while its server is unreachable: for as long as the options say, or, if this
+    /// process replaces one that was killed, for as long as `again` lists the dead mount. With `bg`, calls
+    /// `leave` after the first failure, so that the command returns.
     pub fn open(
         mount: &Mount,
         bell: Option<&Arc<BellSource>>,

@@ -54,7 +54,7 @@ pub struct HostConfig {
     pub version: u32,
     /// Base of the VM's disk: a file or a URL.
     pub disk: PathBuf,
-    /// Base of the VM's memory; `None` if the memory began empty.
+    /// Base of the overlay that is the VM's memory; `None` while the memory is a plain file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<PathBuf>,
     /// Image from which the VM was cloned, which has its kernel.

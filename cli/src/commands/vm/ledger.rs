@@ -20,7 +20,7 @@ pub struct Ledger {
     rows: Vec<Row>,
     #[serde(skip)]
     clock: Option<Clock>,
-    /// Control socket of the image's cache, and the cache's counters before.
+    /// Control socket of the image's cache, and the cache's counters at the start of the VM.
     #[serde(skip)]
     cache: Option<(PathBuf, Counters)>,
 }

@@ -341,11 +341,12 @@ fn record_machine(home: &Home, monitor: &mut Monitor, doing: &str) -> Outcome {
     Ok(())
 }
 
-/// Plugs the devices again that the guest had released before a failure to release another. QEMU refuses
-/// those that it still has.
+/// Plugs the devices again that the guest had released before a failure. QEMU refuses devices and back ends
+/// that it still has.
 fn plug_again(home: &Home, monitor: &mut Monitor) {
     let Ok(here) = home.here() else { return };
-    // The backends of the devices usually still exist.
+    let _ = monitor.open_identity(&home.file(IDENTITY));
+    let _ = shares::connect(&here.shares, &home.run(), monitor);
     if let Some(network) = here.net.as_ref().and_then(|net| net.parse::<Network>().ok()) {
         let _ = monitor.connect_network(&network);
     }

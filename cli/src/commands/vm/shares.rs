@@ -76,7 +76,8 @@ pub fn connect(shares: &[Share], run: &Run, monitor: &mut Monitor) -> Outcome {
     each(shares, |number, _| monitor.connect_share(number, &run.share(number)))
 }
 
-/// Plugs the shares into the guest, before its identity.
+/// Plugs the shares into the guest. Must be called before [`Monitor::plug_identity`]: a guest detects the
+/// shares when the identity disk appears.
 pub fn plug(shares: &[Share], monitor: &mut Monitor) -> Outcome {
     each(shares, |number, share| monitor.plug_share(number, &share.tag))
 }

@@ -32,7 +32,7 @@ impl SharedClient {
         Arc::new(Self { wire, counters, alarm, label, datagrams, faults: RateLimit::default(), state })
     }
 
-    /// Returns the host name of the callee: its label up to `:/`.
+    /// Returns the callee for log messages, such as `HOST:PORT` or `USER@HOST`: the label up to `:/`.
     pub(super) fn host(&self) -> &str {
         self.label.split_once(":/").map_or(&*self.label, |(host, _)| host)
     }

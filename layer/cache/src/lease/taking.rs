@@ -49,8 +49,8 @@ impl Taking<'_> {
         Err(LeaseError::Held { holder: Box::default(), age: Duration::ZERO })
     }
 
-    /// Replaces the lease file: this cache's own, left by an earlier process, an outdated one, or with
-    /// `takes` any.
+    /// Replaces the lease file if an earlier process of this cache left it, if it is outdated and its process
+    /// not known to be alive, or in any case with `takes`. Otherwise fails with [`LeaseError::Held`].
     async fn replace(&self, found: &Found<'_>, holder: &Holder, text: &str) -> Result<Taken, LeaseError> {
         let known = self.known(holder);
         let is_own = known == Some(Known::Dead);
