@@ -1,8 +1,8 @@
 //! Reads that bypass the cache (FUSE passthrough).
 //!
-//! All blocks of a file that is read in this way are verified, and its data file is not written any more. The
-//! cache is not consulted for each read, so an opening's guarantees must hold by themselves: the file is not
-//! evicted, and a newer version is another file of another node.
+//! All blocks of a file were verified before it is read in this way, and its data file is not written any
+//! more. The cache is not consulted for each read, so an opening's guarantees must hold by themselves: the
+//! file is not evicted, and a newer version is another file of another node.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct Held {
 }
 
 impl Object {
-    /// Holds the present version, if all of it is cached and verified.
+    /// Holds the present version, if all of it is cached and verified and the file is not being written.
     fn hold(self: &Arc<Self>, options: &Options) -> Option<Arc<Held>> {
         let mut state = self.state();
         let held = state.held.upgrade();

@@ -40,9 +40,9 @@ pub(crate) struct Cache {
     pub origin: Arc<Origin>,
     pub objects: Objects,
     pub store: Arc<Store>,
-    /// Options of files while the lease is held, or if there is none to hold.
+    /// Options of files while the lease is held, or if there is no lease file.
     pub held_policy: AppliedPolicy,
-    /// Options while the lease is not held, and of files that others may change.
+    /// Options while the lease is not held; and of files with an unanswered write, as if others changed them.
     pub unheld_policy: AppliedPolicy,
     pub lease: Option<Arc<Lease>>,
     pub counters: Counters,
@@ -59,7 +59,7 @@ pub(crate) struct Cache {
     pub dedup: DedupIndex,
     /// Another cache of this host, queried before the origin.
     pub borrower: OnceLock<Borrower>,
-    /// An intermediate cache on the network, verified by the origin's digests.
+    /// A site cache, whose data are verified by the origin's digests.
     pub middle: OnceLock<Middle>,
     /// Recorder of first reads, once one was requested.
     pub recorder: OnceLock<Recorder>,
@@ -81,12 +81,12 @@ impl Cache {
         }
     }
 
-    /// Returns `true` if there is a lease that is not held.
+    /// Returns `true` if the cache uses a lease file but does not hold the lease.
     pub(crate) fn is_unheld(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| !lease.is_held())
     }
 
-    /// Returns `true` if a name is the lease file's, which is hidden.
+    /// Returns `true` if a name is the lease file's, which is hidden from clients.
     pub(crate) fn hides(&self, dir: ObjectId, name: &[u8]) -> bool {
         self.lease.is_some() && dir == ObjectId::ROOT && name == LEASE_NAME.as_bytes()
     }
@@ -105,7 +105,7 @@ impl Cache {
         self.objects.object(&self.store, id).ok_or(Error::Stale)
     }
 
-    /// Restores the number of an object of which nothing else is cached.
+    /// Restores an object that is not cached any more, under its number, from its record.
     pub(crate) fn recall(&self, id: ObjectId, record: &[u8]) -> Result<()> {
         if self.object(id).is_ok() {
             return Ok(());
@@ -138,15 +138,15 @@ impl Cache {
     }
 
     /// Marks data of this version as recent if another client's change in the same tick of the origin's clock
-    /// would leave no trace. Under *exclusive* there is no such change now, but there may be one before a
-    /// restart.
+    /// would leave no trace. Under *exclusive* there is no such change while this process runs, but there may
+    /// be one before the next.
     pub(crate) fn mark_recent(&self, object: &Arc<Object>, data: &Data, version: &WeakAttr) {
         let Some(recent_for) = self.clock.recent_for(version) else { return };
         let is_new = data.file.set_recent();
         match self.is_alone_at(object) {
             true if is_new => self.store.keep_data_when_ripe(&data.file, recent_for),
             true => {}
-            // Local writes hide no other change.
+            // The version is recent by a local write, which hides no change by others.
             false if data.was_written() => {}
             false => object.state().recency = Some(Recency::until(recent_for)),
         }
@@ -169,8 +169,8 @@ impl Cache {
         }
     }
 
-    /// Returns the origin's node of an object, queried by its handle if it has none; its attributes are fresh
-    /// then.
+    /// Returns the origin's node of an object. If it has none, the origin is queried by the handle, which
+    /// also brings current attributes.
     pub(crate) async fn node(&self, cx: &Ctx, object: &Arc<Object>) -> Result<NodeId> {
         match object.node() {
             Some(node) => Ok(node),
@@ -215,16 +215,16 @@ impl Cache {
             return Err(self.failed(object, Error::Stale));
         }
         self.keep(object);
-        // Return the received attributes: the cached ones may be older, if a local change came in between. A
-        // differing time of access alone does not count.
+        // Return the received attributes, as the cached ones may be older than a local change; but the cached
+        // ones if only a time of access differs that sessions are not notified of.
         let known = object.state().attr;
         let is_known =
             self.policy().default.contract.tells_changes() && Attr { atime: known.atime, ..*attr } == known;
         Ok(object.shown(if is_known { &known } else { attr }))
     }
 
-    /// Records a failed request for an object: a removed file is dropped. Without a reply, cached state stays
-    /// valid. Returns `error`.
+    /// Records a failed request for an object: its attributes must be revalidated, and a removed file is
+    /// dropped. Without a reply, cached state stays valid. Returns `error`.
     pub(crate) fn failed(&self, object: &Object, error: Error) -> Error {
         if !is_unanswered(&error) {
             object.doubt();
@@ -244,8 +244,8 @@ impl Cache {
         is_told
     }
 
-    /// Returns the data of the present version of a file, apart from parts written locally, and drops those
-    /// of another version.
+    /// Returns the data of the present version of a file, apart from parts written locally, and drops cached
+    /// data of another version.
     pub(crate) fn data(&self, object: &Object) -> Arc<Data> {
         let block_bytes = self.options_of(object).block_bytes;
         let mut state = object.state();

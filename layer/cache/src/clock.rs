@@ -10,7 +10,7 @@ use tombolo_host_runtime::lock;
 /// and the difference of two hosts' clocks.
 const RECENT_MAX: Duration = Duration::from_secs(2);
 
-/// Lower bound of the origin's clock, as this host's may be set at any time.
+/// Lower bound of the origin's clock by the times that it reports, as this host's may be set at any time.
 #[derive(Debug)]
 pub(crate) struct Clock {
     /// This host's clock.

@@ -31,48 +31,48 @@ pub struct Counters {
 /// Counts of a cache's operations and bytes, as read at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Operations answered without the origin.
+    /// Metadata requests and opens answered at once from the cache.
     pub hits: u64,
-    /// Operations that waited for the origin.
+    /// Metadata requests and opens not answered at once, mostly because they waited for the origin.
     pub misses: u64,
-    /// Bytes returned to readers.
+    /// Bytes returned to readers, without those read past the cache.
     pub served_bytes: u64,
     /// Bytes of `served_bytes` that were cached when requested.
     pub hit_bytes: u64,
-    /// Bytes read from the origin.
+    /// Bytes of data fetched from the origin.
     pub fetched_bytes: u64,
     /// Bytes of `fetched_bytes` that compression saved on the network.
     pub saved_bytes: u64,
-    /// Bytes borrowed from another cache.
+    /// Bytes borrowed from another cache of the host, or received from a site cache.
     pub borrowed_bytes: u64,
     /// Bytes lent to others.
     pub lent_bytes: u64,
-    /// Bytes from an intermediate cache, or from a local file to copy, that failed verification.
+    /// Bytes from a site cache, from a local file to copy, or fetched, that failed verification.
     pub refused_bytes: u64,
     /// Bytes not read from the origin because a sidecar lists them as zero.
     pub zero_bytes: u64,
     /// Bytes not read from the origin because another cached file has the same block.
     pub equal_bytes: u64,
-    /// Fetched bytes of small files that were prefetched.
+    /// Size of the small files prefetched on a guess, in bytes.
     pub guessed_bytes: u64,
     /// Bytes of `guessed_bytes` in files that have been read since.
     pub guess_used_bytes: u64,
-    /// Fetched bytes that a trace had prefetched.
+    /// Bytes prefetched by traces.
     pub traced_bytes: u64,
-    /// Bytes of `traced_bytes` that were read since.
+    /// Bytes of `traced_bytes` that have been read since.
     pub trace_used_bytes: u64,
-    /// Approximate size of prefetched listings, in bytes.
+    /// Approximate size of the listings prefetched on a guess, in bytes.
     pub listed_ahead_bytes: u64,
-    /// Bytes of `listed_ahead_bytes` that were used since.
+    /// Bytes of `listed_ahead_bytes` that have been used since.
     pub listing_used_bytes: u64,
-    /// State of the lease of the tree, if one was taken.
+    /// State of the lease of the tree, if the cache uses one.
     pub lease: Option<LeaseState>,
-    /// Number of files passed to clients for reads that bypass the cache and its counters.
+    /// Number of times that a file was passed to a client whose reads then bypass the cache and its counters.
     pub backed: u64,
 }
 
 impl Counters {
-    /// Returns the current values.
+    /// Returns the current values, without `equal_bytes` and `lease`, which the export adds.
     pub fn counts(&self) -> Counts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {

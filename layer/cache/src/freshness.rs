@@ -44,7 +44,7 @@ impl State {
     }
 
     /// Returns `true` if names missing in the cache are absent for a look-up that began at `began`. An open
-    /// sees files closed before it, and a new file may have a name that nobody has looked up yet.
+    /// must see a file closed before, even if it is new and nobody has looked up its name.
     pub(crate) fn is_absence_believed(&self, began: Instant, options: &Options) -> bool {
         match (options.contract, self.asked) {
             (Contract::Immutable | Contract::Exclusive | Contract::Refresh(_), _) => true,
@@ -53,13 +53,13 @@ impl State {
         }
     }
 
-    /// Returns `true` if absent names are valid for less than half of their lifetime from now on.
+    /// Returns `true` if less than half of the lifetime of absent names is left.
     pub(crate) fn is_absence_ageing(&self, options: &Options) -> bool {
         !self.is_absence_believed(Instant::now() + ABSENCE_KEPT / 2, options)
     }
 
-    /// Returns `true` if a lease makes state requested at `asked` valid. State too recent to rely on, except
-    /// a file's attributes, is revalidated once first.
+    /// Returns `true` if a lease makes state requested at `asked` valid. State too recent to show another
+    /// change, except a file's attributes, must be revalidated once first.
     fn is_leased(&self, asked: Instant, look: Look) -> bool {
         let is_attr = self.attr.file_type != FileType::Directory && matches!(look, Look::Stat);
         (self.recency.is_none() || is_attr) && self.term.covers(asked)
@@ -70,8 +70,8 @@ impl State {
         self.asked.is_none() && options.contract != Contract::Immutable
     }
 
-    /// Returns `true` if a new listing would bring names, or attributes of many entries that are not valid
-    /// any more.
+    /// Returns `true` if a new listing would bring names that are not cached, or renew attributes of entries
+    /// that have become too old.
     pub(crate) fn wants_listing(&self, options: &Options) -> bool {
         let is_old = self.listed.is_none_or(|listed| self.is_old_listing(listed, options));
         let is_old = is_old && !options.contract.tells_changes();

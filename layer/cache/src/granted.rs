@@ -49,7 +49,8 @@ impl Default for Term {
 }
 
 impl Term {
-    /// Returns `true` if the origin has not changed since `asked` without notice.
+    /// Returns `true` if a lease is held that was granted before `asked`, so no other client has changed
+    /// anything since.
     pub(crate) fn covers(&self, asked: Instant) -> bool {
         // A grant sets `since_ns` first.
         let until_ns = self.until_ns.load(Ordering::Acquire);
@@ -117,7 +118,7 @@ struct End {
 }
 
 impl Keeper {
-    /// Requests a lease, repeatedly. Waits for the first answer.
+    /// Requests a lease and waits for the answer, then starts a thread that renews or requests it.
     ///
     /// # Errors
     /// [`Error::NotSupported`]: the origin grants no leases. [`Error::NotPermitted`],

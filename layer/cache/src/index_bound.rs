@@ -1,11 +1,11 @@
 //! Bound of the index: unused listings are dropped, and unneeded rows removed, in the background.
 //!
-//! A clock hand passes over the rows in numerical order, round by round, until enough is removed. Recently
-//! used objects are spared, for a shorter time in each round. A row stays while a cached name leads to it, a
-//! session knows it, it is open or its data are lent. A client's handle of a file without a row still finds
-//! the file, as it carries the origin's handle. Under a layer that records numbers (write-back), rows are
-//! removed only at the start; they are never removed once clients were given handles without the origin's.
-//! Nothing is removed with rules for files (`--rule`).
+//! A clock hand passes over the rows in numerical order, round by round, until enough is removed. Objects
+//! used within a time that shrinks from round to round are spared. A row stays while names of its directory
+//! are cached, a session knows the object, it is open or its data are lent. A client's handle of a file
+//! without a row still finds the file, as it carries the origin's handle. Under a layer that records numbers
+//! (write-back), rows are removed only at the start; they are never removed once clients were given handles
+//! without the origin's. Nothing is removed with rules for files (`--rule`).
 //!
 //! Each step reads a few hundred rows, so no look-up waits for long. Listings do not wait at all: while the
 //! index is full their names are not cached.
@@ -38,7 +38,7 @@ pub(crate) struct IndexBound {
 struct Hand {
     /// The row processed last.
     at: ObjectId,
-    /// Number of the round in progress, or of the last one.
+    /// Number of the round in progress, or with which the next pass begins.
     round: usize,
     /// Start of the pass in progress.
     begun: Option<Instant>,
@@ -146,8 +146,9 @@ impl Cache {
         }
     }
 
-    /// Drops the listing of a directory, or the row of an object without one, unless it is in use.
-    /// `listed` caches for each directory if it has a listing. Returns `true` if something was given up.
+    /// Drops the listing of a directory, otherwise the row of an object, unless it is in use or was used
+    /// within `spared`, or its parent directory has a listing. `listed` caches for each directory if it has a
+    /// listing. Returns `true` if something was given up.
     fn give_up(
         &self,
         id: ObjectId,
@@ -171,8 +172,8 @@ impl Cache {
         self.remove_unwanted(id, &row.handle)
     }
 
-    /// Removes the row and data of an object, unless it is in use or known to a session, or clients hold
-    /// handles that need the rows. Returns `true` if they were removed.
+    /// Removes the row and data of an object, unless it is in use, lent, unnamed or known to a session, or
+    /// all rows must stay for handles or a layer above. Returns `true` if they were removed.
     pub(crate) fn remove_unwanted(&self, id: ObjectId, handle: &PersistentHandle) -> bool {
         let is_wanted = || {
             self.index_bound.is_recorded.load(Ordering::Relaxed)
@@ -197,7 +198,7 @@ impl Cache {
             })
     }
 
-    /// Drops the listing of a directory. Returns `true` unless something is in progress in it.
+    /// Drops the listing of a directory. Returns `false` if it is open or being listed or changed.
     fn give_up_listing(&self, id: ObjectId) -> bool {
         let Some(dir) = self.objects.restored(&self.store, id) else { return false };
         {

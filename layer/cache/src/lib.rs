@@ -1,18 +1,18 @@
 //! An on-disk cache over a remote file system.
 //!
-//! Names, attributes, links and permissions are cached in memory and in a database, the data of each file in
-//! a sparse file of its own beneath the cache directory. The [`Contract`] determines for how long they are
-//! used without the origin. Changes go to the origin before they are answered (write-through).
+//! Names, attributes, link targets and permissions are cached in memory and in a database, the data of each
+//! file in a sparse file of its own beneath the cache directory. The [`Contract`] determines for how long
+//! they are used without the origin. Changes go to the origin before they are answered (write-through).
 //!
 //! - [`over`] creates a [`CacheExport`], an export over the origin's.
 //! - Objects have numbers of this cache's own, which serve as nodes, inode numbers and handles, and so
 //!   outlive restarts of either side. The run of one process with a cache directory is a *life* of the cache.
 //! - All sessions share the cached state and one session of the origin. Each user sees only what the origin
 //!   permits that user to see.
-//! - The sidecar of a large file lists its zero blocks, which are not fetched (`tombolo-wire-image`).
+//! - A sidecar lists zero blocks of its directory's files, which are not fetched (`tombolo-wire-image`).
 //! - One cache of a host can lend its data to others ([`CacheExport::share`], [`CacheExport::borrow_from`]).
 //!
-//! Non-goals: changes that are answered before the origin has them; locks, which are the origin's.
+//! Non-goals: changes that are answered before the origin has them (`layer/write-back`); file locks.
 //!
 //! Reading order: `options`, `object` (the cached state of a file), `session` (the operations), `data`
 //! (fetching), `store` (the disk).
@@ -92,17 +92,17 @@ pub struct CacheExport {
     _pool: ThreadPool,
 }
 
-/// Creates a cache over `origin`, which must have handles that outlive restarts. Blocks on the origin's root.
+/// Creates a cache over `origin`, which must have handles that outlive restarts. Blocks on the origin.
 ///
 /// # Errors
-/// Fails if the origin does not answer or has no such handles; with [`Error::NotSupported`] if it grants no
-/// leases under [`Contract::Lease`].
+/// Fails if the origin does not answer or has no such handles; under [`Contract::Lease`] also if it refuses a
+/// lease, with [`Error::NotSupported`] if it grants none to anyone.
 pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -> Result<CacheExport> {
     put_over(origin, store, policy.into(), None)
 }
 
-/// Creates a cache that takes a lease of the origin's tree. While the lease is not held, an exclusive
-/// contract is close-to-open.
+/// Creates a cache that reserves the origin's tree by a lease file ([`LEASE_NAME`]). While the lease is not
+/// held, an exclusive contract is close-to-open.
 ///
 /// # Errors
 /// Fails as [`over`] does, or if the lease cannot be acquired.
@@ -174,7 +174,7 @@ fn put_over(
     // The capacity may be smaller than in an earlier process.
     cache.make_room();
     cache.look_for_unnamed();
-    // This precedes the first look-up of any session.
+    // The index must be bounded before a session looks up names, as rows of these stay.
     cache.bound_index();
     if let Some(lease) = &cache.lease {
         let told = Arc::downgrade(&cache);
@@ -191,7 +191,7 @@ fn put_over(
 }
 
 impl CacheExport {
-    /// Waits until everything cached so far would survive the end of this process.
+    /// Waits until all cached state that is valid after a restart is written, or has failed to be.
     pub fn flush(&self) {
         self.cache.store.flush();
     }
@@ -236,8 +236,8 @@ impl CacheExport {
         Ok(())
     }
 
-    /// Records reads from now on, in order: a line with offset, length and path for each part of a file when
-    /// it is first read.
+    /// Records reads from now on, in order: a line with offset, length and path for each read of a part of a
+    /// file that was not read before.
     pub fn record(&self, out: File) {
         let _ = self.cache.recorder.set(Recorder::new(out));
     }
@@ -246,7 +246,7 @@ impl CacheExport {
         Ok(self.cache.origin.handles()?.volume())
     }
 
-    /// Marks everything for revalidation at its next use.
+    /// Marks everything for revalidation at its next use, except under [`Contract::Immutable`].
     pub fn invalidate(&self) {
         self.cache.objects.doubt_all();
     }
@@ -263,13 +263,13 @@ impl CacheExport {
         Counts { lease, equal_bytes, refused_bytes: counts.refused_bytes + differing, ..counts }
     }
 
-    /// Returns `true` if the cache has lost its lease of the tree or could not renew it: others may change
-    /// the tree.
+    /// Returns `true` if the cache uses a lease file but does not hold the lease (lost, expired, or not
+    /// acquired yet): others may change the tree.
     pub fn has_lost_lease(&self) -> bool {
         self.cache.is_unheld()
     }
 
-    /// Returns the lease, if there is one: from now on others may change the tree.
+    /// Returns the lease of either kind, if there is one: from now on others may change the tree.
     pub fn end_lease(&self) {
         if let Some(keeper) = &self.keeper {
             keeper.end();

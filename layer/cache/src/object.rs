@@ -53,17 +53,17 @@ pub(crate) struct State {
     weight_bytes: usize,
     /// The origin's attributes, of the newest answer received.
     pub attr: Attr,
-    /// Time of the request for `attr`, or of a later one that was answered with older attributes. `None` if
-    /// `attr` are from an earlier process or must be revalidated.
+    /// Time of the request for `attr`, or of a later one whose answer confirmed them, the time of access
+    /// aside. `None` if `attr` are from the index or must be revalidated.
     pub asked: Option<Instant>,
     /// Time before which requests have unusable answers, because a later answer is cached, or a local change
     /// was made since. `None` if all answers are usable.
     pub latest: Option<Instant>,
-    /// Arrival of `attr`. The origin may have performed requests made before it in any order.
+    /// Arrival of the last answer stored. Requests made before it may be performed in any order.
     pub came: Option<Instant>,
-    /// End of the last local change: answers to earlier requests say nothing about names.
+    /// End of the last local change: answers to requests made before it are not used for names.
     pub changed: Option<Instant>,
-    /// Last observed change of mode, owner or time of change.
+    /// Last observed change of mode, owner or time of change, which may have changed permissions.
     turned: Option<Turned>,
     /// `true` if others may have changed the object since the last reply, whatever the contract.
     pub is_suspect: bool,
@@ -73,19 +73,19 @@ pub(crate) struct State {
     pub link: Option<Arc<[u8]>>,
     /// Names in a directory.
     pub names: NamesOfObject,
-    /// Names that are not cached, as there are too many.
+    /// Boundary between the names that are cached and the others, if there are too many.
     pub unkept: Option<Box<Unkept>>,
     /// Pending request for the directory's attributes, on behalf of look-ups of absent names.
     pub looked_at_again: Option<Arc<Promise<()>>>,
     /// Start of a listing in progress that is returned as it arrives, and the promise of its next part.
     pub growing: Option<(Instant, Arc<Promise<()>>)>,
-    /// Time of the last complete listing, which included the attributes of the entries.
+    /// Time of the first request of the last successful listing, which also brought the entries' attributes.
     pub listed: Option<Instant>,
-    /// Size in bytes of a prefetched listing that was not used yet.
+    /// Size in bytes of a prefetched listing that was not used yet; 0 if it was no guess.
     pub unused_listing: Option<u64>,
     /// Data of a regular file, if they were used since the object was loaded.
     pub data: Option<Arc<Data>>,
-    /// Sidecar's entry for the file.
+    /// Sidecar's entry for the file, perhaps for another version.
     pub advice: Option<Arc<Advice>>,
     pub rights: Rights,
     /// Period in which the data or names are very recent: another change in the same tick of the origin's
@@ -93,16 +93,17 @@ pub(crate) struct State {
     pub recency: Option<Recency>,
     /// `true` if there are changes to write to the store.
     pub is_dirty: bool,
-    /// `true` if the object is gone at the origin, or its handle is another file's: nothing of it is stored.
+    /// `true` if the object is gone at the origin, is unnamed and unused, or its handle is another file's:
+    /// nothing is stored.
     pub is_gone: bool,
     /// Number of local openings, and of operations in progress that make a link to the file.
     pub uses: usize,
     /// Number of local openings for writing and of writes in progress: until the last ends, only the origin
     /// knows the attributes.
     pub writers: usize,
-    /// Parts written locally since the file had the version of the cached data.
+    /// Parts written locally since the version of the cached data.
     pub written: Written,
-    /// Hold of the present version while its reads bypass the cache.
+    /// Hold of the present version while clients read it past the cache.
     pub held: Weak<Held>,
 }
 
@@ -117,7 +118,7 @@ struct Turned {
 /// Period in which another change might leave no trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recency {
-    /// Arrival of the latest of the data or names.
+    /// Arrival of the newest of the data or names.
     came: Instant,
     until: Instant,
 }
@@ -132,7 +133,7 @@ impl Recency {
 /// Database rows to write for an object.
 pub(crate) struct Rows {
     pub object: ObjectRow,
-    /// `true` if names in the database are obsolete.
+    /// `true` if all names in the database are obsolete.
     pub drops_names: bool,
     pub names: Vec<WrittenPart>,
 }
@@ -206,14 +207,14 @@ impl Object {
         self.state().node
     }
 
-    /// Sets the node of the origin's session, which counts one look-up. The look-up is released with the
-    /// object, or when another node replaces this one.
+    /// Sets the node of the origin's session, with one look-up, which is released with the object or when
+    /// this is called again.
     pub(crate) fn set_node(&self, node: Option<NodeId>) {
         let before = std::mem::replace(&mut self.state().node, node);
         self.shared.has_node(before, node);
     }
 
-    /// Records a use, which delays the object's eviction from memory.
+    /// Records a use, which delays the object's eviction from memory and index.
     pub(crate) fn use_it(&self) {
         if !self.is_used.load(Relaxed) {
             self.is_used.store(true, Relaxed);
@@ -246,15 +247,15 @@ impl Object {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the attributes as shown to clients, if they are valid.
+    /// Returns the attributes as shown to clients, if they are valid for this purpose.
     pub(crate) fn believed(&self, look: Look, options: &Options) -> Option<Attr> {
         let state = self.state();
         let has_lost_a_name = self.shared.removal.concerns(&state.attr, state.asked, options.contract);
         (!has_lost_a_name && state.is_believed(look, options)).then(|| self.shown(&state.attr))
     }
 
-    /// Converts attributes of the origin to those shown to clients: with this object's own number, and valid
-    /// according to the contract, which applies to files that are volatile at the origin, too.
+    /// Converts attributes of the origin to those shown to clients: with this object's own number, and not
+    /// volatile: the contract applies also to files that are volatile at the origin.
     pub(crate) fn shown(&self, attr: &Attr) -> Attr {
         Attr { fileid: self.id.0, generation: 0, volatile: false, ..*attr }
     }
@@ -290,7 +291,7 @@ impl Object {
         }
         let same = Attr { atime: state.attr.atime, ..*attr } == state.attr;
         state.is_dirty |= !same;
-        // A time of access moved by fetches is no change to notify others of.
+        // Fetches change the time of access: where sessions are notified of changes, it is not stored.
         if !same || !contract.tells_changes() {
             state.set_attr(attr, asked);
         }
@@ -311,8 +312,8 @@ impl Object {
         }
     }
 
-    /// Marks the names for writing if they are no longer recent, given that no other change was made. Returns
-    /// `true` if they are to be written now; fails with the remaining time if they are too recent.
+    /// Marks the names of a directory that only this cache changes for writing, if they are no longer recent.
+    /// Returns `true` if they are to be written now; fails with the remaining time if they are too recent.
     pub(crate) fn ripen(&self, now: Instant) -> Result<bool, Duration> {
         let mut state = self.state();
         let Some(recency) = state.recency else { return Ok(false) };
@@ -327,12 +328,13 @@ impl Object {
         }
     }
 
-    /// Returns `true` if something was learned since `asked`, so the order of two changes is unknown.
+    /// Returns `true` if a later answer was stored, or a local change ended, since `asked`: its order to a
+    /// change requested at `asked` is unknown.
     pub(crate) fn has_learnt_since(&self, asked: Instant) -> bool {
         self.state().latest.is_some_and(|latest| asked < latest)
     }
 
-    /// Marks the attributes for revalidation, whatever the contract.
+    /// Marks the attributes for revalidation, under all contracts but *immutable*.
     pub(crate) fn doubt(&self) {
         let mut state = self.state();
         state.asked = None;
@@ -344,7 +346,7 @@ impl Object {
         self.doubt();
         let mut state = self.state();
         state.is_suspect = true;
-        // Later changes do not count as local, so permissions are not carried over.
+        // Others may have changed mode or owner, even if the next change seen is a local one.
         state.forget_rights();
         match state.is_written_in_parts() {
             true => state.lose(),
@@ -352,7 +354,7 @@ impl Object {
         }
     }
 
-    /// Restores the state left by an earlier process. Data are found by their version.
+    /// Restores an object from its rows, written by an earlier process or before it left memory.
     pub(crate) fn restored(id: ObjectId, row: ObjectRow, names: Names, shared: &Arc<Shared>) -> Self {
         let ObjectRow { handle, attr, parent, link, rights, .. } = row;
         let object = Self::new(id, handle, attr, shared);
@@ -364,7 +366,7 @@ impl Object {
                 state.names = names.into();
             }
             state.rights = Rights::restored(rights);
-            // Others may have changed the object since the earlier process ended.
+            // Others may have changed the object since, while no process used the cache.
             state.is_suspect = true;
             state.is_dirty = false;
         }
@@ -372,7 +374,7 @@ impl Object {
         object
     }
 
-    /// Returns the record that identifies the object, without names, link target and permissions.
+    /// Returns the record that identifies the object to a layer above.
     pub(crate) fn record(&self) -> Vec<u8> {
         let state = self.state();
         let (handle, attr, parent) = (self.handle.clone(), state.attr, state.parent);
@@ -421,18 +423,18 @@ impl Object {
         state.rights.allow(user, mask, state.attr.ctime, Instant::now(), life)
     }
 
-    /// Stores a denial by the origin at `asked`. For a combination of permissions the origin does not say
-    /// which is denied, so only single ones are stored.
+    /// Stores a denial in answer to a request made at `asked`. Of several permissions the origin does not say
+    /// which is denied, so only the denial of a single one is stored.
     pub(crate) fn deny(&self, user: &Identity, mask: AccessMask, asked: Instant) {
         if mask.bits().is_power_of_two() {
             self.grant(user, mask, AccessMask::empty(), asked);
         }
     }
 
-    /// Stores the permissions granted by the origin at `asked`.
+    /// Stores the answer to a request for permissions made at `asked`.
     pub(crate) fn grant(&self, user: &Identity, mask: AccessMask, allowed: AccessMask, asked: Instant) {
         let mut state = self.state();
-        // The file's mode may have changed since the request, unless both arrived together.
+        // The file's mode may have changed since the request, unless the change arrived with this answer.
         if state.turned.is_some_and(|turned| asked < turned.came && asked != turned.asked) {
             return;
         }
@@ -451,7 +453,8 @@ impl Drop for Object {
 }
 
 impl State {
-    /// Drops state too recent to show another change, if there may have been one.
+    /// Drops names, link target and data too recent to show another change, unless the version is held or
+    /// parts of the file are being written.
     fn drop_recent(&mut self) {
         if self.recency.is_some() && !self.is_written_in_parts() && !self.is_held() {
             self.changed();
@@ -486,7 +489,7 @@ impl State {
         } else if !self.expects(attr, contract) {
             self.changed();
         }
-        // Only local changes were made since.
+        // `true` if only local changes can have been made since the last answer.
         let is_only_ours = contract == Contract::Exclusive && !self.is_suspect;
         match is_only_ours && self.asked.is_none() && self.changed.is_some() {
             true => self.advance(attr, asked),
@@ -564,7 +567,7 @@ impl State {
             + self.advice.as_ref().map_or(0, |advice| advice.heap_bytes())
     }
 
-    /// Returns `true` if the file is open, being written or being linked.
+    /// Returns `true` if the file is open, being written, being linked, or read past the cache.
     pub(crate) fn is_in_use(&self) -> bool {
         self.uses > 0 || self.writers > 0 || self.is_held()
     }

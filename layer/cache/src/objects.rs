@@ -21,12 +21,12 @@ use crate::store::{ObjectId, Store};
 /// Objects by number and by the origin's handle.
 pub(crate) struct Objects {
     tables: Mutex<Tables>,
-    /// Locked while an object that was not in memory is added.
+    /// Locked while a handle gets an object, so that none gets two.
     first: Mutex<()>,
     left: Mutex<Left>,
-    /// Number of removals of unused rows so far, which shows that rows read meanwhile may be outdated.
+    /// Number of removals of unused rows so far: if it has changed, rows read meanwhile may be outdated.
     removals: AtomicU64,
-    /// `true` once objects were evicted, so that some may be only in the store.
+    /// `true` once objects were evicted from memory, so that some may be only in the store.
     let_go: AtomicBool,
     /// Memory limit, and the memory and number of nodes at which the next eviction starts.
     memory_bytes: usize,
@@ -48,14 +48,14 @@ struct Left {
     hasher: RandomState,
     /// Changes by the hash of the origin's handle.
     recent: HashMap<u64, Instant>,
-    /// Last change of any object before those.
+    /// Last change of any object no longer in `recent`.
     before: Option<Instant>,
 }
 
 /// Maximum number of changes recorded by handle.
 const LEFT_MAX: usize = 4096;
 
-/// Memory limit per node of the origin's session, in bytes: a node occupies about 1 KB in the NFS client.
+/// Bytes of the memory limit per node of the origin's session, which takes about 1 KB in the NFS client.
 const NODE_BYTES: usize = 2048;
 
 impl Objects {
@@ -120,7 +120,7 @@ impl Objects {
         }
     }
 
-    /// Removes an object and its row, unless it is in use or `is_wanted`.
+    /// Removes an object and its row. Returns `false` if it is the root, in use or `is_wanted`.
     pub(crate) fn remove_unused(
         &self,
         store: &Store,
@@ -130,7 +130,7 @@ impl Objects {
         let mut tables = self.tables();
         let known = tables.by_id.get(&id);
         let is_unused = known.is_none_or(|known| tables.is_unused(known) && !known.state().is_in_use());
-        // A session gets an object only while the object is referenced.
+        // A session takes a look-up only while it refers to the object, so none can do so now.
         if id == ObjectId::ROOT || !is_unused || is_wanted() {
             return false;
         }
@@ -178,8 +178,8 @@ impl Objects {
         Ok(object)
     }
 
-    /// Adds an object that is not in memory or is another file now. Serialised, so that a handle never gets
-    /// two numbers.
+    /// Returns the object of a handle that is not in memory, or that is another file's now. Serialised, so
+    /// that a handle never gets two numbers.
     fn met_first(
         &self,
         store: &Store,
@@ -253,7 +253,7 @@ impl Objects {
         drop(both);
     }
 
-    /// Marks everything for revalidation. Objects that are not in memory are revalidated anyway.
+    /// Marks everything for revalidation. Objects not in memory are revalidated once loaded.
     pub(crate) fn doubt_all(&self) {
         let all: Vec<_> = self.tables().by_id.values().cloned().collect();
         all.iter().for_each(|object| object.doubt_all());
@@ -268,7 +268,8 @@ impl Objects {
         self.keep_below(&self.nodes_max, most / NODE_BYTES, || shared.nodes(), has_node);
     }
 
-    /// Keeps the sum `taken`, to which each object contributes `part`, below `most`.
+    /// Evicts unused objects once the sum `taken`, to which each object contributes `part`, exceeds
+    /// `looked_for_at`, down to three quarters of `most`.
     fn keep_below(
         &self,
         looked_for_at: &AtomicUsize,
@@ -285,7 +286,7 @@ impl Objects {
         drop(tables);
         self.let_go.store(true, Ordering::Relaxed);
         drop(gone);
-        // Otherwise each call would search again if most are in use.
+        // The next eviction starts later: if most objects are in use, not each call is to search for others.
         looked_for_at.store(most.max(taken() + most / 4), Ordering::Relaxed);
     }
 
@@ -310,7 +311,7 @@ impl Left {
 
 impl Tables {
     /// Adds an object, unless there is one of that number. Returns also the former object of its handle,
-    /// which is to be dropped without the lock.
+    /// which must be dropped without the lock.
     fn add(&mut self, object: Arc<Object>) -> (Arc<Object>, Option<Arc<Object>>) {
         let object = self.by_id.entry(object.id).or_insert(object).clone();
         let before = self.set_handle(&object);
@@ -321,7 +322,7 @@ impl Tables {
         self.by_handle.find(self.hasher.hash_one(handle), |object| object.handle == *handle)
     }
 
-    /// Maps the origin's handle to this object. Returns the former one.
+    /// Maps the origin's handle to this object. Returns the object to which it led before.
     fn set_handle(&mut self, object: &Arc<Object>) -> Option<Arc<Object>> {
         let hash = self.hasher.hash_one(&object.handle);
         if let Some(known) = self.by_handle.find_mut(hash, |known| known.handle == object.handle) {
@@ -340,8 +341,8 @@ impl Tables {
         found.ok().map(|found| found.remove().0)
     }
 
-    /// Returns `true` if only these tables refer to an object, and the store has all its state. An object to
-    /// be written is referenced by the queue.
+    /// Returns `true` if only these tables refer to an object, so that it may leave memory; not for the root,
+    /// and for a file with an unanswered write. An object to be written is referenced by the queue.
     fn is_unused(&self, object: &Arc<Object>) -> bool {
         let by_handle = self.of_handle(&object.handle).is_some_and(|known| Arc::ptr_eq(known, object));
         let is_held = Arc::strong_count(object) > 1 + usize::from(by_handle);

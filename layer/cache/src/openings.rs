@@ -1,4 +1,4 @@
-//! Openings of a session, each with the origin's opening once that is needed.
+//! Openings of a session, each with an opening at the origin once one is needed.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -56,7 +56,7 @@ impl Opening {
     /// Records a read of `range`, and returns the ranges to fetch ahead of it.
     pub(crate) fn reads(&self, range: &Range<u64>, data: &Data, bytes_max: u64) -> Ahead {
         let mut ahead = lock(&self.ahead);
-        // A guest's accesses cluster without being sequential.
+        // Accesses to an image, which has a sidecar, cluster without being sequential.
         let order = if data.advice().is_some() { Order::Strict } else { Order::Loose };
         ahead.reads(range, order, bytes_max);
         ahead.of(range, data.version().size)

@@ -7,7 +7,7 @@ use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 /// Guaranteed freshness of a cache's answers (`docs/semantics/cache.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contract {
-    /// The tree never changes: cached state is never revalidated, also after a restart.
+    /// The tree never changes: cached state is never revalidated, not even after a restart.
     Immutable,
     /// All changes are made through this cache: state fetched since the start is never revalidated.
     Exclusive,
@@ -24,7 +24,7 @@ pub enum Contract {
 
 impl Contract {
     /// Returns `true` if sessions can be notified of all changes ([`Changes`](tombolo_core::fs::Changes)).
-    /// Under the other contracts, changes by others at the origin go unnoticed.
+    /// Under the other contracts, the cache is not notified of others' changes at the origin.
     pub fn tells_changes(self) -> bool {
         matches!(self, Self::Immutable | Self::Exclusive)
     }
@@ -35,11 +35,10 @@ impl Contract {
 pub enum Prefetch {
     /// No prefetching except read-ahead.
     Off,
-    /// Directories of a walk, and small files next to those read, once callers proceed from one to the next.
+    /// Directories of a walk, and small files of directories in which a client reads one after another.
     #[default]
     Walk,
-    /// All names below a directory as soon as a caller uses it, and the small files next to the first that is
-    /// read.
+    /// All names below a directory at its first use, and the small files next to the first one that is read.
     Tree,
 }
 
@@ -51,10 +50,11 @@ pub struct Options {
     /// Lifetime of attributes without an open, under [`Contract::CloseToOpen`], and [`Contract::Lease`]
     /// without a lease.
     pub attr_refresh: Duration,
-    /// Lifetime of the origin's answers about a user's permissions, while the file is unchanged.
+    /// Lifetime of the origin's answers about a user's permissions to an unchanged file, under
+    /// [`Contract::CloseToOpen`] and [`Contract::Lease`].
     pub rights_refresh: Duration,
-    /// Unit of fetches and checksums in bytes, if it differs from the store's: a power of two from 4 KiB to 1
-    /// MiB.
+    /// Unit of fetches and checksums in bytes, a power of two from 4 KiB to 1 MiB; `None`: that of the file's
+    /// sidecar, or else the store's.
     pub block_bytes: Option<u32>,
     /// Fetch the whole file when any part of it is read.
     pub whole_files: bool,

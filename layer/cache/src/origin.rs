@@ -12,8 +12,8 @@ use crate::store::ObjectId;
 /// The origin's session, shared by all sessions of the cache: each operation acts for its own user.
 pub(crate) struct Origin {
     pub fs: Arc<dyn FileSystem>,
-    /// Openings of regular files on behalf of no caller, counted by object: a removal of the file waits for
-    /// their end.
+    /// Openings of regular files for fetches of the cache rather than for a client's opening, counted by
+    /// object: a removal of the file waits for their end.
     pub unasked: Pending<ObjectId>,
 }
 
@@ -27,7 +27,7 @@ impl Origin {
         let cx = Ctx { fetched_since: Some(asked), ..cx.clone() };
         match self.fs.getattr(&cx, node, None) {
             Answer::Done(told) => told.ok(),
-            // A pending answer is a request that has not started, and never does once dropped.
+            // A pending answer would be another request; it has not started, and never does once dropped.
             Answer::Later(_) => None,
         }
     }
@@ -40,12 +40,12 @@ impl Origin {
         self.fs.forget(&self.own_ctx(), &[(node, 1)]);
     }
 
-    /// Resolves the origin's handle of an object; counts a look-up.
+    /// Resolves the origin's handle of an object. Counts a look-up at the origin, which must be released.
     pub(crate) async fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Result<Entry> {
         self.handles()?.resolve(&at_origin(cx), handle).resolve().await
     }
 
-    /// Returns the context of requests on behalf of no caller.
+    /// Returns the context of requests on behalf of no client: the superuser's.
     pub(crate) fn own_ctx(&self) -> Ctx {
         Ctx::root(SESSION)
     }
@@ -77,9 +77,9 @@ pub(crate) fn detached(cx: &Ctx) -> Ctx {
 pub(crate) struct OriginFile {
     origin: Arc<Origin>,
     pub file: File,
-    /// User that opened it, for work without a request.
+    /// Context of the user that opened the file, for work that outlives the request.
     pub cx: Ctx,
-    /// Guard of an opening on behalf of no caller; dropped last.
+    /// Guard of an opening for a fetch, if it is one; dropped last, after the release.
     _unasked: Option<PendingGuard<ObjectId>>,
 }
 

@@ -1,4 +1,4 @@
-//! Recording of first reads, in order, as a trace to prefetch next time.
+//! Recording of the first read of each part of a file, in order, to be prefetched as a trace later.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,7 +26,7 @@ struct State {
     lines_left: usize,
 }
 
-/// Maximum number of lines, and of files.
+/// Maximum number of lines, and of files; recording ends at either.
 const LINES_MAX: usize = 1 << 18;
 const FILES_MAX: usize = 1 << 14;
 
@@ -35,7 +35,7 @@ impl Recorder {
         Self(Mutex::new(State { out, read: HashMap::new(), lines_left: LINES_MAX }))
     }
 
-    /// Records a read, unless all of it was read before.
+    /// Records a read, unless its whole range was recorded before.
     pub(crate) fn note(&self, cache: &Cache, object: &Object, range: Range<u64>) {
         let size = object.state().version().size;
         let range = range.start..range.end.min(size);

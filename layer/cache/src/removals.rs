@@ -1,4 +1,4 @@
-//! Removals of names through this cache whose files were unknown.
+//! Removals, through this cache, of names whose targets were uncertain.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -7,8 +7,8 @@ use tombolo_core::fs::{Attr, FileType};
 
 use crate::options::Contract;
 
-/// Time of the last removal of a name whose target was uncertain: any file may have lost a name; where no
-/// other client creates names, only a file that had several.
+/// Time of the last removal of a name whose target was uncertain: any file may have lost that name. Where no
+/// client of the origin but this cache creates names, only a file with several can have.
 #[derive(Debug, Default)]
 pub(crate) struct UnknownRemoval(Mutex<Option<Instant>>);
 

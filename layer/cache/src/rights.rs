@@ -24,10 +24,10 @@ pub(crate) struct Rights(Vec<Right>);
 #[derive(Debug)]
 struct Right {
     user: Identity,
-    /// Permissions queried, and those of them that are granted.
+    /// Permissions that were queried; and the granted ones of them.
     known: AccessMask,
     allowed: AccessMask,
-    /// The file's ctime at the time of the answer. A change of mode or owner sets it.
+    /// The file's ctime at the time of the answer, which a change of mode or owner makes void.
     ctime: Timestamp,
     /// Time of the request; `None` if an earlier process made it.
     asked: Option<Instant>,
@@ -50,7 +50,7 @@ impl Rights {
         let before = self.0.iter().position(|right| right.user == *user).map(|at| self.0.remove(at));
         let asked = Some(asked);
         let mut right = Right { user: user.clone(), known: asked_for, allowed, ctime, asked };
-        // Other cached permissions stay, but keep their age.
+        // Permissions cached before and not queried now stay; the merged answer is as old as they are.
         if let Some(before) = before.filter(|before| before.ctime == ctime) {
             let others = before.known - asked_for;
             right.known |= others;
@@ -63,7 +63,7 @@ impl Rights {
         self.0.push(right);
     }
 
-    /// Keeps answers valid over a local change that set the ctime `to`, and left mode and owner unchanged.
+    /// Keeps answers valid over a local change of the ctime that left mode and owner unchanged.
     pub(crate) fn carry(&mut self, from: Timestamp, to: Timestamp) {
         self.0.iter_mut().filter(|right| right.ctime == from).for_each(|right| right.ctime = to);
     }

@@ -14,15 +14,15 @@ pub(crate) struct Room(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     told: Option<(StatFs, Instant)>,
-    /// Time of the last query, perhaps unanswered.
+    /// Time of the last background query, perhaps unanswered.
     asked: Option<Instant>,
 }
 
-/// Age after which the report is queried again in the background, if the contract still allows the old one.
+/// Age from which a report that the contract still allows is renewed in the background.
 const FRESH: Duration = Duration::from_secs(3);
 
 impl Room {
-    /// Returns the report if it is valid, and `true` if it should be queried again all the same.
+    /// Returns the report if it is valid, and `true` if the caller should renew it in the background.
     pub(crate) fn known(&self, options: &Options) -> (Option<StatFs>, bool) {
         let mut state = self.state();
         let Some((stat, told)) = state.told else { return (None, false) };

@@ -52,12 +52,12 @@ impl Policy {
         all_are(&self.default, &self.rules, |options| options.read_only)
     }
 
-    /// Returns `true` if any file is cached under *exclusive*.
+    /// Returns `true` if any options are of *exclusive*.
     pub fn is_exclusive(&self) -> bool {
         !all_are(&self.default, &self.rules, |options| options.contract != Contract::Exclusive)
     }
 
-    /// Returns `true` if any file is cached under the origin's lease.
+    /// Returns `true` if any options are of *lease*.
     pub fn is_leased(&self) -> bool {
         !all_are(&self.default, &self.rules, |options| options.contract != Contract::Lease)
     }
@@ -86,7 +86,7 @@ impl Policy {
         }
     }
 
-    /// Returns the policy for a tree that others change.
+    /// Returns the policy with *close-to-open* in place of *exclusive* and *lease*.
     pub(crate) fn shared(&self) -> Self {
         let shared = |options: &Options| match options.contract {
             Contract::Exclusive | Contract::Lease => Options { contract: Contract::CloseToOpen, ..*options },
@@ -132,8 +132,8 @@ fn all_are(default: &Options, rules: &[Rule], is: impl Fn(&Options) -> bool) -> 
     is(default) && rules.iter().all(|rule| is(&rule.options))
 }
 
-/// Returns the first rule that matches a name, or the path that ends with it; [`UNKNOWN`] if that depends on
-/// a path that is not known.
+/// Returns the first rule that matches a name, or the path that ends with this name; [`UNKNOWN`] if that
+/// depends on an unknown path, [`NONE`] if no rule matches.
 fn rule_for(rules: &[Rule], name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>) -> u32 {
     let name = CString::new(name).unwrap_or_default();
     let is_of_paths = rules.iter().any(|rule| rule.pattern.is_of_paths());
@@ -149,12 +149,12 @@ fn rule_for(rules: &[Rule], name: &[u8], path: impl FnOnce() -> Option<Vec<u8>>)
     NONE
 }
 
-/// Rule that applies to an object, and the path of a directory.
+/// Rule that applies to an object; and its path, if it is a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
     /// [`UNKNOWN`], [`NONE`], or the index of a rule plus [`FIRST`].
     rule: AtomicU32,
-    /// Path of a directory, without a leading `/`.
+    /// Path of a directory without a leading `/`, if known.
     path: Mutex<Option<Arc<[u8]>>>,
 }
 
@@ -204,7 +204,7 @@ impl Cache {
         policy.options_by(object.place.rule.load(Ordering::Relaxed))
     }
 
-    /// Returns the options of an object created under a name.
+    /// Returns the options that apply to files of this name in a directory.
     pub(crate) fn options_for(&self, dir: &Object, name: &[u8]) -> &Options {
         let policy = self.policy();
         policy.options_by(rule_for(&policy.rules, name, || self.path_below(dir, name)))
@@ -260,7 +260,7 @@ impl Cache {
         dir.is_some_and(|dir| self.path_of(&dir, DEPTH_MAX).is_some())
     }
 
-    /// Returns the directory and name under which an object was last looked up, if the name is cached.
+    /// Returns the directory of an object's last look-up, and a name of the object in it, if one is cached.
     pub(crate) fn parent_and_name(&self, object: &Object) -> Option<(Arc<Object>, Vec<u8>)> {
         let parent = object.state().parent.filter(|parent| *parent != object.id)?;
         let dir = self.object(parent).ok()?;

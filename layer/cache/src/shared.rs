@@ -10,7 +10,7 @@ use crate::granted::Term;
 use crate::origin::Origin;
 use crate::removals::UnknownRemoval;
 
-/// Memory accounts, lease and last removal, shared by all objects.
+/// Memory and node counts, the origin's lease, and the last removal of a name whose target was uncertain.
 pub(crate) struct Shared {
     pub removal: UnknownRemoval,
     /// Term of the lease granted by the origin, if any is.
@@ -49,13 +49,13 @@ impl Shared {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    /// Records a change of an object's memory.
+    /// Records that an object's memory usage has changed.
     pub(crate) fn weighs(&self, before_bytes: usize, now_bytes: usize) {
         self.bytes.fetch_add(now_bytes, Ordering::Relaxed);
         self.bytes.fetch_sub(before_bytes, Ordering::Relaxed);
     }
 
-    /// Records a change of an object's node, and releases the look-up of the former one.
+    /// Records that an object's node at the origin has changed, and releases the look-up of the former node.
     pub(crate) fn has_node(&self, before: Option<NodeId>, now: Option<NodeId>) {
         self.nodes.fetch_add(now.is_some().into(), Ordering::Relaxed);
         if let Some(before) = before {

@@ -1,4 +1,4 @@
-//! Files that have lost a name through this cache: a file without any is retained while something uses it.
+//! Files that have lost a name through this cache: one without a name is retained while something holds it.
 //!
 //! Holders of a file are openings, look-ups of sessions, links in progress, and others' descriptors of the
 //! file's data. Under *exclusive* it is known whether a file has another name; otherwise a background worker
@@ -36,7 +36,7 @@ struct State {
     /// Unheld files to be queried at the origin.
     to_ask: VecDeque<ObjectId>,
     is_asking: bool,
-    /// Last file examined for a hold that ended without notice.
+    /// Last of the files examined in turn, whose holds may have ended without notice.
     looked_at: ObjectId,
 }
 
@@ -74,7 +74,7 @@ impl Unnamed {
         self.waiting.store(state.lost.len(), Ordering::Relaxed);
     }
 
-    /// Removes a file that has a name again, or is dropped.
+    /// Removes a file that has a name again, is dropped, or is queried. Returns the names left to it.
     pub(crate) fn remove(&self, id: ObjectId) -> Option<Names> {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return None;
@@ -98,7 +98,7 @@ impl Unnamed {
         some
     }
 
-    /// Queues a query of the origin about a file. Returns `true` if the caller is to start a worker.
+    /// Queues a query of the origin about a file. Returns `true` if the caller must start the worker.
     fn ask(&self, id: ObjectId) -> bool {
         let mut state = lock(&self.state);
         state.to_ask.push_back(id);
@@ -120,8 +120,8 @@ impl Unnamed {
 }
 
 impl Cache {
-    /// Records that a file has lost a name through this cache, and drops the file if it has none and nothing
-    /// holds it.
+    /// Records that a file has lost a name through this cache. If nothing holds the file, it is dropped, or
+    /// the origin queried.
     pub(crate) fn lost_a_name(self: &Arc<Self>, id: ObjectId, names: Names) {
         self.unnamed.add(id, names);
         self.end_unless_held(id);
