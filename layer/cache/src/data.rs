@@ -22,8 +22,8 @@ use crate::read_ahead::Ahead;
 use crate::sharing::{Borrowed, Extents};
 use crate::store::DataFile;
 
-/// Maximum length of one READ of the origin, which bounds a reader's wait for its first block. A fetch ends
-/// at a digest's boundary.
+/// Maximum length of one READ of the origin, which bounds a reader's wait for its first block. A longer range
+/// is cut at a digest's boundary.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 
 /// Cached data of one version of a file. A change of the version drops them, so versions never mix.
@@ -46,7 +46,7 @@ pub(crate) struct Data {
     has_traced: AtomicBool,
     /// Compression achieved so far, which shows if further compressed reads pay.
     pub packed: PackedSoFar,
-    /// Sidecar's entry for the file, which may be of another version.
+    /// Sidecar's entry for the file, which may describe another version.
     advice: Mutex<Option<Arc<Advice>>>,
     /// Fetches in progress.
     fetches: Mutex<Vec<Arc<Fetch>>>,
@@ -65,9 +65,9 @@ pub(crate) struct Fetch {
 pub(crate) enum Came {
     /// The data are cached.
     Here,
-    /// Fetched, but not cached: no space, or the offset exceeds the maximum file size.
+    /// Fetched, but not cached: no space, or another error of the local disk.
     Unkept,
-    /// The origin has another version by now.
+    /// Not cached, to be read anew: another version at the origin, a short reply, or a wrong sidecar.
     Changed,
     /// Fetched, but not cached: the data do not match the sidecar.
     Unlike,
@@ -75,8 +75,8 @@ pub(crate) enum Came {
     Failed,
 }
 
-/// Parts that need not be fetched, because the caller has their data. Other readers wait for them until this
-/// is dropped.
+/// Parts that need not be fetched, because a layer above offers their data. Readers wait for them until they
+/// are stored or this is dropped.
 pub(crate) struct Expected {
     data: Arc<Data>,
     parts: Vec<Arc<Fetch>>,
@@ -84,7 +84,7 @@ pub(crate) struct Expected {
 
 /// Fetches that serve a read.
 pub(crate) struct Wanted {
-    /// Fetches by others that overlap the range.
+    /// Fetches in progress that overlap the range.
     pub theirs: Vec<Arc<Fetch>>,
     /// Fetches to be started and awaited.
     pub own: Vec<Arc<Fetch>>,
@@ -250,8 +250,8 @@ impl Data {
         ahead.ranges().all(|range| self.is_here(&range))
     }
 
-    /// Returns the fetches to wait for until `range` is cached, and those to start for `ahead`, limited to
-    /// `ahead_bytes_max`.
+    /// Registers fetches for what is missing of `range`, and of `ahead` up to `ahead_bytes_max`; the caller
+    /// must start them.
     pub(crate) fn want(&self, range: &Range<u64>, ahead: &Ahead, ahead_bytes_max: u64) -> Wanted {
         let mut fetches = self.fetches();
         self.fill_zeros(range, ahead, &fetches);
@@ -265,7 +265,7 @@ impl Data {
         Wanted { theirs, own, ahead }
     }
 
-    /// Registers fetches for blocks that are neither cached nor being fetched, limited to `left_bytes`.
+    /// Registers fetches for blocks that are neither cached, lent nor being fetched, limited to `left_bytes`.
     fn begin(
         &self,
         fetches: &mut Vec<Arc<Fetch>>,
@@ -302,7 +302,7 @@ impl Data {
         begun
     }
 
-    /// Marks the missing blocks that lie wholly within a range as being fetched: the caller has their data.
+    /// Marks missing blocks that lie wholly within a range as being fetched, for a caller that has the data.
     pub(crate) fn expect(self: &Arc<Self>, range: &Range<u64>) -> Expected {
         let mut all = u64::MAX;
         let parts = self.begin(&mut self.fetches(), &self.file.whole_blocks(range), &mut all);
@@ -398,7 +398,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Caches a range: by a copy of equal blocks, from another cache of the host, or from the origin.
+/// Caches a range: by a copy of equal blocks, from another cache of the host, a site cache, or the origin.
 async fn bring(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -418,7 +418,7 @@ async fn bring(
     fetch_missing(cache, object, data, from, range).await
 }
 
-/// Copies blocks of a range that are cached with the same digest.
+/// Copies missing blocks of a range from cached blocks of other files with the same digests.
 pub(crate) async fn copy_equal(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -435,7 +435,7 @@ pub(crate) async fn copy_equal(
     }
 }
 
-/// Reads the missing parts of a range from the origin.
+/// Fetches the missing parts of a range from the site cache or the origin.
 async fn fetch_missing(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -452,7 +452,7 @@ async fn fetch_missing(
     Ok(Came::Here)
 }
 
-/// Reads a range from the origin, verifies its version, and stores it.
+/// Fetches a range from the site cache or the origin, verifies its version, and stores it.
 async fn fetch(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -572,7 +572,7 @@ async fn get(
     Ok((buffer, read, attr))
 }
 
-/// Fills `into`, or reads up to the end of the file.
+/// Fills `into`, or reads up to the end of the file. Returns the number of bytes.
 async fn read_all(from: &OriginFile, offset: u64, mut into: Sink) -> Result<usize> {
     let mut count = 0;
     while !into.is_empty() {

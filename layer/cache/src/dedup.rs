@@ -1,7 +1,7 @@
 //! Deduplication by digest, for blocks of files with a sidecar.
 //!
-//! Fetched blocks of such a file are hashed when stored. A block of another file with the same digest in its
-//! sidecar is copied locally and verified, so no wrong byte is taken even if the source has changed.
+//! Fetched blocks of such a file are hashed when stored. A block with the same digest in the sidecar of
+//! another file is copied from there and verified, so no wrong byte is taken even if the source has changed.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,12 +21,12 @@ use crate::images::Advice;
 #[derive(Debug, Default)]
 pub(crate) struct DedupIndex {
     places: Mutex<HashMap<Key, Place>>,
-    /// Bytes copied, and bytes of sources that did not match.
+    /// Bytes copied; and bytes of source blocks that did not match their digest.
     copied_bytes: AtomicU64,
     refused_bytes: AtomicU64,
 }
 
-/// Owner's uid and digest: the digest of another user's block must not suffice to read it.
+/// Owner's uid and digest: to know the digest of another user's block must not suffice to read it.
 type Key = (u32, Digest);
 
 #[derive(Clone, Debug)]

@@ -43,17 +43,17 @@ pub(crate) enum Next {
     },
 }
 
-/// Maximum size of a prefetched file, in bytes. The reader of a larger one is busy with its beginning while
-/// the remainder is fetched.
+/// Maximum size of a prefetched file, in bytes. While a reader processes the beginning of a larger file, the
+/// remainder is fetched anyway.
 pub(crate) const FILE_BYTES_MAX: u64 = 128 << 10;
 
-/// Maximum number of files fetched at a time; each takes two round trips.
+/// Maximum number of files fetched at a time; each takes at least a round trip.
 const WORKERS_MAX: usize = 48;
 
 /// Window of unread files: initial and maximum size, in bytes.
 const WINDOW_BYTES: (u64, u64) = (256 << 10, 8 << 20);
 
-/// Bytes of wrong guesses written off each time that a caller reads another file nearby.
+/// Bytes of wrong guesses written off each time that a caller waits for a file that was not prefetched.
 const MISS_BYTES: u64 = 128 << 10;
 
 /// Minimum cost of a file in the window, in bytes: that of its round trip.
@@ -65,12 +65,12 @@ const QUEUE_MAX: usize = 8192;
 /// Maximum number of directories remembered as recently read.
 const READ_MAX: usize = 64;
 
-/// Idle time after which the guesses count as wrong.
+/// Idle time after which the prefetch ends and its queues are dropped.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl FilesAhead {
-    /// Records that a caller waits for a file of `dir`, whose parent is `above`. With `is_wanted`, its
-    /// neighbours are prefetched even if it is the first. Returns the number of workers to start.
+    /// Records that a caller waits for a file of `dir`, whose parent is `above`. With `is_wanted`, the others
+    /// of `dir` are prefetched even if it is the first. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn missed(
         &self,
@@ -156,7 +156,7 @@ impl State {
         }
     }
 
-    /// Records a read in a directory. Returns `true` if another child was read before.
+    /// Records a read of, or below, a child of a directory. Returns `true` if another child was the first.
     fn note(&mut self, dir: ObjectId, what: ObjectId) -> bool {
         if let Some((_, first)) = self.read.iter().find(|(read, _)| *read == dir) {
             return *first != what;

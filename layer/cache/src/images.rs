@@ -1,4 +1,4 @@
-//! Use of the sidecars of image directories: zero blocks, and files wanted as a whole.
+//! Use of the sidecars of image directories: zero blocks, digests, traces, and files wanted as a whole.
 //!
 //! A sidecar is a regular file of the tree, as fresh as the contract provides. It applies to a file while
 //! that has the size and modification time recorded in it, so an outdated sidecar is ignored.
@@ -53,7 +53,7 @@ pub(crate) struct Advice {
     pub file: ImageFile,
     /// `true` if the image has a trace of its first reads.
     pub has_trace: bool,
-    /// `true` once fetched data did not match a digest, which was logged.
+    /// `true` once it was logged that fetched data did not match a digest.
     is_unlike: AtomicBool,
     /// `true` once the entry was found wrong; it is then ignored.
     is_disbelieved: AtomicBool,
@@ -217,7 +217,8 @@ impl Cache {
         }
     }
 
-    /// Applies the sidecar's entry of this name to a file, unless it is untrusted or outdated.
+    /// Applies the sidecar's entry of this name to a file, unless the entry is untrusted, outdated or wrong,
+    /// or the file was written locally.
     pub(crate) fn advise(
         &self,
         object: &Arc<Object>,
@@ -261,7 +262,7 @@ impl Cache {
             }
         }
         let data = self.data(object);
-        // The entry may predate a change in the same tick of the origin's clock.
+        // The entry may describe the state before a change in the same tick of the origin's clock.
         self.mark_recent(object, &data, &data.version());
         object.weigh();
         Some(advice)

@@ -1,5 +1,5 @@
-//! Bandwidth-delay product of the connection to the origin, from recent fetches: the amount in flight that
-//! keeps it busy. More would only delay others.
+//! Bandwidth-delay product of the connection to the origin, measured by recent fetches: so many bytes in
+//! flight keep the connection busy, and more would only delay other requests.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,8 @@ struct State {
     period_bytes: u64,
     /// Rates of the last periods, in bytes per second.
     rates: VecDeque<f64>,
-    /// Round-trip time of a fetch with nothing queued before it, without the transfer time of its data.
+    /// Mean round-trip time of fetches with little queued before them, without the transfer time of their
+    /// data.
     delay: Option<Duration>,
     /// A flag for each of the last small answers: `true` if it was slow.
     far: VecDeque<bool>,
@@ -35,7 +36,7 @@ pub(crate) struct Sent {
     before_bytes: u64,
 }
 
-/// Initial window, in bytes: one READ of the maximum size. Later, twice the product is added to it.
+/// Initial window, in bytes: one READ of the maximum size. Twice the measured product is added to it.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 
 /// Background bytes in flight before the first measurement. Fast connections soon show their rate.
@@ -49,7 +50,7 @@ const RATES: usize = 8;
 /// Maximum size of a small answer, which 1 Gbit/s transfers in 2 ms; and number of answers remembered.
 const LITTLE_BYTES: u64 = 256 << 10;
 const ANSWERS: usize = 16;
-/// Minimum number of answers for a verdict: fewer may only show a busy processor.
+/// Minimum number of answers to judge by: slowness of fewer may only show a busy processor.
 const ANSWERS_MIN: usize = 4;
 
 impl Line {
@@ -80,7 +81,7 @@ impl Line {
         if (1..=LITTLE_BYTES).contains(&bytes) {
             state.answered(now.saturating_duration_since(sent.at));
         }
-        // A fetch queued behind others would measure their time.
+        // The delay of a fetch queued behind others would include their transfer.
         if bytes > 0 && sent.before_bytes <= state.product().max(WINDOW_BYTES_MIN / 2) {
             let rate = state.rate();
             let own = if rate > 0.0 { Duration::from_secs_f64(bytes as f64 / rate) } else { Duration::ZERO };
@@ -89,7 +90,7 @@ impl Line {
         }
     }
 
-    /// Returns the bytes to have in flight for read-ahead: twice the product, as the measurement lags.
+    /// Returns the maximum of bytes in flight with read-ahead: twice the product, as the measurement lags.
     pub(crate) fn window_bytes(&self) -> u64 {
         self.state().window_bytes()
     }

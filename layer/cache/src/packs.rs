@@ -16,7 +16,8 @@ use crate::data::{self, Came, Data, Fetch};
 use crate::object::Object;
 use crate::origin::OriginFile;
 
-/// Maximum size of a combined read, unless a single fetch is larger: its first byte arrives with its last.
+/// Maximum size of a combined read, unless a single fetch is larger. No part of the read is available before
+/// all of it has arrived.
 const PACK_BYTES: u64 = 256 << 10;
 
 /// Thresholds of incompressibility: after this many bytes of a file, more than this percentage remained.
@@ -77,7 +78,7 @@ pub(crate) fn start(
     }
 }
 
-/// Combined fetches, failed on drop unless they were started singly, as readers wait for them.
+/// Combined fetches. Those not taken out to be started singly fail on drop, as readers wait for them.
 struct Group {
     data: Arc<Data>,
     fetches: Vec<Arc<Fetch>>,
@@ -129,7 +130,7 @@ async fn bring(
     let came = read(cache, object, data, from, (&parts, bytes as usize, asked)).await;
     cache.line.came(sent, if came.is_ok() { bytes } else { 0 }, Instant::now());
     match came {
-        // An older server of this product.
+        // An older server of this product does not know the operation.
         Err(Error::NotSupported) => cache.packs_nothing.store(true, Ordering::Relaxed),
         Err(error) => tracing::debug!(%error, "compressed read failed"),
         Ok(_) => {}

@@ -5,9 +5,9 @@ use std::ops::Range;
 /// Access pattern of a reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadAhead {
-    /// Offset after the sequential reads so far.
+    /// Offset at which the next sequential read begins.
     next: u64,
-    /// Start of the sequential run, and the bytes read since.
+    /// Start of the sequential run, and the bytes read in it.
     began: u64,
     read_bytes: u64,
     window_bytes: u64,
@@ -39,7 +39,7 @@ pub(crate) enum Order {
 /// Initial window of a sequential reader, in bytes. Each further read doubles the window.
 const WINDOW_BYTES_MIN: u64 = 256 << 10;
 
-/// Maximum distance by which a kernel's read-ahead is out of order.
+/// Maximum distance of a sequential read from the expected offset: a kernel's read-ahead is out of order.
 const SLACK_BYTES: u64 = 1 << 20;
 
 /// Maximum number of concurrent reads that overtake each other, under [`Order::Strict`].
@@ -61,7 +61,7 @@ impl ReadAhead {
         };
         let near = self.next.saturating_sub(slack_bytes)..=self.next.saturating_add(slack_bytes);
         let (began, read_bytes) = (self.began.min(range.start), self.read_bytes + len);
-        // The slack makes the first reads count as dense.
+        // The subtracted slack makes the first reads count as dense.
         let is_dense = (range.end - began).saturating_sub(slack_bytes) <= read_bytes.saturating_mul(sparse);
         let stride = range.start.saturating_sub(self.last);
         self.strides = if stride == self.stride && stride > len { self.strides + 1 } else { 0 };

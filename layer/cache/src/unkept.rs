@@ -15,12 +15,12 @@ use crate::object::State;
 /// Boundary between a directory's cached and uncached names, and the continuations after it.
 #[derive(Debug)]
 pub(crate) struct Unkept {
-    /// Epoch of the cached names: invalid once they are dropped.
+    /// Epoch of the cached names: the boundary is void once they are dropped.
     epoch: u64,
     /// Position of the last cached name, and the origin's cookie after it.
     last_kept: u64,
     from: Cookie,
-    /// Next position to assign, and the continuations after the latest ones.
+    /// Next position to assign, and the continuations after the positions assigned last.
     next: u64,
     given: VecDeque<Continuation>,
 }
@@ -63,16 +63,17 @@ impl Unkept {
 impl State {
     /// Records that names from this cookie on are not cached.
     pub(crate) fn set_unkept(&mut self, from: Cookie) {
-        // Otherwise a name without a known target, when cached again later, would be missing in both parts.
+        // Names without a known target are dropped: cached again later at an old position, one would be in
+        // neither part.
         self.names.drop_unknown();
         let (epoch, last_kept) = (self.names.epoch(), self.names.next_place() - 1);
-        // Earlier readers can continue.
+        // Positions already given stay valid, so that their readers can continue.
         let (next, given) =
             self.unkept.take().map_or((FIRST_PLACE, VecDeque::new()), |before| (before.next, before.given));
         self.unkept = Some(Box::new(Unkept { epoch, last_kept, from, next, given }));
     }
 
-    /// Returns `true` if only the first names are cached.
+    /// Returns `true` if only the first names are cached, or none, and the origin lists the others.
     pub(crate) fn has_unkept(&self) -> bool {
         let epoch = self.names.epoch();
         !self.names.is_complete() && self.unkept.as_ref().is_some_and(|unkept| unkept.epoch == epoch)
@@ -143,7 +144,7 @@ impl State {
     }
 }
 
-/// Returns the budget of a request that fills a page of names.
+/// Returns the budget of a request for names without attributes.
 pub(crate) fn names_only(budget: DirBudget) -> DirBudget {
     DirBudget { plus: false, ..budget }
 }

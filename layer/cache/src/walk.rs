@@ -1,5 +1,5 @@
-//! Prefetch of directories: when a walk goes on from a directory to those below it, the others are listed
-//! ahead, many at a time. A directory is listed after two look-ups in it, and its siblings once two of them
+//! Prefetch of directories: when a walk goes on from a directory to one below it, the other subdirectories of
+//! both are listed ahead. A directory is listed after two look-ups in it, and its siblings once two of them
 //! have had two look-ups each. A program that looks into a single directory triggers nothing else. The window
 //! of unused listings grows while the predictions are right.
 //!
@@ -25,7 +25,7 @@ struct State {
     queue: WalkOrder<Arc<Object>>,
     /// Listings in progress, each with the promise of its end.
     under_way: HashMap<ObjectId, Arc<Promise<()>>>,
-    /// Directories whose subdirectories were all queued since the walk began.
+    /// Directories whose subdirectories were all queued since the walk began, so not again.
     gone_through: HashSet<ObjectId>,
     /// Directories listed lately by callers.
     listed: VecDeque<ObjectId>,
@@ -57,8 +57,8 @@ pub(crate) enum LookedIn {
     AfterAnother,
 }
 
-/// Minimum and maximum number of listings in flight, limited by the bandwidth-delay product of 100 Mbit/s and
-/// 80 ms. A caller's request queues behind no more than that.
+/// Minimum and maximum number of listings in flight; and their total size in between: the bandwidth-delay
+/// product of 100 Mbit/s and 80 ms, so that a caller's request does not queue for long.
 const WORKERS: (usize, usize) = (16, 128);
 const IN_FLIGHT_BYTES: u64 = 1 << 20;
 
@@ -77,10 +77,10 @@ const GONE_THROUGH_MAX: usize = 1 << 16;
 /// Window of unused listings: initial and maximum size.
 const WINDOW_BYTES: (u64, u64) = (2 << 20, 32 << 20);
 
-/// Bytes of wrong guesses written off each time that a caller uses another directory.
+/// Bytes of wrong guesses written off each time that a caller uses a directory not listed ahead.
 const MISS_BYTES: u64 = 64 << 10;
 
-/// Size of a listing on the wire without its names: of itself, and of each entry (attributes and a handle,
+/// Size of a listing on the wire without its names: of the reply, and of each entry (attributes and a handle,
 /// RFC 1813 §3.3.17).
 const LISTING_BYTES: u64 = 256;
 const ENTRY_BYTES: u64 = 200;
@@ -94,7 +94,7 @@ pub(crate) fn listing_bytes(names: usize, name_bytes: usize) -> u64 {
 }
 
 impl Walk {
-    /// Records a caller's listing. Returns `true` if it continues from the parent, as a walk does.
+    /// Records a caller's listing. Returns `true` if the parent was listed lately too, as by a walk.
     pub(crate) fn goes_on(&self, dir: ObjectId, parent: Option<ObjectId>) -> bool {
         let mut state = self.state();
         state.forget_if_over();
@@ -104,7 +104,7 @@ impl Walk {
         goes_on
     }
 
-    /// Records a look-up of a name that was not cached, or was listed ahead.
+    /// Records a look-up of a name that was not cached, or was listed ahead, and returns its significance.
     pub(crate) fn looks_in(&self, dir: ObjectId, parent: Option<ObjectId>) -> LookedIn {
         let mut state = self.state();
         state.forget_if_over();
@@ -214,14 +214,14 @@ impl Walk {
         state.workers_to_start()
     }
 
-    /// Records a look-up outside of the listed directories, and writes off some wrong guesses.
+    /// Records a look-up in a directory that is not listed, and writes off some wrong guesses.
     pub(crate) fn missed(&self) {
         let mut state = self.state();
         state.unused_bytes = state.unused_bytes.saturating_sub(MISS_BYTES);
     }
 
-    /// Records that a walk has overtaken the prefetch, whose guesses lie elsewhere. Returns the number of
-    /// workers to start.
+    /// Records that a walk opens a directory not listed ahead, and writes off some wrong guesses. Returns the
+    /// number of workers to start.
     #[must_use]
     pub(crate) fn came_first(&self) -> usize {
         let mut state = self.state();

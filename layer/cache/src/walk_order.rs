@@ -10,15 +10,15 @@ use crate::store::ObjectId;
 #[derive(Debug)]
 pub(crate) struct WalkOrder<T> {
     queue: BTreeMap<Place, (ObjectId, T)>,
-    /// Places also of directories already taken, which determine those of their subdirectories.
+    /// Places of all directories added, also of those taken out, as subdirectories follow from them.
     places: HashMap<ObjectId, Place>,
     beginnings: u32,
 }
 
-/// Path of a directory, with the index in its parent's listing for each step.
+/// Path of a directory from the beginning of a walk: the index in the parent's listing for each step.
 type Place = Arc<[u32]>;
 
-/// Maximum depth of a place; deeper directories are ordered among themselves only.
+/// Maximum depth of a place; below it a directory counts as the beginning of another walk.
 const DEPTH_MAX: usize = 64;
 
 /// Maximum number of places; beyond that, those of taken directories are dropped.
@@ -39,8 +39,8 @@ impl<T> WalkOrder<T> {
         self.queue.is_empty()
     }
 
-    /// Adds the new subdirectories of a directory, in order. They precede all others if the directory was
-    /// never queued, because a walk is in it now.
+    /// Adds the new subdirectories of a directory, in order. They precede all others if the directory is
+    /// unknown, because a walk is in it now.
     pub(crate) fn add_below(&mut self, dir: ObjectId, below: impl Iterator<Item = (ObjectId, T)>) {
         let known = self.places.get(&dir).filter(|place| place.len() < DEPTH_MAX).cloned();
         let above = known.unwrap_or_else(|| self.beginning());
@@ -69,7 +69,7 @@ impl<T> WalkOrder<T> {
         self.queue.pop_first().map(|(_, (_, value))| value)
     }
 
-    /// Forgets the directories taken, so that they can be added again.
+    /// Forgets all directories, so that they can be added again.
     pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }

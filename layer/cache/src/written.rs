@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// Returns `true` if local writes may still be on their way to the origin.
+    /// Returns `true` if the file is open for writing, or was written locally since the version of its data.
     pub(crate) fn is_written_here(&self) -> bool {
         self.writers > 0 || !matches!(self.written, Written::Nothing)
     }
@@ -97,14 +97,15 @@ impl State {
         self.written = if self.writers > 0 { Written::All } else { Written::Nothing };
     }
 
-    /// Records a local change of the size, which invalidates the data if any part was written.
+    /// Records a local change of the size, which invalidates the data of a file with local writes.
     pub(crate) fn resized(&mut self) {
         if self.writers > 0 || !matches!(self.written, Written::Nothing) {
             self.lose();
         }
     }
 
-    /// Records an eviction of data. Data fetched later may include local writes, so parts do not suffice.
+    /// Records an eviction of data. If parts were written, data fetched later may include the writes or not,
+    /// so the whole file becomes invalid.
     pub(crate) fn evicted(&mut self, generation: u64) {
         let is_in_parts = self.is_written_in_parts();
         if self.data.take_if(|data| data.file.generation() == generation).is_some() && is_in_parts {
@@ -121,15 +122,16 @@ impl State {
         }
     }
 
-    /// Returns `true` if the file has this version and is not being written.
+    /// Returns `true` if the file certainly has this version, and is neither being written nor held.
     pub(crate) fn is_at_rest(&mut self, version: &WeakAttr) -> bool {
         self.settle_written();
         let is_known = self.asked.is_some() && self.version() == *version;
         is_known && self.writers == 0 && matches!(self.written, Written::Nothing) && !self.is_held()
     }
 
-    /// Assigns the new version to the data, and drops the written parts, once no write is in progress and the
-    /// attributes are newer. Does nothing while a part is being fetched, whose data may be older.
+    /// Assigns the new version to the data, and drops the written parts, once no write or opening for writing
+    /// is left and the attributes are newer. Drops all data if the size has changed. Does nothing while a
+    /// part is being fetched, whose data may be older.
     fn settle_written(&mut self) {
         let Written::Parts(parts) = &self.written else { return };
         let version = self.version();
@@ -161,7 +163,7 @@ impl State {
         {
             return false;
         }
-        // The written parts are not stored in the database.
+        // The database does not record written parts, so these data must end with the process.
         data.set_written();
         if let Written::Nothing = self.written {
             self.written = Written::Parts(Vec::new());
@@ -217,7 +219,7 @@ impl Drop for UnderWay {
         if self.ending != Ending::Taken {
             state.lose();
         }
-        // The write has changed size and times.
+        // The write may have changed size and times.
         state.asked = None;
         state.changed_here();
         state.end_writing();
