@@ -74,7 +74,7 @@ impl Root {
         self.fs.fsync(&self.cx, file, SyncScope::All).resolve().await
     }
 
-    /// Overwrites a file's text, which needs no more space if the length is equal.
+    /// Overwrites a file's text, padded to the former length, so that it mostly needs no more space.
     pub(super) async fn rewrite(&self, found: &Found<'_>, text: &str) -> Result<()> {
         let opened = self.fs.open(&self.cx, found.node, OpenFlags::WRITE).resolve().await?;
         let file = File { node: found.node, open: opened.open };
@@ -84,7 +84,7 @@ impl Root {
         written
     }
 
-    /// Sets a file's times to the origin's clock, and returns the attributes.
+    /// Sets a file's time of modification by the origin's clock, and returns the attributes.
     pub(super) async fn touch(&self, found: &Found<'_>) -> Result<Attr> {
         let set = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         let (attr, _) = self.fs.setattr(&self.cx, found.node, None, &set).resolve().await?;
@@ -108,7 +108,7 @@ impl Root {
         self.fs.rename(&self.cx, root, from, root, to, RenameFlags::empty()).resolve().await.map(drop)
     }
 
-    /// Removes a file. If that fails, the file stays and becomes outdated.
+    /// Removes a file. A failure is ignored: the lease file left then becomes outdated.
     pub(super) async fn remove(&self, name: &[u8]) {
         if let Ok(name) = valid(name) {
             drop(self.fs.unlink(&self.cx, NodeId::ROOT, name).resolve().await);

@@ -16,7 +16,7 @@ pub struct Holder {
     pub since: String,
     /// Id of the holder's cache directory, which only copies of that directory have too.
     pub(crate) id: String,
-    /// Identification of the process's life.
+    /// Identification of the holder's process.
     pub(crate) life: Box<Life>,
 }
 
@@ -25,7 +25,7 @@ const VERSION_LINE: &str = "tombolo lease, version 1";
 /// Maximum size of a lease file that is read, in bytes.
 pub(super) const TEXT_BYTES_MAX: usize = 4096;
 
-/// Maximum length of a field that is shown, in characters.
+/// Maximum length of a field, in characters, as fields are shown to people.
 const FIELD_CHARS_MAX: usize = 128;
 
 impl Holder {
@@ -43,7 +43,7 @@ impl Holder {
         )
     }
 
-    /// Parses the text of a file that any program may have written. Missing fields are empty.
+    /// Parses the text of a lease file, which any program may have written. Missing fields are empty.
     pub(super) fn read(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let field = |name: &str| {
@@ -62,7 +62,8 @@ impl Holder {
         Self { host, process, since, id, life }
     }
 
-    /// Returns `true` if `other` is the same life of the same cache, not an earlier one or a copy.
+    /// Returns `true` if `other` is the same process with the same cache directory, not an earlier one or a
+    /// copy.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.id, &self.process, &self.life) == (&other.id, &other.process, &other.life)
     }

@@ -50,8 +50,8 @@ impl Life {
         Self { place: place.unwrap_or_default(), ..self }
     }
 
-    /// Checks whether a process with this number, and the same cache directory or a copy of it, is alive.
-    /// This process has its own directory locked.
+    /// Checks whether a process with this number, and the same cache directory or a copy of it, is alive. A
+    /// process with this same directory is dead, as this process has locked it.
     pub(super) fn knows(&self, process: &str, other: &Self, is_same_host: bool) -> Known {
         // Earlier versions record no boot id: their process counts as an ended one of this directory.
         if self.boot.is_empty() || other.boot.is_empty() {
@@ -77,7 +77,7 @@ impl Life {
     }
 }
 
-/// Reads the start time of a process from proc_pid_stat(5). `None` if it has ended.
+/// Reads the start time of a process from proc_pid_stat(5). Returns `None` if the process has ended.
 fn started(stat: &Path) -> std::io::Result<Option<String>> {
     let text = match fs::read(stat) {
         Ok(text) => String::from_utf8_lossy(&text).into_owned(),

@@ -1,13 +1,13 @@
 //! The lease of a tree: a file in the root of the origin that names the cache with exclusive use of the tree.
 //!
-//! It binds only readers of the file: other caches of this product, and people. It is renewed by setting its
-//! times, so its age is measured by the origin's clock and by no client's.
+//! It binds only programs and people that read the file, such as other caches of this product. It is renewed
+//! by setting its times, so its age is measured by the origin's clock and by no client's.
 //!
 //! - A cache that cannot renew its lease relies on it for [`HELD_PERIODS`], or indefinitely with
 //!   [`Claim::lasts`]; others take it over after [`STALE_PERIODS`].
-//! - It is taken over by a rename. The new holder relies on it only after a delay in which the former one has
-//!   checked it again.
-//! - A lease taken by another is lost for good: others' changes meanwhile went unnoticed.
+//! - It is taken over by a rename. The new holder relies on it only after a delay in which a living former
+//!   holder notices the takeover.
+//! - A lease taken by another is lost until this process ends: others' changes went unnoticed.
 
 mod file;
 mod holder;
@@ -59,7 +59,7 @@ pub struct Claim {
     pub since: String,
     /// Identification of this process's life.
     pub life: Life,
-    /// `true` if the lease is taken over from another holder.
+    /// `true` to take over a lease that another holder still renews.
     pub takes: bool,
     /// `true` if the cache starts even if the lease is free but cannot be created, as the origin is full; the
     /// contract is then *close-to-open* until it can. For caches with pending changes for the origin.
@@ -67,7 +67,7 @@ pub struct Claim {
     /// `true` if the lease is relied on while it cannot be renewed, until another is seen to have taken it.
     /// For caches that work offline and detect others' changes before they write to the origin.
     pub lasts: bool,
-    /// Interval of renewals. The same for all caches.
+    /// Interval of renewals, which must be the same for all caches of a tree.
     pub period: Duration,
 }
 
@@ -85,7 +85,7 @@ pub enum LeaseError {
         /// Time since the holder's last renewal, by the origin's clock.
         age: Duration,
     },
-    /// The lease file cannot be created.
+    /// The lease file cannot be created, replaced or renewed.
     #[error("cannot create the lease file {LEASE_NAME} in the tree: {source}")]
     Unwritable {
         /// The origin's error.
@@ -106,9 +106,9 @@ pub enum LeaseState {
     Held,
     /// Not renewed for so long that another may have taken it. It may be held again.
     RunOut,
-    /// Taken by another, or returned.
+    /// Taken by another, removed, or returned.
     Lost,
-    /// A lease that the origin's server grants, currently not granted.
+    /// Not granted at present, of a lease that the origin's server grants.
     NotGranted,
 }
 
@@ -134,10 +134,10 @@ pub(crate) struct Lease {
     is_asking: AtomicBool,
     /// `true` if the lease file could not be created yet.
     is_missing: AtomicBool,
-    /// Time of a late takeover: the lease is relied on once it is confirmed again.
+    /// Time of a takeover after the start: the lease is relied on once it is confirmed after a delay.
     settling: Mutex<Option<Instant>>,
     complaints: RateLimit,
-    /// Function to call on loss and reacquisition, and before the first acquisition by a cache that began
+    /// Function to call on changes of the state, and before the first acquisition by a cache that began
     /// without the lease.
     changed: OnceLock<Box<dyn Fn(Changed) + Send + Sync>>,
 }
@@ -170,7 +170,8 @@ impl Lease {
         has_changed
     }
 
-    /// Updates the lease file's times if it is still this cache's.
+    /// Acquires the lease if it is still missing, otherwise updates its file's times if that is still its
+    /// own.
     async fn renew(&self) {
         if self.is_missing.load(Ordering::Acquire) {
             return self.take_late().await;
@@ -255,7 +256,7 @@ impl Lease {
         let Some(found) = self.root.find(LEASE_NAME.as_bytes()).await? else {
             return Ok(Some(Holder::default()));
         };
-        // A server may change the handle of the same file.
+        // With another handle it may still be the same file, as servers may change handles.
         if lock(&self.handle).as_ref() != Some(&found.handle) {
             let holder = self.root.holder(&found).await?;
             if !holder.is_same(&self.own) {
@@ -274,7 +275,7 @@ impl Lease {
         Ok(None)
     }
 
-    /// Runs the thread that renews the lease until it is to be returned.
+    /// Renews the lease until it is to be returned, then returns it; runs on a thread of its own.
     fn keep(self: &Arc<Self>, end: &End) {
         while !end.is_wanted_within(self.period) {
             let is_old = lock(&self.renewed).elapsed() > self.period * HELD_PERIODS;
@@ -314,7 +315,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Acquires the lease of a tree for the cache of this name in this directory, and renews it from then on.
+    /// Acquires the lease of a tree for the cache with this id in this directory, and renews it from then on.
     pub(crate) fn take(
         origin: &dyn Export,
         (id, dir): (String, &Path),
@@ -367,7 +368,7 @@ impl Keeper {
         Ok(Self { lease, end })
     }
 
-    /// Returns the lease, whose file is removed, waiting for at most [`RELEASE_MAX`].
+    /// Returns the lease by removing its file; waits for at most [`RELEASE_MAX`].
     pub(crate) fn end(&self) {
         self.end.want();
     }
@@ -379,7 +380,7 @@ impl Drop for Keeper {
     }
 }
 
-/// End of a thread: requested, and reached.
+/// End of the renewing thread: whether it is requested, and whether it is reached.
 #[derive(Default)]
 struct End {
     state: Mutex<(bool, bool)>,

@@ -1,4 +1,4 @@
-//! Acquisition of a lease: its file is created, or replaces another's.
+//! Acquisition of a lease: its file is created, or replaces an earlier one.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ impl Taking<'_> {
     async fn replace(&self, found: &Found<'_>, holder: &Holder, text: &str) -> Result<Taken, LeaseError> {
         let known = self.known(holder);
         let is_own = known == Some(Known::Dead);
-        // A temporary file shows the origin's present time, and then replaces the lease file.
+        // A temporary file shows the origin's present time. It may then replace the lease file.
         let beside = format!("{LEASE_NAME}.{}", self.own.id);
         self.root.remove(beside.as_bytes()).await;
         let made = match self.root.make(beside.as_bytes(), text).await {
@@ -78,7 +78,7 @@ impl Taking<'_> {
         Ok(Taken { handle: made.handle.clone(), is_from_another: !is_own })
     }
 
-    /// Updates the file left by an earlier process where the full origin cannot create another.
+    /// Updates the file left by an earlier process if the origin, being full, cannot create another.
     async fn renew(&self, found: &Found<'_>, text: &str, source: Error) -> Result<Taken, LeaseError> {
         if self.root.touch(found).await.is_err() {
             return Err(LeaseError::Unwritable { source, is_free: true });
@@ -91,8 +91,8 @@ impl Taking<'_> {
         Ok(Taken { handle: found.handle.clone(), is_from_another: false })
     }
 
-    /// Checks the process of a holder with this cache's directory or a copy of it. Returns `None` for another
-    /// directory.
+    /// Checks if the process of a holder with this cache's directory, or a copy of it, is alive. Returns
+    /// `None` for a holder with another directory.
     fn known(&self, holder: &Holder) -> Option<Known> {
         let is_same_host = holder.host == self.own.host;
         (holder.id == self.own.id).then(|| self.own.life.knows(&holder.process, &holder.life, is_same_host))

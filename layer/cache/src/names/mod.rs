@@ -30,22 +30,22 @@ pub(crate) struct Names {
     /// Present and former names. A name that stays or is added again keeps its position, so that listings
     /// continue correctly.
     table: Table,
-    /// Names known to be absent from a directory that is not listed.
+    /// Names known to be absent, while not all names are cached.
     absent: HashSet<Box<[u8]>>,
     next_place: u64,
     /// `true` if all names of the directory are cached.
     is_complete: bool,
-    /// `true` if the names are of a listing concurrent with a change of the directory: only a listing in
-    /// progress uses them.
+    /// `true` if the names are of a listing concurrent with a change of the directory: they are returned to
+    /// readers in the middle of a listing, but not looked up.
     is_passing: bool,
     /// `true` while a listing is returned as it arrives: later entries get later positions.
     is_growing: bool,
     /// Incremented whenever names are dropped, so that answers to earlier requests are discarded.
     epoch: u64,
-    /// Parts to write: `true` if all stored parts are obsolete, and the numbers of the new parts.
+    /// Parts to write: `true` if all stored parts are obsolete; and the numbers of the parts changed since.
     drops_parts: bool,
     dirty_parts: BTreeSet<u64>,
-    /// Listings in progress, and names learned individually since the first of them began.
+    /// Number of listings in progress; and names learned individually since the first of them began.
     listings: usize,
     learnt: Vec<(Arc<[u8]>, Option<Target>)>,
     pub changes: ChangesUnderWay,
@@ -83,7 +83,7 @@ fn part_of(place: u64) -> u64 {
     place / PART_PLACES
 }
 
-/// Maximum number of absent names of a directory that is not listed.
+/// Maximum number of absent names of a directory.
 const ABSENT_MAX: usize = 4096;
 
 /// Approximate memory of an absent name, in bytes.
@@ -118,7 +118,7 @@ impl Names {
         found.or_else(|| is_absent.then_some(Known::Absent))
     }
 
-    /// Returns `true` if the names are usable only by listings in progress.
+    /// Returns `true` if the names serve only readers in the middle of a listing.
     pub(crate) fn is_passing(&self) -> bool {
         self.is_passing
     }
@@ -131,12 +131,12 @@ impl Names {
         self.is_complete && !self.is_passing
     }
 
-    /// Returns `true` if a listing in progress can continue.
+    /// Returns `true` if a reader in the middle of a listing can continue.
     pub(crate) fn can_go_on(&self) -> bool {
         self.is_complete
     }
 
-    /// Marks the names just listed as usable only by listings in progress.
+    /// Marks the names just listed as serving only readers in the middle of a listing.
     pub(crate) fn set_passing(&mut self) {
         self.is_passing = true;
         self.drops_parts = true;
@@ -204,7 +204,7 @@ impl Names {
         self.table.from(0).next().is_some()
     }
 
-    /// Begins a listing, which must be ended.
+    /// Begins a listing, which must be ended by [`Names::end_listing`].
     pub(crate) fn begin_listing(&mut self) -> ListingMark {
         self.listings += 1;
         let can_grow = !self.is_complete && !self.is_passing && self.table.unknown() == 0;
@@ -220,7 +220,7 @@ impl Names {
         }
     }
 
-    /// Returns `true` if all changes since the mark are recorded.
+    /// Returns `true` if no names were dropped since the mark, so all changes since are recorded.
     pub(crate) fn holds_since(&self, mark: ListingMark) -> bool {
         self.epoch == mark.epoch
     }
@@ -234,7 +234,7 @@ impl Names {
         self.is_growing
     }
 
-    /// Adds names found by a listing so far, except those changed locally since it began.
+    /// Adds names found by a listing so far, except those learned individually since it began.
     pub(crate) fn grow<'a>(&mut self, listed: impl Iterator<Item = (&'a [u8], Target)>, mark: ListingMark) {
         if !self.is_growing || !self.holds_since(mark) {
             return;
@@ -250,28 +250,29 @@ impl Names {
         new.for_each(|(name, target)| self.put(name, target));
     }
 
-    /// Stores all names found by a listing, with local changes since it began.
+    /// Stores all names found by a listing, with those learned individually since it began.
     pub(crate) fn set_listed(&mut self, listed: &Listed, mark: ListingMark) {
         self.set_all(listed);
         self.put_learnt(mark);
     }
 
-    /// Adds or removes names learned individually since the mark.
+    /// Applies what was learned individually of names since the mark: adds or removes them.
     fn put_learnt(&mut self, mark: ListingMark) {
         for (name, target) in self.learnt.split_off(mark.learnt.min(self.learnt.len())) {
             match target {
                 Some(target) => self.put(&name, target),
                 None => self.take(&name),
             }
-            // Another listing may have begun before.
+            // A listing that began earlier needs them too.
             self.learnt.push((name, target));
         }
     }
 
-    /// Adds some names found by a listing, which does not show removals, with local changes since it began.
+    /// Adds the names found by an incomplete listing, which does not show removals, and those learned
+    /// individually since it began.
     pub(crate) fn set_some(&mut self, listed: &Listed, mark: ListingMark) {
         if self.is_passing {
-            // Names usable only by listings in progress may be outdated.
+            // Names that served only readers of an earlier listing may be outdated.
             self.drop_all();
         }
         self.put_unlearnt(listed.iter(), mark);
@@ -346,8 +347,8 @@ impl Names {
         self.next_place
     }
 
-    /// Returns the changes since the last call: whether all stored parts are obsolete, and the parts to
-    /// store; `None` for a part without names.
+    /// Returns the changes since the last call: `true` if all stored parts are obsolete, and the parts to
+    /// store; a part without names is `None`, to be removed.
     pub(crate) fn take_dirty(&mut self) -> (bool, Vec<WrittenPart>) {
         let dirty = std::mem::take(&mut self.dirty_parts);
         let rows = dirty.into_iter().map(|part| {

@@ -1,4 +1,4 @@
-//! The names of an object, absent for most.
+//! The names of an object: most objects have none, and no memory for them.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;

@@ -18,7 +18,7 @@ pub(super) struct Table {
     hasher: RandomState,
     bytes: Vec<u8>,
     slots: Vec<Slot>,
-    /// Slots of the present names.
+    /// Slots of all names, also those without a known target, by the name's hash.
     index: HashTable<u32>,
     /// Number of names without a known target.
     unknown: usize,
@@ -38,15 +38,15 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Known,
-    /// Target known, and confirmed by the current listing.
+    /// Target known, and confirmed by the last or current listing, or set since.
     Listed,
     /// Target unknown; the position is reserved for when the name returns.
     Unknown,
-    /// Free slot.
+    /// Removed name; its slot is dropped when slots are packed.
     Removed,
 }
 
-/// Minimum number of removed slots before they are compacted.
+/// Minimum number of removed slots for which slots are packed.
 const REMOVED_MIN: usize = 64;
 
 impl Table {
@@ -67,7 +67,7 @@ impl Table {
         Some((slot.place, slot.target()))
     }
 
-    /// Sets the target of a present name. Returns `true` if it has changed.
+    /// Sets the target of a name of the table. Returns `true` if it has changed.
     pub(super) fn set(&mut self, name: &[u8], target: Target) -> bool {
         let Some(slot) = self.slot_of(name).and_then(|slot| self.slots.get_mut(slot)) else { return false };
         let is_new = slot.target() != Some(target);
@@ -124,7 +124,7 @@ impl Table {
         self.remove_all(|state| state == State::Unknown);
     }
 
-    /// Removes names in these states, including all unknown ones. Returns their positions.
+    /// Removes the names in these states, which must include [`State::Unknown`]. Returns their positions.
     fn remove_all(&mut self, is_gone: impl Fn(State) -> bool) -> Vec<u64> {
         let mut gone = Vec::new();
         for slot in &mut self.slots {
@@ -155,7 +155,7 @@ impl Table {
         slots.filter_map(|slot| Some((slot.place, slot.name(&self.bytes), slot.target()?)))
     }
 
-    /// Iterates over the positions of all present names.
+    /// Iterates over the positions of all names, also of those without a known target.
     pub(super) fn places(&self) -> impl Iterator<Item = u64> {
         self.slots.iter().filter(|slot| slot.state != State::Removed).map(|slot| slot.place)
     }
@@ -166,7 +166,7 @@ impl Table {
         self.index.find(self.hasher.hash_one(name), is_name).map(|number| *number as usize)
     }
 
-    /// Packs the slots together if most are removed ones.
+    /// Packs the slots together if at least half are of removed names.
     fn tidy(&mut self) {
         let removed = self.slots.len() - self.index.len();
         if removed < REMOVED_MIN || removed < self.slots.len() / 2 {

@@ -25,7 +25,7 @@ struct UnderWay {
 }
 
 impl ChangesUnderWay {
-    /// Registers a change of these names before its request. `end` must be called.
+    /// Registers a change of these names before its request. Must be followed by a call of `end`.
     pub(crate) fn begin(&mut self, names: &[&NameBuf]) -> ChangeId {
         let id = self.next;
         self.next = ChangeId(id.0.wrapping_add(1));
@@ -41,17 +41,17 @@ impl ChangesUnderWay {
         id
     }
 
-    /// Returns `true` if another change in the directory was in progress meanwhile.
+    /// Returns `true` if another change in the directory was in progress during this one.
     pub(crate) fn has_company(&self, id: ChangeId) -> bool {
         self.changes.iter().any(|change| change.id == id && change.has_company)
     }
 
-    /// Returns `true` if another change of one of its names was in progress meanwhile.
+    /// Returns `true` if another change of one of the same names was in progress during this one.
     pub(crate) fn has_rival(&self, id: ChangeId) -> bool {
         self.changes.iter().any(|change| change.id == id && change.has_rival)
     }
 
-    /// Unregisters a change whose reply is processed.
+    /// Unregisters a change, after its reply was processed.
     pub(crate) fn end(&mut self, id: ChangeId) {
         self.changes.retain(|change| change.id != id);
     }

@@ -36,7 +36,7 @@ impl View {
         if !is_first {
             return unless_interrupted(&self.cx.interrupt, advised.kept()).await;
         }
-        // The guard resolves the promise also on an error or if the caller is cancelled: others wait for it.
+        // The guard resolves the promise also on an error or a cancelled read, as other reads wait for it.
         let _over = Over(advised);
         if let Err(error) = self.look_for_advice(object).await {
             tracing::debug!(%error, "sidecar not used");
@@ -44,7 +44,7 @@ impl View {
         Ok(())
     }
 
-    /// Records an open. The first file read of an image starts the prefetch of its trace.
+    /// Starts the prefetch of an image's trace at each open of the image's first file ([`FIRST_FILE`]).
     pub(super) fn note_opening(&self, object: &Arc<Object>) {
         let cache = self.cache();
         if object.file_type != FileType::Regular || !cache.options_of(object).sidecars {
@@ -78,7 +78,7 @@ impl View {
         if !cache.dedup.is_empty() {
             return self.learn_digests(&sidecar, &name, &image).await;
         }
-        // Nothing in the cache can match yet, so the first reads need not wait.
+        // No cached block can match yet, so the first reads need not wait for the digests.
         let view = Self { session: self.session.clone(), cx: detached(&self.cx) };
         task::spawn_boxed(Box::pin(async move {
             if let Err(error) = view.learn_digests(&sidecar, &name, &image).await {
@@ -176,7 +176,7 @@ impl View {
         Ok(Sidecar::decode(&head).map(|sidecar| (sidecar, len)))
     }
 
-    /// Reads a part of a file through the cache, on behalf of the caller.
+    /// Reads a part of a file through the cache, with the rights of the operation's user.
     async fn read_own(&self, object: &Arc<Object>, offset: u64, len: usize) -> Result<Vec<u8>> {
         self.check(object, AccessMask::READ).await?;
         let cache = self.cache();

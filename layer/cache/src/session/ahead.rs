@@ -27,7 +27,7 @@ use crate::walk::LookedIn;
 /// Maximum size of a directory that is listed because of two look-ups, in bytes as reported by the origin.
 const LISTED_BYTES_MAX: u64 = 1 << 20;
 
-/// Maximum size of a directory that is listed when a path leads through it: no slower than a few look-ups.
+/// Maximum size of a directory that is listed when a path leads through it, as fast as a few look-ups.
 const SMALL_BYTES_MAX: u64 = 4096;
 
 /// Maximum size of a directory whose listing is awaited by look-ups of single names.
@@ -37,7 +37,7 @@ const AWAITED_BYTES_MAX: u64 = 64 << 10;
 const NAMES_MAX: usize = 8192;
 
 impl View {
-    /// Records that a caller lists a directory. A step of a walk queues its siblings and subdirectories.
+    /// Records that a client lists a directory. In a walk, its siblings and subdirectories are queued.
     pub(super) fn walk_ahead(&self, dir: &Arc<Object>) {
         let cache = self.cache();
         let parent = dir.state().parent;
@@ -56,8 +56,8 @@ impl View {
     }
 
     /// Records a look-up of a name that was not cached, or was listed ahead. A repeated one lists the
-    /// directory; after one in a sibling, all siblings are queued. Returns `true` if this directory is being
-    /// listed.
+    /// directory if it is not large; if a sibling had one before, all siblings are queued. Returns `true` if
+    /// this directory is being listed for the look-up.
     pub(super) fn note_look_up(&self, dir: &Arc<Object>) -> bool {
         let cache = self.cache();
         let prefetch = cache.options_of(dir).prefetch;
@@ -118,8 +118,8 @@ impl View {
         }
     }
 
-    /// Records a read, and whether all of it was cached. If neighbours were read as well, others are
-    /// prefetched.
+    /// Records a read, of which all was cached if `is_here`. If other files of the directory were read
+    /// before, the remaining ones are prefetched.
     pub(super) fn note_read(&self, object: &Arc<Object>, data: &Data, is_here: bool) {
         let (cache, size) = (self.cache(), data.version().size);
         let prefetch = cache.options_of(object).prefetch;
@@ -169,7 +169,7 @@ impl View {
     /// Lists queued directories until none is left, or the window is full.
     async fn walk(mut self) {
         while let Some(dir) = self.cache().walk.next() {
-            // For a program's own walk, listing ahead cost more bytes and saved no time
+            // For a program's own walk, several directories per call cost more bytes and saved no time
             // (docs/decisions/cache-layer.md).
             self.cx.lists_subdirectories = self.cache().options_of(&dir).prefetch == Prefetch::Tree;
             match UnderWay::begin(self.cache(), &dir) {
@@ -181,7 +181,7 @@ impl View {
         }
     }
 
-    /// Starts a listing that a caller needs now or probably will. Returns `false` if one is in progress.
+    /// Starts a listing that a client needs now or probably soon. Returns `false` if one is in progress.
     fn list_now(&self, dir: &Arc<Object>) -> bool {
         let under_way = UnderWay::begin(self.cache(), dir);
         let begins = under_way.is_some();
@@ -204,10 +204,10 @@ impl View {
         unless_interrupted(&self.cx.interrupt, self.cache().walk.wait_for(dir.id)).await
     }
 
-    /// Lists a directory at its open, if it is small and not wholly cached. Returns `true` if that has
-    /// started.
+    /// Lists a directory at its open, if it is small and not wholly cached. Returns `true` if a listing has
+    /// started or is in progress.
     pub(super) fn list_at_open(&self, dir: &Arc<Object>) -> bool {
-        // The state is not locked yet, because names may have to be searched for.
+        // The options are determined before the state is locked, as that may search for the object's name.
         let options = self.cache().options_of(dir);
         let wants = {
             let state = dir.state();
@@ -240,7 +240,8 @@ impl View {
         Ok(())
     }
 
-    /// Queries in one request the permissions that a user needs to list and search a directory.
+    /// Queries the permissions that a user needs to list and search a directory: both at once, then reading
+    /// alone if that was denied.
     async fn learn_rights(&self, dir: &Arc<Object>) -> Result<()> {
         let all = AccessMask::READ | AccessMask::EXECUTE;
         if self.may(dir, all).is_none() && !self.ask_access(dir, all).await? {

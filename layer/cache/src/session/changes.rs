@@ -1,4 +1,4 @@
-//! Change notifications among sessions: complete where all changes are made through this cache.
+//! Notification of sessions of each other's changes: complete where all changes are made through this cache.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl View {
         self.tell([if is_last { Notice::Gone { node, name: None } } else { Notice::Attributes(node) }]);
     }
 
-    /// Returns an entry for the caller with current attributes. The caller is notified of later changes.
+    /// Counts a look-up for the session, which is notified of changes from now on. Returns valid attributes.
     pub(super) async fn given(&self, entry: Entry, object: &Arc<Object>) -> Result<Entry> {
         self.session.known.given(entry.node);
         if !self.cache().watchers.any() {

@@ -58,8 +58,8 @@ impl View {
         Ok((object.shown(&attr), self.shown_change(&object, change)))
     }
 
-    /// Records a change of an object's attributes by this cache. Cached data and names stay valid if nothing
-    /// else has changed the object since.
+    /// Records a change of an object's attributes by this cache. Cached data and names stay valid if nobody
+    /// else has changed the object since the cached version.
     fn changed_here(
         &self,
         object: &Arc<Object>,
@@ -120,7 +120,7 @@ impl View {
         let contract = self.cache().options_of(dir).contract;
         {
             let mut state = dir.state();
-            // A change in the directory, possible as soon as its name existed, may have added a name.
+            // Once its name existed, another request may have created a name in the directory.
             let is_changed =
                 state.changed.is_some_and(|changed| changed > asked) || !state.names.changes.is_empty();
             if contract != Contract::Exclusive || is_changed || state.names.is_complete() {
@@ -141,7 +141,7 @@ impl View {
         }
     }
 
-    /// Grants the superuser's permissions after a change of owner, which only the superuser may make.
+    /// Caches the superuser's permissions for a user that has changed the owner, as only the superuser may.
     fn is_the_superuser_s(&self, object: &Arc<Object>, asked: Instant) {
         self.has_rights_of(&Identity::ROOT, object, asked);
     }
@@ -259,8 +259,8 @@ impl View {
         if matches!(error, Error::Stale) { self.cache().failed(dir, error) } else { error }
     }
 
-    /// Records a change in a directory by this cache. Cached names stay valid if nothing else has changed the
-    /// directory since.
+    /// Records a change in a directory by this cache. Cached names stay valid if nobody else has changed the
+    /// directory since the cached version.
     pub(super) fn dir_changed(
         &self,
         change: &NameChange,
@@ -311,7 +311,7 @@ impl View {
                 }
                 _ => {
                     state.changed();
-                    // Otherwise an earlier change, answered later, would be taken for the last.
+                    // Otherwise an earlier change that is answered later would be taken for the last.
                     if let Some(after) = done.after.filter(|after| after.ctime >= state.attr.ctime) {
                         state.set_attr(&after, change.asked);
                     }
@@ -378,7 +378,7 @@ pub(super) enum Seen {
     Before,
     /// State right after the change.
     After,
-    /// State before or after the change, for the names concerned; unknown for the others.
+    /// For the names concerned, the state right before or after the change; for others, either.
     Beside,
 }
 
@@ -389,7 +389,7 @@ pub(super) fn may_be_made(error: &Error) -> bool {
 
 pub(super) fn in_doubt(dir: &Object, error: &Error) {
     dir.doubt();
-    // The change might not show within one tick of the origin's clock.
+    // The change might not show in the directory's times, within one tick of the origin's clock.
     if may_be_made(error) {
         dir.state().changed();
     }

@@ -14,7 +14,8 @@ impl Coming {
         self.0.extend(fetches);
     }
 
-    /// Waits for the first fetches until at most this many bytes are pending. Returns `false` if one failed.
+    /// Waits for the first fetches until at most this many bytes are pending. Returns `false` if one's data
+    /// are not cached.
     pub(super) async fn until_at_most(&mut self, bytes: u64) -> bool {
         while self.0.iter().map(|fetch| fetch.bytes()).sum::<u64>() > bytes {
             let Some(first) = self.0.pop_front() else { break };

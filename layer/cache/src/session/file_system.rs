@@ -53,7 +53,7 @@ impl CachedFileSystem {
         }
     }
 
-    /// Returns `true` if a name is the lease file's, which is hidden.
+    /// Returns `true` if a name is the lease file's, which is hidden from clients.
     fn hides(&self, dir: NodeId, name: Name<'_>) -> bool {
         id_of(dir).is_ok_and(|dir| self.0.cache.hides(dir, name.as_bytes()))
     }
@@ -72,7 +72,7 @@ impl CachedFileSystem {
     }
 }
 
-/// Refuses changes of a read-only node, or of a name in a directory.
+/// Refuses changes of a read-only node, or of a name that is read-only or the lease file's.
 macro_rules! unless_read_only {
     ($self:ident, $node:expr) => {
         if $self.is_read_only($node, None) {
@@ -118,8 +118,8 @@ impl FileSystem for CachedFileSystem {
         }
     }
 
-    /// Releases look-ups. A node is an object's number, so look-ups only retain unnamed files and select the
-    /// nodes to be notified of.
+    /// Releases look-ups. A node is an object's number, so look-ups only retain unnamed files and index rows,
+    /// and select the nodes to be notified of.
     fn forget(&self, _: &Ctx, nodes: &[(NodeId, u64)]) {
         self.0.known.forget(nodes);
         let ids = nodes.iter().filter_map(|(node, _)| id_of(*node).ok());

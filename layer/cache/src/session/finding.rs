@@ -50,7 +50,7 @@ impl View {
         });
     }
 
-    /// Requests the attributes of a directory, and drops its names if they have changed.
+    /// Requests the attributes of a directory, and drops its names if it has changed or they were too recent.
     async fn fetch_settled(&self, dir: &Arc<Object>) -> Result<()> {
         let asked = Instant::now();
         self.cache().fetch_attr(&self.cx, dir).await?;
@@ -85,7 +85,7 @@ impl View {
         }
     }
 
-    /// Returns an entry for the caller, if the cached attributes are valid.
+    /// Counts a look-up for the session's client and returns the entry, if the cached attributes are valid.
     pub(super) fn entry_now(&self, object: &Object) -> Option<Entry> {
         let node = node_of(object.id);
         self.session.known.given(node);
@@ -124,7 +124,7 @@ impl View {
         is_absent && self.may(dir, AccessMask::EXECUTE) == Some(true)
     }
 
-    /// Verifies a directory's names by its attributes, with one request for all waiting look-ups.
+    /// Revalidates a directory's names by its attributes, with one request for all waiting look-ups.
     async fn look_again(&self, dir: &Arc<Object>, began: Instant) -> Result<()> {
         loop {
             let options = self.cache().options_of(dir);

@@ -15,7 +15,7 @@ use crate::objects::{id_of, node_of};
 use crate::store::ObjectId;
 
 /// Type number of the cache's handles: above the kernel's, and without the bit that `back/local-dir` adds to
-/// those.
+/// the kernel's.
 const KIND: i32 = 1 << 12;
 
 /// Multiplier of the next object number that gives the first position in a directory found again; and maximum
@@ -37,7 +37,7 @@ fn long_handle(object: &Object) -> Option<Vec<u8>> {
     (bytes.len() <= BYTES_MAX).then_some(bytes)
 }
 
-/// Decodes the part after the number: the fingerprint and the origin's handle.
+/// Decodes the part of a handle after the number: the fingerprint and the origin's handle.
 fn read_origins(bytes: &[u8]) -> Option<(u32, PersistentHandle)> {
     let (kind, bytes) = bytes.split_first_chunk::<2>()?;
     let (fingerprint, bytes) = bytes.split_first_chunk::<4>()?;
@@ -122,8 +122,8 @@ impl PersistentHandles for CachedFileSystem {
 }
 
 impl View {
-    /// Finds an object whose row was removed, by the origin's handle, and reassigns its number. Fails with
-    /// [`Error::Stale`] if it has another number by now that is in use.
+    /// Finds an object whose row was removed, by the origin's handle, and gives it its former number. Fails
+    /// with [`Error::Stale`] if it has got another number that is in use.
     async fn found_again(self, node: NodeId, origins: (u32, PersistentHandle)) -> Result<Entry> {
         let (id, (expected, handle), cache) = (id_of(node)?, origins, self.cache());
         if !cache.store.has_given(id) {
@@ -137,15 +137,15 @@ impl View {
             return Err(Error::Stale);
         }
         if new.file_type == FileType::Directory {
-            // The position is beyond all that a reader may have from before: almost every new name of a
-            // directory comes with a new object number.
+            // The position must be beyond all that a reader may have from before. It follows from the next
+            // object number, as almost every new name came with a new one.
             let place = cache.store.new_id()?.0.saturating_mul(PLACES_PER_ID).min(PLACE_MAX);
             new.state().names.restored(false, place);
         }
         // No file may have two numbers: the later one is removed, unless it is in use.
         let other = cache.objects.known(&cache.store, &new.handle).map(|known| known.id);
         if let Some(other) = other.filter(|other| *other != id) {
-            // A queued object is in use.
+            // An object queued for writing counts as in use.
             let store = cache.store.clone();
             let flushed = cache.in_pool(&self.cx, move || {
                 store.flush();

@@ -116,7 +116,7 @@ impl View {
         Ok(())
     }
 
-    /// Resolves an unknown handle. A client that knows the file's version may look it up.
+    /// Resolves a handle unknown to the cache. A client that names the file's version may have it looked up.
     async fn resolved(&self, handle: &PersistentHandle) -> Result<Arc<Object>> {
         let asked = Instant::now();
         let entry = self.cache().origin.handles()?.resolve(&self.at_origin(), handle).resolve().await?;

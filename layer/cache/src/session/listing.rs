@@ -18,7 +18,7 @@ use crate::origin::{OriginFile, detached};
 use crate::unkept::{self, Continuation};
 use crate::walk;
 
-/// Maximum number of listings of a directory that changes during each of them.
+/// Maximum number of attempts to list a directory that changes during each of them.
 const TRIES_MAX: u32 = 3;
 
 /// Budget of a request to the origin.
@@ -118,7 +118,8 @@ impl View {
         }
     }
 
-    /// Waits until names after `cookie` are cached, or the listing is complete.
+    /// Waits until names after `cookie` are cached or all are listed, and starts a listing if none is in
+    /// progress.
     async fn await_names(&self, dir: &Arc<Object>, file: File, cookie: Cookie, plus: bool) -> Result<()> {
         while !self.has_listing(dir, cookie, plus) && dir.state().unkept_from(cookie).is_none() {
             self.cache().walk.wait_for(dir.id).await;
@@ -211,8 +212,7 @@ impl View {
         }
         let mut after = cookie.0.max(DOT_DOT);
         loop {
-            // The names are copied in parts, as the directory's lock is not held while those of its entries
-            // are taken.
+            // The names are copied in parts, as the directory must not be locked while its entries are.
             let (part, is_all): (Vec<(u64, Vec<u8>, Target)>, bool) = {
                 let state = dir.state();
                 let is_all = state.shows_names();
@@ -235,7 +235,7 @@ impl View {
                 if self.cache().hides(dir.id, &name) {
                     continue;
                 }
-                // An entry given to a client pins its row.
+                // An entry given to a client retains the object's row, so a full index gives none.
                 let gives_entry = page.wants_entries() && !self.cache().store.is_index_full();
                 let entry = if gives_entry { self.listed(dir, &name, target) } else { None };
                 let listed = DirEntry {
@@ -263,10 +263,9 @@ impl View {
         self.entry_now(&object)
     }
 
-    /// Loads the names of a directory and the attributes of their targets: all, or as many as may be
-    /// cached. If the directory changes during each attempt, the names of the last one are only usable by
-    /// readers that wait for them. Returns the approximate number of bytes fetched; `None` if the listing was
-    /// abandoned.
+    /// Loads the names of a directory and the attributes of their targets: all, or as many as may be cached.
+    /// If the directory changes during each attempt, the names of the last one serve only readers that wait
+    /// for them. Returns the approximate number of bytes fetched; `None` if the listing was abandoned.
     pub(super) async fn list(
         &self,
         dir: &Arc<Object>,

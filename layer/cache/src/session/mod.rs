@@ -41,7 +41,7 @@ pub(crate) struct Session {
     pub cache: Arc<Cache>,
     pub openings: Openings,
     pub profile: Profile,
-    /// Changes by other sessions, once this one has subscribed.
+    /// Notices of changes by other sessions, once this one has subscribed.
     pub notices: Arc<NoticeQueue>,
     pub watch: Once,
     pub known: Known,
@@ -51,7 +51,7 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn new(cache: &Arc<Cache>) -> Self {
-        // The origin checks permissions, even where a client's kernel has checked the mode.
+        // `Write::by_owner` is not supported, as the origin itself checks permissions.
         let origin = cache.origin.fs.profile();
         let profile =
             Profile { read_only: origin.read_only || cache.is_read_only(), writes_by_owner: false, ..origin };

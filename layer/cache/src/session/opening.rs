@@ -80,7 +80,7 @@ impl View {
             self.tell([all_data(node_of(object.id))]);
         }
         let (origin, _, attr) = opened?;
-        // Data that the open has prefetched are newer than its start.
+        // Data that the open itself has prefetched arrived after `began`, so they are not dropped.
         object.settle(began, self.cache().options_of(&object).contract);
         touch(&object);
         let open = self.session.openings.add(permit, &object, flags, Some(origin));
@@ -128,7 +128,7 @@ impl View {
     ) -> Result<(Arc<OriginFile>, Option<Attr>)> {
         let node = self.node(object).await?;
         let (asked, origin) = (Instant::now(), &self.cache().origin);
-        // Fetches are not aligned as O_DIRECT requires.
+        // Fetches for an opening with O_DIRECT are not aligned as that requires.
         let at_origin = if is_writing(flags) { flags } else { flags - OpenFlags::DIRECT };
         match origin.fs.open(cx, node, at_origin).resolve().await {
             Ok(opened) => {

@@ -26,8 +26,8 @@ const TRIES_MAX: u32 = 16;
 /// Divisor of the cache's capacity that limits one reader's read-ahead.
 const AHEAD_PART: u64 = 8;
 
-/// Read-around for image memory: guest accesses cluster. A kernel's fault-around is as large, but no reader
-/// waits for more than its page (docs/decisions/clones.md).
+/// Read-around for image memory: guest accesses cluster. A kernel's own read-around is as large, but here no
+/// reader waits for more than its page (docs/decisions/clones.md).
 const AROUND_BYTES: u64 = 128 << 10;
 
 /// Maximum size of a page access, including this host's read-around.
@@ -72,8 +72,8 @@ impl View {
         origin.fs().read(&self.at_origin(), origin.file, offset, into).resolve().await
     }
 
-    /// Reads cached data from memory without blocking. Returns `None` if not all are there, or if more is to
-    /// be fetched ahead first.
+    /// Reads cached data from the page cache without blocking. Returns `None` if not all are in it, or if
+    /// read-ahead is to be started first.
     fn read_here(&self, opening: &Opening, offset: u64, into: &Sink) -> Result<Option<ReadDone>> {
         let options = self.cache().options_of(&opening.object);
         if opening.object.state().is_version_unknown(options) {
@@ -199,7 +199,7 @@ impl View {
             }
         }
         for fetch in &wanted.theirs {
-            // Permissions may differ between readers, so this one retries.
+            // The failed fetch may have been of a user without permission, so this reader retries.
             match unless_interrupted(&self.cx.interrupt, fetch.came()).await? {
                 Came::Here | Came::Failed => {}
                 other => return Ok(other),
@@ -233,7 +233,7 @@ impl View {
     }
 }
 
-/// Returns `true` if a page of an image with a trace is accessed: the trace predicts better than read-ahead.
+/// Returns `true` for an access to a page of an image with a trace, which predicts better than read-ahead.
 fn is_touch(data: &Data, range: &Range<u64>) -> bool {
     range.end - range.start <= TOUCH_BYTES && data.advice().is_some_and(|advice| advice.has_trace)
 }

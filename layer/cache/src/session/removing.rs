@@ -1,8 +1,8 @@
 //! Changes that remove a name: removals and renames.
 //!
-//! The file concerned loses a link or changes its time of change. It is determined by the names known right
-//! before the change; if others changed the directory meanwhile, or answers overtook each other, it may be
-//! any file.
+//! The file concerned loses a link or changes its time of change. The names known right before the change
+//! determine which file it is; if others changed the directory meanwhile, or answers overtook each other, it
+//! may be any file.
 
 use std::sync::Arc;
 
@@ -193,16 +193,16 @@ impl View {
         };
         let found = match known {
             _ if found.is_some() => found,
-            // The change itself will fail.
+            // The change itself will fail at the origin.
             Some(Known::Absent) => None,
-            // The object's row may have been removed.
+            // The object's row may have been removed from the index.
             Some(Known::Found(_)) | None => match self.find(dir, name).await {
                 Ok((_, object)) => Some(object),
                 Err(Error::NotFound) => None,
                 Err(error) => return Err(error),
             },
         };
-        // A file that this cache has open keeps a name at some origins, so its directory is not empty.
+        // If this cache has a removed file open, some origins rename it, so its directory is not empty.
         let unasked = found.as_ref().and_then(|found| self.cache().origin.unasked.end(found.id));
         if let Some(ended) = unasked {
             unless_interrupted(&self.cx.interrupt, ended).await?;
@@ -272,7 +272,7 @@ impl View {
                     object.doubt();
                     self.tell([Notice::Attributes(node_of(object.id))]);
                 }
-                // The file may have another number.
+                // Its row was removed, so the file may be known under another number.
                 Err(_) => self.cache().objects.shared.removal.happened(),
             }
         }

@@ -88,7 +88,7 @@ impl View {
         }));
     }
 
-    /// Prefetches a trace in order, with few bytes in flight. Returns the indices of its files.
+    /// Prefetches a trace in order, with few bytes in flight. Returns the indices of the found files.
     async fn bring_trace(&self, dir: &Arc<Object>, sidecar: &Attr, image: &Image) -> Vec<u32> {
         let cache = self.cache();
         let (mut opened, mut coming) = (HashMap::new(), Coming::default());

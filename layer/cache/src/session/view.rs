@@ -13,7 +13,7 @@ use crate::object::Object;
 use crate::objects::{id_of, node_of};
 use crate::origin::at_origin;
 
-/// One operation: the session and its caller.
+/// One operation: its session, and the context of its caller.
 #[derive(Clone)]
 pub(super) struct View {
     pub session: Arc<Session>,
@@ -77,7 +77,7 @@ impl View {
         Ok((shown, object))
     }
 
-    /// Returns a user's cached permission, if it is valid under the contract.
+    /// Returns `true` if the user has these permissions; `None` if that is not cached, or not valid any more.
     pub(super) fn may(&self, object: &Object, mask: AccessMask) -> Option<bool> {
         match mask.is_empty() {
             true => Some(true),
