@@ -124,7 +124,7 @@ impl View {
         is_absent && self.may(dir, AccessMask::EXECUTE) == Some(true)
     }
 
-    /// Revalidates a directory's names by its attributes, with one request for all waiting look-ups.
+    /// Validates a directory's names anew by its attributes, with one request for all waiting look-ups.
     async fn look_again(&self, dir: &Arc<Object>, began: Instant) -> Result<()> {
         loop {
             let options = self.cache().options_of(dir);

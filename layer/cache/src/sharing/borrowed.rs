@@ -27,7 +27,7 @@ impl Borrowed {
         Self { loan, extents: Mutex::default(), is_used: AtomicBool::new(true) }
     }
 
-    /// Returns `true` while connected to the owner, which retains the data for so long.
+    /// Returns `true` while the owner is connected, which does not evict the data for so long.
     pub(crate) fn holds(&self) -> bool {
         self.loan.holds()
     }
@@ -47,7 +47,7 @@ impl Borrowed {
         lock(&self.extents).from(range.start).is_some_and(|(end, is_there)| is_there && end >= range.end)
     }
 
-    /// Returns `true` if any of the data were read since the last call.
+    /// Returns `true` if the data were read through their descriptor since the last call.
     pub(super) fn was_used(&self) -> bool {
         self.is_used.swap(false, Ordering::Relaxed)
     }
@@ -58,7 +58,7 @@ impl Borrowed {
     }
 }
 
-/// Reads, from borrowed data where these cover the range, otherwise from the cache's own file.
+/// Reads of cached data: from borrowed data where these cover the range, otherwise from the cache's own file.
 impl Data {
     /// Reads verified data from the page cache without blocking, or returns `None`.
     pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {

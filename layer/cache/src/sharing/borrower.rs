@@ -1,5 +1,5 @@
-//! The borrowing side: one connection to the owner of a cache, re-established when it ends, with a short
-//! timeout for answers.
+//! The borrowing side: one connection to the owner of a cache, re-established when it ends. Answers are
+//! awaited for a short time only.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -53,7 +53,7 @@ pub(crate) struct Borrower {
 struct Shared {
     path: PathBuf,
     volume: Volume,
-    /// Event signalled on stop, and when a first request is pending.
+    /// Event that wakes the thread: on stop, and when a request is made while none is pending.
     wakeup: EventFd,
     is_stopping: AtomicBool,
     state: Mutex<State>,
@@ -66,7 +66,7 @@ struct Shared {
 struct State {
     /// Connection whose owner has accepted the handshake.
     connection: Option<Arc<Connection>>,
-    /// Requests by number, so the oldest first.
+    /// Pending requests by number, so the oldest first.
     pending: BTreeMap<u64, Pending>,
     last_id: u64,
     /// After a timeout: end of the pause without requests, and its length, which doubles.
@@ -113,14 +113,14 @@ enum Ended {
     Violated,
 }
 
-/// First and longest pause before another attempt to connect, or before requests to an owner that did not
-/// answer.
+/// First and longest pause, before another attempt to connect or a request to an owner that did not answer in
+/// time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
-/// Maximum range of a request, which begins with what is needed now.
+/// Maximum range of a request, in bytes; it begins with the part that is needed now.
 const ASK_BYTES: u64 = 64 << 20;
 
-/// Maximum number of pending requests; further ones go to the origin.
+/// Maximum number of pending requests; further data are read from the origin.
 const PENDING_MAX: usize = 128;
 
 /// Maximum number of borrowed descriptors.
@@ -146,7 +146,7 @@ impl Borrower {
             let shared = shared.clone();
             thread::Builder::new().name("cache-borrow".into()).spawn(move || shared.run(first))?
         };
-        // After the first attempt to connect, the first reads can borrow.
+        // The first attempt to connect is awaited, so that the first reads can borrow.
         let _ = tried.recv_timeout(options.patience);
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -189,7 +189,7 @@ impl Drop for Borrower {
     fn drop(&mut self) {
         self.shared.is_stopping.store(true, Ordering::SeqCst);
         self.shared.wakeup.notify();
-        // The last reference may be dropped by a task that this thread has woken.
+        // The thread itself may drop the borrower, in a task that it has woken; it cannot join itself.
         if let Some(thread) = self.thread.take().filter(|it| it.thread().id() != thread::current().id()) {
             let _ = thread.join();
         }
@@ -197,7 +197,7 @@ impl Drop for Borrower {
 }
 
 impl Data {
-    /// Returns the borrowed data while the owner retains them.
+    /// Returns the borrowed data, if there are any and their owner is still connected.
     pub(crate) fn borrowed(&self) -> Option<Arc<super::Borrowed>> {
         lock(&self.borrowed).as_ref().filter(|borrowed| borrowed.holds()).cloned()
     }
@@ -215,7 +215,7 @@ impl Data {
         if is_new {
             *place = loan.map(super::Borrowed::new).map(Arc::new);
         }
-        // Otherwise there is no descriptor: it was returned meanwhile.
+        // If neither, the descriptor to which the reply refers was returned meanwhile.
         let borrowed = place.as_ref().filter(|_| is_same || is_new);
         (borrowed.map_or(0, |borrowed| borrowed.add(&lent.extents)), is_new)
     }
@@ -238,8 +238,8 @@ impl Drop for Loan {
 }
 
 impl Shared {
-    /// Sends a request to the owner. Returns `None` if none is connected or it does not answer, or too many
-    /// requests are pending.
+    /// Sends a request to the owner. Returns `None` if none is connected or it has not answered lately, too
+    /// many requests are pending, or sending fails.
     fn ask(&self, ask: Ask) -> Option<Arc<Promise<Option<Answer>>>> {
         let mut state = lock(&self.state);
         let connection = state.connection.clone()?;
@@ -263,7 +263,8 @@ impl Shared {
         Some(answer)
     }
 
-    /// Records data with a new descriptor, and gives the oldest ones beyond the budget back to the owner.
+    /// Records data with a new descriptor, and gives the oldest data beyond the share of descriptors back to
+    /// the owner.
     fn note(&self, data: &Arc<Data>) {
         let mut state = lock(&self.state);
         state.lent.push_back(Arc::downgrade(data));
@@ -363,7 +364,7 @@ impl Shared {
         }
     }
 
-    /// Releases data not read since the last call, so that the owner may evict them.
+    /// Returns descriptors of data not read since the last call, so that the owner may evict the data.
     fn give_back_idle(&self) {
         let all: Vec<_> = lock(&self.state).lent.iter().filter_map(Weak::upgrade).collect();
         for data in all {

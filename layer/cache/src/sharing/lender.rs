@@ -23,14 +23,14 @@ use crate::counters::Counters;
 use crate::session::{Session, lend};
 use crate::store::{Hold, Lendable};
 
-/// A lender of cached data. Dropping it revokes all loans.
+/// A lender of cached data. Dropping it ends all connections; the data may be evicted then.
 #[derive(Debug)]
 pub(crate) struct Lender {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// State of the thread that accepts connections and receives requests.
+/// The thread that accepts connections and receives requests, and its state.
 struct Acceptor {
     listener: Listener,
     epoll: Epoll,
@@ -53,7 +53,7 @@ struct Connection {
 struct State {
     is_welcome: bool,
     is_closed: bool,
-    /// Lent data by generation, which are not evicted meanwhile.
+    /// Lent data by generation, held against eviction.
     holds: HashMap<u64, Lending>,
 }
 
@@ -65,7 +65,7 @@ struct Lending {
     extents: Extents,
 }
 
-/// Maximum number of borrowers.
+/// Maximum number of connected borrowers.
 const CONNECTIONS_MAX: usize = 16;
 
 /// Maximum number of data files lent to one borrower.
@@ -87,7 +87,7 @@ const STOP: u64 = 0;
 const LISTENER: u64 = 1;
 
 impl Lender {
-    /// Starts lending from the cache of `session`, which is in `dir` and of `volume`.
+    /// Starts lending from the cache of `session`, which is in `dir` and whose origin is `volume`.
     pub(crate) fn start(dir: &Path, session: Arc<Session>, volume: Volume) -> Result<Self, ListenError> {
         let path = socket_in(dir);
         let failed = |source: io::Error| ListenError::Io { path: path.clone(), source };
@@ -223,7 +223,7 @@ impl Acceptor {
 
     fn close(&mut self, token: u64) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        // A task may still own the socket, whose events would continue.
+        // A task may still own the socket, which would stay registered.
         let _ = self.epoll.remove(&connection.socket);
         let _ = socket::shut_down(&connection.socket);
         let holds = {
@@ -241,7 +241,7 @@ impl Acceptor {
 }
 
 impl Connection {
-    /// Sends the lent data, if any, in answer to a request.
+    /// Answers a request: lends `lendable` if there is any and the borrower's limits permit it.
     fn answer(&self, ask: &Ask, lendable: Option<Lendable>, counters: &Counters) {
         let mut lent = Lent { id: ask.id, ..Lent::default() };
         let mut state = lock(&self.state);

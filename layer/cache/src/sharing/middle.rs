@@ -1,8 +1,8 @@
 //! An untrusted cache on the network, whose data are verified by the origin's digests.
 //!
 //! The origin determines a file's version and content; the intermediate cache only saves bandwidth of the
-//! origin's connection. Waits are bounded by the file system that leads to it, which should fail soon. On any
-//! failure the origin is read.
+//! origin's connection. Requests to it must fail soon by themselves: no other limit bounds a reader's wait.
+//! On any failure the origin is read.
 
 use std::ops::Range;
 use std::sync::mpsc::{self, Sender};
@@ -23,13 +23,13 @@ use crate::origin::OriginFile;
 /// Function that connects to the site cache. May block for a bounded time.
 pub type Connect = Box<dyn Fn() -> Result<Arc<dyn FileSystem>> + Send + Sync>;
 
-/// First and longest pause after a failed connection or answer.
+/// First and longest pause after a failed attempt to connect, or a failed request.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// First and longest pause after data that failed verification.
 const PAUSES_OF_LIARS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 
-/// Reads below this size go to the origin, as a digest would take as long.
+/// Reads of fewer bytes go to the origin, as a digest would take as long.
 const BYTES_MIN: u64 = 4096;
 
 /// A site cache: its connection, and the pauses after failures.
@@ -45,7 +45,7 @@ struct State {
     is_connecting: bool,
     /// End and length of the current or last pause; the next is twice as long.
     quiet: Option<(Instant, Duration)>,
-    /// `true` once the origin turns out to provide no digests.
+    /// `true` once the origin provides no digests any more.
     is_over: bool,
 }
 
@@ -59,7 +59,8 @@ impl Middle {
         middle
     }
 
-    /// Returns the verified data of a range from the cache, and the origin's attributes of the file.
+    /// Returns the verified data of a range from the site cache, and the origin's attributes of the file;
+    /// `None` if the origin must be read.
     pub(crate) async fn bring(
         &self,
         cache: &Cache,
@@ -128,7 +129,7 @@ impl Middle {
         state.fs.clone()
     }
 
-    /// Starts a thread that connects. `first` is dropped after the attempt.
+    /// Starts a thread that connects. `first` is dropped after the attempt, which wakes its receiver.
     fn begin_to_connect(&self, state: &mut State, first: Option<Sender<()>>) {
         let (connect, shared, name) = (self.connect.clone(), self.state.clone(), self.name.clone());
         let begun = thread::Builder::new().name("cache-middle".into()).spawn(move || {
@@ -156,7 +157,7 @@ impl Middle {
     /// Records a valid answer.
     fn answered(&self) {
         let mut state = lock(&self.state);
-        // Replies to earlier requests may arrive during a pause.
+        // A reply to an earlier request does not end a pause.
         state.quiet = state.quiet.filter(|(until, _)| Instant::now() < *until);
     }
 
@@ -195,7 +196,7 @@ impl Middle {
 impl State {
     fn pause(&mut self, (first, longest): (Duration, Duration)) {
         let now = Instant::now();
-        // Concurrent requests report one failure.
+        // Concurrent requests may report the same failure.
         if self.quiet.is_some_and(|(until, pause)| now < until && pause >= first) {
             return;
         }

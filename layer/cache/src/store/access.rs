@@ -21,7 +21,7 @@ pub(super) fn not_kept(error: io::Error) -> Error {
     }
 }
 
-/// Zeroes a range by a hole, or writes zeroes where holes are not supported.
+/// Zeroes a range by punching a hole, or by writing zeroes where holes are not supported.
 pub(super) fn clear(file: &File, range: Range<u64>) -> Result<()> {
     let hole = AllocateMode::PUNCH_HOLE | AllocateMode::KEEP_SIZE;
     if ranges::allocate(file.as_fd(), hole, range.start, range.end - range.start).is_ok() {
@@ -38,7 +38,7 @@ pub(super) fn clear(file: &File, range: Range<u64>) -> Result<()> {
 }
 
 /// Reads from the page cache without blocking, where the file system supports that (RWF_NOWAIT); otherwise
-/// may block. Returns `None` if the data are not there, or the read fails.
+/// may block. Returns `None` if the data are not in the page cache, or the read fails.
 pub(crate) fn read_now(file: &File, offset: u64, into: &Sink) -> Result<Option<usize>> {
     match rw::read(file.as_fd(), into, offset, TransferFlags::NOWAIT) {
         Ok(count) => Ok(Some(count)),

@@ -28,7 +28,7 @@ struct Pending {
     objects_under_way: HashMap<ObjectId, Arc<Object>>,
     /// Objects whose rows the thread is removing.
     gone_under_way: HashSet<ObjectId>,
-    /// Numbers of batches begun and done.
+    /// Numbers of batches begun so far, and of those done.
     begun: u64,
     done: u64,
     /// `true` if a caller waits, so the batch is written immediately.
@@ -42,14 +42,14 @@ struct Batch {
     data: HashMap<(ObjectId, u64), Arc<DataState>>,
     gone_objects: HashMap<ObjectId, Vec<u8>>,
     gone_data: Vec<(ObjectId, u64)>,
-    /// `true` to record that rows must not be removed.
+    /// `true` to record that rows must not be removed from now on.
     keeps_rows: bool,
 }
 
 /// Minimum interval between log messages of one kind.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Limit of queued objects, which stay in memory until they are written; exceeded only where unavoidable.
+/// Number of queued objects, which stay in memory until they are written, beyond which listings wait.
 pub(super) const OBJECTS_MAX: usize = 8192;
 
 impl Pending {
@@ -107,13 +107,13 @@ impl Queue {
         pending.batch.objects.get(&id).or_else(|| pending.objects_under_way.get(&id)).cloned()
     }
 
-    /// Returns `true` if an object is gone, even if it still has rows.
+    /// Returns `true` if an object's removal is queued or in progress: its rows must not be used.
     pub(super) fn is_gone(&self, id: ObjectId) -> bool {
         let pending = self.pending();
         pending.batch.gone_objects.contains_key(&id) || pending.gone_under_way.contains(&id)
     }
 
-    /// Waits until everything queued so far is written, or has failed.
+    /// Waits until everything queued so far is written, or has failed to be.
     pub(super) fn flush(&self) {
         let mut pending = self.pending();
         let awaited = pending.begun + u64::from(!pending.batch.is_empty());
@@ -196,7 +196,7 @@ impl Queue {
         Some(batch)
     }
 
-    /// Adds entries that are old enough to the batch. Objects are not locked while the queue is.
+    /// Adds entries that are old enough to the batch. An object must not be locked while the queue is.
     fn ripen(&self) {
         let now = Instant::now();
         loop {
@@ -215,7 +215,7 @@ impl Queue {
         pending.gone_under_way.clear();
         let written = std::mem::take(&mut pending.objects_under_way);
         drop(pending);
-        // Objects that are written count as unused after a flush.
+        // The references are dropped first: after a flush, written objects must count as unused.
         drop(written);
         let mut pending = self.pending();
         pending.done = pending.begun;
@@ -229,7 +229,7 @@ impl Queue {
 }
 
 /// Starts the commit thread. `known` are the data files referenced by rows; the thread first removes all
-/// others of generations before `first_new`.
+/// other data files with generations below `first_new`.
 pub(super) fn start(
     shared: &Arc<Shared>,
     writer: Database,
@@ -243,8 +243,8 @@ pub(super) fn start(
         let mut complained = None;
         while let Some(batch) = shared.queue.next(shared.options.commit_pause) {
             if let Err(error) = write(&writer, &batch) {
-                // Objects and data are written as a whole next time: missing rows would mean that there are
-                // none.
+                // All rows of an object are written next time, not only those changed since: missing ones
+                // would mean that there are none.
                 batch.objects.values().for_each(|object| object.unwritten());
                 batch.data.values().for_each(|state| state.unwritten());
                 if batch.keeps_rows && !shared.queue.pending().is_closing {
@@ -283,7 +283,8 @@ fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
         }
         for ((id, generation), state) in batch.data.iter().filter(|(_, state)| state.lasts()) {
             let (row, chunks) = state.rows();
-            // Data that were overwritten meanwhile are left out: the checksums would not be of this version.
+            // Data changed by local writes since the first check are left out: their checksums are not of
+            // this version.
             if !state.lasts() {
                 continue;
             }
@@ -299,7 +300,7 @@ fn write(database: &Database, batch: &Batch) -> rusqlite::Result<()> {
     })
 }
 
-/// Removes data files of earlier processes without a row.
+/// Removes data files that earlier processes left without a row.
 fn remove_orphans(shared: &Shared, known: &HashSet<(ObjectId, u64)>, first_new: u64) {
     let folders = std::fs::read_dir(shared.directory.path.join("objects")).into_iter().flatten().flatten();
     for file in folders.flat_map(|folder| std::fs::read_dir(folder.path())).flatten().flatten() {

@@ -1,7 +1,7 @@
 //! Data of one version of a file on the disk: a sparse file, and a checksum for each cached block.
 //!
 //! Blocks written by this process are trusted. A block of an earlier process is verified before its first
-//! use; if it fails, it counts as missing.
+//! use, and counts as missing if it is damaged.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File};
@@ -39,16 +39,16 @@ pub(super) struct State {
     /// The file, opened on use; the number of open files is limited.
     file: Mutex<Option<Arc<File>>>,
     blocks: Mutex<Blocks>,
-    /// `true` if the data are outdated or evicted: the last user removes the file.
+    /// `true` if the data are outdated or evicted: the file is removed when the last reference is dropped.
     is_doomed: AtomicBool,
     /// `true` if fetched too soon after a change to be reused after a restart, and so not recorded yet.
     is_recent: AtomicBool,
-    /// `true` if the data are never to be recorded in the database.
+    /// `true` if the data are never to be recorded in the database, so the file is removed at their last use.
     is_for_this_life: AtomicBool,
     shared: Arc<Shared>,
 }
 
-/// A guard against eviction while others read the file through their own descriptors.
+/// A guard that protects data from eviction while others read the file through their own descriptors.
 #[derive(Debug)]
 pub(crate) struct Hold(Arc<State>);
 
@@ -101,7 +101,7 @@ impl DataFile {
         size_of::<State>() + state.path.capacity() + state.blocks().chunks.len() * of_chunk
     }
 
-    /// Returns the parts of a range that are neither cached nor `elsewhere`, in whole blocks.
+    /// Returns the parts of a range, in whole blocks, that are neither cached nor, by `elsewhere`, borrowed.
     pub(crate) fn missing(
         &self,
         range: Range<u64>,
@@ -140,7 +140,8 @@ impl DataFile {
             || of_range.all(|block| state.sum(&mut blocks, block).is_some())
     }
 
-    /// Reads verified blocks from the page cache without blocking, or returns `None`.
+    /// Reads verified blocks from the page cache without blocking. Returns `None` if they are not in it or
+    /// not verified.
     pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
         let state = &*self.0;
         let is_verified = {
@@ -154,7 +155,8 @@ impl DataFile {
         read_now(&*state.file()?, offset, into)
     }
 
-    /// Reads cached blocks, waiting for the disk. Returns 0 if a block is damaged; it counts as missing then.
+    /// Reads cached blocks, waiting for the disk. Returns 0 if a block is damaged; that block counts as
+    /// missing.
     pub(crate) fn read(&self, offset: u64, into: &Sink) -> Result<usize> {
         let state = &*self.0;
         let file = state.file()?;
@@ -168,7 +170,7 @@ impl DataFile {
         read_waiting(&file, offset, into)
     }
 
-    /// Stores data that begin at the start of a block and end at the end of one, or of the file.
+    /// Stores data, which must begin at the start of a block, and end at the end of one or of the file.
     pub(crate) fn write(&self, offset: u64, bytes: &mut Buffer) -> Result<()> {
         let state = &*self.0;
         let bytes = bytes.as_slice().ok_or(Error::NoMemory)?;
@@ -180,8 +182,8 @@ impl DataFile {
         Ok(())
     }
 
-    /// Records blocks as cached and verified, by number, length and checksum. Returns the number of new
-    /// bytes.
+    /// Records blocks, given by number, length and checksum, as cached and verified. Returns the number of
+    /// new bytes.
     fn keep(&self, kept: impl Iterator<Item = (u64, u64, u32)>) -> u64 {
         let (state, mut added) = (&*self.0, 0);
         {
@@ -282,30 +284,30 @@ impl DataFile {
             && other.start / block_bytes < one.end.div_ceil(block_bytes)
     }
 
-    /// Marks the data as too recent to be reused after a restart. Returns `true` if they were not marked.
+    /// Marks the data as too recent to be reused after a restart. Returns `true` if that is new.
     pub(crate) fn set_recent(&self) -> bool {
         !self.0.is_recent.swap(true, Ordering::Relaxed)
     }
 
-    /// Marks the data as never to be recorded in the database: their last user removes the file.
+    /// Marks the data as never to be recorded in the database: the file is removed at their last use.
     pub(crate) fn set_for_this_life(&self) {
         self.0.is_for_this_life.store(true, Ordering::Relaxed);
     }
 
-    /// Marks the data as outdated or evicted: the last user removes the file.
+    /// Marks the data as outdated or evicted: the file is removed at their last use.
     pub(crate) fn doom(&self) {
         self.0.doom();
     }
 
-    /// Returns the part of a range that can be lent, or `None`.
+    /// Returns the parts of a range that can be lent; `None` if there are none, or too much is held.
     pub(crate) fn lend(&self, range: Range<u64>) -> Result<Option<Lendable>> {
         let state = &*self.0;
         let Some(hold) = self.hold() else { return Ok(None) };
         let reader = self.reader().map_err(Error::io)?;
         let extents = self.verified(&range)?;
         self.touch();
-        // Data too recent to be reused after a restart are not lent either. They were marked before they were
-        // written.
+        // Data too recent to be reused after a restart are not lent either. Such data are marked before they
+        // are written.
         let is_lent = state.lasts() && !extents.is_empty();
         Ok(is_lent.then_some(Lendable { generation: state.generation, extents, reader, hold }))
     }
@@ -339,7 +341,7 @@ impl DataFile {
         Ok(extents)
     }
 
-    /// Locks the data against eviction. Returns `None` if they are gone, or if too much is locked.
+    /// Holds the data against eviction. Returns `None` if they are not stored any more, or too much is held.
     pub(crate) fn hold(&self) -> Option<Hold> {
         self.0.shared.hold(self.0.id, self.0.generation).then(|| Hold(self.0.clone()))
     }
@@ -354,7 +356,7 @@ impl DataFile {
         File::open(&self.0.path).map(OwnedFd::from)
     }
 
-    /// Returns the number of this version of the object's data.
+    /// Returns the number of this version of the object's data, which is never reused.
     pub(crate) fn generation(&self) -> u64 {
         self.0.generation
     }
@@ -372,7 +374,7 @@ impl DataFile {
         self.0.shared.touch(self.0.id);
     }
 
-    /// Verifies all cached blocks. Returns their number, and the number of damaged ones.
+    /// Verifies all cached blocks. Returns their number, and the number of damaged ones, which are dropped.
     pub(super) fn verify_all(&self) -> io::Result<(u64, u64)> {
         let state = &*self.0;
         let file = state.file().map_err(io::Error::other)?;
@@ -428,7 +430,7 @@ impl State {
         (row.encoded(), dirty)
     }
 
-    /// Records that rows were not written, so all must be written again.
+    /// Records that rows were not written, so all chunks in memory must be written again.
     pub(super) fn unwritten(&self) {
         self.blocks().chunks.values_mut().for_each(|chunk| chunk.is_dirty = true);
     }
@@ -450,8 +452,8 @@ impl State {
         !is_out.iter().any(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// Records that the version can hide no other change any more. Returns `true` if the data may be reused
-    /// after a restart.
+    /// Records that another change of the file would show now. Returns `true` if the data may be reused after
+    /// a restart.
     pub(super) fn ripen(&self) -> bool {
         self.is_recent.store(false, Ordering::Relaxed);
         self.lasts()

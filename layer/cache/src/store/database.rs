@@ -1,5 +1,5 @@
-//! The SQLite database, which keeps commits when the process is killed, and loses only the last ones on power
-//! loss (`docs/decisions/cache-store.md`).
+//! The SQLite database, which loses no commit if the process is killed, and only the last ones on power loss
+//! (`docs/decisions/cache-store.md`).
 
 use std::path::Path;
 
@@ -102,7 +102,7 @@ impl Database {
         set.execute(params![number(id.0), row]).map(drop)
     }
 
-    /// Removes a data file's rows, unless they are of another generation by now.
+    /// Removes the rows of a data file of this generation; those of another generation stay.
     pub(super) fn remove_data(&self, id: ObjectId, generation: u64) -> Result<()> {
         let both = [number(id.0), number(generation)];
         self.0.prepare_cached("delete from blocks where id = ? and generation = ?")?.execute(both)?;
@@ -132,7 +132,7 @@ impl Database {
         set.execute(params![number(id.0), number(generation), number(chunk), sums]).map(drop)
     }
 
-    /// Returns up to `count` objects after this one, ordered by number.
+    /// Returns the rows of up to `count` objects with higher numbers than this one, in order.
     pub(super) fn objects_after(&self, id: ObjectId, count: u32) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let mut get =
             self.0.prepare_cached("select id, row from objects where id > ? order by id limit ?")?;
@@ -153,7 +153,7 @@ impl Database {
         remove.execute(params![handle, number(id.0)]).map(drop)
     }
 
-    /// Returns `true` if there is no object.
+    /// Returns `true` if the table of objects is empty.
     pub(super) fn is_empty(&self) -> Result<bool> {
         self.0.prepare_cached("select 1 from objects limit 1")?.exists([]).map(|any| !any)
     }
@@ -170,12 +170,12 @@ impl Database {
         self.0.execute_batch("vacuum; pragma wal_checkpoint(truncate);")
     }
 
-    /// Returns `true` if there are names of a directory.
+    /// Returns `true` if any names of a directory are stored.
     pub(super) fn has_names(&self, id: ObjectId) -> Result<bool> {
         self.0.prepare_cached("select 1 from names where id = ? limit 1")?.exists([number(id.0)])
     }
 
-    /// Returns `true` if rows must not be removed.
+    /// Returns `true` if it is recorded that rows must not be removed.
     pub(super) fn keeps_rows(&self) -> Result<bool> {
         self.0.query_row("pragma user_version", [], |row| row.get(0))
     }

@@ -11,7 +11,7 @@ use tombolo_host_runtime::private;
 use tombolo_sys::lock::{LockKind, try_flock};
 use tombolo_sys::random;
 
-/// Identity of the file system that a cache is of.
+/// Identity of the file system that a cache caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginIdentity {
     /// Location, as the user wrote it.
@@ -63,7 +63,7 @@ pub enum OpenError {
         /// Path of the cache directory.
         path: PathBuf,
     },
-    /// The cache is of another location.
+    /// The cache is of an origin at another location.
     #[error("{}: a cache of {location}", path.display())]
     OtherOrigin {
         /// Path of the cache directory.
@@ -71,7 +71,7 @@ pub enum OpenError {
         /// Location of the cache's origin.
         location: String,
     },
-    /// The file system at this location has changed.
+    /// The file system at this location is another than the one cached.
     #[error("{}: a cache of another file system, formerly at {location}", path.display())]
     OtherVolume {
         /// Path of the cache directory.
@@ -161,7 +161,7 @@ impl Directory {
         Ok(owner)
     }
 
-    /// Reserves `count` numbers, and returns the first. Synced before the return.
+    /// Reserves `count` object numbers, durably, and returns the first.
     pub(super) fn reserve_ids(&self, count: u64) -> io::Result<u64> {
         let path = self.path.join("next-id");
         let next = match fs::read(&path) {
@@ -169,7 +169,7 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        // If the file is damaged, continue from numbers never used.
+        // If the file is damaged or missing, continue from a random number, so that none is used twice.
         let next = next.map_or_else(random_start, Ok)?;
         replace(&path, next_id(next + count).as_bytes())?;
         Ok(next)
@@ -192,7 +192,7 @@ fn read_next_id(text: &str) -> Option<u64> {
 fn random_start() -> io::Result<u64> {
     let mut bytes = [0; 8];
     random::fill(&mut bytes)?;
-    // Space is left above, and numbers counted from the first are avoided.
+    // The shift leaves numbers above it; the bit avoids those counted from the first.
     Ok((u64::from_le_bytes(bytes) >> 2) | 1 << 40)
 }
 
@@ -220,7 +220,7 @@ impl About {
 
 fn described(origin: &OriginIdentity) -> String {
     let mut id = [0; 16];
-    // Without randomness the id is all zeros, which is as valid.
+    // Without randomness the id is all zeros, which is valid too, but not unique.
     let _ = random::fill(&mut id);
     let (id, volume) = (hex(&Volume(id)), hex(&origin.volume));
     format!("{VERSION_LINE}\nid: {id}\norigin: {}\nvolume: {volume}\n", origin.location)

@@ -1,10 +1,10 @@
 //! Eviction by S3-FIFO (Yang et al., SOSP 2023), over whole data files.
 //!
-//! New files enter a small queue and leave it soon unless they are used again, so a walk over everything does
-//! not push out the files in use. Existing crates count entries or constant weights; a file's weight grows
-//! while it is fetched.
+//! New files enter a small queue and are evicted from it soon unless they are used again, so a walk over
+//! everything does not evict the files in use. Existing crates do not fit: they assume constant weights, but
+//! a file grows while it is fetched.
 //!
-//! Files held by others through descriptors of their own are skipped.
+//! Held files, which others read through descriptors of their own, are skipped.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -29,13 +29,13 @@ struct Kept {
     /// Generation of the object's data.
     generation: u64,
     bytes: u64,
-    /// Number of uses since it was added, up to 3.
+    /// Count of uses, up to 3, reduced when the file is passed over.
     uses: u8,
     is_main: bool,
     holds: u32,
 }
 
-/// Divisor of the stored bytes that gives the small queue's share.
+/// Divisor of the stored bytes that gives the small queue's share: beyond it, files leave that queue first.
 const SMALL_PART: u64 = 10;
 
 impl Eviction {
@@ -52,7 +52,7 @@ impl Eviction {
         self.files.get(&id).map(|kept| kept.generation)
     }
 
-    /// Records that a file has grown, or replaces an older one of the object.
+    /// Records that a file has grown by `bytes`, or is new and replaces that of an earlier generation.
     pub(super) fn add(&mut self, id: ObjectId, generation: u64, bytes: u64) {
         match self.generation(id) {
             Some(kept) if kept > generation => return,
@@ -132,11 +132,11 @@ impl Eviction {
         }
     }
 
-    /// Removes and returns the next data to evict, if there are any. Held data stay, unless they have grown
-    /// beyond `most_bytes` since.
+    /// Removes and returns the next data to evict, if there are any. Held data stay, unless all held data
+    /// together exceed `most_bytes`, having grown since.
     pub(super) fn next(&mut self, most_bytes: u64) -> Option<(ObjectId, u64)> {
-        // Number of held files to skip, which bounds the loop: each may appear again while the uses of others
-        // are counted down.
+        // Number of times that held files are skipped, which bounds the loop: a file may be met again while
+        // the uses of others are counted down.
         let mut held_left = 4 * (self.small.len() + self.main.len());
         loop {
             let from_small = self.small_bytes * SMALL_PART >= self.bytes || self.main.is_empty();

@@ -6,23 +6,23 @@ use std::time::Duration;
 use super::commit::OBJECTS_MAX;
 use super::{Shared, Store, part_of};
 
-/// Divisor of the capacity that gives the bound of the index; and the divisor for the maximum of a raised
-/// bound, which is the size of the rows that clients hold plus a quarter of the bound.
+/// Divisor of the capacity that gives the bound of the index; and that of the highest bound. If clients hold
+/// rows, the bound rises to the size of these and a quarter of the normal bound.
 const INDEX_PART: u64 = 4;
 const INDEX_HELD_PART: u64 = 2;
 
 /// Divisor of the index's free space that gives the space for the names of one directory.
 const NAMES_PART: u64 = 2;
 
-/// Divisor of the bound that gives the margin to its maximum at which trimming begins; and the fraction of
-/// the bound to which the index is trimmed.
+/// Divisor of the bound that gives the free space at which trimming begins; and the fraction of the bound to
+/// which the index is trimmed.
 const INDEX_MARGIN: u64 = 8;
 const INDEX_TRIMMED: (u64, u64) = (3, 4);
 
 /// Approximate size of a name in the index, with its object and handle.
 const NAME_BYTES: u64 = 320;
 
-/// Approximate size of the rows of a full queue, and of as many being written.
+/// Approximate size of the rows of a full queue and of as many rows being written.
 const QUEUE_BYTES_MAX: u64 = 2 * OBJECTS_MAX as u64 * NAME_BYTES;
 
 /// Minimum and maximum number of cached names of a directory, which are in memory while in use.
@@ -34,12 +34,12 @@ impl Store {
         self.shared.is_index_full()
     }
 
-    /// Returns `true` if the index should be trimmed. Directories are not listed unrequested then.
+    /// Returns `true` if the index should be trimmed. No directory is listed ahead then.
     pub(crate) fn is_index_nearly_full(&self) -> bool {
         self.shared.index_used_soon() >= self.shared.index_max() - self.shared.index_part() / INDEX_MARGIN
     }
 
-    /// Returns `true` if enough of the index was removed.
+    /// Returns `true` if the index is small enough for trimming to end.
     pub(crate) fn is_index_trimmed(&self) -> bool {
         self.shared.index_used() <= part_of(self.shared.index_part(), INDEX_TRIMMED)
     }
@@ -49,7 +49,7 @@ impl Store {
         self.shared.options.index_pause
     }
 
-    /// Records the size of an index that cannot be trimmed any further, as clients hold the remainder.
+    /// Records, at the end of trimming, the size of the index if clients hold too much of it; otherwise 0.
     pub(crate) fn set_index_held(&self) {
         let held = if self.is_index_trimmed() { 0 } else { self.shared.index_used() };
         self.shared.index_held_bytes.store(held, Ordering::Relaxed);
@@ -60,8 +60,8 @@ impl Store {
         self.shared.keeps_rows.load(Ordering::Relaxed)
     }
 
-    /// Retains all rows from now on, also after restarts: a client gets a handle that works only with its
-    /// row. Waits for the commit.
+    /// Retains all rows from now on, also after restarts: a client is about to get a handle that works only
+    /// with its row. Waits for the commit.
     pub(crate) fn keep_rows(&self) {
         if !self.keeps_rows() {
             self.shared.queue.keep_rows();
@@ -95,7 +95,7 @@ impl Shared {
         self.index_used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the size of the index with the rows that are queued or being written, if they can fill it.
+    /// Returns the size of the index with the rows queued or being written, unless these cannot fill it.
     fn index_used_soon(&self) -> u64 {
         let used = self.index_used();
         let counts_queue = used + QUEUE_BYTES_MAX > self.index_max();

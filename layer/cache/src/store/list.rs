@@ -6,7 +6,7 @@ use super::database::CHUNK_BLOCKS;
 use super::rows::DataRow;
 use super::{ObjectId, Store, lock, readable, sums};
 
-/// A regular file known to the cache.
+/// A regular file that the cache knows, with or without data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Path within the tree, without a leading `/`.
@@ -22,7 +22,7 @@ pub struct Listed {
 /// Cached data of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListedData {
-    /// Version of these data. They will be dropped if the file has another.
+    /// Version of these data. If the file has another version, they will be dropped.
     pub version: WeakAttr,
     /// Number of cached blocks.
     pub blocks: u64,
@@ -38,8 +38,8 @@ pub struct ListedData {
 const DEPTH_MAX: usize = 4096;
 
 impl Store {
-    /// Lists all files cached at and below a path, in the order of their directories, without following
-    /// links. Returns `false` if the path is not in the cache.
+    /// Passes all regular files known at and below a path to `visit`, in the order of the listings, without
+    /// following links. Returns `false` if the path is not in the cache.
     pub fn list(&self, path: &[u8], visit: &mut dyn FnMut(Listed)) -> bool {
         self.flush();
         let mut id = ObjectId::ROOT;

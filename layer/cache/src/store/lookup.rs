@@ -1,4 +1,4 @@
-//! Look-up of objects in the index, including changes that are queued for writing.
+//! Look-up of objects in the database, and among those queued for writing.
 
 use std::sync::Arc;
 
@@ -10,18 +10,19 @@ use crate::names::Names;
 use crate::object::Object;
 
 impl Store {
-    /// Returns the number of the object with this origin handle, if it is in the index.
+    /// Returns the number of the object with this origin handle, if it is in the database.
     pub(crate) fn id_of(&self, handle: &PersistentHandle) -> Option<ObjectId> {
         let id = readable(lock(&self.shared.reader).id_of(&key(handle))).flatten();
         id.filter(|id| !self.shared.queue.is_gone(*id))
     }
 
-    /// Returns `true` if this number was given to an object.
+    /// Returns `true` if this number may have been given to an object: it is below the next one.
     pub(crate) fn has_given(&self, id: ObjectId) -> bool {
         id.0 < lock(&self.shared.ids).next
     }
 
-    /// Returns the stored state of an object and its names, including pending changes.
+    /// Returns the state of an object and its names in the database, without queued changes; `None` if its
+    /// removal is queued.
     pub(crate) fn object(&self, id: ObjectId) -> Option<(ObjectRow, Names)> {
         if self.shared.queue.is_gone(id) {
             return None;
@@ -39,7 +40,7 @@ impl Store {
                 };
                 let are_all = reader.names(id, take)?;
                 if !are_all {
-                    // If a part is missing, the names are not complete.
+                    // If a part is damaged, none of the names are used.
                     names = Names::default();
                 }
                 let (is_complete, next_place) = row.names;
@@ -56,8 +57,8 @@ impl Store {
         self.shared.queue.object(id)
     }
 
-    /// Returns the rows of up to `count` objects after this one, in the order of their numbers, preceded by
-    /// the last number. Rows that cannot be decoded are left out; `None` at the end.
+    /// Returns the rows of up to `count` objects after this one, in the order of their numbers, and the last
+    /// number. Rows that cannot be decoded are left out. Returns `None` if there are no more.
     pub(crate) fn rows_after(
         &self,
         id: ObjectId,
@@ -68,7 +69,7 @@ impl Store {
         Some((*last, rows.iter().filter_map(|(id, row)| Some((*id, ObjectRow::decoded(row)?))).collect()))
     }
 
-    /// Returns `true` if names of a directory are in the index.
+    /// Returns `true` if names of a directory are in the database, or it cannot be read.
     pub(crate) fn keeps_names(&self, dir: ObjectId) -> bool {
         readable(lock(&self.shared.reader).has_names(dir)) != Some(false)
     }

@@ -1,8 +1,9 @@
-//! The on-disk store of a cache: a database of objects, and a sparse file for the data of each.
+//! The on-disk store of a cache: a database of objects, and a sparse file for the data of each file.
 //!
 //! All of it is a copy of the origin, so anything may be lost but nothing may be wrong: each row and each
 //! block has a checksum. One thread writes changes, all of a few hundredths of a second in one transaction,
-//! without forcing them to the disk. Object numbers are forced: no number is ever given to two objects.
+//! without syncing them to the disk. Only reservations of object numbers are synced, so that no number is
+//! ever given to two objects.
 //!
 //! Reading order: `directory` (ownership), `database` and `rows` (objects), `data_file` (data), `commit` (the
 //! writing thread), `ripening`, `eviction`, `index_size`, `list`.
@@ -46,7 +47,7 @@ pub use list::{Listed, ListedData};
 use ripening::Unripe;
 use rows::DataRow;
 
-/// Number of an object in this cache, never reused, not even over restarts.
+/// Number of an object in this cache, never given to another one, not even after a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId(pub u64);
 
@@ -63,8 +64,8 @@ pub struct StoreOptions {
     /// Unit of fetches and checksums in bytes: a power of two from 4 KiB to 1 MiB. Files already in the store
     /// keep theirs.
     pub block_bytes: u32,
-    /// Approximate limit of memory for cached metadata, in bytes; the origin's client takes up to half as
-    /// much again. Unused objects are evicted beyond it.
+    /// Approximate limit of memory for cached metadata, in bytes, beyond which unused objects leave memory.
+    /// The origin's client takes up to half as much again.
     pub memory_bytes: usize,
     /// Delay of a commit, to gather more changes in one transaction.
     pub commit_pause: Duration,
@@ -103,7 +104,7 @@ pub(super) struct Shared {
     /// Size of the index's file, and the part of it that is in use.
     index_bytes: AtomicU64,
     index_used_bytes: AtomicU64,
-    /// Size of an index that could not be trimmed any further; 0 if it could.
+    /// Size of the index if clients held too much of it at the end of the last trimming; otherwise 0.
     index_held_bytes: AtomicU64,
     /// `true` if clients have handles that work only with their row.
     keeps_rows: AtomicBool,
@@ -125,10 +126,10 @@ struct Files {
     open: VecDeque<ObjectId>,
 }
 
-/// Number of object numbers reserved at once.
+/// Count of object numbers reserved at once.
 const IDS: u64 = 1 << 16;
 
-/// Lowest generation of data that are dropped at the end of this process, as no number could be reserved.
+/// Lowest generation of data that last only as long as this process, as no number could be reserved for them.
 const UNNUMBERED: u64 = 1 << 63;
 
 /// Maximum part of the capacity that may be held, so that something can always be evicted.
@@ -150,7 +151,7 @@ pub struct StoreInfo {
     pub objects: u64,
     /// Number of files with cached data.
     pub files: u64,
-    /// Bytes of cached data.
+    /// Number of bytes of cached data.
     pub kept_bytes: u64,
 }
 
@@ -233,7 +234,7 @@ impl Store {
         self.shared.directory.volume
     }
 
-    /// Returns a number that was never used.
+    /// Returns a number that was never used, for an object or a generation of data.
     pub(crate) fn new_id(&self) -> Result<ObjectId> {
         self.shared.new_id()
     }
@@ -269,7 +270,8 @@ impl Store {
         self.shared.queue.catch_up();
     }
 
-    /// Waits until everything stored so far is written and survives the end of this process.
+    /// Waits until everything queued so far is written, so that it survives the end of this process, or has
+    /// failed to be.
     pub(crate) fn flush(&self) {
         self.shared.queue.flush();
     }
@@ -306,7 +308,7 @@ impl Store {
         file
     }
 
-    /// Returns `true` if data of an object are held for others.
+    /// Returns `true` if data of an object are held against eviction, for readers with their own descriptors.
     pub(crate) fn is_held(&self, id: ObjectId) -> bool {
         lock(&self.shared.eviction).is_held(id)
     }
@@ -335,7 +337,7 @@ impl Store {
         lock(&self.shared.eviction).bytes()
     }
 
-    /// Returns `true` if data and index exceed the capacity.
+    /// Returns `true` if data and index together exceed the capacity.
     pub(crate) fn is_full(&self) -> bool {
         let capacity = self.shared.options.capacity_bytes;
         let index = self.shared.index_bytes.load(Ordering::Relaxed);
@@ -569,7 +571,7 @@ fn key(handle: &PersistentHandle) -> Vec<u8> {
     [&handle.kind.to_le_bytes()[..], &handle.bytes].concat()
 }
 
-/// Returns the value read, or logs the failure and returns `None`, as if nothing was stored.
+/// Returns the value read; logs a failure and returns `None`, as if nothing were stored.
 fn readable<T>(read: rusqlite::Result<T>) -> Option<T> {
     read.inspect_err(|error| tracing::warn!(%error, "cannot read the index of the cache")).ok()
 }

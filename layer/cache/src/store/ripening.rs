@@ -26,12 +26,12 @@ pub(super) enum Ripe {
     Data(Arc<DataState>),
 }
 
-/// Queue of delayed commits, in order of arrival. A commit that is due waits for those before it.
+/// Queue of delayed commits, in order of arrival. A due commit waits for those queued before it.
 #[derive(Debug, Default)]
 pub(super) struct Ripening(VecDeque<(Instant, Unripe)>);
 
 impl Ripening {
-    /// Queues a commit. Returns `false` if its delay exceeds the maximum.
+    /// Queues a commit. Returns `false`, and queues nothing, if the delay exceeds the maximum.
     pub(super) fn push(&mut self, unripe: Unripe, delay: Duration) -> bool {
         let is_awaited = delay <= RIPENING_MAX;
         if is_awaited {
@@ -52,8 +52,8 @@ impl Ripening {
 }
 
 impl Unripe {
-    /// Marks the state as ready to be written, and returns it, unless it is gone. Returns the remaining delay
-    /// if newer names have arrived.
+    /// Marks the state as ready to be written, and returns it, unless it is gone. Fails with the remaining
+    /// delay if newer names have arrived.
     pub(super) fn ripen(self, now: Instant) -> Result<Option<Ripe>, (Unripe, Duration)> {
         match self {
             Self::Data(state) => Ok(state.upgrade().filter(|state| state.ripen()).map(Ripe::Data)),

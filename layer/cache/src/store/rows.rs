@@ -20,10 +20,10 @@ pub(crate) struct ObjectRow {
     pub rights: Vec<RightRow>,
 }
 
-/// Some names of a directory, each with its position.
+/// Encoding of some names of a directory, each with its position and target.
 pub(crate) struct NamesRow;
 
-/// The data file of an object.
+/// The data file of an object, as recorded in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataRow {
     pub generation: u64,

@@ -5,7 +5,7 @@ pub(super) fn checksum(block: &[u8]) -> u32 {
     crc32c::crc32c(block).max(1)
 }
 
-/// Counts the cached blocks in a chunk of `len`.
+/// Counts the cached blocks in a chunk of `len` blocks.
 pub(super) fn blocks_in(row: &[u8], len: usize) -> u64 {
     decoded(row, len).map_or(0, |sums| sums.iter().filter(|sum| **sum != 0).count() as u64)
 }

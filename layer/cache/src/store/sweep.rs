@@ -9,11 +9,11 @@ use super::rows::{NamesRow, ObjectRow};
 use super::{ObjectId, Store, lock, readable};
 use crate::names::Target;
 
-/// Number of rows read per lock of the reader.
+/// Number of rows read while the reader is locked once.
 const ROWS: u32 = 256;
 
-/// Lists objects of earlier processes without a name, if all names of the directory of their last look-up are
-/// cached, or that directory is gone. Ends early if the store is dropped.
+/// Lists stored objects without a cached name whose parent directory, that of the last look-up, is gone or
+/// has all its names cached. Ends early if the store is dropped.
 pub(crate) fn unnamed(store: &Weak<Store>) -> Vec<ObjectId> {
     let (mut met_in, mut named) = (HashMap::new(), HashSet::new());
     let (mut are_all_kept, mut last) = (HashMap::new(), ObjectId(0));
