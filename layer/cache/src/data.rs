@@ -435,7 +435,7 @@ pub(crate) async fn copy_equal(
     }
 }
 
-/// Fetches the missing parts of a range from the site cache or the origin.
+/// Reads the missing parts of a range from the site cache or the origin.
 async fn fetch_missing(
     cache: &Arc<Cache>,
     object: &Arc<Object>,
@@ -452,7 +452,7 @@ async fn fetch_missing(
     Ok(Came::Here)
 }
 
-/// Fetches a range from the site cache or the origin, verifies its version, and stores it.
+/// Reads a range from the site cache or the origin, verifies its version, and stores it.
 async fn fetch(
     cache: &Arc<Cache>,
     object: &Arc<Object>,

@@ -275,7 +275,7 @@ impl Lease {
         Ok(None)
     }
 
-    /// Renews the lease until it is to be returned, then returns it; runs on a thread of its own.
+    /// Keeps the lease renewed until it is to be returned, then returns it; runs on its own thread.
     fn keep(self: &Arc<Self>, end: &End) {
         while !end.is_wanted_within(self.period) {
             let is_old = lock(&self.renewed).elapsed() > self.period * HELD_PERIODS;

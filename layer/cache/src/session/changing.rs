@@ -378,7 +378,7 @@ pub(super) enum Seen {
     Before,
     /// State right after the change.
     After,
-    /// For the names concerned, the state right before or after the change; for others, either.
+    /// State right before or right after the change for the names concerned; for others, either.
     Beside,
 }
 
