@@ -245,7 +245,7 @@ impl Data {
         self.file.missing(range.clone(), is_lent)
     }
 
-    /// Returns `true` if all ranges are cached or lent.
+    /// Returns `true` if all ranges of a prediction are cached or lent.
     pub(crate) fn has_ahead(&self, ahead: &Ahead) -> bool {
         ahead.ranges().all(|range| self.is_here(&range))
     }

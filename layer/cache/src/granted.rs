@@ -227,7 +227,7 @@ impl Kept {
                 self.lose();
                 after.min(LEASE_TERM)
             }
-            // A lease may still be held; its term ends by itself.
+            // The lease may still be held; if it is not renewed, its term ends by itself.
             Err(error) => {
                 if is_refusal(&error) {
                     self.lose();

@@ -134,7 +134,8 @@ pub(crate) struct Lease {
     is_asking: AtomicBool,
     /// `true` if the lease file could not be created yet.
     is_missing: AtomicBool,
-    /// Time of a takeover after the start: the lease is relied on once it is confirmed after a delay.
+    /// Time of a takeover after the start, from which the lease is relied on only once it was confirmed
+    /// again.
     settling: Mutex<Option<Instant>>,
     complaints: RateLimit,
     /// Function to call on changes of the state, and before the first acquisition by a cache that began

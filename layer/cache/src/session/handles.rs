@@ -18,8 +18,8 @@ use crate::store::ObjectId;
 /// the kernel's.
 const KIND: i32 = 1 << 12;
 
-/// Multiplier of the next object number that gives the first position in a directory found again; and maximum
-/// of that position: half of the positions below those of uncached names.
+/// Multiplier of the next object number that gives the first position of names in a directory found again by
+/// its handle; and the maximum of that position: half of the lowest one of an uncached name.
 const PLACES_PER_ID: u64 = 1 << 8;
 const PLACE_MAX: u64 = 1 << 39;
 

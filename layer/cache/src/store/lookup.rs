@@ -69,7 +69,7 @@ impl Store {
         Some((*last, rows.iter().filter_map(|(id, row)| Some((*id, ObjectRow::decoded(row)?))).collect()))
     }
 
-    /// Returns `true` if names of a directory are in the database, or it cannot be read.
+    /// Returns `true` if names of a directory are in the database, or the database cannot be read.
     pub(crate) fn keeps_names(&self, dir: ObjectId) -> bool {
         readable(lock(&self.shared.reader).has_names(dir)) != Some(false)
     }
