@@ -1,17 +1,18 @@
-//! Prefetch of state that offline work requires.
+//! Prefetch of the root's names and a user's permissions there, for use while the origin is unreachable.
 
 use std::sync::Arc;
 
 use tombolo_core::fs::{AccessMask, Cookie, DirBudget, DirPage, File, FileSystem, NodeId, OpenFlags};
 use tombolo_core::{Ctx, Identity, Result};
 
-/// Capacity of a page of which only the names matter.
+/// Capacity of a page of a directory listing, which only makes the cache store the names.
 const PAGE: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 24, align: 8, plus: false };
 
 /// Maximum number of pages read; a larger root is not read to its end.
 const PAGES_MAX: usize = 256;
 
-/// Prefetches the root's names and a user's permissions on the root, which the cache `below` stores.
+/// Prefetches the root's names and a user's permissions on the root, with and without the user's
+/// supplementary groups, as requests may have either. The cache `below` stores the results.
 pub(crate) async fn learn_root(below: Arc<dyn FileSystem>, cx: Ctx, user: Identity) {
     let alone = Identity { groups: None, ..user.clone() };
     let has_groups = user != alone;

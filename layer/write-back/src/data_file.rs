@@ -33,7 +33,7 @@ pub(crate) struct DataFile {
     file: Mutex<Option<Arc<File>>>,
     /// `true` if the file is removed with its last reference.
     is_doomed: AtomicBool,
-    /// Locked exclusively while a range is read and rewritten.
+    /// Locked shared by writes, and exclusively by `write_again`, which must not restore overwritten data.
     writing: RwLock<()>,
     files: Arc<DataFiles>,
     /// `true` if the next sync fails.
@@ -50,7 +50,7 @@ impl DataFiles {
         &self.dir
     }
 
-    /// Returns the file of a generation, which is created when it is first opened.
+    /// Returns the file of a generation, which is created on the disk at its first use.
     pub(crate) fn file(self: &Arc<Self>, generation: u64) -> Arc<DataFile> {
         let path = self.dir.join(format!("{generation:x}"));
         let (file, is_doomed) = (Mutex::default(), AtomicBool::new(false));

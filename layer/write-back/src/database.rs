@@ -51,7 +51,7 @@ pub enum JournalError {
 pub(crate) struct Kept {
     pub nodes: Vec<(u64, Vec<u8>)>,
     pub names: Vec<(u64, Vec<u8>, Vec<u8>)>,
-    /// Records by which lower nodes are identified again.
+    /// Records by which the cache recognises lower nodes even if it has lost their numbers.
     pub records: Vec<(u64, Vec<u8>)>,
     pub extents: HashMap<u64, Vec<Range<u64>>>,
     /// Ranges of data that fail their checksums, by generation.
@@ -80,7 +80,8 @@ const TABLES: &str = "
     create table if not exists records (id integer primary key, record blob);
 ";
 
-/// Writes a group. With `is_emptied` the data of all files are on the disk, so the journal keeps no data.
+/// Writes a group to the database. With `is_emptied`, all data are stable in their files, and the journal's
+/// copies are dropped.
 pub(crate) fn commit(
     database: &Connection,
     batch: &Batch,
@@ -126,7 +127,7 @@ pub(crate) fn commit(
             ])?;
         }
     }
-    // The data of all pieces are in their files by now, or obsolete.
+    // With `is_emptied`, the data of all pieces are stable in their files, or obsolete.
     if is_emptied {
         database.prepare_cached("delete from pieces")?.execute([])?;
     }

@@ -12,7 +12,7 @@ pub(crate) struct Extents(BTreeMap<u64, u64>);
 pub(crate) struct Delta {
     /// Starts of removed ranges.
     pub gone: Vec<u64>,
-    /// Range that replaces the removed ones, if any.
+    /// Range added in place of the removed ones, if any.
     pub new: Option<Range<u64>>,
     /// Change of the number of bytes in the set.
     pub added: i64,

@@ -1,8 +1,8 @@
 //! The journal: differences from the origin, as rows of a database, committed in groups.
 //!
 //! Each change passes all its rows in one call, so after a crash the rows are those of one moment: no change
-//! is partial, and none precedes an earlier one. Data that rows refer to are on the disk before the rows, or
-//! in the journal itself.
+//! is partial, and none is present without all earlier ones. Data that rows refer to are on the disk before
+//! the rows, or in the journal itself.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -35,7 +35,7 @@ pub(crate) struct Batch {
     /// Data stored in the journal itself: generation, offset, bytes. Above a limit the data are not stored in
     /// the journal, and their files are synced instead.
     pub pieces: Vec<(u64, u64, Vec<u8>)>,
-    /// Total size of the data of all pieces, including those not stored in the journal.
+    /// Total size of the data of all pieces, including those dropped because of the limit.
     pub pieces_bytes: u64,
     /// Written blocks, whose checksums are stored with the rows.
     pub blocks: Blocks,
@@ -108,7 +108,7 @@ struct Pending {
     /// `true` if a caller waits, so that the group is written immediately.
     is_urgent: bool,
     is_closing: bool,
-    /// Outcome of the last attempt, if it has failed.
+    /// Outcome of the last attempt to write a group, if it has failed.
     trouble: Option<Outcome>,
     /// Latest change on the disk.
     stable: u64,
@@ -118,8 +118,8 @@ struct Pending {
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Maximum delay of a commit without waiters.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Minimum delay in multiples of the time of a flush, so that a slow disk spends at most about a tenth of its
-/// time in flushes.
+/// Delay of a commit without waiters, in multiples of the duration of the previous commit: between the limits
+/// above, a slow disk spends at most about a tenth of its time in commits.
 const PAUSE_PER_WRITE: u32 = 10;
 
 /// Delay before a failed group is retried.
@@ -189,7 +189,8 @@ impl Journal {
         ticket
     }
 
-    /// Makes the thread write a group at once, and waits until the group is on the disk.
+    /// Makes the thread write a group at once, and waits until the group is on the disk or the attempt has
+    /// failed.
     pub(crate) async fn stable(&self, ticket: Ticket) -> Result<()> {
         self.hurry();
         ticket.kept().await.result()
@@ -223,7 +224,7 @@ impl Journal {
         self.shared.pending().stable
     }
 
-    /// Allocates the numbers from `next` on, for nodes and data files, durably.
+    /// Allocates [`IDS`] numbers from `next` on, for nodes and data files, durably.
     pub(crate) fn reserve_ids(&self, next: u64) -> Result<Range<u64>> {
         let end = next + IDS;
         let set = "insert or replace into numbers values ('next_id', ?)";
@@ -231,7 +232,7 @@ impl Journal {
         Ok(next..end)
     }
 
-    /// Records that no row refers to these nodes any more.
+    /// Removes the records of lower nodes that no row refers to any more.
     pub(crate) fn forget_records(&self, ids: &[u64]) -> Result<()> {
         let database = lock(&self.shared.ids);
         let transaction = database.unchecked_transaction().map_err(Error::io)?;
@@ -330,7 +331,7 @@ impl Shared {
         }
     }
 
-    /// Waits up to `time` for the journal to be closed; returns `true` if that has begun.
+    /// Waits up to `time` for the closing of the journal to begin; returns `true` if it has begun.
     fn is_closing_within(&self, time: Duration) -> bool {
         let waited = self.work.wait_timeout_while(self.pending(), time, |pending| !pending.is_closing);
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.is_closing

@@ -2,7 +2,8 @@
 //!
 //! The layer runs over a cache with persistent node numbers, called `below` in the code; *lower nodes* are
 //! the cache's. Differences from the cache are in memory and in a local journal that is committed in groups;
-//! data are in sparse files. A thread sends them to the origin (`docs/decisions/write-back.md`).
+//! data are in sparse files. A thread sends differences and data to the origin
+//! (`docs/decisions/write-back.md`).
 //!
 //! Reading order: `tree` (the differences), `journal`, `database`, `session` (the operations), `origin`
 //! (sending changes), `shared`; `trial` (probing the origin's permissions).
@@ -48,7 +49,7 @@ pub struct Options {
     pub dirty_bytes_max: u64,
     /// Time without changes after which pending ones are sent.
     pub idle: Duration,
-    /// Maximum age of an unsent change.
+    /// Age of the oldest unsent change at which changes are sent even while others are made.
     pub delay_max: Duration,
     /// Maximum number of concurrent operations at the origin.
     pub in_flight_max: usize,
@@ -68,10 +69,12 @@ pub struct WriteBackExport {
     _pool: ThreadPool,
 }
 
-/// Creates an export with the changes of `below` in `dir`. All changes of `below` must be made through it.
+/// Creates an export over `below`, with the unsent changes in `dir`. The caller must make all changes of
+/// `below` through this export.
 ///
 /// # Errors
-/// Fails if the journal cannot be used, or `below` refuses a session.
+/// Fails if the journal cannot be used, or if `below` refuses a session, has no persistent handles or cannot
+/// restore a node of the journal.
 pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBackExport> {
     let below = below.attach(&client())?;
     // Primes the cache: programs call statfs even while the origin is unreachable.
@@ -91,7 +94,7 @@ pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBac
     Ok(WriteBackExport { sender: Sender::start(&shared)?, shared, _pool: pool })
 }
 
-/// Restores the numbers of lower nodes that the journal refers to.
+/// Restores the numbers of lower nodes that the journal refers to, and removes the records of others.
 fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u64, Vec<u8>)]) -> Result<()> {
     let numbers = tree.numbers();
     let (wanted, others): (Vec<_>, Vec<_>) =
@@ -100,14 +103,14 @@ fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u6
     for (id, record) in wanted {
         handles.recall(&Ctx::root(SESSION), NodeId(*id), record).wait()?;
     }
-    // The first record makes the cache retain its numbers: this layer forwards no forgets.
+    // The first request for a record makes the cache retain its numbers: this layer forwards no forgets.
     drop(handles.record(&Ctx::root(SESSION), NodeId::ROOT).wait());
     let others: Vec<_> = others.iter().map(|(id, _)| *id).collect();
     if others.is_empty() { Ok(()) } else { journal.forget_records(&others) }
 }
 
-/// Returns the number of files and names with unsent changes in the journal in `dir`. No export may be using
-/// `dir`.
+/// Returns the number of nodes and names with unsent changes in the journal in `dir`. The caller must ensure
+/// that no export uses `dir`.
 ///
 /// # Errors
 /// Fails if the journal cannot be read.
@@ -119,12 +122,13 @@ pub fn kept_in(dir: &Path) -> std::result::Result<usize, JournalError> {
 }
 
 impl WriteBackExport {
-    /// Prefetches the state of the root that offline work requires: its names and this user's permissions.
+    /// Starts to prefetch the root's names and this user's permissions, for use while the origin is
+    /// unreachable.
     pub fn learn_root(&self, user: &Identity) {
         task::spawn(ahead::learn_root(self.shared.below.clone(), self.sender.cx(), user.clone()));
     }
 
-    /// Waits until the origin has all changes made before this call.
+    /// Sends all changes made before this call, and waits until the origin has them.
     ///
     /// # Errors
     /// Fails if the origin cannot accept all of them now: they are retained and retried.
@@ -132,7 +136,8 @@ impl WriteBackExport {
         self.sender.flush()
     }
 
-    /// Starts sending all changes made before this call, without waiting. Returns the status before.
+    /// Starts sending all changes made before this call, without waiting. Returns the status at the time of
+    /// the call.
     pub fn start_flush(&self) -> Status {
         self.sender.start_flush()
     }
@@ -143,7 +148,7 @@ impl WriteBackExport {
         self.shared.locks.grant_while(is_alone);
     }
 
-    /// Returns the unsent changes and the state of the local disk.
+    /// Returns the unsent changes and the progress of sending them.
     pub fn status(&self) -> Status {
         self.sender.status()
     }

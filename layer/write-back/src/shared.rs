@@ -99,11 +99,11 @@ pub(crate) struct ControlState {
     /// The remaining changes, if the last attempt has left only refused operations and the changes that
     /// depend on them.
     pub stuck: Option<Stuck>,
-    /// Change up to which the origin has everything except what it refused.
+    /// Change up to which the origin has everything except what it refused and what depends on that.
     pub settled: u64,
-    /// Time of the next attempt after a failed one.
+    /// Earliest time of the next attempt at new changes, after one that failed or met refusals.
     pub retry: Option<Instant>,
-    /// Number of conflicts, in which both versions were retained.
+    /// Number of conflicts with other writers.
     pub conflicts: u64,
     /// Number of blocks that failed their checksums at the start.
     pub torn: u64,
@@ -201,7 +201,8 @@ impl Shared {
         Watermarks { change: tree.change, on_disk, at_origin, refused, settled }
     }
 
-    /// Makes one change completely or, on failure, not at all. The ticket reports when it is on the disk.
+    /// Makes one change. `work` must make it completely or, if it fails, not at all. The ticket reports when
+    /// the change is on the disk.
     pub(crate) fn change<T>(&self, work: impl FnOnce(&mut Tree) -> Result<T>) -> Result<(T, Ticket)> {
         self.journal.check()?;
         let mut tree = self.tree();
@@ -232,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// Records internal state in the journal; this counts as no change.
+    /// Changes internal state, and records it in the journal. This does not count as a change.
     pub(crate) fn note<T>(&self, work: impl FnOnce(&mut Tree) -> T) -> (T, Ticket) {
         let mut tree = self.tree();
         let done = work(&mut tree);

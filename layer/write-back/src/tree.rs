@@ -230,7 +230,7 @@ impl Tree {
         self.nodes.insert(id, node);
     }
 
-    /// Forgets a locally created node without a name, unless it is open or being sent.
+    /// Forgets a node without a name that was never created at the origin, unless it is open or being sent.
     pub(crate) fn bury(&mut self, id: NodeId) {
         if self.nodes.get(&id).is_some_and(|node| node.below.is_none()) {
             self.bury_unless(id, |_| false);

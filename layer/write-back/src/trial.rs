@@ -14,7 +14,7 @@ use crate::tree::HIDDEN;
 pub struct Allowed {
     /// Owner of the created file, if it is another user.
     pub squashed_to: Option<u32>,
-    /// `true` if the superuser may not give the file to another user.
+    /// `true` if the file has another owner, or the superuser may not give it to another user.
     pub refuses_owners: bool,
     /// `true` if the file's mode cannot be set.
     pub refuses_modes: bool,
@@ -29,7 +29,8 @@ const NOBODY: u32 = 65534;
 /// Tests a user's permissions for files it creates in the root of an origin.
 ///
 /// # Errors
-/// Fails if no file can be created there now.
+/// Fails if the file cannot be created or removed now, or its attributes cannot be set for a reason other
+/// than a refusal.
 pub fn try_out(below: &dyn Export, user: Identity) -> Result<Allowed> {
     let fs = below.attach(&client())?;
     let cx = Ctx { identity: user, ..Ctx::root(SESSION) };

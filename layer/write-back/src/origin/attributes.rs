@@ -1,8 +1,8 @@
 //! Attributes at the origin: set together and, if refused, one by one.
 //!
-//! Implied attributes, which follow from the way a file was created, yield to the origin's if it refuses
-//! them: a server that squashes users gives files other owners. Refused attributes that a program has set
-//! remain a difference, and delay nothing else.
+//! Implied attributes, which follow from how a file was created, written or named, yield to the origin's if
+//! it refuses them: a server that squashes users gives files other owners. Refused attributes that a program
+//! has set remain a difference, and delay nothing else.
 
 use tombolo_core::fs::{Attr, FileType, NodeId, SetAttr, SetTime, XattrName, XattrSet, within};
 use tombolo_core::{Error, Identity, Result};
@@ -22,7 +22,7 @@ struct Setting<'a> {
     users: [Identity; 3],
 }
 
-/// Steps in which attributes are set after a refusal.
+/// Steps in which attributes are set after the origin has refused to set them together.
 const STEPS: [Set; 3] = [Set::OWNER, Set::MODE, Set::ATIME.union(Set::MTIME)];
 
 impl Round {
@@ -37,7 +37,7 @@ impl Round {
         let owner = Identity { uid: attr.uid, gid: attr.gid, groups: None };
         let users = [chosen.user.clone(), owner, Identity::ROOT];
         let setting = Setting { chosen, below, attr, open, users };
-        // The version is fetched later if written data or names have changed it.
+        // A version of `None` is fetched at the end of the round.
         let known = self.refused_before(&setting);
         let (mut version, mut refused) = match self.set(&setting, chosen.set - known).await {
             Ok(after) => (after, known),
@@ -61,7 +61,8 @@ impl Round {
         Ok(())
     }
 
-    /// Sets some of the attributes, if they differ. Returns the attributes after that.
+    /// Sets some of the attributes, if they differ. Returns the node's attributes afterwards; `None` if
+    /// nothing was to be set.
     async fn set(&self, setting: &Setting<'_>, set: Set) -> Result<Option<Attr>> {
         let change = setting.change(set);
         if change == SetAttr::default() {
@@ -84,8 +85,8 @@ impl Round {
                 Err(error) => return Err(error),
             }
         }
-        // The refusal shows the origin's mapping of users only if the owner has created the file, and if its
-        // user, not only its group, is to be changed.
+        // The refusal shows the origin's mapping of users only if this round has created the node as its
+        // owner, and if the user, not only the group, is to be changed.
         let is_squashed = self.is_made_by_owner(setting.chosen.id) && setting.changes_user();
         if is_squashed && (refused & setting.chosen.implied).contains(Set::OWNER) {
             self.shared.squashed.add(setting.owners());
@@ -117,7 +118,7 @@ impl Round {
         set
     }
 
-    /// Adopts some attributes from the origin, except those changed locally since.
+    /// Adopts some attributes from the origin, except those changed locally since the plan was made.
     async fn take_theirs(&self, setting: &Setting<'_>, taken: Set) -> Result<()> {
         let (fs, cx) = (&self.shared.below, self.cx(Identity::ROOT));
         let theirs = fs.getattr(&cx, setting.below, None).resolve().await?;

@@ -1,5 +1,5 @@
-//! Conflicts: files that another writer changed at the origin since their local change. The other version
-//! keeps the name, the local one gets a conflict name.
+//! Conflicts: nodes that both this layer and another writer have changed. Of a file, the other writer's
+//! version keeps the name, and the local one gets a conflict name.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::sums::Blocks;
 use crate::tree::{Layer, MADE_HERE, Node, Piece, Set, Target, Tree, is_hidden};
 
 impl Round {
-    /// Copies the local version of a file to a new file, with the origin's data in ranges not written
-    /// locally. `theirs` are the attributes at the origin, unless the file is gone. `met_in` is the directory
-    /// in which the file was found, used to name the new file.
+    /// Copies the local version of a file to a new local file with a conflict name, with the origin's data in
+    /// ranges not written locally. `theirs` are the attributes at the origin; `None` if the file is gone.
+    /// `met_in` is the directory in which the file was found, used to name the new file.
     pub(super) async fn keep_ours(
         &self,
         chosen: &Chosen,
@@ -62,8 +62,9 @@ impl Round {
         Some(self.shared.tree().own(dir))
     }
 
-    /// Returns a name of a file: one given to it locally, else one under which it was found, else one after
-    /// its number, in the directory where the file was found, or in the root.
+    /// Returns a directory and name for a file: a changed local name, else the name by which it was last
+    /// found, else in `met_in`, or without that in the root, its name at the origin or one made from its
+    /// number.
     async fn name_of(&self, id: NodeId, met_in: Option<NodeId>) -> Result<Key> {
         let known = {
             let tree = self.shared.tree();
@@ -116,7 +117,8 @@ impl Round {
         found
     }
 
-    /// Adopts another writer's change of a node, and counts a conflict.
+    /// Adopts another writer's change of a node by `work`, counts a conflict, and leaves the node to the next
+    /// round.
     pub(super) fn yield_to_another(&self, id: NodeId, work: impl FnOnce(&mut Tree)) -> Result<()> {
         self.shared.change(|tree| {
             work(tree);
@@ -153,7 +155,7 @@ impl Round {
                         self.shared.in_pool(move || file.read(at, sink)).await?;
                     }
                     (None, Some(open)) => self.read_theirs(open, at, sink).await?,
-                    // The origin has no data any more.
+                    // The file is gone at the origin, or cannot be opened there.
                     (None, None) => {}
                 }
                 let (into, source) = (into.clone(), buffer.source(0..len));

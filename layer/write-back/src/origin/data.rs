@@ -1,4 +1,4 @@
-//! Data of files, which are stable at the origin before anything relies on them.
+//! Sending of files' data, which are stable at the origin before attributes and names follow.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::tree::{LAYERS_MAX, Piece};
 /// Length of a transfer from the local disk to the origin, in bytes.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Maximum length of data that are written as stable, without a commit, in bytes.
+/// Maximum length of a file's only unsent range to be written as stable, without a COMMIT, in bytes.
 const STABLE_BYTES_MAX: u64 = 64 << 10;
 
 impl Round {
@@ -25,8 +25,8 @@ impl Round {
         let pieces = chosen.pieces();
         let mut end = open.attr.size;
         // Data beyond `cut` were truncated locally, even if the file has grown again since. The origin is
-        // only truncated if such data would show: a file that is overwritten is never shorter at the origin
-        // than before or afterwards, also if it is sent again.
+        // truncated first only if such data would appear in place of zeroes: otherwise a file being
+        // overwritten is never shorter there than both its old and its new version.
         let cut = chosen.layers.iter().map(|layer| layer.below_len).min().unwrap_or(u64::MAX);
         if end > cut && pieces.iter().any(|piece| matches!(piece, Piece::Zeros(zeros) if zeros.start < end)) {
             self.set_size(open, cut).await?;
@@ -61,10 +61,10 @@ impl Round {
         if self.shared.below.data_cache().is_none() {
             return;
         }
-        // With more layers, the top one may have been written to since.
+        // With `LAYERS_MAX` layers, the top one may have been written to since.
         let is_unchanged = |chosen: &&Arc<Chosen>| (1..LAYERS_MAX).contains(&chosen.layers.len());
         for chosen in self.plan.files().filter(is_unchanged) {
-            // Another time means that another writer has written the file since.
+            // Another size or time means that another writer has written the file since.
             let is_ours = |version: &WeakAttr| is_same_data(version, &chosen.attr) && !self.is_over();
             let Some(version) = self.version_of(chosen.id).filter(is_ours) else { continue };
             let (round, chosen) = (self.clone(), chosen.clone());
@@ -84,7 +84,7 @@ impl Round {
             let Piece::Here(file, range) = piece else { continue };
             let mut start = range.start;
             while start < range.end {
-                // The end is aligned, so that no block is split.
+                // The end is aligned, so that no block of the cache is split.
                 let end = range.end.min((start / CHUNK_BYTES + 1) * CHUNK_BYTES);
                 let source = self.read_here(&file, start..end).await?;
                 within(self.shared.below.data_cache(), |kept| kept.offer(&cx, below, version, start, source))

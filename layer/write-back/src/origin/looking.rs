@@ -17,7 +17,7 @@ use super::plan::Key;
 use super::round::Round;
 use crate::tree::{Target, Tree, is_hidden};
 
-/// Maximum length of a name that every origin accepts, in bytes.
+/// Maximum length of a conflict name, in bytes: the limit of most file systems (`NAME_MAX`).
 const NAME_BYTES_MAX: usize = 255;
 
 /// Outcome of a look-up.
@@ -25,7 +25,7 @@ const NAME_BYTES_MAX: usize = 255;
 pub(super) enum Looked {
     /// The recorded target.
     Same,
-    /// No node, or another one that this layer has itself created, moved or changed.
+    /// No node although one is recorded, or another one that this layer has created, moved or changed.
     Moved,
     /// Another writer's node.
     Conflict,
@@ -155,7 +155,7 @@ fn take_in(
                     tree.bind(before.node, found.node);
                     tree.set_below(dir, name, Some(before));
                 }
-                // The node was removed since.
+                // The node was removed locally since.
                 false => tree.set_below(dir, name, Some(found)),
             }
             Looked::Moved

@@ -32,11 +32,11 @@ use round::{Failure, How, Outcome, Round};
 pub struct Report {
     /// Number of the change up to which the origin has all changes.
     pub change: u64,
-    /// Number of conflicts since the start, in which both versions were retained.
+    /// Number of conflicts with other writers since the start.
     pub conflicts: u64,
 }
 
-/// Changes that the origin lacks.
+/// Changes that the origin lacks, and the progress of sending them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Number of bytes that the origin lacks.
@@ -49,14 +49,14 @@ pub struct Status {
     pub change: u64,
     /// The local disk has all changes up to this one.
     pub on_disk: u64,
-    /// The origin has all changes up to this one.
+    /// The origin has all changes up to this one, except attributes that it has refused.
     pub at_origin: u64,
-    /// Reason why the last attempt to send changes has failed, if it has.
+    /// Reason why the last attempt to send changes has failed, or the latest refusal of attributes, if any
+    /// remain.
     pub failure: Option<String>,
-    /// Number of conflicts since the start, in which both versions were retained.
+    /// Number of conflicts with other writers since the start.
     pub conflicts: u64,
-    /// Number of blocks that were being overwritten when an earlier run ended suddenly, and are used as found
-    /// on the disk.
+    /// Number of blocks that failed their checksums at the start, and are used as found on the disk.
     pub torn: u64,
     /// `true` if the origin lacks nothing.
     pub is_clean: bool,
@@ -65,7 +65,7 @@ pub struct Status {
     /// The origin has all changes up to this one, except those that it has refused and those that depend on
     /// them.
     pub settled: u64,
-    /// `true` if the last attempt has met a refusal, not only an origin that is unreachable or full.
+    /// `true` if the last attempt has met a refusal, or if refused attributes remain.
     pub is_refused: bool,
     /// Number of attempts begun since the start.
     pub attempts_begun: u64,
@@ -89,8 +89,8 @@ const RETRY_REFUSED: Duration = Duration::from_secs(300);
 /// Minimum interval at which refused operations are retried while writers wait for space.
 const RETRY_FOR_SPACE: Duration = Duration::from_secs(1);
 
-/// Maximum number of rounds of an attempt: another client may change the same names, or a mode may permit
-/// more.
+/// Maximum number of rounds of an attempt. Another round follows if another client has changed the same
+/// nodes, or if a mode or owner that was set may permit refused operations.
 const ROUNDS_MAX: u32 = 8;
 
 impl Sender {
@@ -102,7 +102,7 @@ impl Sender {
         Ok(Self { shared: shared.clone(), interrupt, thread: Some(thread) })
     }
 
-    /// Returns the context of operations that end with the thread.
+    /// Returns the context of operations that are interrupted when the sender is dropped.
     pub(crate) fn cx(&self) -> Ctx {
         Ctx { interrupt: self.interrupt.clone(), ..Ctx::root(SESSION) }
     }
@@ -142,7 +142,7 @@ impl Sender {
         }
     }
 
-    /// Starts to send all changes made so far, without waiting. Returns the status before.
+    /// Starts to send all changes made so far, without waiting. Returns the status at the time of the call.
     pub(crate) fn start_flush(&self) -> Status {
         let before = self.status();
         match before.is_clean {
@@ -207,8 +207,9 @@ fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
     }
 }
 
-/// Records the outcome of an attempt, with its times and those of the changes that it was made for. `pause`
-/// precedes the next one if this one has failed; returns the pause after that.
+/// Records the outcome of an attempt. `since` are the times of the first and the last change that it was to
+/// send, `times` its own. `pause` is the pause before the next attempt if this one has failed; returns the
+/// pause to follow another failure.
 fn end_attempt(
     state: &mut ControlState,
     outcome: std::result::Result<u64, Failure>,
@@ -236,14 +237,15 @@ fn end_attempt(
         return RETRY.1.min(pause * 2);
     };
     state.settled = state.settled.max(now.change);
-    // Refused operations take at most half of the time.
+    // Refused operations take at most half of the time, unless an attempt exceeds `RETRY_REFUSED`.
     state.retry = Some(times.end + (times.end - times.start).min(RETRY_REFUSED));
     let first = stuck.map_or(since.0, |before| before.first.min(since.0));
     state.stuck = Some(Stuck { nodes: now.nodes, unsent: now.unsent, first, ended: times.end });
     RETRY.0
 }
 
-/// Sends all differences to the origin, in several rounds if the origin itself has changed.
+/// Sends all differences to the origin, in several rounds if another client has changed nodes there, or if
+/// refused operations may be permitted by now.
 fn attempt(shared: &Arc<Shared>, interrupt: &Interrupt, mut how: How) -> std::result::Result<u64, Failure> {
     let reason = "another client keeps changing the origin";
     let changing = || Err(Failure { reason: reason.into(), ..Failure::default() });

@@ -113,8 +113,9 @@ impl Round {
         names.times.restore(self);
     }
 
-    /// Looks up names that are about to be added or removed, except in new directories. Returns those that
-    /// another writer may have changed, or that the origin refuses to look up: this round leaves them alone.
+    /// Looks up names that are about to be added or removed, except hidden ones and those in new directories.
+    /// Returns those that another writer may have changed, or that the origin refuses to look up: this round
+    /// leaves them alone.
     fn look_at_names(self: &Arc<Self>) -> HashSet<Key> {
         let is_old = |key: &Key| {
             let dir = self.plan.nodes.get(&key.0);
@@ -273,7 +274,7 @@ impl<'a> Names<'a> {
                 moves.to.entry(wanted.node).or_default().push(key.clone());
             }
         }
-        // Hidden names are used first, from the end, as nothing waits for them to become free.
+        // Hidden names are sorted last and taken first, as nothing waits for other names to become free then.
         for from in moves.from.values_mut() {
             from.sort_by_key(|key| is_hidden(&key.1));
         }
@@ -311,7 +312,7 @@ impl<'a> Names<'a> {
                         ops.extend(self.hide(key, holder).filter(|op| op.takes_hidden_name(&mut busy)));
                         continue;
                     }
-                    // The rename replaces this name, so it cannot be renamed.
+                    // The operation replaces `holder` under this name, so `holder` cannot be renamed from it.
                     moves.from.entry(holder.node).or_default().retain(|from| from != key);
                 }
                 let free = moves.from.entry(*node).or_default();
@@ -323,7 +324,8 @@ impl<'a> Names<'a> {
                     }
                     None if self.is_refused(key) => continue,
                     None if holder.is_none() => Kind::Link { to: key.clone() },
-                    // The node may still have its hidden name, until another of these operations renames it.
+                    // A link cannot replace the holder: the node gets its hidden name, to be renamed next. It
+                    // may still have that name, until another of these operations renames it.
                     None => match self.round.plan.hidden_name(*node).map(|name| (key.0, name)) {
                         Some(hidden) if !self.is_refused(&hidden) && busy.insert(hidden.clone()) => {
                             Kind::Link { to: hidden }
@@ -383,7 +385,7 @@ impl<'a> Names<'a> {
                     is_moving(held.node).then(|| self.hide(key, held)).flatten()
                 });
             }
-            // The origin cannot store the name, unless another directory still has to move first.
+            // EINVAL means that the origin cannot store the name, unless another directory has to move first.
             let mut others = moves.to.iter().filter(|(other, _)| *other != node && is_moving(**other));
             let from = others.find(|(_, keys)| keys.iter().any(is_directory)).and(moves.from.get(node))?;
             let from = from.iter().filter(may_take).find(|key| !is_hidden(&key.1))?;
@@ -391,7 +393,8 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// Records nodes that wait for failed ones, and those whose operations cannot be ordered.
+    /// Records the remaining nodes as lacking names: those that wait for failed ones, and those whose
+    /// operations cannot be ordered.
     fn give_up_the_rest(&self) {
         let (round, to) = (self.round, self.moves().to);
         self.stuck.iter().for_each(|node| round.fail_name(*node, &Error::InvalidArgument));
@@ -520,7 +523,7 @@ impl<'a> Names<'a> {
 }
 
 impl Op {
-    /// Returns `true` if no other operation uses the hidden name that this one creates.
+    /// Reserves the hidden name that this operation creates, if any; returns `false` if another one uses it.
     fn takes_hidden_name(&self, busy: &mut HashSet<Key>) -> bool {
         match &self.kind {
             Kind::Hide { to, .. } => busy.insert(to.clone()),

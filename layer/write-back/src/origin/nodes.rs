@@ -180,7 +180,7 @@ impl Round {
         }
     }
 
-    /// Opens a file for writing, as the first user who may.
+    /// Opens a file for writing, as the first who may: the user of the change, the owner, or the superuser.
     async fn open_to_write(&self, chosen: &Chosen, below: NodeId) -> Result<OpenBelow> {
         let fs = &self.shared.below;
         let owner = Identity { uid: chosen.attr.uid, gid: chosen.attr.gid, groups: None };

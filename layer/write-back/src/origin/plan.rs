@@ -42,7 +42,7 @@ pub(super) struct Plan {
     /// Number of the latest change in the plan.
     pub change: u64,
     tag: u64,
-    /// Differing nodes by number, in order of their creation.
+    /// Differing nodes, by number.
     pub nodes: BTreeMap<NodeId, Arc<Chosen>>,
     /// New directories in levels, parents before children.
     pub new_directories: Vec<Vec<NodeId>>,
@@ -50,7 +50,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Takes all differences, and freezes their data. Records the places of new nodes in the tree.
+    /// Takes all differences, and freezes their data. Nodes of which the origin lacks only refused attributes
+    /// are omitted unless `tries_refused`. Records the places of new nodes in the tree.
     pub(super) fn choose(tree: &mut Tree, tries_refused: bool) -> Self {
         let mut plan = Self { change: tree.change, tag: tree.tag, ..Self::default() };
         let (mut homes, mut places, mut lacking) = (HashMap::new(), HashMap::new(), Vec::new());

@@ -88,7 +88,8 @@ struct Found {
     refused_operation: Option<String>,
     /// Names that a failed operation may have changed.
     in_doubt: HashSet<Key>,
-    /// `true` if the origin is unreachable or the journal cannot be written, so that the rest is not tried.
+    /// `true` if the origin is unreachable or the journal cannot be written, so that no further operation is
+    /// tried.
     is_over: bool,
     /// `true` if another writer's changes were adopted, and another round is due.
     has_conflicts: bool,
@@ -98,7 +99,7 @@ struct Found {
     made_by_owner: HashSet<NodeId>,
     /// Directories whose entries were changed.
     changed: HashSet<NodeId>,
-    /// Directories whose local link count may still differ afterwards.
+    /// Directories whose local link count may still differ after the round.
     links_differ: HashSet<NodeId>,
     /// Attributes at the origin after the last change; `None` if to be fetched.
     versions: HashMap<NodeId, Option<Attr>>,
@@ -131,7 +132,7 @@ impl Round {
         if how.looks {
             let round = Self::new(shared, interrupt, Plan::default());
             round.look_at_all();
-            // Names that could not be looked up are left alone later, and delay nothing else.
+            // Names that the origin refused to look up are left alone later, and delay nothing else.
             if let Some(failure) = lock(&round.found).failure(0).filter(|failure| failure.stuck.is_none()) {
                 return Outcome::Failed(failure);
             }
@@ -199,7 +200,7 @@ impl Round {
         self.report(id, error);
     }
 
-    /// Records a failed operation on a name of a node. The rest of the node may arrive.
+    /// Records a failed operation on a name of a node, whose data and attributes may still be sent.
     pub(super) fn fail_name(&self, id: NodeId, error: &Error) {
         self.set_undone([id]);
         self.report(Some(id), error);
@@ -221,7 +222,7 @@ impl Round {
         found.failure.get_or_insert(error_text);
     }
 
-    /// Reports a refused operation, in the log if it is new.
+    /// Records a refused operation on a node. Logs it, up to a limit, if the last attempt did not meet it.
     fn report_refusal(&self, id: NodeId, error: &str) {
         let is_new =
             self.shared.control.state().stuck.as_ref().is_none_or(|stuck| !stuck.nodes.contains(&id));
@@ -514,7 +515,7 @@ fn settle(tree: &mut Tree, chosen: &Chosen, refused: Option<Set>) {
         node.thaw();
         return;
     };
-    // Later changes are sent next time.
+    // Attributes changed since the plan are not refused yet: they are sent next time.
     node.refused = refused - node.set;
     node.set |= refused;
     node.implied &= node.set;
@@ -534,7 +535,7 @@ fn with_causes(error: &Error) -> String {
     text
 }
 
-/// Returns `true` if the origin would answer no other request now either.
+/// Returns `true` if the origin would answer no other request now either, or the sender is ending.
 fn is_away(error: &Error) -> bool {
     matches!(error, Error::Disconnected | Error::TimedOut | Error::Interrupted)
 }

@@ -1,4 +1,5 @@
-//! Changes of attributes and their permission checks; access checks, links and statistics.
+//! Changes of attributes and their permission checks; access checks, targets of symbolic links, and
+//! statistics.
 
 use tombolo_core::fs::{
     AccessMask, Attr, Change, File, FileType, Mode, NodeId, OpenFlags, Ownership, SetAttr, SetTime, StatFs,
@@ -159,7 +160,7 @@ impl View {
         }
     }
 
-    /// Returns the origin's statistics, as far as they are known.
+    /// Returns the origin's statistics for a node, or for the root if the origin lacks the node.
     pub(super) async fn statfs(self, id: NodeId) -> Result<StatFs> {
         self.attr(id).await?;
         let below = self.shared().tree().below(id).unwrap_or(NodeId::ROOT);
@@ -168,8 +169,8 @@ impl View {
     }
 }
 
-/// Drops set-user-id, and set-group-id if it means execution or `writer` is not in the group. Directories
-/// retain theirs.
+/// Drops set-user-id, and set-group-id if the group may execute the file or `writer` is not in the group.
+/// Directories retain both bits.
 pub(super) fn drop_privileges(node: &mut Node, writer: Option<&Identity>) {
     if node.is_directory() {
         return;

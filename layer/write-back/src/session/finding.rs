@@ -72,7 +72,7 @@ impl View {
         }
     }
 
-    /// Looks a name up in a directory that the user may search.
+    /// Looks a name up in a directory; fails if the user may not search it.
     pub(super) async fn find(&self, dir: NodeId, name: &NameBuf) -> Result<Seen> {
         self.check(dir, AccessMask::EXECUTE).await?;
         loop {
@@ -126,7 +126,7 @@ impl View {
     }
 
     /// Checks the user's permissions for a node: by its attributes if this layer has changed it, even while
-    /// the origin is unreachable, and otherwise at the origin.
+    /// the origin is unreachable, and otherwise below.
     pub(super) async fn check(&self, id: NodeId, mask: AccessMask) -> Result<()> {
         let (is_ours, below) = {
             let tree = self.shared().tree();

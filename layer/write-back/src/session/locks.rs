@@ -22,7 +22,7 @@ impl Locks for WriteBackFileSystem {
             Err(error) => return Answer::err(error),
         };
         let (answer, woken) = session.locks.lock(cx, (file, flags), asked, wait);
-        // Woken requests may need other openings.
+        // The lock of the openings is released first, as woken requests may need it.
         drop(openings);
         drop(woken);
         answer

@@ -34,7 +34,7 @@ pub(crate) struct Session {
     pub shared: Arc<Shared>,
     pub profile: Profile,
     openings: Mutex<HashMap<OpenId, Arc<Opening>>>,
-    /// Locks, acquired while the openings are locked, so that none ends meanwhile.
+    /// Advisory locks, acquired while `openings` is locked, so that no opening ends meanwhile.
     locks: SessionLocks,
     next: AtomicU64,
     budget: Arc<Budget>,
@@ -130,8 +130,8 @@ impl View {
         below_cx(&self.cx, self.cx.identity.clone())
     }
 
-    /// Waits until a change is on the disk if its caller may resend it: such a client forgets the request
-    /// once it is answered.
+    /// Waits until a change is on the disk if its request has a key: a client that repeats requests after a
+    /// crash does not repeat answered ones.
     async fn settled<T>(&self, (done, ticket): (T, Ticket)) -> Result<T> {
         if self.cx.key.is_some() {
             self.shared().journal.stable(ticket).await?;

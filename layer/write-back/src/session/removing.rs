@@ -116,7 +116,8 @@ impl View {
         }
     }
 
-    /// Checks that the user may rename, and that the types of both nodes are compatible.
+    /// Checks that the user may rename, that the types of both nodes are compatible, and that a directory to
+    /// be replaced is empty.
     async fn check_rename(
         &self,
         (from_dir, from_attr, moved): (NodeId, &Attr, &(Target, Attr)),
@@ -209,7 +210,7 @@ fn drop_name(tree: &mut Tree, target: Target, attr: &Attr) {
     tree.bury(target.node);
 }
 
-/// Returns `true` if nothing was created in a directory since it was found empty.
+/// Returns `true` if nothing was created in a directory since it was found empty, or for other types.
 fn is_still_empty(tree: &Tree, target: Target) -> bool {
     target.file_type != FileType::Directory
         || !tree.names.get(&target.node).into_iter().flatten().any(|(_, place)| place.now.is_some())

@@ -94,7 +94,7 @@ impl View {
                 return Err(Error::TooBig);
             }
             if is_new {
-                // The origin cannot be queried about a file that it lacks.
+                // The origin lacks the file: the root shows if it supports such a name.
                 self.xattr_below(NodeId::ROOT, name, Identity::ROOT).await?;
             }
             match (how, self.xattr(id, name).await?) {

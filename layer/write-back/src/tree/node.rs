@@ -74,7 +74,8 @@ pub(crate) struct Node {
     pub is_sent: bool,
     /// Changes of extended attributes that the origin lacks.
     pub xattrs: Xattrs,
-    /// State below after everything was sent. While it is unchanged, the local attributes are shown.
+    /// State below as last known. Once everything was sent, the local attributes are shown while it is
+    /// unchanged.
     pub version: Option<WeakAttr>,
     /// Layers, lowest first.
     pub layers: Vec<Layer>,
@@ -197,14 +198,15 @@ impl Node {
         others.map(|(name, value)| name.len() + value.as_ref().map_or(0, |value| value.len())).sum()
     }
 
-    /// Removes a changed capability after a change of data or owner; the origin then removes its own.
+    /// Removes a locally set capability after a change of data or owner; the origin then removes its own.
     pub(crate) fn drop_capability(&mut self) {
         if self.xattrs.get(CAPABILITY).is_some_and(Option::is_some) {
             self.set_xattr(CAPABILITY, None);
         }
     }
 
-    /// Returns the known local value of an extended attribute; `Some(None)` if it does not exist.
+    /// Returns the local value of an extended attribute; `Some(None)` if it does not exist, `None` if only
+    /// the origin knows.
     pub(crate) fn xattr(&self, name: &[u8]) -> Option<Option<&[u8]>> {
         let known = self.xattrs.get(name).map(Option::as_deref);
         // The origin drops capabilities when it receives pending changes.
