@@ -6,7 +6,7 @@
 //! - [`rest`](Switch::rest), optional: flushes are acknowledged immediately; the caller must be prepared for
 //!   that.
 //! - [`replace`](Switch::replace): changes and flushes wait, so that [`take_back`](Switch::take_back) or
-//!   [`abandon`](Switch::abandon) can undo it at any time.
+//!   [`abandon`](Switch::abandon) can undo it at any time before `settle`.
 //! - [`settle`](Switch::settle): changes go to the new disk, and the old one is made durable. Flushes wait.
 //! - [`go_on`](Switch::go_on), once the old disk is durable: flushes go to the new disk.
 //!
@@ -57,8 +57,8 @@ enum Phase {
     Settled,
 }
 
-/// A request that is counted as in progress, on this disk. Dropping its answer does not cancel it: without an
-/// answer it is counted for ever.
+/// A request that is counted as in progress, on this disk. It must run to its end: a request whose answer is
+/// dropped counts as in progress for ever.
 struct Begun {
     disk: Arc<dyn BlockDevice>,
     state: Arc<SwitchState>,
@@ -99,7 +99,7 @@ impl Begun {
     }
 }
 
-/// A flush for which it is decided what becomes of it.
+/// A flush that is begun on the present disk, or answered without one.
 enum Flush {
     Begun(Begun),
     Answered(Result<()>),
@@ -292,7 +292,7 @@ impl Switch {
 
     /// Directs all new requests to `disk`, which must read as the present one. Changes wait for
     /// [`settle`](Self::settle), [`take_back`](Self::take_back) or [`abandon`](Self::abandon). The caller
-    /// first stops whoever makes changes: under steady load there may always be one in progress.
+    /// must first stop the programs that make changes: under steady load there may always be one in progress.
     ///
     /// # Errors
     /// [`Refusal::Busy`] while a change or a flush is in progress, [`Refusal::Unfinished`] after another
@@ -362,7 +362,7 @@ impl Switch {
     ///
     /// # Errors
     /// [`Refusal::Unfinished`] after [`replace`](Self::replace), until [`settle`](Self::settle) has been
-    /// answered or [`take_back`](Self::take_back) been called.
+    /// answered or the replacement undone.
     pub fn go_on(&self) -> std::result::Result<(), Refusal> {
         self.0.step(|now| match now.phase {
             Phase::Replaced(_) | Phase::Settling(_) => Err(Refusal::Unfinished),
@@ -373,7 +373,7 @@ impl Switch {
         })
     }
 
-    /// Replaces a disk that is only read by another one with the same contents.
+    /// Replaces the present disk, which must only be read, by another one with the same contents.
     pub fn renew(&self, disk: Arc<dyn BlockDevice>) {
         self.0.step(|now| now.disk = disk);
     }

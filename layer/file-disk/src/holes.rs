@@ -93,7 +93,7 @@ impl OpenFile {
                     break;
                 }
                 let hole = file.bounds.padded(file.seek(&cx, found, Whence::Hole).await?);
-                // A hole moved during the search is not found; treat all up to the end as data.
+                // A hole that moved during the search is not found: all up to the end is treated as data.
                 let len = if hole > data { hole - data } else { u64::MAX };
                 goes_on = extents.push(len, Allocation::Data);
             }

@@ -30,7 +30,7 @@ pub enum OpenError {
     /// The block size is invalid.
     #[error(transparent)]
     BlockSize(#[from] BlockSizeError),
-    /// The file is shorter than a block.
+    /// The file is empty.
     #[error("the file is empty: set its size first, for example by truncate -s 10G")]
     Empty,
 }
@@ -124,8 +124,8 @@ const READS: LockRange = LockRange { start: DONE.start, last: DONE.start };
 const CHANGES: LockRange = LockRange { start: DONE.start + 1, last: DONE.last };
 
 impl OpenFile {
-    /// Locks the file against writers, and if it is opened for writing also against readers. The lock ends
-    /// with the opening.
+    /// Locks the file against writers, and if it is opened for writing also against readers, as far as its
+    /// file system has locks. The lock ends with the opening.
     async fn lock(&self, read_only: bool) -> Result<(), OpenError> {
         let Some(locks) = self.fs.locks() else { return Ok(()) };
         let of = |kind, range| Lock {

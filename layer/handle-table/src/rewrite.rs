@@ -47,7 +47,7 @@ pub(super) fn open(path: &Path) -> Result<(Table, Volume), OpenError> {
     Ok((table, volume))
 }
 
-/// Rewrites the log of `table`, on a thread that may wait for the disk. The caller has called
+/// Rewrites the log of `table`, on a thread that may wait for the disk. The caller must have called
 /// [`Log::begin_successor`], so that changes since then are in both logs. The table is locked only briefly.
 pub(super) fn rewrite(table: &Mutex<Table>, path: &Path, volume: Volume) {
     if let Err(error) = try_to(table, path, volume) {

@@ -92,8 +92,8 @@ impl Table {
         }
         let Some(file) = self.files.get(&was) else { return };
         let identity = file.identity;
-        // A file without names is deleted, and one without a generation is indistinguishable from the next
-        // file with its inode number.
+        // A file without other names is deleted, and one without a generation is indistinguishable from the
+        // next file with its inode number.
         let is_gone = !file.has_names || identity.generation == 0;
         self.put(was, identity, None);
         if is_gone {
@@ -108,8 +108,8 @@ impl Table {
             self.name_removed(to, replaced);
         }
         let Some((id, file)) = moved.and_then(|id| Some((id, self.files.get(&id)?))) else { return };
-        // The moved file may have been seen elsewhere since, or another file at the destination. The moved
-        // file then has no location, because its old name may be another file's.
+        // If the moved file was seen elsewhere since, it stays there. If another file was seen at the
+        // destination, the moved file has no location, because its old name may be another file's.
         let (identity, is_on_the_way) =
             (file.identity, file.location.as_ref().is_none_or(|location| location == from));
         if is_on_the_way {
@@ -255,7 +255,7 @@ impl Table {
     }
 
     /// Returns the file to evict: those without a location first, then the oldest. A directory with children
-    /// is not evicted but becomes the youngest, because its children would be lost with it.
+    /// is not evicted but becomes the newest, because its children would be lost with it.
     fn eviction_candidate(&mut self) -> Option<Id> {
         if let Some((_, &id)) = self.nameless.first_key_value() {
             return Some(id);

@@ -1,9 +1,10 @@
 //! Mapping of user and group ids between clients and this host, by ranges.
 //!
 //! Ids sent by a client (its own and owners) are mapped inward, owners in replies outward, access lists
-//! (acl(5)) included. An id outside all ranges is mapped to the anonymous one in both directions; it cannot
-//! be made an owner. User and group 0 are mapped to themselves unless a range contains them: root squashing
-//! is done before the waist (`Squash`), and requests as root act as the server itself.
+//! (acl(5)) included. An id outside all ranges is mapped to the anonymous one in both directions, or dropped
+//! if it is a supplementary group; it cannot be made an owner. User and group 0 are mapped to themselves
+//! unless a range contains them on either side: root squashing is done before the waist (`Squash`), and
+//! requests as root act as the server itself.
 //!
 //! Reading order: [`IdMap`], `session`, `translate`.
 #![forbid(unsafe_code)]

@@ -25,7 +25,7 @@ impl Session {
     /// Returns the context of a request with its user mapped to the host's.
     fn inward(&self, cx: &Ctx) -> Ctx {
         // The attributes in `found` have the client's owners, so they are dropped, and the inner session
-        // looks again.
+        // looks the names up again.
         Ctx { identity: self.map.identity(&cx.identity), found: None, ..cx.clone() }
     }
 
@@ -61,8 +61,7 @@ impl FileSystem for Session {
 
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges lending);
 
-    // Notices, versions and descriptors contain no ids. Backing files would be opened by users, so none are
-    // offered.
+    // Notices, versions and descriptors contain no ids. Backing files are not offered.
     tombolo_core::forward!(to self.inner; profile is_prompt changes versions descriptors);
 }
 

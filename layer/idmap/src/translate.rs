@@ -86,7 +86,8 @@ const ENTRY_BYTES: usize = 8;
 const TAG_USER: u16 = 0x02;
 const TAG_GROUP: u16 = 0x08;
 
-/// Maps the ids in an access list. `None` if one of them is unmapped; other values are returned unchanged.
+/// Maps the ids in an access list. `None` if one of them is unmapped. Entries without an id, and malformed
+/// remainders, are returned unchanged.
 pub(crate) fn access_list(
     list: &[u8],
     user: impl Fn(u32) -> Option<u32>,

@@ -24,7 +24,8 @@ fn zeroes(len: usize) -> Source {
     source
 }
 
-/// Splits a range into parts contiguous in a redo log: disk offset and length.
+/// Splits a range of the disk into parts that are contiguous in a redo log; returns offset and length of
+/// each.
 fn by_segment(mut range: ops::Range<u64>) -> impl Iterator<Item = (u64, u64)> {
     std::iter::from_fn(move || {
         let (offset, rest) = (range.start, range.end - range.start);
@@ -154,7 +155,7 @@ impl RedoLog {
         start..end.max(start)
     }
 
-    /// Discards whole blocks; partial ones are left unchanged.
+    /// Discards whole blocks, which read as zeroes then; partial ones are left unchanged.
     pub(crate) fn discard(self: &Arc<Self>, cx: &Ctx, range: Range) -> Answer<()> {
         let blocks = self.whole_blocks(&(range.offset..range.end()));
         if blocks.is_empty() {

@@ -29,7 +29,7 @@ pub enum OverlayError {
         /// Length required by the header, in bytes.
         wanted: u64,
     },
-    /// The overlay is sealed, but its contents have changed since.
+    /// The overlay is sealed, but its block states have changed since.
     #[error("the overlay has changed since it was sealed, or is an incomplete copy")]
     Torn,
     /// Sealed, but opened for writing.
@@ -43,7 +43,7 @@ pub enum OverlayError {
     /// The memory for the overlay's states belongs to another overlay, or another version of this program.
     #[error("the memory for unflushed changes belongs to another overlay or another version of this program")]
     OtherMemory,
-    /// The length is less than 512 bytes, no multiple of them, or too large.
+    /// The length is less than 512 bytes, not a multiple of 512, or too large.
     #[error("the size of an overlay must be from one block to {max} bytes, not {size_bytes}")]
     Size {
         /// Requested length, in bytes.

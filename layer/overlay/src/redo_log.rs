@@ -200,9 +200,9 @@ impl Overlay {
         self.0.is_sealed
     }
 
-    /// Makes the overlay durable and seals it: after the next opening it is read-only, and changed pages are
-    /// detected. The header with the seal is written last, so that an incomplete copy is not mistaken for the
-    /// whole. The caller must not write to the overlay meanwhile.
+    /// Makes the overlay durable and seals it: from the next opening on it is read-only, and changed pages of
+    /// states are detected. The header with the seal is written last, so that an incomplete copy is not
+    /// mistaken for the whole. The caller must not write to the overlay meanwhile.
     pub async fn seal(&self, cx: &Ctx) -> std::result::Result<(), OverlayError> {
         let RedoLog { log, states, .. } = &*self.0;
         self.0.make_durable(cx).resolve().await?;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tombolo_core::fs::{OpenFlags, OpenId};
 use tombolo_core::{Answer, Stability};
 
-/// The appending openings of a session, with the stability of their writes. A session without such openings
-/// pays one atomic load per write for them.
+/// The appending openings of a session, with the stability of their writes. Without such openings, a write
+/// costs one atomic load.
 #[derive(Debug, Default)]
 pub(super) struct Appending {
     count: AtomicUsize,

@@ -27,8 +27,8 @@ pub(super) struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// Performs the operation and keeps its outcome in `entry`. With a journal, the present state and the
-    /// intent are recorded first.
+    /// Performs the operation and keeps its outcome in `entry`. If the operation's effect is to be recorded
+    /// in a journal, the present state and the intent are recorded first.
     pub fn first<C: Call>(self, call: C, entry: RunningEntry) -> Answer<C::Reply> {
         let (Some(journal), Some(expected_effect)) = (entry.journal(), call.expected_effect()) else {
             return self.run(call, entry);

@@ -1,5 +1,5 @@
-//! The optional groups whose operations change something. Persistent handles are those of the inner file
-//! system.
+//! The optional groups with operations that must not run twice, and descriptors, whose appending openings are
+//! registered. Persistent handles are those of the inner file system.
 
 use std::os::fd::OwnedFd;
 

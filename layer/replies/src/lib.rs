@@ -91,9 +91,10 @@ pub fn over(inner: Arc<dyn Export>, options: &Options) -> Replies {
 /// file at `path`.
 ///
 /// Records of an earlier process are first compared with the export, which no other server may serve
-/// meanwhile. The file should be on a tmpfs, where a stuck disk cannot block writes to memory. A damaged file
-/// is preserved as `path` plus `.damaged`, one of an older version as `path` plus `.older`. An export without
-/// persistent handles cannot be recorded: the call is then equivalent to [`over`], and logs a warning.
+/// meanwhile. The file should be on a tmpfs, where a stuck disk cannot block writes to the mapped file. A
+/// damaged file is preserved as `path` plus `.damaged`, one of an older version as `path` plus `.older`. An
+/// export without persistent handles cannot be recorded: the call is then equivalent to [`over`], and logs a
+/// warning.
 pub fn open(
     inner: Arc<dyn Export>,
     options: &Options,

@@ -89,7 +89,7 @@ pub(super) fn observe(
     })
 }
 
-/// Returns the end of a file, once no other request appends to it.
+/// Locks a file against other appends, waiting if necessary, and records its size before an append.
 fn end(
     fs: &Arc<dyn FileSystem>,
     cx: &Ctx,

@@ -4,7 +4,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Limits of operations that must not run twice: those that create, remove or move names, appends,
-    /// truncations, guarded changes of attributes, and conditional changes of extended attributes.
+    /// changes of size, guarded changes of attributes, and conditional changes of extended attributes.
     pub durable: Limits,
     /// Limits of all other operations, mostly writes, whose outcomes are in memory only. They are separate,
     /// so that a stream of writes does not evict the durable outcomes.
@@ -17,8 +17,8 @@ pub struct Options {
 pub struct Limits {
     /// Maximum number of entries of all clients. Above it old ones are evicted.
     pub entries: usize,
-    /// Maximum number of entries of one client. Enforced at once for a client that numbers its requests,
-    /// whose link has no more slots; other clients may exceed it until the total is reached.
+    /// Maximum number of entries of one client. Enforced at once for a client that cannot have more than
+    /// 1,024 requests in progress; other clients may exceed it until the total is reached.
     pub entries_per_client: usize,
     /// Maximum time since the reply, after which an outcome is dropped.
     pub age: Duration,

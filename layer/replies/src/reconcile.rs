@@ -182,7 +182,8 @@ impl<'a> Reconciler<'a> {
         Ok(match self.present_entry(at)? {
             PresentEntry::Nothing => Verdict::yes(true),
             PresentEntry::Node(present) if present.inode == before => Verdict::no(true),
-            // The name leads to another node: another client's change followed the removal, or preceded it.
+            // The name leads to another node, or its directory is gone: another client's change followed the
+            // removal, or preceded it.
             PresentEntry::Node(_) | PresentEntry::NoParent => Verdict::yes(false),
         })
     }
@@ -208,7 +209,8 @@ impl<'a> Reconciler<'a> {
     ) -> Result<Verdict> {
         let Some(entry) = self.resolve(node)? else { return Ok(Verdict::no(true)) };
         self.forget(entry.node);
-        // Within a tick of the file system's clock only the size differs.
+        // After a change within the same tick of the file system's clock, the ctime is equal and only the
+        // size differs.
         let is_cut = set.size == Some(entry.attr.size) && entry.attr.size != size_before;
         if entry.attr.ctime == ctime_before && !is_cut {
             return Ok(Verdict::no(true));

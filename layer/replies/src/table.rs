@@ -163,8 +163,8 @@ impl Table {
         has_its_part && shard.oldest().is_some_and(|(oldest, _)| self.evict(shard, oldest))
     }
 
-    /// Makes space as `make_space` does, by evicting the oldest entry of all clients. Called without locks;
-    /// locks one shard at a time.
+    /// Makes space as `make_space` does, by evicting the oldest answered entry of all clients. The caller
+    /// must have no shard locked: this locks one at a time.
     fn make_space_elsewhere(&self, client: &Hashed<ClientKey>) -> bool {
         if self.shard(client).of(client).0 >= self.limits.entries_per_client {
             return false;

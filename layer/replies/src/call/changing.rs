@@ -24,8 +24,8 @@ impl Call for Setattr {
     type Reply = (Attr, Change);
     const OP: Op = Op::Setattr;
 
-    /// Returns `false` for changes with a guard, which matches once only, and for truncation, which would cut
-    /// off later writes.
+    /// Returns `false` for changes with a guard, which matches once only, and for changes of size, which if
+    /// repeated would undo later writes.
     fn is_in_memory_only(&self) -> bool {
         self.set.guard_ctime.is_none() && self.set.size.is_none()
     }

@@ -49,7 +49,7 @@ pub(super) trait Call: Send + Sized + 'static {
     /// Performs the operation on the inner session.
     fn run(self, fs: &dyn FileSystem, cx: &Ctx) -> Answer<Self::Reply>;
 
-    /// Answers a duplicate whose original ended with `outcome`, which is not a failure.
+    /// Answers a duplicate whose original ended with `outcome`, which is never a failure.
     fn answer_duplicate(
         self,
         inner: InnerSession,

@@ -279,8 +279,8 @@ fn write_empty(file: &mut File, header: &layout::Header, len: usize) -> io::Resu
     Ok(())
 }
 
-/// Returns the id of the kernel's boot. Records from an earlier boot are not used: the files may since have
-/// lost or got other changes.
+/// Returns the id of the kernel's boot. Records from an earlier boot are not used: a power failure may have
+/// undone changes of the tree, and other programs may have changed it since.
 fn boot_id() -> Option<[u8; 16]> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

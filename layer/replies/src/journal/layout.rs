@@ -138,9 +138,9 @@ pub struct Intent {
     pub name_len: U16,
     pub other_name_len: U16,
     pub zero: U32,
-    /// Append, change of attributes: size of the file before. Extended attribute: value before.
+    /// Append, change of attributes: size of the file before. Extended attribute: mark of the value before.
     pub size_before: U64,
-    /// Append: number of bytes to add. Extended attribute: value to set.
+    /// Append: number of bytes to add. Extended attribute: mark of the value to set.
     pub len: U64,
 }
 
@@ -169,7 +169,7 @@ pub struct Outcome {
     pub count: U64,
 }
 
-/// Length of an intent's slot: the fixed part and two names of 255 bytes.
+/// Length of an intent's slot, in which the fixed part and two names of 255 bytes fit.
 pub const INTENT_BYTES: usize = 1024;
 
 /// Length of an outcome's slot.

@@ -1,8 +1,8 @@
 //! The journal: a mapped file that survives the death of the process.
 //!
-//! Before an operation an *intent* is written: the request, and the state before it; afterwards its
-//! *outcome*, before the reply is sent. A slot becomes valid with its state, stored last in one access, so a
-//! killed process leaves either a whole record or none.
+//! Before an operation runs, an *intent* is written: the request's key, the expected effect and the present
+//! state. After the operation and before its reply is sent, the *outcome* is written. A slot becomes valid
+//! with its state, stored last in one access, so a killed process leaves either a whole record or none.
 
 mod file;
 mod layout;
@@ -88,7 +88,7 @@ impl Journal {
         self.intents.wait()
     }
 
-    /// Records an intent. Returns `None` if the journal has no space for it.
+    /// Records an intent. Returns `None` if it does not fit into a slot, or the file is lost.
     pub fn intend(
         &self,
         key: &EntryKey,

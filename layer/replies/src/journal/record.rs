@@ -279,7 +279,7 @@ fn file_type(number: u32) -> Option<FileType> {
 const KINDS: [(u32, KeyProperties, usize); 2] =
     [(1, KeyProperties::empty(), 16), (2, KeyProperties::FENCED.union(KeyProperties::FEW_UNDER_WAY), 24)];
 
-/// Encodes a key. `None` if client or key are too long for their kind.
+/// Encodes a key. `None` if client or key are too long for their kind, or the properties have no kind.
 fn key_of(key: &EntryKey) -> Option<layout::Key> {
     let RequestKey { client, key: number, properties } = key.request;
     let (kind, _, client_len) = KINDS.into_iter().find(|(_, promised, _)| *promised == properties)?;
