@@ -27,7 +27,7 @@ pub(crate) const MADE_HERE: u64 = 1 << 62;
 /// Prefix of hidden names, which exist at the origin only, for nodes without another name there.
 pub(crate) const HIDDEN: &[u8] = b".tombolo-wb-";
 
-/// Maximum number of files whose names are retained.
+/// Maximum number of files whose last found name is retained; at the limit, all are forgotten.
 const SEEN_MAX: usize = 1 << 16;
 
 /// Number of layers at which a file's top layer receives writes even while it is sent.

@@ -62,9 +62,9 @@ impl Round {
         Some(self.shared.tree().own(dir))
     }
 
-    /// Returns a directory and name for a file: a changed local name, else the name by which it was last
-    /// found, else in `met_in`, or without that in the root, its name at the origin or one made from its
-    /// number.
+    /// Returns a directory and a name for a file: a changed local name that it has, else the name by which it
+    /// was last found. Otherwise the directory is `met_in`, with the file's name there, or the root; a name
+    /// that is not found is made from the file's number.
     async fn name_of(&self, id: NodeId, met_in: Option<NodeId>) -> Result<Key> {
         let known = {
             let tree = self.shared.tree();

@@ -124,7 +124,7 @@ impl Sender {
         control.urge();
         state = control.state();
         let has_all = |state: &ControlState| was_behind && state.at_origin >= change;
-        // An attempt that had begun already may lack some of the changes.
+        // An attempt that had begun before this call may lack some of the changes.
         while !has_all(&state) && state.ended <= begun {
             if state.is_closing {
                 return Err(Error::Interrupted);
@@ -194,7 +194,7 @@ impl Drop for Sender {
 
 fn run(shared: &Arc<Shared>, interrupt: &Interrupt) {
     let mut pause = RETRY.0;
-    // Changes of an earlier run may have been under way.
+    // Operations of an earlier run may have been under way: the first attempt looks up all names.
     let mut looks = true;
     while let Some((since, is_asked)) = next(shared) {
         let begun = Instant::now();

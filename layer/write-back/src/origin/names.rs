@@ -274,7 +274,7 @@ impl<'a> Names<'a> {
                 moves.to.entry(wanted.node).or_default().push(key.clone());
             }
         }
-        // Hidden names are sorted last and taken first, as nothing waits for other names to become free then.
+        // Hidden names are sorted last and taken first: no other node waits for them.
         for from in moves.from.values_mut() {
             from.sort_by_key(|key| is_hidden(&key.1));
         }

@@ -313,7 +313,7 @@ impl Round {
         self.set_version(id, version);
     }
 
-    /// Returns the version at the origin of a node that has arrived, if known.
+    /// Returns the version of a node whose data and attributes are at the origin, if it is known.
     pub(super) fn version_of(&self, id: NodeId) -> Option<WeakAttr> {
         let found = lock(&self.found);
         let has_arrived = found.sent.contains(&id) && !found.failed.contains(&id);

@@ -210,7 +210,8 @@ fn drop_name(tree: &mut Tree, target: Target, attr: &Attr) {
     tree.bury(target.node);
 }
 
-/// Returns `true` if nothing was created in a directory since it was found empty, or for other types.
+/// Returns `true` if nothing was created in a directory since it was found empty, or if the target is no
+/// directory.
 fn is_still_empty(tree: &Tree, target: Target) -> bool {
     target.file_type != FileType::Directory
         || !tree.names.get(&target.node).into_iter().flatten().any(|(_, place)| place.now.is_some())
