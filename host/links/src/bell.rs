@@ -15,7 +15,7 @@ use tombolo_sys::{Errno, creds, stream, terminal};
 
 use super::shared_memory::MemoryLocation;
 
-/// Prefix of the name of a guest's virtio port that is a bell.
+/// Prefix of the name that marks a guest's virtio port as a bell.
 pub const PORT: &str = "tombolo.bell";
 /// The kernel's list of virtio ports.
 pub const PORTS: &str = "/sys/class/virtio-ports";
@@ -50,14 +50,14 @@ enum SourceState {
 }
 
 impl BellLocation {
-    /// Returns the device of the bell that belongs to the memory at that location: a UML guest's serial
-    /// line, or the virtio port of another guest. Returns `None` for a file, which a host serves, and
-    /// without such a device. `ports` is [`PORTS`], except in tests.
+    /// Returns the device of the bell that belongs to the memory at that location: the serial line in a UML
+    /// guest, the virtio port in any other. Returns `None` for a file, which a host serves, and unless there
+    /// is exactly one such device. `ports` is [`PORTS`], except in tests.
     pub fn find(memory: &MemoryLocation, ports: &Path) -> Option<BellLocation> {
         let device = match memory {
             MemoryLocation::File(_) => return None,
             MemoryLocation::Mmapper(_) => SERIAL_LINE.into(),
-            // Of several devices, nothing says which one the port belongs to.
+            // With several PCI devices it is unknown which one the port belongs to.
             MemoryLocation::Pci(_) => {
                 MemoryLocation::Pci(None).file().ok()?;
                 Path::new("/dev").join(only_port(ports)?)
@@ -122,8 +122,8 @@ impl BellSource {
     /// links have no bell until another call succeeds.
     ///
     /// # Errors
-    /// The files cannot be opened, are no FIFOs of this user's or of root's, or another process reads the
-    /// same stream.
+    /// The files cannot be opened, are of another type (FIFOs of this user or root are required at a host, a
+    /// character device in a guest), or another source reads the same stream.
     pub fn open(&self) -> io::Result<Arc<BellStream>> {
         let mut state = lock(&self.state);
         if let SourceState::Open(stream) = &*state {
@@ -167,7 +167,7 @@ fn fifo(path: &Path) -> io::Result<File> {
         Err(error) => return Err(error.into()),
     }
     check_owner(path, &path.symlink_metadata()?)?;
-    // Other files are not even opened: for a device that may be an action.
+    // Files of other types are not even opened, because opening a device may have side effects.
     check_fifo(path, &path.metadata()?)?;
     let file = stream::open(path)?;
     // The path may name another file by now.

@@ -191,8 +191,8 @@ pub fn connect(path: &Path, options: &ConnectOptions) -> Result<Connection, Conn
 
 impl Connection {
     /// Starts to use the link. `mode` selects how callers wait for answers, `label` names the link in
-    /// messages. The [`Line`] ends with the socket, and its end is reported to the server. Dropping the
-    /// control socket ends the link in order.
+    /// messages. The [`Line`] ends with the socket; if the line ends first, the server is sent a goodbye.
+    /// Dropping the control socket ends the link in order.
     pub fn start(
         self,
         watcher: &Watcher,

@@ -1,5 +1,5 @@
-//! Link control socket, open for the life of a link: its end means the peer's death, its last message an
-//! orderly end.
+//! Link control socket, open for the life of a link: a goodbye as its last message means an orderly end, its
+//! end without one the peer's death.
 
 use std::collections::HashMap;
 use std::io;
@@ -132,8 +132,8 @@ impl Watcher {
         Ok(ControlSocket { watched, shared: Arc::clone(&self.shared), token })
     }
 
-    /// Returns a function that makes the watcher tick soon, callable from any thread after a link was ended
-    /// otherwise. It does nothing once the watcher is dropped.
+    /// Returns a function that makes the watcher tick soon, callable from any thread, for links that are not
+    /// ended through their control socket. It does nothing once the watcher is dropped.
     pub(super) fn tick_fn(&self) -> impl FnOnce() + Send + 'static {
         let shared = Arc::downgrade(&self.shared);
         move || {
@@ -368,7 +368,7 @@ mod tests {
 
     use super::*;
 
-    /// Far more than it takes.
+    /// Far longer than an end takes to be reported.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     /// Reports the end of its link to a test, and ends it on request.

@@ -52,7 +52,7 @@ pub enum ProtocolError {
         /// Id of the request.
         id: u32,
     },
-    /// The answer's id was not issued.
+    /// The answer's id was never issued, or is no longer in use.
     #[error("answer to {id:#x}, which was never requested")]
     NeverIssued {
         /// Id of the answer.
@@ -86,7 +86,7 @@ pub enum ProtocolError {
     Malformed(Arc<str>),
 }
 
-/// End of a link, decided once.
+/// End of a link: the reason that was reported first, and callbacks.
 #[derive(Default)]
 pub(super) struct EndState {
     why: OnceLock<EndReason>,

@@ -76,8 +76,9 @@ pub enum StartError {
 }
 
 /// A socket that accepts links. Dropping it ends all links in order, and waits for hellos being answered and
-/// for the links' threads: the service is not called afterwards. Each wait is limited to ten seconds, after
-/// which it is logged and given up. Requests in progress are not waited for.
+/// for the links' threads, each of which finishes its current request. Pending requests are not awaited. Each
+/// of the two waits is given up, with a log message, after ten seconds; otherwise the service is not called
+/// afterwards.
 pub struct LinkListener {
     path: PathBuf,
     shared: Arc<ListenerState>,
@@ -183,7 +184,7 @@ const LISTENER: u64 = 1;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of connections accepted in a row.
 const ACCEPT_BATCH: usize = 32;
-/// Maximum wait for exports being opened and for links that end: a back end may never answer.
+/// Maximum wait for exports being opened, and again for links that end: a back end may never answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of the accepting thread.
@@ -389,7 +390,7 @@ fn hello(buffer: &[u8], packet: Packet) -> Result<(tombolo_shm::link::Hello, Own
 }
 
 fn refuse(socket: &OwnedFd, credentials: Credentials, refused: &Refused) {
-    // A client that has a path but not the export's name tries each candidate.
+    // A client that has a path but not the export's name tries each candidate, so this refusal is no fault.
     match refused.code {
         RefusalCode::NoExport => {
             tracing::info!(pid = credentials.pid, uid = credentials.uid, why = %refused, "link refused")

@@ -48,7 +48,7 @@ pub struct GuestEntry {
     /// Number of requests not answered yet.
     #[serde(default)]
     pub in_flight: u64,
-    /// Number of times that the server's thread slept.
+    /// Number of times that the server's thread for this link slept.
     #[serde(default)]
     pub sleeps: u64,
     /// Number of times that the server woke a sleeping client.
@@ -74,7 +74,7 @@ pub trait Registration: Send {
 /// Reason why a registry cannot be read or written.
 #[derive(Debug, Error)]
 pub enum RegistryError {
-    /// The directory belongs to another user, or is writable by other users.
+    /// The path names no directory, or one that belongs to another user or is writable by other users.
     #[error("{}: must be a directory of user {uid} that no other user can write to", path.display())]
     Unsafe {
         /// The directory.
@@ -128,8 +128,8 @@ fn new_data_name(id: &str) -> String {
 }
 
 impl Directory {
-    /// Opens the registry in a directory, creating it for its owner only if necessary. A directory writable
-    /// by other users is refused.
+    /// Opens the registry in a directory. A missing directory is created, without access for other users; one
+    /// that belongs to another user, or is writable by others, is refused.
     pub fn open(path: &Path) -> Result<Directory, RegistryError> {
         let io = |source| RegistryError::Io { path: path.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
@@ -176,8 +176,8 @@ impl Directory {
     }
 }
 
-/// Returns `true` if no process has the lock. Only the server's death releases the lock, readers share it,
-/// and ids are never reused.
+/// Returns `true` if no server has the lock. A dead server stays so: only a server's end releases its lock,
+/// which readers take shared, and ids are never reused.
 fn is_dead(lock: &File) -> io::Result<bool> {
     match lock.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Ok(false),

@@ -68,7 +68,7 @@ pub enum HandshakeError {
 
 impl MemoryListener {
     /// Serves clients over the memory on behalf of `server`, one after the other, on a thread of its own.
-    /// `label` stands for the clients in the log, because they have no names.
+    /// `label` names the clients in the log; the names in their hellos are ignored.
     pub fn start(
         memory: SharedMemory,
         server: Arc<Server>,
@@ -218,8 +218,8 @@ impl PageServer {
     }
 
     fn handle_hello(&mut self, hello: &Hello, now: Instant) -> Result<(), PageError> {
-        // A welcomed client that did not complete may be trying again; its former session must have ended by
-        // then.
+        // A welcomed client that did not complete the handshake may be trying again; the session opened for
+        // it is dropped before the next one is opened.
         self.stage = LinkStage::Free;
         match self.open(hello) {
             Ok((agreement, peer, session)) => {
@@ -319,7 +319,7 @@ pub enum JoinError {
     /// The memory cannot carry a link.
     #[error("unusable shared memory: {0}")]
     Page(#[from] PageError),
-    /// The page has no server, or its server has another client.
+    /// The memory has no server, or its server has another client.
     #[error("no server, or it is serving another client")]
     Busy,
     /// The server refused the link.

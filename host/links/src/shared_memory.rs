@@ -61,7 +61,7 @@ pub enum MemoryError {
         #[source]
         source: PageError,
     },
-    /// The device's length is unknown, and only a server may specify it.
+    /// The device does not report its length, and the caller that serves it did not give one.
     #[error("{}: unknown length, which must be given", path.display())]
     Length {
         /// The device.

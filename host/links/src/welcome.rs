@@ -60,7 +60,7 @@ struct Permits {
 
 struct Issued {
     uid: u32,
-    /// `None` while the link is being made or ends.
+    /// `None` while the link is being made, and once it ends.
     live: Option<Live>,
 }
 
@@ -80,9 +80,10 @@ pub struct Guest {
     pub since: SystemTime,
     /// State of the guest's heartbeat.
     pub health: Health,
-    /// Time since the guest's last heartbeat at the last check, about once a second at a socket.
+    /// Time since the guest's last heartbeat, as of the last check. Over a socket, a check runs about once a
+    /// second.
     pub silence: Duration,
-    /// Counters of the link; `None` if it is ending.
+    /// Counters of the link; `None` once its memory is freed.
     pub counts: Option<Counts>,
 }
 
@@ -159,7 +160,8 @@ impl Drop for EndingLink {
 }
 
 impl LinkPermit {
-    /// Returns a permit for one more link of this user, or `None` if the limit is reached.
+    /// Returns a permit for one more link of this user, or `None` if the limit is reached or descriptors are
+    /// short.
     fn take(links: &Arc<Links>, uid: u32, max: usize) -> Option<LinkPermit> {
         let mut permits = lock(&links.permits);
         if is_full(permits.issued.values().map(|issued| issued.uid), uid, max) {
@@ -238,7 +240,7 @@ pub(super) fn welcome(
     let permit = keep(links, permit, peer, handle, region_receiver, &ends, socket).map_err(failed)?;
     let message = Message::Welcome(agreement.welcome()).encode();
     // The welcome is sent last, so that a server that is ending welcomes no client. If the peer has already
-    // disconnected, the watcher has noticed.
+    // disconnected, the watcher ends the link.
     let memory: SmallVec<[_; 2]> =
         [Some(own.as_fd()), window.as_ref().map(|window| window.as_fd())].into_iter().flatten().collect();
     packet::send(socket, &message, &memory).map_err(|error| {
@@ -251,7 +253,7 @@ pub(super) fn welcome(
 /// some to spare.
 const DESCRIPTORS: usize = 16;
 
-/// Maximum size of the regions forwarded by a client, as a multiple of one link's memory.
+/// Maximum size of the regions forwarded by a client, as a multiple of the maximum memory of a link.
 const FORWARDED_MAX: u64 = 2;
 
 /// Marks a client's memory as forwardable.

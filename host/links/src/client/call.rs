@@ -14,8 +14,8 @@ use super::error::LineError;
 use super::message::{FRAME_MAX, FrameWriter, RawReply, Reply, Spans, new_buffer};
 use super::queued_request::{QueuedRequest, QueuedStage};
 
-/// A pending call. Dropping it abandons the answer, not the request: its id and its spans stay in use until
-/// the server has answered.
+/// A pending call. Dropping it abandons the answer, and also a request that is still queued. The id and the
+/// spans of a request already sent stay in use until the server has answered.
 ///
 /// To await it, poll it as a future from any thread; [`now`](Self::now) polls for an immediate answer, and
 /// [`wait`](Self::wait) blocks.
@@ -33,7 +33,7 @@ enum Stage {
     Queued(Arc<QueuedRequest>),
     /// The request could not be sent.
     Failed(LineError),
-    /// The answer was taken.
+    /// The outcome was taken.
     Done,
 }
 
@@ -70,13 +70,14 @@ impl Call {
         };
         match core.poll(id) {
             Some(Ok(answer)) => Ok(Ok(answer.with(spans))),
-            // Polling has lasted as long as it pays.
+            // No answer has arrived for as long as polling pays.
             None => Err(Self { core: core.clone(), stage, spans }),
             Some(Err(error)) => Ok(Self { core: core.clone(), stage, spans }.finish(Err(error))),
         }
     }
 
-    /// Sends a request as [`new`](Self::new) does, unless no id is free or the link has ended.
+    /// Sends a request as [`new`](Self::new) does. Returns `None` if no id is free, the arguments are too
+    /// long or the link has ended.
     pub(super) fn try_new(
         core: &Arc<Core>,
         kind: u32,
@@ -92,8 +93,9 @@ impl Call {
         Some(Self { core: core.clone(), stage: Stage::Sent(id), spans })
     }
 
-    /// Returns kind and body of the answer if it was received, without taking it or polling for it. A call
-    /// that was never polled is received by another one, or by [`Line::receive`](super::Line::receive).
+    /// Returns kind and body of the answer if it was received, without taking it or polling for it. Without
+    /// polling, the answer is received when another call is polled, or by
+    /// [`Line::receive`](super::Line::receive).
     #[must_use]
     pub fn received(&self) -> Option<(u32, [u8; 48])> {
         self.core.received(self.id()?)

@@ -9,7 +9,7 @@ use tombolo_sys::moment::Moment;
 use super::message::{RawReply, Spans};
 use tombolo_host_runtime::lock;
 
-/// State of the request of one buffer, on two cache lines of its own: a waiting caller polls it.
+/// State of the request of one buffer, on cache lines of its own, because a waiting caller polls it.
 ///
 /// The state is changed under the lock of the completion, except where no other thread can change it: by the
 /// caller that has taken the id but not sent yet, and by the leader that receives the answer to its own call

@@ -65,7 +65,8 @@ pub(super) struct Core {
     pub(super) parker: Parker,
     /// State of a thread in the receiver thread's place.
     pub(super) joint: JointWait,
-    /// `true` if the server rings at its next answer; changed by the leader only.
+    /// `true` while the line is armed for the receiver thread, or the thread in its place; changed by the
+    /// leader only.
     pub(super) is_armed: AtomicBool,
 }
 
@@ -187,7 +188,7 @@ impl Core {
         }
     }
 
-    /// Sends the longest queued call with an id that has become free.
+    /// Sends the call that was queued first, except dropped ones, with an id that has become free.
     #[cold]
     fn send_queued(&self, mut next: Option<(Arc<QueuedRequest>, u32)>, wakes: &mut Wakes) {
         while let Some((queued, id)) = next {
@@ -246,7 +247,8 @@ impl Core {
         self.free(id, wakes);
     }
 
-    /// Takes the answer from the completion slot, and frees the id.
+    /// Takes the answer from the completion slot and frees the id, or takes the answer from the parked
+    /// replies.
     pub(super) fn take(&self, slot: &CompletionSlot, id: u32) -> Option<RawReply> {
         let answer = {
             let mut completion = slot.completion();
@@ -287,8 +289,8 @@ impl Core {
     pub(super) fn end(&self, why: EndReason) {
         let is_fault = matches!(why, EndReason::ProtocolError(_) | EndReason::Failed(_));
         let text = is_fault.then(|| why.to_string());
-        // Notified before any waiting caller can observe the end, and return memory that the server may still
-        // read.
+        // The forwarder is notified before any waiting caller can observe the end, and return memory that the
+        // server may still read.
         if let Some(forwarder) = self.forwarder.get() {
             forwarder.ended(&why);
         }
@@ -319,8 +321,8 @@ impl Core {
         }
     }
 
-    /// Makes a parked leader yield to another caller that polls for its answer. The caller repeats this,
-    /// because the leader may not be asleep yet.
+    /// Makes a parked leader release the lead to this thread. The caller must repeat this, because the leader
+    /// may not be asleep yet.
     #[inline]
     pub(super) fn unpark_leader(&self) {
         if self.leader_park.is_parked() {

@@ -21,11 +21,11 @@ pub struct Counts {
     pub queued_total: u64,
     /// Times that the sleeping server was woken.
     pub rings: u64,
-    /// Times that the receiver thread slept on the doorbell.
+    /// Times that the receiver thread, or a thread in its place, slept.
     pub sleeps: u64,
-    /// Times that a caller slept on the doorbell itself.
+    /// Times that a blocked caller, instead of the receiver thread, slept on the doorbell.
     pub parks: u64,
-    /// Requests whose data in the memory of another domain were referenced instead of copied.
+    /// Buffers in the memory of another domain that were lent to the server instead of copied.
     pub named: u64,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Counters {
     /// Written by the leader.
     pub(super) intake: Intake,
     pub(super) queued_total: AtomicU64,
-    /// Written by the receiver thread.
+    /// Written by the receiver thread, or the thread in its place.
     pub(super) sleeps: Counter,
 }
 

@@ -10,7 +10,7 @@ use tombolo_host_runtime::lock;
 /// Free ids, and the queue of calls waiting for one.
 #[derive(Debug)]
 pub(super) struct Ids {
-    /// Last id used, unless a request is queued.
+    /// One free id, outside the lock; empty while a request is queued.
     cached: IdCache,
     inner: Mutex<Inner>,
     slots: u32,
@@ -20,7 +20,8 @@ pub(super) struct Ids {
 
 #[derive(Debug)]
 struct Inner {
-    /// Next id of each unused buffer; the last one used is the warmest.
+    /// Next id of each unused buffer but the cached one. The last is issued first: its buffer is most likely
+    /// in the CPU's caches.
     free: Vec<u32>,
     waiting: VecDeque<Arc<QueuedRequest>>,
 }
@@ -110,10 +111,10 @@ impl Ids {
 /// Value of an empty cache.
 const NONE: u64 = u64::MAX;
 
-/// Cache of the last id used, outside the lock of the others.
+/// Cache of one free id, outside the lock of the others.
 ///
-/// A caller with one request at a time reuses the same id: one exchange each to take and return it, instead
-/// of a lock (docs/decisions/shm-rings.md).
+/// A caller with one request at a time always uses the cached id: one exchange each to take and return it,
+/// instead of a lock (docs/decisions/shm-rings.md).
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct IdCache(AtomicU64);

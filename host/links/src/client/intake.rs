@@ -91,7 +91,7 @@ enum PollProgress {
 }
 
 impl PollProgress {
-    /// Advances. Returns the start time, except for the first polls.
+    /// Begins a round of polls. Returns the start time of the second round, or `None` in the first two.
     #[inline]
     fn advance(&mut self) -> Option<Moment> {
         match *self {
@@ -109,7 +109,8 @@ impl PollProgress {
 }
 
 impl Core {
-    /// Takes out all messages, up to the answer to `own`, the call of this thread.
+    /// Takes messages out of the ring until it is empty or `wakes` is full, or up to the answer to `own`, the
+    /// call of this thread, which is returned.
     #[inline]
     pub(super) fn drain(
         &self,
@@ -268,7 +269,8 @@ impl Core {
         Ok(true)
     }
 
-    /// Returns `true` if no call is registered, or the server will ring for those that are.
+    /// Returns `true` if the line need not be armed: no call is registered, it is armed already, or it has
+    /// ended.
     #[inline]
     fn is_settled(&self) -> bool {
         self.waiting.is_empty() || self.is_armed.load(SeqCst) || self.outcome.is_over()
@@ -401,15 +403,15 @@ impl Core {
         progress.advance().is_none_or(|since| pause(since, limit))
     }
 
-    /// Takes out available messages, once.
+    /// Takes out available messages, unless another thread leads.
     pub(super) fn poll_once(&self) {
         if let Some(intake) = self.try_lead() {
             self.drain_once(intake);
         }
     }
 
-    /// Takes out all available messages, even after the end of the link, when no leader is parked. Does
-    /// nothing while another thread leads.
+    /// Takes out all available messages, even after the end of the link. Before the end, does nothing while
+    /// another thread leads; afterwards waits for the lead, which no parked thread has any more.
     pub(super) fn receive(&self) {
         loop {
             let intake = if self.outcome.is_over() { Some(self.lead()) } else { self.try_lead() };

@@ -2,9 +2,9 @@
 //! ([`tombolo_host_runtime::joint_wait`]).
 //!
 //! The thread has the place from one wait to the next, and counts as being on the doorbell all that time:
-//! arming wakes no thread, because it reads the doorbell's count and checks the ring before it sleeps. The
-//! receiver thread is parked meanwhile. Once a second it looks whether the other is asleep; if not, that may
-//! be blocked, and the receiver thread takes out the answers.
+//! arming wakes no thread, because the one in the place reads the doorbell's count and checks the ring before
+//! it sleeps. The receiver thread is parked meanwhile. Once a second it checks that the thread in its place
+//! is asleep; otherwise that thread may be blocked, and the receiver thread takes out the answers.
 
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,7 +44,7 @@ pub(super) struct JointWait {
 }
 
 impl Core {
-    /// Offers the receiver thread's place, if its doorbell is a descriptor.
+    /// Offers the receiver thread's place to other threads, if the line's doorbell is a descriptor.
     pub(super) fn offer_place(self: &Arc<Core>) {
         if self.doorbell.as_ref().is_some_and(PeerDoorbell::is_bell) {
             let core: Weak<dyn Receiving> = Arc::<Core>::downgrade(self);
@@ -52,7 +52,8 @@ impl Core {
         }
     }
 
-    /// Called by the receiver thread before it sleeps. Returns `true` if another thread has taken its place.
+    /// Passes the receiver thread's place to the thread that waits for it, and returns `true`, if there is
+    /// one. Called by the receiver thread before it sleeps.
     pub(super) fn hand_over(&self) -> bool {
         if !self.joint.is_wanted.load(SeqCst) {
             return false;
@@ -67,8 +68,8 @@ impl Core {
         is_handed_over
     }
 
-    /// Called by the receiver thread once a second while it is parked: takes out answers if the thread in its
-    /// place may be blocked.
+    /// Takes out answers if the thread in the receiver thread's place may be blocked. Called by the receiver
+    /// thread once a second while it is parked.
     pub(super) fn stand_in(&self) {
         let Some(intake) = self.try_lead() else { return };
         let is_joint = intake.receiver == Receiver::Joint;
@@ -84,8 +85,8 @@ impl Core {
         self.leave_place();
     }
 
-    /// Takes the place of a receiver thread that is parked, or requests that of one that is not. Returns
-    /// `None` in the second case.
+    /// Takes the place of a receiver thread that is parked, or requests that of one that is not: returns
+    /// `None` in the second case, and `Some(false)` if another thread leads, has the place or waits for it.
     fn try_take_place(&self) -> Option<bool> {
         // A leader that sleeps on the doorbell has the lead for long.
         let Some(mut intake) = self.try_lead() else { return Some(false) };
@@ -129,8 +130,8 @@ impl Core {
             let rung = doorbell.load(Acquire);
             self.drain_all();
             if is_rung {
-                // Compared since the last ring: some answers may have been taken out before the sleep that
-                // the ring has ended.
+                // Answers are counted from ring to ring, because those of this ring may have been taken out
+                // before the sleep that it ended.
                 let answers = self.counters.answers();
                 doorbell.slept(self.joint.answers.swap(answers, Relaxed) != answers);
             }

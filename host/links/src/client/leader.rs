@@ -16,7 +16,7 @@ use super::doorbell::NotifyFlag;
 use tombolo_host_runtime::lock;
 use tombolo_host_runtime::polling::PollWindow;
 
-/// The thread that sleeps on the doorbell, polls in place of one, or is about to.
+/// The thread that sleeps on the doorbell (or polls if there is none), or is about to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiver {
     /// No thread: no call is registered, or a leader is about to arm.
@@ -83,7 +83,7 @@ impl Waiting {
 pub(super) struct LeaderPark {
     is_parked: AtomicBool,
     is_unpark_requested: AtomicBool,
-    /// Thread that is parked, or was last.
+    /// Thread that is parked, or was parked last.
     thread: Mutex<Option<ThreadId>>,
 }
 
@@ -119,8 +119,8 @@ impl LeaderPark {
     }
 }
 
-/// Parking place of one thread: of the receiver thread without a doorbell or registered calls. The word is 1
-/// once the thread was woken. A condition variable would read the clock several times for each park.
+/// Parking place of one thread, such as the receiver thread while no call is registered. The word is 1 once
+/// the thread was woken. A condition variable would read the clock several times for each park.
 #[derive(Debug, Default)]
 pub(super) struct Parker(AtomicU32);
 
@@ -137,7 +137,7 @@ impl Parker {
         if self.take() {
             return true;
         }
-        // It fails where the word has changed, or the time is over.
+        // The wait fails if the word has changed, or the time is over.
         let _ = futex::wait_here(&self.0, 0, Some(at_most));
         self.take()
     }

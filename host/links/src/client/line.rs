@@ -36,7 +36,7 @@ impl Drop for Owner {
     }
 }
 
-/// Reason why a link cannot be used.
+/// Reason why a line was not started.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The ends are those of the server.
@@ -86,7 +86,7 @@ impl Line {
     }
 
     /// Sends a request as [`call_with`](Self::call_with) does; returns `None`, without having sent it, if no
-    /// id is free or the link has ended.
+    /// id is free, the arguments are too long or the link has ended.
     pub fn try_call_with(
         &self,
         kind: u32,
@@ -97,8 +97,9 @@ impl Line {
         Call::try_new(self.core(), kind, body, spans, frame)
     }
 
-    /// Takes all answers out of the ring that are there, even after the end of the link, unless another
-    /// thread is receiving. Wakes tasks as [`Call::now`] does, under the same conditions.
+    /// Takes all available answers out of the ring, even after the end of the link. Before the end, does
+    /// nothing while another thread is receiving. Wakes tasks as [`Call::now`] does, under the same
+    /// conditions.
     pub fn receive(&self) {
         self.core().receive();
     }

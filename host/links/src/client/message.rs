@@ -20,15 +20,16 @@ pub(super) fn new_buffer() -> Buffer {
     Box::new([0; FRAME_MAX])
 }
 
-/// Returns `count` buffers for private copies. More are allocated only for a caller that retains more answers
-/// than the line has ids.
+/// Returns `count` buffers for private copies. More are allocated only while the answers that callers retain
+/// and the queued requests exceed the line's ids.
 pub(super) fn spare_buffers(count: usize) -> Arc<FreeList<Buffer>> {
     let buffers = FreeList::new(count);
     (0..count).for_each(|_| buffers.give_back(new_buffer()));
     Arc::new(buffers)
 }
 
-/// A writer of a request's variable arguments, straight to the memory that the server reads.
+/// A writer of a request's variable arguments: straight to the memory that the server reads, or to a private
+/// buffer for a queued request.
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     target: Target<'a>,
@@ -188,7 +189,7 @@ impl Spans {
         self.spans.is_empty()
     }
 
-    /// Returns a span, in the order in which they were added.
+    /// Returns the span that was added as number `index`, from 0.
     #[must_use]
     pub fn at(&self, index: usize) -> Option<&Span> {
         self.spans.get(index)

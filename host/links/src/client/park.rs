@@ -23,7 +23,8 @@ impl Core {
     /// the caller must wait in another way.
     pub(super) fn park(&self, id: u32) -> Option<Result<RawReply, LineError>> {
         let doorbell = self.doorbell.as_ref()?;
-        // A caller that sends a request meanwhile unparks this thread.
+        // If another request is sent meanwhile, this thread receives its answer too, or is unparked by its
+        // caller.
         if self.counters.in_flight() != 1 || self.ids.is_wanted() {
             return None;
         }

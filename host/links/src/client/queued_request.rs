@@ -6,8 +6,8 @@ use std::task::Waker;
 use super::message::Buffer;
 use tombolo_host_runtime::lock;
 
-/// A call queued for an id. The thread that frees one sends it, so calls proceed even if their callers do not
-/// poll.
+/// A call queued for an id. The thread that frees an id sends the call, so calls proceed even if their
+/// callers do not poll.
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
     pub(super) kind: u32,

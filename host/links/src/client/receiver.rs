@@ -33,8 +33,9 @@ pub(super) fn run(core: &Arc<Core>) {
 }
 
 impl Core {
-    /// Parks until a call is registered; then sleeps on the doorbell, until it has not rung for
-    /// [`CHECK_INTERVAL`] and no call is registered, or until another thread takes its place.
+    /// Parks until a call is registered, at most for [`CHECK_INTERVAL`]. Then sleeps on the doorbell, until
+    /// that has not rung for [`CHECK_INTERVAL`] and no call is registered, or another thread takes this one's
+    /// place.
     fn receive_by_doorbell(&self, doorbell: &PeerDoorbell) {
         if !self.parker.park(CHECK_INTERVAL) {
             if self.peer.region().is_poisoned() {

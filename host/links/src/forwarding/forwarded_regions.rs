@@ -37,8 +37,8 @@ impl ForwardedRegions {
         ForwardedRegions { bytes_max, table: Mutex::new(table) }
     }
 
-    /// Adds a forwarded region. Memory that is not properly sealed, or exceeds the limit, is rejected; a
-    /// reused number is a protocol error.
+    /// Adds a forwarded region. Memory that is not properly sealed, or exceeds the limit of regions or bytes,
+    /// is rejected. A number not greater than the last one, or an invalid range, is a protocol error.
     pub(crate) fn add(
         &self,
         forwarded: &ForwardRegion,

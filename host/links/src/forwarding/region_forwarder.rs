@@ -74,7 +74,8 @@ impl RegionForwarder {
     }
 
     /// Returns addresses of these bytes, or `None` unless they all lie in memory that the server has mapped.
-    /// A forwardable region not yet forwarded is forwarded now, and available once the server answers.
+    /// A forwardable region not yet forwarded is forwarded now, and available once the server has accepted
+    /// it.
     pub(crate) fn lend(self: &Arc<Self>, source: &Source) -> Option<RemoteBuffer> {
         let (region, places) = source.within()?;
         let forwardable = ForwardableRegion::of(region)?;

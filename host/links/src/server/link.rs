@@ -171,8 +171,8 @@ impl Link {
         }
     }
 
-    /// Ends the link, unless it has ended before. Notifies its thread, which finishes its current request,
-    /// and logs a fault of either side.
+    /// Ends the link, unless it has ended before. Notifies the session and the link's thread, which finishes
+    /// its current request. Logs a fault of either side.
     pub(super) fn end(&self, why: EndReason) {
         let is_fault = matches!(why, EndReason::ProtocolError(_) | EndReason::Failed(_));
         let text = is_fault.then(|| why.to_string());

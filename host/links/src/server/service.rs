@@ -18,14 +18,14 @@ pub trait Service: Send + Sync {
 
 /// A handler of one link's requests.
 pub trait Session: Send + Sync {
-    /// Passes a handle that can end the link from anywhere, once before the first request. A session
-    /// whose link is not made is dropped without this call.
+    /// Passes a handle that can end the link from anywhere, once before the first request. A session whose
+    /// link is not made may be dropped without this call.
     fn begun(&self, _cutter: LinkCutter) {}
 
-    /// Answers one request, now or later, from any thread. Called sequentially on the link's thread, on which
-    /// only this link's later requests depend. It does not block unless these must wait, and then not beyond
-    /// the [end](Self::ended) of the link: longer work moves to another thread, with the responder. If it
-    /// panics, the link is cut.
+    /// Answers one request, now or later, from any thread. Called sequentially on the link's thread, which
+    /// delays only this link's later requests. Must not block unless those have to wait anyway, and never
+    /// beyond the [end](Self::ended) of the link: longer work moves to another thread, with the responder. A
+    /// panic cuts the link.
     ///
     /// The session is dropped once the link has ended and all responders are dropped.
     fn serve(&self, request: Request<'_>, responder: Responder);
@@ -36,8 +36,8 @@ pub trait Session: Send + Sync {
         None
     }
 
-    /// Reports the end of the link, once, from any thread, which must not block: work in progress is useless
-    /// and should be interrupted now. [`serve`](Self::serve) may still be called concurrently.
+    /// Reports the end of the link, once, on any thread. Must not block. Work in progress is useless and
+    /// should be interrupted now. [`serve`](Self::serve) may still be called concurrently.
     fn ended(&self) {}
 }
 

@@ -22,7 +22,7 @@ use tombolo_host_runtime::lock;
 /// A server of links, with one thread for each. Usable from any thread.
 pub struct Server {
     service: Arc<dyn Service>,
-    /// Services for other protocols.
+    /// Services for protocols other than vrpc.
     others: Vec<(Protocol, Arc<dyn Service>)>,
     common: Arc<Common>,
     links: Mutex<Vec<Weak<Link>>>,
@@ -110,7 +110,8 @@ impl Server {
     }
 }
 
-/// A handle of one link, for the code that set it up. Dropping it ends the link.
+/// A handle of one link, for the code that set it up. Dropping it ends the link, and waits for the link's
+/// thread as [`stop`](Self::stop) does.
 #[derive(Debug)]
 pub struct LinkHandle {
     pub(super) link: Weak<Link>,
