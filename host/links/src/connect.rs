@@ -219,7 +219,7 @@ impl Connection {
 /// Lower bound of [`ConnectOptions::silence_max`]: a heartbeat may be a second late.
 const SILENCE_MIN: Duration = Duration::from_secs(3);
 
-/// The client's handler of a link control socket. Dropping it cuts the line, whichever side ended it.
+/// The client's handler of a link control socket. Dropping it cuts the line, whichever side ended the link.
 struct ClientHandler {
     line: Line,
     heartbeat: Heartbeat,

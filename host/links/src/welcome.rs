@@ -326,7 +326,8 @@ fn keep(
     Ok(permit)
 }
 
-/// The server's handler of a link control socket. Dropping it ends the link, whichever side ended it.
+/// The server's handler of a link control socket. Dropping it cuts the link on this side, whichever side
+/// ended the link.
 struct ServerHandler {
     links: Arc<Links>,
     permit: Arc<LinkPermit>,

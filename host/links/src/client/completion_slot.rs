@@ -84,7 +84,7 @@ impl CompletionSlot {
         self.state.store(u64::from(id) << 32 | phase as u64, Ordering::Release);
     }
 
-    /// Returns the last issued id and its phase.
+    /// Returns the id stored last, and its phase. The id of a cleared slot is that of another buffer.
     #[inline]
     pub(super) fn load(&self) -> (u32, Phase) {
         let state = self.state.load(Ordering::Acquire);

@@ -66,7 +66,7 @@ use super::wakes::Wakes;
 use crate::end::{EndReason, ProtocolError};
 use tombolo_host_runtime::polling::PollWindow;
 
-/// Number of polls before the clock is read: most answers arrive sooner.
+/// Number of polls between two readings of the clock: most answers arrive before the first reading.
 const POLLS: u32 = 64;
 /// Maximum time of one call's polling, in the modes `Poll` and `Umwait`.
 const POLL: Duration = Duration::from_millis(1);

@@ -25,7 +25,7 @@ const ROUND_MIN: Duration = Duration::from_millis(4);
 const START_GAIN: f64 = 1.08;
 /// Relative gain for which a higher or lower limit is adopted.
 const GAIN: f64 = 1.03;
-/// Relative rate at which a lower limit is adopted if calls only wait for each other.
+/// Relative rate above which a lower limit is adopted if calls only wait for each other.
 const NO_LOSS: f64 = 0.985;
 /// Ratio of the mean call time of a round to the fastest call's, above which calls wait for each other.
 const QUEUEING: u32 = 3;
@@ -51,8 +51,8 @@ pub(super) struct AdaptiveLimit {
     attempts: u32,
     /// Time of the fastest recent call.
     fastest: Option<Duration>,
-    /// `true` if calls of the last round with the current limit took more than [`QUEUEING`] times as long as
-    /// `fastest`.
+    /// `true` if calls of the last round with the current limit took on average more than [`QUEUEING`] times
+    /// as long as `fastest`.
     queueing: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct AdaptiveLimit {
 enum Phase {
     /// The limit doubles, from this value.
     Doubling { before: u32 },
-    /// The limit is constant for this number of rounds.
+    /// The limit is constant in this round, and in this number of further rounds.
     Holding { rounds: u32 },
     /// The client measures this limit in place of the current one.
     Trying { limit: u32 },
@@ -101,7 +101,7 @@ impl AdaptiveLimit {
         }
     }
 
-    /// Returns the current limit.
+    /// Returns the limit in force: the adopted one, or the one being tried.
     pub(super) fn limit(&self) -> u32 {
         match self.phase {
             Phase::Trying { limit } => limit,
@@ -164,7 +164,7 @@ impl AdaptiveLimit {
     }
 
     fn end_round(&mut self, rate: f64, mean: Duration, wanted_more: bool) {
-        // The fastest time under another load is forgotten gradually.
+        // The minimum rises slowly, so that a time measured under another load does not count for long.
         self.fastest = self.fastest.map(|fastest| fastest + fastest / 64);
         if !wanted_more {
             if !matches!(self.phase, Phase::Doubling { .. }) {

@@ -25,7 +25,7 @@ pub(super) struct Message {
 pub(super) struct Batch {
     items: VecDeque<(u32, Message)>,
     /// Number of bytes already sent, from the beginning of the first call; [`pop_sent`](Self::pop_sent)
-    /// removes the complete ones.
+    /// removes calls that are completely sent.
     sent: usize,
 }
 
@@ -129,7 +129,7 @@ impl Batch {
         }
     }
 
-    /// Removes a call of which nothing was sent.
+    /// Removes a call, of which nothing must have been sent ([`Stage::Whole`]).
     pub(super) fn remove(&mut self, xid: u32) -> Option<Message> {
         let at = self.items.iter().position(|(item, _)| *item == xid)?;
         self.items.remove(at).map(|(_, message)| message)

@@ -16,14 +16,15 @@ pub struct Call<'a> {
     /// The caller's credential.
     pub credential: Credential<'a>,
     /// File data that follow the arguments, sent without a copy and without padding. They are in use until
-    /// the call is answered, because it may have to be retransmitted.
+    /// the call ends, because it may have to be retransmitted.
     pub data: Option<Source>,
     /// Destination of the reply's file data.
     pub receive_buffer: Option<ReceiveBuffer>,
     /// Expected length of the results without file data, in bytes, if more than a few hundred: over a link it
     /// determines the reply buffer. If the value is too small, the call is made a second time.
     pub results_bytes: usize,
-    /// `true` if the call counts against the in-flight limit. Other calls never wait behind those that do.
+    /// `true` if the call counts against the in-flight limit. Other calls are sent before queued ones that
+    /// do.
     pub bulk: bool,
     /// Interrupt that ends the call, as far as [`Options::interrupts`](super::Options::interrupts) permits.
     pub interrupt: Interrupt,

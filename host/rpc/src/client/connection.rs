@@ -22,7 +22,7 @@ pub(super) struct Connection {
     /// Queued calls: urgent ones, which never wait for bulk, and bulk ones.
     pub(super) urgent: VecDeque<u32>,
     pub(super) bulk: VecDeque<u32>,
-    /// Calls that the socket did not accept; empty while a thread sends.
+    /// Calls that the socket has not accepted, or only in part; empty while a thread sends.
     pub(super) batch: Batch,
     /// `true` while a thread sends; that thread will also send calls queued meanwhile.
     pub(super) sending: bool,
@@ -36,12 +36,13 @@ pub(super) struct Connection {
     /// Number of unanswered calls with a receive buffer of at least `LONG_BUFFER_BYTES`: their replies are
     /// data.
     pub(super) long_buffers: usize,
-    /// Time of the last sign of life: data were received, or the socket accepted data again after it was
-    /// full.
+    /// Time of the last sign of life: the connection was established, data were received, or the socket
+    /// accepted data again after it was full.
     pub(super) alive_at: Instant,
     /// Time since when calls have been outstanding.
     pub(super) waiting_since: Instant,
-    /// `true` if a call was answered over this socket, so that it is worth reconnecting at once.
+    /// `true` if a call was answered over this socket, and no malformed reply received: a reconnect is worth
+    /// trying at once.
     pub(super) useful: bool,
     /// System error of the last failed connection or datagram, which becomes the error of a failing soft
     /// call.
@@ -105,7 +106,7 @@ impl Connection {
         self.phase != Phase::Idle
     }
 
-    /// Returns `true` if no socket was ever used.
+    /// Returns `true` if no attempt to connect was ever made.
     pub(super) fn is_new(&self) -> bool {
         self.phase == Phase::Idle && self.generation == 0
     }
@@ -135,7 +136,7 @@ impl Connection {
         (self.calls > 0).then(|| self.alive_at.max(self.waiting_since))
     }
 
-    /// Records an answered call: if the connection is lost, it is re-established at once.
+    /// Records an answered call: if the connection is lost later, it is re-established at once.
     pub(super) fn answered(&mut self) {
         self.useful = true;
         self.back_off = BACK_OFF.0;

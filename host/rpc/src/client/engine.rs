@@ -41,7 +41,8 @@ pub(super) struct ConnectionIo {
     /// `true` if there may be more to receive.
     pub(super) readable: bool,
     pub(super) low_water: LowWater,
-    /// `true` if the end of the stream follows the data received last; no further event will report it.
+    /// `true` if the peer has ended its stream: no further event reports that, so receiving continues up to
+    /// the end.
     pub(super) finished: bool,
 }
 
@@ -75,8 +76,8 @@ impl Engine {
         self.wake_finished();
     }
 
-    /// Handles the end of the peer's stream: its remaining data can be received, then the end. The owner
-    /// calls this before [`ready`](Self::ready).
+    /// Handles the end of the peer's stream: its remaining data can be received, then the end. The owner must
+    /// call this before [`ready`](Self::ready) for the same event.
     pub fn finished(&mut self, token: SocketToken) {
         if let Some(lane) = self.lane(token.index()).filter(|lane| lane.token == token) {
             lane.finished = true;
@@ -152,8 +153,8 @@ impl Engine {
         self.shared.pump(index, &mut self.finished);
     }
 
-    /// Receives from a connection, up to a limit, and resumes sends that waited. Returns `true` if there was
-    /// work.
+    /// Receives from a connection, up to a limit, and sends calls that waited for the in-flight limit.
+    /// Returns `true` if there was work.
     fn turn(&mut self, index: usize) -> bool {
         if !self.lane(index).is_some_and(|lane| lane.readable) {
             return false;
@@ -226,7 +227,8 @@ impl Engine {
         ReceiveEnd::Used
     }
 
-    /// Resumes calls that waited for replies or for the in-flight limit.
+    /// Queues calls that waited for the in-flight limit, wakes waiters for permits, and sends the queued
+    /// calls.
     pub(super) fn resume_waiting(&mut self) {
         let now = self.shared.wire.now();
         let mut next = 0;

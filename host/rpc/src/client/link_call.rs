@@ -63,8 +63,8 @@ pub(super) struct Request {
     pub(super) data: Option<Source>,
     pub(super) receive_buffer: Option<ReceiveBuffer>,
     pub(super) interrupt: Interrupt,
-    /// Size of the bulk memory for the part of the reply that does not fit in the frame, which is the fixed
-    /// buffer of the request's id.
+    /// Size of the bulk memory for the part of the reply that does not fit in the frame, the fixed buffer of
+    /// the request's id.
     pub(super) buffer_bytes: usize,
 }
 
@@ -315,7 +315,8 @@ impl LinkedState {
         };
         let outcome = match live.take_reply(reply, reply_buffer) {
             Ok(body) => self.read(shared, &body),
-            // The call is repeated once only: a second request for a larger buffer is a violation.
+            // The server may request a larger buffer once, for which the call is repeated; a second such
+            // request is a violation.
             Err(ReplyError::BufferTooSmall(bytes))
                 if !self.is_widened
                     && bytes > self.request.buffer_bytes

@@ -15,8 +15,8 @@ use tombolo_core::block_on;
 /// Outcome of a call.
 pub(super) type Outcome = Result<Reply, CallError>;
 
-/// A pending call. Dropping it abandons the answer, not the call: its memory stays in use until it is
-/// answered.
+/// A pending call. Dropping it abandons the answer, not the call, whose memory stays in use until it is
+/// answered. Over a link, the caller's memory is released at once, and a call not sent yet is given up.
 #[must_use = "the failure of a call that is not awaited goes unseen"]
 pub struct Pending(Inner);
 

@@ -112,7 +112,7 @@ impl Engine {
             if !is_silent {
                 continue;
             }
-            // The loss is not the server's fault.
+            // Without an error, the loss does not count as a failure of the calls.
             state.lose(index, None, now, &mut self.finished);
             *lane = None;
             if let Some(connection) = state.connections.get_mut(index)

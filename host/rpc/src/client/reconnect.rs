@@ -114,7 +114,7 @@ impl Engine {
             let is_silent = silent.is_some_and(|since| now.saturating_duration_since(since) >= timeout);
             (connection.phase, connection.calls, connection.token(index), is_silent, timeout)
         };
-        // A sending thread may have found the former socket broken.
+        // A sending thread may have found the socket broken, and closed it.
         if let Some(lane) = self.lanes.get_mut(index)
             && lane.as_ref().is_some_and(|lane| lane.token != token)
         {

@@ -33,13 +33,14 @@ use tombolo_sys::udp::DATAGRAM_MAX_BYTES;
 use tombolo_wire_rpc::{CallHeader, Mark, Xid};
 use tombolo_wire_xdr::Encoder;
 
-/// A client of one program of one server. Clones share it; dropping the last of them ends it.
+/// A client of one program of one server. Clones, and clients [of other programs](Self::of_program), share
+/// its connections; dropping the last of all ends them.
 #[derive(Clone)]
 pub struct RpcClient(Arc<Handle>);
 
 struct Handle {
     shared: Arc<SharedClient>,
-    /// Guard dropped with the last client; ends the engine.
+    /// Guard that ends the engine, dropped with the last of the clients that share it.
     user: Arc<User>,
     /// Transport over links; with it calls bypass the engine, which then only runs timers.
     linked: Option<Arc<Linked>>,
@@ -250,7 +251,7 @@ impl RpcClient {
     }
 
     /// Returns the shortest round trip of a non-bulk call, an upper bound of the network's round-trip time.
-    /// `None` before the first reply.
+    /// `None` before the first reply to such a call, and over links.
     #[must_use]
     pub fn round_trip_min(&self) -> Option<Duration> {
         self.0.shared.lock().round_trip_min()

@@ -58,7 +58,7 @@ impl SecureSocket {
         probe_record
     }
 
-    /// Advances by one stage, if the socket is ready.
+    /// Advances by one step, if the socket is ready.
     fn advance(&self, stage: &mut ConnectStage) -> Result<()> {
         match stage {
             ConnectStage::Connecting => {

@@ -27,8 +27,8 @@ pub(super) struct Job {
 }
 
 impl ClientState {
-    /// Prepares the next batch of a connection, unless a thread is already sending or nothing is queued. The
-    /// caller must send it.
+    /// Prepares the next batch of a connection, unless a thread is already sending, the socket is not ready
+    /// or nothing is queued. The caller must send it.
     pub(super) fn begin_sending(&mut self, index: usize, now: Instant) -> Option<Job> {
         let limits = if self.datagrams() { (1, 0) } else { (BATCH_COUNT_MAX, BATCH_BYTES_MAX) };
         let connection = self.connections.get_mut(index).filter(|connection| connection.wants_to_send())?;

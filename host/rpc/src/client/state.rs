@@ -54,7 +54,7 @@ pub(super) struct ClientState {
     pub(super) raised: Vec<u32>,
     /// `true` if the interrupts of all calls are watched because the server is silent.
     pub(super) watching: bool,
-    /// Start of the current outage, once it was logged.
+    /// Start of the server's current silence, once it was logged.
     pub(super) unresponsive_since: Option<Instant>,
     /// `true` once the server has answered a call.
     pub(super) has_answered: bool,
@@ -141,7 +141,8 @@ impl ClientState {
         xid
     }
 
-    /// Counts a bulk call over a link that moves `bytes`. Returns `false` if the limit is reached.
+    /// Counts a bulk call over a link that moves `bytes`. Returns `false`, without counting it, if the limit
+    /// is reached.
     pub(super) fn begin_bulk(&mut self, bytes: usize) -> bool {
         if self.bulk_out >= self.limit.count() {
             return false;
@@ -161,14 +162,15 @@ impl ClientState {
         if self.has_many_permits() { mem::take(&mut self.permit_waiters) } else { Vec::new() }
     }
 
-    /// Stores a call. Returns its transaction id and the cell for its outcome.
+    /// Stores a call, and queues it unless it must wait for the limit. Returns its transaction id and the
+    /// cell for its outcome.
     pub(super) fn insert(&mut self, mut call: NewCall, now: Instant) -> (u32, Arc<Cell>) {
         while self.calls.contains_key(&self.next_xid) {
             self.next_xid = self.next_xid.wrapping_add(1);
         }
         let xid = self.next_xid;
         self.next_xid = xid.wrapping_add(1);
-        // Behind the record mark (RFC 5531 §9).
+        // The transaction id follows the record mark (RFC 5531 §9).
         if let Some(place) = call.message.head.get_mut(4..8) {
             place.copy_from_slice(&xid.to_be_bytes());
         }
@@ -324,7 +326,7 @@ impl ClientState {
         }
     }
 
-    /// Removes a call, and passes on its outcome.
+    /// Removes a call from the table, and adds it with its outcome to `finished`.
     pub(super) fn remove(&mut self, xid: u32, outcome: Outcome, finished: &mut Finished) {
         let Some(mut entry) = self.calls.remove(&xid) else { return };
         if entry.state == CallState::Waiting {
@@ -413,7 +415,8 @@ impl ClientState {
     }
 }
 
-/// Silence of the server after which calls may be interrupted.
+/// Silence of the server after which calls may be interrupted and the server is probed; age of a call from
+/// which it may be interrupted even if the server responds.
 pub(super) const SILENT: Duration = Duration::from_secs(2);
 
 /// Silence of the server after which it is reported as not responding.

@@ -103,7 +103,8 @@ impl SystemWire {
         None
     }
 
-    /// Opens a socket from a free reserved port, if permitted.
+    /// Opens a socket from a free reserved port. If that is not permitted, or none is free, fails with
+    /// `insist`, and otherwise uses any port.
     fn open_reserved(&self, target: &Target, insist: bool) -> Result<OwnedFd> {
         let count = RESERVED_PORTS.len() as u64;
         let start = self.random() % count;
@@ -137,7 +138,7 @@ impl Wire for SystemWire {
         }
         self.epoll.add(&fd, token.number(), Interest::Changes)?;
         if let Some(tls) = &self.tls {
-            // Calls never fall back to datagrams.
+            // TLS exists for streams only; calls in datagrams would not be encrypted, so they are refused.
             let is_stream = target.transport == Transport::Tcp;
             let session = tls.session().ok().filter(|_| is_stream).ok_or(Errno::PROTONOSUPPORT)?;
             return Ok(Box::new(SecureSocket::new(fd, session, target, self.random())));
@@ -189,7 +190,7 @@ impl Socket for SystemSocket {
     }
 
     fn is_emptied_by_less(&self) -> bool {
-        // Streams only; a datagram may be followed by another.
+        // True for streams only: a datagram may be followed by another, however short it is.
         self.transport == Transport::Tcp
     }
 

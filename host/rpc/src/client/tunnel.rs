@@ -180,7 +180,7 @@ impl Process {
     }
 }
 
-/// Reads a command's standard error until it ends, and reaps it.
+/// Reads a command's standard error until the command ends, and reaps it.
 fn supervise(mut child: Child, process: &Process, label: &str) {
     let mut output = OutputLines { label, line: Vec::new(), last: String::new() };
     if let Err(errno) = read_stderr(&mut child, &mut output) {
@@ -200,7 +200,8 @@ fn supervise(mut child: Child, process: &Process, label: &str) {
 const STDERR: u64 = 0;
 const PROCESS: u64 = 1;
 
-/// Reads standard error until the process ends. Other processes may hold it open for longer.
+/// Reads standard error until the process ends, not until end of file: other processes may hold the pipe open
+/// for longer.
 fn read_stderr(child: &mut Child, output: &mut OutputLines<'_>) -> Result<()> {
     let (epoll, watched) = (Epoll::new()?, process::watched(child.id())?);
     epoll.add(&watched, PROCESS, Interest::Readable)?;

@@ -8,7 +8,7 @@ use tombolo_mem::Sink;
 use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result};
 
-/// A factory of sockets, and a clock. No operation blocks.
+/// A factory of sockets, a clock, and a source of random numbers. No operation may wait for the network.
 pub trait Wire: Send + Sync {
     /// Begins to connect, from a local port as [`Options::reserved_port`](super::Options::reserved_port)
     /// requests. Events of the socket carry this token; the wire must report the socket writable once it is
@@ -39,8 +39,8 @@ pub trait Socket: Send + Sync {
     /// Completes connecting. Returns the error of a failed attempt, or EAGAIN while it is in progress.
     fn finish_connecting(&self) -> Result<()>;
 
-    /// Sends a prefix of the list, or all of it as one datagram, and returns its length. Returns EAGAIN if
-    /// the socket is full; an event then reports that it is writable.
+    /// Sends a prefix of `gather`, or all of it as one datagram, and returns the number of bytes sent.
+    /// Returns EAGAIN if the socket is full; an event then reports that it is writable.
     fn send(&self, gather: &mut Gather<'_>) -> Result<usize>;
 
     /// Receives into the sinks in order, and returns the number of bytes, 0 at the end of a stream. Returns

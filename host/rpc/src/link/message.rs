@@ -70,7 +70,7 @@ pub enum MessageError {
         /// The status.
         status: u32,
     },
-    /// Reserved bytes are not zero.
+    /// Bytes that must be zero are not: reserved ones, or the address of an absent part.
     #[error("reserved bytes are not zero")]
     NotZero,
 }

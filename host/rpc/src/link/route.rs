@@ -107,8 +107,8 @@ impl Route {
         1 << most.ilog2()
     }
 
-    /// Returns the current link. If there is none, `waiter`, if given, is woken once there is one, and a
-    /// reconnect is started unless one is in progress.
+    /// Returns the current link. If there is none and a waiter is given, the waiter is woken once there is
+    /// one, and a reconnect is started unless one is in progress.
     pub(crate) fn live(self: &Arc<Self>, waiter: Option<&Waker>) -> Option<Arc<Live>> {
         let mut state = lock(&self.state);
         if let (None, Some(waiter)) = (&state.live, waiter) {
@@ -130,7 +130,7 @@ impl Route {
         lock(&self.state).why.clone()
     }
 
-    /// Reports a lost link, and starts to reconnect unless a reconnect is in progress.
+    /// Reports a lost link, wakes its waiters for memory and, if it is the current link, starts to reconnect.
     pub(crate) fn lost(self: &Arc<Self>, lost: &Arc<Live>) {
         let was_live = {
             let mut state = lock(&self.state);
@@ -147,7 +147,7 @@ impl Route {
         }
     }
 
-    /// Starts the reconnect thread; `is_searching` is already set.
+    /// Starts the reconnect thread; `is_searching` must already be set.
     fn dial_again(self: &Arc<Self>) {
         let (route, dial) = (Arc::downgrade(self), self.dial.clone());
         let search = move || search(&route, &*dial);

@@ -84,9 +84,9 @@ impl Live {
         Attempt::Sent { call, reply_buffer: number, has_memory }
     }
 
-    /// Takes a span of each side, as needed, or none. If only one is available, it is returned without waking
-    /// waiters: they checked while no pair was half taken, so nothing has changed for them, and waiters that
-    /// need pairs would otherwise wake each other, or themselves, forever.
+    /// Takes a span of each side, as needed, or none. If only one is available, it is given back without
+    /// waking waiters. These have checked while no pair was half taken, so nothing has changed for them, and
+    /// waiters that need pairs would otherwise wake each other, or themselves, forever.
     fn take(&self, out_bytes: usize, buffer_bytes: usize) -> Option<(Option<Span>, Option<Span>)> {
         let take = || {
             let out = take(self.line.out_area(), out_bytes)?;

@@ -39,7 +39,7 @@ pub(super) trait Calls: Send {
 pub(super) enum RunResult {
     /// The call is complete.
     Done(Box<Exchange>, Outcome),
-    /// The thread that wakes the call will send its reply.
+    /// The call is pending: the thread that completes it will send the reply.
     Later,
     /// The service panicked.
     Panicked,

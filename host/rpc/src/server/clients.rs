@@ -33,7 +33,7 @@ impl Clients {
 
     pub(super) fn of(&self, address: IpAddr) -> Arc<Client> {
         let mut by_address = self.lock();
-        // Source addresses of datagrams can be forged.
+        // Unused clients do not accumulate, although source addresses of datagrams can be forged.
         if by_address.len() >= CLIENTS_MAX {
             by_address.retain(|_, client| Arc::strong_count(client) > 1);
         }
@@ -140,9 +140,8 @@ impl Client {
         queued.enqueue(&self.waiters, None, waiter);
     }
 
-    /// Wakes one waiter for calls, if calls may begin, and waiters for memory, if there is some. Called
-    /// after each turn of a connection, so that a waiter that leaves some of the limit unused wakes the
-    /// next.
+    /// Wakes one waiter for calls, if calls may begin, and waiters for memory, if memory is free. Called
+    /// after each turn of a connection, so that a waiter that leaves some of the limit unused wakes the next.
     pub(super) fn pass_on(&self) {
         if self.is_below_limit() {
             self.waiters.wake_one();
@@ -187,7 +186,8 @@ impl ConnectionPermit {
     pub(super) fn new(common: &Arc<Common>, client: &Arc<Client>) -> Option<Self> {
         let (all, own) = (&common.counters.connections, &client.connections);
         let free = (common.options.connections_max as u64).saturating_sub(all.get());
-        // Only the listening thread adds connections.
+        // The check and the additions are not one step: `Server::adopt`, on other threads, may exceed the
+        // limit slightly.
         if own.count() >= free {
             return None;
         }

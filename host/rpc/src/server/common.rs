@@ -99,8 +99,8 @@ pub struct Counts {
     pub refused: u64,
     /// Connections closed because the peer did not receive its replies.
     pub closed_stuck: u64,
-    /// Connections closed because they were idle, either within a call or without ever having had a call
-    /// answered.
+    /// Connections closed because they were idle: within an incomplete call or TLS handshake, or without ever
+    /// having had a call answered.
     pub closed_silent: u64,
     /// Idle connections closed because the limit of connections was reached.
     pub closed_for_others: u64,

@@ -54,8 +54,8 @@ pub(super) struct Connection {
     security: Security,
     /// `true` if there may be data to receive.
     pub(super) readable: bool,
-    /// `true` if the peer has stopped sending: end of stream follows the data received last, and no further
-    /// event is reported.
+    /// `true` if the peer has stopped sending: no further event is reported, so receiving continues up to the
+    /// end of the stream.
     pub(super) finished: bool,
     /// `true` if the connection is queued for a turn.
     pub(super) queued: bool,
@@ -63,7 +63,7 @@ pub(super) struct Connection {
     waits: bool,
     /// Registration with the waiters for memory or calls.
     wait: Queued,
-    /// `true` once a call was answered.
+    /// `true` once a call was answered, or accepted to be answered later.
     answered: bool,
     /// Calls and bytes received since the last recorded activity.
     active_calls: usize,
@@ -315,8 +315,8 @@ impl Connection {
         }
         shared.flush();
         self.reader.end_turn(&mut context.area, &shared.buffers);
-        // Passed on even if this connection did not wait: it may have been woken for limits that it does not
-        // need.
+        // Other waiters are woken even if this connection did not wait: it may have been woken for limits
+        // that it does not need.
         shared.client.pass_on();
         match end {
             TurnEnd::Empty => {}
@@ -340,8 +340,8 @@ impl Connection {
             if work.calls >= TURN_CALLS_MAX || work.bytes >= TURN_BYTES_MAX {
                 return TurnEnd::Used;
             }
-            // A record in progress already has its memory. It must proceed, or connections might deadlock on
-            // memory.
+            // A long record in progress already has its memory. It must proceed even at the client's limit of
+            // calls, or connections might deadlock on memory.
             if !shared.is_below_limits()
                 || !(self.reader.is_receiving_long() || shared.client.is_below_limit())
             {
@@ -430,7 +430,7 @@ impl Connection {
     fn begin_tls(&mut self, context: &mut ThreadContext, record: &Source) -> bool {
         let first = FirstCall::of(record);
         let session = match (&first, &context.common.options.tls) {
-            // Data behind the probe was injected, or sent too early.
+            // Data behind the probe was injected, or sent too early: the connection is closed.
             (FirstCall::Probe(_), Some(tls)) if self.reader.is_empty(&context.area) => Some(tls.session()),
             _ => None,
         };

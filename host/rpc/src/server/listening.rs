@@ -154,7 +154,7 @@ impl Listening {
 
     fn ignore(&self, epoll: &Epoll) {
         for socket in &self.sockets {
-            // Fails during a pause, when the sockets are not registered.
+            // Removal fails during a pause, when the sockets are not registered.
             let _ = epoll.remove(socket);
         }
     }

@@ -24,7 +24,8 @@ pub struct Options {
     /// Maximum length of a call in bytes; a connection that announces more is closed. Default and upper
     /// bound: 1 MiB + 8 KiB.
     pub record_max_bytes: usize,
-    /// Predicate applied to each connection and datagram. Default: all may call.
+    /// Predicate applied to each connection, and to each sender of datagrams not heard of recently. Default:
+    /// all may call.
     pub admit: Option<Admit>,
     /// TLS configuration: every connection must begin TLS before its first call (RFC 9289). Datagrams are not
     /// encrypted.
@@ -49,7 +50,8 @@ pub struct Options {
     /// Default: 1 s.
     pub stuck_after_if_short: Duration,
     /// Time after which a connection is closed that never had a call answered. Default: 6 minutes, as in the
-    /// Linux server. Connections with an answered call stay open until their peer disconnects.
+    /// Linux server. Connections with an answered call stay open until their peer disconnects, or until they
+    /// are idle at the limit of connections.
     pub silent_after: Duration,
     /// Grace period for running calls when the server stops. Default: 5 s.
     pub grace: Duration,

@@ -78,8 +78,8 @@ impl ReceiveArea {
         tcp::receive(stream, &[&self.span.lease.sink(0..AREA_BYTES)])
     }
 
-    /// Makes space for receiving. Bytes still referenced by calls stay valid: the buffer is then replaced,
-    /// and charged to this client.
+    /// Makes space for receiving. Bytes still referenced by calls stay valid: if the buffer must be replaced,
+    /// the old one is charged to this client.
     fn clear(&mut self, buffers: &Buffers) {
         if self.span.len() == 0 && self.span.lease.is_sole() {
             (self.span.start, self.span.end) = (0, 0);

@@ -34,7 +34,7 @@ pub(super) struct Batch {
     len: usize,
 }
 
-/// Consecutive replies sent as a unit.
+/// Consecutive replies, of which only the last may be long or followed by file data.
 struct Piece {
     /// Number of bytes in the buffer of small replies.
     small: usize,

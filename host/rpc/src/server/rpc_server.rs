@@ -44,8 +44,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to serve calls on the bound sockets. Connections are accepted only once all event threads
-    /// exist.
+    /// Starts to serve calls on the bound sockets. The first event thread accepts connections at once; those
+    /// assigned to a thread not started yet wait for it.
     pub fn start<S: Service>(bound: Bound, options: Options, service: &Arc<S>) -> Result<Self, StartError> {
         let common = Common::new(options.checked());
         let udp = bound.udp.iter().map(|(address, _)| *address).collect();
@@ -96,7 +96,7 @@ impl Server {
         Counts { lent_bytes: self.common.pool.lent_bytes() as u64, ..self.common.counters.read() }
     }
 
-    /// Stops accepting connections and calls, sends the replies of calls already received within the grace
+    /// Stops accepting connections and calls, sends replies to calls already received for up to the grace
     /// period, and closes all connections. Blocks until that is done.
     pub fn stop(self) {
         drop(self);

@@ -28,7 +28,7 @@ pub trait Service: Send + Sync + 'static {
     /// The transport polls the future once on the thread that received the call; if it is ready, the reply is
     /// sent with the batch. A pending future becomes a task (`tombolo_host_runtime::task`): the thread that
     /// wakes it polls it and sends the reply. The future must therefore never block. If it panics, the
-    /// connection is closed.
+    /// connection or link is closed.
     fn serve(
         self: Arc<Self>,
         peer: Arc<Peer>,
@@ -50,8 +50,8 @@ pub enum Outcome {
     Reply,
     /// Send nothing and keep the connection open.
     Silent,
-    /// Send nothing; close the connection once the queued replies are sent. Over UDP this has the effect of
-    /// `Silent`.
+    /// Send nothing; close the connection once the queued replies are sent. Over a link the link is cut at
+    /// once; over UDP this has the effect of `Silent`.
     Close,
 }
 

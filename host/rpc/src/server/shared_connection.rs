@@ -17,8 +17,8 @@ use tombolo_host_tls::Session;
 use tombolo_mem::Sink;
 use tombolo_sys::{Errno, tcp};
 
-/// Number of unsent reply bytes at which a connection begins no further calls: one long reply may be ready,
-/// and no more.
+/// Number of unsent reply bytes at which a connection begins no further calls: about one long reply may wait
+/// to be sent.
 const UNSENT_MAX_BYTES: usize = 1 << 20;
 
 /// The part of a connection shared with the threads that complete its calls.
@@ -205,7 +205,8 @@ impl SharedConnection {
         self.client.share.is_short()
     }
 
-    /// Wakes the event thread, if it waits, once the connection is well below its limits.
+    /// Schedules a turn if the connection waits for its limits, and is below all of them and a quarter below
+    /// that of calls.
     pub(super) fn resume_if_low(&self) {
         // Hysteresis: the thread resumes with a batch of calls, not with each one.
         let left = self.calls.load(Ordering::SeqCst);
@@ -226,7 +227,8 @@ impl SharedConnection {
         self.calls.load(Ordering::SeqCst) > 0
     }
 
-    /// Requests a wake-up after the last call. The caller must check again afterwards.
+    /// Requests a wake-up after the last call. The caller must check for calls afterwards, because the last
+    /// may just have ended.
     pub(super) fn wait_for_end(&self) {
         self.ending.store(true, Ordering::SeqCst);
     }
@@ -346,7 +348,7 @@ impl SharedConnection {
         next
     }
 
-    /// Updates the client's charge for its unsent replies.
+    /// Updates the client's charge for the unsent replies of this connection.
     fn charge(&self, send_queue: &mut SendQueue) {
         self.unsent_bytes.store(send_queue.queue.len() + send_queue.remainder.len(), Ordering::SeqCst);
         let waiting = send_queue.queue.uncounted_bytes() + send_queue.remainder.uncounted_bytes();
