@@ -224,7 +224,7 @@ struct ClientHandler {
     line: Line,
     heartbeat: Heartbeat,
     silence_max: Option<Duration>,
-    /// Reason used when this is dropped.
+    /// Reason with which the line is cut when this is dropped.
     end: EndReason,
 }
 

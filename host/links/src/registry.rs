@@ -35,7 +35,7 @@ pub struct GuestEntry {
     pub label: String,
     /// Export in use.
     pub export: String,
-    /// Time since when the link has existed, in seconds since 1970.
+    /// Time at which the link was made, in seconds since 1970.
     pub since_secs: u64,
     /// State of the guest's heartbeat: "well", "late" or "lost".
     pub health: String,

@@ -61,7 +61,7 @@ pub enum MemoryError {
         #[source]
         source: PageError,
     },
-    /// The device does not report its length, and the caller that serves it did not give one.
+    /// The device does not report its length, which its server must therefore be given.
     #[error("{}: unknown length, which must be given", path.display())]
     Length {
         /// The device.

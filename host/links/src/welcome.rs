@@ -335,7 +335,7 @@ struct ServerHandler {
     /// Receiver of forwarded regions, if the client may forward any.
     region_receiver: Option<RegionReceiver>,
     heartbeat: Heartbeat,
-    /// Reason used when this is dropped.
+    /// Reason with which the link is cut when this is dropped.
     end: EndReason,
 }
 

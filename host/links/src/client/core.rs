@@ -305,7 +305,7 @@ impl Core {
         }
         self.parker.unpark();
         self.stop_leader();
-        // A caller that registers after this checks the outcome afterwards.
+        // No later registration is missed: a caller checks the outcome after it has registered.
         for queued in self.ids.take_waiting() {
             let waker = queued.lock().waker.take();
             waker.into_iter().for_each(wake);

@@ -176,7 +176,7 @@ impl Receiving for Core {
     fn wait_beside(&self, own: BorrowedFd<'_>) -> Option<Duration> {
         let doorbell = self.doorbell.as_ref()?;
         loop {
-            // Waking a task runs it on this thread; its panic must not affect the thread's own work.
+            // Waking a task may run it on this thread; its panic must not affect the thread's own work.
             match catch_unwind(AssertUnwindSafe(|| self.receive_beside(doorbell, own))) {
                 Ok(asleep) => return asleep,
                 Err(_) => tracing::error!(link = &*self.label, "task panicked on its answer"),

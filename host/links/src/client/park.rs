@@ -19,8 +19,8 @@ use crate::end::ProtocolError;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// Sleeps on the doorbell until the answer is received, if no other call is awaited. Returns `None` if
-    /// the caller must wait in another way.
+    /// Sleeps on the doorbell until the answer is received, if no other call is outstanding. Returns `None`
+    /// if the caller must wait in another way.
     pub(super) fn park(&self, id: u32) -> Option<Result<RawReply, LineError>> {
         let doorbell = self.doorbell.as_ref()?;
         // If another request is sent meanwhile, this thread receives its answer too, or is unparked by its

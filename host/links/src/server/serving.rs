@@ -119,7 +119,7 @@ pub struct LinkHandle {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A reader of a link's counters that does not keep it alive.
+/// A reader of a link's counters that does not keep the link alive.
 #[derive(Clone, Debug)]
 pub struct LinkMeter {
     link: Weak<Link>,

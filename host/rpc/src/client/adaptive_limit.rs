@@ -15,8 +15,8 @@ const START: u32 = 4;
 const START_BYTES: usize = 2 << 20;
 const START_BOUNDS: (u32, u32) = (2, 16);
 
-/// Minimum extent of a round: number of answers for each call that the limit allows, total number of answers,
-/// and time.
+/// Minimum extent of a round: number of answers for each call that the limit allows, total number of answers
+/// (fewer of both while the limit doubles), and time.
 const ROUND_TURNS: u32 = 3;
 const ROUND_ANSWERS_MIN: u32 = 16;
 const ROUND_MIN: Duration = Duration::from_millis(4);

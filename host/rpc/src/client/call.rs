@@ -50,7 +50,7 @@ impl<'a> Call<'a> {
 /// Destination of a reply's file data.
 #[derive(Clone)]
 pub struct ReceiveBuffer {
-    /// Memory, in use until the call is answered.
+    /// Memory, in use until the call ends.
     pub sink: Sink,
     /// Function that locates the data in the results.
     pub find: FindData,

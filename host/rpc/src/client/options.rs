@@ -129,8 +129,8 @@ impl Options {
         }
     }
 
-    /// Returns the options with every value clamped to a usable range; an empty label becomes the target's
-    /// address.
+    /// Returns the options with connections, time-out and reply length in usable ranges; an empty label
+    /// becomes the target's address.
     pub(super) fn checked(mut self, target: &Target) -> Self {
         self.connections = match target.transport {
             Transport::Tcp => self.connections.clamp(1, CONNECTIONS_MAX),

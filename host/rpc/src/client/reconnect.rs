@@ -285,7 +285,7 @@ impl ClientState {
         all.chain(self.timers.next()).min()
     }
 
-    /// Returns the time before this call is retransmitted.
+    /// Returns the time from a transmission of this call to the next one.
     fn wait_for(&self, entry: &CallEntry) -> Duration {
         match self.datagrams() {
             true => self.round_trips[usize::from(entry.bulk)].wait(entry.transmissions),

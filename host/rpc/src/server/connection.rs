@@ -59,7 +59,7 @@ pub(super) struct Connection {
     pub(super) finished: bool,
     /// `true` if the connection is queued for a turn.
     pub(super) queued: bool,
-    /// `true` while the connection waits for limits or memory, which wake it.
+    /// `true` while the connection waits to be woken, because a limit is reached or memory is short.
     waits: bool,
     /// Registration with the waiters for memory or calls.
     wait: Queued,
@@ -117,7 +117,7 @@ enum TurnEnd {
     Limits,
     /// The peer has stopped sending.
     Eof,
-    /// Receiving must stop.
+    /// Receiving must stop; queued replies are still sent.
     Seal,
     Broken,
 }

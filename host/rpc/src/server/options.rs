@@ -91,7 +91,7 @@ impl Options {
         self.admit_plain.as_ref().is_some_and(|admit| admit(address.ip()))
     }
 
-    /// Returns the options with every limit raised or lowered to a usable value.
+    /// Returns the options with unusable limits raised or lowered.
     pub(super) fn checked(mut self) -> Self {
         self.threads = self.threads.max(1);
         self.record_max_bytes = self.record_max_bytes.min(RECORD_MAX_BYTES);

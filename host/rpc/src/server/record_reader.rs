@@ -142,7 +142,7 @@ impl RecordReader {
         Self { records, partial: Partial::Nothing, assembled: None, expects_long: false }
     }
 
-    /// Returns `true` if a record is incomplete.
+    /// Returns `true` if received bytes are retained, mostly of an incomplete record.
     pub(super) fn is_within_record(&self) -> bool {
         !matches!(self.partial, Partial::Nothing) || self.assembled.is_some()
     }

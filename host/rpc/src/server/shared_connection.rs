@@ -40,7 +40,7 @@ pub(super) struct SharedConnection {
     calls: AtomicUsize,
     /// Bytes of replies waiting while the socket is full.
     unsent_bytes: AtomicUsize,
-    /// `true` if the event thread must be woken once `calls` and `unsent_bytes` are below their limits.
+    /// `true` if the event thread must be woken once the connection is below its limits.
     waits: AtomicBool,
     /// `true` if the connection ends: the event thread must be woken when the last call is completed.
     ending: AtomicBool,
@@ -205,8 +205,8 @@ impl SharedConnection {
         self.client.share.is_short()
     }
 
-    /// Schedules a turn if the connection waits for its limits, and is below all of them and a quarter below
-    /// that of calls.
+    /// Schedules a turn if the connection waits for its limits, has at most three quarters of the permitted
+    /// calls, and is below the other limits.
     pub(super) fn resume_if_low(&self) {
         // Hysteresis: the thread resumes with a batch of calls, not with each one.
         let left = self.calls.load(Ordering::SeqCst);
