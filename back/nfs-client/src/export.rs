@@ -36,14 +36,15 @@ pub struct NfsExport {
 /// Maximum wait of an unmount for background work.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// Sizes until the server has reported its limits. No READ or WRITE is sent before.
+/// Sizes until the server has reported its limits. No READ or WRITE is sent until then.
 const UNKNOWN: Sizes = Sizes { read_max: 512, write_max: 512, listing: 512 };
 
 impl NfsExport {
-    /// Mounts the export `path`, blocking for a few seconds at most, independently of the options' timeouts.
+    /// Mounts the export `path`. Each call of the mount times out within seconds, regardless of the options'
+    /// timeouts.
     ///
     /// # Errors
-    /// Fails with [`MountError`], one line for people.
+    /// Fails with [`MountError`].
     pub fn mount(server: &Server, path: &str, options: Options) -> std::result::Result<Self, MountError> {
         block_on(Self::mounted(Endpoint::Network(server.clone()), path, options))
     }
@@ -52,7 +53,7 @@ impl NfsExport {
     /// they lead to.
     ///
     /// # Errors
-    /// Fails with [`MountError`], one line for people.
+    /// Fails with [`MountError`].
     pub fn mount_over(
         route: &Arc<Route>,
         path: &str,
@@ -66,7 +67,7 @@ impl NfsExport {
     /// closed with the export, or if the mount fails.
     ///
     /// # Errors
-    /// Fails with [`MountError`], one line for people.
+    /// Fails with [`MountError`].
     pub fn mount_through(
         tunnel: &Arc<Tunnel>,
         path: &str,
@@ -142,9 +143,9 @@ impl NfsExport {
         Self { nfs, root, fattr, asked, profile, options, budget, has_side_program }
     }
 
-    /// Ends the use of the export after its sessions: waits for their background work (unflushed data, files
-    /// removed while open), and notifies the server of the unmount, which only affects its list of clients.
-    /// Waits for a few seconds at most.
+    /// Ends the use of the export; call it after its sessions have ended. Waits up to ten seconds for their
+    /// background work (flushes, removals of files unlinked while open), and once that has ended notifies the
+    /// server of the unmount, which only affects its list of clients.
     pub fn leave(&self) {
         let is_done = self.root.background.wait(LEAVING);
         if !is_done {
@@ -179,7 +180,7 @@ impl NfsExport {
     }
 
     /// Returns the number of written bytes, of all files, that are retained because the server does not have
-    /// them on stable storage yet.
+    /// them on stable storage yet, including the overhead of their pieces.
     pub fn held_bytes(&self) -> usize {
         self.budget.held_bytes()
     }

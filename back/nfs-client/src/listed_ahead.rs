@@ -2,7 +2,7 @@
 //!
 //! Used only for callers that walk a tree
 //! ([`Ctx::lists_subdirectories`](tombolo_core::Ctx::lists_subdirectories)), which learn the age of the data.
-//! A change of names by this session discards all.
+//! A change of any directory by this session discards all.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,11 +29,11 @@ struct State {
     /// Directories from the oldest on, including ones that were taken or replaced.
     order: VecDeque<(FileHandleBuf, Instant)>,
     bytes: usize,
-    /// Number of changes of names by this session, each of which discarded all directories.
+    /// Number of changes of directories by this session, each of which discarded all entries.
     changes: u64,
 }
 
-/// Number of name changes before a call.
+/// Number of directory changes by this session before a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark(u64);
 
@@ -54,7 +54,8 @@ impl ListedAhead {
         Mark(self.state().changes)
     }
 
-    /// Stores directories that a call has returned, unless names were changed since the mark.
+    /// Stores directories that a call has returned, unless this session has changed a directory since the
+    /// mark.
     pub(crate) fn keep(
         &self,
         dirs: Vec<ListedDir>,
@@ -83,7 +84,7 @@ impl ListedAhead {
         }
     }
 
-    /// Takes a recently received directory, if this user may list it.
+    /// Takes a recently received directory, if it was listed for this user.
     pub(crate) fn take(&self, dir: &FileHandleBuf, user: &Identity, now: Instant) -> Option<PrefetchedDir> {
         let mut state = self.state();
         if state.dirs.get(dir)?.user != *user {
@@ -93,7 +94,7 @@ impl ListedAhead {
         (now.saturating_duration_since(prefetched.received) < STAY_MAX).then_some(prefetched)
     }
 
-    /// Discards all directories before a change of names.
+    /// Discards all directories after a change of a directory, and those that pending calls return.
     pub(crate) fn names_change(&self) {
         let mut state = self.state();
         let before = std::mem::take(&mut *state);

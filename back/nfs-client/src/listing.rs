@@ -26,7 +26,7 @@ pub(crate) struct Progress {
 /// Maximum number of names remembered of a listing. A longer listing cannot be restarted.
 const GIVEN_MAX: usize = 1 << 18;
 
-/// Names that were already returned to callers.
+/// Hashes of the names that were already returned to callers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
     names: HashSet<u64>,
@@ -42,7 +42,7 @@ pub(crate) struct Given {
 pub(crate) struct Page {
     /// Cookie after which the page begins in the caller's listing.
     pub start: Cookie,
-    /// Position requested from the server, which differs after a restart.
+    /// Position requested from the server, which differs from `start` after a restart of the listing.
     pub from: Cookie,
     pub listing: Arc<Listing>,
     /// `true` if the page was requested with attributes.
@@ -66,7 +66,7 @@ struct Circle {
 }
 
 impl Page {
-    /// Returns the entries after `cookie`, if it is a cookie of this page.
+    /// Returns the entries after `cookie`, if it is a cookie of this page or its start.
     pub(crate) fn behind(&self, cookie: Cookie) -> Option<&[Registration]> {
         let entries = &self.listing.entries;
         match self.index_of(cookie) {

@@ -1,4 +1,4 @@
-//! Resolution of a server and a path to a handle: portmapper, MOUNT, and the server's parameters.
+//! Resolution of a server and a path to a handle (portmapper, MOUNT), and the export's parameters.
 
 use std::fmt::Display;
 use std::future::{Future, poll_fn};
@@ -27,17 +27,17 @@ use crate::calls::{Nfs, Sizes, answered};
 use crate::options::{DATAGRAM_SIZE_MAX, Options, SIZE_MAX};
 use crate::server::{Endpoint, Ports, Server};
 
-/// Timeout of a mount's calls, short enough to report failures promptly.
+/// Timeout of a mount's calls over TCP or links, short enough to report failures promptly.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Timeout of a mount through a program that must first connect and authenticate.
+/// Timeout of a mount's calls through a program that must first connect and authenticate.
 const TUNNEL_PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reason for which an export cannot be mounted. Displayed with its sources, each of which adds only what the
 /// preceding ones lack, it is one line.
 #[derive(Debug, ThisError)]
 pub enum MountError {
-    /// No answer. The source names the server.
+    /// A call was not answered, or was rejected. The source names the server.
     #[error("call to {what} failed")]
     Unreachable {
         /// Description of the server's program.
@@ -55,7 +55,7 @@ pub enum MountError {
         /// The transport.
         transport: Transport,
     },
-    /// The server refuses access.
+    /// The MOUNT service refuses the path.
     #[error("{server}:{path}: {}", refusal(*.status))]
     Refused {
         /// The server.
@@ -131,7 +131,7 @@ pub(crate) struct About {
 pub(crate) const NFS: (u32, u32) = (tombolo_wire_nfs3::PROGRAM, tombolo_wire_nfs3::VERSION);
 const MOUNT: (u32, u32) = (mount::PROGRAM, mount::VERSION);
 
-/// Name of the program in errors.
+/// Name of the MOUNT program in errors, by which [`ask`] chooses the credentials too.
 const MOUNT_SERVICE: &str = "the MOUNT service";
 
 /// Returns the endpoint of the NFS program. Asks the portmapper for its port if that is not configured.
@@ -318,7 +318,7 @@ pub(crate) async fn root(
     }
 }
 
-/// Notifies the server of the unmount (UMNT). It maintains a list of mounts for administrators.
+/// Notifies the server, which maintains a list of mounts for administrators, of the unmount (UMNT).
 pub(crate) async fn leave(
     endpoint: &Endpoint,
     path: &str,
@@ -423,7 +423,8 @@ fn sizes(fsinfo: &FsinfoOk, most: u32, options: &Options) -> Sizes {
     }
 }
 
-/// Size of a listing page in bytes: some 350 entries.
+/// Size of a listing page in bytes (some 350 entries), unless the server prefers more or the transport
+/// carries less.
 const LISTING_BYTES: u32 = 64 << 10;
 const _: () = assert!(LISTING_BYTES as usize > FATTR_BYTES);
 
@@ -438,7 +439,7 @@ async fn ask(
         MOUNT_SERVICE => caller.credential(0, b""),
         _ => Credential::None,
     };
-    // Some replies are complete lists.
+    // The reply to EXPORT is a complete list.
     let call = Call { results_bytes: LISTING_BYTES as usize, ..Call::new(procedure, credential) };
     let reply = rpc.call(call, arguments).await;
     reply.map(|reply| reply.results).map_err(|source| MountError::Unreachable { what, source })

@@ -6,7 +6,7 @@ use tombolo_core::Limits;
 use tombolo_host_rpc::client as rpc_client;
 
 /// Lifetimes of cached attributes (nfs(5), `acregmin` and related options). A changed node gets the minimum;
-/// each revalidation that finds it unchanged doubles its lifetime, up to the maximum.
+/// each revalidation after a whole lifetime without a change doubles the lifetime, up to the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributeTimes {
     /// Minimum for files.
@@ -30,7 +30,7 @@ impl AttributeTimes {
 }
 
 impl Default for AttributeTimes {
-    /// Returns the defaults of other clients: 3 to 60 seconds for files, 30 to 60 for directories.
+    /// Returns the defaults of nfs(5): 3 to 60 seconds for files, 30 to 60 for directories.
     fn default() -> Self {
         Self {
             file_min: Duration::from_secs(3),

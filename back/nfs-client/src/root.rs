@@ -9,7 +9,7 @@ use crate::calls::Nfs;
 use crate::mounting;
 use crate::server::Endpoint;
 
-/// The root of an export, and what its sessions share.
+/// The root of an export, and the state that its sessions share.
 #[derive(Debug)]
 pub(crate) struct Root {
     pub nfs: Nfs,

@@ -39,8 +39,8 @@ pub struct Server {
     pub ports: Ports,
     /// Transport of its calls.
     pub transport: Transport,
-    /// TLS configuration, if any: all programs are then called over TLS only, MOUNT included, and the
-    /// portmapper not at all.
+    /// TLS configuration, if any: all programs are then called over TLS only, MOUNT included. Must not be
+    /// combined with [`Ports::Portmapper`], as portmappers have no TLS.
     pub tls: Option<Arc<ClientTls>>,
 }
 

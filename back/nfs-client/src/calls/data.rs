@@ -35,8 +35,8 @@ pub(crate) struct ReadDone {
     pub eof: bool,
 }
 
-/// Length of the part of a READ's results that precedes the data: status, attributes, count, end of file,
-/// length.
+/// Maximum length of the part of a READ's results that precedes the data: status, attributes, count, end of
+/// file, length.
 const READ_HEAD_BYTES: usize = 4 + 4 + tombolo_wire_nfs3::FATTR_BYTES + 4 + 4 + 4;
 
 /// Locates the data in the results of a READ, of which `results` is the beginning received so far.
@@ -50,8 +50,8 @@ pub(crate) fn read_data(results: &[u8], results_bytes: usize) -> DataLocation {
 }
 
 impl Nfs {
-    /// Calls READ (RFC 1813 §3.3.6) into a sink of at most the server's size. Never reads more than the sink
-    /// holds.
+    /// Calls READ (RFC 1813 §3.3.6) into a sink, which must not exceed `read_max`. Fails if the server
+    /// returns more than the sink holds.
     pub(crate) async fn read_piece(
         &self,
         caller: &Caller,
@@ -86,8 +86,9 @@ impl Nfs {
         }
     }
 
-    /// Calls WRITE (§3.3.7) with at most the server's size, or UNPACK with a frame of these data; UNPACK
-    /// fails with NOTSUPP if the server does not implement it. Data and frame are in use until the reply.
+    /// Calls WRITE (§3.3.7) with data of at most `write_max` bytes, or UNPACK if `frame` has them compressed;
+    /// UNPACK fails with NOTSUPP if the server does not implement it. Data and frame are in use until the
+    /// reply.
     pub(crate) async fn write_piece(
         &self,
         caller: &Caller,

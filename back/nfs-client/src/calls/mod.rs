@@ -1,7 +1,8 @@
 //! The procedures of NFS version 3 as typed calls of one mount.
 //!
 //! A call waits for its reply according to the mount's options, and is repeated after JUKEBOX (RFC 1813
-//! §2.6). It returns the server's own success or failure; anything that is not an NFS reply is an error.
+//! §2.6) unless its comment excludes that. It returns the server's success or refusal; anything that is not
+//! an NFS reply, and a failure of the server itself (IO, SERVERFAULT), is an error.
 
 mod answers;
 mod attributes;

@@ -58,7 +58,7 @@ fn stands_for(procedure: side::Procedure) -> Procedure {
 }
 
 impl Nfs {
-    /// Returns `true` if the server has the side program; `false` if it does not reply.
+    /// Returns `true` if the server has the side program; `false` also if it does not reply.
     pub(crate) async fn has_side_program(&self, caller: &Caller) -> bool {
         self.side(caller, Call::Null, |_| {}).await.is_ok_and(|results| results.is_some())
     }
@@ -109,7 +109,7 @@ impl Nfs {
         self.read(Procedure::Read, reply)
     }
 
-    /// Calls LEND, without retries. Fills `sink` or fails.
+    /// Calls LEND, without retries after JUKEBOX. Fills `sink` or fails.
     pub(crate) async fn lend(
         &self,
         caller: &Caller,
@@ -131,8 +131,8 @@ impl Nfs {
         }
     }
 
-    /// Calls PACK, without retries. Fills `sink` with all parts or fails; returns the number of bytes
-    /// received.
+    /// Calls PACK, without retries after JUKEBOX. Fills `sink` with all parts or fails; returns the file's
+    /// attributes and the number of compressed bytes received.
     pub(crate) async fn packed(
         &self,
         caller: &Caller,
@@ -161,7 +161,8 @@ impl Nfs {
         read
     }
 
-    /// Calls LEASE. A call that waits for a recall is answered at the recall or after a timeout.
+    /// Calls LEASE, without retries after JUKEBOX. A call that waits for a recall is answered at the recall
+    /// or after a timeout.
     pub(crate) async fn lease(&self, caller: &Caller, args: LeaseArgs<'_>) -> Result<Reply<LeaseOk, ()>> {
         let Some(reply) = self.side(caller, Call::Lease(args), |_| {}).await? else {
             return Ok(Reply::Failed(Status::NotSupp, ()));

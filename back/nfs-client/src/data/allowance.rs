@@ -50,8 +50,8 @@ impl Allowance {
         Some(Charge { allowance: self.clone(), bytes })
     }
 
-    /// Waits for memory for a piece of `len_bytes`; wakes when a quarter is free. The caller must retry,
-    /// because others wait too.
+    /// Waits for memory for a piece of `len_bytes`: if there is none now, until a quarter of the limit is
+    /// free. The caller must retry [`take`](Self::take), because others wait too.
     pub(super) async fn wait_for(&self, len_bytes: usize) {
         let _stuck = self.stuck();
         poll_fn(|context| {
@@ -65,8 +65,8 @@ impl Allowance {
         .await;
     }
 
-    /// Wakes the waiters if memory is free. Call it without a lock: a woken task may run at once on this
-    /// thread.
+    /// Wakes the waiters if a quarter of the limit is free. Call it without a lock: a woken task may run at
+    /// once on this thread.
     pub(super) fn wake(&self) {
         if self.stuck.load(Ordering::SeqCst) == 0 || !self.has_quarter() {
             return;

@@ -35,7 +35,7 @@ struct Files {
 
 /// A file that can release its retained bytes.
 pub(super) trait Relieve: Send + Sync {
-    /// Sends a COMMIT, unless one is pending.
+    /// Sends a COMMIT, unless one is pending, writes are paused, or no written bytes await one.
     fn relieve(&self);
 }
 

@@ -112,7 +112,7 @@ async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Call
 }
 
 /// Waits until all writes so far are answered and no COMMIT is pending, and sends nothing until the result is
-/// dropped. A WRITE resent after a truncation could otherwise restore the data.
+/// dropped. A WRITE resent after a truncation could otherwise restore the truncated data.
 pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<Paused<S>> {
     let file = node.as_ref().as_ref().state().clone();
     let seq = all_so_far(&file);

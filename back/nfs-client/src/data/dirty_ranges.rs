@@ -6,9 +6,9 @@
 //! Invariants:
 //! 1. Pieces under way share no byte. A piece that overlaps one under way, or an older one that waits, waits.
 //! 2. Uncommitted pieces share no byte: a range overwritten on the server is cut out of older pieces when the
-//!    newer piece is answered, not before, so the server's loss of the newer one cannot affect the older.
-//! 3. A piece is forgotten only when it is on stable storage, was overwritten or truncated, or its loss is
-//!    reported.
+//!    newer piece is answered, not before, so that the older data remain if the newer WRITE fails.
+//! 3. A piece is forgotten only when it is on stable storage, was overwritten or truncated, or its WRITE or
+//!    COMMIT has failed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -104,7 +104,8 @@ impl DirtyRanges {
         self.wait(Piece { first, ..piece });
     }
 
-    /// Appends the bytes of a write to the last waiting piece, if they follow it and its buffer has space.
+    /// Appends the bytes of a write to the last waiting piece, if the two can be one WRITE and the piece's
+    /// buffer has space; otherwise returns `false`.
     pub(super) fn add_copy(&mut self, write: &NewWrite<'_>, from: &Source, piece_max: usize) -> bool {
         if from.is_empty() || !self.may_join_last(write, from.len(), piece_max) {
             return false;
@@ -304,7 +305,7 @@ impl DirtyRanges {
         before_end.is_some_and(|(_, piece)| piece.overlaps(range))
     }
 
-    /// Appends the bytes to the last waiting piece if they follow it; returns the memory otherwise.
+    /// Appends the bytes to the last waiting piece if the two can be one WRITE; returns the memory otherwise.
     fn join_last(
         &mut self,
         write: &NewWrite<'_>,
@@ -340,8 +341,8 @@ impl DirtyRanges {
             && !self.waiting.iter().any(|other| other.overlaps(&range))
     }
 
-    /// Cuts the range of the new piece out of unsent pieces of the same user, which need not be sent. Returns
-    /// the first write that the new piece now stands for.
+    /// Cuts the range of the new piece out of unsent pieces of the same user that require no higher
+    /// stability. Returns the first write that the new piece now stands for.
     fn cut_unsent(&mut self, new: &Piece) -> WriteSeq {
         let identity = new.caller.identity.clone();
         let may_cut = |old: &Piece| old.stability <= new.stability && old.caller.identity == identity;
@@ -368,8 +369,8 @@ impl DirtyRanges {
         first
     }
 
-    /// Removes uncommitted bytes that an answered piece has overwritten. Flushes that waited for them now
-    /// wait for the piece.
+    /// Removes uncommitted and older waiting bytes that an answered piece has overwritten. Flushes that
+    /// waited for them now wait for the piece, or for the pending COMMIT if it covers them.
     fn overwritten(&mut self, new: &mut Piece) -> Option<Superseded> {
         let range = new.range();
         let mut superseded: Option<Superseded> = None;

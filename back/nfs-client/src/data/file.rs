@@ -22,7 +22,7 @@ use super::read_ahead::Readers;
 pub(crate) struct FileData(OnceLock<Arc<FileState>>);
 
 impl FileData {
-    /// Returns the end of the last retained or beginning write, which may be beyond the end known to the
+    /// Returns the furthest end of a retained or beginning write, which may be beyond the end known to the
     /// server; `None` without such writes.
     pub(crate) fn end(&self) -> Option<u64> {
         self.0.get()?.look(|state| state.end())
@@ -117,7 +117,7 @@ impl FileState {
         look(&self.lock())
     }
 
-    /// Waits until `check` returns a value. It is called after each change.
+    /// Waits until `check`, which is called after each change, returns a value.
     pub(super) async fn until<T>(&self, mut check: impl FnMut(&State) -> Option<T>) -> T {
         poll_fn(|context| {
             let mut state = self.lock();
@@ -169,7 +169,7 @@ impl FileState {
 }
 
 impl State {
-    /// Returns the end of the last retained or beginning write.
+    /// Returns the furthest end of a retained or beginning write.
     pub(super) fn end(&self) -> Option<u64> {
         self.dirty.end().max(self.beginning.iter().max().copied())
     }

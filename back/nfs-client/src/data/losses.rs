@@ -13,7 +13,7 @@ pub(super) struct Losses {
     last: Option<Error>,
 }
 
-/// Number of losses reported before.
+/// Number of losses reported when an operation began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reported(u64);
 

@@ -6,7 +6,8 @@ use tombolo_mem::Source;
 
 use super::allowance::Charge;
 
-/// Maximum number of spans in one WRITE; more cost more than a second WRITE, as a system call takes 1024.
+/// Maximum number of spans in one WRITE, well below the 1024 of a system call: beyond it a second WRITE is
+/// cheaper.
 const SEGMENTS_MAX: usize = 256;
 
 /// The bytes of one or more adjacent writes of a file.
@@ -53,7 +54,8 @@ impl Memory {
         source
     }
 
-    /// Appends a copy of the next bytes of the file. Returns `false` if the buffer is full.
+    /// Appends a copy of the next bytes of the file. Returns `false` if no buffer at the end has space for
+    /// them.
     pub(super) fn append_copy(&mut self, from: &Source) -> bool {
         let Some(lease) = self.leases.last().filter(|_| from.len() <= self.slack_bytes) else { return false };
         let start = lease.len() - self.slack_bytes;

@@ -1,15 +1,15 @@
 //! File data: written data not yet on the server's stable storage, and read-ahead.
 //!
-//! A write is sent and answered immediately: the bytes are retained, in the writer's own memory if that is
-//! retainable, otherwise in one copy, until a COMMIT confirms that they are stable. A read goes directly into
-//! the reader's memory; only read-ahead is copied. There is no thread: the thread that receives a reply runs
-//! the tasks that waited for it.
+//! A write is answered once it is sent or queued: the bytes are retained, in the writer's own memory if that
+//! is retainable, otherwise in one copy, until a COMMIT confirms that they are stable. A read goes directly
+//! into the reader's memory; only read-ahead is copied. There is no thread: the thread that receives a reply
+//! runs the tasks that waited for it.
 //!
 //! Invariants, tested against a server that reorders, fails and restarts (`model`):
 //! 1. Two WRITEs of one file that share a byte are never outstanding together. The later one waits, or
 //!    replaces the earlier one if that has not been sent.
-//! 2. Data answered as written are retained until they are on stable storage or their loss is reported. The
-//!    loss is reported once, to the next write, flush or sync, and to all that were waiting then.
+//! 2. Data answered as written are retained until they are on stable storage or lost. The loss is reported
+//!    once, to the next write, flush or sync, and to all that were waiting when it occurred.
 //! 3. After a successful flush, every byte written before it, or a newer one, is on stable storage, unless
 //!    its loss was reported before. This holds even if the server restarts between any two calls (RFC 1813
 //!    §4.8).
@@ -22,8 +22,8 @@
 //! 7. No lock is held while a task is woken or a call made.
 //!
 //! - [`write`], [`append`], [`read`], [`settle`], [`commit`], [`pause`] are the interface to the client.
-//! - [`Server`] is the interface required from it; [`Budget`] is the state of a mount, [`FileData`] that of
-//!   one file, [`ReadAhead`] that of one opening.
+//! - [`Server`] is the interface required from the client; [`Budget`] is the state of a mount, [`FileData`]
+//!   that of one file, [`ReadAhead`] that of one opening.
 //!
 //! Non-goals: the offset of appends while other machines append, attributes, lost handles.
 //!

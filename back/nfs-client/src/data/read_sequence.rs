@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Distance from the front within which a read still counts as sequential, in bytes or in reads of its
-/// length: threads that read one file, or a kernel that does, overtake each other.
+/// Distance from the front within which a read still counts as sequential, the larger of so many bytes and so
+/// many reads of its length: threads that read one file, or a kernel that does, overtake each other.
 const SLACK_BYTES: u64 = 512 << 10;
 const SLACK_READS: u64 = 4;
 /// Initial read-ahead window in bytes; four times the length of the first read if that is longer.

@@ -116,7 +116,7 @@ struct Plan {
     parts: Vec<Part>,
     /// Uncommitted written bytes. If the server has lost them, its READ replies lack them.
     written: Overlay,
-    /// End of the last retained write, which the server may not know yet; 0 without retained writes.
+    /// Furthest end of a retained write, which the server may not know yet; 0 without retained writes.
     end: u64,
     fetches: Vec<Fetch>,
 }

@@ -113,7 +113,7 @@ enum Stuck {
     Memory(usize),
     /// The in-flight limit is reached, and the file's queue is full.
     Queue,
-    /// WRITEs of this file are paused.
+    /// WRITEs of this file are paused, and its queue is full.
     Pause,
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tombolo_wire_nfs3::FileHandleBuf;
 
-/// Handles of evicted nodes, with the time of their last attributes.
+/// Handles of nodes that changed and were evicted, with the time of their last attributes.
 #[derive(Debug, Default)]
 pub(super) struct Evicted {
     heard: HashMap<FileHandleBuf, Instant>,

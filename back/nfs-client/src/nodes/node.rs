@@ -42,7 +42,8 @@ pub(crate) struct Node {
     pub(super) removals: PendingRemovals,
     /// Written and read-ahead data.
     pub data: FileData,
-    /// `true` if another client may have written data that are not stable: an earlier process of this one.
+    /// `true` if another client, such as a killed predecessor of this process, may have written unstable
+    /// data.
     has_writes_of_others: AtomicBool,
 }
 
@@ -51,8 +52,8 @@ struct State {
     handle: FileHandleBuf,
     freshness: Freshness,
     epoch: Epoch,
-    /// Number of changes of the directory, our own included; our own count both when they begin and when they
-    /// are answered.
+    /// Number of changes of the node, our own included; our own changes of names count both when they begin
+    /// and when they are answered.
     changes: u64,
     location: Option<Location>,
     /// `true` if the file was unlinked while open and has a silly name.
@@ -181,7 +182,8 @@ impl Node {
         self.state().changes += 1;
     }
 
-    /// Returns the count of changes. Two replies about one name are consistent only if it is equal for both.
+    /// Returns the count of changes. A reply about a name of this directory may be outdated if the count has
+    /// changed since before its call.
     pub(crate) fn changes(&self) -> u64 {
         self.state().changes
     }
@@ -197,13 +199,15 @@ impl Node {
         self.state().epoch
     }
 
-    /// Returns the attributes if they are valid now. The size of a file being written is the writers'.
+    /// Returns the attributes if they are valid now. The size includes retained writes; the link count
+    /// excludes a silly name.
     pub(crate) fn believed(&self, now: Instant) -> Option<Attr> {
         let believed = self.state().freshness.believed(now, &self.removal);
         believed.map(|attr| self.as_writers_see(attr))
     }
 
-    /// Returns the last attributes, valid or not. The size of a file being written is the writers'.
+    /// Returns the last attributes, valid or not, with size and link count as in
+    /// [`believed`](Self::believed).
     pub(crate) fn known(&self) -> Attr {
         let known = self.state().freshness.known();
         self.as_writers_see(known)
@@ -329,8 +333,8 @@ impl Node {
         above.is_none()
     }
 
-    /// Sets or clears the location. The previous one is dropped without a lock, because that can free a chain
-    /// of directories.
+    /// Sets or clears the location. The previous one is dropped without this node's lock, because that can
+    /// free a chain of directories.
     pub(crate) fn set_location(&self, location: Option<Location>) {
         let before = std::mem::replace(&mut self.state().location, location);
         drop(before);
@@ -350,7 +354,7 @@ impl Node {
         drop(before);
     }
 
-    /// Records that the file has its old name again.
+    /// Ends the silly state, because the file gets its old name back.
     pub(crate) fn make_plain(&self) {
         self.state().silly = false;
     }
@@ -370,8 +374,8 @@ impl Node {
         self.openings.load(Ordering::Acquire) > 0
     }
 
-    /// Returns a future for the end of the pending removals, which may not have counted a present opening;
-    /// `None` if there are none.
+    /// Returns a future for the end of the pending removals; `None` if there are none. They may have begun
+    /// before the caller's opening was counted.
     pub(crate) fn removal_ended(&self) -> Option<Raised> {
         self.removals.end()
     }

@@ -16,8 +16,8 @@ use crate::nodes::Node;
 const BLOCK_BYTES: u32 = 4096;
 
 impl View {
-    /// Returns the current attributes: cached ones while they are valid, otherwise the server's. Pending
-    /// writes are answered first, so that size and times include them.
+    /// Returns the current attributes: cached ones while they are valid, otherwise the server's. Waits for
+    /// the replies to pending writes first, so that size and times include them.
     pub(super) async fn getattr(self, node: Arc<Node>) -> Result<Attr> {
         self.settle(&node).await?;
         match node.believed(self.now()) {

@@ -11,12 +11,13 @@ use super::view::View;
 use crate::calls::answered;
 use crate::nodes::{CachedName, Node};
 
-/// Maximum number of attempts of a look-up that finds files already gone: a server may never reply otherwise.
+/// Maximum number of attempts of a look-up that finds files already gone: a faulty server may reply so for
+/// ever.
 const LOOKS_MAX: u32 = 16;
 
 impl View {
-    /// Returns the target of a name from the cache: the directory is unchanged and the attributes are valid.
-    /// `None` if the server must be queried.
+    /// Returns the target of a name from the cache, if the attributes of the directory and of the target are
+    /// valid. `None` if the server must be queried.
     pub(super) fn known_entry(&self, parent: NodeId, name: &NameBuf) -> Option<Result<Entry>> {
         let now = self.now();
         let dir = self.session.nodes.node(parent).ok()?;

@@ -1,4 +1,4 @@
-//! Extensions of this product's servers: digests, leases, and data from a cache.
+//! Extensions of this product's servers: digests, compressed reads, leases, and data from a cache.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use crate::listed_ahead::PrefetchedDir;
 use crate::listing::{Given, Page, Progress};
 use crate::openings::Opening;
 
-/// Size of a reply for a tree walk, in bytes; several calls are in flight.
+/// Size of a reply for a tree walk, in bytes: small, because a tree walk has several calls in flight.
 const SUBTREE_BYTES: u32 = 64 << 10;
 
 /// Maximum number of restarts for one page, if a directory changes continuously.
@@ -243,7 +243,7 @@ impl View {
         }
     }
 
-    /// Calls READDIRPLUS, or READDIR if the server does not support it.
+    /// Calls READDIRPLUS if `plus` and if the server supports it, otherwise READDIR.
     async fn some(
         &self,
         opening: &Opening,

@@ -76,7 +76,7 @@ impl View {
         self.make(parent, &name, call).await
     }
 
-    /// Calls MKNOD, or CREATE for a file.
+    /// Calls MKNOD, or CREATE for a regular file.
     pub(super) async fn mknod(
         self,
         parent: NodeId,

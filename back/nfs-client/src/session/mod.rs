@@ -48,7 +48,7 @@ pub(crate) struct Session {
     pub(crate) budget: Arc<Budget>,
     openings: Openings,
     profile: Profile,
-    /// Party that checks permissions: the caller or the server.
+    /// Party that checks permissions: the session's client or the server.
     checks: PermissionCheck,
     root: Arc<Root>,
     read_ahead_bytes: usize,

@@ -136,8 +136,8 @@ impl View {
         Ok(Created { entry, open, dir })
     }
 
-    /// Creates a new file by EXCLUSIVE, which succeeds when the call is repeated after a lost reply; or, if
-    /// the server lacks EXCLUSIVE, by GUARDED, which then fails.
+    /// Creates a new file by EXCLUSIVE, whose repetition after a lost reply succeeds; or, if the server lacks
+    /// EXCLUSIVE, by GUARDED, whose repetition fails.
     async fn create_new(
         &self,
         dir: &Arc<Node>,

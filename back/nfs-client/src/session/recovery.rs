@@ -1,9 +1,9 @@
 //! Recovery by path of nodes whose handles the server has lost.
 //!
 //! A node counts as found only if it is the same file: neither a path that leads elsewhere by now nor a
-//! replaced server may turn one file into another (`docs/semantics/nfs-mount.md`). A directory is the same by
-//! number and type. A file's number may have been reused under the same name, so its size and time of change
-//! must match too.
+//! replaced server may turn one file into another (`docs/semantics/nfs-mount.md`). Number and type must
+//! match. A regular file's number may have been reused under the same name, so its size and time of
+//! modification must match too.
 
 use std::sync::Arc;
 

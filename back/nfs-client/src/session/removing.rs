@@ -16,7 +16,7 @@ use crate::nodes::{Location, Node, PendingRemoval};
 const TRIES_MAX: usize = 100;
 
 impl View {
-    /// Removes a name; a file that is open is renamed instead.
+    /// Removes a name; an open file gets a silly name instead if this is its only one.
     pub(super) async fn unlink(self, parent: NodeId, name: NameBuf) -> Result<Change> {
         let dir = self.session.nodes.node(parent)?;
         let removal = self.removal(&dir, &name).await?;
@@ -111,7 +111,7 @@ impl View {
         }
     }
 
-    /// Renames a name. An open file that would be replaced keeps a silly name.
+    /// Renames a name. An open file whose only name would be replaced gets a silly name.
     pub(super) async fn rename(
         self,
         (from_parent, from): (NodeId, NameBuf),
@@ -162,7 +162,7 @@ impl View {
                 nodes.record(&moved, &to_dir, &to, to_dir.epoch());
                 moved.expire(self.now());
             }
-            // The moved node is unknown, but the cached target of the name is invalid.
+            // The moved node is unknown, but the cached target of the new name is invalid.
             None => nodes.forget_name(to_dir.id, &to),
         }
         Ok(renamed)
@@ -266,7 +266,7 @@ impl View {
     }
 
     /// Restores the name of a file after its silly rename was interrupted. If the server executes the rename
-    /// after this query, the file keeps the silly name.
+    /// after the query for the silly name, the file keeps that name.
     fn undo_unattended(&self, dir: &Arc<Node>, name: &NameBuf, silly: NameBuf, node: &Arc<Node>) {
         let (dir, name, removal) = (dir.clone(), name.clone(), PendingRemoval::begin(node.clone()));
         self.detached().background(|view| async move {

@@ -59,8 +59,8 @@ impl Server for Session {
         node.told().size
     }
 
-    /// Waits for an interruption under the same rule as a call. With [`Interrupts::WhenSilent`] the wait ends
-    /// [`SILENCE`] after the interrupt: the server counts as silent while calls of other callers are awaited.
+    /// Waits until the caller is interrupted and may stop waiting. With [`Interrupts::WhenSilent`] that is
+    /// [`SILENCE`] after the interrupt, even if the server replies to other calls meanwhile.
     fn interruption(&self, caller: &Caller) -> impl Future<Output = ()> + Send + 'static {
         let raised = caller.interrupt.raised();
         let rpc = self.nfs.rpc().clone();
