@@ -63,7 +63,8 @@ impl Session {
     }
 }
 
-/// Makes changes clear the set-user-id and set-group-id bits, as changes by an unprivileged user do.
+/// Makes this thread's changes clear the set-user-id and set-group-id bits, as changes by an unprivileged
+/// user do, until the result is dropped. Does nothing unless `wanted`.
 pub(crate) fn dropping_set_id(wanted: bool) -> Result<Option<WithoutSetId>> {
     Ok(if wanted { Some(creds::without_set_id()?) } else { None })
 }

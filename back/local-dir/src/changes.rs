@@ -39,7 +39,7 @@ impl LocalSession {
 }
 
 impl ExportState {
-    /// Returns `true` if changes by other processes of the host are observed too.
+    /// Returns `true` if all changes by other processes of the host are observed too.
     pub(crate) fn sees_all_changes(&self) -> bool {
         self.options.watch_host && self.host_watch.is_complete()
     }
@@ -166,7 +166,7 @@ impl Notifier<'_> {
     fn about(&self, key: Option<Key>, notice: impl Fn(NodeId) -> Notice) {
         match key {
             Some(key) => self.each(|session| session.node_of(&key).map(&notice)),
-            // The caller has forgotten the node in the meantime, so its identity is unknown.
+            // The client of this session has forgotten the node meanwhile, so its identity is unknown.
             None => self.each(|_| Some(Notice::Everything)),
         }
     }

@@ -16,7 +16,7 @@ use crate::state::{Location, Session, is_big};
 use crate::table::{Anchor, Cooled, Freed, Identity, Key, NodeState};
 
 impl Session {
-    /// Returns a node's location. May block on a disk if the node has not been used for long.
+    /// Returns a node's location. May block if the node has no open descriptor.
     pub(crate) fn location(&self, node: NodeId) -> Result<Location> {
         if node == NodeId::ROOT {
             return Ok(self.export.root.clone());
@@ -260,7 +260,7 @@ impl Session {
         let mut round = self.clock.round.lock().unwrap_or_else(PoisonError::into_inner);
         round.push_back(node);
         if round.len() > 2 * limit + 64 {
-            // Most of the entries are of forgotten nodes.
+            // Most of the entries are of nodes without a descriptor.
             round.retain(|&node| self.table.is_open(node));
         }
         let mut excess = usize::try_from(open).unwrap_or(0).saturating_sub(limit);

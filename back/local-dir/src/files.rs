@@ -177,7 +177,7 @@ pub(crate) struct Cursor {
     pub listing: Option<Listing>,
     pub given: usize,
     pub next: Cookie,
-    /// A second buffer, before or after `listing`, for file systems with cookies that cannot be seeked.
+    /// Buffer of the entries before or after `listing`, for file systems with cookies that cannot be seeked.
     spare: Option<Listing>,
     is_spare_ahead: bool,
 }

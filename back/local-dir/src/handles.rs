@@ -151,8 +151,8 @@ impl Session {
         self.adopt(above, true, &stat, self.node_permit()?, NodeId::ROOT, None).map(|(entry, _)| entry)
     }
 
-    /// Searches all mounts of the file system: it may be mounted several times, and only one mount may show
-    /// the file.
+    /// Searches all mounts of the file system with this tag, because possibly only one of them shows the
+    /// file; if none does, registers unknown mounts and searches again.
     fn find_on_submount(&self, tag: Tag, handle: &FileHandle) -> Result<(OwnedFd, Stat)> {
         let find =
             |mounts: Vec<Arc<Mount>>| mounts.iter().find_map(|mount| self.find_by_handle(mount, handle).ok());

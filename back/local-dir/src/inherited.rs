@@ -20,7 +20,7 @@ impl Descriptors for LocalSession {
     }
 
     /// Adopts an open file. The descriptor may belong to a mount of the previous process's sandbox; look-ups
-    /// and other openings of the node use the mounts of this one.
+    /// and other openings of the node use the mounts of this process.
     fn opening(
         &self,
         _cx: &Ctx,

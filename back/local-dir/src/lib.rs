@@ -4,8 +4,8 @@
 //! not to a name: it survives renames and other links of its file, also those by other processes. Symbolic
 //! links are never followed: names are single components, resolved beneath open descriptors. A directory that
 //! the host moves out of the export stays usable for sessions that have a node of it, like an open directory
-//! of a process. The host cannot unmount a file system inside the export while a session has open descriptors
-//! there.
+//! of a process. The host cannot unmount a file system inside the export once a session has found files
+//! there, because the export retains a descriptor on it.
 //!
 //! **Descriptors.** Recently used nodes have one (`O_PATH`), at most [`Options::descriptors`] in all; others
 //! are found again by their file handle. Each open file has one, and each owner of record locks on a file.

@@ -16,7 +16,7 @@ use tombolo_sys::statfs::{self, file_system_stat};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(pub [u8; 8]);
 
-/// A mount of the export, with its root and its properties.
+/// A mount that files of the export lie on, and its properties.
 #[derive(Debug)]
 pub(crate) struct Mount {
     /// The kernel's mount id.

@@ -235,7 +235,7 @@ impl Session {
     }
 }
 
-/// Translates flags for open(2), except creation and truncation.
+/// Translates flags for open(2), except creation, truncation and append.
 fn sys_flags(flags: OpenFlags) -> SysFlags {
     let mut wanted = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
         (true, true) => SysFlags::RDWR,

@@ -244,7 +244,7 @@ impl FileSystem for LocalSession {
         }
         let name = name.to_owned();
         let work = move |session: &Session, cx: &Ctx| session.unlink(cx, parent, name.as_name());
-        // This removal is slow because of the file's size, so its duration is no sample for other names.
+        // If this removal is slow only because of the file's size, its duration is no sample for others.
         if quick { self.in_pool(cx, work) } else { self.later(cx, work) }
     }
 

@@ -58,9 +58,9 @@ pub(crate) struct ExportState {
     pub own: OwnDescriptors,
     pub mounts: Mounts,
     pub pool: ThreadPool,
-    /// Recent pace of operations on names, which decides between the calling thread and the pool.
+    /// Recent pace of metadata operations, which decides between the calling thread and the pool.
     pub pace: Pace,
-    /// Recent pace of small writes, which decides likewise for these.
+    /// Recent pace of small writes and copies, which decides likewise for these.
     pub write_pace: Pace,
     /// `true` if this process may act as other users.
     pub may_assume: bool,
@@ -74,7 +74,7 @@ pub(crate) struct ExportState {
     /// Sessions subscribed to changes.
     pub watchers: Watchers<Session>,
     pub host_watch: HostWatch,
-    /// Change counters, created when a session first reads them; `None` if there is no memory for it.
+    /// Change counters, created when a session first reads them; `None` if there is no memory for them.
     pub window: OnceLock<Option<Window>>,
 }
 
@@ -88,7 +88,7 @@ impl ExportState {
             .max(DESCRIPTORS_MIN)
     }
 
-    /// Counts a new session, among which the nodes' descriptors are divided.
+    /// Counts a new session: the descriptors of nodes are divided by the number of sessions.
     pub fn attached(&self) {
         self.sessions.fetch_add(1, Ordering::Relaxed);
     }
@@ -118,8 +118,8 @@ impl LastMountScan {
     }
 }
 
-/// Eviction clock: the nodes with a descriptor, in the order in which they got it. A node that was not used
-/// for a whole round loses its descriptor.
+/// Eviction clock: the nodes with a descriptor, the next to be examined first. Above the limit of
+/// descriptors, a node that was not used for a whole round loses its own.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     pub round: Mutex<VecDeque<NodeId>>,
@@ -152,17 +152,18 @@ pub(crate) struct Session {
     pub watch: Once,
 }
 
-/// File size (4 MiB, in units of 512 bytes) above which removal or truncation takes noticeably long.
+/// Allocated size of a file (4 MiB, in units of 512 bytes) above which removal or truncation takes noticeably
+/// long.
 const BIG_BLOCKS: u64 = 8192;
 
 impl LocalSession {
-    /// Returns `true` if operations on names around `node` may run on the calling thread.
+    /// Returns `true` if metadata operations on `node` or its entries may run on the calling thread.
     #[inline]
     pub(crate) fn is_quick(&self, node: NodeId) -> bool {
         self.0.export.pace.is_quick() && self.0.is_local(node)
     }
 
-    /// Runs an operation on names on the calling thread, and samples its duration.
+    /// Runs a metadata operation on the calling thread, and samples its duration.
     #[inline]
     pub(crate) fn now<T>(&self, work: impl FnOnce(&Session) -> Result<T>) -> Answer<T> {
         Answer::Done(self.0.export.pace.timed(|| work(&self.0)))
@@ -178,7 +179,7 @@ impl LocalSession {
         self.in_pool(cx, move |session, cx| session.export.pace.timed(|| work(session, cx)))
     }
 
-    /// Runs an operation on names around `node` on the calling thread if that is quick, else in the pool.
+    /// Runs a metadata operation on `node` on the calling thread if that is quick, else in the pool.
     pub(crate) fn dispatch<T: Send + 'static>(
         &self,
         cx: &Ctx,
@@ -212,7 +213,7 @@ impl LocalSession {
         Ok(open)
     }
 
-    /// Runs an operation in the pool without sampling its duration: it is slow by nature. Fails with
+    /// Runs an operation in the pool, and leaves it to `work` to sample the duration. Fails with
     /// [`Error::WouldBlock`] if too many of the session's operations are pending.
     pub(crate) fn in_pool<T: Send + 'static>(
         &self,

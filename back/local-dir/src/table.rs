@@ -35,7 +35,7 @@ pub(crate) struct Identity {
 /// The means to find a node without a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Anchor {
-    /// None yet: the descriptor must stay open until a handle is fetched, if the file system has handles.
+    /// None yet: the descriptor must stay open, on a file system with handles until one is fetched.
     None,
     /// Handle by which the file can be opened.
     Handle(FileHandle),
@@ -64,7 +64,7 @@ pub(crate) enum NodeState {
 /// Result of [`NodeTable::adopt`].
 pub(crate) struct Adopted {
     pub node: NodeId,
-    /// `true` if the node is new.
+    /// `true` if the node is new, or was forgotten.
     pub is_new: bool,
     /// `true` if the table took the descriptor.
     pub installed: bool,
@@ -91,7 +91,7 @@ pub(crate) struct Freed {
 
 const SHARDS: usize = 16;
 
-/// Number of forgotten nodes whose numbers a shard retains.
+/// Maximum number of forgotten nodes whose numbers a shard retains.
 const FORGOTTEN_MAX: usize = 1024;
 
 /// All nodes of a session except the root.
@@ -229,7 +229,7 @@ impl NodeTable {
         self.with(node, |slot| slot.openings += 1);
     }
 
-    /// Discounts an open file that is about to be closed. The caller still holds its descriptor.
+    /// Discounts an open file. Must be called before its descriptor is closed.
     pub fn closes(&self, node: NodeId) {
         self.with(node, |slot| {
             slot.openings = slot.openings.saturating_sub(1);
@@ -280,8 +280,8 @@ impl NodeTable {
         });
     }
 
-    /// Returns the descriptor of a node that would be forgotten with this many look-ups, and `true` if it has
-    /// another anchor.
+    /// Returns the descriptor of a node if subtracting this many look-ups leaves none, and `true` if the node
+    /// has an anchor.
     pub fn last_descriptor(&self, node: NodeId, look_ups: u64) -> Option<(Arc<OwnedFd>, bool)> {
         self.with(node, |slot| {
             let descriptor = slot.descriptor.as_ref().filter(|_| slot.look_ups <= look_ups)?;
@@ -330,7 +330,8 @@ impl NodeTable {
         self.with(node, |slot| slot.descriptor.is_some()).unwrap_or(false)
     }
 
-    /// Returns `true` if only a handle can tell that a file is the node with this key.
+    /// Returns `true` if a node has this key and only a handle can tell whether a file with the key is the
+    /// node's.
     pub fn is_ambiguous(&self, key: &Key) -> bool {
         let shard = self.lock(shard_of(key));
         let slot = shard.index.get(key).and_then(|&index| shard.slots.get(index as usize));

@@ -145,7 +145,7 @@ impl Session {
 }
 
 impl<const N: usize> Around<'_, N> {
-    /// Ends the change. Omits the attributes from before where another change may have overlapped.
+    /// Ends the change. Omits the attributes from before if another change may have overlapped.
     pub fn changes(self) -> [Change; N] {
         if !self.wanted {
             return [Change::default(); N];

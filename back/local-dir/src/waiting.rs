@@ -29,7 +29,7 @@ struct LockQueue {
 #[derive(Default)]
 struct QueueState {
     queue: Vec<Arc<Waiter>>,
-    /// `true` if a lock was released since the last attempt.
+    /// `true` if a lock was released or a waiter was added since the last round of attempts began.
     released: bool,
     running: bool,
 }

@@ -1,8 +1,8 @@
 //! Change counters for clients that cache: incremented before a change begins, and after it has ended but
 //! before its reply.
 //!
-//! While no session reads versions, a change costs two loads more. Changes by other processes of the host are
-//! counted when the kernel reports them (`host_watch`).
+//! While no session is subscribed to changes, a change costs two loads more. Changes by other processes of
+//! the host are counted when the kernel reports them (`host_watch`).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(crate) struct Changing<'a, const N: usize> {
     session: &'a Session,
     places: [ChangedFile; N],
     /// Slots of the files, in which the change was counted at its begin; `None` if no session was subscribed
-    /// then.
+    /// or no window existed then.
     begun: Option<(&'a Window, [WindowSlot; N])>,
 }
 
@@ -79,7 +79,7 @@ impl Session {
         Changing { session: self, places, begun }
     }
 
-    /// Returns the window while any session is subscribed.
+    /// Returns the window, if it exists, while any session is subscribed.
     #[inline]
     fn counting(&self) -> Option<&Window> {
         if !self.export.watchers.any() {

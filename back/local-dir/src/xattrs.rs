@@ -113,7 +113,7 @@ impl Session {
     }
 }
 
-/// Reads a value of unknown length: into a short buffer first, into the longest one if that is too small.
+/// Reads a value or the list of names: into a short buffer first, into the longest one if that is too small.
 fn sized(limit: usize, read: impl Fn(&mut [u8]) -> tombolo_sys::Result<usize>) -> Result<Vec<u8>> {
     let mut short = [0; SHORT_LEN];
     let bytes = match read(&mut short) {
