@@ -22,7 +22,7 @@ pub(super) enum Body {
     Attr(Attr),
     /// Attributes in statx format.
     Statx(Attr),
-    /// An open file, and the backing file that the kernel reads instead.
+    /// An open file, and the backing file from which the kernel reads its data, if any.
     Open(File, OpenOutFlags, Option<BackingId>),
     /// An open file whose attributes the kernel must look up again first (ESTALE).
     RetryOpen(File),
@@ -33,9 +33,9 @@ pub(super) enum Body {
         page: DirPage,
         plus: bool,
     },
-    /// Bytes: a link's target, an attribute's value, attribute names.
+    /// A link's target, an extended attribute's value, or the names of all extended attributes.
     Bytes(Vec<u8>),
-    /// The length of an attribute's value or of the attribute names.
+    /// The length of an extended attribute's value, or of the names of all.
     Size(usize),
     Written(u32),
     /// Number of bytes copied, as 64 bits.
@@ -148,8 +148,8 @@ pub(super) fn wire_node(node: NodeId) -> tombolo_wire_fuse::NodeId {
     tombolo_wire_fuse::NodeId(node.0)
 }
 
-/// Returns `true` if the type is opened for data. Devices, pipes and sockets are opened by the requester's
-/// kernel.
+/// Returns `true` if the file system has the data of files of this type. The requester's kernel itself opens
+/// devices, pipes and sockets.
 pub(super) fn has_data(file_type: FileType) -> bool {
     file_type == FileType::Regular
 }

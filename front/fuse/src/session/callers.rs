@@ -17,7 +17,7 @@ use tombolo_wire_fuse::{FileHandle, Request};
 /// A session's caller identities.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
-    /// `true` if the file system checks permissions itself; otherwise the rest of this type is unused.
+    /// `true` if the file system checks permissions itself; otherwise the other fields are unused.
     are_checked: bool,
     /// `true` if callers are threads of this host.
     are_local: bool,
@@ -29,7 +29,8 @@ impl Callers {
         Callers { are_checked, are_local, openers: Mutex::default() }
     }
 
-    /// Returns the identity under which a request from this thread is performed.
+    /// Returns the identity under which a request from this thread is performed. `named` are the user and
+    /// group in the request.
     pub(super) fn identity(&self, request: &Request<'_>, thread: u32, named: Identity) -> Identity {
         if !self.are_checked {
             return named;
@@ -46,7 +47,7 @@ impl Callers {
         }
     }
 
-    /// Records the opener of a file, before the caller receives the handle.
+    /// Records the opener of a file. To be called before the opener receives the handle.
     pub(super) fn opened(&self, open: OpenId, by: Option<Identity>) {
         if let Some(by) = by {
             self.openers().insert(open, by);
@@ -69,7 +70,7 @@ impl Callers {
     }
 }
 
-/// Returns the open file that a request operates on.
+/// Returns the open file under whose opener's identity a request is performed.
 pub(crate) fn file_of(request: &Request<'_>) -> Option<FileHandle> {
     match request {
         Request::Read(read) | Request::Readdir(read) | Request::Readdirplus(read) => Some(read.handle),

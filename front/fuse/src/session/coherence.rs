@@ -11,7 +11,8 @@ use tombolo_wire_fuse::reply::Lifetimes;
 /// Bound on the age of the kernel's cache when others change the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coherence {
-    /// Nothing is cached in the kernel: every call reaches the server, and pages are dropped at each open.
+    /// Nothing is cached in the kernel: every call reaches the server. Before Linux 6.6 pages are cached, and
+    /// dropped at each open.
     Strict,
     /// Names and attributes are cached for one second; pages are kept as long as each open finds the file
     /// unchanged.
@@ -123,7 +124,7 @@ impl PageCache {
         past && negotiated.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)
     }
 
-    /// Removes the record of a node that the kernel has forgotten, together with its pages.
+    /// Removes the record of a node. The kernel has forgotten the node and dropped its pages.
     pub(super) fn forget(&self, node: NodeId) {
         if self.coherence == Coherence::Auto {
             self.shard(node).remove(&node);

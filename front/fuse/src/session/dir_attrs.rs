@@ -2,9 +2,9 @@
 //!
 //! After a change of names the kernel drops its attributes of the directory, and requests them before the
 //! next walk through it. The reply to the change has them, so with
-//! [`Coherence::Push`](super::Coherence::Push) that request is answered without the server. They are kept
-//! only while nothing can have changed them since: from a change during which this session made no other one,
-//! until its next change, the next notice of another client's, and the directory's release by the kernel.
+//! [`Coherence::Push`](super::Coherence::Push) that request is answered without the server. They are stored
+//! only from a change that no other change of this session overlapped, and dropped at this session's next
+//! change of names or of these attributes, at the next notice, and when the kernel forgets the directory.
 //!
 //! A fast path: without this file such a GETATTR goes to the server (docs/decisions/fuse-push.md).
 
@@ -32,7 +32,7 @@ struct Known {
     notices: u64,
 }
 
-/// A change of a directory's names or attributes under way. Ends on drop.
+/// A change of names, or of a node's attributes, under way. Ends on drop.
 #[derive(Debug)]
 pub(super) struct DirChange {
     push: Arc<Push>,
@@ -44,8 +44,8 @@ pub(super) struct DirChange {
 }
 
 impl DirAttrs {
-    /// Begins a change: of names, or else of the attributes of `node` alone. Drops what is known of what
-    /// changes.
+    /// Begins a change: of names, or with `node` of that node's attributes. Drops the stored attributes if
+    /// the change may affect them.
     pub(super) fn change(self: &Arc<Self>, push: &Arc<Push>, node: Option<NodeId>) -> DirChange {
         let notices = push.count();
         let mut state = self.state();
@@ -56,11 +56,10 @@ impl DirAttrs {
         DirChange { push: push.clone(), attrs: self.clone(), alone, notices, after: None }
     }
 
-    /// Drops the attributes of a directory that the kernel has forgotten: there are no notices of it any
-    /// more.
+    /// Drops the attributes of a directory that the kernel has forgotten, of which no more notices are sent.
     pub(super) fn forget(&self, dir: NodeId) {
         let mut state = self.state();
-        // A change under way may be of that directory.
+        // A change under way may be of that directory: its attributes must not be stored.
         state.begun += 1;
         state.known.take_if(|known| known.dir == dir);
     }

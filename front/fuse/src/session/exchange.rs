@@ -6,7 +6,7 @@ use tombolo_mem::{Sink, Source};
 /// One request and its reply path in the transport: a buffer and a device, or a guest's descriptor chain.
 ///
 /// Used by one thread at a time, not always the same one. An exchange dropped before any `send` must reply
-/// with an error, so that its caller does not wait forever.
+/// with an error, so that the requester does not wait forever.
 pub trait Exchange: Send + Sized + 'static {
     /// Returns the first `len_bytes` of what follows the request's private bytes (the data of a WRITE), or
     /// fewer if fewer were sent. Called at most once.
@@ -32,8 +32,8 @@ pub trait Exchange: Send + Sized + 'static {
     /// Completes a request that has no reply.
     fn send_nothing(&mut self);
 
-    /// Sends an unsolicited notification to the kernel, before the reply. Does nothing on transports without
-    /// notifications.
+    /// Sends a notification to the kernel; called before the reply is sent. Does nothing on transports
+    /// without notifications.
     fn notify(&mut self, _notification: &[u8]) {}
 
     /// Reclaims the exchange and its slot after a late reply, on the thread that sent it.

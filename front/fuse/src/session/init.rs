@@ -4,8 +4,8 @@ use super::{Coherence, Options};
 use tombolo_core::fs::{FileSystem, PermissionCheck};
 use tombolo_wire_fuse::init::{Capabilities, Preferences};
 
-/// Capabilities useful on every mount: readahead, parallel direct I/O, large transfers, extended request
-/// formats.
+/// Capabilities requested on every mount, such as readahead, parallel direct I/O, large transfers and
+/// extended request formats.
 const ALWAYS: Capabilities = Capabilities::ASYNC_READ
     .union(Capabilities::BIG_WRITES)
     .union(Capabilities::ATOMIC_O_TRUNC)
@@ -38,8 +38,9 @@ pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Pr
     if file_system.persistent_handles().is_some() {
         capabilities |= Capabilities::EXPORT_SUPPORT;
     }
-    // With POSIX_ACL the kernel caches access lists and checks permissions by them: so it is negotiated only
-    // if the kernel is the party that checks, or is notified when a cached list changes.
+    // With POSIX_ACL the kernel caches access lists and checks permissions by them. It is negotiated only if
+    // no other party checks, or if the kernel is notified when a cached list changes and its check refuses
+    // nothing that the server would grant.
     let checks_alone = options.kernel_checks && profile.permission_check == PermissionCheck::Caller;
     let keeps_lists = options.coherence == Coherence::Push && options.kernel_may_check;
     if file_system.xattrs().is_some() && options.xattrs && (checks_alone || keeps_lists) {

@@ -78,8 +78,8 @@ pub struct Options {
     /// `true` if extended attributes are exposed. Otherwise their four operations answer ENOSYS, after which
     /// the kernel sends no more of them.
     pub xattrs: bool,
-    /// `true` if the kernel labels files (SELinux). Otherwise a request for a label answers EOPNOTSUPP, so
-    /// that programs stop requesting labels.
+    /// `true` if the kernel labels files (SELinux). Otherwise a request for a missing label answers
+    /// EOPNOTSUPP until a label has been found, so that programs stop requesting labels.
     pub labels: bool,
     /// Registration of backing files with the kernel, if the transport supports it.
     pub backing: Option<Arc<dyn Backing>>,
@@ -108,7 +108,7 @@ pub struct Session {
     id: SessionId,
     file_system: Arc<dyn FileSystem>,
     options: Options,
-    /// Negotiated capabilities, set by INIT together with `ready`.
+    /// Negotiated capabilities, set together with `ready` by INIT, or from the state of a resumed session.
     negotiated: AtomicU64,
     ready: AtomicBool,
     /// `true` once the reply to INIT has been sent.
@@ -261,7 +261,7 @@ impl Session {
         self.passthrough.as_ref().map_or(0, |passthrough| passthrough.openings())
     }
 
-    /// Drops all passthrough openings. Called when no further request can arrive.
+    /// Drops the record of openings for passthrough. To be called once no further request can arrive.
     pub(crate) fn end_openings(&self) {
         if let Some(passthrough) = &self.passthrough {
             passthrough.ended();
@@ -273,7 +273,7 @@ impl Session {
         self.passthrough.as_ref().filter(|_| self.negotiated().contains(Capabilities::PASSTHROUGH))
     }
 
-    /// Interrupts every pending operation, because no caller waits for it.
+    /// Interrupts every pending operation, because the session ends.
     pub fn interrupt_all(&self) {
         self.interrupt_epoch.fetch_add(1, Ordering::SeqCst);
         self.pending.interrupt_all();
@@ -326,12 +326,13 @@ impl Session {
         self.file_system.clone()
     }
 
-    /// Begins a change of names, or of the attributes of `node` alone, for [`Session::dir_attr`].
+    /// Begins a change: of names, or with `node` of that node's attributes. Thereby [`Session::dir_attr`]
+    /// returns no attributes from before the change.
     fn dir_change(&self, node: Option<NodeId>) -> Option<DirChange> {
         self.push.as_ref().map(|push| self.dir_attrs.change(push, node))
     }
 
-    /// Returns the attributes of a directory that are known from its last change.
+    /// Returns the attributes of a directory from the reply to its last change, if they are still valid.
     fn dir_attr(&self, dir: NodeId) -> Option<Attr> {
         let push = self.push.as_ref().filter(|_| self.coherence_now() == Coherence::Push)?;
         self.dir_attrs.get(push, dir)
@@ -490,7 +491,7 @@ impl Session {
         status::from_errno(error.errno())
     }
 
-    /// Maps a failure to an errno, and logs I/O errors, which the caller cannot act upon.
+    /// Maps a failure to an errno, and logs the cause of an I/O error, which no errno contains.
     fn errno(&self, unique: Unique, error: &Error) -> Errno {
         if let Error::Io { source: Some(source) } = error {
             tracing::error!(session = self.id.0, request = unique.0, error = %source, "I/O error");
@@ -557,7 +558,7 @@ impl Session {
     }
 }
 
-/// User id of a caller that an id-mapped mount hides (`overflowuid`).
+/// User and group id of a caller whose own ones an id-mapped mount hides (`overflowuid`).
 const NOBODY: u32 = 65_534;
 
 impl std::fmt::Debug for Session {

@@ -53,7 +53,8 @@ pub(super) struct Attempt {
     is_retry: bool,
 }
 
-/// Maximum number of files and of threads; a full map is cleared, which costs each entry one more retry.
+/// Maximum number of files and of threads. A full map is cleared: a file's next open may then be retried once
+/// more, and a thread's second attempt may fail with ESTALE.
 const ENTRIES_MAX: usize = 8192;
 
 /// Maximum delay of a second attempt. After this time the thread was killed, or its look-up failed and it now

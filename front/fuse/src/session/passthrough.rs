@@ -3,7 +3,8 @@
 //! Linux (fs/fuse/iomode.c) has an inode open in one mode at a time: every opening through the same backing
 //! file, or every opening through the inode's pages. An OPEN answered with the other mode fails with EIO.
 //! Hence the first opening of a node decides for all openings before its last RELEASE; the kernel has closed
-//! an opening before it sends RELEASE. Only immutable trees have backing files, so CREATE never opens one.
+//! an opening before it sends RELEASE. Only read-only file systems have backing files, so no opening is made
+//! by CREATE.
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -3,9 +3,9 @@
 //! Linux sends one INTERRUPT for a request whose thread received a signal, without the signal's number and
 //! without a second INTERRUPT if a later signal is fatal. A signal with a handler ends waits for locks only,
 //! as on local file systems. Any other request ends early only if its thread is being killed: no program sees
-//! the reply then, and the process cannot exit before. A thread of this process polls the requesting thread's
-//! state in `/proc`; it runs only while signalled requests are pending, most of which are answered before the
-//! first poll.
+//! the reply then, and the killed process cannot exit before the reply. A thread of this process polls the
+//! requesting thread's state in `/proc`; it runs only while signalled requests are pending, most of which are
+//! answered before the first poll.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,7 +106,7 @@ impl Pending {
         }
     }
 
-    /// Interrupts all requests; no caller waits for them.
+    /// Interrupts all requests, because the session ends.
     pub(super) fn interrupt_all(&self) {
         let all: Vec<_> = self.0.table().requests.values().map(|request| request.interrupt.clone()).collect();
         all.iter().for_each(Interrupt::raise);

@@ -25,7 +25,8 @@ impl Session {
         Arc::new(session)
     }
 
-    /// Ends the session for later processes too; late requests fail with ESTALE.
+    /// Interrupts all pending requests. Ends a persistent session for later processes too; its late requests
+    /// fail with ESTALE.
     pub fn end(&self) {
         self.interrupt_all();
         if let Some(persistent) = &self.persistent {
@@ -70,7 +71,7 @@ impl Session {
         persistent.missing(&decoded)
     }
 
-    /// Performs a request after restoring the nodes and openings of an earlier process that it names.
+    /// Performs a request after recovering `missing`, the nodes and openings of an earlier process in it.
     fn find_and_perform<E: Exchange>(
         self: &Arc<Self>,
         persistent: PersistentFs,

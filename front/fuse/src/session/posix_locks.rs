@@ -3,15 +3,15 @@
 //! A FLUSH at every close costs a round trip. It reports errors of delayed writes, of which a read-only
 //! opening has none, and releases the POSIX locks of the closing process (POSIX: closing *any* descriptor of
 //! a file drops the process's locks on it). A file is therefore opened for reading without FLUSH as long as
-//! no process in this session has locked it. A lock taken later through such an opening is released with it:
-//! see [`PosixLocks::release`].
+//! no process in this session has locked it. A lock taken later through such an opening is released with the
+//! opening: see [`PosixLocks::release`].
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tombolo_core::fs::{LockOwner, NodeId, OpenId};
 
-/// Files of a session that were ever locked, and the lock owners of each opening.
+/// Files of a session that were locked since the kernel last forgot them, and each opening's lock owners.
 #[derive(Debug, Default)]
 pub(super) struct PosixLocks {
     /// `false` in most sessions, which then never lock the mutex.
@@ -37,7 +37,7 @@ impl PosixLocks {
         }
     }
 
-    /// Returns `true` if the file was never locked.
+    /// Returns `true` if the file was not locked since the kernel last forgot it.
     pub(super) fn is_free(&self, node: NodeId) -> bool {
         !self.any.load(Ordering::Acquire) || !self.table().nodes.contains(&node)
     }

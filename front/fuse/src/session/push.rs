@@ -21,7 +21,7 @@ use tombolo_sys::moment::Moment;
 /// state is invalidated.
 const LOG_MAX: usize = 1024;
 
-/// Time for which a written reply counts as not yet applied by the requesting thread.
+/// Time for which the names in a written reply count as not yet applied by the requesting thread.
 const UNDER_WAY: Duration = Duration::from_secs(4);
 /// Maximum number of retained names of recent replies.
 const NAMES_MAX: usize = 4096;

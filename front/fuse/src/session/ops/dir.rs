@@ -16,7 +16,7 @@ pub(super) fn new_mode(mode: u32, umask: u32) -> NewMode {
     NewMode { mode: Mode::new(mode), umask: Mode::new(umask & 0o777) }
 }
 
-/// Ends the change of a directory.
+/// Ends a change of names in `dir`, and records the attributes that `dir` then has.
 fn changed(change: Option<DirChange>, dir: NodeId, how: &Change) {
     if let Some(change) = change {
         change.done(dir, how.after);

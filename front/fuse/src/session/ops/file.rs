@@ -65,8 +65,8 @@ pub(super) fn open(call: Call<'_>, open: &request::Open) -> Answer<Body> {
     })
 }
 
-/// Returns `true` if closes need no FLUSH; see [`posix_locks`](super::super::posix_locks). With `Strict`
-/// every close is flushed.
+/// Returns `true` if closes need no FLUSH; see [`posix_locks`](super::super::posix_locks). With `Strict`, and
+/// in a resumed session, every close is flushed.
 fn needs_no_flush(call: Call<'_>, how: OpenFlags) -> bool {
     let relaxed = call.session.coherence_now() != Coherence::Strict;
     let is_free = call.session.posix_locks.is_free(call.node) && !call.session.is_resumed();
@@ -177,7 +177,7 @@ pub(super) fn release(call: Call<'_>, release: &Release) -> Answer<Body> {
     let file = call.file(release.handle);
     if let Some(locks) = call.fs.locks() {
         for owner in call.session.posix_locks.release(file.open) {
-            // A release has no reply, so the outcome is ignored.
+            // The kernel ignores the outcome of a RELEASE.
             drop(locks.unlock(call.ctx, file, LockFamily::Posix, LockRange::ALL, owner));
         }
     }

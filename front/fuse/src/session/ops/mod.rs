@@ -33,7 +33,8 @@ impl Call<'_> {
         File { node: self.node, open: OpenId(handle.0) }
     }
 
-    /// Begins a change of a directory's names. Returns the context to make it in, and what ends it.
+    /// Begins a change of a directory's names. Returns the context for its operation, and the change, which
+    /// lasts until dropped.
     fn dir_change(self) -> (Ctx, Option<DirChange>) {
         let change = self.session.dir_change(None);
         let wants_attr = change.as_ref().is_some_and(DirChange::wants_attr);

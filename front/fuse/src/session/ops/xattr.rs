@@ -31,7 +31,7 @@ pub(super) fn set(
         flags::XATTR_REPLACE => XattrSet::Replace,
         _ => return Answer::err(Error::InvalidArgument),
     };
-    // Setting an access list changes the mode. A kernel without ACL support would keep its cached mode.
+    // Setting an access list changes the mode. Without POSIX_ACL the kernel would keep its cached mode.
     let sets_mode =
         name.as_bytes() == ACCESS_ACL && !call.session.negotiated().contains(Capabilities::POSIX_ACL);
     if name.as_bytes() == LABEL {
