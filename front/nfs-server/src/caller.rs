@@ -23,7 +23,7 @@ use crate::packer::Packer;
 const TCP_TRANSFER_MAX: u32 = 1 << 20;
 /// Maximum number of bytes over UDP: with headers it must fit a datagram.
 const UDP_TRANSFER_MAX: u32 = 1 << 15;
-/// Length of the arguments' prefix that the request's checksum covers; file data follows.
+/// Maximum length of the arguments' prefix that the request's checksum covers.
 const CHECKSUM_BYTES: usize = 256;
 /// Position of the checksum in a request key, in bits.
 const CHECKSUM_SHIFT: u32 = 64;
@@ -75,8 +75,8 @@ impl<'a> Caller<'a> {
         if export.admits(&self.peer.origin) { Ok(export) } else { Err(Failure(Status::Acces)) }
     }
 
-    /// Returns the client's identity for leases; `None` if its calls lack a property that distinguishes it
-    /// from other clients of its party.
+    /// Returns the client's identity for leases; `None` unless the call's AUTH_SYS credential has a stamp, by
+    /// which clients of one party are distinguished.
     pub fn lease_client(&self) -> Option<LeaseClient> {
         match &self.credential {
             Credential::Sys(auth) if auth.stamp != 0 => Some(lease_client(self.peer, auth.stamp)),
@@ -89,8 +89,9 @@ impl<'a> Caller<'a> {
         self.peer
     }
 
-    /// Recalls other clients' leases before a change and waits for them; `None` if the procedure changes
-    /// nothing or the export grants no leases. The result must be held until the change is made.
+    /// Recalls other clients' leases before a change, and waits until they are returned or expired; `None` if
+    /// the procedure changes nothing or the export grants no leases. The result must be held until the change
+    /// is made.
     pub async fn begin_change(&self, handle: FileHandle<'_>) -> Option<Changing> {
         self.key?;
         let leases = self.export(handle).ok()?.leases.as_ref()?;
@@ -178,7 +179,8 @@ pub(crate) fn request_key(client: u64, xid: u32, procedure: u32, checksum: u32) 
     RequestKey { client: client.into(), key, properties: KeyProperties::empty() }
 }
 
-/// Derives a request key that also depends on the write verifier.
+/// Derives a request key that also depends on the write verifier: a write repeated under another verifier is
+/// executed again.
 pub(crate) fn key_under(key: RequestKey, verifier: [u8; 8]) -> RequestKey {
     let verifier = u128::from(u64::from_be_bytes(verifier) as u32) << CHECKSUM_SHIFT;
     RequestKey { key: key.key ^ verifier, ..key }

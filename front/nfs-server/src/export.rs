@@ -233,7 +233,7 @@ pub struct NfsService {
 /// works.
 const SUBTREES_MAX: usize = 64;
 
-/// Limits of threads for digests and compression, which leave most processors to other calls.
+/// Limits of the threads for digests and compression; few, so that processors are left to other calls.
 const SIDE: ThreadPoolLimits = ThreadPoolLimits { threads: 2, queue_len: 256 };
 
 impl NfsService {
@@ -264,7 +264,7 @@ impl NfsService {
         self.leases().for_each(LeaseTable::tick);
     }
 
-    /// Completes calls that wait for an event, because the server stops.
+    /// Completes the calls that wait for the recall of a lease, because the server stops.
     pub(crate) fn end_waits(&self) {
         self.leases().for_each(LeaseTable::end);
     }

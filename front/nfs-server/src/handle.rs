@@ -73,7 +73,7 @@ impl ExportId {
     }
 }
 
-/// Unverified fields of a handle.
+/// Fields of a handle, unverified after reading.
 #[derive(Clone, Debug)]
 struct Fields<'a> {
     pub version: u8,
@@ -175,7 +175,7 @@ impl Signer {
         Fields::read(handle).is_some_and(|fields| KeyId(fields.key) == self.keys.newest().0)
     }
 
-    /// Returns the export that a handle claims; the caller replies STALE if there is no such export.
+    /// Returns the export that a handle claims; the caller must reply STALE if there is no such export.
     pub fn export_of(handle: &[u8]) -> Result<ExportId, Refused> {
         Fields::read(handle)
             .filter(|fields| fields.version == VERSION)

@@ -1,4 +1,5 @@
-//! MOUNT version 3 (RFC 1813 appendix I), which gives clients an export's root handle.
+//! MOUNT version 3 (RFC 1813 appendix I), from which clients get the handle of an export or of a directory in
+//! it.
 
 use std::sync::Arc;
 

@@ -164,8 +164,8 @@ impl Nodes {
         drop(table);
     }
 
-    /// Evicts the nodes that were not recently used until the limit holds; the caller drops them outside of
-    /// the lock.
+    /// Evicts the nodes that were not recently used until the limit holds; the caller must drop them outside
+    /// of the lock.
     fn evict(&self, table: &mut NodeTable) -> Vec<Arc<Node>> {
         let mut out = Vec::new();
         // Removed nodes leave ring entries; this loop also removes these, so that the ring stays short.

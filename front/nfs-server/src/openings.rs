@@ -127,7 +127,7 @@ impl Syncs for Opening {
 }
 
 impl Backing {
-    /// Handles a failed sync: unstable data may be lost.
+    /// Changes the verifier if the sync failed, because unstable data may be lost.
     fn data_lost(&self, synced: &Result<()>) {
         if let Err(error) = synced {
             tracing::error!(%error, "sync failed: new write verifier, clients resend unstable writes");

@@ -66,7 +66,7 @@ impl Drop for NfsServer {
     }
 }
 
-/// Interval between checks for idle openings.
+/// Interval between checks for idle openings and expired leases.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Thread that closes a service's idle openings and expires its leases, until this handle is dropped.

@@ -136,7 +136,7 @@ impl NfsService {
 /// Executes a call and writes its results. `record` is the whole call. The returned data follows the results.
 ///
 /// Every call's future is as large as the largest, and the transport budgets a few KiB for each pending call.
-/// The largest futures, those of SETATTR and of procedures that create something, are boxed.
+/// The largest futures, those of SETATTR, of RENAME and of procedures that create something, are boxed.
 async fn execute(
     caller: &Caller<'_>,
     call: Call<'_>,
@@ -176,7 +176,7 @@ async fn execute(
 }
 
 impl Service for NfsService {
-    // An `async fn` would store its arguments twice, and the future is moved.
+    // The future of an `async fn` would contain its arguments twice, and moving it would cost more.
     #[expect(clippy::manual_async_fn)]
     fn serve(
         self: Arc<Self>,

@@ -59,7 +59,7 @@ pub(super) struct DevExchange {
     caller: u32,
     /// Length of the request, or of the data requested by a READ, in bytes.
     transfer_bytes: usize,
-    /// `true` if the file system may have retained the data of the previous request.
+    /// `true` if the buffer is lent to the file system, which may retain it beyond the reply.
     lent: bool,
 }
 
@@ -68,7 +68,7 @@ impl DevExchange {
         DevExchange { device, buffers, buffer, waiting: None, caller: 0, transfer_bytes: 0, lent: false }
     }
 
-    /// Waits for a request and copies its private bytes (all except for the data of a WRITE) to `slot`.
+    /// Receives a request and copies its private bytes (all except for the data of a WRITE) to `slot`.
     ///
     /// # Errors
     /// The device's error; see [`fuse_dev::receive`].

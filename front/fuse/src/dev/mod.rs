@@ -167,7 +167,7 @@ impl Mount {
             backing: backing.map(|device| Arc::new(Arc::downgrade(device)) as Arc<dyn Backing>),
             coherence: options.coherence,
             kernel_checks: options.allow_other,
-            // Only the superuser passes all of the kernel's checks.
+            // POSIX_ACL turns the kernel's checks on; in a mount of one user only root passes them all.
             kernel_may_check: kernel_checks && (options.allow_other || creds::own_ids().0 == 0),
             local_callers: true,
             local_locks: options.local_locks,
@@ -219,8 +219,8 @@ impl Mount {
         &self.path
     }
 
-    /// Unmounts. A busy mount is detached at once and served until its last user has left; then this returns
-    /// `false`.
+    /// Unmounts. Returns `false` if the mount is busy: it is then detached at once, and served until its last
+    /// user has left.
     ///
     /// # Errors
     /// The kernel's error. A mount that was already removed is not an error.

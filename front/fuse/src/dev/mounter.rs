@@ -17,7 +17,7 @@ pub trait Mounter: fmt::Debug + Send + Sync {
     fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError>;
 
     /// Mounts a file system whose root is a directory; the flag is `true` if fusermount3 did it.
-    /// `kernel_checks`: the kernel checks mode bits for users other than the mounting one.
+    /// `kernel_checks`: the kernel checks mode bits if other users may use the mount.
     fn mount(
         &self,
         path: &Path,
@@ -29,7 +29,7 @@ pub trait Mounter: fmt::Debug + Send + Sync {
     /// is an error.
     fn unmount(&self, path: &Path, by_helper: bool, detach: bool) -> io::Result<()>;
 
-    /// Sets the kernel's read-ahead of the mount, whose INIT has been answered.
+    /// Sets the kernel's read-ahead of the mount, whose INIT must have been answered.
     fn read_ahead(&self, path: &Path, bytes: u32) -> io::Result<()>;
 }
 

@@ -15,7 +15,7 @@ use tombolo_core::{Ctx, Error, Interrupt, Result};
 use tombolo_sys::{Errno, fuse_dev};
 use tombolo_wire_fuse::notification::{BYTES_MAX, Notification};
 
-/// Maximum size of a batch of notices from the file system.
+/// Maximum size of a batch of notices from the file system, in bytes.
 const PAGE_BYTES: usize = 64 << 10;
 
 /// The notification thread; dropping this stops and joins it.
@@ -185,7 +185,7 @@ impl NotifierThread {
                 });
                 self.write(&attributes(*node)) || is_known
             }
-            // Length 0 means up to the end.
+            // A length beyond `i64`, as of a whole file, is encoded as 0: up to the end.
             Notice::Data { node, start, last } => {
                 self.write(&pages(*node, *start, last.saturating_sub(*start).saturating_add(1)))
             }

@@ -81,7 +81,8 @@ impl ThreadPool {
         self.receiving.load(Ordering::Relaxed) <= 1
     }
 
-    /// Handles an idle thread. Returns `true` if it must sleep, because others receive.
+    /// Ends the receiving of an idle thread if others receive. Returns `true` if so: the thread must then
+    /// [enter](Self::enter) again.
     pub(super) fn leave(&self) -> bool {
         if self.is_alone() {
             return false;

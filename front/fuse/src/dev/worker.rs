@@ -62,13 +62,13 @@ struct Worker<'c> {
     window: PollWindow,
     /// `true` if reads of the descriptor block, as initially.
     waits: bool,
-    /// A link's place for a receiving thread: this thread then waits for the link's answers, too.
+    /// A link's place for a receiving thread; with it this thread waits for the link's answers, too.
     place: Option<Place>,
     /// Number of waits until another attempt to take a place.
     until_attempt: u32,
 }
 
-/// Number of waits after an attempt to take a place that failed, which may have taken up to 100 ms.
+/// Number of waits after a failed attempt to take a place, until the next attempt; one may take 100 ms.
 const BETWEEN_ATTEMPTS: u32 = 256;
 
 impl Worker<'_> {
@@ -86,7 +86,7 @@ impl Worker<'_> {
                 false => self.poll(&mut exchange, &mut slot),
             };
             if outcome == Err(Errno::AGAIN) {
-                // Others poll without a link's place, and leave by themselves.
+                // A thread with a link's place stays; the other receiving threads have none, and leave.
                 if self.place.is_none() && self.pool.leave() {
                     return Some((slot, exchange));
                 }

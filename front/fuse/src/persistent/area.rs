@@ -94,7 +94,7 @@ impl Records {
 pub(super) struct Number(pub u64);
 
 impl Number {
-    /// Generations begin at 1, so that no number equals the root's.
+    /// Combines a record's index and generation. Generations begin at 1, so that no number equals the root's.
     fn new(records: Records, index: u32, generation: u64) -> Self {
         Self(generation << records.max().trailing_zeros() | u64::from(index))
     }
@@ -133,7 +133,7 @@ impl Area {
         (memory.len() >= AREA_BYTES).then_some(Self(memory))
     }
 
-    /// Initialises a new area for this tree; for a used area, returns `true` if it belongs to this tree.
+    /// Returns `true` if the area belongs to this tree, after initialising a new area for the tree.
     pub(super) fn is_of(&self, volume: Volume, root: &PersistentHandle) -> bool {
         let version = self.load(VERSION_AT);
         let mut found = [0; 16];
@@ -171,7 +171,7 @@ impl Area {
         token
     }
 
-    /// Frees all records, for a session with a new token.
+    /// Ends the session in the area and frees all records, for a next session with this token.
     pub(super) fn clear(&self, token: [u8; 16]) {
         self.store(BEGUN_AT, 0);
         for records in [Records::Openings, Records::Nodes] {
@@ -191,7 +191,7 @@ impl Area {
         (0..self.used(records)).filter(move |index| !self.is_free(records, *index))
     }
 
-    /// Stores the number of records ever used, before another one is used.
+    /// Stores the number of records ever used. To be called before another record is used.
     pub(super) fn set_used(&self, records: Records, used: u32) {
         self.store(records.used_at(), used.into());
     }
@@ -225,7 +225,7 @@ impl Area {
         Number::new(records, index, generation)
     }
 
-    /// Writes the record of a node that the guest is about to receive for the first time.
+    /// Writes the record of a node that has none and that the guest is about to receive.
     pub(super) fn put_node(&self, index: u32, handle: Option<&PersistentHandle>) -> Number {
         let at = Records::Nodes.at(index);
         let number = self.renew(Records::Nodes, index);

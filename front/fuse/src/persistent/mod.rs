@@ -157,8 +157,8 @@ impl PersistentFs {
         self.0.is_resumed
     }
 
-    /// Returns a request key that is unique across processes. The previous process is dead: none of its
-    /// requests is under way.
+    /// Returns a request's key, the same in each process that executes the request. It is fenced, because the
+    /// previous process is dead: none of its requests is under way.
     pub(crate) fn key(&self, unique: Unique) -> RequestKey {
         let properties = KeyProperties::FENCED | KeyProperties::FEW_UNDER_WAY;
         RequestKey { client: self.0.client, key: unique.0.into(), properties }

@@ -19,7 +19,8 @@ pub(crate) struct Missing {
 }
 
 impl PersistentFs {
-    /// Returns the unrecovered nodes and openings that the request names; `None` for most requests.
+    /// Returns the unrecovered nodes and openings in the request; `None` if there are none, or if the request
+    /// is executed without them.
     pub(crate) fn missing(&self, decoded: &Decoded<'_>) -> Option<Missing> {
         let is_end = matches!(
             decoded.request,
@@ -56,7 +57,7 @@ impl PersistentFs {
         (!missing.nodes.is_empty() || !missing.openings.is_empty()).then_some(missing)
     }
 
-    /// Recovers as many of these nodes and openings as possible; a request that names any other fails with
+    /// Recovers as many of these nodes and openings as possible; a request with an unrecovered one fails with
     /// ESTALE.
     pub(crate) async fn find(&self, cx: Ctx, missing: &Missing) {
         for &node in &missing.nodes {

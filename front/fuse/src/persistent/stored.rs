@@ -143,7 +143,7 @@ impl Drop for Removal {
 
 impl Inner {
     /// Sends the keeper the descriptor of an opening. An opening whose descriptor cannot be sent loses its
-    /// locks with the process.
+    /// locks, or its file without a name, with the process.
     pub(super) fn store_opening(&self, open: OpenId, local: File) {
         let (Some(stored), Some(descriptors)) = (&self.stored, self.below.descriptors()) else { return };
         let mut state = lock(&stored.state);
@@ -255,8 +255,8 @@ impl Inner {
         }
     }
 
-    /// Sends the keeper a registered but unanswered opening of a file without a name: a concurrent removal
-    /// may have looked before it was registered, and a completed one may have removed the last name.
+    /// Sends the keeper a registered but unanswered opening of a file without a name, or about to lose one: a
+    /// removal may have listed the file's openings before this one was registered.
     pub(super) fn store_nameless(self: &Arc<Self>, cx: &Ctx, file: File) -> Answer<()> {
         let local = match self.file(file) {
             Ok(local) if self.stored.is_some() => local,
@@ -275,7 +275,8 @@ impl Inner {
         })
     }
 
-    /// Restores the descriptors that the keeper held when an earlier process died.
+    /// Restores the descriptors that the keeper held when an earlier process died. Releases them if this
+    /// process began the session.
     pub(super) fn restore(&self, cx: &Ctx) {
         let Some(stored) = &self.stored else { return };
         let found = stored.store.take_stored();

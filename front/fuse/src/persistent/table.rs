@@ -87,7 +87,7 @@ struct KnownNode {
 #[derive(Debug)]
 struct FreeRecords {
     records: Records,
-    /// Longest free first. May have records in use, and duplicates.
+    /// Longest free first. May contain records in use, and duplicates.
     queue: VecDeque<u32>,
     count: usize,
     /// Number of free records that are not reused until the table is full.

@@ -10,7 +10,8 @@ use tombolo_wire_nfs3::{Reply, Status};
 use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 
-/// Executes LEASE. A call that keeps a lease is answered when the lease is recalled.
+/// Executes LEASE. A call that keeps a lease is answered when the lease is recalled, or after a twentieth of
+/// the term.
 pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseReply {
     let answered = async {
         let target = caller.target(args.file).await?;

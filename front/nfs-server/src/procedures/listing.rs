@@ -93,8 +93,8 @@ impl Wanted {
         Self { cookie: Cookie(cookie.0), verifier, all_bytes, dir_bytes: Some(all_bytes), handle_len }
     }
 
-    /// Returns the back end's budget; if `dircount` is the limit, the size that it allows for entries with
-    /// short names.
+    /// Returns the back end's budget: `all_bytes`, or less if `dircount` does not allow as many entries even
+    /// with the shortest names.
     fn budget(&self) -> DirBudget {
         let remaining = self.all_bytes.saturating_sub(frame_bytes(true));
         let Some(dir_bytes) = self.dir_bytes else {

@@ -194,7 +194,8 @@ async fn create_new(dir: &CallTarget, name: Name<'_>, attributes: &Sattr3) -> Re
     finish(dir, node, created.entry.attr, created.dir, set).await
 }
 
-/// Opens the existing file for an unchecked create, which sets only its size (RFC 1813 §3.3.8).
+/// Returns the existing file for an unchecked create, which sets only its size (RFC 1813 §3.3.8). For a
+/// duplicate, returns the file that the original request found.
 async fn open_existing(dir: &CallTarget, name: Name<'_>, attributes: &Sattr3) -> Result<NewNode> {
     if let Some(handle) = dir.export.unchecked_creates.handle(&dir.cx) {
         let file = CallTarget {
