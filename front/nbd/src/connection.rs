@@ -134,8 +134,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes the connection. After the client's disconnect command, a stop or a refusal the remaining
-    /// replies are sent first, within [`GRACE`].
+    /// Closes the connection. If the client or the server ends the session, or the server refuses it, the
+    /// remaining replies are sent first, within [`GRACE`].
     pub(crate) fn finish(&mut self, why: &ConnectionEnd) {
         let is_polite = matches!(why, ConnectionEnd::Leave | ConnectionEnd::Stop | ConnectionEnd::Refused(_));
         let until = Instant::now() + GRACE;

@@ -186,7 +186,7 @@ impl<'a> Handshake<'a> {
         if set {
             self.negotiated.context_of = is_meant.then(|| name.to_owned());
         } else {
-            // An empty list of queries selects all contexts, a namespace all contexts in it.
+            // In NBD_OPT_LIST_META_CONTEXT no queries mean all contexts, a namespace all contexts in it.
             is_meant |= queries.is_empty() || queries.contains(&"base:");
         }
         if is_meant {
@@ -204,7 +204,7 @@ impl<'a> Handshake<'a> {
         let Some(tls) = self.tls else {
             return Ok(self.refuse(code, Refusal::POLICY, "this server does not support TLS"));
         };
-        // Bytes that arrived with the option would be taken for part of the TLS session.
+        // Plaintext bytes received after the option would be taken for bytes of the TLS session.
         if connection.replies.stream.is_secure() || connection.buffered() > 0 {
             return Ok(self.refuse(code, Refusal::INVALID, "TLS cannot start now"));
         }

@@ -22,14 +22,14 @@ pub(crate) struct Replies {
     /// Event that wakes the connection's thread.
     pub(crate) wake: EventFd,
     queue: SendQueue<Option<Memory>>,
-    /// Number of bytes queued since the last flush.
+    /// Number of data bytes queued since the last flush.
     gathered_bytes: AtomicUsize,
     /// Number of requests whose replies have not been sent.
     under_way: AtomicUsize,
     /// `true` if the connection's thread must be woken when a reply has been sent.
     is_awaited: AtomicBool,
     is_dead: AtomicBool,
-    /// Connection permit, held while anything is under way.
+    /// Connection permit, held until the connection and its last request have ended.
     _admitted: Admitted,
 }
 
@@ -56,8 +56,8 @@ impl Replies {
         self.under_way.load(Ordering::SeqCst)
     }
 
-    /// Requests one wake-up of the connection's thread when a reply has been sent. The caller checks
-    /// [`Self::under_way`] again after this call.
+    /// Requests one wake-up of the connection's thread when a reply has been sent. The caller must check
+    /// [`Self::under_way`] again after this call, because a reply may have been sent before it.
     pub(crate) fn await_one(&self) {
         self.is_awaited.store(true, Ordering::SeqCst);
     }

@@ -27,7 +27,7 @@ use crate::handshake::Handshake;
 use crate::replies::Replies;
 use crate::transmission::Transmission;
 
-/// Length of the queues of pending connections.
+/// Length of a TCP socket's queue of connections that are not accepted yet.
 const BACKLOG: i32 = 256;
 
 /// Pause after a failure to accept, such as a lack of descriptors or threads.
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// adapts its own.
 const SEND_BUFFER_BYTES: usize = 2 << 20;
 
-/// Interval for freeing unused memory.
+/// Interval for freeing unused memory while no connection arrives.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 
 /// Idle time after which TCP keepalive probes a peer.
@@ -50,7 +50,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(6);
 #[derive(Clone)]
 pub struct Options {
     /// Maximum number of connections; a client (a host, or a process of this host) may have half of those
-    /// that others leave free. Default: 256.
+    /// that other clients leave free. Default: 256.
     pub connections_max: usize,
     /// Time limit for the handshake. Default: 10 s.
     pub handshake_within: Duration,

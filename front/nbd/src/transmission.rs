@@ -143,7 +143,7 @@ impl Transmission {
         })
     }
 
-    /// Takes memory; submits the disk's batch before waiting for it.
+    /// Takes memory. Before waiting for memory, submits the disk's batch, whose requests use some.
     fn memory(&self, connection: &mut Connection, range: Range) -> Result<Memory, ConnectionEnd> {
         let len = range.len_bytes as usize;
         if let Some(memory) = Memory::take(&connection.buffers, len) {
@@ -173,7 +173,7 @@ enum Outcome {
     Extents(Extents),
 }
 
-/// An unanswered request; fails when dropped.
+/// An unanswered request, which is answered with an error when dropped.
 struct Pending {
     replies: Arc<Replies>,
     writer: ReplyWriter,

@@ -118,7 +118,7 @@ impl VirtioBlk {
 
     fn discard(&self, payload: &Source) -> Result<Answer<()>> {
         let segment = Segment::only(payload)?;
-        // A discard always unmaps, but the unmap flag is an error in it (§5.2.6.2).
+        // A discard always unmaps, but setting the unmap flag in it is an error (§5.2.6.2).
         if segment.flags != 0 {
             return Err(Error::NotSupported);
         }
@@ -186,7 +186,7 @@ impl Device for VirtioBlk {
         self.options.queues
     }
 
-    /// Returns the offered sizes, plus a page for header and status.
+    /// Returns limits for the largest offered request: its data segments, and a page for header and status.
     fn limits(&self) -> ChainLimits {
         ChainLimits { bytes_max: SEGMENTS_MAX * SEGMENT_BYTES_MAX + 4096, ..ChainLimits::default() }
     }

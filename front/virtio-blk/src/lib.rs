@@ -6,7 +6,8 @@
 //!
 //! Main types: [`VirtioBlk`], [`Options`], [`DeviceError`].
 //!
-//! Non-goals: lifetime, zones and secure erase, which are not offered; requests under way across a restart.
+//! Non-goals: lifetime, zones and secure erase, which are not offered; repeating unanswered requests after a
+//! restart (`tombolo-host-vhost`).
 //!
 //! Reading order: `device`, `request`, `config`.
 #![forbid(unsafe_code)]

@@ -69,7 +69,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Replies. All data must be in place: the guest may read it at once.
+    /// Sends the reply. All data must be in place before, because the guest may read it at once.
     pub(crate) fn send(mut self, result: &Result<()>) {
         self.finish(match result {
             Ok(()) => Status::Ok,

@@ -52,7 +52,7 @@ impl ReplyBuffer {
         }
     }
 
-    /// Writes bytes, which must fit, to the destination.
+    /// Writes bytes, which must fit, to bulk memory, or returns them for the frame.
     pub(crate) fn put<'a>(&self, bytes: &'a [u8]) -> Returned<'a> {
         match self {
             Self::Frame(_) => Returned::Inline(bytes),

@@ -23,7 +23,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) caller: CallerId,
     /// `true` if the peer requests handles with nodes.
     pub(crate) wants_handles: bool,
-    /// `true` if no later request of the link may begin before this one is performed.
+    /// `true` if no later request of the link may begin before this one has been answered.
     pub(crate) is_in_order: bool,
     pub(crate) kind: Kind,
     pub(crate) parts: Box<Parts>,
@@ -113,7 +113,8 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// Counts a request as pending. Beyond the session's limit it is interrupted at once; it still gets a reply.
+/// Counts a request as pending. A request beyond the session's limit is interrupted at once, and still gets a
+/// reply.
 fn admit(shared: &SessionShared, responder: &Responder, interrupt: &Interrupt) -> Option<Permit> {
     shared.pending.add(responder.id(), interrupt);
     let permit = shared.budget.take(Resource::Pending, 1);
@@ -166,7 +167,7 @@ impl Completion<'_> {
         }
     }
 
-    /// Returns `true` if the reply may state that the opening is prompt.
+    /// Returns `true` if the reply may state that the opening is [prompt](FileSystem::is_prompt).
     pub(crate) fn is_prompt(&self, file: File) -> bool {
         let features = self.responder.as_ref().map_or(Features::NONE, Responder::features);
         features.contains(Features::QUIET) && self.shared.file_system.is_prompt(file)

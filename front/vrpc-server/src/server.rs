@@ -1,4 +1,4 @@
-//! Exports, and a session of one for each link.
+//! Exports, and a session of the requested export for each link.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::options::Options;
 use crate::reconnect_fence::ReconnectFence;
 use crate::session::LinkSession;
 
-/// Maximum wait of a reconnecting client for requests of its previous link, before it must retry. Short
-/// enough for a handshake, longer than an interrupted request takes.
+/// Maximum wait of a reconnecting client for requests of its previous link, before the client must retry:
+/// short enough for a handshake, and longer than an interrupted request takes.
 const PREVIOUS_LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Each link gets its own
@@ -37,7 +37,8 @@ struct ExportEntry {
 }
 
 impl VrpcServer {
-    /// Creates a server without exports, with its own session numbers; handles are valid for its lifetime.
+    /// Creates a server without exports, which assigns its own session numbers. Its handles are valid for its
+    /// lifetime.
     #[must_use]
     pub fn new() -> Self {
         let session_ids = Arc::new(AtomicU64::new(1));
@@ -82,7 +83,7 @@ impl Service for VrpcServer {
     fn open(&self, peer: &Peer) -> Result<Arc<dyn Session>, Refusal> {
         let (name, entry) = self.export(&peer.export).ok_or(Refusal::NoSuchExport)?;
         let ExportEntry { export, options } = entry;
-        // The former link ends before any part of the new link exists.
+        // The previous session ends before any part of the next one exists.
         let guard = self
             .fence
             .enter(name, client_id(peer), PREVIOUS_LINK_TIMEOUT)

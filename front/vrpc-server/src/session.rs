@@ -20,8 +20,8 @@ use crate::pending::Pending;
 use crate::reconnect_fence::SessionGuard;
 use crate::turn::Turn;
 
-/// A link's session. Dropping it drops the last reference to its file system, and thereby releases all
-/// resources of the peer.
+/// A link's session. Once it and its pending requests are dropped, its file system is dropped, which releases
+/// all resources of the peer.
 pub(crate) struct LinkSession(Arc<SessionShared>);
 
 /// The part of a session that pending requests share.
@@ -149,7 +149,7 @@ impl SessionShared {
     }
 }
 
-/// Returns `true` for session requests, and those that cannot be refused to a caller.
+/// Returns `true` for requests about the session itself, and for FORGET, which no caller can be refused.
 fn needs_no_identity(kind: Kind) -> bool {
     matches!(kind, Kind::Null | Kind::Profile | Kind::Caller | Kind::Interrupt | Kind::Forget)
 }

@@ -1,6 +1,7 @@
-//! The order of quiet writes: the link's thread takes no further request while one is performed.
+//! The order of quiet writes (docs/protocols/vrpc.md, "Quiet requests"): the link's thread takes no further
+//! request while a quiet write is performed.
 //!
-//! Only that link waits. Heartbeats, other links and pending requests of this one run on other threads, and
+//! Only that link waits. Heartbeats, other links and the link's pending requests run on other threads, and
 //! the end of the link ends the wait.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

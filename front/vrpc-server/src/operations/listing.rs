@@ -62,15 +62,15 @@ fn send_in_bulk(
 
 fn send(completion: &mut Completion<'_>, page: &DirPage, is_whole: bool, listing: Returned<'_>) {
     if listing.len_bytes() == 0 && !page.is_empty() {
-        // The client could make no progress, and an empty listing would look like an entry that exceeds the
-        // budget.
+        // No entry fits the destination. An empty listing would mean that the next entry exceeds the client's
+        // budget, and a client that repeats the request would make no progress.
         completion.fail(&Error::OutOfRange);
     } else {
         completion.send(&Reply::Readdir(listing, page.is_end() && is_whole));
     }
 }
 
-/// Writes the entries that fit and returns the look-ups of the others. Returns the length, and `true` if all
+/// Writes the entries that fit, and forgets the look-ups of the others. Returns the length, and `true` if all
 /// fit.
 fn write<W: FrameSink>(
     frame: &mut W,

@@ -1,4 +1,4 @@
-//! Symbolic links, whose targets may exceed a slot.
+//! Symbolic links, and replies with bytes that may exceed a slot.
 
 use tombolo_core::fs::{Name, NodeId};
 use tombolo_core::{Answer, Error};

@@ -17,8 +17,8 @@ pub(super) trait NodeReply: Send + 'static {
         None
     }
 
-    /// Converts the result to a reply, which contains the node's persistent handle if given. `is_prompt`
-    /// describes the opening.
+    /// Converts the result to a reply, which contains the node's persistent handle if given. `is_prompt`: the
+    /// opening is [prompt](FileSystem::is_prompt).
     fn reply(self, handle: Option<HandleBytes<'_>>, is_prompt: bool) -> Reply<'_>;
 }
 
