@@ -123,7 +123,7 @@ pub enum Refused {
     Stale,
 }
 
-/// A file whose persistent handle is too long for a file handle.
+/// Error of signing a persistent handle that does not fit into a file handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("file system has file handles longer than {FILE_BYTES_MAX} bytes")]
 pub struct Unsignable;

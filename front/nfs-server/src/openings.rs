@@ -35,7 +35,7 @@ impl WriteVerifier {
         self.0.load(Ordering::Acquire).to_be_bytes()
     }
 
-    /// Changes the verifier after unstable data were lost, so that clients send theirs again.
+    /// Changes the verifier after unstable data were lost, so that clients send their unstable data again.
     pub fn change(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
@@ -269,8 +269,8 @@ impl Openings {
         Some(opening)
     }
 
-    /// Opens a file. If the session has too many open files, evicts cached openings and retries. Of calls
-    /// refused concurrently one evicts, and the others retry after it.
+    /// Opens or creates a file. If the session has too many open files, evicts cached openings and retries.
+    /// Of calls refused concurrently one evicts, and the others retry after it.
     pub async fn with_eviction<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
             let evictions_before = *self.evictions();

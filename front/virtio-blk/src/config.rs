@@ -17,11 +17,11 @@ bitflags! {
         const BLOCK_SIZE = 1 << 6;
         /// The device has a cache and a flush request.
         const FLUSH = 1 << 9;
-        /// The topology is valid.
+        /// The topology fields of the configuration are valid.
         const TOPOLOGY = 1 << 10;
         /// The driver may select the cache mode (`writeback`).
         const CONFIG_WCE = 1 << 11;
-        /// The device has several queues.
+        /// The field `num_queues` of the configuration is valid.
         const MULTI_QUEUE = 1 << 12;
         /// The device has a discard request.
         const DISCARD = 1 << 13;

@@ -43,7 +43,7 @@ pub struct VirtioBlk {
     cx: Ctx,
     /// Features accepted by the driver.
     negotiated: AtomicU64,
-    /// Cache mode last written by the driver.
+    /// Cache mode: `true` for a write-back cache, until the driver turns it off.
     writeback: AtomicBool,
     watch: Mutex<Option<Arc<SizeWatch>>>,
 }

@@ -82,7 +82,7 @@ pub(crate) fn source(
     }
 }
 
-/// Returns the data of a request in bulk memory.
+/// Returns the bulk memory with the data of a request.
 pub(crate) fn bulk(data: &Data<'_>, responder: &Responder) -> Result<Source, ProtocolError> {
     let source = |reference: &Reference| -> Result<Source, ProtocolError> {
         let address = GlobalAddress::from_bits(reference.address());

@@ -59,7 +59,7 @@ impl<'a> Exchange<'a> {
         self.close(answer, |completion, value| completion.send(&reply(value)));
     }
 
-    /// Completes the operation; `send` sends the reply, which may borrow.
+    /// Completes the operation; `send` sends the reply, which may borrow from the result.
     pub(crate) fn close<T: Send + 'static>(
         self,
         answer: Answer<T>,

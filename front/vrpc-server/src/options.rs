@@ -6,8 +6,8 @@ use tombolo_core::{Limits, Squash};
 /// Limits and permissions of the sessions of one export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Party that checks permissions. Identities are claimed by the peer in either case; the policy of links
-    /// restricts the peer as a whole.
+    /// Party that checks permissions. It is the back end in any case if the peer may not claim any identity,
+    /// or if callers are squashed.
     pub checks: PermissionCheck,
     /// Callers that become the anonymous user, whatever the peer claims.
     pub squash: Squash,

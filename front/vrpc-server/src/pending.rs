@@ -16,7 +16,7 @@ struct PendingTable {
 }
 
 impl Pending {
-    /// Adds a request. If the link has ended, it is interrupted at once.
+    /// Adds a request, and interrupts it at once if the link has ended.
     pub(crate) fn add(&self, id: u32, interrupt: &Interrupt) {
         let ended = {
             let mut table = self.table();

@@ -61,8 +61,9 @@ impl BufferPool {
         }
     }
 
-    /// Returns `true` if the file system may use one more buffer after the reply. Such a buffer is returned
-    /// by [`BufferPool::put`] with `lent`, [`BufferPool::exchange`] or [`BufferPool::give_up`].
+    /// Lends the file system one more buffer beyond the reply; returns `false` at the limit. A lent buffer
+    /// must be returned by [`BufferPool::put`] with `lent`, [`BufferPool::exchange`] or
+    /// [`BufferPool::give_up`].
     pub(super) fn lend(&self) -> bool {
         let mut memory = self.memory();
         if memory.lent >= LENT_MAX {

@@ -32,8 +32,8 @@ use tombolo_sys::{Errno, creds, fuse_dev};
 pub struct Options {
     /// Source shown by `df` and `/proc/mounts`.
     pub source: String,
-    /// `true` if other users may use the mount. A single user has the server's own rights, and the kernel
-    /// then checks no permissions.
+    /// `true` if other users may use the mount. Otherwise only the server's own user may, with the server's
+    /// rights, and the kernel checks no permissions.
     pub allow_other: bool,
     /// `true` if the kernel checks mode bits when others may use the mount. The kernel caches names looked up
     /// by one user, and no other check applies to another user that walks them. `false` has an effect only if
@@ -110,7 +110,7 @@ pub enum MountError {
         /// Error of resolving the path, or of detaching a dead mount on it.
         source: io::Error,
     },
-    /// The kernel refused to mount.
+    /// The kernel, or fusermount3, refused to mount.
     #[error("cannot mount on {}", .path.display())]
     Mount {
         /// Mount point without symbolic links.

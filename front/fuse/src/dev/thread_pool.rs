@@ -48,8 +48,8 @@ impl ThreadPool {
         })
     }
 
-    /// Begins to receive: the first thread at once, others when called. Returns `false` once the mount has
-    /// ended.
+    /// Begins to receive: at once if no thread receives, otherwise when called. Returns `false` once the
+    /// mount has ended.
     pub(super) fn enter(&self) -> bool {
         let mut state = self.state();
         if self.receiving.load(Ordering::Relaxed) == 0 {

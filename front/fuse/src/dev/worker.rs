@@ -17,7 +17,7 @@ use tombolo_sys::{Errno, fuse_dev};
 /// requests after a close are not urgent.
 const BACKLOG: u32 = 4;
 
-/// A request that arrives within this time counts as having been queued already.
+/// Shortest wait that is a pause: a request received within this time counts as having been queued already.
 const PAUSE: Duration = Duration::from_micros(3);
 
 /// Serves one descriptor until the mount has ended.
@@ -62,13 +62,13 @@ struct Worker<'c> {
     window: PollWindow,
     /// `true` if reads of the descriptor block, as initially.
     waits: bool,
-    /// A link's place for a receiving thread; with it this thread waits for the link's answers, too.
+    /// The place of the link's receiver thread, if taken: this thread then waits for the link's answers, too.
     place: Option<Place>,
     /// Number of waits until another attempt to take a place.
     until_attempt: u32,
 }
 
-/// Number of waits after a failed attempt to take a place, until the next attempt; one may take 100 ms.
+/// Number of waits after a failed attempt to take a place, until the next one; an attempt may take 100 ms.
 const BETWEEN_ATTEMPTS: u32 = 256;
 
 impl Worker<'_> {
@@ -86,7 +86,7 @@ impl Worker<'_> {
                 false => self.poll(&mut exchange, &mut slot),
             };
             if outcome == Err(Errno::AGAIN) {
-                // A thread with a link's place stays; the other receiving threads have none, and leave.
+                // A thread with the link's place stays; the other receiving threads have none, and leave.
                 if self.place.is_none() && self.pool.leave() {
                     return Some((slot, exchange));
                 }

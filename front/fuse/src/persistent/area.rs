@@ -108,7 +108,7 @@ impl Number {
     }
 }
 
-/// Capabilities and minor version on which INIT has agreed.
+/// Capabilities and minor version that INIT negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Negotiated {
     pub(crate) capabilities: u64,
@@ -128,7 +128,7 @@ pub(super) struct Opening {
 pub(super) struct Area(Region);
 
 impl Area {
-    /// Returns `None` if the memory is too short.
+    /// Wraps the area's memory; `None` if it is too short.
     pub(super) fn new(memory: Region) -> Option<Self> {
         (memory.len() >= AREA_BYTES).then_some(Self(memory))
     }

@@ -310,7 +310,7 @@ impl Inner {
         })
     }
 
-    /// Truncates a created file that existed before.
+    /// Truncates a file that existed before its CREATE, if TRUNCATE is requested.
     fn empty_created(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, created: Created) -> Answer<Created> {
         if created.entry.attr.size == 0 {
             return Answer::ok(created);

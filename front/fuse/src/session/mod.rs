@@ -124,7 +124,7 @@ pub struct Session {
     posix_locks: PosixLocks,
     /// Set if the file system has backing files and the transport can register them.
     passthrough: Option<Arc<Passthrough>>,
-    /// Queue of notices for the kernel; present with [`Coherence::Push`].
+    /// Record of the notices for the kernel; present with [`Coherence::Push`].
     push: Option<Arc<Push>>,
     /// Attributes of the directory changed last.
     dir_attrs: Arc<DirAttrs>,
@@ -226,7 +226,7 @@ impl Session {
         Some((slot, exchange))
     }
 
-    /// Returns `true` once INIT has been received.
+    /// Returns `true` once INIT has been accepted.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }

@@ -21,7 +21,7 @@ use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
 /// Attributes last sent for recently changed files, and threads that are retrying an open.
 #[derive(Debug, Default)]
 pub(super) struct OpenRetry {
-    /// `true` from the first retry on; until then no thread needs to be looked up.
+    /// `true` from the first retry on; until then the table of threads need not be searched.
     any: AtomicBool,
     table: Mutex<RetryTable>,
 }
@@ -37,7 +37,7 @@ struct RetryTable {
 /// An open answered with ESTALE.
 #[derive(Clone, Copy, Debug)]
 struct Retrying {
-    /// The node last found by the thread.
+    /// The node that the thread's last look-up found; at first the node of the open.
     found: NodeId,
     since: Instant,
 }
@@ -84,7 +84,7 @@ impl OpenRetry {
         }
     }
 
-    /// Begins an attempt of a thread to open `node`, before the file system is called.
+    /// Begins an attempt of a thread to open `node`. To be called before the file system is.
     pub(super) fn attempt(&self, thread: u32, node: NodeId, how: OpenFlags) -> Attempt {
         let any = self.any.load(Ordering::Acquire);
         let back = if any { self.table().retrying.remove(&thread) } else { None };
@@ -106,7 +106,7 @@ impl OpenRetry {
             return false;
         }
         self.any.store(true, Ordering::Release);
-        // An open other than by name has no look-up; its retry finds this node again.
+        // An open other than by name is retried without a look-up, and therefore of the same node.
         insert(&mut table.retrying, thread, Retrying { found: node, since: Instant::now() });
         true
     }

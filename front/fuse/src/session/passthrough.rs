@@ -61,7 +61,7 @@ const EXCLUDED_FLAGS: OpenFlags =
     OpenFlags::WRITE.union(OpenFlags::APPEND).union(OpenFlags::TRUNCATE).union(OpenFlags::DIRECT);
 
 impl Passthrough {
-    /// Returns `None` if the file system has no backing files.
+    /// Creates the record of a session's openings; `None` if the file system has no backing files.
     pub(super) fn new(file_system: &Arc<dyn FileSystem>, kernel: Arc<dyn Backing>) -> Option<Arc<Self>> {
         file_system.backing_files()?;
         Some(Arc::new(Self {

@@ -14,7 +14,7 @@ use tombolo_core::fs::{LockOwner, NodeId, OpenId};
 /// Files of a session that were locked since the kernel last forgot them, and each opening's lock owners.
 #[derive(Debug, Default)]
 pub(super) struct PosixLocks {
-    /// `false` in most sessions, which then never lock the mutex.
+    /// `true` from the first lock request on; until then the table need not be searched.
     any: AtomicBool,
     table: Mutex<Table>,
 }

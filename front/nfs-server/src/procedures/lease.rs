@@ -20,7 +20,7 @@ pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseRepl
         if args.act == LeaseOperation::Grant {
             may_hold(caller, &target).await?;
         }
-        // The export is not held while this waits.
+        // The target's node is not retained while the call waits.
         drop(target);
         Ok(request(leases, client, args).await)
     };

@@ -11,7 +11,7 @@ use tombolo_core::{Answer, Error};
 use tombolo_wire_fuse::flags;
 use tombolo_wire_fuse::init::Capabilities;
 
-/// acl(5), as an extended attribute.
+/// Access lists (acl(5)) as extended attributes.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 /// A file's SELinux label.
