@@ -208,6 +208,8 @@ impl FileSystem for CachedFileSystem {
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+        // Under a writable name the file would become writable.
+        unless_read_only!(self, node);
         unless_read_only!(self, parent, name);
         to_its_end(self.view(cx).link(node, parent, name.to_owned()))
     }

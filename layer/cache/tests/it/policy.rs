@@ -73,6 +73,9 @@ fn one_name_may_be_read_only_and_another_writable() {
         let renamed = session.rename(from, to, Default::default());
         assert!(matches!(renamed, Err(Error::ReadOnly)), "{from}");
     }
+    for (from, to) in [("a.iso", "c"), ("b", "c.iso")] {
+        assert!(matches!(session.link(from, to), Err(Error::ReadOnly)), "{from}");
+    }
     assert!(matches!(session.unlink("a.iso"), Err(Error::ReadOnly)));
     session.unlink("b").expect("that one may");
     assert_eq!(session.get("a.iso").expect("read"), b"1");

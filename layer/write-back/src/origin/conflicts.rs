@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{Attr, Cookie, DirBudget, DirPage, File, Name, NameBuf, NodeId, OpenFlags, WeakAttr};
-use tombolo_core::{Error, Identity, Result};
+use tombolo_core::{Ctx, Error, Identity, Result};
 use tombolo_mem::{Buffer, Sink};
 
+use super::attributes::is_refusal;
 use super::data::CHUNK_BYTES;
 use super::looking::conflict_name;
 use super::plan::{Chosen, Key};
@@ -29,13 +30,13 @@ impl Round {
         let (dir, name) = self.name_of(chosen.id, met_in).await?;
         let generation = self.shared.tree().ids.next().ok_or(Error::NoSpace)?;
         let file = self.shared.files.file(generation);
-        let open = match theirs {
-            Some(_) => self.open_to_read(chosen).await.ok(),
-            None => None,
-        };
-        let copied = self.copy_ours(chosen, open, &file).await;
-        if let Some(open) = open {
-            self.release(&self.cx(Identity::ROOT), open);
+        let needs_theirs =
+            theirs.is_some() && chosen.pieces().iter().any(|piece| matches!(piece, Piece::Below(_)));
+        let theirs_opened = if needs_theirs { self.open_to_read(chosen).await } else { Ok(None) };
+        let opened = theirs_opened.inspect_err(|_| file.doom())?;
+        let copied = self.copy_ours(chosen, opened.as_ref(), &file).await;
+        if let Some((open, cx)) = opened {
+            self.release(&cx, open);
         }
         if let Err(error) = copied {
             file.doom();
@@ -130,14 +131,38 @@ impl Round {
         Ok(())
     }
 
-    async fn open_to_read(&self, chosen: &Chosen) -> Result<File> {
-        let node = self.below(chosen.id)?;
-        let cx = self.cx(Identity::ROOT);
-        let opened = self.shared.below.open(&cx, node, OpenFlags::READ).resolve().await?;
-        Ok(File { node, open: opened.open })
+    /// Opens the origin's file for reading, as the first user who may. Returns `None` if the file is gone, or
+    /// its data are readable for none of them.
+    async fn open_to_read(&self, chosen: &Chosen) -> Result<Option<(File, Ctx)>> {
+        let owner = Identity { uid: chosen.attr.uid, gid: chosen.attr.gid, groups: None };
+        let users = [Identity::ROOT, chosen.user.clone(), owner];
+        let node = match self.below(chosen.id) {
+            Err(Error::Stale) => return Ok(None),
+            node => node?,
+        };
+        let fs = &self.shared.below;
+        match self.by_first(&users, |cx| fs.open(cx, node, OpenFlags::READ)).await {
+            Ok((opened, cx)) => Ok(Some((File { node, open: opened.open }, cx))),
+            Err(Error::Stale | Error::NotFound) => Ok(None),
+            Err(error) if is_refusal(&error) => {
+                tracing::warn!(
+                    node = chosen.id.0,
+                    %error,
+                    "the origin's data cannot be read: the conflict copy has zeroes where the file was not written locally"
+                );
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    async fn copy_ours(&self, chosen: &Chosen, open: Option<File>, into: &Arc<DataFile>) -> Result<()> {
+    /// Copies the local version; ranges not written locally are zeroes without an open file of the origin.
+    async fn copy_ours(
+        &self,
+        chosen: &Chosen,
+        theirs: Option<&(File, Ctx)>,
+        into: &Arc<DataFile>,
+    ) -> Result<()> {
         for piece in chosen.pieces() {
             let (range, from) = match &piece {
                 Piece::Zeros(_) => continue,
@@ -149,13 +174,13 @@ impl Round {
                 let len = CHUNK_BYTES.min(range.end - start) as usize;
                 let (buffer, at) = (Buffer::new(len), start);
                 let sink = buffer.sink(0..len);
-                match (&from, open) {
+                match (&from, theirs) {
                     (Some(file), _) => {
                         let file = file.clone();
                         self.shared.in_pool(move || file.read(at, sink)).await?;
                     }
-                    (None, Some(open)) => self.read_theirs(open, at, sink).await?,
-                    // The file is gone at the origin, or cannot be opened there.
+                    (None, Some((open, cx))) => self.read_theirs(cx, *open, at, sink).await?,
+                    // The file is gone at the origin, or cannot be read there.
                     (None, None) => {}
                 }
                 let (into, source) = (into.clone(), buffer.source(0..len));
@@ -166,10 +191,9 @@ impl Round {
         Ok(())
     }
 
-    async fn read_theirs(&self, open: File, mut offset: u64, mut into: Sink) -> Result<()> {
-        let cx = self.cx(Identity::ROOT);
+    async fn read_theirs(&self, cx: &Ctx, open: File, mut offset: u64, mut into: Sink) -> Result<()> {
         while !into.is_empty() {
-            let done = self.shared.below.read(&cx, open, offset, into.clone()).resolve().await?;
+            let done = self.shared.below.read(cx, open, offset, into.clone()).resolve().await?;
             into.advance(done.count);
             offset += done.count as u64;
             if done.count == 0 {

@@ -1,7 +1,12 @@
 //! Conflicts with another writer at the origin: both versions are kept.
 
-use tombolo_core::fs::{Mode, OpenFlags, RenameFlags, SetAttr};
-use tombolo_test_support::Session;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tombolo_core::Error;
+use tombolo_core::fs::{Export, Mode, Op, OpenFlags, RenameFlags, SetAttr};
+use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
+use tombolo_test_support::{Act, Scripted, Session};
 
 use crate::random::Action;
 use crate::shown::HIDDEN;
@@ -55,6 +60,51 @@ fn conflicting_change_keeps_both_files() {
             assert_eq!(ours(session), (vec!["file".into()], vec![b"OURSrs".to_vec()]));
         }
     });
+}
+
+#[test]
+fn conflict_copy_has_data_that_only_owners_read() {
+    let squashes = |inner: Arc<dyn Export>| {
+        let ids = || Ids::new(vec!["7:7".parse().expect("a range")], 65534).expect("a map");
+        Arc::new(idmap::over(inner, IdMap { users: ids(), groups: ids() })) as Arc<dyn Export>
+    };
+    let origin = Origin::with(squashes);
+    origin.direct.chmod("", 0o777).expect("set");
+    let theirs = origin.direct.by(7);
+    theirs.put("file", b"before");
+    theirs.chmod("file", 0o600).expect("set");
+    let proxy = origin.proxy();
+    let at = proxy.session.by(7);
+    let file = at.writer("file");
+    at.write(file, 0, b"OURS").expect("written");
+    at.release(file);
+    theirs.put("file", b"theirs");
+    flushed(&proxy, 1);
+    assert_eq!(ours(&origin.direct), (vec!["file".into()], vec![b"OURSrs".to_vec()]));
+}
+
+#[test]
+fn failing_read_delays_the_conflict_copy() {
+    let is_failing = Arc::new(AtomicBool::new(false));
+    let fails = is_failing.clone();
+    let origin = Origin::with(|inner| {
+        Scripted::over(inner, move |call| {
+            let is_read = call.op == Op::Read || call.op == Op::Open && !call.mutates;
+            Act::fail_if(is_read && fails.load(Ordering::Relaxed), Error::io("a bad disk"))
+        })
+    });
+    origin.direct.put("file", b"before");
+    let proxy = origin.proxy();
+    let file = proxy.session.writer("file");
+    proxy.session.write(file, 0, b"OURS").expect("written");
+    proxy.session.release(file);
+    origin.direct.put("file", b"theirs");
+    is_failing.store(true, Ordering::Relaxed);
+    proxy.write_back.flush().expect_err("unreadable");
+    assert_eq!(ours(&origin.direct), (vec!["file".into()], vec![]));
+    is_failing.store(false, Ordering::Relaxed);
+    flushed(&proxy, 1);
+    assert_eq!(ours(&origin.direct), (vec!["file".into()], vec![b"OURSrs".to_vec()]));
 }
 
 #[test]
