@@ -123,7 +123,8 @@ pub struct Ctx {
     /// opening are checked where they are performed.
     pub opens_unchecked: bool,
     /// For `readdir`: the subdirectories will be listed next. A back end may prefetch them and answer later
-    /// listings from the prefetched data; [`DirPage::asked`](crate::fs::DirPage::asked) then gives their age.
+    /// listings from the prefetched data; [`DirPage::asked`](crate::fs::DirPage::asked) then returns the time
+    /// at which they were fetched.
     pub lists_subdirectories: bool,
 }
 

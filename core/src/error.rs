@@ -6,7 +6,7 @@ use thiserror::Error as ThisError;
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The failure of an operation, independent of any protocol. Each protocol maps it to its status codes and
-/// back (`status.rs` in every crate under `wire/`).
+/// back (`status.rs` of its crate under `wire/`).
 #[derive(Debug, ThisError)]
 pub enum Error {
     /// The operation needs a privilege or ownership that the user lacks.
@@ -63,7 +63,8 @@ pub enum Error {
     /// The file is being executed.
     #[error("text file busy")]
     TextBusy,
-    /// The operation would block, and the caller requested a non-blocking one.
+    /// The operation would block, and the caller requested a non-blocking one. Also the refusal of
+    /// [`Write::by_owner`](crate::fs::Write::by_owner).
     #[error("resource temporarily unavailable")]
     WouldBlock,
     /// Waiting for the lock would complete a cycle of waiting owners.
@@ -123,7 +124,7 @@ pub enum Error {
     /// The server's or the session's limit on open files is reached.
     #[error("too many open files")]
     TooManyOpen,
-    /// The connection to the server that stores the data is lost.
+    /// The connection to the server that stores the data is lost, or the session has ended.
     #[error("not connected")]
     Disconnected,
     /// A device error, or another failure that the caller cannot act upon.

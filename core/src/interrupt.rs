@@ -43,7 +43,8 @@ impl Interrupt {
         Self(Some(Arc::default()))
     }
 
-    /// Resets the interrupt for the next request. Allocates only if an earlier request still references it.
+    /// Resets the interrupt for the next request. Allocates only if an earlier request still references it,
+    /// or if it is the default value.
     pub fn renew(&mut self) {
         // Without this check `get_mut` costs a locked instruction per request.
         if self.0.as_ref().is_some_and(InterruptState::is_fresh) {

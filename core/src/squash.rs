@@ -2,10 +2,10 @@
 
 use crate::Identity;
 
-/// The set of callers mapped to the anonymous user.
+/// The set of callers mapped to the anonymous user. [`NO_ID`] is mapped in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SquashMode {
-    /// No callers, except [`NO_ID`].
+    /// No callers.
     None,
     /// User 0 and group 0; others are unchanged.
     #[default]

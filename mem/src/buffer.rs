@@ -45,7 +45,7 @@ impl Buffer {
     }
 
     /// Returns the bytes, if no sink or source of this buffer exists. Takes `&mut self` so that none can be
-    /// created meanwhile.
+    /// created while the slice is in use.
     pub fn as_slice(&mut self) -> Option<&[u8]> {
         self.0.exclusive().map(|bytes| &*bytes)
     }

@@ -8,7 +8,8 @@ pub const LINE_BYTES: usize = 64;
 /// Number of eight-byte words in a cache line.
 pub const WORDS_PER_LINE: usize = 8;
 
-/// Cache lines of a region, each with eight words that are loaded atomically; a power of two of them.
+/// A number of cache lines of a region, which is a power of two. Each has eight words, which are loaded
+/// atomically.
 ///
 /// Line and word numbers wrap around, so no access can leave the lines and none needs a check. Values are in
 /// the host's byte order. Others may change the words at any time.

@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 /// A reference-counted span of memory.
 ///
 /// A clone references the same memory, and costs one atomic increment. Others may change the bytes at any
-/// time (a guest that owns them, another thread with the same region), so contents are only ever copied out
-/// and in, never borrowed.
+/// time (a guest that owns them, another thread with the same region), so contents are copied out and in, and
+/// never borrowed while the region is shared.
 #[derive(Clone)]
 pub struct Region(Arc<Span>);
 
@@ -112,8 +112,8 @@ impl Region {
     }
 
     /// Maps `len` bytes of `file` from byte `offset`, shared and writable. The peer that passed us the file
-    /// may write to it at any time. If it truncates the file, the region changes to private zeroes and is
-    /// [poisoned](Self::is_poisoned) from then on.
+    /// may write to it at any time. If it truncates the file, the first access beyond the new end changes the
+    /// whole region to private zeroes, and it is [poisoned](Self::is_poisoned) from then on.
     ///
     /// The offset needs no alignment. At most [`REGION_LIMIT`](crate::REGION_LIMIT) mapped regions can exist
     /// at a time.
@@ -202,8 +202,8 @@ impl Region {
         self.0.note.get()?.downcast_ref()
     }
 
-    /// Copies `out.len()` bytes from `offset` out of the region. Each byte is one that was stored there
-    /// during the call.
+    /// Copies `out.len()` bytes from `offset` out of the region. Each byte has a value that it had in the
+    /// region at some time during the call.
     #[inline]
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.span(offset, out.len())?;

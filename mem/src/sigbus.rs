@@ -2,10 +2,10 @@
 //!
 //! The owner of the file behind a region may truncate it during a copy; the kernel then raises SIGBUS, which
 //! would end the whole server because of one hostile guest. One process-wide handler, installed with the
-//! first mapped region, looks the faulting address up in a fixed table. Inside a region it maps private zero
-//! pages over the whole region, marks it poisoned, and resumes the instruction; one `mmap` per region, so a
-//! peer cannot exhaust our mappings by truncating page by page. Any other fault is passed to the previous
-//! handler.
+//! first mapped region, looks the faulting address up in a fixed table. For a fault inside a region, the
+//! handler maps private zero pages over the whole region, marks it poisoned, and resumes the instruction; one
+//! `mmap` per region, so a peer cannot exhaust our mappings by truncating page by page. Any other fault is
+//! passed to the previous handler.
 //!
 //! The handler is async-signal-safe: it reads atomics, calls `mmap`, and allocates, locks and logs nothing. A
 //! slot that is being modified while the handler reads it is skipped. That is harmless: the faulting thread

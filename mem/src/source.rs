@@ -74,8 +74,9 @@ impl Source {
         self.0.copy_to(&sink.0)
     }
 
-    /// Returns the region, if all bytes are in a single one, and the offset and length of each part in it, in
-    /// order. Used by callers that can pass another process references to the region instead of copying.
+    /// Returns the region, if all bytes ever added are in a single one, and the offset and length of each
+    /// part in it, in order. Used by callers that can pass another process references to the region instead
+    /// of copying.
     pub fn within(&self) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
         self.0.within()
     }

@@ -232,7 +232,7 @@ impl Base {
             return Err(range(address, len));
         }
         let at = self.memory.place(offset, len).map_err(|_| range(address, len))?;
-        // Mapped memory always fits.
+        // A length inside mapped memory always fits a `usize`.
         let len = usize::try_from(len).map_err(|_| range(address, len))?;
         Ok(Resolved { region: self.memory.region(), offset: at, len })
     }

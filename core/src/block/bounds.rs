@@ -52,7 +52,7 @@ impl Bounds {
         if self.read_only { Err(Error::ReadOnly) } else { self.check(range) }
     }
 
-    /// Fails with [`Error::InvalidArgument`] for a length that the disk cannot have, and with
+    /// Fails with [`Error::InvalidArgument`] for a length of zero or with a partial block, and with
     /// [`Error::ReadOnly`] if the disk is read-only.
     pub fn check_new_size(&self, size_bytes: u64) -> Result<()> {
         if self.read_only {
@@ -70,9 +70,9 @@ impl Bounds {
         padded(size_bytes, self.geometry.block_bytes)
     }
 
-    /// Zero-fills the part of the disk's last block that a file of `size_bytes` lacks, for a read from
-    /// `offset` that reached the end of the file. Returns `false` if more than that is missing, i.e. the file
-    /// was truncated.
+    /// Zero-fills `into`, the unread part of a read that reached the end of the file at `offset`, if that
+    /// part is in the disk's last block and beyond a file of `size_bytes`. Returns `false` otherwise: the
+    /// file was truncated, or has grown since the read.
     pub fn pad(&self, size_bytes: u64, offset: u64, into: &Sink) -> bool {
         // A file that has grown since the read may have data at `offset`: only the padding is zero-filled.
         let is_padding =
@@ -123,7 +123,8 @@ impl FlushLoss {
         flush().inspect_err(|_| self.occurred())
     }
 
-    /// Records a failed flush that did not run in [`guard`](Self::guard), because it is a future.
+    /// Records a failed flush. Must be called for flushes that do not run in [`guard`](Self::guard), because
+    /// they are futures.
     pub fn occurred(&self) {
         self.occurred.store(true, Ordering::Release);
     }

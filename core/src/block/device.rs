@@ -27,8 +27,8 @@ pub struct Zeroing {
     /// Permission to free the range's space, so that a later write to it may fail with
     /// [`Error::NoSpace`](crate::Error::NoSpace).
     pub may_unmap: bool,
-    /// Fail with [`Error::NotSupported`](crate::Error::NotSupported), before anything is changed, unless it
-    /// is faster than a write.
+    /// Fail with [`Error::NotSupported`](crate::Error::NotSupported), before anything is changed, unless
+    /// zeroing is faster than writing zeroes.
     pub only_fast: bool,
     /// Required stability when the operation is answered.
     pub stability: Stability,
@@ -60,8 +60,8 @@ pub trait BlockDevice: Send + Sync {
     /// Returns the allocation map of a range: at least its first extent, at most `count_max` of them.
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents>;
 
-    /// Submits batched requests to the disk, because no more follow at once. A front end must call this after
-    /// each batch of requests, or some of them may wait forever.
+    /// Starts the requests that the disk has collected, to start them together. A front end must call this
+    /// after each batch of requests, or some of them may wait forever.
     fn submit(&self) {}
 
     /// Returns the operations that resize the disk, where possible.

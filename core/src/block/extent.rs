@@ -38,8 +38,8 @@ impl Extents {
         Self { range, count_max: count_max.max(1), covered_bytes: 0, extents: Vec::new() }
     }
 
-    /// Appends an extent, cut at the end of the range, or merged with the last one if the status is the
-    /// same. Returns `false` once the list or the range is full.
+    /// Appends an extent, cut at the end of the range, or merged with the last one if the status is the same.
+    /// Returns `false` if the list has no place for it, and once the range is covered.
     pub fn push(&mut self, len_bytes: u64, allocation: Allocation) -> bool {
         let len_bytes = len_bytes.min(self.range.len_bytes - self.covered_bytes);
         if len_bytes == 0 {

@@ -19,7 +19,8 @@ pub struct Geometry {
     /// The smallest unit that can be read or written, in bytes: a power of two from 512 to 64 KiB. Offsets
     /// and lengths of requests are multiples of it.
     pub block_bytes: u32,
-    /// The unit below which a write costs a read, in bytes: a power of two, at least `block_bytes`.
+    /// The unit of the storage, in bytes: a power of two, at least `block_bytes`. Writing a part of a unit
+    /// costs a read of it.
     pub physical_block_bytes: u32,
     /// Preferred transfer size, in bytes; 0: no preference.
     pub optimal_bytes: u32,

@@ -7,12 +7,12 @@ use super::SECTOR_BYTES;
 pub struct OpenOptions {
     /// Open the storage for reading only, so that the disk refuses all changes.
     pub read_only: bool,
-    /// Lock the storage against other users, where possible. Without the lock, two writers corrupt each
+    /// Lock the storage against other programs, where possible. Without the lock, two writers corrupt each
     /// other's data.
     pub locks: bool,
     /// Number that distinguishes concurrent readers of one disk: the process that replaces a killed one
     /// passes the same number, and requests that the kernel is still executing for the killed process are
-    /// waited for. 0: any number of users, none of which is waited for.
+    /// waited for. 0: any number of readers, none of which is waited for.
     pub user: u32,
     /// Block size of the disk, in bytes: a power of two from 512 to 64 KiB.
     pub block_bytes: u32,

@@ -31,7 +31,8 @@ impl Mode {
     pub const SET_UID: u32 = 0o4000;
     /// Set group id on execution; on a directory: new entries inherit its group.
     pub const SET_GID: u32 = 0o2000;
-    /// Restricted deletion: only an entry's owner may remove it.
+    /// Restricted deletion: only the owner of an entry or of its directory, and the superuser, may remove the
+    /// entry.
     pub const STICKY: u32 = 0o1000;
 
     /// Keeps the low twelve bits of `bits`.
@@ -128,14 +129,14 @@ impl From<&Attr> for WeakAttr {
     }
 }
 
-/// The attributes of a node before and after a mutation. Both fields are `None` unless the caller requested
-/// [`Want::CHANGE_ATTRS`](crate::Want::CHANGE_ATTRS); a back end that cannot sample both atomically with the
-/// operation omits `before`, as RFC 1813 §2.6 allows.
+/// The attributes of a node before and after a mutation, as far as available. Both fields are `None` unless
+/// the caller requested [`Want::CHANGE_ATTRS`](crate::Want::CHANGE_ATTRS); a back end that cannot sample both
+/// atomically with the operation omits `before`, as RFC 1813 §2.6 allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Attributes before the change; `None` if not requested, or not sampled atomically.
     pub before: Option<WeakAttr>,
-    /// Attributes after the change; `None` if not requested.
+    /// Attributes after the change; `None` if not requested, or unavailable.
     pub after: Option<Attr>,
 }
 

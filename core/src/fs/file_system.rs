@@ -131,8 +131,8 @@ pub trait FileSystem: Send + Sync {
     /// locks of `owner` (POSIX: closing any descriptor drops the process's locks on the file).
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()>;
     /// Returns `true` if a flush of this opening only releases locks, so that no close reports an error, and
-    /// its writes that need not be stable wait for no device for long. A client may then continue before such
-    /// a write is answered, and flush without a request.
+    /// its unstable writes never wait long for a device. A client may then continue before such a write is
+    /// answered, and flush without a request.
     fn is_prompt(&self, _file: File) -> bool {
         false
     }
@@ -149,7 +149,7 @@ pub trait FileSystem: Send + Sync {
     /// been removed, which ends the listing.
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage>;
 
-    /// Returns the state of the file system that contains `node`.
+    /// Returns space and limits of the file system that contains `node`.
     fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs>;
     /// Makes all answered writes of the whole file system stable (syncfs(2)).
     fn syncfs(&self, cx: &Ctx) -> Answer<()>;

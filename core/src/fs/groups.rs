@@ -1,4 +1,4 @@
-//! Optional groups of operations. A file system returns a supported group from the method of the same name in
+//! Optional groups of operations. A file system returns each supported group from a method of
 //! [`FileSystem`](super::FileSystem).
 
 use std::ops::Range;
@@ -39,7 +39,8 @@ pub trait Xattrs {
         how: XattrSet,
         kill_set_gid: bool,
     ) -> Answer<()>;
-    /// Returns the names, each terminated by NUL, at most `limit_bytes` in total.
+    /// Returns the names, each terminated by NUL. Fails with [`Error::OutOfRange`](crate::Error::OutOfRange)
+    /// if they are longer than `limit_bytes` in total.
     fn list(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Answer<Vec<u8>>;
     /// Removes an attribute. Fails with [`Error::NoAttribute`](crate::Error::NoAttribute) if absent.
     fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()>;
@@ -130,7 +131,7 @@ pub struct Volume(pub [u8; 16]);
 
 /// Persistent handles of nodes, which outlive sessions and restarts.
 pub trait PersistentHandles: Send + Sync {
-    /// Returns the file system of the export's root. Constant during a session.
+    /// Returns the identity of the file system that contains the export's root. Constant during a session.
     fn volume(&self) -> Volume;
     /// Returns the handle of a node.
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle>;
@@ -152,8 +153,8 @@ pub trait PersistentHandles: Send + Sync {
     fn record(&self, _cx: &Ctx, _node: NodeId) -> Answer<Vec<u8>> {
         Answer::err(Error::NotSupported)
     }
-    /// Restores a node's number, unless it is still assigned. Callers restore all numbers before any other
-    /// operation.
+    /// Restores a node's number, unless it is still assigned. Callers must restore all numbers before any
+    /// other operation.
     fn recall(&self, _cx: &Ctx, _node: NodeId, _record: &[u8]) -> Answer<()> {
         Answer::err(Error::NotSupported)
     }
@@ -219,7 +220,7 @@ pub const DIGESTED_BYTES: u64 = 64 << 10;
 
 /// Compressed reads of several file ranges at a time, for slow connections.
 pub trait CompressedReads: Send + Sync {
-    /// Reads these ranges of a file, concatenated, into `into`, which has their total length: at most
+    /// Reads these ranges of a file, concatenated, into `into`, which has their total length. The limits are
     /// [`COMPRESSED_BYTES_MAX`] and [`COMPRESSED_RANGES_MAX`]. Reads all of them or fails.
     fn read_compressed(&self, cx: &Ctx, node: NodeId, parts: &[Range<u64>], into: Sink) -> Answer<Packed>;
 }
@@ -233,8 +234,8 @@ pub struct Packed {
     pub compressed_bytes: usize,
 }
 
-/// Minimum round-trip time of a remote server, to which data are sent compressed: such a connection is slower
-/// than compression on both sides.
+/// Round-trip time from which data are sent to a server compressed: such a connection is slower than
+/// compression on both sides.
 pub const FAR: Duration = Duration::from_millis(5);
 
 /// Maximum total size of a compressed read, in bytes.

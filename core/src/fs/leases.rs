@@ -33,7 +33,7 @@ pub enum LeaseAnswer {
         /// Term of the lease, counted from the client's request.
         term: Duration,
     },
-    /// Another client waits for the lease, which must be returned.
+    /// A change of another client waits: the lease must be returned.
     Recalled,
     /// The lease is not held: it was refused, returned, or has expired.
     NotHeld {
@@ -110,9 +110,9 @@ struct LeaseTableState {
     changing: HashMap<LeaseClient, usize>,
     /// The client that last finished a change, and the time of that change.
     last: Option<(LeaseClient, Instant)>,
-    /// Time of the last change by any other client than that one.
+    /// Time of the last change by any other client than the one in `last`.
     last_other: Option<Instant>,
-    /// Changes that wait for leases.
+    /// Wakers of changes that wait for leases to end.
     waiting: Vec<Waker>,
     /// Wakers to be called when the table is unlocked.
     woken: Vec<Waker>,
@@ -133,7 +133,8 @@ struct Holder {
 #[derive(Clone, Copy, Debug)]
 struct Bar {
     until: Instant,
-    /// Number of previous bars in a row, which doubles the length of the next one.
+    /// Number of times that this bar's length was doubled: the previous bars in a row, up to
+    /// [`BAR_DOUBLINGS_MAX`].
     doublings: u32,
 }
 
@@ -229,7 +230,7 @@ impl LeaseTable {
         }
     }
 
-    /// Expires leases and the grace period. The server calls this about once a second.
+    /// Expires leases and the grace period. The server must call this about once a second.
     pub fn tick(&self) {
         let now = Instant::now();
         self.step(|state| {
@@ -242,7 +243,8 @@ impl LeaseTable {
         });
     }
 
-    /// Ends the server: answers pending renewals, and clears the note if no lease is held.
+    /// Ends the table, before its server ends: answers pending renewals, grants no more leases, and clears
+    /// the note if no lease can be held any more.
     pub fn end(&self) {
         self.step(|state| {
             state.has_ended = true;
@@ -284,7 +286,8 @@ impl LeaseTableState {
         self.woken.extend(concerned.filter_map(|(_, _, waker)| waker.take()));
     }
 
-    /// Removes leases. A recalled lease that has expired bars its party, and so do long waits for a lease.
+    /// Removes the leases for which `is_gone` returns `true`. A recalled lease that has expired bars its
+    /// party, and so do long waits for a lease.
     fn leave(&mut self, is_gone: impl Fn(&Holder) -> bool) {
         let mut recalled = Vec::new();
         for holder in self.holders.extract_if(.., |holder| is_gone(holder)) {

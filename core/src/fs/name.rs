@@ -14,7 +14,7 @@ pub const NAME_MAX: usize = 255;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name<'a>(&'a [u8]);
 
-/// The reason why bytes are not a [`Name`].
+/// The reason why bytes are not a [`Name`] or [`XattrName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
     /// The name is empty.

@@ -134,8 +134,8 @@ impl Op {
         Self::ALL.into_iter().find(|op| op.name() == name)
     }
 
-    /// Returns `true` if every call changes the file system. `open`, which may truncate, and `access`, which
-    /// may check for write access, are not among those.
+    /// Returns `true` if calls change the file system whatever their arguments. A layer that refuses changes
+    /// must also examine `open`, which may truncate, and `access`, which may check for write access.
     pub const fn mutates(self) -> bool {
         matches!(
             self,

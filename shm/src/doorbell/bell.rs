@@ -1,14 +1,14 @@
 //! A doorbell over a stream of bytes, for two sides without a common kernel.
 //!
-//! A ring is one byte, without a meaning: the doorbell's word in shared memory has changed before, and the
-//! sleeper looks at that. Bytes may therefore be lost, repeated or invented by the peer without harm to this
-//! side:
+//! A ring is one byte, whose value is ignored: the ringing side changes the doorbell's word in shared memory
+//! first, and the sleeper reads that word. Bytes may therefore be lost, repeated or invented by the peer
+//! without harm to this side:
 //!
-//! - A sleeper looks at the word by itself, at first after [`PATIENCE_MIN`]. If it has changed without a
-//!   byte, the bell is *lost*, and the sleeper looks at intervals, as without a bell, until bytes have
-//!   brought messages again: one, and with each further loss twice as many.
+//! - A sleeper looks at the word by itself, at first after [`PATIENCE_MIN`]. If the word has changed without
+//!   a byte, the bell is *lost*: the sleeper looks at intervals, as without a bell, until one byte has
+//!   announced a message. Each further loss doubles the number of bytes required.
 //! - After [`EMPTY_MAX`] wake-ups in a row without a message, or at the end of the stream, the stream is
-//!   *muted*: neither it nor the word ends a sleep earlier than the interval for a while.
+//!   *muted*: for a while the sleeper ignores it, and looks at the word at intervals only.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +20,12 @@ use tombolo_sys::stream::{self, Drained};
 use crate::cells::SleepOutcome;
 use crate::doorbell::{INTERVAL_MAX, INTERVAL_MIN};
 
-/// Sleep without a look at the word: the first one after a message, and the longest, after which an idle link
-/// takes as little as its heartbeat.
+/// Time until the next look at the word while the bell works: at first after a message, and at most. The
+/// latter costs an idle link no more than its heartbeat.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
-/// Maximum number of rings that restore the trust in a bell. As many without a loss make the next loss the
-/// first one.
+/// Maximum number of rings required until a lost bell is trusted again. After as many without a loss, the
+/// next loss counts as the first.
 const RINGS_MAX: u32 = 1024;
 /// Number of wake-ups in a row without a message after which the stream is muted.
 const EMPTY_MAX: u32 = 16;
@@ -57,13 +57,13 @@ pub struct Bell {
 struct Trust {
     /// Number of rings with a message until the bell is no longer lost.
     rings_due: u32,
-    /// That number after the next loss.
+    /// Value of `rings_due` after the next loss.
     rings_after_loss: u32,
     /// Number of rings with a message since the last loss.
     rings: u32,
     muted_until: Option<Instant>,
     muted_for: Duration,
-    /// Next look at the word while bytes arrive.
+    /// Time until the next look at the word while the bell is neither lost nor muted.
     patience: Duration,
     /// Next interval while the bell is lost or muted.
     interval: Duration,
@@ -75,9 +75,9 @@ struct Trust {
 /// Reason for the end of the last sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waker {
-    /// This side, or the time.
+    /// A nudge by this side, another descriptor, or the timeout.
     Own,
-    /// A byte of the peer's.
+    /// A byte from the peer.
     Ring,
     /// A change of the word without a byte.
     Word,
@@ -177,8 +177,8 @@ impl Bell {
         (SleepOutcome::TimedOut, false)
     }
 
-    /// Records whether the sleep that ended last was followed by a message: only wake-ups by the peer
-    /// without one count.
+    /// Records whether the last sleep was followed by a message. If not, it counts only if the peer ended the
+    /// sleep.
     pub(super) fn slept(&self, found: bool) {
         let mut trust = self.trust();
         if found {

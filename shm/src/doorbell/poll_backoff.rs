@@ -53,8 +53,8 @@ impl PollBackoff {
         }
     }
 
-    /// Records the result of a poll. If a message was found, the caller removes it, so that the next poll is
-    /// the first one of another slot.
+    /// Records the result of a poll. If a message was found, the caller must remove it, so that the next poll
+    /// is the first one of another slot.
     #[inline]
     pub fn looked(&mut self, is_there: bool) {
         if self.is_fresh {

@@ -19,7 +19,7 @@ const EAGER_US: u32 = 2;
 const SLICE_US: u32 = 1;
 
 /// Polls as mode and window prescribe. Returns `true` if the message has arrived; otherwise it is time to
-/// sleep, or, in a mode that never sleeps, `is_over` (called every few microseconds) has returned `true`.
+/// sleep, or, in a mode that never sleeps, `is_over`, which is called repeatedly, has returned `true`.
 pub(super) fn poll(
     mode: Mode,
     window: &mut Window,

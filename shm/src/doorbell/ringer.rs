@@ -35,7 +35,7 @@ impl<W: DoorbellWord, M: DoorbellWordMut> Ringer<W, M> {
         Ringer { notify_flag, doorbell, ended: AtomicU32::new(0), rings: AtomicU64::new(0) }
     }
 
-    /// Wakes the peer if it sleeps and has not been woken already. The producer calls this after it has
+    /// Wakes the peer if it sleeps and has not been woken already. The producer must call this after it has
     /// pushed messages. Costs a fence, and a system call if it rings.
     #[inline]
     pub fn ring(&self) {

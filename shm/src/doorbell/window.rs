@@ -21,7 +21,7 @@ pub struct Window {
     length: Duration,
     /// Number of short sleeps until the window may open.
     closed_for: u32,
-    /// Last value of `closed_for` after a long yield; 0 before the first.
+    /// Value of `closed_for` set by the last long yield; 0 before the first.
     penalty: u32,
 }
 

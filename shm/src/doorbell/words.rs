@@ -32,14 +32,14 @@ impl PeerDoorbell {
         Ok(ends.has_doorbell().then(|| PeerDoorbell { word, bell: ends.bell.clone() }))
     }
 
-    /// Returns `true` if a thread can sleep on this doorbell and on a descriptor.
+    /// Returns `true` if a thread can sleep on this doorbell and a descriptor at once.
     #[must_use]
     pub fn is_bell(&self) -> bool {
         self.bell.is_some()
     }
 
-    /// Sleeps while the value is `expected`, or until `other` can be read. Returns `true` in the second case.
-    /// A doorbell that is no bell does not sleep.
+    /// Sleeps while the value is `expected`, until `other` can be read, or until the timeout. The second
+    /// result is `true` if `other` can be read. A doorbell that is no bell does not sleep.
     pub fn wait_beside(
         &self,
         expected: u32,

@@ -28,7 +28,7 @@ impl Role {
     }
 }
 
-/// The generation of a link: slots of earlier ones never match. Chosen by the server; never zero.
+/// The generation of a link: slots of the previous 65,535 ones never match. Chosen by the server; never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Epoch(NonZeroU32);
 
@@ -125,8 +125,8 @@ impl Extent {
         }
     }
 
-    /// Copies `out.len()` bytes from `offset` of this end. Each byte is one that was stored there during the
-    /// call.
+    /// Copies `out.len()` bytes from `offset` of this end. Each byte has a value that it had in the region at
+    /// some time during the call.
     #[inline]
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
         self.region.read_at(self.place(offset, out.len() as u64)?, out)
@@ -171,8 +171,8 @@ impl Ends {
         }
     }
 
-    /// Returns the client's and the server's side of a link over private memory, with all extensions that
-    /// need no socket: for tests, and for a client and a server in one process.
+    /// Returns the client's and the server's side of a link over private memory, with all supported
+    /// extensions that need no socket: for tests, and for a client and a server in one process.
     pub fn in_memory(layout: Layout) -> (Ends, Ends) {
         let len = usize::try_from(layout.bytes()).unwrap_or(usize::MAX);
         let client = Extent::whole(Region::heap(len));

@@ -17,8 +17,8 @@ use crate::link::negotiate::WelcomeError;
 use crate::link::rendezvous_page::{ATTEMPT_MASK, Page, PageError, Phase, Stage};
 use crate::link::terms::{Agreement, Incarnation};
 
-/// Maximum time for a client from its claim of the page to its hello, and from the server's welcome until
-/// the client has prepared its half of the file.
+/// Maximum time for a client from its claim of the page to its hello, from the server's welcome until the
+/// client has prepared its half of the file, and for reading a refusal or goodbye.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The end of a link over a file.
@@ -50,7 +50,7 @@ pub struct ServerHandshake {
 
 #[derive(Debug)]
 enum ServerState {
-    /// Another server owns the page; its heartbeat is being watched.
+    /// Another server owns the page, and its heartbeat is watched; or no server does (0).
     Foreign { owner: u32 },
     /// The page is open: no client has claimed it.
     Open,
@@ -128,7 +128,8 @@ impl ServerHandshake {
             return self.take(owner, now);
         }
         if self.page.owner.load(Ordering::SeqCst) != self.token {
-            // Another server owns the page, because this process was stopped for longer than its timeout.
+            // Another server owns the page, because this process was stopped for longer than the heartbeat's
+            // timeout.
             self.watch = Watch::of(&self.own, now);
             self.state = ServerState::Foreign { owner: self.page.owner.load(Ordering::SeqCst) };
             return Ok(ServerStep::Busy);
@@ -227,8 +228,8 @@ impl ServerHandshake {
         }
     }
 
-    /// Releases the page for another server. If there is a link, the caller calls [`goodbye`](Self::goodbye)
-    /// before.
+    /// Releases the page for another server. If there is a link, the caller must call
+    /// [`goodbye`](Self::goodbye) first.
     pub fn leave(mut self) {
         if !matches!(self.state, ServerState::Foreign { .. }) {
             if !matches!(self.state, ServerState::Ended) {
@@ -415,7 +416,7 @@ impl ClientHandshake {
             return Ok(ClientStep::Busy);
         }
         // The attempt is read after the claim was made: another client may have connected and disconnected
-        // before, and the claim is then for a later attempt.
+        // before the claim, and the claim is then for a later attempt.
         let Some(Stage { attempt, phase: Phase::Open }) = self.page.stage(Role::Server) else {
             return Ok(ClientStep::Busy);
         };

@@ -1,6 +1,6 @@
 //! The header page of a region (docs/formats/link.md, "Header").
 //!
-//! The first 64 bytes describe the region, for debugging tools; an agreement made over a socket takes
+//! The first 64 bytes describe the region, for debugging tools; the agreement negotiated in messages takes
 //! precedence. The words behind them change continuously. Each has a pair of cache lines to itself
 //! (processors fetch pairs), so that one side's stores do not steal a line that the other is polling.
 

@@ -91,7 +91,8 @@ impl Default for HeartbeatTimeouts {
 }
 
 impl HeartbeatTimeouts {
-    /// Timeouts for [`SLOW_BEAT`]: a second longer, since a peer that pauses may have been about to beat.
+    /// Timeouts for [`SLOW_BEAT`]: three intervals until late, and one interval longer than the default until
+    /// lost, since a peer that pauses may have been about to beat.
     pub const SLOW: HeartbeatTimeouts =
         HeartbeatTimeouts { late: Duration::from_secs(3), lost: Duration::from_secs(6) };
 }

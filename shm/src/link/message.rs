@@ -1,7 +1,8 @@
 //! Messages that set up and end a link (docs/formats/link.md, "Messages"). No I/O: bytes in, messages out.
 //!
 //! Decoding is strict: the length must be exact, texts must be bounded UTF-8 without control characters, and
-//! undefined numbers are refused, except for feature bits and refusal codes, which later versions may extend.
+//! undefined numbers are refused, except for feature bits, doorbell bits, refusal codes and the protocol of a
+//! hello, which later versions may extend.
 
 use std::fmt;
 use std::mem::{offset_of, size_of};

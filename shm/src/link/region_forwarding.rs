@@ -39,7 +39,7 @@ pub struct RegionForwarded {
 /// The client's announcement that it no longer forwards a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Withdraw {
-    /// Number of the domain. The client sends this only when every request that refers to the domain's
+    /// Number of the domain. The client must send this only when every request that refers to the domain's
     /// memory has been answered.
     pub domain: Domain,
 }
@@ -98,7 +98,7 @@ impl Withdraw {
     }
 }
 
-/// Returns the number of a domain that is neither of the link's own.
+/// Decodes the number of a domain other than the link's own two.
 fn foreign_domain(number: U32) -> Result<Domain, MessageError> {
     let domain = u16::try_from(number.get()).ok().map(Domain).filter(|domain| *domain >= Domain::FIRST_OTHER);
     domain.ok_or(MessageError::Value { what: "domain", value: number.get() })

@@ -51,7 +51,7 @@ pub(super) enum Phase {
     Ready = 3,
     /// The server has refused.
     Refused = 4,
-    /// The side has ended the link; its message contains the reason.
+    /// The side has ended the attempt or the link; if a link, its message contains the reason.
     Ended = 5,
 }
 

@@ -60,7 +60,7 @@ pub enum RegionError {
         /// Requested PCI address; `None` for any device.
         which: Option<String>,
     },
-    /// There are several such devices, and none was requested.
+    /// There are several ivshmem devices, and none was requested.
     #[error("several ivshmem devices, specify one of {}", found.join(", "))]
     Several {
         /// PCI addresses of the devices.

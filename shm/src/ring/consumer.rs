@@ -78,9 +78,9 @@ impl<C: Cells> Consumer<C> {
         self.cells.address(self.cursor.slot)
     }
 
-    /// Verifies that the next slot is empty or has the next message. The reader calls this occasionally while
-    /// it receives no message, for example before a sleep: without it a peer that writes invalid stamps would
-    /// seem idle.
+    /// Verifies that the next slot has the next message or that of the previous lap, or is empty in the first
+    /// lap. The reader should call this occasionally while it receives no message, for example before a
+    /// sleep: without it a peer that writes invalid stamps would seem idle.
     pub fn check(&self) -> Result<(), StampFault> {
         let found = SlotStamp::of(self.cells.load(self.cursor.slot, 0, Relaxed));
         let awaited = self.cursor.stamp;

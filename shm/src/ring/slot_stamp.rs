@@ -4,7 +4,8 @@ use crate::link::Epoch;
 /// above those of the lap.
 ///
 /// Laps count from 1, so an empty slot of a fresh link, all zeroes, never matches; a slot of an earlier epoch
-/// matches after 65,536 epochs at the earliest; one of an earlier lap is at most one lap old.
+/// matches after 65,536 epochs at the earliest; a slot of an earlier lap is at most one lap old, so it never
+/// matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SlotStamp(pub(super) u32);
 

@@ -34,11 +34,12 @@ impl<L: Cells> Counts<L> {
         count.is_multiple_of(DONE).then_some(Version { epoch, count, slot })
     }
 
-    /// Returns `true` if nothing has changed since the version was taken: results of requests made after that
-    /// are current.
+    /// Returns `true` if nothing has changed since the version was taken: results of requests made after it
+    /// was taken are current.
     #[inline(always)]
     pub fn holds(&self, version: &Version) -> bool {
-        // The slot is loaded first: an epoch change affects all slots at once, before any later change.
+        // The slot is loaded first, so that a count from after a change of the epoch is not paired with the
+        // former epoch.
         self.load(version.slot) == version.count && self.epoch() == version.epoch
     }
 

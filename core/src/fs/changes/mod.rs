@@ -46,7 +46,7 @@ pub enum Notice {
         /// The name, in a directory referenced by the session; `None` if unknown.
         name: Option<(NodeId, NameBuf)>,
     },
-    /// A change of unknown extent: all state cached before is invalid.
+    /// A change of unknown extent: all state cached before this notice is invalid.
     Everything,
 }
 
@@ -59,7 +59,7 @@ pub struct Notices {
     pub list: Vec<Notice>,
 }
 
-/// Bytes that a notice takes of [`Changes::next`]'s limit, plus its name rounded up to eight.
+/// Bytes that a notice takes of [`Changes::next`]'s limit; a name adds its length, rounded up to eight.
 pub const NOTICE_BYTES: usize = 32;
 
 impl Notice {
@@ -83,8 +83,8 @@ pub trait Changes: Send + Sync {
     ///
     /// A request for notices after `since` acknowledges those up to it; until then they can be requested
     /// again. The first call subscribes, with any number, and is answered by [`Notice::Everything`] at once.
-    /// [`Notice::Everything`] also answers a call with a discarded number, and one of a session whose queue
-    /// overflowed. A session receives no notices of its own changes.
+    /// [`Notice::Everything`] also answers a call with a number that is discarded or was never delivered, and
+    /// one of a session whose queue overflowed. A session receives no notices of its own changes.
     fn next(&self, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices>;
 
     /// Returns `true` if the session is notified of all changes since its first answer, including those made

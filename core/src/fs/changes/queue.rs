@@ -17,9 +17,9 @@ const NOTICES_MAX: usize = 8192;
 /// Upper bound of accepted numbers: no session reaches it by counting.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// The notices of one session: numbered, retained until acknowledged, and coalesced with equal ones that have
-/// not been delivered yet. A session that never subscribes costs nothing. Usable from any thread. No method
-/// blocks: only the answer of [`next`](Self::next) may be pending.
+/// The notices of one session: numbered, retained until acknowledged, and coalesced with undelivered ones
+/// about the same attributes, data or name. A session that never subscribes costs nothing. Usable from any
+/// thread. No method blocks: only the answer of [`next`](Self::next) may be pending.
 #[derive(Debug, Default)]
 pub struct NoticeQueue(Mutex<QueueState>);
 

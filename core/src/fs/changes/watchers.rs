@@ -23,8 +23,8 @@ impl<S> fmt::Debug for Watchers<S> {
 }
 
 impl<S> Watchers<S> {
-    /// Returns `true` if any session is subscribed. Called after the change and before its answer: a session
-    /// that subscribes later discards all state that it cached before.
+    /// Returns `true` if any session is subscribed. Must be called after a change and before its answer: a
+    /// session that subscribes after the call discards all state that it cached before subscribing.
     #[inline]
     pub fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) != 0
@@ -40,7 +40,7 @@ impl<S> Watchers<S> {
         });
     }
 
-    /// Calls `tell` for each subscribed session. `tell` must not subscribe another.
+    /// Calls `tell` for each subscribed session. Not called for sessions that subscribe meanwhile.
     pub fn tell(&self, mut tell: impl FnMut(&S)) {
         // The sessions are called outside of the lock, because dropping the last reference to one of them
         // takes the lock, in `ended`.
@@ -48,7 +48,7 @@ impl<S> Watchers<S> {
         sessions.iter().filter_map(Weak::upgrade).for_each(|session| tell(&session));
     }
 
-    /// Removes sessions that have ended. A session calls this when it is dropped.
+    /// Removes sessions that have ended. Each session must call this when it is dropped.
     pub fn ended(&self) {
         self.keep(|_| {});
     }

@@ -42,7 +42,7 @@ pub struct SessionLocks {
     session: u64,
 }
 
-/// Wakers called on drop, which the caller delays until it holds no mutex that the waiters may need.
+/// Wakers called on drop, which the caller must delay until it holds no mutex that the waiters may need.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Woken(Vec<Waker>);
@@ -92,7 +92,7 @@ impl SessionLocks {
     }
 
     /// Acquires a lock through an opening with these flags; see [`Locks::lock`](super::Locks::lock). The
-    /// opening must not end meanwhile.
+    /// opening must not end during the call.
     pub fn lock(
         &self,
         cx: &Ctx,
