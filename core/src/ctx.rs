@@ -124,7 +124,7 @@ pub struct Ctx {
     pub opens_unchecked: bool,
     /// For `readdir`: the subdirectories will be listed next. A back end may prefetch them and answer later
     /// listings from the prefetched data; [`DirPage::asked`](crate::fs::DirPage::asked) then returns the time
-    /// at which they were fetched.
+    /// at which they were requested.
     pub lists_subdirectories: bool,
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// A cancellation request to an operation: its answer is no longer needed, or the operation waits for a lock
-/// and the caller received a signal. A front end raises it for no other reason: no other call may return
-/// EINTR to a program that continues.
+/// and the caller received a signal. A front end must raise it for no other reason: a program that continues
+/// must get EINTR from no other call.
 ///
 /// An operation may end early while it is queued, waits for a lock or an unresponsive server, or is delayed;
 /// a mutation that has begun may not. In both cases the answer still arrives, and only then may the request's
@@ -23,7 +23,7 @@ pub struct Interrupt(Option<Arc<InterruptState>>);
 struct InterruptState {
     raised: AtomicBool,
     wakers: Mutex<Vec<Waker>>,
-    /// `true` if either field has changed, which most requests do not cause.
+    /// `true` once either of the other fields has changed; most requests change neither.
     is_used: AtomicBool,
 }
 

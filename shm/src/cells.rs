@@ -9,7 +9,8 @@ use std::time::Duration;
 use tombolo_mem::{Lines, LinesMut, Word, WordMut};
 use tombolo_sys::futex::{self, Woken};
 
-/// Readable lines: the slots of a peer's ring. Line numbers wrap at [`count`](Self::count), a power of two.
+/// Readable lines, such as the slots of a peer's ring. Line numbers wrap at [`count`](Self::count), a power
+/// of two.
 pub trait Cells {
     /// Returns the number of lines.
     fn count(&self) -> usize;

@@ -57,9 +57,10 @@ pub enum Checks {
 
 /// Makes the calling thread act as `identity` until the guard is dropped.
 ///
-/// No effect if the process has that identity already. EPERM unless [`may_assume`], EINVAL for ids unknown to
-/// the user namespace, and for 2³²−1, which stands for no user. Switching and returning takes 6 system calls,
-/// 2.3 µs; 4 if the groups are the same.
+/// No effect if the process has that user and group already, and the same supplementary groups; for user 0
+/// those do not matter. EPERM unless [`may_assume`], EINVAL for ids unknown to the user namespace, and for
+/// 2³²−1, which stands for no user. Switching and returning takes 6 system calls, 2.3 µs; 4 if the groups are
+/// the same.
 pub fn assume(identity: Identity<'_>, checks: Checks) -> Result<Assumed> {
     // The kernel would leave the id unchanged, and thus the caller unrestricted.
     const NO_ID: u32 = u32::MAX;
@@ -155,7 +156,8 @@ struct Own {
     groups: Vec<u32>,
 }
 
-/// Returns the identity of the process at the first call. A program drops its privileges before that call.
+/// Returns the identity of the process at the first call. A program must change its own identity before that
+/// call.
 fn own() -> &'static Own {
     static OWN: OnceLock<Own> = OnceLock::new();
     OWN.get_or_init(|| Own {

@@ -18,7 +18,8 @@ pub struct Alignment {
     pub range_bytes: u32,
 }
 
-/// Makes all further transfers of this open file direct. EINVAL where the file system does not support it.
+/// Makes all further transfers of this open file direct, and returns the alignment that they require. EINVAL
+/// where the file system does not support it.
 pub fn enable(file: BorrowedFd<'_>) -> Result<Alignment> {
     let flags = fcntl_getfl(file.as_fd())?;
     retry(|| fcntl_setfl(file, flags | OFlags::DIRECT))?;

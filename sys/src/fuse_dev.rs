@@ -47,8 +47,8 @@ pub fn may_back() -> bool {
 }
 
 /// Registers `file` with the connection as a backing file (`FUSE_DEV_IOC_BACKING_OPEN`, since Linux 6.9),
-/// which the kernel reads and writes for files whose OPEN refers to it. Returns its id in the connection.
-/// The descriptor may be closed.
+/// which the kernel reads and writes for files whose OPEN refers to it. Returns its id in the connection. The
+/// descriptor may be closed afterwards.
 ///
 /// EPERM: passthrough was not negotiated, or this process is not privileged. ELOOP: the file is on a stacked
 /// file system.

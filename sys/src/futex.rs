@@ -1,4 +1,5 @@
-//! Sleeping until a word changes: of shared memory, across processes, or of this process.
+//! Sleeping on a word until another thread wakes the sleeper: in shared memory, across processes, or within
+//! this process.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;

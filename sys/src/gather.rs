@@ -18,7 +18,7 @@ const SPANS_INLINE: usize = 64;
 #[derive(Default)]
 pub struct Gather<'a> {
     pub(crate) spans: SmallVec<[libc::iovec; SPANS_INLINE]>,
-    /// Number of bytes at the front that were sent before.
+    /// Number of bytes still to be omitted from those that are added.
     skip: usize,
     len_bytes: usize,
     borrowed: PhantomData<&'a [u8]>,
@@ -62,8 +62,8 @@ impl<'a> Gather<'a> {
         copy
     }
 
-    /// Returns `true` if the byte at `offset` of the list is the first of a span. TLS does not encrypt such
-    /// a byte alone: a message of which nothing was sent may still be withdrawn.
+    /// Returns `true` if the byte at `offset` of the list is the first of a span. For TLS, which does not end
+    /// a chunk with such a byte: a message of which nothing was sent may still be withdrawn.
     pub fn begins_at(&self, offset: usize) -> bool {
         let mut start = 0;
         for span in &self.spans {

@@ -2,7 +2,7 @@
 //!
 //! No crate that uses this one names `libc`, `rustix` or the number of a descriptor. A wrapper takes
 //! `BorrowedFd`, returns `OwnedFd` or a plain structure, and fails with [`Errno`]. Wrappers contain no
-//! policy, no cache, and no retry except for EINTR.
+//! policy, no cache, and no retry except for EINTR and for races in the kernel, each with its reason.
 //!
 //! Non-goals: wrappers without a caller, and memory that others may change (`tombolo-mem`).
 //!

@@ -1,4 +1,4 @@
-//! Cheap measurement of short times, where one that is far too long or too short does no harm.
+//! Cheap measurement of short times, where a result that is far too long or too short does no harm.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -34,15 +34,15 @@ impl Moment {
         Moment::now().since(self)
     }
 
-    /// Returns the time from `earlier` to this moment; zero if that is a little later, and the maximum if the
-    /// counter was reset meanwhile.
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is a little later, and the maximum
+    /// if the counter was reset in between.
     #[inline]
     #[must_use]
     pub fn since(self, earlier: Moment) -> Duration {
         match (self.0, earlier.0) {
             (Reading::Ticks(now), Reading::Ticks(then)) if now >= then => duration(now - then),
-            // The counters of two cores differ a little. One that was reset, as by a suspension, does not end
-            // a wait unless it counts as a long time.
+            // The counters of two cores differ a little. A counter that was reset, as by a suspension, counts
+            // as a long time: otherwise a wait would not end.
             (Reading::Ticks(now), Reading::Ticks(then)) => match duration(then - now) {
                 skew if skew <= SKEW_MAX => Duration::ZERO,
                 _ => Duration::MAX,
@@ -71,8 +71,8 @@ fn tick() -> Option<u64> {
     *CALIBRATED.get_or_init(|| (0..3).find_map(|_| calibrated()))
 }
 
-/// Measures the duration of a tick, in a fifth of a millisecond. Returns `None` if that is not between a
-/// tenth of a nanosecond and 100 ns, as when the thread was moved to a core with another count.
+/// Measures the duration of a tick, in a fifth of a millisecond. Returns `None` if the duration is not
+/// between a tenth of a nanosecond and 100 ns, as when the thread was moved to a core with another count.
 #[cold]
 fn calibrated() -> Option<u64> {
     const SPAN: Duration = Duration::from_micros(200);

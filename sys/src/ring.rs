@@ -135,8 +135,8 @@ impl<T> FileRing<T> {
         None
     }
 
-    /// Adds an entry to the submission queue. The caller has locked the slots; the queue has more entries
-    /// than there are slots.
+    /// Adds an entry to the submission queue. The caller must have locked the slots. The queue has more
+    /// entries than there are slots.
     fn queue(&self, entry: &Entry) {
         // SAFETY: every caller has locked the slots, and no other submission queue is created.
         let mut queue = unsafe { self.ring.submission_shared() };

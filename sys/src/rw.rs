@@ -18,7 +18,7 @@ const SPANS_MAX: usize = 1024;
 /// the file or for an empty sink.
 ///
 /// With `NOWAIT`, uncached data cause EAGAIN or a short count, and a file system without support EOPNOTSUPP.
-/// EFAULT if the memory is gone.
+/// EFAULT if the file beneath the memory was truncated.
 pub fn read(fd: BorrowedFd<'_>, into: &Sink, offset: u64, flags: TransferFlags) -> Result<usize> {
     let spans = spans(into.segments());
     transfer(libc::SYS_preadv2, fd, &spans, offset, flags)

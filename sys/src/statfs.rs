@@ -42,7 +42,7 @@ pub const MAGIC_F2FS: u64 = 0xF2F5_2010;
 /// overlayfs.
 pub const MAGIC_OVERLAY: u64 = 0x794C_7630;
 
-/// Returns the state of the file system of `fd`.
+/// Returns space, limits and identity of the file system of `fd`.
 pub fn file_system_stat(fd: BorrowedFd<'_>) -> Result<FileSystemStat> {
     let raw = retry(|| rustix::fs::fstatfs(fd))?;
     let standard = retry(|| rustix::fs::fstatvfs(fd))?;

@@ -95,7 +95,7 @@ pub fn receive(socket: BorrowedFd<'_>, into: &Sink) -> Result<(usize, Route)> {
 }
 
 /// Sends the list as one datagram, in reply to the datagram of `route`. EAGAIN if the buffer is full,
-/// EMSGSIZE if it is too long; other errors may relate to an earlier datagram.
+/// EMSGSIZE if the datagram is too long; other errors may relate to an earlier datagram.
 pub fn send(socket: BorrowedFd<'_>, gather: &mut Gather<'_>, route: &Route) -> Result<usize> {
     let mut name = route.peer.as_any();
     let mut control = Control::default();

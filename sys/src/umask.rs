@@ -15,7 +15,8 @@ use crate::open::permission;
 /// The kernel applies the umask, because only it can check atomically for a directory's default ACL, which
 /// replaces the umask (acl(5)). Other threads are unaffected: the thread is first unshared from those with
 /// which it shares working directory, root and umask. Three system calls; none if the process's umask clears
-/// the same bits of this mode. The process's umask is read once, so it must be set before.
+/// the same bits of this mode. The process's umask is read at the first call only, so it must be set before
+/// that.
 ///
 /// Where the kernel refuses to unshare (the seccomp filter of a container), the process's umask applies as
 /// well.

@@ -123,8 +123,8 @@ impl FlushLoss {
         flush().inspect_err(|_| self.occurred())
     }
 
-    /// Records a failed flush. Must be called for flushes that do not run in [`guard`](Self::guard), because
-    /// they are futures.
+    /// Records a failed flush. A flush that cannot run in [`guard`](Self::guard), because it is a future,
+    /// must call this when it fails.
     pub fn occurred(&self) {
         self.occurred.store(true, Ordering::Release);
     }

@@ -39,7 +39,7 @@ impl Extents {
     }
 
     /// Appends an extent, cut at the end of the range, or merged with the last one if the status is the same.
-    /// Returns `false` if the list has no place for it, and once the range is covered.
+    /// Returns `false` if the list is too full for it, and once the range is covered.
     pub fn push(&mut self, len_bytes: u64, allocation: Allocation) -> bool {
         let len_bytes = len_bytes.min(self.range.len_bytes - self.covered_bytes);
         if len_bytes == 0 {

@@ -19,8 +19,8 @@ pub struct BackingFile {
 /// not be visible through another.
 pub trait BackingFiles: Send + Sync {
     /// Returns the backing file of the current version of a file that is open for reading; `None` if the file
-    /// has none yet. May open a host file whose inode is in memory, and does not block otherwise. The file
-    /// behind `file` stays at this version as long as the hold lives: once there is a newer one, the node is
+    /// has none yet. Does not block, except to open a host file whose inode is in memory. The file behind
+    /// `file` stays at this version as long as the hold lives: once there is a newer one, the node is
     /// [`Stale`](crate::Error::Stale), and look-ups find another.
     fn backing_file(&self, file: File) -> Option<BackingFile>;
 }

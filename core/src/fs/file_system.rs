@@ -186,7 +186,7 @@ pub trait FileSystem: Send + Sync {
     fn backing_files(&self) -> Option<&dyn BackingFiles> {
         None
     }
-    /// Returns openings and locks as descriptors, if the back end has them.
+    /// Returns access to the descriptors of openings and locks, if the back end has descriptors.
     fn descriptors(&self) -> Option<&dyn Descriptors> {
         None
     }
@@ -194,7 +194,7 @@ pub trait FileSystem: Send + Sync {
     fn digests(&self) -> Option<&dyn Digests> {
         None
     }
-    /// Returns compressed reading, if the server supports it.
+    /// Returns the compressed reads, if the server supports them.
     fn packing(&self) -> Option<&dyn CompressedReads> {
         None
     }

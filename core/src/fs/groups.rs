@@ -234,8 +234,8 @@ pub struct Packed {
     pub compressed_bytes: usize,
 }
 
-/// Round-trip time from which data are sent to a server compressed: such a connection is slower than
-/// compression on both sides.
+/// Minimum round-trip time to a server for which data are sent compressed: such a connection is slower than
+/// compression and decompression.
 pub const FAR: Duration = Duration::from_millis(5);
 
 /// Maximum total size of a compressed read, in bytes.

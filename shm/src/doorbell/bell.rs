@@ -24,8 +24,8 @@ use crate::doorbell::{INTERVAL_MAX, INTERVAL_MIN};
 /// latter costs an idle link no more than its heartbeat.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
-/// Maximum number of rings required until a lost bell is trusted again. After as many without a loss, the
-/// next loss counts as the first.
+/// Maximum number of rings required until a lost bell is trusted again. After as many rings without a loss,
+/// the next loss counts as the first.
 const RINGS_MAX: u32 = 1024;
 /// Number of wake-ups in a row without a message after which the stream is muted.
 const EMPTY_MAX: u32 = 16;

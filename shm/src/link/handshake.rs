@@ -50,7 +50,7 @@ pub struct ServerHandshake {
 
 #[derive(Debug)]
 enum ServerState {
-    /// Another server owns the page, and its heartbeat is watched; or no server does (0).
+    /// Another server owns the page, and its heartbeat is watched; or no server does, and `owner` is 0.
     Foreign { owner: u32 },
     /// The page is open: no client has claimed it.
     Open,

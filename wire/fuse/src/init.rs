@@ -192,8 +192,8 @@ pub enum Negotiation {
     },
 }
 
-/// Negotiates the parameters. Of two pairs that exclude each other in the kernel, passthrough wins over the
-/// write-back cache, and explicit invalidation over the automatic one.
+/// Negotiates the parameters. Two pairs of capabilities exclude each other in the kernel: passthrough wins
+/// over the write-back cache, and explicit invalidation over the automatic one.
 #[must_use]
 pub fn negotiate(offer: &Offer, preferences: &Preferences) -> Negotiation {
     if offer.major > MAJOR {

@@ -2,7 +2,7 @@
 //!
 //! A codec without I/O, threads, clock or descriptors, for `/dev/fuse` and virtio-fs alike. Requests are
 //! decoded from *private* bytes, copied out of the peer's memory once; [`Extent`] determines their number.
-//! File data bypass it.
+//! File data bypass the codec.
 //!
 //! - [`Request::decode`] returns a [`Decoded`] request or a [`DecodeError`].
 //! - [`init::negotiate`] negotiates version and capabilities.

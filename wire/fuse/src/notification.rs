@@ -33,7 +33,7 @@ pub enum Notification<'a> {
         parent: NodeId,
         /// Name to be dropped from the cache.
         name: Name<'a>,
-        /// Revalidate at the next use only (HAS_EXPIRE_ONLY).
+        /// `true` to have the name revalidated at its next use instead of dropped (HAS_EXPIRE_ONLY).
         expire_only: bool,
     },
     /// All names are invalid (since [`EPOCH_MINOR`]).

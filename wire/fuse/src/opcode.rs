@@ -178,7 +178,8 @@ pub struct Extent {
     /// Length of the part, from the start of the request, that [`crate::Request::decode`] needs in private
     /// memory.
     pub private_bytes: usize,
-    /// Length of the remainder: the data of a WRITE.
+    /// Length of the remainder: the data of a WRITE or NOTIFY_REPLY, or all arguments of an unknown
+    /// operation.
     pub payload_bytes: usize,
 }
 

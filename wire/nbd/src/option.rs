@@ -87,7 +87,7 @@ pub enum ClientOption<'a> {
         export: &'a str,
         /// `true` to select the contexts, `false` to list them.
         set: bool,
-        /// Queries; in `LIST`, none means all.
+        /// Queries for contexts. An empty list of queries lists all contexts, but selects none.
         queries: Strings<'a>,
     },
     /// Use extended headers in requests and replies.

@@ -13,7 +13,7 @@ const EXTENDED_MAGIC: u32 = 0x6e8a_278c;
 /// Flag of the last chunk of a reply.
 const DONE: u16 = 1;
 
-/// Maximum length of a chunk's other contents: an offset, or a text for people.
+/// Maximum length of a chunk's contents besides data: an offset, or a text for people.
 const CHUNK_EXTRA_BYTES: u64 = 4096;
 
 /// The kind of a chunk, possibly unknown.
@@ -166,7 +166,7 @@ pub enum ReplyHead {
         kind: ChunkKind,
         /// `true` for the reply's last chunk.
         is_last: bool,
-        /// Number of bytes that follow: at most [`PAYLOAD_BYTES_MAX`], and 4 KiB for contents other than
+        /// Number of bytes that follow: at most [`PAYLOAD_BYTES_MAX`] and another 4 KiB, for contents besides
         /// data.
         payload_bytes: u32,
     },

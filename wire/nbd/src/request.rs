@@ -102,8 +102,8 @@ impl Request {
         Ok(request)
     }
 
-    /// Returns `true` if each flag is valid for the command, given the negotiated replies. FUA is valid for
-    /// all commands (NBD's proto.md, "Command flags").
+    /// Returns `true` if each flag is valid for the command, given the negotiated format of replies. FUA is
+    /// valid for all commands (NBD's proto.md, "Command flags").
     #[must_use]
     pub fn has_known_flags(&self, style: ReplyStyle) -> bool {
         let own = match self.command {

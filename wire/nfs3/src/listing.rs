@@ -97,8 +97,8 @@ const fn optional_bytes(present: bool, bytes: usize) -> usize {
     if present { 4 + bytes } else { 4 }
 }
 
-/// An encoder of the results of a successful READDIR or READDIRPLUS, entry by entry, within the caller's
-/// limits.
+/// An encoder of the results of a successful READDIR or READDIRPLUS, entry by entry, within the limits of the
+/// call.
 ///
 /// If not even one entry fits and there are entries, the procedure fails with TOOSMALL: [`Encoder::truncate`]
 /// removes the encoded part.

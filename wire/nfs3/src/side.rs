@@ -1,5 +1,5 @@
 //! The side program: an extension that our servers offer next to NFS on the same connection
-//! (`docs/protocols/side.md`). Other servers answer PROC_UNAVAIL.
+//! (`docs/protocols/side.md`). Other servers answer PROG_UNAVAIL.
 
 use tombolo_wire_xdr::{List, xdr_enum, xdr_program, xdr_struct};
 

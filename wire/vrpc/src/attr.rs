@@ -234,7 +234,7 @@ impl SetAttrItem {
             guard_ctime: has(valid::GUARD).then(|| time(self.guard_secs, self.guard_nanos)).transpose()?,
             kill_privileges: has(valid::KILL_PRIVILEGES),
         };
-        // Invalid fields must be zero: re-encoding yields the same bytes.
+        // Fields that `valid` does not include must be zero: re-encoding yields the same bytes.
         if Self::from(&set).as_bytes() != self.as_bytes() {
             return Err(DecodeError::Reserved);
         }

@@ -104,8 +104,8 @@ impl<'a> References<'a> {
 pub enum Data<'a> {
     /// Data in the frame of the request.
     Inline(&'a [u8]),
-    /// In the frame; the encoder's caller appends exactly this number of bytes behind the output of `encode`.
-    /// Never returned by decoding.
+    /// In the frame; the encoder's caller must append exactly this number of bytes behind the output of
+    /// `encode`. Never returned by decoding.
     Follows {
         /// Length, in bytes.
         len_bytes: u32,
@@ -135,8 +135,8 @@ pub enum Destination<'a> {
 pub enum Returned<'a> {
     /// Data in the frame of the answer.
     Inline(&'a [u8]),
-    /// In the frame; the encoder's caller appends exactly this number of bytes behind the output of `encode`.
-    /// Never returned by decoding.
+    /// In the frame; the encoder's caller must append exactly this number of bytes behind the output of
+    /// `encode`. Never returned by decoding.
     Follows {
         /// Length, in bytes.
         len_bytes: u32,
@@ -150,7 +150,7 @@ pub enum Returned<'a> {
 }
 
 impl Data<'_> {
-    /// Returns the length, in bytes; saturates at the maximum of a message.
+    /// Returns the length, in bytes; saturates at `u32::MAX`.
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
         match self {
@@ -192,7 +192,7 @@ impl Destination<'_> {
 }
 
 impl Returned<'_> {
-    /// Returns the length, in bytes; saturates at the maximum of a message.
+    /// Returns the length, in bytes; saturates at `u32::MAX`.
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
         match self {

@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
         <[T]>::ref_from_bytes(bytes).map_err(|_| DecodeError::ListLength(len as u64))
     }
 
-    /// Returns all that follows as one list, whose length is that of the frame.
+    /// Returns the remaining bytes as one list, whose length follows from the length of the frame.
     #[inline]
     pub fn rest_as_list<T: FromBytes + Unaligned + Immutable + KnownLayout>(
         &mut self,

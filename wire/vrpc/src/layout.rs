@@ -214,7 +214,7 @@ layouts! {
         0 node: U64,
         8 attr: AttrItem,
     }
-    /// In a listing, behind the attributes of an entry.
+    /// In a listing, behind the attributes of an entry: the head of the handle, whose bytes follow.
     EntryHandleItem: 8 {
         0 kind: I32,
         4 len_bytes: U16,

@@ -178,13 +178,14 @@ replies! {
     /// A created node, and the change of its directory, if requested.
     Made(8 made: Made, 24 handle: Option<HandleBytes<'a>>);
     /// A created file, its opening, the change of its directory, if requested, and whether the opening is
-    /// prompt (docs/protocols/vrpc.md, "Quiet requests"), as only on links with the extension for it.
+    /// prompt (docs/protocols/vrpc.md, "Quiet requests"), which it is only on links with the extension for
+    /// it.
     Created(8 created: Created, 24 handle: Option<HandleBytes<'a>>, flags prompt: bool as Bit<{ fields::PROMPT }>);
     /// The change of a directory, if requested.
     Change(frame change: Change);
     /// The changes of a rename's two directories, if requested.
     Renamed(frame renamed: Renamed);
-    /// An opening, with the attributes of the node if requested, and whether it is prompt as that of
+    /// An opening, with the attributes of the node if requested, and whether the opening is prompt, as for
     /// `Created`.
     Opened(16 opened: Opened, flags prompt: bool as Bit<{ fields::PROMPT }>);
     /// Data of a file, and whether the file ends with them.
@@ -193,7 +194,8 @@ replies! {
     Written(8 written: Written);
     /// A [`Listing`](crate::listing::Listing), and whether the directory ends with it.
     Readdir(8 listing: Returned<'a>, flags end: bool as Bit<{ fields::END }>);
-    /// The target of a link, the value of an extended attribute or the list of their names.
+    /// The target of a link, the value of an extended attribute, or the names of a node's extended
+    /// attributes.
     Bytes(8 bytes: Returned<'a>);
     /// The state of a file system.
     StatFs(frame stat: StatFs);

@@ -81,7 +81,7 @@ macro_rules! requests {
             /// All kinds, by number.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// Returns the request with this number; `None` for unknown ones and for answers.
+            /// Returns the kind with this number; `None` for unknown numbers and for those of answers.
             #[must_use]
             pub const fn from_number(number: u32) -> Option<Self> {
                 match number {

@@ -12,7 +12,7 @@ use crate::{Answer, Ctx};
 pub struct Version {
     /// Epoch of the window in which changes are counted.
     pub epoch: u64,
-    /// Number of changes of the nodes that share the slot.
+    /// Count of the changes of all nodes that share the slot, as encoded in the window.
     pub count: u64,
     /// Slot in which the node's changes are counted; shared with other nodes.
     pub slot: u32,

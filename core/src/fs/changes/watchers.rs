@@ -40,7 +40,7 @@ impl<S> Watchers<S> {
         });
     }
 
-    /// Calls `tell` for each subscribed session. Not called for sessions that subscribe meanwhile.
+    /// Calls `tell` for each session that is subscribed when the call begins.
     pub fn tell(&self, mut tell: impl FnMut(&S)) {
         // The sessions are called outside of the lock, because dropping the last reference to one of them
         // takes the lock, in `ended`.
