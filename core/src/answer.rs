@@ -8,10 +8,10 @@ use crate::{Error, Result, block_on};
 /// The remainder of an operation that could not be finished at once. The future is independent of any
 /// runtime: any thread may poll it, and its waker may be called from any thread.
 ///
-/// Dropping it abandons the *answer*: a mutation that has begun still runs to its end, and a waiting lock
-/// request is withdrawn. To stop the work itself, raise the [`Interrupt`](crate::Interrupt) in the request's
-/// [`Ctx`](crate::Ctx) and wait for the answer: memory passed in (a `Sink` or a `Source`) is in use until
-/// then.
+/// Dropping the future abandons the *answer*: a mutation that has begun still runs to its end, and a waiting
+/// lock request is withdrawn. To stop the work itself, raise the [`Interrupt`](crate::Interrupt) in the
+/// request's [`Ctx`](crate::Ctx) and wait for the answer: memory passed in (a `Sink` or a `Source`) is in use
+/// until then.
 pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// The return value of every operation of the waist.

@@ -56,7 +56,7 @@ pub trait DoorbellWord {
     /// Wakes a thread that sleeps on the word, if there is one.
     fn wake(&self);
 
-    /// Records whether the message that a sleeper waits for was there after a sleep.
+    /// Records whether the message that a sleeper waits for had arrived when the sleep ended.
     fn slept(&self, _found: bool) {}
 
     /// Orders every earlier load and store of this thread before every later one (a full fence).

@@ -52,7 +52,7 @@ pub fn open_parent(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
     retry(|| rfs::openat(dir, c"..", flags, Mode::empty()))
 }
 
-/// Number of times a walk is repeated that a rename or mount elsewhere has disturbed.
+/// Maximum number of repetitions of a walk that a concurrent rename or mount has disturbed.
 const WALKS_MAX: usize = 100;
 
 /// Walks `path` from `dir` without leaving it: `..` above `dir` and symbolic links that point outside fail

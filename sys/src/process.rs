@@ -49,7 +49,7 @@ pub fn ends_with_this_thread(command: &mut Command, death: Death) {
     };
     let set = move || {
         set_parent_process_death_signal(Some(signal))?;
-        // The parent may have ended before.
+        // The parent may have ended before the previous call.
         if getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
     };
     // SAFETY: between fork(2) and execve(2) only system calls are made: nothing is allocated and no lock is

@@ -25,8 +25,8 @@ pub fn mask(mask: u32, mode: u32) -> Masked {
     if process.is_some_and(|process| process & mode == mask & mode) {
         return Masked { process: None, mode, not_send: PhantomData };
     }
-    // The attributes are unshared each time, because a thread started meanwhile shares them again; otherwise
-    // the call costs little.
+    // The attributes are unshared each time, because a thread that this one has started since the last time
+    // shares them again; if there is none, the call costs little.
     let Some(process) = process.filter(|_| unshare_fs().is_ok()) else {
         return Masked { process: None, mode: mode & !mask, not_send: PhantomData };
     };

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// The sizes of a disk that may be resized while in use, and its write protection. Usable from any thread at
 /// any time.
 pub struct Bounds {
-    /// Sizes other than the length, which [`size_bytes`](Self::size_bytes) replaces.
+    /// The initial sizes, of which only the length changes: `size_bytes` has the current one.
     geometry: Geometry,
     size_bytes: AtomicU64,
     read_only: bool,

@@ -11,7 +11,7 @@ pub type SizeWatch = dyn Fn(u64) + Send + Sync;
 pub struct Sizes(Mutex<Vec<Weak<SizeWatch>>>);
 
 impl Sizes {
-    /// Registers a watcher, until the caller drops its last reference.
+    /// Registers a watcher for as long as the caller has a reference to it.
     pub fn watch(&self, watch: &Arc<SizeWatch>) {
         let mut watches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|watch| watch.strong_count() > 0);

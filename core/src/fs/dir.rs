@@ -124,13 +124,13 @@ impl DirPage {
         self.end
     }
 
-    /// Records that the page's contents were requested at this time, before the call
+    /// Records that the page's contents were requested at this time, before the call of `readdir`
     /// ([`Ctx::lists_subdirectories`](crate::Ctx::lists_subdirectories)).
     pub fn set_asked(&mut self, asked: Instant) {
         self.asked = Some(asked);
     }
 
-    /// Returns the time at which the contents were requested, if that was before the call.
+    /// Returns the time at which the contents were requested, if that was before the call of `readdir`.
     pub fn asked(&self) -> Option<Instant> {
         self.asked
     }

@@ -211,7 +211,7 @@ pub trait DataCache {
 /// Digests that verify data obtained from another source.
 pub trait Digests: Send + Sync {
     /// Returns the BLAKE3 digest of each [`DIGESTED_BYTES`] of a range aligned to them (or ending at the end
-    /// of the file), and the attributes of the file at that time.
+    /// of the file), and the attributes of the file while the digests were computed.
     fn digests(&self, cx: &Ctx, node: NodeId, range: Range<u64>) -> Answer<(Attr, Vec<u8>)>;
 }
 

@@ -3,7 +3,7 @@
 /// A reference to a node, valid in the session that received it until its look-ups are released.
 ///
 /// Each operation that returns an [`Entry`](super::Entry) counts one look-up; `forget` releases them. A back
-/// end never reuses a number while a stale reference could mistake the new node for the old one.
+/// end never reuses a number while a stale reference to the old node could be taken for one to the new node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 

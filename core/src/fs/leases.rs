@@ -1,4 +1,4 @@
-//! Leases of a whole tree: while a client holds one, no other client of the same server has changed anything.
+//! Leases of a whole tree: while a client holds one, no other client of the same server changes anything.
 //!
 //! A server tracks them in a [`LeaseTable`]: a change of one client is executed once the leases of all others
 //! have been recalled, and returned or expired. A lease expires at the end of its term. The holder counts the

@@ -108,8 +108,8 @@ impl Bell {
         self.nudge.notify();
     }
 
-    /// Sleeps until the peer rings, or `is_changed` returns `true`, or this side nudges, or `other` can be
-    /// read; in the last case the second value is `true`.
+    /// Sleeps until the peer rings, this side nudges, `other` can be read, the timeout expires, or a look
+    /// finds that `is_changed` returns `true`. The second result is `true` if `other` can be read.
     pub(super) fn wait(
         &self,
         is_changed: impl Fn() -> bool,

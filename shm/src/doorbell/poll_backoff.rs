@@ -45,7 +45,8 @@ impl Default for PollBackoff {
 }
 
 impl PollBackoff {
-    /// Delays the first poll of a slot, by less than a microsecond. The consumer calls this before each poll.
+    /// Delays the first poll of a slot, by less than a microsecond. The consumer must call this before each
+    /// poll.
     #[inline]
     pub fn rest(&self) {
         if self.is_fresh && self.closed_for == 0 {

@@ -6,7 +6,7 @@ pub const WINDOW_MAX: Duration = Duration::from_micros(50);
 const WINDOW_MIN: Duration = Duration::from_micros(4);
 /// Duration of a yield beyond which another thread must have used the processor.
 const YIELD_MAX: Duration = Duration::from_micros(200);
-/// Initial and maximum number of short sleeps before the window opens again after a longer yield than
+/// Initial and maximum number of short sleeps before the window opens again after a yield longer than
 /// [`YIELD_MAX`].
 const PENALTY: (u32, u32) = (256, 1 << 16);
 

@@ -11,8 +11,8 @@ use crate::link::header::{heartbeat, set_heartbeat};
 /// Default interval of heartbeats; see [`HeartbeatSender::every`].
 pub const BEAT: Duration = Duration::from_millis(100);
 
-/// Interval of heartbeats on links where each message wakes the other side, or its death is reported
-/// otherwise: heartbeats alone do not justify more frequent wake-ups.
+/// Interval of heartbeats on links where each message wakes the other side, or where a side's death is
+/// reported otherwise: heartbeats alone do not justify more frequent wake-ups.
 pub const SLOW_BEAT: Duration = Duration::from_secs(1);
 
 /// This side's heartbeat: a counter in its end that the peer watches.

@@ -19,8 +19,8 @@ const DEVICE: u32 = 0x1110;
 /// Number of the BAR (a device's memory range) with the shared memory.
 const MEMORY_BAR: usize = 2;
 
-/// Maps the memory of the device at `address` (such as 0000:00:03.0, or 00:03.0), or of the only one.
-/// `devices` is [`DEVICES`], except in tests.
+/// Maps the memory of the device at `address` (such as 0000:00:03.0, or 00:03.0), or of the only device for
+/// `None`. `devices` is [`DEVICES`], except in tests.
 pub fn open(devices: &Path, address: Option<&str>) -> Result<Region, RegionError> {
     let device = find(devices, address)?;
     let bytes = bar_bytes(&device)?;

@@ -17,7 +17,7 @@ pub struct Consumer<C = Lines> {
 }
 
 /// An invalid stamp in the next slot, which only a faulty peer writes: of another epoch, or of a lap other
-/// than this one and the one before.
+/// than the current and the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("slot {slot} has stamp {found:#010x}, expected {awaited:#010x}")]
 pub struct StampFault {

@@ -168,7 +168,7 @@ pub struct Preferences {
 pub struct Agreed {
     /// Minor version in use: the lower one of both sides.
     pub minor: u32,
-    /// Capabilities in use: those of both sides, without one of each pair that excludes each other.
+    /// Capabilities in use: those that both sides support, but only one of two that exclude each other.
     pub capabilities: Capabilities,
     /// Maximum WRITE and READ, in bytes: the preference, limited by the number of pages per request.
     pub max_write_bytes: u32,

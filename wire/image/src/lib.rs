@@ -136,7 +136,8 @@ impl Sidecar {
         self.files.get(at)
     }
 
-    /// Returns the number of bytes to be fetched for the trace: those of its nonzero blocks.
+    /// Returns the number of bytes to be fetched for the trace: those of its blocks that are not known to be
+    /// zeroes.
     pub fn trace_bytes(&self) -> u64 {
         let len = |range: Range<u64>| range.end - range.start;
         let of_step = |step: &Step| {

@@ -109,8 +109,8 @@ pub struct ListedEntry<'a> {
     pub file_type: Option<FileType>,
     /// Position behind the entry.
     pub cookie: Cookie,
-    /// The node with its attributes, if requested and available. Each counts a look-up, which the receiver
-    /// must release.
+    /// The node with its attributes, if requested and available. The node counts a look-up, which the
+    /// receiver must release.
     pub entry: Option<Entry>,
     /// The node's handle, if requested and available.
     pub handle: Option<HandleBytes<'a>>,

@@ -50,7 +50,7 @@ impl<'b> Encoder<'b> {
     }
 
     /// Overwrites the four bytes at `position`, such as a count that was unknown before. No effect unless
-    /// they were written before.
+    /// these bytes have been written.
     pub fn patch_u32(&mut self, position: usize, value: u32) {
         let place = self.out.get_mut(self.start..).and_then(|bytes| bytes.get_mut(position..));
         if let Some(place) = place.and_then(|bytes| bytes.first_chunk_mut()) {

@@ -1,9 +1,9 @@
 //! Change notifications: the waist's support for coherent caches.
 //!
 //! A subscribed session receives numbered [`Notice`]s of changes by other sessions (and, where the back end
-//! observes them, by other processes). The back end sends a notice after the change is done and before it is
-//! answered. It queues the notices of a session in a [`NoticeQueue`] and finds the subscribed sessions in
-//! [`Watchers`].
+//! observes them, by other processes). The back end sends a notice after the change is done and before the
+//! change is answered. It queues the notices of a session in a [`NoticeQueue`] and finds the subscribed
+//! sessions in [`Watchers`].
 
 mod queue;
 mod versions;
@@ -87,8 +87,8 @@ pub trait Changes: Send + Sync {
     /// one of a session whose queue overflowed. A session receives no notices of its own changes.
     fn next(&self, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices>;
 
-    /// Returns `true` if the session is notified of all changes since its first answer, including those made
-    /// outside of the server, where possible. When that ceases, the session receives [`Notice::Everything`]
-    /// and must not rely on caches from then on.
+    /// Returns `true` if the session is notified of all changes since the first answer of
+    /// [`next`](Self::next), including those made outside of the server, where possible. When that ceases,
+    /// the session receives [`Notice::Everything`] and must not rely on caches from then on.
     fn is_complete(&self) -> bool;
 }
