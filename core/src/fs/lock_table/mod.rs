@@ -13,7 +13,8 @@ use crate::{Answer, Ctx, Error, Result};
 use file::{Claim, FileLocks, Grant, Owner, owner_of};
 use wait::Wait;
 
-/// Maximum number of locked ranges per file.
+/// Number of locked ranges of a file from which on further locks are refused; unlocking may split ranges
+/// beyond it.
 const RANGES_MAX: usize = 65_536;
 
 /// The locks and waiters of all sessions of an export.
