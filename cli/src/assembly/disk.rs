@@ -70,7 +70,7 @@ pub fn serve(disk: DiskOptions, options: &DiskServerOptions) -> Outcome {
 /// Runs as the keeper of the guests' sockets across servers.
 fn keep(plan: &DiskPlan) -> Outcome {
     let sockets = guest_sockets(plan, &[])?;
-    // Only the server knows which guest has access, so a writable disk has one guest.
+    // Only the server knows which guest has access, so the keeper of a writable disk admits one guest.
     let guests_max = if plan.options.read_only { Settings::default().guests_max } else { 1 };
     let settings = KeeperSettings { guests_max, refuses_front_end_areas: false };
     let states = match &plan.source {
@@ -81,7 +81,7 @@ fn keep(plan: &DiskPlan) -> Outcome {
     keeper::keep(&sockets, settings, &plan.name, own)
 }
 
-/// A running disk server. Fields drop in order: the mount uses the disk.
+/// A running disk server. Fields drop in order: the mount, which uses the disk, before the disk.
 struct DiskServer {
     mount: Option<DiskMount>,
     disk: ServedDisk,

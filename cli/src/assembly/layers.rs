@@ -1,6 +1,6 @@
 //! Live change of the layers below a served overlay: the top layer is frozen and an empty one is put over it.
-//! The process that started the server sends messages to its standard input and opens the files, because this
-//! process may be in a sandbox.
+//! The process that started the server sends messages to the server's standard input and opens the files,
+//! because the server may be in a sandbox.
 
 use std::fs::File;
 use std::io;
@@ -24,12 +24,12 @@ use super::plan::overlay::{Bottom, mark_of_overlay};
 
 /// Message types. Each is answered by [`DONE`] or by an error text.
 pub const REST: &str = "rest";
-/// Message with a file: an empty overlay over the present one. Changes wait for [`SETTLE`], [`TAKE_BACK`] or
-/// [`ABANDON`].
+/// Message with a file: an empty overlay to be put over the present top layer. Changes wait for [`SETTLE`],
+/// [`TAKE_BACK`] or [`ABANDON`].
 pub const TOP: &str = "top";
 pub const TAKE_BACK: &str = "take back";
-/// Message that undoes [`TOP`] as [`TAKE_BACK`] does once only one VMM is connected, but fails the waiting
-/// changes.
+/// Message that waits until only one VMM is connected, and then undoes [`TOP`] as [`TAKE_BACK`] does, but
+/// fails the waiting changes.
 pub const ABANDON: &str = "abandon";
 pub const SETTLE: &str = "settle";
 /// Message with a file: an overlay below the top one, sent from the bottom up.

@@ -94,7 +94,7 @@ impl<'a> Sandbox<'a> {
         let mut namespace = Namespace::enter(self.strictness, &self.needs).map_err(cannot)?;
         let broker = self.broker(dirs)?;
         if !self.is_wanted() {
-            // Without the broker the sandbox is not entered.
+            // No sandbox is entered if the broker failed to start.
             namespace = namespace.leave().map_err(cannot)?;
         }
         let status = enter(self.strictness, &self.needs, namespace).map_err(cannot)?;

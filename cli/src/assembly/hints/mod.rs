@@ -37,7 +37,7 @@ pub fn virtiofs(
 const SHARED_MEMORY: &str =
     "-m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem";
 
-/// Escapes commas for QEMU, which doubles them in a path.
+/// Escapes commas in an option's value for QEMU, by doubling them.
 fn for_qemu(path: &str) -> String {
     path.replace(',', ",,")
 }

@@ -40,7 +40,8 @@ pub fn for_clients(out: &mut impl Write, address: SocketAddr, export: &str, host
     )
 }
 
-/// Prints the commands for an address with TLS only. The server's certificate must match the name used.
+/// Prints the command for clients of an address that serves TLS only. The server's certificate must match the
+/// name used.
 pub fn for_tls_clients(
     out: &mut impl Write,
     address: SocketAddr,

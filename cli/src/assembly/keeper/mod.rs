@@ -1,5 +1,5 @@
 //! Process started by `--keep`: it holds the connections of guests, starts the server (this program again),
-//! and starts the next server when the present one is killed or replaced.
+//! and starts the next server when the present one dies or is replaced.
 //!
 //! Reading order: `turn`, the start and end of a server; this module; `upgrade`, its replacement.
 
@@ -28,9 +28,9 @@ use crate::assembly::servers::guest_socket::GuestSocket;
 use crate::failure::{Code, Failure, OrCannot, Outcome};
 use turn::{Input, Launched};
 
-/// Keeps the guests of these sockets connected until the server exits by itself or is stopped. `name` is that
-/// of the keeper for `tombolo upgrade`. Each server is started with `options` in addition to the command
-/// line.
+/// Keeps the guests of these sockets connected until a server's exit is final (`is_an_end`) or a stop is
+/// requested. `name` is that of the keeper for `tombolo upgrade`. Each server is started with `options` in
+/// addition to the command line.
 pub fn keep(sockets: &[GuestSocket], settings: Settings, name: &str, mut options: Vec<String>) -> Outcome {
     if sockets.is_empty() {
         return Err(Failure::usage("--keep requires sockets for VMMs"));
@@ -88,7 +88,7 @@ struct Keeping {
 
 /// Control of the running server, through its standard input: a line permits the server to open its files and
 /// to serve, end of file stops it. Signals are not used: the user may have sent one already, and a second one
-/// kills.
+/// would kill the server.
 #[derive(Default)]
 struct RunningServer {
     input: Option<Input>,
@@ -110,7 +110,7 @@ impl Keeping {
         Ok(stop)
     }
 
-    /// Starts one server after another, until one ends by itself, the first one fails to start or a stop is
+    /// Starts one server after another, until the exit of one is final (`is_an_end`) or a stop is
     /// requested.
     fn supervise(&self, stop: &Receiver<StopSignal>) -> Outcome {
         let cannot = |error: &io::Error| Failure::cannot("start the server", error);
@@ -165,8 +165,8 @@ impl Keeping {
     }
 }
 
-/// Returns `true` if no further server is to be started: the server was stopped, or the first one failed to
-/// start, which is the command's failure.
+/// Returns `true` if no further server is to be started: the server has exited with success or after a signal
+/// to stop, or the first one has exited with a failure, which is then the command's.
 fn is_an_end(status: ExitStatus, is_first: bool) -> bool {
     let ends = [0, Code::Interrupted as i32, Code::Terminated as i32];
     status.code().is_some_and(|code| is_first || ends.contains(&code))

@@ -44,7 +44,7 @@ impl Launched {
     pub fn start(program: &Path, words: &[OsString], is_first: bool) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.arg0("tombolo").args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // Signals of the terminal reach the keeper alone, which passes them on.
+        // Signals of the terminal reach the keeper alone, which then stops the server by end of file.
         let mut process = command.process_group(0).spawn()?;
         let input = process.stdin.take().map(Input);
         let (sender, progress) = mpsc::channel();
@@ -126,7 +126,7 @@ impl Turn {
         Ok(Self { is_kept })
     }
 
-    /// Calls `end` from a separate thread when the keeper exits or stops the server.
+    /// Calls `end` from a separate thread when the keeper exits or stops the server; never without a keeper.
     pub fn on_end(&self, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
         if !self.is_kept {
             return Ok(());

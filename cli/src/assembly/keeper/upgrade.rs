@@ -96,7 +96,8 @@ impl Keeping {
         Ok(took)
     }
 
-    /// Kills that server, so that the old program is started again, unless it has ended by itself.
+    /// Kills a successor that does not serve, unless it has ended by itself. The old program is started
+    /// again.
     fn kill(&self, server: u32) {
         let running = lock(&self.running);
         // The number of a server that has ended may be another process's by now.

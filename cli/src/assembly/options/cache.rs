@@ -34,7 +34,7 @@ pub struct CacheOptions {
     /// digest are read from the origin. A proxy with this option lends only data in its own cache.
     #[arg(long, value_name = "URL", help_heading = CACHE)]
     pub data_from: Option<NfsUrl>,
-    /// Maximum amount of cached data (by default 8G); least recently used data are evicted.
+    /// Maximum amount of cached data (by default 8G); data not used recently are evicted.
     #[arg(long, value_name = "SIZE", help_heading = CACHE)]
     pub cache_size: Option<Size>,
     /// Unit of fetching and checking, from 4K to 1M (by default 64K).
@@ -84,8 +84,8 @@ pub struct CacheOptions {
     /// is block-size, whole-files, prefetch, read-ahead, mode, contract or attr-refresh.
     #[arg(long, value_name = "PATTERN,KEY=VALUE[,…]", help_heading = CACHE)]
     pub rule: Vec<RuleArg>,
-    /// TOML file with the keys of --rule and cache-size for all files, and for matching files in `[[rule]]`
-    /// tables with a pattern.
+    /// TOML file with cache-size, write-back-limit and the keys of --rule for all files, and the latter for
+    /// matching files in `[[rule]]` tables with a pattern.
     #[arg(long, value_name = "FILE", help_heading = CACHE)]
     pub policy: Option<PathBuf>,
 }

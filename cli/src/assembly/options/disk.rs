@@ -126,7 +126,8 @@ pub struct DiskServerOptions {
     /// served; N overlays lie above the base that never changes.
     #[arg(long, value_name = "N", hide = true)]
     pub layers: Option<u32>,
-    /// Treat the base of the overlay as still written to: mark it before anything depends on the overlay.
+    /// Accept a base that is still written to: its mark is not verified. The starter of the server must mark
+    /// it before anything depends on the overlay.
     #[arg(long, requires = "layers", hide = true)]
     pub base_in_use: bool,
     /// Confinement of the running server: off, auto (as much of strict as the kernel and the user allow), or

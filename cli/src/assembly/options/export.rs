@@ -15,7 +15,7 @@ pub struct ExportArg {
     pub name: Option<ExportName>,
 }
 
-/// The name of an export: `/` and one or more components.
+/// The name of an export: `/`, or `/` and components.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportName(String);
 
@@ -32,7 +32,7 @@ impl ExportName {
     }
 }
 
-/// Parses the exports after an address or a socket name: settings other than `export=/NAME` are errors.
+/// Parses the exports after the first word of an argument: settings other than `export=/NAME` are errors.
 pub fn named_exports<'a>(settings: impl Iterator<Item = Setting<'a>>) -> Result<Vec<ExportName>, String> {
     let named = settings.map(|setting| match (setting.name, setting.value) {
         ("export", Some(_)) => setting.parsed(),

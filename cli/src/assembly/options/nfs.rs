@@ -27,7 +27,7 @@ impl FromStr for NfsArg {
     }
 }
 
-/// Users of NFS clients that become the anonymous user.
+/// Users of clients that become the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SquashArg {

@@ -11,7 +11,8 @@ use super::cache::{CacheMode, ContractArg, Size};
 use crate::failure::{Failure, OrCannot};
 use crate::setting::{Setting, behind_word};
 
-/// Cache settings of some files; a setting that is `None` is inherited from those of all files.
+/// Cache settings of all files or of some. A setting that is `None` is inherited: by some files from those of
+/// all files, by all files from the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheSettings {
     contract: Option<ContractArg>,
@@ -41,7 +42,7 @@ pub struct PolicyFile {
 
 const KEYS: &str = "block-size, whole-files, prefetch, read-ahead, mode, contract, attr-refresh";
 
-/// Valid block sizes, in bytes.
+/// Limits of the block size, in bytes.
 const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 
 /// Returns the block size in bytes; `None` unless it is a power of two from 4K to 1M.

@@ -72,7 +72,7 @@ impl FromStr for ShmFileArg {
     }
 }
 
-/// Parses the number of an anonymous user or group; refuses -1, which is none (chown(2)).
+/// Parses the number of an anonymous user or group; refuses 2^32 - 1, which stands for no id (chown(2)).
 fn anonymous(setting: &Setting<'_>) -> Result<u32, String> {
     let id = setting.value.unwrap_or_default().parse().map_err(|_| setting.wrong("must be a number"))?;
     if id == NO_ID { Err(setting.wrong("not a valid user or group")) } else { Ok(id) }

@@ -10,7 +10,7 @@ pub enum Xattrs {
     /// Visible, as on the host
     #[default]
     On,
-    /// None: fewer requests, but access lists and file capabilities are hidden from the guest
+    /// None: fewer requests, but access lists and file capabilities are hidden
     Off,
 }
 

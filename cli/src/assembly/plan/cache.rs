@@ -137,7 +137,8 @@ impl CachePlan {
         self.policy.tells_changes()
     }
 
-    /// Returns `true` if a lease keeps other proxies from changing the tree.
+    /// Returns `true` if the cache acquires the tree's lease, which keeps other proxies from changing the
+    /// tree.
     pub fn takes_lease(&self, tree: &Tree) -> bool {
         let is_over_nfs = matches!(tree, Tree::Nfs(_) | Tree::NfsShm(_));
         is_over_nfs && self.lease != Lease::None && self.policy.is_exclusive()
@@ -177,7 +178,8 @@ impl CachePlan {
         Ok(Some(Arc::new(export)))
     }
 
-    /// Opens the cache over the tree's export, and acquires the tree's lease if the contract requires one.
+    /// Opens the cache over the tree's export, and acquires the tree's lease under the conditions of
+    /// [`CachePlan::takes_lease`]. Fails if the directory has unsent changes and write-back is not enabled.
     pub fn over(&self, tree: &Tree, origin: &dyn Export) -> Result<Arc<CacheExport>, Failure> {
         let serving = format!("cache {tree} in {}", self.dir.display());
         let volume = {

@@ -134,7 +134,7 @@ impl DiskSource {
         }
     }
 
-    /// Returns `true` if the argument does not name a local file.
+    /// Returns `true` if the argument is a URL or a location (`dir:` included) rather than a plain path.
     pub fn is_elsewhere(word: &Path) -> bool {
         NbdUrl::parse(word).is_some() || Tree::is_location(word)
     }
@@ -200,7 +200,7 @@ impl DiskSource {
         }
     }
 
-    /// Returns `true` if the disk belongs to another server of this host, over shared memory.
+    /// Returns `true` if the disk, or a layer of an overlay, is a file at a `shm:` location.
     pub fn is_behind_memory(&self) -> bool {
         match self {
             Self::Overlay(overlay) => overlay.is_behind_memory(),
@@ -275,8 +275,8 @@ pub fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<Opene
     let Myself { identity, .. } = Myself::ask();
     let opened =
         location.open(&OpenOptions { read_only, since: Some(Instant::now()), ..OpenOptions::default() })?;
-    // The back end checks permissions for a process that may assume identities, the kernel for all others, as
-    // in the file commands.
+    // As in the file commands, the back end checks permissions, except in a local directory for a process
+    // that may not assume identities: there the kernel does.
     let is_own = matches!(location, Location::Dir(_)) && !creds::may_assume();
     let checks = if is_own { PermissionCheck::Caller } else { PermissionCheck::BackEnd };
     let client = Client { session: SESSION, label: "disk".into(), checks };

@@ -168,8 +168,9 @@ impl Plan {
         })
     }
 
-    /// Returns `true` if sessions can be added at run time. A strict sandbox opens no further origins, and a
-    /// server that exits when its own exports are unused would exit under them.
+    /// Returns `true` if sessions can be added at run time. Only proxies have sessions. A strict sandbox
+    /// opens no further origins, and a proxy that exits when its own export is unused would end sessions in
+    /// use.
     pub fn takes_sessions(&self) -> bool {
         self.cache.is_some() && self.sandbox != Strictness::Strict && self.end_when_unused.is_none()
     }

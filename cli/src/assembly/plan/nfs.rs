@@ -19,7 +19,7 @@ pub struct NfsPlan {
     pub ports: Vec<PlannedPort>,
     /// `true` for `--stdio`: all exports are offered over standard input and output.
     pub over_stdio: bool,
-    /// Addresses without TLS that are admitted to TLS ports, if any.
+    /// Addresses whose calls without TLS are accepted at TLS ports, if any.
     pub plain: Option<AllowList>,
     /// Directory of the certificates of TLS ports.
     pub tls_dir: Option<PathBuf>,
@@ -168,7 +168,7 @@ fn claims_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Optio
 }
 
 /// Returns an option that was given and has no effect without `--nfs`. Some options also apply to links and
-/// streams.
+/// streams, which have no port (`without_port`).
 fn given(options: &ServerOptions, without_port: bool) -> Option<&'static str> {
     let given = [
         (options.squash.is_some() && !without_port, "--squash"),
@@ -184,8 +184,8 @@ fn given(options: &ServerOptions, without_port: bool) -> Option<&'static str> {
     given.into_iter().find_map(|(given, option)| given.then_some(option))
 }
 
-/// Returns the indices of the named exports, without duplicates and with distinct ids; of all if none is
-/// named.
+/// Returns the indices of the named exports; of all if none is named. Fails if two of them have the same name
+/// or id.
 fn offered(names: Vec<ExportName>, exports: &[PlannedExport], serving: &str) -> Result<Vec<usize>, Failure> {
     let offered = super::offered(names, exports, serving)?;
     let names: Vec<String> = offered.iter().map(|&index| exports[index].name.to_string()).collect();

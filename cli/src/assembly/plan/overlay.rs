@@ -234,7 +234,7 @@ impl OverlaySource {
         needs
     }
 
-    /// Returns `true` if the redo log or the base is reached over shared memory.
+    /// Returns `true` if the redo log or a layer below it is a file at a `shm:` location.
     pub fn is_behind_memory(&self) -> bool {
         matches!(self.location, Some(Location::Shm(_)))
             || self.base().is_ok_and(|base| base.is_behind_memory())

@@ -56,7 +56,7 @@ impl Tree {
         Ok(Self::Dir(dir))
     }
 
-    /// Returns `true` if the argument does not name a local directory.
+    /// Returns `true` if the argument is a location with a scheme (`dir:` included) rather than a plain path.
     pub fn is_location(word: &Path) -> bool {
         let word = word.to_str().and_then(|word| word.split_once(':'));
         word.is_some_and(|(front, rest)| match front {

@@ -50,7 +50,7 @@ pub fn dir_in(cache: &Path) -> PathBuf {
     cache.join("write-back")
 }
 
-/// Tests the permissions of this user at the origin and logs restrictions. Fails if no file can be created,
+/// Tests the permissions of this user at the origin and logs restrictions. Fails if the origin is read-only,
 /// unless unsent changes exist already.
 pub fn try_out(doing: &str, cache: &Path, export: &dyn Export) -> Outcome {
     let user = Myself::ask().identity;

@@ -141,8 +141,8 @@ impl OverlaySource {
         removed().or_cannot(format_args!("remove {}", self.path.display()))
     }
 
-    /// Discards all changes, if `forced`; returns their allocated size in bytes. Overlays on top of this one
-    /// become invalid.
+    /// Discards all changes; returns their allocated size in bytes. Fails unless `forced`. Overlays on top of
+    /// this one become invalid.
     pub fn discard(&self, forced: bool) -> Result<u64, Failure> {
         let discarding = format!("discard the changes in {}", self.path.display());
         let size_bytes = self.header()?.size_bytes;
