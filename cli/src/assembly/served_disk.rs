@@ -35,12 +35,12 @@ use crate::service::status::{EndpointStatus, ExportStatus};
 /// Maximum number of pending requests on local disks: more than all guests' queues can hold.
 const PENDING_MAX: usize = 1 << 17;
 
-/// Maximum time for which a checkpoint waits for outstanding requests, less than its VMM waits. A request
-/// that is missing from a device state is never answered.
+/// Maximum time for which a checkpoint waits for outstanding requests; shorter than the wait for the VMM's
+/// answer. A request that is missing from a device state is never answered.
 const CHECKPOINT_DRAIN_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Limit for the flush at the end. Beyond it the disk is slow or its server unreachable; an unreachable
-/// server is waited for only if something was written.
+/// Time after which the flush at the end counts as delayed, by a slow disk or an unreachable server. It is
+/// then abandoned if the disk belongs to a server and nothing was written, otherwise awaited.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Resources of a disk that are opened before the sandbox is entered.
@@ -197,7 +197,7 @@ impl ServedDisk {
         VhostServer::start(socket.socket().try_clone()?, settings, Box::new(make))
     }
 
-    /// Returns the disk under its counters, for a mount.
+    /// Returns the disk with its counters, which include the requests of a mount of it.
     pub fn disk(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.disk)
     }

@@ -27,8 +27,8 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Returns a command that runs this program again as a helper process: with its own log, if any, and in `/`,
-/// so that it keeps no directory busy.
+/// Returns a command that runs this program again as a helper process: with this log, if given, as its
+/// standard error, and in `/`, so that it keeps no directory busy.
 fn beside(name: &str, log: Option<&File>) -> std::io::Result<Command> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("tombolo").arg(name).current_dir("/");

@@ -1,5 +1,5 @@
 //! Mounter of a sandboxed server: a second process of this program, outside the sandbox. Mount points and
-//! options are fixed at its start; requests of the server carry little else.
+//! options are fixed at its start: a request of the server selects one of them, and an operation.
 
 use std::fmt;
 use std::fs::File;

@@ -9,7 +9,7 @@ use crate::assembly::plan::Plan;
 use crate::failure::Failure;
 use crate::service::Counted;
 
-/// Exports with unsent changes, and their directory.
+/// Exports with write-back, which may have unsent changes, and the cache directory that stores these.
 #[derive(Default)]
 pub struct UnsentChanges {
     exports: Vec<(String, Arc<WriteBackExport>)>,
@@ -40,7 +40,7 @@ impl UnsentChanges {
         }
     }
 
-    /// Sends all changes to the origin, or reports which remain unsent.
+    /// Sends all changes to the origin. Fails if some remain unsent, or conflict with others at the origin.
     pub fn detach(&self) -> Result<(), Unfinished> {
         let (mut conflicts, mut unsent) = (0, None);
         for (name, export) in &self.exports {

@@ -83,8 +83,8 @@ pub fn serve(plan: &Plan) -> Outcome {
 /// Runs as the keeper of the guests' sockets across servers.
 fn keep(plan: &Plan) -> Outcome {
     let sockets = guest_sockets(plan)?;
-    // A server stores file handles in the in-flight area. A front end that provided the area could replace
-    // them, and so open any file.
+    // A server stores file handles in the in-flight area. A VMM that provided the area could replace them,
+    // and so open any file.
     let settings =
         KeeperSettings { guests_max: Settings::default().guests_max, refuses_front_end_areas: true };
     keeper::keep(&sockets, settings, &plan.name(), Vec::new())
@@ -238,7 +238,7 @@ impl Server {
         out.flush()
     }
 
-    /// Ends all sessions in parallel, so that an unreachable origin delays none of the others.
+    /// Ends all sessions in parallel, so that an unreachable origin delays only its own session.
     fn end(&mut self) -> Outcome {
         let Self { serving, sessions, .. } = self;
         thread::scope(|scope| {
@@ -332,7 +332,7 @@ impl Serving {
         self.disks.iter_mut().try_for_each(ServedDisk::admit)
     }
 
-    /// Ends the front ends and sends all changes to the origin; otherwise reports which the origin lacks.
+    /// Ends the front ends and sends all changes to the origin, as [`UnsentChanges::detach`] does.
     fn end(&mut self) -> Result<(), Unfinished> {
         self.end_front_ends();
         self.unsent_changes.detach()
@@ -551,7 +551,7 @@ fn start_mount(
     })
 }
 
-/// Unmounts and waits. A busy mount is detached and ends with this process.
+/// Unmounts and waits. A busy mount is detached instead: it ends with its last user, or with this process.
 fn end(mount: &FuseMount) {
     match mount.unmount() {
         Ok(true) => mount.wait(),

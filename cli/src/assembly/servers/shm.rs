@@ -35,7 +35,7 @@ pub struct ShmServers {
     endpoints: Arc<[Endpoint]>,
 }
 
-/// Interval between checks for clients.
+/// Maximum interval between checks for clients.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 pub struct Endpoint {
@@ -69,7 +69,8 @@ impl ShmServers {
 
     /// Prints a line for each export of each endpoint, with commands for the peer.
     pub fn announce(&self, out: &mut impl Write, plan: &Plan) -> io::Result<()> {
-        // Clients are notified of changes by other processes too, so their mounts may cache until notified.
+        // With `host-watch` clients are notified of changes by other processes too, so their mounts may cache
+        // until notified.
         let watch = if plan.layers.host_watch { " host-watch" } else { "" };
         let xattrs = plan.front_ends.xattrs.suffix();
         for (index, place) in self.endpoints.iter().enumerate() {
@@ -159,7 +160,7 @@ impl Endpoint {
     }
 }
 
-/// Returns the registry entry of this server without guests.
+/// Returns the initial registry entry of this server, which has no guests yet.
 fn announcement(plan: &Plan, endpoints: &[Endpoint]) -> Announcement {
     let mut exports: Vec<_> = endpoints.iter().flat_map(|place| place.exports.iter().cloned()).collect();
     exports.sort();

@@ -41,7 +41,7 @@ impl Listed {
     }
 
     fn try_start(announcement: Announcement, endpoints: Arc<[Endpoint]>) -> Result<Self, RegistryError> {
-        // Both levels are created, because no other process may have created the parent.
+        // The parent directory is created first, in case no other process has created it yet.
         Directory::open(&control::default_directory())?;
         let directory = links::directory();
         let entry = Directory::open(&directory)?.announce(&announcement)?;

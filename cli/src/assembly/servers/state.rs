@@ -106,8 +106,8 @@ impl DurableState {
         NfsService::new(Options { exports, signer: opened.signer.clone(), identities }).or_cannot("serve NFS")
     }
 
-    /// Returns an export that executes each request once, by its index in the plan; `None` if the plan has
-    /// no such export.
+    /// Returns the export with this index in the plan, wrapped to execute each request once and to recall
+    /// leases; `None` if the plan has no such export.
     ///
     /// Unless a state directory was named, or NFS or --keep needs one, the export works without durable state
     /// too; clients then fail after a restart.

@@ -40,13 +40,14 @@ enum Action {
     },
     /// List cached files.
     List(list::ListArgs),
-    /// Check all data against their checksums; damaged data are dropped, and fetched again when needed.
+    /// Check all data against their checksums; the data of damaged files are dropped, and fetched again when
+    /// needed.
     Verify {
         /// Cache directory.
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
-    /// Evict least recently used data until at most SIZE is left.
+    /// Evict data not used recently until at most SIZE is left.
     Trim {
         /// Cache directory.
         #[arg(value_name = "DIR")]

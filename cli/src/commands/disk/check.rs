@@ -59,7 +59,7 @@ struct CheckResult {
     #[serde(skip)]
     is_overlay: bool,
     images: Vec<Image>,
-    /// Bytes read: all data, unless an image is damaged.
+    /// Readable bytes of data; 0 if an image is damaged, because its data are not read.
     data_bytes: u64,
     unreadable_bytes: u64,
     unreadable: Vec<UnreadableRange>,

@@ -200,9 +200,9 @@ impl MvArgs {
         }
     }
 
-    /// Copies, then removes the source only if the copy is certainly another file: a file may be reachable by
-    /// two routes (a mount of an export and its URL, two names of a host), and the copy would then replace
-    /// the source.
+    /// Copies, then removes the source if it has not changed. Fails beforehand if the target is the same
+    /// file: a file may be reachable by two routes (a mount of an export and its URL, two names of a host),
+    /// and the copy would replace the source.
     fn copy_and_remove(
         &self,
         source: &Location,

@@ -165,7 +165,7 @@ impl Opener {
             _ => String::from_utf8_lossy(export.unwrap_or(&whole)).into_owned(),
         };
         let tree = self.attach(&*opened.export, realm, &word)?;
-        // If the whole path is an export, the exports below it are unknown.
+        // Not reused if the whole path is the export, because an export below it would be overlooked.
         if let Some(path) = export.filter(|_| !opened.path.is_empty()) {
             self.servers.push(OpenExport { server, path: path.to_vec(), tree: tree.clone() });
         }
@@ -197,7 +197,7 @@ impl Opener {
         word: &str,
     ) -> Result<Tree, Failure> {
         let Myself { identity, umask } = self.myself.clone();
-        // The kernel checks permissions, unless this process may act as other users.
+        // The kernel checks permissions for files of this host, unless this process may act as other users.
         let is_own = realm == LOCAL && !creds::may_assume();
         let attach = if is_own { Tree::attach_own } else { Tree::attach };
         attach(export, User { identity, umask, realm }).or_cannot(format_args!("open {word}"))

@@ -7,7 +7,7 @@ use tombolo_core::Error;
 
 use crate::failure::Failure;
 
-/// Returns `cannot DOING: REASON`, with a remedy unless it is obvious.
+/// Returns `cannot DOING: REASON`, with a remedy if one is known.
 pub fn cannot(doing: impl fmt::Display, error: &Error, tree: &Tree) -> Failure {
     let failure = Failure::cannot(doing, error);
     match remedy(error, tree) {

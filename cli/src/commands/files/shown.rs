@@ -2,7 +2,7 @@
 
 use tombolo_core::fs::{Attr, FileType, Timestamp};
 
-/// Formats a name or path: control characters and invalid text are escaped.
+/// Formats a name or path: control and invisible characters, backslashes and invalid text are escaped.
 pub fn name(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -20,8 +20,8 @@ pub fn name(bytes: &[u8]) -> String {
     shown
 }
 
-/// Returns `true` for marks that change the text direction, and for line breaks that are not control
-/// characters.
+/// Returns `true` for characters without width, marks that change the text direction, and line breaks that
+/// are not control characters.
 fn is_invisible(letter: char) -> bool {
     matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

@@ -201,7 +201,8 @@ fn summary(whole: &FullSidecar, len: u64) -> String {
     )
 }
 
-/// Returns the files of a directory by name, each old enough to be scanned.
+/// Opens the files of a directory, in the order of their names, and waits until each is old enough to be
+/// scanned.
 fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<ScanFile>, Vec<Scanned>), Failure> {
     let cannot = |error: std::io::Error| Failure::cannot(scanning, &error);
     let mut names = Vec::new();
@@ -237,8 +238,8 @@ fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<ScanFile>, Vec<Scanned>),
     Ok((found, scanned))
 }
 
-/// Refuses an image whose kernel differs from the one in its `vm.toml`: clones that trust the sidecar do not
-/// read it before they boot.
+/// Refuses an image whose kernel or initial RAM disk differs from the digest in its `vm.toml`: clones that
+/// trust the sidecar do not check these files.
 fn check_boot_files(found: &[ScanFile], scanned: &[Scanned], scanning: &str) -> Outcome {
     let file = |name: &str| {
         let place = found.iter().position(|file| file.name == name.as_bytes())?;

@@ -18,7 +18,7 @@ use crate::suggestion::unknown;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
     pub remount: bool,
-    /// `ro`: the mount and the back end refuse changes. `None`: not specified, as for all flags.
+    /// `ro`: the mount and the back end refuse changes. `None`: not specified, as for all optional fields.
     pub read_only: Option<bool>,
     /// `allow_other`: users other than the mounting one have access.
     pub allow_other: bool,
@@ -75,8 +75,8 @@ pub enum Locks {
     Local,
 }
 
-/// Options that are accepted and ignored. The mount requests permission checks by the kernel itself (see
-/// `noperm`), and a FUSE mount maintains no access times of its own.
+/// Options that are accepted and ignored. Only `noperm` determines if the kernel checks permissions, and a
+/// FUSE mount maintains no access times of its own.
 const WITHOUT_EFFECT: &[&str] = &[
     "async",
     "atime",
@@ -145,8 +145,8 @@ impl MountOptions {
         self.read_only.unwrap_or(false)
     }
 
-    /// Returns the kernel's cache policy. With `noac` neither the client nor the kernel caches, unless
-    /// `coherence=` says otherwise.
+    /// Returns the kernel's cache policy. With `noac` or times of 0 neither the client nor the kernel caches,
+    /// unless `coherence=` says otherwise.
     pub fn coherence(&self, url: &NfsOptions) -> Coherence {
         let keeps = || url.clone().then(&self.nfs).attributes_kept() != Some(false);
         self.coherence.unwrap_or_else(|| if keeps() { Coherence::default() } else { Coherence::Strict })

@@ -76,7 +76,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let options = FuseOptions { coherence: coherence.into(), ..outside.options };
     let fuse = FuseMount::start(&*export, SESSION, &mount.point.path, &options)
         .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
-    // The export holds the directory; the mount does so from here on.
+    // Only the mount keeps the export, and with it a directory, in use from here on.
     drop(export);
     let fuse = Arc::new(fuse);
     let announced = announce(mount, coherence, &metrics, outside.sandbox, log.as_ref(), &has_left)

@@ -151,8 +151,9 @@ fn is_over_memory(location: &Location) -> bool {
     }
 }
 
-/// Opens the bell of a mount over memory, which the sandbox would prevent. One that was only found in this
-/// guest may fail to open, and any if a mount is made `again`: its programs wait for it.
+/// Opens the bell of a mount over memory, which the sandbox would prevent. A failure is only logged if the
+/// bell was found in this guest and not named, or if the mount is made `again`, because programs wait for the
+/// mount.
 pub fn open_bell(mount: &Mount, again: bool) -> Result<Option<Arc<BellSource>>, Failure> {
     let (Location::Shm(place) | Location::NfsShm(NfsShmUrl { place, .. })) = &mount.source else {
         return Ok(None);

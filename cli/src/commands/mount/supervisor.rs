@@ -22,7 +22,7 @@ use super::background::{READY, Role, spawn};
 use super::log::Log;
 
 /// Starts the server, reports readiness, and restarts the server whenever it is killed, until it ends by
-/// itself.
+/// itself or by request, or is killed too often.
 pub fn supervise(mount: &Mount, options: &[String], verbosity: LogArgs) -> Outcome {
     let supervising = format!("mount {} at {}", mount.source, mount.point.path.display());
     let cannot = |error: &io::Error| Failure::cannot(&supervising, error);

@@ -252,7 +252,7 @@ impl Sessions {
         saved
     }
 
-    /// Begins to end a session, or forgets one that does not run.
+    /// Begins to end a session, or forgets one that does not run and has no unsent changes.
     fn detach(self: &Arc<Self>, name: &str) -> Outcome {
         let ending = format!("end session {name}");
         if name == DEFAULT_SESSION {

@@ -13,7 +13,7 @@ use crate::commands::files::open_path::{Opener, attr_of};
 use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::{End, Location};
 
-/// Version of a source, which any change alters.
+/// Version of a source: a text that any detectable change alters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     pub text: String,
@@ -75,8 +75,8 @@ pub fn is_one_file(one: &DiskSource, other: &DiskSource) -> bool {
     known(other).is_ok_and(|other| known(one).is_ok_and(|one| one == other))
 }
 
-/// Returns an identifier of a copy, distinct from later files of the same name or another format. Empty for
-/// a disk of an NBD server.
+/// Returns an identifier of a copy. That of a local file differs from those of later files of the same name,
+/// and of another format. Empty for a disk of an NBD server.
 pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     if let Some(location) = source.location() {
         let Attr { fsid, fileid, .. } = attr_of(location)?;

@@ -104,7 +104,8 @@ fn whole_image() -> impl TypedValueParser<Value = ImageFormat> {
     PossibleValuesParser::new(["raw", "qcow2"]).try_map(|name| ImageFormat::from_str(&name, false))
 }
 
-/// Maximum amount copied again after a kill, in bytes; or five seconds' worth.
+/// Amount, in bytes, after which copied data are made durable and recorded; after five seconds in any case.
+/// After a kill no more than that is copied again.
 const DURABLE_EVERY_BYTES: u64 = 256 << 20;
 
 const RECORDING: &str = "record the progress of the conversion";
@@ -218,7 +219,8 @@ impl DiskConvertArgs {
         }
         let start = left.unwrap_or(0).min(size_bytes);
         if target.is_new() {
-            // The record is written first, before anything else is known about the conversion.
+            // The record is written before the file is created, so that a later conversion recognises the
+            // file.
             let begun = Record { from: from.to_string(), version: version.text.clone(), ..Record::default() };
             records.write(&begun).or_cannot(RECORDING)?;
         }
@@ -251,7 +253,7 @@ fn resume_offset(
     None
 }
 
-/// Returns `true` if a layer or data file of `one` is `other`.
+/// Returns `true` if a layer below `one`, or a data file of it, is `other`.
 fn depends_on(one: &DiskSource, other: &DiskSource) -> Result<bool, Failure> {
     let raw = |path: &Path| DiskSource::Raw { path: path.to_owned(), cache: HostCache::Host };
     let layers = one.layers()?;

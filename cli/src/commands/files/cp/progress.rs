@@ -42,7 +42,7 @@ impl Progress {
         Self { shown, shared, measurers: Vec::new(), has_bar: screen.has_bar() }
     }
 
-    /// Measures a source in the background.
+    /// Measures a source in the background, if there is a bar.
     pub fn measure(&mut self, source: Node) {
         if !self.has_bar {
             return;

@@ -29,7 +29,7 @@ pub struct NameRules {
     pub is_name: bool,
     /// `true` if the copy also replaces whatever exists there, including a symbolic link.
     pub replaces_name: bool,
-    /// `true` if the last argument is the name of the copy in case it is an unfinished one.
+    /// `true` if a directory that is an unfinished copy is continued, and not copied into.
     pub resume: bool,
 }
 
@@ -90,7 +90,8 @@ impl Target {
     /// directory.
     pub fn name_for(&self, source: Option<&NameBuf>) -> Option<To> {
         let name = self.name.clone().or_else(|| source.cloned())?;
-        // For a copy under another name, repeating the command could mean a copy within it.
+        // If the names of copy and source differ, only a mark of the unfinished copy distinguishes it, for a
+        // repeated command, from a directory to copy into.
         let may_be_taken_for_a_place = self.name.is_some() && !self.is_name;
         let unfinished = source.filter(|_| may_be_taken_for_a_place);
         let unfinished = unfinished.and_then(|source| unfinished_name(source.as_name()).ok());
