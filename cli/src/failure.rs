@@ -48,7 +48,7 @@ impl Failure {
         Self { text: text.into(), code: Code::Failed }
     }
 
-    /// Returns a failure without text, because another process has reported it.
+    /// Returns a failure without text, because it has been reported already.
     pub fn silent() -> Self {
         Self { text: String::new(), code: Code::Failed }
     }
@@ -156,7 +156,7 @@ fn plain(text: &str) -> String {
     }
 }
 
-/// Escapes control characters, so that foreign text cannot control the terminal.
+/// Joins lines and escapes control characters, so that foreign text cannot control the terminal.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for letter in text.split_whitespace().collect::<Vec<_>>().join(" ").chars() {

@@ -65,7 +65,7 @@ fn is_help(error: &Error) -> bool {
     matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand)
 }
 
-/// Converts a parser message: a paragraph for the error, one for each hint, then the usage.
+/// Converts a parser message. Its first paragraph is the error; those of hints and usage are replaced.
 fn misunderstood(error: &Error, command: &str) -> Failure {
     let text = error.render().to_string();
     let wrong = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").trim_end();

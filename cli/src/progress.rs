@@ -69,7 +69,7 @@ impl Screen {
 pub fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let template = "{bar:24} {bytes}/{total_bytes}  {msg}  {binary_bytes_per_sec}  {eta} left";
-    // A malformed template would fail the first test; without one the bar is plain.
+    // Tests find a malformed template, with which the bar would be plain.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }

@@ -120,7 +120,7 @@ pub struct Opened {
 impl Location {
     /// Parses a word where paths are accepted too: a location, otherwise a path.
     ///
-    /// A path with a `:` in its first component must begin with `./`, as for scp(1).
+    /// A path that has the syntax of a location, such as `host:/a`, must begin with `./`, as for scp(1).
     pub fn of_word(word: &OsStr) -> Result<Self, String> {
         match word.to_str() {
             _ if word.is_empty() => Err("the path is missing".into()),
@@ -146,8 +146,8 @@ impl Location {
         Some(below)
     }
 
-    /// Opens the location. Blocks on name look-ups and server requests, but not for long: an unreachable
-    /// server is an error, even with the option `hard`.
+    /// Opens the location. Blocks on name look-ups and server requests, but not for long unless `retry=` says
+    /// so: an unreachable server is an error, even with the option `hard`.
     pub fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
         let opened = match self {
             Self::Nfs(url) => {

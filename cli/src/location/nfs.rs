@@ -145,9 +145,9 @@ fn tls(url: &NfsUrl, asked: &NfsOptions, transport: Transport) -> Result<Option<
     Ok(Some(Arc::new(tls)))
 }
 
-/// Returns the ports to try, in order: a given port serves both protocols, as with Tombolo; without one the
-/// portmapper is queried, then the default port is tried, since a Tombolo server needs no portmapper.
-/// Portmappers have no TLS.
+/// Returns the ports to try, in order: a given port serves both protocols, as with Tombolo, unless
+/// `mountport=` is given too; without one the portmapper is queried, then the default port is tried, since a
+/// Tombolo server needs no portmapper. Portmappers have no TLS.
 fn ports(url: Option<u16>, asked: &NfsOptions, over_tls: bool) -> Vec<Ports> {
     let port = asked.last(|option| if let NfsOption::Port(port) = option { Some(port) } else { None });
     let mount = asked.last(|option| if let NfsOption::MountPort(port) = option { Some(port) } else { None });
@@ -281,7 +281,8 @@ fn tries(exports: &[Vec<u8>], path: &str, end: End) -> Vec<usize> {
     tries
 }
 
-/// Returns the first successful mount. If all are refused, the first refusal is returned.
+/// Returns the first successful mount. If all are refused, the first refusal is returned; another failure
+/// ends the attempts.
 fn first<T>(
     tries: Vec<usize>,
     mut attempt: impl FnMut(usize) -> Result<T, MountError>,

@@ -123,7 +123,8 @@ impl NfsOptions {
         let counts = |option| matches!(option, NfsOption::Timeout(_) | NfsOption::Retries(_)).then_some(());
         if self.last(counts).is_none() {
             let over_udp = |option| matches!(option, NfsOption::Transport(Transport::Udp)).then_some(());
-            // UDP time-outs double from attempt to attempt, starting at one second at most.
+            // UDP time-outs double from attempt to attempt: six of them, from `limit / 64` on, last for about
+            // `limit`.
             let (timeout, retries) = match self.last(over_udp) {
                 Some(()) => (limit / 64, 5),
                 None => (limit, 0),

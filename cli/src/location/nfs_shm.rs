@@ -27,7 +27,7 @@ pub struct NfsShmUrl {
     pub options: NfsOptions,
 }
 
-/// Prefix of the shared-memory schemes.
+/// Prefix of a shared-memory scheme, for NFS over it.
 const FRONT: &str = "nfs+";
 
 impl NfsShmUrl {

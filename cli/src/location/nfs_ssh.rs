@@ -60,8 +60,8 @@ fn tunnel(url: &NfsUrl, ssh: &Ssh, dir: &[u8], asked: &NfsOptions) -> Arc<Tunnel
         words.extend(["-l".into(), user.into()]);
     }
     words.extend(["--".into(), url.host.as_str().into()]);
-    // A user who may log in as root has all rights already; administrators restrict them by a forced command
-    // of the user's key (sshd(8)).
+    // No user is squashed: one who may log in as root has all rights already, unless a forced command of the
+    // user's key (sshd(8)) restricts them.
     let remote = remote.unwrap_or_else(|| "tombolo".into());
     words.push(format!("{remote} serve --stdio --squash none").into());
     words.push(OsString::from_vec([&quoted(dir)[..], b"=", ROOT.as_bytes()].concat()));
@@ -102,8 +102,8 @@ fn plain(kind: ErrorKind) -> &'static str {
     if kind == ErrorKind::NotFound { "no such program" } else { "permission denied" }
 }
 
-/// Classifies the end of ssh: code 255 is ssh's own failure, 126 and 127 mean that the shell found no
-/// program, and others come from the remote server.
+/// Classifies the end of ssh: code 255 is ssh's own failure, 126 and 127 mean that the shell could not run
+/// the program or did not find it, and others come from the remote server.
 fn ended(fault: &TunnelFault) -> NotMounted {
     let said = fault.last_line.strip_prefix("tombolo: ").map_or_else(|| fault.to_string(), str::to_owned);
     let says = |words: &str| fault.last_line.contains(words);

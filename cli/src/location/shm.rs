@@ -16,7 +16,7 @@ use tombolo_host_links::shared_memory::MemoryLocation;
 use crate::failure::Reason;
 
 /// Location over shared memory: the endpoint of a server and the name of an export, as one path. Commands
-/// that take a file accept a path within the export after it.
+/// that take a file accept a path within the export after that name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmLocation {
     scheme: Scheme,

@@ -21,8 +21,8 @@ use super::shm::{NotReachable, ShmEndpoint, ShmLocation, ShmParts};
 use super::{NotMounted, Opened};
 use crate::failure::Reason;
 
-/// Opens the export that contains the location: the longest name known to the server. An absent server is
-/// awaited for up to `limit`, or for ever.
+/// Opens the export that contains the location: the longest name known to the server. Later requests wait for
+/// a lost server for up to `limit`, or for ever.
 pub fn open(place: &ShmLocation, limit: Option<Duration>) -> Result<Opened, NotMounted> {
     let ShmParts { at, rest } = place.parts()?;
     let (export, within) = longest(&rest, |name| export(at.clone(), name, &LinkOptions::default(), limit))?;
@@ -180,7 +180,7 @@ impl Connector {
 /// Failure to make a link.
 pub(super) struct NoLink {
     pub(super) failed: NotMounted,
-    /// `true` if the server does not know the name; it may have other exports.
+    /// `true` if the server does not offer the name to this client; it may offer others.
     pub(super) unknown_name: bool,
     /// Refusal that the server has sent; `None` if it sent none.
     refused: Option<Refused>,
@@ -226,7 +226,7 @@ impl From<MemoryError> for NotMounted {
     fn from(error: MemoryError) -> Self {
         let reason = Reason::from(&error);
         match error {
-            // No server has created the page yet, or one is creating it now.
+            // No server has created the rendezvous page yet, or one is creating it now.
             MemoryError::Page { .. } => Self { remedy: Some(SERVE_MEMORY), ..Self::unreachable(reason) },
             _ => Self::new(reason),
         }

@@ -68,8 +68,7 @@ pub struct WriteBackState {
     /// `true` if the origin has all changes.
     #[serde(default)]
     pub is_clean: bool,
-    /// Files and directories with attributes that a program has set, or other changes, that the origin has
-    /// refused.
+    /// Files and directories with changes, such as of attributes, that the origin has refused.
     #[serde(default)]
     pub refused: u64,
     /// The origin has all changes up to this one, except what it has refused.
@@ -87,7 +86,7 @@ pub struct WriteBackState {
 
 impl WriteBackState {
     /// Returns `true` if a flush requested at this state has completed by `now`: the origin has everything up
-    /// to it, or has refused part of it.
+    /// to it, or an attempt that began later has ended.
     pub fn is_settled(&self, now: &Self) -> bool {
         self.is_clean || self.is_reached(now) || now.attempts_ended > self.attempts_begun
     }

@@ -179,7 +179,7 @@ impl Answers for Service {
         }
     }
 
-    /// Sets `inflight=N|auto` for all clients of this server.
+    /// Sets `inflight=N|auto` for the NFS clients of all exports of this server.
     fn set(&self, options: &str) -> Result<Value, String> {
         let parts = lock(&self.parts);
         if parts.iter().all(|part| part.counted.clients.is_empty()) {
@@ -194,7 +194,7 @@ impl Answers for Service {
     }
 }
 
-/// Parses `inflight=N|auto`, the only option of a mount or a server that can be changed while it runs.
+/// Parses `inflight=N|auto`, the only option of an NFS client that can be changed while it runs.
 pub fn limit_of(options: &str) -> Result<InFlight, String> {
     let mut asked = NfsOptions::default();
     for setting in setting::list(options) {

@@ -19,7 +19,7 @@ pub struct SessionStatus {
     pub cache: String,
     pub mode: String,
     pub contract: String,
-    /// Endpoints that serve the session; empty unless it runs, and for the session `default`.
+    /// Endpoints that serve the session; empty unless it runs.
     #[serde(rename = "ways")]
     pub endpoints: Vec<EndpointStatus>,
 }

@@ -51,7 +51,6 @@ impl DiskCreateArgs {
             if self.image.base.is_empty() {
                 return Err(Failure::usage("an overlay needs a base").remedy("add --base DISK"));
             }
-            // The umask is read before a directory is opened, which clears the umask.
             let Myself { umask, .. } = Myself::ask();
             return overlay.create(size_bytes, Access::of(&overlay.base()?, umask)?);
         }

@@ -14,8 +14,8 @@ pub struct Myself {
 }
 
 impl Myself {
-    /// Reads the user's identity and umask. Must be called on the initial thread: threads that create files
-    /// change their umask.
+    /// Reads the user's identity and umask. Must be called on the initial thread, whose umask /proc shows: it
+    /// changes while that thread creates a file.
     pub fn ask() -> Self {
         let (uid, gid) = creds::own_ids();
         // Without /proc nothing local can be opened anyway.

@@ -89,7 +89,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds from 0.1 to 3600".into())
 }
 
-/// Prints text, whose reader may have closed its end.
+/// Prints text at once; fails if the reader has closed its end.
 fn print(out: &mut impl Write, text: &str) -> io::Result<()> {
     writeln!(out, "{text}")?;
     out.flush()

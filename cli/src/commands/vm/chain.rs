@@ -396,7 +396,7 @@ pub fn tidy(home: &Home) -> Outcome {
     Ok(())
 }
 
-/// Removes the VM's own overlays that no other overlay is based on. The caller has locked the chain.
+/// Removes the VM's own overlays that no other overlay is based on. The caller must have locked the chain.
 fn remove_unused(home: &Home, what: &str, used: &[u32]) -> Outcome {
     for number in numbers(home, what, ".overlay")? {
         if !used.contains(&number) {

@@ -73,8 +73,8 @@ pub fn bases(image: &Path, config: &Config, said: &[PathBuf]) -> Result<Vec<Path
     Ok(all)
 }
 
-/// Returns the sibling image of this name. A symbolic link could lead to files that the image's creator
-/// cannot read.
+/// Returns the sibling image of this name; `None` for a symbolic link, which could lead to files that the
+/// image's creator cannot read.
 fn beside(image: &Path, word: &str) -> Option<PathBuf> {
     let name = word.strip_prefix("../")?;
     let is_none = |letter: char| letter == '/' || letter.is_control();

@@ -64,7 +64,7 @@ impl CheckpointArgs {
     pub fn run(&self) -> Outcome {
         let home = Home::of(&self.name)?;
         let (stopping, stopped) = channel();
-        // Completes a checkpoint in progress, so that a paused guest resumes.
+        // A signal ends the command only after a checkpoint in progress, so that a paused guest resumes.
         let stop = move |_| stopping.send(()).unwrap_or_default();
         stop::on_signal(stop).or_cannot("watch for signals")?;
         loop {
@@ -85,7 +85,7 @@ impl CheckpointArgs {
             return told(home, number, Some(still));
         }
         let _turn = Turn::take(home)?;
-        // Bounds the depth of the overlay chain, as the last checkpoint may not have.
+        // Bounds the depth of the overlay chain, in case the previous command was killed before it did.
         if home.phase()? == Phase::Suspended {
             chain::forget_oldest(home, self.keep.into())?;
         }

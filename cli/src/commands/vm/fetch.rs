@@ -71,7 +71,8 @@ impl Write for Sum {
     }
 }
 
-/// Time that caches of a tree may need to notice a new directory, if they had looked it up before.
+/// Time that caches of a tree may need to notice a new directory, if they had looked it up while it was
+/// missing.
 const NEW_NAME_WAIT: Duration = Duration::from_secs(4);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -24,7 +24,7 @@ use crate::assembly::plan::overlay::sync_name;
 use crate::commands::files::shown;
 use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Prefix of VM names in the state directory, shared with servers.
+/// Prefix of VM names in the state directory, which servers use too.
 const PREFIX: &str = "vm-";
 
 /// Marker file of a VM that has never started.
@@ -114,7 +114,7 @@ impl Home {
 
     /// Records that the VMM has started, so that the VM is kept from now on.
     pub fn has_started(&self) {
-        // A leftover marker costs no more than a log.
+        // With a leftover marker later failures only quote the log instead of naming it.
         let _ = fs::remove_file(self.file(UNSTARTED));
     }
 
@@ -137,7 +137,7 @@ impl Home {
         Ok(Self { name: name.into(), path, state, files })
     }
 
-    /// Removes the VM atomically. The caller has locked or just created it.
+    /// Removes the VM atomically. The caller must have locked or just created it.
     pub fn remove(&self) -> Outcome {
         let removing = format!("remove {}", self.path.display());
         let cannot = |error: io::Error| Failure::cannot(&removing, &error);
@@ -398,7 +398,7 @@ impl Run {
         let _ = fs::remove_dir(&self.own);
     }
 
-    /// Ends the processes that a killed supervisor has left, in the usual order.
+    /// Ends the processes that a killed supervisor has left, in the usual order, and removes their files.
     pub fn clear(&self) {
         if let Ok(mut monitor) = Monitor::connect(&self.monitor, || false, PATIENCE) {
             let _ = monitor.quit();

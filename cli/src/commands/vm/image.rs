@@ -31,7 +31,7 @@ use crate::commands::files::print;
 use crate::commands::image::scan::ImageScanArgs;
 use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Runs this program as a subcommand, without its normal output.
+/// Runs another command of this program as a subprocess, without its standard output.
 fn this_program(words: impl FnOnce(&mut Command)) -> Outcome {
     let mut command = Command::new("/proc/self/exe");
     words(&mut command);
@@ -102,7 +102,8 @@ fn record_unfinished(home: &Home, draft: &Path, inode: u64) -> io::Result<()> {
     fs::write(home.file(UNFINISHED), record)
 }
 
-/// Removes the unfinished image that a killed `vm suspend --to` of this VM, locked by the caller, has left.
+/// Removes the unfinished image that a killed `vm suspend --to` of this VM has left. The caller must have
+/// locked the VM.
 pub fn remove_unfinished(home: &Home) {
     let record = home.file(UNFINISHED);
     let Ok(text) = fs::read(&record) else { return };
@@ -126,8 +127,8 @@ fn remove_draft(home: &Home, record: &[u8]) -> io::Result<()> {
     if is_own && inode == b"0" { fs::remove_dir(path) } else { Ok(()) }
 }
 
-/// Revokes all rights of other users to the files of an image, where its file system has such rights. Links
-/// are not followed.
+/// Revokes all rights of other users to the files of an image, where its file system has such rights. Fails
+/// if one is not a regular file, such as a link.
 fn make_private(draft: &Path) -> io::Result<()> {
     for entry in fs::read_dir(draft)? {
         let path = entry?.path();
@@ -207,7 +208,7 @@ fn scan(draft: &Path) {
 pub struct Image {
     place: PathBuf,
     cache: CacheArgs,
-    /// Locations of base images, from the top down, unless next to the image.
+    /// Locations of base images as the user gave them, from the top down; further ones are next to the image.
     bases: Vec<PathBuf>,
     /// Caches through which the image and its bases are read.
     origins: Origins,
@@ -257,7 +258,7 @@ impl Image {
         let bases = changes::bases(&self.place, &config, &self.bases)?;
         match bases.last() {
             None if begun.is_ok() => {}
-            // This succeeds if the image has become available meanwhile.
+            // This repeats the failure of `begin`, unless the image has become available meanwhile.
             None => self.begin_anew(home, slice::from_ref(&self.place))?,
             Some(whole) => {
                 self.begin_over(home, &bases)?;

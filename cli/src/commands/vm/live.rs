@@ -45,7 +45,7 @@ pub struct Checkpoints(Arc<Shared>);
 /// State shared by the supervisor and the thread that makes checkpoints.
 #[derive(Default)]
 struct Shared {
-    /// `true` while the VM's files do not match the state of its servers.
+    /// `true` while an [`Exclusive`] exists.
     is_locked: AtomicBool,
     /// `true` once the VM is ending: a checkpoint that has not paused the guest yet is undone.
     is_ending: AtomicBool,
@@ -66,7 +66,8 @@ impl Shared {
     }
 }
 
-/// Lock of the VM's files and servers, which both a checkpoint and the VM's end change. Released on drop.
+/// Lock of the VM's files and servers, which a checkpoint, a boot after a reset and the VM's end change.
+/// Released on drop.
 pub struct Exclusive(Arc<Shared>);
 
 impl Drop for Exclusive {
@@ -155,7 +156,7 @@ pub fn ask(home: &Home, keep: usize) -> Result<(u32, Duration), Failure> {
 
 /// State of the thread that makes checkpoints.
 struct Maker {
-    /// The servers of disk and memory, in the order of [`KINDS`].
+    /// Channels to the servers of the disk and, if it is an overlay, the memory, in the order of [`KINDS`].
     channels: Vec<Channel>,
     shared: Arc<Shared>,
     events: Sender<Event>,

@@ -66,7 +66,7 @@ fn incomplete(home: &Home, doing: &str) -> Failure {
         .remedy(format_args!("tombolo vm rm {}", home.name))
 }
 
-/// Starts the guest of a VMM that was started for a boot, as long as that VMM runs.
+/// Starts the guest of a VMM that was started for a boot. Fails early once `runs` returns `false`.
 pub fn begin(home: &Home, runs: impl Fn() -> bool) -> Outcome {
     let mut monitor = reach(home, &home.run().monitor, "start", runs)?;
     prepare(home, &mut monitor)?;
@@ -146,7 +146,7 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     let mut monitor = reach(home, &home.run().monitor, "resume", runs)?;
     ledger.enter("start of the VMM", None);
     monitor.pass_state(&state).and_then(|()| monitor.load(PATIENCE)).map_err(&failed)?;
-    // Failures of the host's resources from here on can be repaired.
+    // Later failures are those of resources of this host, which can be repaired, so the VM is not removed.
     home.has_started();
     ledger.enter("device state", Some(state_bytes));
     // This fails before the guest runs if this host lacks resources for it.
@@ -202,7 +202,7 @@ fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
     shared
 }
 
-/// A running guest prepared for saving. All steps that can fail before the pause are done.
+/// A running guest prepared for saving. Steps that can fail and need no pause are done already.
 pub struct Asleep<'a> {
     home: &'a Home,
     pub monitor: Monitor,
@@ -286,7 +286,8 @@ impl<'a> Asleep<'a> {
         }
     }
 
-    /// Resumes the guest after the failure of a suspension, to which it adds that of the resumption.
+    /// Resumes the guest after a failed suspension. Returns the failure, extended if the resumption fails
+    /// too.
     fn go_on_after(&mut self, failure: Failure) -> Failure {
         let end = Instant::now() + PATIENCE;
         match self.proceed(|| Instant::now() >= end) {

@@ -138,7 +138,7 @@ impl Drop for Successor {
         let _ = self.vmm.kill();
         let memory = self.memory.take();
         let is_undone = memory.is_some();
-        // A VMM that waits for a page ends with the server of that page only.
+        // A VMM that waits for a page ends only once the server of that page has ended.
         drop(memory);
         let _ = self.vmm.wait();
         if is_undone {

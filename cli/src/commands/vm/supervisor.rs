@@ -1,5 +1,6 @@
-//! `tombolo vm run`: the supervisor and parent of a VM's processes. It starts the servers of memory and disk,
-//! then the VMM, and ends all when one of them has ended. After a reset of the guest it starts another VMM.
+//! `tombolo vm run`: the supervisor and parent of a VM's processes. It starts the servers of memory, disk and
+//! shares, then the VMM, and ends all when one of them, except a server of shares, has ended. After a reset
+//! of the guest it starts another VMM.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -372,7 +373,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the server of a memory, over a base that may be in use.
+    /// Starts the server of a memory, over a base that is still written to if `base_in_use` is set.
     pub fn of_memory(vm: &Vm<'_>, bases: &Bases, base_in_use: bool) -> Result<Self, Failure> {
         let [mount, name, failing] = ["--mount", "--name", "--end-at-failed-write"].map(Path::new);
         let words = [mount, &vm.run.memory, name, Path::new(MEMORY), failing, Path::new("--base-in-use")];

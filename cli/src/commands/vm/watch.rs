@@ -1,5 +1,5 @@
-//! Events of a VM's processes: readiness, ends and requests to stop. A process that does not end in time is
-//! killed.
+//! Events of a VM's processes: readiness, ends and requests to stop; and waits for ends, with a time limit
+//! after which callers kill.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -118,7 +118,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Returns the next end of a process other than a share's server, switch of VMMs, or stop request.
+    /// Returns the next event: the end of a process other than a share's server, a switch of VMMs, or a stop
+    /// request.
     pub fn end(&self) -> Event {
         loop {
             let aside = self.aside.borrow_mut().pop_front();
