@@ -12,7 +12,7 @@ pub struct NotMounted {
 /// Reachability of a server that has provided no export, by which callers decide on retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reachability {
-    /// The server responded, or does not exist: retrying is useless.
+    /// Retrying is useless, for instance because the server has refused.
     Permanent,
     /// The server is unreachable at present.
     Unreachable,

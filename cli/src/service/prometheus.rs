@@ -269,7 +269,7 @@ impl Snapshot {
     }
 }
 
-/// 1 µs, 4 µs, … 4.2 s: twelve time series per operation instead of hundreds.
+/// 1 µs, 4 µs, … 4.2 s: a dozen time series per operation instead of hundreds.
 const STEP_BOUNDS_US: [u64; 12] =
     [1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304];
 

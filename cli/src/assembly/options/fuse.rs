@@ -1,4 +1,4 @@
-//! `MOUNTPOINT[,export=/NAME][,allow_other]`: a mount on this host by the guests' server.
+//! `MOUNTPOINT[,export=/NAME][,allow_other]`: a mount on this host by the same server.
 
 use std::path::PathBuf;
 use std::str::FromStr;

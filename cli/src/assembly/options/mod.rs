@@ -241,7 +241,7 @@ pub struct ServerOptions {
     /// Serve TCP only, no UDP.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false", help_heading = NFS)]
     pub nfs_no_udp: Option<bool>,
-    /// Disks, one table of the file each.
+    /// Disks: a `[[disk]]` table of the configuration file for each.
     #[arg(skip)]
     pub disk: Vec<DiskOptions>,
     /// `true` for `tombolo serve --stdio`: NFS is served over standard input and output, not at addresses.

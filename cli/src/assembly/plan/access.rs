@@ -1,4 +1,4 @@
-//! Permissions of new files with the content of others.
+//! Permissions of new files with the contents of other files.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;

@@ -52,13 +52,14 @@ pub struct Plan {
     /// Directory of durable state, if given.
     pub state: Option<PathBuf>,
     pub sandbox: Strictness,
-    /// Set if guests survive the server: the descriptors of their sockets, empty in the keeper.
+    /// Set with `--keep`: the descriptors of the guests' sockets in a keeper's server; empty in the keeper
+    /// itself.
     pub keep: Option<Vec<i32>>,
     /// Time without clients after which the server exits.
     pub end_when_unused: Option<Duration>,
 }
 
-/// Layers over each export, besides the counters.
+/// Layers over each export, besides the counters, and options of its back end.
 #[derive(Clone, Debug)]
 pub struct Layers {
     pub read_only: bool,

@@ -300,7 +300,8 @@ impl OverlaySource {
     /// Opens the overlay, and its base read-only.
     pub fn open(&self, options: &DiskOpenOptions, pool: &ThreadPool) -> Result<OpenedDisk, Failure> {
         let log = self.open_log(options, pool)?;
-        // Read again under the lock: no other process replaces the redo log from now on.
+        // The name of the base is read again under the lock: no other process replaces the redo log from now
+        // on.
         let mut base = self.base()?;
         if let (DiskSource::Overlay(below), Some(file)) = (&mut base, &self.record) {
             // Records reads of the redo log below; the layers under that one have traces of their own.

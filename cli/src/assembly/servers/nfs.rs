@@ -20,7 +20,7 @@ use crate::service::NfsCounts;
 /// Sockets for NFS clients, bound early to detect a busy port. Connections are refused until they are served.
 pub struct BoundPorts(Vec<Bound>);
 
-/// Minimum number of connections for serving NFS: one address may use half of them.
+/// Minimum number of connections for serving NFS: one client address may use half of them.
 const CONNECTIONS_MIN: usize = 32;
 
 const RAISE_LIMIT: &str =

@@ -176,7 +176,7 @@ fn announcement(plan: &Plan, endpoints: &[Endpoint]) -> Announcement {
 /// Mode of sockets with a policy, which decides who may connect.
 const ALL_USERS: u32 = 0o666;
 
-/// Number of users among which links and pending links are divided.
+/// Number of users whose shares of links and pending links a single user gets.
 const USERS: usize = 4;
 
 fn listen(

@@ -35,7 +35,7 @@ const SERVING: &str = "serve NFS over standard input and output";
 /// Interval between checks for connections.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Delay before a server that is ending is tried again.
+/// Delay before a server that is ending is tried again, and after a failed accept.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// Greeting of the server to a process that joins it.

@@ -46,7 +46,7 @@ struct Info {
     size_bytes: u64,
     block_bytes: u32,
     data_bytes: u64,
-    /// Allocated, but reads as zeroes.
+    /// Bytes that are allocated, but read as zeroes.
     zero_bytes: u64,
     hole_bytes: u64,
     /// A qcow2 image or an overlay, and its backing chain.

@@ -62,7 +62,7 @@ impl MkdirArgs {
         if all_well { Ok(()) } else { Err(Failure::silent()) }
     }
 
-    /// Creates a directory on this host. Returns `false` if it existed.
+    /// Creates a directory on this host. Returns `false` if it existed, which only `--parents` permits.
     fn make_here(&self, path: &Path) -> Result<bool, Failure> {
         let make = || {
             if let Some(above) = path.parent().filter(|_| self.parents) {
@@ -81,7 +81,7 @@ impl MkdirArgs {
         make().map_err(|error: io::Error| Failure::cannot(format_args!("create {word}"), &error))
     }
 
-    /// Creates a directory on a server. Returns `false` if it existed.
+    /// Creates a directory on a server. Returns `false` if it existed, which only `--parents` permits.
     fn make_there(&self, location: &Location, opener: &mut Opener) -> Result<bool, Failure> {
         let place = opener.open(location, End::Name)?;
         let cannot = |error: &Error| place.cannot("create", error);

@@ -81,7 +81,7 @@ impl Catalogue {
         }
         let mut names = HashSet::new();
         for entry in &mut catalogue.images {
-            // Any other name could lead outside the directory.
+            // An unchecked name could lead outside the directory.
             checked_name(&entry.name)
                 .map_err(|rule| format!("{:?} is not a valid image name: {rule}", entry.name))?;
             entry.check().map_err(|reason| format!("{}: {reason}", entry.name))?;

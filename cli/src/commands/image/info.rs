@@ -41,7 +41,7 @@ struct Info {
     files: Vec<FileInfo>,
     /// Number of steps in the start trace.
     trace_steps: usize,
-    /// Bytes read by the trace.
+    /// Bytes that the trace lists.
     trace_bytes: u64,
 }
 

@@ -85,10 +85,10 @@ fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
     }
 }
 
-/// Base of a VM's overlays: its images, and the servers through which they are read.
+/// Base of a VM's overlays: its images, and the caches through which they are read.
 pub struct Ground {
     pub here: HostConfig,
-    /// Servers through which the VM's images are read.
+    /// Caches through which the VM's images are read.
     pub origins: Origins,
 }
 

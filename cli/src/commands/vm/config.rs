@@ -87,7 +87,7 @@ pub const MEMORY: &str = "memory";
 pub const DISK: &str = "disk";
 pub const IDENTITY: &str = "identity";
 
-/// Valid memory sizes, in bytes.
+/// Limits of the memory size, in bytes.
 const MEMORY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 46;
 
 impl Config {

@@ -42,9 +42,10 @@ pub enum Phase {
     Suspended,
     /// The VM is running, or its processes were killed.
     Running,
-    /// The VM has ended; its memory is lost.
+    /// The VM has not been booted yet, or has ended; its memory is lost.
     Off,
-    /// The VM has ended with possibly unsaved writes to its disk.
+    /// Reason why the VM is unusable: it has ended with possibly unsaved writes, or its restoration is
+    /// incomplete.
     Failed(String),
 }
 

@@ -376,7 +376,7 @@ fn make_durable(home: &Home) -> Outcome {
 }
 
 fn sync(home: &Home, memory: &File) -> Outcome {
-    // The disk is synced first, because the guest writes its memory meanwhile.
+    // The memory is synced last, because the guest continues to write it.
     let disk = File::open(home.file(&overlay(DISK))).and_then(|disk| disk.sync_all());
     disk.and_then(|()| memory.sync_all()).or_cannot(format_args!("make VM {} durable", home.name))
 }

@@ -139,7 +139,7 @@ struct Parts {
     /// Read-ahead of the memory; `None` if there is no trace, and once the VM is ending.
     ahead: Option<Ahead>,
     checkpoints: Checkpoints,
-    /// Keeps the servers of the underlying images running.
+    /// Keeps the caches of the underlying images running.
     _ground: Ground,
 }
 
@@ -181,7 +181,8 @@ impl Parts {
         loop {
             match vm.watch.end() {
                 Event::Switch => self.switch(vm),
-                // wait(2) is not called, because it reports a traced process later than its pidfd does.
+                // The first VMM that ends is the replaced one. It is not identified by wait(2), which reports
+                // a traced process later than its pidfd does.
                 Event::Ended(Part::Vmm) if self.replaced_vmms > 0 => self.replaced_vmms -= 1,
                 event => return event,
             }

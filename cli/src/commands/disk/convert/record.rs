@@ -6,7 +6,7 @@ use tombolo_host_service::state_dir::{SOURCE, ServerState, StateDir, StateError}
 use crate::assembly::plan::disk::DiskSource;
 use crate::failure::Failure;
 
-/// File name in the directory of a conversion.
+/// File name of the record, in the state directory of a conversion.
 const RECORD: &str = "record";
 
 /// Progress of a copy.

@@ -1,4 +1,4 @@
-//! Targets that cannot hold a named file: pipes, devices, this process's own descriptors.
+//! Targets that cannot hold a named file: pipes, sockets, devices, open files in /proc.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -12,7 +12,7 @@ use super::super::open_path::{OpenPath, Opener, own_name};
 pub struct Source {
     pub place: OpenPath,
     pub node: Node,
-    /// Name of the copy in a directory; `None`: the contents are copied there.
+    /// Name of the copy in a directory; `None`: the source's contents are copied into the directory.
     pub name: Option<NameBuf>,
     file_type: FileType,
 }
