@@ -201,6 +201,14 @@ impl FileLocks {
         self.waiters.iter().map(|waiter| &waiter.claim).filter(move |claim| claim.owner == owner)
     }
 
+    /// Returns `true` if releasing the range would split a lock of the owner.
+    pub(super) fn is_split_by(&self, owner: Owner, range: LockRange) -> bool {
+        self.granted.iter().any(|granted| {
+            let LockRange { start, last } = granted.lock.range;
+            granted.owner == owner && start < range.start && range.last < last
+        })
+    }
+
     /// Returns the number of locked ranges.
     pub(super) fn len(&self) -> usize {
         self.granted.len()

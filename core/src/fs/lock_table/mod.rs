@@ -13,9 +13,8 @@ use crate::{Answer, Ctx, Error, Result};
 use file::{Claim, FileLocks, Grant, Owner, owner_of};
 use wait::Wait;
 
-/// Number of locked ranges of a file from which on further locks are refused; unlocking may split ranges
-/// beyond it.
-const RANGES_MAX: usize = 65_536;
+/// Number of locked ranges of a file from which on locks are refused, and unlocking that would split one.
+const RANGES_MAX: usize = if cfg!(test) { 16 } else { 65_536 };
 
 /// The locks and waiters of all sessions of an export.
 #[derive(Clone, Debug, Default)]
@@ -159,7 +158,8 @@ impl SessionLocks {
     /// Implements [`Locks::unlock`](super::Locks::unlock).
     ///
     /// # Errors
-    /// The range is invalid.
+    /// The range is invalid, or unlocking would split a range of a file that has too many
+    /// ([`Error::NoLocks`], as of F_UNLCK in fcntl(2)).
     pub fn unlock(
         &self,
         file: File,
@@ -168,12 +168,18 @@ impl SessionLocks {
         owner: LockOwner,
     ) -> Result<Woken> {
         let range = if family == LockFamily::Flock { LockRange::ALL } else { checked(range)? };
-        Ok(self.cut(file.node, owner_of(family, self.session, file.open, owner), range))
+        let owner = owner_of(family, self.session, file.open, owner);
+        let mut table = self.table.table();
+        let is_full = |locks: &FileLocks| locks.len() >= RANGES_MAX && locks.is_split_by(owner, range);
+        if table.files.get(&file.node).is_some_and(is_full) {
+            return Err(Error::NoLocks);
+        }
+        Ok(table.cut(file.node, owner, range))
     }
 
     /// Releases an owner's record locks after it closed a descriptor of the file (fcntl(2)).
     pub fn closed(&self, node: NodeId, owner: LockOwner) -> Woken {
-        self.cut(node, Owner::Process { session: self.session, owner }, LockRange::ALL)
+        self.table.table().cut(node, Owner::Process { session: self.session, owner }, LockRange::ALL)
     }
 
     /// Releases the locks of an opening that has ended.
@@ -181,15 +187,6 @@ impl SessionLocks {
         self.table.table().end_claims(file.node, |locks, ended| {
             locks.cut_through(self.session, file.open, ended);
         })
-    }
-
-    fn cut(&self, node: NodeId, owner: Owner, range: LockRange) -> Woken {
-        let (mut table, mut woken) = (self.table.table(), Woken::default());
-        if let Some(locks) = table.files.get_mut(&node) {
-            locks.cut(owner, range);
-            table.grant_waiters(node, &mut woken);
-        }
-        woken
     }
 
     fn claim(&self, file: File, lock: &Lock) -> Result<Claim> {
@@ -232,6 +229,16 @@ impl LockTableState {
         });
         ended.into_iter().for_each(|owner| self.stop_waiting(owner, node));
         self.grant_waiters(node, &mut woken);
+        woken
+    }
+
+    /// Releases a range of an owner, and grants waiting claims of others.
+    fn cut(&mut self, node: NodeId, owner: Owner, range: LockRange) -> Woken {
+        let mut woken = Woken::default();
+        if let Some(locks) = self.files.get_mut(&node) {
+            locks.cut(owner, range);
+            self.grant_waiters(node, &mut woken);
+        }
         woken
     }
 
@@ -301,4 +308,28 @@ impl LockTableState {
 
 fn checked(range: LockRange) -> Result<LockRange> {
     if range.start <= range.last { Ok(range) } else { Err(Error::InvalidArgument) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::OpenId;
+    use super::*;
+    use crate::SessionId;
+
+    #[test]
+    fn unlocking_splits_no_range_beyond_the_limit() {
+        let locks = LockTable::default().session();
+        let (file, owner) = (File { node: NodeId(2), open: OpenId(1) }, LockOwner(1));
+        let range = LockRange { start: 0, last: 999 };
+        let lock = Lock { family: LockFamily::Posix, kind: LockKind::Write, range, owner, pid: 1 };
+        let (answer, _woken) = locks.lock(&Ctx::root(SessionId(1)), (file, OpenFlags::WRITE), &lock, false);
+        answer.wait().expect("locked");
+        let unlock =
+            |at: u64| locks.unlock(file, LockFamily::Posix, LockRange { start: at, last: at }, owner);
+        let splits = (1..400).step_by(2).take_while(|at| unlock(*at).is_ok()).count();
+        assert_eq!(splits, RANGES_MAX - 1);
+        assert!(matches!(unlock(901), Err(Error::NoLocks)));
+        // Unlocking at an end splits nothing.
+        let _ = unlock(999).expect("unlocked");
+    }
 }
