@@ -38,6 +38,7 @@ pub fn mount(url: &NfsUrl, ssh: &Ssh, options: &OpenOptions) -> Result<NfsExport
 fn served(url: &NfsUrl, ssh: &Ssh, dir: &[u8], options: &OpenOptions) -> Result<NfsExport, NotMounted> {
     let asked = url.options.clone().then(&options.nfs);
     url.check(&asked).map_err(NotMounted::new)?;
+    let asked = options.limited(asked);
     let tunnel = tunnel(url, ssh, dir, &asked);
     let program = tunnel.program();
     NfsExport::mount_through(&tunnel, ROOT, client_options(&asked, options.read_only))

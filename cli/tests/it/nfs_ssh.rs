@@ -231,6 +231,21 @@ fn answered_late(
 }
 
 #[test]
+fn file_commands_give_up_on_silent_host() {
+    let scratch = Scratch::new();
+    let remote = Remote::new(&scratch);
+    fs::write(scratch.path("tree/big"), vec![7; 64 << 20]).expect("write");
+    fs::write(scratch.path("ssh.deaf"), scratch.text("mark")).expect("write");
+    let mut cat = scratch.tombolo(format!("cat --wait 1 {}", remote.url("/big", "")));
+    let mut cat = cat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
+    cat.stdout.as_mut().expect("its output").read_exact(&mut [0]).expect("begun");
+    fs::write(scratch.path("mark"), "").expect("write");
+    let output = cat.wait_with_output().expect("wait");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("timed out"), "{said}");
+}
+
+#[test]
 fn retransmission_over_another_link_executes_once() {
     let Some(place) = MountPlace::new() else { return };
     let remote = Remote::new(&place.0);
