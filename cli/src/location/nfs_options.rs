@@ -157,7 +157,7 @@ impl NfsOptions {
             Time(AttributeTime::All | AttributeTime::FileMax, time) => Some(!time.is_zero()),
             // A minimum alone has no effect: it is limited by the maximum.
             Time(AttributeTime::FileMin | AttributeTime::DirMin, _) => None,
-            Time(AttributeTime::DirMax, _) => Some(true),
+            Time(AttributeTime::DirMax, time) => (!time.is_zero()).then_some(true),
             _ => None,
         })
     }

@@ -34,7 +34,6 @@ pub fn vhost_user(
 
 /// Prints commands for using a disk over NBD. `at` is `unix:PATH` or `HOST:PORT`.
 pub fn nbd(out: &mut impl Write, at: &str, url: &str, export: &str, is_secure: bool) -> io::Result<()> {
-    let url = quoted(url);
     if is_secure {
         writeln!(out, "  libnbd:     nbdinfo {}", quoted(&format!("{url}?tls-certificates=DIR")))?;
         return writeln!(
@@ -45,8 +44,9 @@ pub fn nbd(out: &mut impl Write, at: &str, url: &str, export: &str, is_secure: b
     writeln!(
         out,
         "  QEMU:       -drive {}",
-        quoted(&format!("file={},format=raw,if=virtio", for_qemu(&url)))
+        quoted(&format!("file={},format=raw,if=virtio", for_qemu(url)))
     )?;
+    let url = quoted(url);
     writeln!(out, "  libnbd:     nbdinfo {url}")?;
     writeln!(out, "              nbdcopy {url} FILE")?;
     match (at.strip_prefix("unix:"), at.rsplit_once(':')) {
@@ -77,6 +77,20 @@ mod tests {
             "-chardev 'socket,id=disk1,path=/run/a,,b'\\''s.sock,reconnect=1' -device vhost-user-blk-pci,chardev=disk1,num-queues=2",
             "queues='2'/><source type='unix' path='/run/a,b&apos;s.sock'><reconnect enabled='yes' timeout='1'/></source>",
             "mount /dev/disk/by-id/virtio-root /mnt",
+        ] {
+            assert!(text.contains(part), "{part}\nnot in\n{text}");
+        }
+    }
+
+    #[test]
+    fn nbd_hints_quote_words_once() {
+        let url = "nbd+unix:///vm.img?socket=/run/a,b";
+        let plain = text(|out| nbd(out, "unix:/run/a,b", url, "vm.img", false));
+        let secure = text(|out| nbd(out, "host:10809", "nbds://host/o'k", "o'k", true));
+        for (text, part) in [
+            (&plain, "-drive 'file=nbd+unix:///vm.img?socket=/run/a,,b,format=raw,if=virtio'\n"),
+            (&plain, "nbdinfo 'nbd+unix:///vm.img?socket=/run/a,b'\n"),
+            (&secure, "nbdinfo 'nbds://host/o'\\''k?tls-certificates=DIR'\n"),
         ] {
             assert!(text.contains(part), "{part}\nnot in\n{text}");
         }

@@ -91,15 +91,14 @@ impl FillArgs {
                 shown::short_size(bytes)
             ))?;
         }
+        if let Some(signal) = stop::came() {
+            return Err(Failure::stopped(signal));
+        }
         if bytes > plan.capacity_bytes() {
             let problem = format!("the cache is limited to {}", shown::short_size(plan.capacity_bytes()));
             return Err(Failure::cannot("cache all files", problem).remedy("increase --cache-size"));
         }
-        match (stop::came(), failed) {
-            (Some(signal), _) => Err(Failure::stopped(signal)),
-            (None, 0) => Ok(()),
-            (None, _) => Err(Failure::silent()),
-        }
+        if failed == 0 { Ok(()) } else { Err(Failure::silent()) }
     }
 }
 

@@ -212,6 +212,7 @@ mod tests {
         assert_eq!(options("hard").coherence(&options("noac").nfs), Coherence::Strict);
         assert_eq!(options("coherence=strict").nfs_options(&url).attributes_kept(), Some(false));
         assert_eq!(options("coherence=strict,actimeo=3").nfs_options(&url).attributes_kept(), Some(true));
+        assert_eq!(options("noac,acdirmax=0").nfs_options(&url).attributes_kept(), Some(false));
     }
 
     #[test]
