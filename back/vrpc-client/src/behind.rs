@@ -1,9 +1,9 @@
 //! Writes behind: writes whose callers continue before the reply (docs/decisions/vrpc-writes-behind.md).
 //!
-//! Such a write is in the ring when its caller continues, and the server performs it before it begins a
-//! later request of the link. The write is recorded here, with its data, until its reply is taken out of the
-//! ring; if the link is lost before, it is sent again on the next one, before any other request. A failure is
-//! kept for the next write, flush or fsync through the same opening.
+//! Such a write is in the ring when its caller continues, and the server performs it before it begins a later
+//! request of the link. The write is recorded here, with its data, until its reply is taken out of the ring;
+//! if the link is lost before that, the write is sent again on the next link, ahead of any other request. A
+//! failure is kept for the next write, flush or fsync through the same opening.
 //!
 //! The table is never locked while a reply is taken or a request is sent, because both may run tasks that
 //! use it.
@@ -28,9 +28,11 @@ use crate::session::{out_reference, written};
 const WRITES_MAX: usize = 8;
 /// Maximum length of a write, in bytes.
 pub(crate) const WRITE_BYTES_MAX: usize = 64 << 10;
-/// Minimum number of slots of a link, so that quiet replies keep no other request waiting for an id.
+/// Minimum number of slots of a link for writes behind, whose replies would otherwise keep other requests
+/// waiting for an id.
 const SLOTS_MIN: u32 = 32;
-/// Minimum size of bulk memory for writes that need some, in bytes, so that no other request waits for it.
+/// Minimum size of a link's bulk memory for writes behind that exceed a frame, in bytes, so that others need
+/// not wait for some.
 const BULK_BYTES_MIN: u64 = 4 * (WRITES_MAX * WRITE_BYTES_MAX) as u64;
 /// Flags of openings whose writes are awaited.
 const AWAITED: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC).union(OpenFlags::DATA_SYNC);
@@ -67,7 +69,7 @@ struct Entry {
 enum Stage {
     /// Its caller is sending it.
     Sending,
-    /// In the ring of a link, or answered there.
+    /// In the ring of a link; its reply may have been received.
     Sent(Arc<Link>, Call),
     /// To be sent again on the next link.
     Repeating,
@@ -80,7 +82,8 @@ impl UnansweredWrite {
         Arc::new(Self { sequence, file, how, data, cx })
     }
 
-    /// Returns the outcome according to the reply. A short write means that there is no space for the rest.
+    /// Returns the outcome according to the reply. A short write means that there is no space for the
+    /// remainder.
     fn outcome(&self, kind: u32, body: &[u8; 48]) -> std::result::Result<Result<()>, DecodeError> {
         Ok(match Reply::decode(Kind::Write, kind, body, &[])? {
             Ok(Reply::Written(written)) if written.count >= self.data.len() => Ok(()),
@@ -97,7 +100,8 @@ impl UnansweredWrite {
 }
 
 impl WritesBehind {
-    /// Registers a write that its caller is about to send; `false` if it must be awaited.
+    /// Registers a write that its caller is about to send. Returns `false` if the write must be awaited,
+    /// because its opening has an unanswered one, or the session too many.
     pub(crate) fn register(&self, write: &Arc<UnansweredWrite>) -> bool {
         let mut table = self.table();
         let is_first = table.entries.iter().all(|entry| entry.write.file.open != write.file.open);
@@ -144,7 +148,7 @@ impl WritesBehind {
         self.table().entry(write).is_some()
     }
 
-    /// Takes the failure to be reported by the next operation through the opening.
+    /// Takes the failure to be reported by the present write, flush or fsync through the opening.
     pub(crate) fn take_error(&self, open: OpenId) -> Option<Error> {
         self.table().errors.remove(&open)
     }
@@ -158,11 +162,11 @@ impl WritesBehind {
             self.unanswered.store(table.entries.len(), Ordering::SeqCst);
             (lost, table.errors.remove(&open))
         };
-        // There was no link for as long as the session waits for one.
+        // A write remains unanswered only if the session has waited in vain for another link.
         error.or_else(|| lost.first().map(|_| Error::Disconnected))
     }
 
-    /// Records the writes whose replies were received.
+    /// Removes the writes whose replies were received, and records their failures.
     pub(crate) fn collect(&self, objects: &SessionObjects) {
         let mut failed = SmallVec::<[_; 1]>::new();
         let mut malformed = SmallVec::<[_; 1]>::new();
@@ -199,7 +203,7 @@ impl WritesBehind {
         malformed.into_iter().for_each(|(link, error)| drop(link.malformed(error)));
     }
 
-    /// Returns the first unanswered write, to be sent again after its link was lost.
+    /// Marks the first unanswered write as being sent again after its link was lost, and returns it.
     pub(crate) fn first_to_repeat(&self) -> Option<Arc<UnansweredWrite>> {
         let (write, _stage) = {
             let mut table = self.table();
@@ -244,8 +248,8 @@ impl Table {
 }
 
 impl Link {
-    /// Returns `true` if a write of `len` bytes through the opening need not be awaited. One that is known to
-    /// fail must be.
+    /// Returns `true` if a write of `len` bytes through the opening need not be awaited. A write that is
+    /// known to fail must be awaited.
     pub(crate) fn may_write_behind(&self, file: File, offset: u64, len: usize) -> bool {
         let has_memory = len <= FRAME_BYTES || self.line.out_area().capacity_bytes() >= BULK_BYTES_MIN;
         let end = offset.checked_add(len as u64);
@@ -263,7 +267,7 @@ impl Link {
                 .is_some_and(|flags| flags.contains(OpenFlags::WRITE) && !flags.intersects(AWAITED))
     }
 
-    /// Sends a write without waiting; `None` if it cannot be put in the ring at once.
+    /// Sends a write without waiting; `None` if it cannot be put in the ring at once and whole.
     pub(crate) fn send_behind(self: &Arc<Self>, write: &UnansweredWrite) -> Option<Call> {
         let (outgoing, len) = self.placed(write, 0).ok()?;
         let request = self.translated(&outgoing.request).ok()?;
@@ -295,8 +299,8 @@ impl Link {
         Ok(())
     }
 
-    /// Stores the data of a write from `done` on, or as much as there is space for. Returns the request and
-    /// the length of that part.
+    /// Prepares the request for the data of a write from `done` on, or for as much as the link has space for.
+    /// Returns it and the length of its data.
     fn placed<'a>(&self, write: &'a UnansweredWrite, done: usize) -> Result<(OutgoingRequest<'a>, usize)> {
         let rest = write.data.get(done..).unwrap_or_default();
         let how = Write { offset: write.how.offset.saturating_add(done as u64), ..write.how };

@@ -9,7 +9,8 @@ use std::task::{Poll, Waker};
 use tombolo_core::Interrupt;
 use tombolo_shm::area::{Area, Span};
 
-/// Waiters for bulk memory. [`changed`](Self::changed) must be called when a span is freed.
+/// Waiters for bulk memory. [`changed`](Self::changed) must be called when a span is freed or the link is
+/// lost.
 #[derive(Debug, Default)]
 pub(crate) struct BulkWaiters {
     waiters: Mutex<Vec<Waker>>,
@@ -17,8 +18,8 @@ pub(crate) struct BulkWaiters {
 }
 
 impl BulkWaiters {
-    /// Allocates `len_bytes` contiguously, waiting until that is possible; the area must be at least as
-    /// large. Returns `None` once `is_lost` returns `true`, or if the request is interrupted.
+    /// Allocates `len_bytes` contiguously, waiting until that is possible. The caller ensures that the area
+    /// is at least as large. Returns `None` once `is_lost` returns `true`, or if the request is interrupted.
     pub(crate) async fn wait(
         &self,
         area: &Area,
@@ -64,7 +65,8 @@ impl BulkWaiters {
     }
 }
 
-/// Allocates the largest span of at most `len_bytes` available now, but not less than `least_bytes`.
+/// Allocates a span of `len_bytes`, or if none is available now, of half of it, a quarter and so on, but not
+/// less than `least_bytes`.
 pub(crate) fn largest(area: &Area, len_bytes: usize, least_bytes: usize) -> Option<Span> {
     let mut len = len_bytes;
     loop {

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use tombolo_core::Identity;
 use tombolo_wire_vrpc::CallerId;
 
-/// The caller numbers of a link. A number is reassigned only when no request in flight carries it: the server
-/// would otherwise perform that request as the wrong user.
+/// The caller numbers of a link. A number is reassigned only when no request uses it: the server would
+/// otherwise perform that request as the wrong user.
 #[derive(Debug)]
 pub(crate) struct Callers {
     slots: Box<[Slot]>,
@@ -22,7 +22,7 @@ pub(crate) struct Callers {
 struct Table {
     /// Identities by number.
     identities: Vec<Identity>,
-    /// Numbers by user and group; these may differ in supplementary groups.
+    /// Numbers by user and group: several for identities that differ in supplementary groups.
     by_user: HashMap<(u32, u32), SmallVec<[u16; 2]>>,
     /// Start of the next search for a reassignable number.
     hand: usize,
@@ -95,7 +95,8 @@ impl Callers {
         }
     }
 
-    /// Ends a use: the request was answered, or will never be sent.
+    /// Ends a use: the request was answered, will never be sent, or is in the ring and nothing waits for its
+    /// reply.
     #[inline]
     pub(crate) fn leave(&self, caller: CallerId) {
         if let Some(slot) = self.slots.get(usize::from(caller.0)) {
@@ -156,18 +157,18 @@ impl Slot {
             && !self.has_groups.load(Ordering::Relaxed)
     }
 
-    /// Adds a use of a number with an identity. Returns `true` if the server knows it.
+    /// Adds a use of a number that has an identity. Returns `true` if the server knows that identity.
     fn enter(&self) -> bool {
         self.uses.fetch_add(1, Ordering::Relaxed);
         self.introduced.load(Ordering::Acquire)
     }
 
-    /// Removes the identity if no request carries the number. Requires the table's lock.
+    /// Removes the identity if no request uses the number. The caller has the table's write lock.
     fn vacate(&self) -> bool {
         self.uses.compare_exchange(0, VACANT, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Assigns an identity to a vacant number. Requires the table's lock.
+    /// Assigns an identity to a vacant number. The caller has the table's write lock.
     fn occupy(&self, identity: &Identity) {
         self.user.store(identity.uid, Ordering::Relaxed);
         self.group.store(identity.gid, Ordering::Relaxed);

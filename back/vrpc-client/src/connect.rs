@@ -42,16 +42,16 @@ pub enum LinkLossPolicy {
     /// Wait for another link; requests wait too.
     #[default]
     Hard,
-    /// Wait as with `Hard`, but a request fails with [`TimedOut`](tombolo_core::Error::TimedOut) after this
-    /// time, and a server's permanent refusal ends the session. After a link was lost because the server was
-    /// silent, requests count as having waited this long already.
+    /// Wait as with `Hard`, but requests fail with [`TimedOut`](tombolo_core::Error::TimedOut) once there was
+    /// no link for this time, and a server's permanent refusal ends the session. If the link was lost because
+    /// the server was silent, this time counts as elapsed.
     Soft(Duration),
     /// End the session: all requests fail with [`Disconnected`](tombolo_core::Error::Disconnected).
     None,
 }
 
-/// Links over a Unix socket, one per session, all watched by one thread. A link is lost as soon as the
-/// server's process exits or announces its exit.
+/// Factory of links over a Unix socket, all watched by one thread. A link is lost as soon as the server's
+/// process exits or announces its exit.
 pub struct Socket {
     path: PathBuf,
     options: ConnectOptions,

@@ -37,8 +37,8 @@ impl VrpcFileSystem {
         Ok(Lent { link, span: Some(span) })
     }
 
-    /// Writes the first `len_bytes` of lent memory without copying them. Consumes the memory, which is freed
-    /// when the server has answered.
+    /// Writes the first `len_bytes` of lent memory, at most as many as one request may transfer, without
+    /// copying them. Consumes the memory, which is freed when the server has answered.
     ///
     /// The memory belongs to its link. If the link is lost before the answer, the write cannot be sent again:
     /// the result is [`Error::Disconnected`], and the write may or may not have been performed.
@@ -67,8 +67,8 @@ impl VrpcFileSystem {
         self.links.call_on(&link, cx, sequence, outgoing, move |link, answered| written(link, &answered, len))
     }
 
-    /// Reads at most `len_bytes` and leaves the data where the server put it. Fails with [`Error::NoMemory`]
-    /// as [`lend`](Self::lend) does.
+    /// Reads at most `len_bytes`, with one request, and leaves the data where the server put it. Fails with
+    /// [`Error::NoMemory`] as [`lend`](Self::lend) does.
     pub fn read_in_place(&self, cx: &Ctx, file: File, offset: u64, len_bytes: usize) -> Answer<InPlace> {
         self.links.repeat(cx, move |links, link, cx| {
             let len = len_bytes.min(link.terms.transfer_bytes_max as usize);
@@ -96,7 +96,8 @@ impl VrpcFileSystem {
 }
 
 impl Lent {
-    /// Returns the memory for filling. The caller must not write to it after passing it to a write.
+    /// Returns the memory for filling. The caller must not write to it after passing it to
+    /// [`write_in_place`](VrpcFileSystem::write_in_place).
     pub fn sink(&self) -> Result<Sink> {
         match &self.span {
             Some(span) => self.link.line.out_sink(span).map_err(Error::io),

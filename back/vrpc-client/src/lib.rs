@@ -2,9 +2,9 @@
 //!
 //! [`VrpcExport`] establishes a link for each session, and [`VrpcFileSystem`] is the waist over it: each
 //! operation is encoded directly into memory that the server reads (`tombolo_wire_vrpc`), and a prompt reply
-//! is returned by the calling thread itself before the call ends. Data is copied once on this side: into
-//! memory that the server reads (WRITE), or from the server's (READ). Programs that use the library can
-//! access the memory itself ([`Lent`], [`VrpcFileSystem::read_in_place`]) and copy nothing.
+//! is received by the calling thread itself before the call returns. Data beyond a few KiB is copied once on
+//! this side: into memory that the server reads (WRITE), or from the server's (READ). Programs that use the
+//! library can access the memory itself ([`Lent`], [`VrpcFileSystem::read_in_place`]) and copy nothing.
 //!
 //! There is no cache. The server is not trusted: its replies are checked, and a protocol violation ends the
 //! link.

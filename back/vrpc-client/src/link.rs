@@ -25,7 +25,7 @@ use crate::slab::ServerId;
 
 /// A link of a session, with the state that is valid only for its server.
 pub(crate) struct Link {
-    /// Ordinal number, from 1 on.
+    /// Ordinal number of the attempt that established it, from 1 on.
     pub(crate) number: u32,
     pub(crate) line: Line,
     /// The session as described by the server.
@@ -175,7 +175,8 @@ impl Link {
         Entry { node: self.objects.nodes.adopt_listed(self.number, entry.node, handle), ..entry }
     }
 
-    /// Returns an opening of this link's server with its promise, which is a violation without the extension.
+    /// Returns the server's id of an opening and the promise to be prompt. A promise on a link without quiet
+    /// requests violates the protocol.
     pub(crate) fn prompt_as_agreed(&self, open: OpenId, is_prompt: bool) -> Result<(OpenId, bool), Error> {
         match is_prompt && !self.has_quiet_requests() {
             true => Err(self.protocol_violation("a prompt opening without the extension")),
@@ -183,7 +184,7 @@ impl Link {
         }
     }
 
-    /// Registers an opening that this link's server has replied, and returns the session's id for it.
+    /// Registers an opening from a reply of this link's server, and returns the session's id for it.
     pub(crate) fn opened(
         &self,
         node: NodeId,
@@ -225,7 +226,7 @@ impl Translate for Numbers<'_> {
     }
 }
 
-/// Completes a call without waiting for it. A call not yet sent would otherwise never be sent.
+/// Completes a call without waiting for it. A call not yet sent would never be sent if it were dropped.
 pub(crate) fn unattended(call: Call) {
     if call.id().is_none() {
         task::spawn(async move { drop(call.await) });

@@ -210,8 +210,8 @@ impl Links {
         })
     }
 
-    /// Repeats an operation that uses [`call_on`](Self::call_on) on the current link, and on following ones,
-    /// until its link lasts long enough.
+    /// Performs an operation that uses [`call_on`](Self::call_on) over the current link, and again over each
+    /// further link until one lasts until the reply.
     pub(crate) fn repeat<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -335,18 +335,19 @@ impl Links {
 
     /// Asks the supervisor to check the link, which it replaces if it is lost.
     pub(crate) fn check_link(&self) {
-        // A full channel means that the supervisor is notified already; one that has ended blocks no request.
+        // A full channel means that the supervisor is notified already; a supervisor that has ended blocks no
+        // request.
         let _ = self.supervisor.try_send(());
     }
 
-    /// Records the loss of the current link. Requests that a silent server left unanswered have waited long
-    /// enough.
+    /// Records the loss of the current link. If the server was silent, the timeout of the session counts as
+    /// elapsed.
     pub(crate) fn link_lost(&self, end: &EndReason) {
         let waited = match (end, self.link_loss_policy) {
             (EndReason::Silent, LinkLossPolicy::Soft(timeout)) => timeout,
             _ => Duration::ZERO,
         };
-        // Replies that were received are not to be obtained again: other clients may have written since.
+        // Writes whose replies were received must not be sent again: other clients may have written since.
         self.settled();
         let now = Instant::now();
         self.link_waiters().since.get_or_insert(now.checked_sub(waited).unwrap_or(now));

@@ -35,7 +35,8 @@ struct Node {
     listed: bool,
     handle: Option<PersistentHandle>,
     locks: GrantedLocks<Identity>,
-    /// The last identity that opened the directory for listing, and the value of `permission_changes` before.
+    /// The last identity that opened the directory for listing, and the value of `permission_changes` before
+    /// its request.
     lister: Option<(Identity, u64)>,
     /// Value of `permission_changes` at a time when the file had no capability.
     no_capability_since: Option<u64>,
@@ -48,13 +49,13 @@ const LISTED_MAX: usize = 1 << 17;
 struct Index {
     /// Number of the newest link.
     link: u32,
-    /// Nodes by that server's ids.
+    /// Nodes by the ids of that link's server.
     by_server_id: HashMap<u64, NodeId>,
     by_handle: HashMap<PersistentHandle, NodeId>,
     /// Number of nodes known from listings only.
     listed: usize,
-    /// Server ids with a notice received before the node was known: the reply that introduces it may be
-    /// older.
+    /// Server ids with a notice received before the node was known: the reply that introduces the node may be
+    /// older than the notice.
     missed: HashSet<u64>,
 }
 
@@ -279,7 +280,7 @@ impl Nodes {
         self.slab.with(node.0, |item| item.value.handle.clone()).flatten()
     }
 
-    /// Subtracts look-ups. Returns the release to send once none are left.
+    /// Subtracts look-ups. Returns the release to send if nothing refers to the node any more.
     pub(crate) fn forget(&self, node: NodeId, look_ups: u64) -> Option<Released> {
         self.change(node, |node| node.look_ups = node.look_ups.saturating_sub(look_ups))
     }
@@ -367,7 +368,7 @@ impl Nodes {
         self.all_changed_at.fetch_max(now, Ordering::SeqCst);
     }
 
-    /// Queues a notice for the session, after recording that the permissions of its node may have changed.
+    /// Queues a notice for the session, after recording which permissions may have changed.
     pub(crate) fn notice(&self, notice: Notice) {
         match &notice {
             Notice::Attributes(node) | Notice::Data { node, .. } | Notice::Gone { node, .. } => {

@@ -122,7 +122,7 @@ impl Link {
     }
 
     /// Sends a request for whose reply the server does not ring; `None` if it cannot be put in the ring at
-    /// once.
+    /// once, or the server does not know the caller yet.
     pub(crate) fn try_send_quietly(
         self: &Arc<Self>,
         cx: &Ctx,
@@ -304,9 +304,9 @@ enum Stage {
 }
 
 impl InFlight {
-    /// Gives up the reply of a request that references no memory. The server resolves caller numbers in the
-    /// order of the requests, so the number may be reassigned. Returns a request that is not in the ring yet,
-    /// for the caller to drive.
+    /// Gives up the reply of a request, which must reference no memory. The server resolves caller numbers in
+    /// the order of the requests, so the number may be reassigned. Returns a request that is not in the ring
+    /// yet, for the caller to drive.
     fn ignore_reply(mut self) -> Option<Self> {
         let is_sent = matches!(&self.stage, Stage::Asked(call) if call.id().is_some());
         if !is_sent {

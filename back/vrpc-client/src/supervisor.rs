@@ -28,9 +28,10 @@ const CLOCK_INTERVAL: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum pause between two attempts to reconnect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Lifetime from which a link's loss is logged and the next attempt is made without a pause.
+/// Lifetime from which a link's loss is always logged, and the next attempt always made without a pause.
 const USEFUL_LIFETIME: Duration = Duration::from_secs(1);
-/// Time limit for the server's description of the session, and for reopening each file.
+/// Time limit for the server's description of the session, for reopening each file, and for repeating each
+/// write.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The supervisor of a session, which establishes all links but the first.
@@ -41,7 +42,7 @@ pub(crate) struct Supervisor {
     pub(crate) link_loss_policy: LinkLossPolicy,
 }
 
-/// The latest link: the time of its begin, and its use since.
+/// The latest link: when it began, and how much it had been used by then.
 struct Latest {
     since: Instant,
     /// Number of replies before the session used the link.

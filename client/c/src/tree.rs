@@ -10,8 +10,8 @@ use crate::connect;
 /// A tree, opaque to C.
 #[derive(Debug)]
 pub struct TomboloTree {
-    /// Thread that runs asynchronous calls. Dropped first: its tasks are cancelled, and each callback is
-    /// called.
+    /// Thread that runs asynchronous calls. Dropped first: its tasks are cancelled, and each of their
+    /// callbacks is called.
     pub(crate) waiting: ThreadPool,
     pub(crate) cached: CachedTree,
 }

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_mem::Buffer;
 
-/// Buffer sizes: most files of most trees fit the first; the last is the largest piece read or written.
+/// Sizes of pooled buffers: most files of most trees fit in the first; the last is that of a piece of a
+/// copied file.
 const SIZES: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
 
-/// Number of free buffers examined for remaining references before a new one is allocated.
+/// Number of returned buffers examined for remaining references before a new one is allocated.
 const TRIES: usize = 8;
 
 /// Buffers of a few sizes. A returned buffer is lent again once nothing refers to its memory: a file system

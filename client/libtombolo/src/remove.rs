@@ -19,12 +19,12 @@ const ROUNDS_MAX: u32 = 3;
 pub struct Removal {
     /// Number of names removed.
     pub removed: u64,
-    /// Number of names that could not be removed.
+    /// Number of failures reported. Directories that stay because of failed entries do not count.
     pub failed: u64,
 }
 
-/// Removes a name, and a directory's descendants, many at a time. `failed` is called for each name that
-/// cannot be removed with its path, which begins with `path`; the others are still removed.
+/// Removes a name, and a directory's descendants, many at a time. `failed` is called with the path of each
+/// name that cannot be removed, which begins with `path`; other names are still removed.
 pub async fn remove_tree(
     dir: &Node,
     name: Name<'_>,
@@ -206,7 +206,7 @@ impl Task<'_> {
         }
     }
 
-    /// Reports a failure of an entry of the current directory, or of that directory.
+    /// Reports a failure of an entry of the current directory, or without `name` of that directory.
     fn fail(&mut self, name: Option<Name<'_>>, error: &Error) {
         let mut path = self.path.to_vec();
         for name in self.levels.iter().skip(1).map(|level| level.name.as_name()).chain(name) {

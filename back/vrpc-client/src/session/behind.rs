@@ -27,7 +27,8 @@ pub(super) fn write(
         return Some(Err(error));
     }
     let link = links.current_now();
-    // The kernel takes a page that it has written back for clean, and reports no later failure.
+    // Write-back of a mapped page (`in_place`) is awaited: the kernel then takes the page for clean, and
+    // reports no later failure.
     let is_awaited =
         how.stability != Stability::Unstable || how.in_place || how.by_owner || !cx.want.is_empty();
     let len = from.len();
@@ -53,7 +54,8 @@ pub(super) fn write(
     Some(Ok(Written { count: len, stability: Stability::Unstable, file: Change::default() }))
 }
 
-/// Flushes: without a request, if nothing is unanswered and the owner held no locks.
+/// Flushes. With writes behind, no request is sent for a prompt opening without an unanswered write if the
+/// owner held no locks on the file.
 pub(super) fn flush(links: &Arc<Links>, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
     let had_locks = links.objects.nodes.with_locks(file.node, |locks| locks.closed(owner)) == Some(true);
     let request = Request::Flush { file, owner };
@@ -102,7 +104,7 @@ pub(super) fn release_when_written(links: &Arc<Links>, cx: &Ctx, file: File) {
     }
     let (links, cx) = (links.clone(), Ctx { interrupt: Interrupt::default(), ..cx.clone() });
     task::spawn(async move {
-        // Its reply is behind that of the write.
+        // The reply to NULL follows that to the write.
         let _ = links.call_unit(&cx, Request::Null).resolve().await;
         release_reporting(&links, &cx, file);
     });

@@ -44,7 +44,7 @@ impl Changes for VrpcFileSystem {
         });
         let (notices, cx) = (self.links.objects.nodes.notices.clone(), cx.clone());
         Answer::later(async move {
-            // Results from before the server watches are invalidated by the first reply.
+            // Results obtained before the server began to report are invalidated by its first reply.
             answered.kept().await;
             notices.next(&cx, since, limit_bytes).resolve().await
         })
@@ -61,7 +61,7 @@ async fn watch(links: Arc<Links>, cx: Ctx, answered: Arc<Promise<()>>) {
         let session_links = links.clone();
         let pending_call = links.call(&cx, Request::Changes { since }, move |link, answered| {
             let (last, is_complete) = received(link, &answered)?;
-            // A link lost in the meantime is recorded after this, or detected here.
+            // If the link was lost in the meantime, that is recorded after this, or detected here.
             session_links.set_reports_all_changes(is_complete);
             if link.line.end().is_some() {
                 session_links.set_reports_all_changes(false);

@@ -24,8 +24,8 @@ const XATTR_BYTES_MAX: usize = 64 << 10;
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl VrpcFileSystem {
-    /// Returns the file's capability. Absence is answered without a request while the server reports all
-    /// changes, and has reported none of the file.
+    /// Returns the file's capability. Known absence is answered without a request while the server reports
+    /// all changes, and has reported none of the file since.
     fn capability(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
         let nodes = &self.links.objects.nodes;
         if self.links.reports_all_changes() && nodes.has_no_capability(node) {

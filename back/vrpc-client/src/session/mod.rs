@@ -60,7 +60,8 @@ impl VrpcFileSystem {
         self.links.current().line.end()
     }
 
-    /// Returns the ordinal number of the session's current link, from 1 on; it grows with each lost link.
+    /// Returns the ordinal number of the session's current link, from 1 on; it grows with each attempt to
+    /// establish another.
     #[must_use]
     pub fn link_number(&self) -> u32 {
         self.links.current().number
@@ -85,7 +86,7 @@ impl std::fmt::Debug for VrpcFileSystem {
 
 /// Maximum wait of a session that ends for its unanswered writes.
 const LAST_WRITES_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval at which it checks for their replies.
+/// Interval at which the end of a session checks for the replies to those writes.
 const LAST_WRITES_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Drop for VrpcFileSystem {

@@ -1,4 +1,4 @@
-//! Symbolic links, whose targets may exceed a frame.
+//! Symbolic links, whose name and target together may exceed a frame, and bulk memory for requests that do.
 
 use std::sync::Arc;
 

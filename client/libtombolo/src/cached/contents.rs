@@ -62,7 +62,8 @@ impl Weighed for Arc<Remembered> {
 }
 
 impl Cache {
-    /// Returns the contents of the node at the end of a path, if both are cached and still valid.
+    /// Returns the contents of the node at the end of a path, or that the path does not exist, if cached and
+    /// still valid.
     #[inline]
     pub(super) fn believed_contents(&self, path: &[u8], last: Last) -> Option<Result<Contents>> {
         let place = self.believed(path, last)?;
@@ -83,7 +84,7 @@ impl Cache {
 
     /// Caches contents that were requested after `version` was taken.
     fn remember_contents(&self, known: &Arc<CachedNode>, version: Option<Version>, contents: Contents) {
-        // An outdated version is useless; often the read itself set the access time.
+        // An outdated version is useless; often the read itself outdated it by setting the access time.
         if let Some(version) = version.filter(|version| self.holds(*version)) {
             let remembered = Remembered { _known: Arc::clone(known), version, contents };
             self.contents.insert(known.id().0, &[], Arc::new(remembered));
@@ -162,7 +163,7 @@ impl Cache {
         }
     }
 
-    /// Requests the target of a link; `version` was taken before.
+    /// Requests the target of a link, and caches it with the link's `version`, which was taken before.
     pub(super) async fn target(&self, link: &Arc<CachedNode>, version: Option<Version>) -> Result<Arc<[u8]>> {
         self.counters.request();
         let target: Arc<[u8]> = link.node.read_link().resolve().await?.into();

@@ -22,7 +22,8 @@ pub(super) struct Counters {
     requests: AtomicU64,
 }
 
-/// Number of counters, so that threads do not contend for one cache line.
+/// Number of counters, each in a cache line of its own, over which threads are spread so that they do not
+/// contend.
 const LINES: usize = 16;
 
 #[derive(Default)]

@@ -3,8 +3,8 @@
 //! A directory's version is taken *before* something in it is requested, and stored with the answer; the
 //! answer is valid while the version [holds](tombolo_core::fs::Versions::hold), which is checked in memory.
 //! An answer about a path depends on all that was walked: each directory that was searched, each link that
-//! was followed, and the node at the end. The next query therefore sees a change of any of them, rights
-//! included.
+//! was followed, and the node at the end. The next query therefore sees a change of any of them, also of
+//! permissions.
 //!
 //! Reading order: this file; `walk`; `contents`; `table`, and `counters`.
 
@@ -116,7 +116,7 @@ struct ResolvedNode {
     version: Version,
 }
 
-/// Versions along a path; most paths have at most this many components.
+/// Versions along a path; up to eight need no allocation, as many as most paths have components.
 type Trail = SmallVec<[Version; 8]>;
 
 impl CachedTree {
@@ -194,8 +194,9 @@ impl CachedTree {
     }
 
     /// Returns the bytes of the file that `path` leads to; `None` if it is larger than
-    /// [`CacheOptions::file_bytes_max`]: such files are opened and read in pieces ([`CachedTree::tree`]).
-    /// [`Error::IsDirectory`] for a directory, [`Error::InvalidArgument`] for any other non-file.
+    /// [`CacheOptions::file_bytes_max`]: callers open such files and read them in pieces
+    /// ([`CachedTree::tree`]). [`Error::IsDirectory`] for a directory, [`Error::InvalidArgument`] for any
+    /// other non-file.
     ///
     /// The first read of a file often sets its access time, which is a change: then only the second read
     /// caches the bytes.

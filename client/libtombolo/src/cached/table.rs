@@ -82,7 +82,8 @@ impl Equivalent<Key> for KeyRef<'_> {
 #[derive(Clone)]
 struct ByWeight;
 
-/// Bytes of a key that weigh nothing, so that a value with an ordinary name has its own weight.
+/// Number of bytes of a key that weigh one unit; fewer weigh nothing, so that an ordinary name adds no weight
+/// to its value.
 const KEY_BYTES_FREE: u64 = 256;
 
 impl<V: Weighed> Weighter<Key, V> for ByWeight {

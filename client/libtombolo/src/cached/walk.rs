@@ -226,7 +226,7 @@ impl Walk<'_> {
     }
 }
 
-/// Returns the cached node, with all that is cached about it, if it is the one found.
+/// Returns the cached node, with all that is cached about it, if it is the one found; otherwise a new one.
 fn same_or_new(known: Option<Arc<CachedNode>>, found: Node) -> Arc<CachedNode> {
     let is_same = |known: &Arc<CachedNode>| known.id() == found.id() && known.id() != NodeId::ROOT;
     known.filter(is_same).unwrap_or_else(|| Arc::new(CachedNode::new(found)))

@@ -47,8 +47,8 @@ pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) ->
     })
 }
 
-/// Sets attributes by `set`; if the server refuses only the owner, the others are still set, and the refusal
-/// is reported once.
+/// Sets attributes by `set`; if the server refuses only the owner, the other attributes are set without
+/// set-user-id and set-group-id bits. The first refusal of a copy is reported.
 pub(super) async fn apply(
     work: &Work,
     asked: SetAttr,
@@ -68,7 +68,7 @@ pub(super) async fn apply(
     }
 }
 
-/// Returns `true` if a directory has to be finished after all its entries were copied.
+/// Returns `true` if attributes of a directory must be set after all its entries were copied.
 pub(super) fn of_directory(options: &Options, attr: &Attr, is_new: bool) -> bool {
     // The final mode may deny the owner access that the owner needs to fill the directory.
     options.preserve || (is_new && attr.mode.bits() & OWNER_BITS != OWNER_BITS)

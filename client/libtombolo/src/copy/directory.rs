@@ -146,7 +146,7 @@ impl Directory {
     async fn say_unfinished(&self, node: &Node, name: Name<'_>) {
         let mode = NewMode { mode: Mode::new(0o600), umask: Mode::new(0) };
         let how = Create { mode, flags: OpenFlags::WRITE, exclusive: Exclusive::Yes };
-        // Without the mark the copy can still be resumed, but less easily.
+        // Without the mark, a repeated command takes the directory for one to copy into.
         if let Err(error) = node.create(name, how).await {
             tracing::debug!(%error, "the copy cannot be marked as unfinished");
         }
@@ -208,8 +208,8 @@ impl Directory {
 }
 
 impl Directory {
-    /// Schedules setting the directory's attributes, if any. Returns the parent, unless the parent must wait
-    /// for them.
+    /// Schedules removing the mark and setting the attributes of the directory, as needed. Returns the
+    /// parent, unless the parent must wait for that.
     fn end(&mut self) -> Option<Arc<Directory>> {
         let up = self.up.take()?;
         if self.work.spawner.is_closed() {

@@ -21,7 +21,7 @@ pub enum Event {
         /// Path of the copy.
         to: Vec<u8>,
     },
-    /// A part was left for a later copy to resume.
+    /// An incomplete copy of a file, its part, was left for a later copy to resume.
     PartKept {
         /// Path of the file that the part will become.
         to: Vec<u8>,
@@ -43,7 +43,7 @@ pub struct Failure {
     pub error: Error,
 }
 
-/// A step of copying a file.
+/// A step of a copy that failed, or the reason why it was not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Opening, reading or listing the source.

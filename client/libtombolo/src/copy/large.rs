@@ -87,7 +87,7 @@ impl Work {
         }
     }
 
-    /// Marks an incomplete part, or removes it when it contains too little.
+    /// Marks an incomplete part, or removes it when too little of it is valid.
     async fn leave(&self, entry: &Entry, transfer: &Transfer, part: &NameBuf, is_bad: bool) {
         let resumable =
             if is_bad { 0 } else { transfer.mark().await.unwrap_or_else(|_| transfer.marked_bytes()) };

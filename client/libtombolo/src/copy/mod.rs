@@ -4,12 +4,12 @@
 //! threads: a small file costs round trips, so those of many files overlap. A small file is read, created
 //! under its own name and written in two round trips to a server (three when attributes are preserved). A
 //! large one is read and written in pieces, many at a time, straight from the buffer that it was read into;
-//! it is written under the name `.NAME.tombolo-part` and renamed when complete. So is every file that
-//! replaces another.
+//! it is written under the name `.NAME.tombolo-part`, as a *part*, and renamed when complete. So is every
+//! file that replaces another.
 //!
 //! **Resuming.** A part records how much of it is valid, and for which version of its source, in a timestamp
-//! that is otherwise unused meanwhile: see [`mark`]. It is written every few seconds and when a copy is
-//! stopped, after the data before it were made stable; so a copy can be resumed after the end of this
+//! that is otherwise unused meanwhile: see [`mark`]. The record is written every few seconds and when a copy
+//! is stopped, after the data before it were made stable; so a copy can be resumed after the end of this
 //! process, of the server, or of either machine. A part whose mark does not match starts over. A directory
 //! created as the copy of a source under another name records its source until it is complete: a later copy
 //! can tell it from a directory to copy into.
@@ -86,7 +86,8 @@ pub struct Options {
 /// Treatment of existing files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Replace existing files, each atomically and only when its replacement is complete.
+    /// Replace existing files, each atomically and only when its replacement is complete; but a name that
+    /// becomes a further hard link is removed first.
     #[default]
     Replace,
     /// Leave existing files unchanged.
@@ -106,7 +107,7 @@ pub enum Holes {
 }
 
 impl Default for Options {
-    /// Returns options for 64 files on two threads and 64 MiB, plain files only.
+    /// Returns options for 64 files on two threads and 64 MiB, without directories and special files.
     fn default() -> Self {
         Self {
             jobs: 64,
@@ -284,7 +285,7 @@ impl Work {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Runs a task on the pool, counted among those waited for.
+    /// Runs a task on the pool; [`Copier::ended`] waits for it.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let member = self.all.member();
         self.spawner.spawn(async move {

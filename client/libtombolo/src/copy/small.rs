@@ -53,7 +53,7 @@ impl Work {
         filled.and(renamed).map(|()| target.node().clone())
     }
 
-    /// Writes the data read, continues with files that report size 0, and sets the attributes.
+    /// Writes the data read, continues to the end of a file that reports size 0, and sets the attributes.
     async fn fill(
         &self,
         entry: &Entry,

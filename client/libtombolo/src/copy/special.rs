@@ -43,7 +43,7 @@ impl Work {
             AtTarget::Free => make(entry.dir()?, entry.name()).resolve().await.map_err(making)?,
             AtTarget::Taken => {
                 let (part, _claim) = entry.part(self)?;
-                // An earlier copy left a file under the temporary name.
+                // An earlier copy may have left a file under the temporary name.
                 entry.clean_up(part.as_name()).await;
                 let made = make(entry.dir()?, part.as_name()).resolve().await.map_err(making)?;
                 if let Err(trouble) = entry.rename(&part).await {

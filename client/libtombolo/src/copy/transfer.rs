@@ -113,7 +113,7 @@ impl Transfer {
         Ok(marked)
     }
 
-    /// Transfers all pieces; returns `true` if it reached the end of the file.
+    /// Begins the transfer of all pieces; returns `true` if it reached the end of the file.
     async fn pieces(self: &Arc<Self>) -> bool {
         let mut at = self.start;
         let mut last_mark = Instant::now();

@@ -112,7 +112,7 @@ impl Work {
         }
     }
 
-    /// Begins to copy an entry; returns a directory that no other walker can take.
+    /// Begins to copy an entry; if it is a directory and no other walker is idle, returns it for this one.
     async fn item(self: &Arc<Self>, level: &Level, item: Item) -> Result<Option<Level>, Failure> {
         let Item { name, node, .. } = item;
         let found = match node {

@@ -32,7 +32,7 @@ pub(super) async fn extents_from(
     let asked = disk.extents(&cx(), range, COUNT_MAX);
     disk.submit();
     let extents = asked.resolve().await.map_err(Fault::at(Step::Map, offset))?;
-    // An answer without extents would be requested forever.
+    // The caller would repeat a query answered without extents forever.
     if extents.next_offset() <= offset {
         return Err(Fault::at(Step::Map, offset)(Error::io("the disk returned no extents")));
     }
@@ -95,8 +95,8 @@ impl Pieces {
         Ok(())
     }
 
-    /// Cuts whole units from the beginning of a known extent: all units that data overlap, and those that
-    /// zeroes fill.
+    /// Cuts whole units from the beginning of a known extent: of data, all units that it overlaps; of zeroes,
+    /// those that it fills.
     fn cut(&self, known_end: u64, is_zero: bool) -> Piece {
         let start = self.next;
         let filled = if known_end >= self.end { self.end } else { known_end - known_end % self.unit_bytes };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Progress of a copy or comparison of disks so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Bytes of the disk that are done, including those done before.
+    /// Bytes of the disk that are done, including those of earlier runs.
     pub done_bytes: u64,
     /// Bytes written, or read and compared, in this run.
     pub data_bytes: u64,
