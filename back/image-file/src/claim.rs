@@ -55,8 +55,8 @@ impl User {
     }
 
     /// Returns the rings whose end this user must await before it begins. A writer has already claimed the
-    /// image, so all locked rings belong to killed processes. A reader awaits only the writers' rings and
-    /// those of its own number, because other readers' rings may be in use.
+    /// image, so all locked rings belong to killed processes. A reader awaits only the writers' rings and,
+    /// unless its number is 0, those of its own number, because other readers' rings may be in use.
     fn rings_to_await(self) -> impl Iterator<Item = LockRange> {
         let all = LockRange { start: RING_BASE, len: 1 << 33 };
         let own = (!self.is_writer && self.number != 0).then(|| self.ring());

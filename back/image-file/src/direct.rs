@@ -85,7 +85,7 @@ impl Ring {
         self.shared.ring.submit();
     }
 
-    /// Starts a transfer and returns its byte count; `None` if the ring is full or unusable.
+    /// Starts a transfer, whose byte count is the answer; `None` if the ring is full or unusable.
     fn begin(
         &self,
         memory: Memory,
@@ -190,5 +190,5 @@ impl ImageFile {
     }
 }
 
-/// Size of the bounce buffer for unaligned memory, in bytes.
+/// Maximum size of the bounce buffer for unaligned memory, in bytes.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;

@@ -19,8 +19,8 @@ use tombolo_sys::sync;
 use crate::direct::Ring;
 use crate::opening;
 
-/// Largest transfer on the calling thread (one or two tenths of a millisecond); larger transfers are made in
-/// the pool.
+/// Largest transfer through the page cache on the calling thread (one or two tenths of a millisecond); larger
+/// transfers are made in the pool.
 pub(crate) const INLINE_BYTES_MAX: usize = 1 << 20;
 
 /// An open image. Any number of front ends may use it concurrently.
@@ -113,7 +113,7 @@ impl Image {
         }
     }
 
-    /// Returns `true` if nothing has changed since the last flush and none has failed.
+    /// Returns `true` if nothing has changed since the last flush, and no flush has ever failed.
     fn is_durable(&self) -> bool {
         let durable = self.durable.load(Ordering::Acquire);
         durable == self.changes.load(Ordering::Acquire) && !self.loss.is_there()

@@ -78,7 +78,7 @@ impl Image {
         }
     }
 
-    /// Returns `true` if a direct transfer may have transferred this many bytes; otherwise the transfer has
+    /// Returns `true` if `count` is a multiple of the alignment, unlike after a direct transfer that has
     /// reached the end of the image. Always `true` without direct I/O.
     pub(crate) fn is_whole(&self, count: usize) -> bool {
         self.alignment.is_none_or(|alignment| count.is_multiple_of(alignment.range_bytes as usize))

@@ -85,8 +85,8 @@ impl Content {
         Ok(())
     }
 
-    /// Allocates the range, so that writes into it cannot run out of space. Unless `keep_size`, a shorter
-    /// file grows to its end.
+    /// Allocates the range, so that writes into it cannot run out of space. Unless `keep_size`, a file that
+    /// ends before the range's end grows to it.
     pub(crate) fn allocate(
         &mut self,
         offset: u64,

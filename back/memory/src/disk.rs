@@ -24,7 +24,7 @@ struct State {
 }
 
 impl MemoryDisk {
-    /// Creates a disk of zeroes. The size is rounded down to whole blocks.
+    /// Creates a disk of zeroes. The size is rounded up to whole blocks.
     pub fn new(size_bytes: u64) -> Result<Self> {
         Self::with(size_bytes, false)
     }

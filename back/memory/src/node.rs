@@ -158,8 +158,8 @@ impl Node {
         }
     }
 
-    /// Clears set-user-id, set-group-id if it means execution or `writer` is not in the group, and file
-    /// capabilities. Directories keep theirs.
+    /// Clears file capabilities, set-user-id, and set-group-id, the latter only if the group may execute the
+    /// file or `writer` is not in the group. Directories keep all of them.
     pub(crate) fn drop_privileges(&mut self, writer: Option<&Identity>) {
         if !self.is_directory() {
             let mode = self.mode.without_privileges();

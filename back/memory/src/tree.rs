@@ -39,7 +39,7 @@ pub(crate) struct ExportState {
     pub(crate) next_id: AtomicU64,
     /// Sessions subscribed to changes.
     pub(crate) watchers: Watchers<Session>,
-    /// Change counters, created when a session first reads them; `None` if there is no memory for it.
+    /// Change counters, created when a session first reads them; `None` if there is no memory for them.
     pub(crate) window: OnceLock<Option<Window>>,
 }
 

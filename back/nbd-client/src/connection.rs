@@ -219,8 +219,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives data directly into memory of the request's caller, who waits for the answer, which this
-    /// thread gives.
+    /// Receives data directly into memory of the request's caller, which is not reused before this thread has
+    /// given the answer.
     fn data(&mut self, into: Sink) -> std::result::Result<(), Lost> {
         let Self { shared, connection, epoll, wake, received, .. } = self;
         received.take_into(into, |into| receive(shared, connection, epoll, wake, into))

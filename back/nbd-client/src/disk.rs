@@ -199,7 +199,7 @@ impl Drop for NbdDisk {
     fn drop(&mut self) {
         let connection = {
             let mut requests = lock(&self.0.requests);
-            // Under the lock, so that a thread about to sleep sees it or is woken.
+            // Set under the lock, so that a thread about to sleep sees the flag or is woken.
             self.0.closed.store(true, Ordering::SeqCst);
             requests.connection.take()
         };

@@ -45,7 +45,7 @@ pub enum ConnectError {
     /// The TLS session failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The minimum block size is too large.
+    /// The minimum block size is too large, or no power of two.
     #[error("blocks of {0} bytes are not supported")]
     Blocks(u32),
     /// The size is beyond the supported limit.

@@ -5,7 +5,7 @@
 pub(crate) struct Unflushed {
     /// Number of acknowledged changes.
     answered: u64,
-    /// Number of these that are durable.
+    /// Number of these that are durable, or whose loss is recorded in `lost`.
     durable: u64,
     /// `true` if changes may be lost and no flush has reported it yet.
     lost: bool,

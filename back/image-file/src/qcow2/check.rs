@@ -53,7 +53,8 @@ pub struct Checked {
     /// Number of inconsistencies.
     pub damages_count: u64,
     /// Clusters whose refcount exceeds the number of their references, in bytes: space that is not reused
-    /// until it is repaired, but otherwise harmless. `None` for an image with snapshots or bitmaps.
+    /// until it is repaired, but otherwise harmless. `None` for an image with snapshots or unknown
+    /// extensions, such as bitmaps, whose clusters are not examined.
     pub leaked_bytes: Option<u64>,
 }
 

@@ -79,7 +79,8 @@ pub(super) struct Header {
     pub backing_format: Option<String>,
     pub data_file: Option<String>,
     pub has_data_file: bool,
-    /// `true` if snapshots or bitmaps, which are not examined, may reference clusters.
+    /// `true` if snapshots or unknown extensions, such as bitmaps, which are not examined, may reference
+    /// clusters.
     pub has_more: bool,
 }
 
@@ -204,7 +205,7 @@ impl Header {
     }
 }
 
-/// Fails if the tables are unreliable or of an unsupported kind.
+/// Fails if the image is marked as corrupt, or uses an unsupported feature.
 fn check_features(features: u64, crypt_method: u32) -> Result<(), HeaderError> {
     if crypt_method != 0 {
         return Err(Unsupported::Encryption.into());

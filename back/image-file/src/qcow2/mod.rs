@@ -194,7 +194,7 @@ impl Image {
                 Mapping::Zero { .. } | Mapping::Eof { .. } => Allocation::Hole,
                 _ => Allocation::Data,
             };
-            // The end of a smaller backing image says nothing about what follows.
+            // A length of zero means the end of the image, which nothing follows.
             goes_on = extents.push(if len == 0 { u64::MAX } else { len }, allocation);
         }
         Ok(extents)

@@ -28,7 +28,7 @@ use crate::node::Node;
 use crate::tree::ExportState;
 use crate::tree::Tree;
 
-/// A session. Node references are inode numbers, valid once returned to the session.
+/// A session. Its node ids are inode numbers, valid while the session counts look-ups of the node.
 pub(crate) struct Session {
     shared: Arc<ExportState>,
     /// Number that distinguishes the session from others of the export.
@@ -99,7 +99,7 @@ impl Session {
     fn view(&self) -> View<'_> {
         let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let mut tree = self.shared.tree.lock().unwrap_or_else(PoisonError::into_inner);
-        // Sessions that subscribe while the tree is locked read it afterwards.
+        // Sessions that subscribe while the tree is locked read it afterwards, and thus miss no change.
         tree.change_log.enable(self.shared.watchers.any());
         View {
             session: self,
