@@ -104,7 +104,7 @@ impl Connection {
         self.turn.pass();
     }
 
-    /// Resumes the queues that were started before it was this guest's turn.
+    /// Starts the queues that wait for this guest's turn; passes the turn on if none runs.
     pub(crate) fn take_turn(&mut self) -> Result<()> {
         for index in 0..self.queues.len() as u32 {
             self.resume(index)?;
@@ -189,8 +189,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Logs once that guest memory is not shared with this process: without the log one would only see a
-    /// guest that hangs.
+    /// Logs once if guest memory is not shared with this process, of which the only other symptom is a guest
+    /// that hangs.
     fn check_sharing(&mut self) {
         if std::mem::replace(&mut self.sharing_checked, true) {
             return;

@@ -46,7 +46,8 @@ pub trait Device: Send + Sync + 'static {
         true
     }
 
-    /// Receives the negotiated feature bits (the device's and the transport's); no queue runs yet.
+    /// Receives the negotiated feature bits (the device's and the transport's), usually before any queue
+    /// runs.
     fn negotiated(&self, _features: u64) {}
 
     /// Returns `true` if a request that an earlier process left unanswered may be repeated with the same
@@ -91,8 +92,8 @@ pub trait Device: Send + Sync + 'static {
     /// may wait for other guests interrupts them.
     fn queue_stopping(&self) {}
 
-    /// Handles the stop of the last running queue: the driver was unbound, or the guest has rebooted or
-    /// disconnected. Queues may start again.
+    /// Handles the stop of the last running queue: the driver was unbound, or the guest was paused, has
+    /// rebooted or disconnected. Queues may start again.
     fn stopped(&self) {}
 }
 

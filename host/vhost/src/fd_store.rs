@@ -156,8 +156,8 @@ impl FdStore {
         mem::take(&mut lock(&self.stored))
     }
 
-    /// Stores a duplicate of a descriptor, replacing one with the same key. It is stored when this returns.
-    /// Waits for at most one second.
+    /// Stores a duplicate of a descriptor, replacing one with the same key. It is stored when this returns,
+    /// unless the keeper's share of descriptors is exhausted. Waits for at most one second.
     ///
     /// # Errors
     /// The keeper has ended, or does not receive.

@@ -153,9 +153,9 @@ impl InFlight {
         Ok(part)
     }
 
-    /// Returns the requests that an earlier back end left under way, the latest first. The indices are those
-    /// in guest memory. If they cannot belong to the rings that the earlier back end served, the guest has
-    /// been reset and waits for none of the requests.
+    /// Returns the requests that an earlier back end left under way, the latest first. `used` and `available`
+    /// are the indices in guest memory. If they cannot belong to the rings that the earlier back end served,
+    /// the guest has been reset and waits for none of the requests.
     pub(crate) fn recover(&self, used: u16, available: u16) -> Result<Vec<u16>, OutOfBounds> {
         match used.wrapping_sub(self.load(USED_INDEX)?) {
             0 => {}
@@ -174,7 +174,8 @@ impl InFlight {
         if found.len() > usize::from(available.wrapping_sub(used)) { self.clear(used) } else { Ok(found) }
     }
 
-    /// Returns the requests under way, the latest first. Requests taken from now on are later.
+    /// Returns the requests under way, the latest first. Requests taken from now on are recorded as later
+    /// than these.
     pub(crate) fn resume(&self) -> Result<Vec<u16>, OutOfBounds> {
         let mut found = Vec::new();
         for head in 0..self.size {

@@ -89,7 +89,7 @@ impl GuestMemory {
         self.resolve(address, len, |region, offset, len| sink.push(region, offset, len))
     }
 
-    /// Returns region and offset of `len` bytes at a front-end address. They must be in one slot.
+    /// Returns region and offset of `len` bytes at a front-end address; `None` unless they are in one slot.
     pub fn ring(&self, user_address: u64, len: usize) -> Option<(Region, usize)> {
         self.slots.iter().find_map(|slot| {
             let offset = usize::try_from(user_address.checked_sub(slot.user_address)?).ok()?;

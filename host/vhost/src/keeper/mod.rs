@@ -57,8 +57,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts to accept connections on `listener`, for the servers at `place`, until the process or the
-    /// servers end ([`Servers::end`]).
+    /// Starts to accept connections on `listener`, for the servers at `place`, until the process ends. Once
+    /// the servers have ended ([`Servers::end`]), front ends are disconnected.
     pub fn start(
         listener: UnixListener,
         place: Place,

@@ -151,7 +151,7 @@ impl Session {
         Ok(())
     }
 
-    /// Logs once that the front end's memory is not shared, which the server behind the keeper cannot detect.
+    /// Logs once if the front end's memory is not shared, which the server behind the keeper cannot detect.
     fn check_sharing(&mut self) {
         if std::mem::replace(&mut self.sharing_checked, true) {
             return;
