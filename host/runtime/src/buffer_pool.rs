@@ -19,7 +19,7 @@ use tombolo_mem::{Buffer, Sink, Source};
 use crate::lock;
 use crate::waiters::{Queued, Waiter, Waiters};
 
-/// Size of the largest buffer: a mebibyte of data and its headers.
+/// Size of the largest buffer, which a *long call* needs: a mebibyte of data and its headers.
 pub const BUFFER_MAX_BYTES: usize = SIZES[SIZES.len() - 1];
 
 /// Size classes. All but the first two fit file data of 32 KiB to 1 MiB (powers of two, and 384 KiB) and a

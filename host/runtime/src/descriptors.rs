@@ -3,8 +3,8 @@
 //! Some are left to the process itself: for listening, the control socket, logs, and short-lived use by
 //! threads. Of the others, a quarter is reserved for future sessions, so that each gets its guaranteed share
 //! whatever the others do. The remainder is available to all beyond their shares, to each as long as it
-//! leaves at least as many free as it has taken: a single one gets half of it, the next one half of what is
-//! left, and there is always something left.
+//! leaves at least as many free as it has taken: a single one gets half of the remainder, the next one half
+//! of what is then left, and so on.
 
 use std::sync::{Arc, Mutex, OnceLock};
 

@@ -71,7 +71,7 @@ impl SpinWindow {
         SpinWindow { max, open: !max.is_zero(), countdown: 0, backoff: SpinWindow::BACKOFF_MIN }
     }
 
-    /// Polls. Returns `true` if work was found.
+    /// Polls for work while the window is open. Returns `true` if work was found.
     pub fn spin(&mut self, found: impl Fn() -> bool) -> bool {
         /// Number of polls between two readings of the clock.
         const POLLS: u32 = 32;

@@ -51,7 +51,7 @@ impl<T> Default for SendQueue<T> {
 
 /// A stream as seen by the queue.
 pub trait Outgoing {
-    /// Sends a prefix. Returns EAGAIN if the stream is full.
+    /// Sends a prefix of the gathered bytes. Returns EAGAIN if the stream is full.
     fn send(&self, gather: &mut Gather<'_>) -> Result<usize>;
     /// Reports the number of messages completely sent.
     fn sent(&self, count: usize);

@@ -220,8 +220,8 @@ impl ServerState {
 
     /// Removes these files, and the directory unless it has others.
     pub fn remove(self, names: &[&str]) {
-        // The lock is removed last: a process that waits for it must not lose files of its own. A remaining
-        // directory does no harm.
+        // The lock is removed last: a server that starts meanwhile must not lose files of its own. A
+        // remaining directory does no harm.
         for name in names.iter().chain(&[LOCK]) {
             let _ = fs::remove_file(self.files.path.join(name));
         }

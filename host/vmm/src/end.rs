@@ -73,7 +73,7 @@ fn log_event(message: &Value) {
 }
 
 /// Receives the events of a VMM on its monitor until it closes the connection, usually because it ends. All
-/// events are read, so that it is never blocked.
+/// events are read, so that the VMM is never blocked by a full connection.
 pub(crate) fn receive_events(mut stream: UnixStream) -> End {
     // The command takes effect once the VMM has sent its greeting; a failed write shows when events are
     // received.

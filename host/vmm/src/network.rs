@@ -14,7 +14,7 @@ use crate::shares;
 /// Back end of a network card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// User-mode network of this machine, with access to what the host can reach.
+    /// QEMU's user-mode network, with access to what the host can reach.
     User {
         /// Forwarded ports of the host: `tcp:ADDRESS:PORT-ADDRESS:PORT`, in QEMU's format.
         forwards: Vec<String>,

@@ -267,8 +267,8 @@ impl Deadline {
     }
 }
 
-/// Returns each address once. Addresses with a zone (`fe80::1%eth0`) are skipped, as they are useless without
-/// it.
+/// Returns each address in the first column once. Addresses with a zone (`fe80::1%eth0`) are skipped, as they
+/// are useless without it.
 fn in_first_column(lines: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for address in lines.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()) {

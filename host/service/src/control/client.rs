@@ -13,7 +13,7 @@ use super::message::{CREATE, Reply, Request, SET, Start};
 /// Error of a control request.
 #[derive(Debug, Error)]
 pub enum AskError {
-    /// The connection failed, or the server did not reply within 5 seconds.
+    /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The server closed the connection without a reply.

@@ -160,7 +160,8 @@ impl Plan {
         place.beneath |= access.beneath;
     }
 
-    /// Adds every component that the lookup of a path traverses, including links.
+    /// Adds the path at which the look-up of `path` ends, and those of the links that it follows. Their
+    /// ancestors count as added ([`needs`](Self::needs)).
     fn pass(&mut self, path: &Path) {
         let Ok(path) = absolute(path) else { return };
         let (mut at, mut links) = (PathBuf::new(), 0);
