@@ -26,7 +26,7 @@ use crate::session::{out_reference, written};
 
 /// Maximum number of unanswered writes of a session; at most one of each opening.
 const WRITES_MAX: usize = 8;
-/// Maximum length of a write, in bytes.
+/// Maximum length of a write behind, in bytes.
 pub(crate) const WRITE_BYTES_MAX: usize = 64 << 10;
 /// Minimum number of slots of a link for writes behind, whose replies would otherwise keep other requests
 /// waiting for an id.

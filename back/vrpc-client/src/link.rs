@@ -127,7 +127,7 @@ impl Link {
         }))
     }
 
-    /// Returns `true` if replies contain the handles of nodes.
+    /// Returns `true` if the server offers the handles of nodes, so that replies can contain them.
     pub(crate) fn has_handles(&self) -> bool {
         self.terms.offers.contains(Offers::HANDLES)
     }

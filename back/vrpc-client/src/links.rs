@@ -33,7 +33,7 @@ const UNINTERRUPTIBLE: Duration = Duration::from_secs(2);
 /// The successive links of a session.
 pub(crate) struct Links {
     current: ArcSwap<Link>,
-    /// Terms of the session at its begin, which stay valid for its users.
+    /// Terms of the first link, on which users of the session rely.
     pub(crate) terms: Session,
     pub(crate) objects: Arc<SessionObjects>,
     /// The writes behind of the session; `None` if all writes are awaited.
@@ -79,7 +79,7 @@ impl Links {
         links
     }
 
-    /// Makes the end of the link notify the supervisor, even without requests.
+    /// Makes the end of the link notify the supervisor, even if no request is pending.
     fn watch(&self, link: &Link) {
         let supervisor = self.supervisor.clone();
         // A full channel means that the supervisor is notified already.
@@ -392,7 +392,7 @@ impl Links {
         self.link_waiters().since
     }
 
-    /// Wakes requests that wait for a link, to check for one and for their deadlines.
+    /// Wakes requests that wait for a link; they then check for one, and their deadlines.
     pub(crate) fn wake_all(&self) {
         let waiters = std::mem::take(&mut self.link_waiters().waiters);
         waiters.into_iter().for_each(Waker::wake);
@@ -403,7 +403,7 @@ impl Links {
     }
 }
 
-/// Releases the entries whose ids are those of this link's server.
+/// Sends those of the releases whose ids are of this link's server.
 fn send_releases(link: &Arc<Link>, cx: &Ctx, gone: &[Released]) {
     let mut forgotten: SmallVec<[(NodeId, u64); 4]> = SmallVec::new();
     for gone in gone.iter().filter(|gone| gone.link == link.number) {

@@ -17,9 +17,9 @@ pub(crate) struct Nodes {
     index: Mutex<Index>,
     /// Pending notices, with the session's ids.
     pub(crate) notices: Arc<NoticeQueue>,
-    /// Number of possible changes of permissions.
+    /// Number of events so far that may have changed permissions.
     permission_changes: AtomicU64,
-    /// Value of `permission_changes` when all permissions may last have changed at once.
+    /// Value of `permission_changes` at the last event that may have changed all permissions.
     all_changed_at: AtomicU64,
 }
 
@@ -100,7 +100,7 @@ impl Nodes {
         });
     }
 
-    /// Returns `true` if listings may add nodes. The front end keeps all of them until its own memory runs
+    /// Returns `true` if listings may add nodes. A kernel retains all of them until its own memory runs
     /// short, so an endless directory would exhaust this process's memory; above the limit, names are looked
     /// up one by one.
     pub(crate) fn takes_listed(&self) -> bool {
@@ -299,7 +299,8 @@ impl Nodes {
         })
     }
 
-    /// Returns the count to pass to [`Nodes::set_lister`], read before the request is sent.
+    /// Returns the count to pass to [`Nodes::set_lister`] or [`Nodes::set_no_capability`]. The caller reads
+    /// it before it sends the request.
     pub(crate) fn permission_changes(&self) -> u64 {
         self.permission_changes.load(Ordering::SeqCst)
     }
@@ -308,7 +309,7 @@ impl Nodes {
     /// `permission_changes` was read.
     pub(crate) fn set_lister(&self, node: NodeId, lister: &Identity, permission_changes: u64) {
         self.slab.with(node.0, |item| {
-            // Later changes reset this.
+            // A change after this check invalidates the entry.
             if self.permission_changes() == permission_changes {
                 item.value.lister = Some((lister.clone(), permission_changes));
             }
@@ -329,7 +330,7 @@ impl Nodes {
     /// read.
     pub(crate) fn set_no_capability(&self, node: NodeId, permission_changes: u64) {
         self.slab.with(node.0, |item| {
-            // Later changes reset this.
+            // A change after this check invalidates the entry.
             if self.permission_changes() == permission_changes {
                 item.value.no_capability_since = Some(permission_changes);
             }
@@ -344,7 +345,8 @@ impl Nodes {
         self.slab.with(node.0, look).unwrap_or(false)
     }
 
-    /// Returns `true` if not everything has changed since `permission_changes` had that value.
+    /// Returns `true` unless all permissions may have changed since `permission_changes` had the value
+    /// `since`.
     fn is_valid(&self, since: u64) -> bool {
         since >= self.all_changed_at.load(Ordering::SeqCst)
     }

@@ -7,7 +7,7 @@ use tombolo_wire_vrpc::{DecodeError, Kind, Outcome, Reply, Returned};
 
 use crate::link::Link;
 
-/// A reply to a request of that kind.
+/// A reply, with the kind of its request.
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) kind: Kind,

@@ -166,7 +166,7 @@ impl Link {
         finish: impl FnOnce(&Link, Answered) -> Result<T>,
     ) -> Result<T> {
         let result = finish(self, Answered { kind, reply });
-        // The spans have been freed.
+        // `finish` has dropped the reply, and thereby freed its spans.
         self.bulk_waiters.changed();
         result
     }

@@ -38,7 +38,7 @@ struct Slot<T> {
 /// The id of an object at a link's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerId {
-    /// Known by this id.
+    /// The server knows the object by this id.
     Bound(u64),
     /// The object has no id at the server yet, and may not exist there.
     Unbound,

@@ -40,7 +40,7 @@ pub struct Item {
     pub file_type: Option<FileType>,
     /// File number of the entry.
     pub fileid: u64,
-    /// The node, if requested and present.
+    /// The node, if it was requested and the directory reports it.
     pub node: Option<Node>,
 }
 

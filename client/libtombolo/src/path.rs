@@ -45,8 +45,9 @@ impl Tree {
         Ok((way.into_end(), name))
     }
 
-    /// Finds the same as [`Tree::find_parent`], but follows the last component if it is a link: finds the
-    /// file to which a program that opens `path` writes. [`Error::NotFound`] for a dangling link.
+    /// Finds the same as [`Tree::find_parent`], but follows the last component if it is a link: returns
+    /// directory and name of the file to which a program that opens `path` writes. [`Error::NotFound`] for a
+    /// dangling link.
     pub async fn find_target(&self, path: &[u8]) -> Result<(Node, NameBuf)> {
         let (dir, mut name) = split(path)?;
         let mut way = Way::new(self);

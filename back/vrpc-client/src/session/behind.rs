@@ -39,7 +39,7 @@ pub(super) fn write(
     if let Err(error) = check_unpoisoned(from) {
         return Some(Err(error));
     }
-    // The memory that the server reads is reused after the reply.
+    // The memory that the server reads is reused after the reply, so the server must not retain it.
     let how = Write { retainable: false, ..*how };
     let write = UnansweredWrite::new(links.objects.next_sequence(), cx, file, how, data);
     if !behind.register(&write) {

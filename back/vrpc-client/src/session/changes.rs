@@ -97,7 +97,7 @@ fn received(link: &Link, answered: &Answered) -> Result<(u64, bool)> {
             Notice::Data { node, start, last } => ours(node).map(|node| Notice::Data { node, start, last }),
             Notice::Name { dir, name } => ours(dir).map(|dir| Notice::Name { dir, name }),
             Notice::Gone { node, name } => {
-                // A directory that is unknown to this session gets its own notices later.
+                // The name is left out if its directory is unknown to this session.
                 let name = name.and_then(|(dir, name)| Some((nodes.node_of(link.number, dir)?, name)));
                 ours(node).map(|node| Notice::Gone { node, name })
             }

@@ -46,8 +46,8 @@ pub(super) fn read(links: &Arc<Links>, cx: &Ctx, file: File, offset: u64, into: 
     })
 }
 
-/// Returns `true` if a read of `wanted` bytes is complete: it is full, or ended before the `requested` bytes
-/// of its pieces so far.
+/// Returns `true` if a read of `wanted` bytes is complete: all are read, or the file ended within the
+/// `requested` bytes of its pieces so far.
 fn is_all(requested: usize, done: &ReadDone, wanted: usize) -> bool {
     done.count < requested || done.eof || done.count >= wanted
 }
@@ -132,7 +132,7 @@ fn write_piece(
     how: Write,
     from: &Source,
 ) -> Answer<Piece<Written>> {
-    // The memory that the server reads is reused after the reply.
+    // The memory that the server reads is reused after the reply, so the server must not retain it.
     let how = Write { retainable: false, ..how };
     let sequence = links.objects.next_sequence();
     if from.len() <= FRAME_WRITE_MAX {

@@ -92,7 +92,7 @@ const LAST_WRITES_INTERVAL: Duration = Duration::from_millis(1);
 impl Drop for VrpcFileSystem {
     fn drop(&mut self) {
         let until = Instant::now() + LAST_WRITES_TIMEOUT;
-        // A lost link is replaced meanwhile, and the writes are sent again there.
+        // A lost link is replaced meanwhile, and the writes are sent again on the new one.
         while self.links.settled().is_some_and(|behind| !behind.is_empty()) && Instant::now() < until {
             thread::sleep(LAST_WRITES_INTERVAL);
         }

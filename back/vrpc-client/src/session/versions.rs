@@ -30,7 +30,7 @@ impl Versions for VrpcFileSystem {
         let holds = |version: &Version| {
             counts.holds(&Version { epoch: version.epoch.wrapping_sub(apart), ..*version })
         };
-        // A dead server counts no changes.
+        // A dead server counts no changes, so its window proves nothing.
         versions.iter().all(holds) && !link.line.is_lost()
     }
 

@@ -19,7 +19,7 @@ impl<V: Weighed> Table<V> {
     /// Creates a table of at most `weight_max` that accepts values of a weight up to `largest`; `items` is
     /// their expected number.
     pub fn new(weight_max: u64, largest: u64, items: usize) -> Self {
-        // Each shard must take the largest value and still have a choice of victims.
+        // Each shard must have space for the largest value, and still have a choice of values to evict.
         let parts = (weight_max / largest.max(1) / 4).clamp(1, PARTS_MAX) as usize;
         let options = OptionsBuilder::new()
             .estimated_items_capacity(items.max(1))

@@ -51,7 +51,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Returns `true` if a query that failed so must be repeated without trusting cached names.
+    /// Returns `true` if a query that failed with this error must be repeated without trusting cached names.
+    /// If the session was short of nodes or openings, drops all answers first.
     pub(super) fn must_try_again(&self, error: &Error) -> bool {
         match error {
             // The node behind a name was removed meanwhile; the name may lead elsewhere now.

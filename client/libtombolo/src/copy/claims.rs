@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tombolo_core::fs::{NameBuf, NodeId};
 
-/// The parts that this copy is writing. Two sources with one target would write the same part.
+/// The parts, files under temporary names, that this copy is writing. Two sources with one target would write
+/// the same part.
 #[derive(Clone, Default)]
 pub(super) struct Claims(Arc<Mutex<HashSet<(NodeId, NameBuf)>>>);
 

@@ -18,8 +18,8 @@ use super::tally::count;
 /// Permission bits of the owner while a directory is filled: without them it could not be searched or listed.
 const OWNER_ALL: u32 = 0o700;
 
-/// A directory at the target. Its last reference finishes it: its attributes are set after those of all its
-/// descendants, as each new name in it changes its time.
+/// A directory at the target. Dropping the last reference finishes it: its attributes are set after those of
+/// all its descendants, as each new name in it changes its time.
 pub(super) struct Directory {
     work: Arc<Work>,
     /// `None` for the directory that the copy was given.
@@ -117,7 +117,7 @@ impl Directory {
         if made.file_type != FileType::Directory {
             return Err(self.failure(from_name, name, Step::OtherKind, Error::NotDirectory));
         }
-        // Only the first directory of a copy sets this; its descendants find it set.
+        // Only the first directory of a source sets this; its descendants find it set.
         let _ = self.first.set(made);
         count(&self.work.counters.directories);
         if is_new {

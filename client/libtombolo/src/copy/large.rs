@@ -50,7 +50,7 @@ impl Work {
         trouble.map_or(Ok(None), Err)
     }
 
-    /// Returns the position from which a part can be resumed.
+    /// Returns the position from which a part can be resumed; 0 if there is no valid part.
     async fn start_of(&self, entry: &Entry, part: &NameBuf) -> u64 {
         let Ok(dir) = entry.dir() else { return 0 };
         if !self.options.resume || entry.dir.is_new {

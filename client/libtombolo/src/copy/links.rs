@@ -9,7 +9,8 @@ use tombolo_core::fs::Attr;
 
 use crate::node::Node;
 
-/// The files with several names seen so far. An entry is dropped once all its names have been seen.
+/// The files with several names that the copy has found so far. An entry is dropped once all names of its
+/// file were found.
 #[derive(Default)]
 pub(super) struct Links(Mutex<HashMap<Key, LinkedFile>>);
 
@@ -21,7 +22,7 @@ struct LinkedFile {
     names_left: u32,
 }
 
-/// The copy under the first name seen.
+/// The copy under the first name found.
 #[derive(Default)]
 pub(super) struct First(Mutex<State>);
 

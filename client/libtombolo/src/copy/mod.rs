@@ -76,8 +76,8 @@ pub struct Options {
     pub resume: bool,
     /// Treatment of zeroes.
     pub holes: Holes,
-    /// Required stability of a small file's data. A server that writes them at once saves a round trip for
-    /// the commit; where each file would wait for a disk, `Unstable` is what cp(1) does.
+    /// Stability that a small file's data must have when a write is answered. A stable write saves the round
+    /// trip of a commit, but waits for the server's disk; `Unstable` is as safe as cp(1).
     pub small_files: Stability,
     /// Report each copied file ([`Event::Copied`]).
     pub tell_each: bool,

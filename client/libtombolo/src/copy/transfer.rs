@@ -40,7 +40,7 @@ pub(super) struct Transfer {
 struct State {
     prefix: Prefix,
     trouble: Option<Trouble>,
-    /// The actual end of the source.
+    /// End of the source: its size when the copy began, or less if it was found to end earlier.
     end: u64,
     /// End of the last byte written.
     written_end: u64,

@@ -29,7 +29,7 @@ pub struct Copy {
     pub is_blank: bool,
     /// Number of bytes after which copied data are made durable and reported, unless five seconds pass first.
     pub durable_every_bytes: u64,
-    /// Set to end the copy early, in good order.
+    /// Ends the copy early when set; copied data are still made durable.
     pub stop: Arc<AtomicBool>,
     /// Progress of the copy.
     pub watched: Watched,
@@ -59,7 +59,7 @@ struct Going<F> {
     copied: u64,
     /// Offset before which everything was durable at the last flush.
     durable: u64,
-    /// Time of the last flush; before the first, of the start.
+    /// Time of the last flush, or of the start before the first flush.
     since: Instant,
     is_flushing: bool,
     on_durable: F,

@@ -17,7 +17,7 @@ use super::walk::{Walk, unit_bytes};
 pub struct Unreadable {
     /// The first unreadable ranges in order, with their errors.
     pub ranges: Vec<(Range, Error)>,
-    /// Total number of such ranges.
+    /// Total number of unreadable ranges, including those not in `ranges`.
     pub count: u64,
     /// Total length of the unreadable ranges in bytes.
     pub bytes: u64,

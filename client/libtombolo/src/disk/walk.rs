@@ -38,8 +38,8 @@ impl<T> Walk<T> {
         Self { pieces, window: Window::new(), is_at_end: false, is_stopped: false }
     }
 
-    /// Returns the next result; `None` at the end. Before it waits it has `begin` start more pieces, unless
-    /// `stop` is set.
+    /// Returns the next result; `None` at the end. Before it waits, it starts further pieces by calling
+    /// `begin`, unless `stop` is set.
     pub async fn next<F>(&mut self, stop: &AtomicBool, begin: impl Fn(Piece) -> F) -> Result<Option<T>, Fault>
     where
         F: Future<Output = Result<T, Fault>> + Send + 'static,

@@ -21,7 +21,7 @@ impl<T> Window<T> {
         Self { slots: VecDeque::new() }
     }
 
-    /// Returns the number of operations in flight or not taken yet.
+    /// Returns the number of operations whose results were not taken yet.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
