@@ -63,7 +63,7 @@ impl User {
         [if self.is_writer { all } else { byte_at(RING_BASE) }].into_iter().chain(own)
     }
 
-    /// Locks the user's ring for as long as this open file exists.
+    /// Locks the user's ring through `file`, for as long as its open file description exists.
     pub(crate) fn lock_ring(self, file: BorrowedFd<'_>) -> Result<()> {
         try_lock(file, LockKind::Shared, self.ring())
     }

@@ -109,7 +109,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         self.shared.is_ending.store(true, Ordering::SeqCst);
         self.shared.ring.wake();
-        // The thread's last answer may drop the disk; then this is the thread itself.
+        // The thread's last answer may drop the disk; then this runs on the thread itself.
         if let Some(thread) =
             self.thread.take().flatten().filter(|it| it.thread().id() != thread::current().id())
         {
@@ -131,7 +131,7 @@ impl RingState {
 
 fn finish(transfer: Transfer<Pending>, outcome: Result<usize>) {
     let Transfer { memory, note: Pending { changes, promise }, .. } = transfer;
-    // A failed write may have changed a part.
+    // A failed write may have changed a part of its range.
     if let Some(image) = changes {
         image.changed();
     }

@@ -157,7 +157,7 @@ impl Image {
                 Err(errno) => break Err(errno.into()),
             }
         };
-        // A failed write may have changed a part.
+        // A failed write may have changed a part of its range.
         if !is_stable || written.is_err() {
             self.changed();
         }

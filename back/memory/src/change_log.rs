@@ -54,7 +54,7 @@ impl ChangeLog {
         }
     }
 
-    /// Removes and returns the recorded changes, at the end of the operation.
+    /// Removes the records, and returns the changes that they show, at the end of the operation.
     pub(crate) fn take<'n>(&mut self, node: impl Fn(Ino) -> Option<&'n Node>) -> Vec<Changed> {
         let names = self.names.drain(..).map(|(dir, name)| Changed::Name(dir, name));
         let nodes = self.nodes.drain(..).filter_map(|(ino, before)| {

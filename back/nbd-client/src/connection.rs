@@ -19,7 +19,7 @@ use tombolo_wire_nbd::{
 use crate::disk::{DiskState, Pending};
 use crate::handshake::{ConnectError, Negotiated, connect};
 
-/// Pause between attempts to reconnect: at first, then doubled up to [`RETRY_MAX`].
+/// First pause between attempts to reconnect, doubled after each attempt up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 

@@ -179,7 +179,7 @@ pub unsafe extern "C" fn tombolo_access(tree: *const TomboloTree, path: *const c
     })
 }
 
-/// Converts mode bits; `None` if there are unknown ones.
+/// Converts the mode bits of access(2); `None` if there are unknown ones.
 fn mask_of(mode: c_int) -> Option<AccessMask> {
     let pairs =
         [(libc::R_OK, AccessMask::READ), (libc::W_OK, AccessMask::WRITE), (libc::X_OK, AccessMask::EXECUTE)];

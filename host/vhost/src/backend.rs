@@ -329,7 +329,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
             self.queues.iter_mut().for_each(|control| control.enabled = true);
         }
         if changed & FEATURE_LOG_ALL != 0 {
-            // The next log arrives in a separate message, possibly later.
+            // If logging is enabled again, the log arrives in a separate message, possibly later.
             if !self.is_logging() {
                 self.log = None;
             }

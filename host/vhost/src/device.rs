@@ -116,7 +116,7 @@ pub struct ChainLimits {
     pub bytes_max: u32,
 }
 
-/// 1,024 descriptors, as in QEMU, and 16 MiB.
+/// Defaults: 1,024 descriptors, as in QEMU, and 16 MiB.
 impl Default for ChainLimits {
     fn default() -> ChainLimits {
         ChainLimits { descriptors_max: 1024, bytes_max: 16 << 20 }

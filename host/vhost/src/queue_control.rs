@@ -25,7 +25,7 @@ pub(crate) struct QueueControl {
     pub(crate) started: bool,
     /// Parameters when the queue stopped, until it starts again.
     pub(crate) stopped_at: Option<StopState>,
-    /// `true` after a protocol violation, until GET_VRING_BASE.
+    /// `true` after a fault, such as a protocol violation, until GET_VRING_BASE.
     pub(crate) faulty: bool,
     pub(crate) worker: Option<Worker>,
 }

@@ -27,7 +27,7 @@ pub(crate) struct Stopped {
     pub(crate) next: u16,
     /// Requests left by an earlier process and not taken yet; none unless a fault ended the thread.
     pub(crate) leftover: Vec<u16>,
-    /// `true` if a protocol violation ended it.
+    /// `true` if a fault ended the thread.
     pub(crate) faulty: bool,
 }
 

@@ -142,7 +142,7 @@ impl Walk<'_> {
         self.used_by(offset, self.cluster_bytes)
     }
 
-    /// Reads a table. The file may end within its last cluster, which reads as zeroes.
+    /// Reads a table. The file may end within the table's last cluster; the missing bytes read as zeroes.
     fn table(&self, offset: u64, len_bytes: u64) -> io::Result<Vec<u64>> {
         if len_bytes > TABLE_BYTES_MAX {
             return Err(damaged("its tables are too large"));

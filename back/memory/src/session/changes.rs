@@ -28,7 +28,7 @@ impl Session {
     }
 }
 
-/// Changes by a session; reported to the others on drop, which takes their locks.
+/// Changes by a session; reported to the other sessions on drop, which takes the locks of those.
 pub(super) struct PendingNotices<'a> {
     by: &'a Session,
     pub(super) changes: Vec<Changed>,

@@ -40,7 +40,7 @@ pub(crate) struct Session {
     notices: Arc<NoticeQueue>,
     /// Completed once the session has subscribed to changes or read a version.
     watch: Once,
-    /// Reference to this session, for those that notify it.
+    /// Reference to this session, for other sessions that notify it of their changes.
     me: Weak<Self>,
 }
 
@@ -244,7 +244,7 @@ impl View<'_> {
         self.tree.node(ino).ok().filter(|_| wanted).map(|node| WeakAttr::from(&node.attr(self.tree.fsid)))
     }
 
-    /// Completes [`View::before`] after the change.
+    /// Returns the change, with the attributes after it if [`View::before`] has returned those before it.
     fn change(&self, ino: Ino, before: Option<WeakAttr>) -> Change {
         let after = before.and_then(|_| self.tree.node(ino).ok()).map(|node| node.attr(self.tree.fsid));
         Change { before, after }

@@ -64,8 +64,8 @@ impl View<'_> {
         Ok(self.change(dir, before))
     }
 
-    /// Discounts a removed name of a node other than a directory. Frees the node if nothing refers to it any
-    /// more.
+    /// Subtracts a removed name from the link count of a node other than a directory. Frees the node if
+    /// nothing refers to it any more.
     pub(super) fn drop_name(&mut self, ino: Ino) -> Result<()> {
         let node = self.tree.node_mut(ino)?;
         node.nlink = node.nlink.saturating_sub(1);
@@ -74,8 +74,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Discounts the removed name of an empty directory, and its `..` from `parent`. Frees the node if
-    /// nothing refers to it any more.
+    /// Sets the link count of a removed, empty directory to 0, and subtracts its `..` from that of `parent`.
+    /// Frees the node if nothing refers to it any more.
     pub(super) fn drop_directory(&mut self, parent: Ino, ino: Ino) -> Result<()> {
         let node = self.tree.node_mut(ino)?;
         node.nlink = 0;

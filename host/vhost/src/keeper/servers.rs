@@ -26,7 +26,8 @@ struct Now {
     has_ended: bool,
 }
 
-/// Time for a server to die after its sockets have closed.
+/// Time within which the death of a server is recorded after its sockets have closed; a server that lives
+/// longer has disconnected the front end.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Outcome of waiting after a server has closed a connection.
