@@ -53,8 +53,8 @@ pub struct BufferPool {
     retained_bytes: AtomicUsize,
     /// Connections waiting for memory shared by all clients.
     waiters: Waiters,
-    /// Connections waiting likewise whose client is lent less than a long call needs: they may begin while
-    /// another long call fits in the total.
+    /// Connections waiting likewise whose client is lent less than a long call needs: they may begin a call
+    /// while another long one fits in the total.
     light_waiters: Waiters,
 }
 
@@ -153,7 +153,7 @@ impl BufferPool {
             let mut pooled = class.free.pop()?;
             class.low = class.low.min(class.free.len());
             self.retained_bytes.fetch_sub(SIZES[at], Ordering::Relaxed);
-            // A source may still be in use; the memory is then freed with it.
+            // If a source or sink still uses the buffer, its memory is freed with that.
             if Arc::get_mut(&mut pooled).is_some_and(|pooled| pooled.buffer.as_slice().is_some()) {
                 return Some(pooled);
             }
@@ -175,8 +175,8 @@ pub struct ClientAccount {
     pool: Arc<BufferPool>,
     lent_bytes: AtomicUsize,
     waiters: Waiters,
-    /// Waiting connections that are lent less than a long call needs: they may begin while another long call
-    /// fits in the share.
+    /// Waiting connections that are lent less than a long call needs: they may begin a call while another
+    /// long one fits in the share.
     light_waiters: Waiters,
     /// Connections in [`BufferPool::waiters`], woken once this client is lent less than a long call needs:
     /// they then belong in the pool's `light_waiters`.
@@ -272,7 +272,7 @@ impl ConnectionAccount {
         loop {
             let (queue, notice) = self.queue();
             queued.enqueue(queue, notice, waiter);
-            // Memory returned meanwhile caused no notification.
+            // Memory returned before the waiter was queued has caused no notification.
             if std::ptr::eq(queue, self.queue().0) {
                 return;
             }

@@ -187,7 +187,7 @@ impl PoolShared {
                 drop(job);
                 state = self.lock();
                 state.finished(lane);
-                // A lane that was at its share may proceed.
+                // The lane may have occupied its share of threads; another of its jobs may run now.
                 self.work.notify_one();
                 continue;
             }

@@ -36,7 +36,7 @@ struct Order {
 #[derive(Default)]
 pub struct Queued {
     position: Option<Entry>,
-    /// Entry in a queue that notifies when the waiter may be in the wrong one.
+    /// Entry in a queue that wakes the waiter when it may be waiting in the wrong queue.
     notice: Option<Entry>,
 }
 

@@ -60,7 +60,7 @@ pub struct Launch<'a> {
     pub incoming: bool,
 }
 
-/// Ports of the network card and of the identity disk.
+/// Ids of the PCI Express ports for the network card and for the identity disk.
 pub(crate) const NETWORK_SLOT: &str = "network-slot";
 pub(crate) const IDENTITY_SLOT: &str = "identity-slot";
 
@@ -115,7 +115,7 @@ impl Launch<'_> {
         words.file("-chardev", "file,id=console,append=on,path=", self.console, "");
         words.plain("-serial chardev:console");
         words.file("-qmp", "unix:", self.monitor, ",server=on,wait=off");
-        // Standard input: see `process`.
+        // Monitor at standard input, which reports the end of QEMU (`process::spawn`).
         words.plain("-chardev socket,id=events,fd=0 -mon chardev=events,mode=control");
         if let Some(Boot { kernel, initrd, append }) = boot.as_ref().filter(|_| !self.incoming) {
             words.text("-kernel", kernel);

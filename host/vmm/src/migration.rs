@@ -15,7 +15,7 @@ impl Monitor {
     /// Passes the file of the device state, for [`save`](Self::save) or [`load`](Self::load). QEMU reads its
     /// monitor byte by byte, so long commands precede the guest's pause.
     pub fn pass_state(&mut self, state: &File) -> Result<(), MonitorError> {
-        // After an unused save QEMU refuses another one until the guest has run.
+        // After a save, QEMU refuses another one until the guest has run.
         if self.status()? == "postmigrate" {
             self.proceed()?;
         }

@@ -48,7 +48,7 @@ impl Getent {
     ) -> Result<Option<String>, LookUpError> {
         let before = deadline.left()?;
         let _turn = QUEUE.turn(deadline)?;
-        // A service given less than half of the time is not considered silent.
+        // A service that is given less than half of the time because of the queue is not considered silent.
         let is_hurried = deadline.left().map_or(true, |left| left < before / 2);
         let mut running = self.start(database, key)?;
         let answer = running.answer(deadline).map_err(|error| match error {

@@ -25,7 +25,8 @@ use super::{Needs, SandboxError, Strictness, drop_rights};
 /// Maximum number of concurrent opens: a disk or server that does not answer must not block others.
 const OPENS_MAX: usize = 8;
 
-/// Returns `true` if this process finds files by handle, so that its sandbox needs a broker.
+/// Returns `true` if this process has the capability to open files by handle, so that its sandbox needs a
+/// broker.
 pub fn is_needed() -> bool {
     caps::has_cap(None, CapSet::Effective, Capability::CAP_DAC_READ_SEARCH).unwrap_or(false)
 }
