@@ -391,10 +391,10 @@ impl Session {
     }
 
     /// Reads `len` bytes, or up to the end of the file, in as many calls as needed. Each requests all of the
-    /// rest.
+    /// rest, up to 4 MiB.
     #[track_caller]
     pub fn read_all(&self, file: File, offset: u64, len: usize) -> Vec<u8> {
-        self.read_pieces(file, offset, len, len).expect("read")
+        self.read_pieces(file, offset, len, 4 << 20).expect("read")
     }
 
     fn read_pieces(&self, file: File, offset: u64, len: usize, piece_max: usize) -> Result<Vec<u8>> {

@@ -4,14 +4,14 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tombolo_back_memory::MemoryDisk;
 use tombolo_back_nbd_client::{Address, ConnectError, NbdDisk};
 use tombolo_conformance::disk::{Wanted, run};
 use tombolo_core::Stability;
 use tombolo_core::block::BlockDevice;
-use tombolo_front_nbd::{Exports, Listeners, Options, Server};
+use tombolo_front_nbd::{Exports, Listeners, Options, Server, StartError};
 use tombolo_host_tls::{Authority, ClientTls, Request, ServerTls, TlsError};
 
 use crate::common::{Bed, SIZE, read, write};
@@ -126,7 +126,16 @@ fn lost_connection_is_restored_with_tls() {
     let mut at = SocketAddr::from((Ipv4Addr::new(127, 17, high, low.max(1)), 0));
     let mut serve = || {
         let mut listeners = Listeners::default();
-        at = listeners.add_tcp(at).unwrap();
+        // A child that another test is starting may have the last listener for a moment.
+        let end = Instant::now() + Duration::from_secs(60);
+        at = loop {
+            match listeners.add_tcp(at) {
+                Err(StartError::Bind { .. }) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                bound => break bound.unwrap(),
+            }
+        };
         (world.serve_at(listeners, disk_of_server.clone()), Address::Tcp(at.ip().to_string(), at.port()))
     };
     let (server, address) = serve();
