@@ -38,6 +38,8 @@ pub enum AskError {
 pub struct Client {
     stream: BufReader<UnixStream>,
     last_id: u64,
+    /// Beginning of a reply that was not received in time.
+    partial: Vec<u8>,
 }
 
 impl Client {
@@ -51,7 +53,7 @@ impl Client {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Self { stream: BufReader::new(stream), last_id: 0 })
+        Ok(Self { stream: BufReader::new(stream), last_id: 0, partial: Vec::new() })
     }
 
     /// Sends a request and waits for the reply.
@@ -82,18 +84,43 @@ impl Client {
         line.push(b'\n');
         // A server that refuses a connection replies and closes it, perhaps before it has read the request.
         let sent = self.stream.get_mut().write_all(&line);
-        let mut line = Vec::new();
-        match self.stream.read_until(b'\n', &mut line) {
-            Ok(0) => return Err(sent.err().map_or(AskError::Closed, AskError::Io)),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(AskError::TimedOut),
-            Err(error) => return Err(error.into()),
-        }
-        match serde_json::from_slice(&line)? {
-            Reply { ok: Some(answer), .. } => Ok(answer),
-            Reply { error, .. } => Err(AskError::Refused { reason: error.unwrap_or_default() }),
+        loop {
+            match self.stream.read_until(b'\n', &mut self.partial) {
+                Ok(0) => return Err(sent.err().map_or(AskError::Closed, AskError::Io)),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(AskError::TimedOut),
+                Err(error) => return Err(error.into()),
+            }
+            match serde_json::from_slice(&std::mem::take(&mut self.partial))? {
+                // The late reply to a request that timed out. A server that reads no request replies to 0.
+                Reply { id, .. } if (1..self.last_id).contains(&id) => {}
+                Reply { ok: Some(answer), .. } => return Ok(answer),
+                Reply { error, .. } => {
+                    return Err(AskError::Refused { reason: error.unwrap_or_default() });
+                }
+            }
         }
     }
 }
 
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn late_reply_answers_no_later_request() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let listener = UnixListener::bind(dir.path().join("socket")).expect("bind");
+        let mut client =
+            Client::connect_for(&dir.path().join("socket"), Duration::from_millis(50)).expect("connect");
+        let (mut server, _) = listener.accept().expect("accept");
+        server.write_all(b"{\"id\":1,").expect("write");
+        assert!(matches!(client.ask("first"), Err(AskError::TimedOut)));
+        server.write_all(b"\"ok\":1}\n{\"id\":2,\"ok\":2}\n").expect("write");
+        assert_eq!(client.ask("second").expect("its own reply"), 2);
+    }
+}

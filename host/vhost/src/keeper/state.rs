@@ -91,8 +91,11 @@ impl FrontEndState {
                     .unwrap_or_default();
                 self.memory.retain(|region| !region.bytes.starts_with(gone) || gone.is_empty());
             }
-            request::SET_CONFIG if self.configs.len() < CONFIGS_MAX => {
-                self.configs.insert(message.first_word().unwrap_or_default(), message);
+            request::SET_CONFIG => {
+                let offset = message.first_word().unwrap_or_default();
+                if self.configs.len() < CONFIGS_MAX || self.configs.contains_key(&offset) {
+                    self.configs.insert(offset, message);
+                }
             }
             // Disables all rings.
             request::RESET_OWNER => self.queues.values_mut().for_each(|queue| {
@@ -263,6 +266,18 @@ mod tests {
             prop_assert!(state.queues.len() <= QUEUES_MAX as usize);
             prop_assert!(state.connection_wide.len() <= CONNECTION_MESSAGES.len() + 2);
         }
+    }
+
+    #[test]
+    fn last_write_of_recorded_config_is_replayed() {
+        let mut state = FrontEndState::default();
+        let write = |offset: u32, value: u8| {
+            Message::new(request::SET_CONFIG, [&offset.to_le_bytes()[..], &[value]].concat(), Vec::new())
+        };
+        (0..CONFIGS_MAX as u32).for_each(|offset| state.record(write(offset, 1), None));
+        state.record(write(3, 2), None);
+        let last: Vec<_> = state.configs.values().filter_map(|message| message.body.last()).collect();
+        assert_eq!((last.len(), last.iter().filter(|value| ***value == 2).count()), (CONFIGS_MAX, 1));
     }
 
     #[test]
