@@ -11,8 +11,9 @@ use tombolo_sys::lock;
 use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
 
 use crate::files::OpenFile;
-use crate::records::{LockRequest, Records, sys_kind};
-use crate::state::{LocalSession, Session};
+use crate::records::{LockRequest, Records, RegisteredWait, sys_kind};
+use crate::state::{ExportState, LocalSession, Session};
+use crate::waiting::Claim;
 
 impl Locks for LocalSession {
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
@@ -103,6 +104,32 @@ impl Attempt {
     }
 }
 
+/// An attempt that is repeated. It holds no reference to the session, which waiters must not keep alive.
+struct WaitingAttempt {
+    attempt: Attempt,
+    /// Present for record locks.
+    registered: Option<RegisteredWait>,
+    export: Arc<ExportState>,
+    records: Arc<Records>,
+}
+
+impl Claim for WaitingAttempt {
+    fn attempt(&self) -> Result<()> {
+        self.attempt.run(&self.export.own, &self.records)
+    }
+
+    fn release(&self) {
+        let released = match &self.attempt {
+            Attempt::Whole(open, _) => lock::unflock(open.fd()).map_err(Error::from),
+            Attempt::Records(_) => self.registered.as_ref().map_or(Ok(()), RegisteredWait::undo),
+        };
+        if let Err(error) = released {
+            tracing::debug!(%error, "cannot release the lock of a cancelled wait");
+        }
+        self.export.waiting.retry();
+    }
+}
+
 impl Session {
     fn wait_for(self: &Arc<Self>, cx: &Ctx, attempt: Attempt) -> Answer<()> {
         let Some(permit) = self.budget.take(Resource::Pending, 1) else { return Answer::err(Error::Busy) };
@@ -114,12 +141,8 @@ impl Session {
             Ok(registered) => registered,
             Err(error) => return Answer::err(error),
         };
-        // The waiter holds no reference to the session, which waiters must not keep alive.
         let (export, records) = (self.export.clone(), self.records.clone());
-        self.export.waiting.until(cx, permit, move || {
-            let _registered = &registered;
-            attempt.run(&export.own, &records)
-        })
+        self.export.waiting.until(cx, permit, WaitingAttempt { attempt, registered, export, records })
     }
 
     /// Tests a whole-file lock by trying it, the only way there is.

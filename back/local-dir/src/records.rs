@@ -74,6 +74,8 @@ struct Wait {
 pub(crate) struct RegisteredWait {
     records: Arc<Records>,
     wait: Arc<Wait>,
+    /// `true` if the lock replaces one of the same owner.
+    is_conversion: bool,
 }
 
 impl Records {
@@ -190,7 +192,9 @@ impl Records {
             return Err(Error::Deadlock);
         }
         table.waits.entry(wait.lock.owner).or_default().push(wait.clone());
-        Ok(RegisteredWait { records: self.clone(), wait })
+        let Lock { family, owner, range, .. } = wait.lock;
+        let is_conversion = table.locks.get(&wait.node).is_some_and(|locks| locks.has(family, owner, range));
+        Ok(RegisteredWait { records: self.clone(), wait, is_conversion })
     }
 
     /// Releases all locks, and grants none from now on.
@@ -293,6 +297,15 @@ impl Records {
 
     fn table(&self) -> MutexGuard<'_, LockTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RegisteredWait {
+    /// Releases the lock, which was taken although the wait had been cancelled. A lock that replaces another
+    /// one stays, because its owner relies on that one.
+    pub fn undo(&self) -> Result<()> {
+        let Wait { node, lock } = *self.wait;
+        if self.is_conversion { Ok(()) } else { self.records.unlock(node, lock.owner, lock.range) }
     }
 }
 
@@ -456,5 +469,19 @@ mod tests {
         world.unlock(1, 0, u64::MAX).unwrap();
         assert_eq!(world.records.table().ranges, 0);
         world.lock(2, 0, 99).unwrap();
+    }
+
+    #[test]
+    fn cancelled_wait_releases_only_new_locks() {
+        let world = World::new(8);
+        world.lock(1, 0, 9).unwrap();
+        for (start, left) in [(5, 1), (20, 0)] {
+            let request = world.request(1, start, start + 9);
+            let registered = world.records.wait(&request).unwrap();
+            world.records.lock(&world.own, &request).unwrap();
+            registered.undo().unwrap();
+            let conflict = world.records.conflict(&world.open, &world.request(2, start, start + 9).lock);
+            assert_eq!(conflict.unwrap().into_iter().count(), left, "{start}");
+        }
     }
 }

@@ -34,16 +34,22 @@ struct QueueState {
     running: bool,
 }
 
-struct Waiter(Mutex<Phase>);
+/// A lock that is waited for.
+pub(crate) trait Claim: Send + 'static {
+    /// Tries to take the lock; fails with [`Error::WouldBlock`] while another lock conflicts.
+    fn attempt(&self) -> Result<()>;
+    /// Releases the lock, which an attempt has taken after the wait was cancelled.
+    fn release(&self);
+}
 
-/// The attempt to lock; `None` while it runs. It may take long, so it runs without the waiter's mutex.
-type Attempt = Option<Box<dyn Fn() -> Result<()> + Send>>;
+struct Waiter(Mutex<Phase>);
 
 enum Phase {
     Waiting {
-        attempt: Attempt,
+        /// `None` while it is attempted. That may take long, so it runs without the waiter's mutex.
+        claim: Option<Box<dyn Claim>>,
         waker: Option<Waker>,
-        /// `true` if the request was interrupted while the attempt was running.
+        /// `true` if the request was interrupted during an attempt.
         interrupted: bool,
         _permit: Permit,
     },
@@ -52,16 +58,11 @@ enum Phase {
 }
 
 impl Waiting {
-    /// Retries `attempt` until it succeeds, it fails with another error than [`Error::WouldBlock`], or the
+    /// Retries until an attempt succeeds, one fails with another error than [`Error::WouldBlock`], or the
     /// request is interrupted. Dropping the answer cancels the wait.
-    pub fn until(
-        &self,
-        cx: &Ctx,
-        permit: Permit,
-        attempt: impl Fn() -> Result<()> + Send + 'static,
-    ) -> Answer<()> {
-        let attempt: Attempt = Some(Box::new(attempt));
-        let phase = Phase::Waiting { attempt, waker: None, interrupted: false, _permit: permit };
+    pub fn until(&self, cx: &Ctx, permit: Permit, claim: impl Claim) -> Answer<()> {
+        let claim: Option<Box<dyn Claim>> = Some(Box::new(claim));
+        let phase = Phase::Waiting { claim, waker: None, interrupted: false, _permit: permit };
         let waiter = Arc::new(Waiter(Mutex::new(phase)));
         if let Err(error) = self.enter(waiter.clone()) {
             return Answer::err(error);
@@ -159,17 +160,23 @@ impl Waiter {
     /// Tries once; `false` if the wait is over.
     fn still_waits(&self) -> bool {
         let tried = match &mut *self.lock() {
-            Phase::Waiting { attempt, .. } => attempt.take(),
+            Phase::Waiting { claim, .. } => claim.take(),
             _ => None,
         };
         let Some(tried) = tried else { return false };
-        let result = tried();
+        let result = tried.attempt();
         let mut phase = self.lock();
-        let Phase::Waiting { attempt, waker, interrupted, .. } = &mut *phase else { return false };
+        let Phase::Waiting { claim, waker, interrupted, .. } = &mut *phase else {
+            // The wait was cancelled during the attempt.
+            if result.is_ok() {
+                tried.release();
+            }
+            return false;
+        };
         let result = match result {
             Err(Error::WouldBlock) if *interrupted => Err(Error::Interrupted),
             Err(Error::WouldBlock) => {
-                *attempt = Some(tried);
+                *claim = Some(tried);
                 return true;
             }
             result => result,
@@ -198,7 +205,7 @@ impl Future for LockWait {
         let raised = Pin::new(&mut self.raised).poll(context).is_ready() || self.interrupt.is_raised();
         let mut phase = self.waiter.lock();
         match &mut *phase {
-            Phase::Waiting { attempt: Some(_), .. } if raised => {
+            Phase::Waiting { claim: Some(_), .. } if raised => {
                 *phase = Phase::GivenUp;
                 Poll::Ready(Err(Error::Interrupted))
             }
@@ -253,13 +260,22 @@ mod tests {
         (Arc::new(Looks(waiting.clone(), Mutex::new(looked))).into(), is_over)
     }
 
+    /// A claim whose lock need not be released.
+    impl<F: Fn() -> Result<()> + Send + 'static> Claim for F {
+        fn attempt(&self) -> Result<()> {
+            self()
+        }
+
+        fn release(&self) {}
+    }
+
     fn wait(
         waiting: &Waiting,
         cx: &Ctx,
-        attempt: impl Fn() -> Result<()> + Send + 'static,
+        claim: impl Claim,
     ) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> {
         let permit = Budget::new(Limits::default()).take(Resource::Pending, 1).expect("room");
-        match waiting.until(cx, permit, attempt) {
+        match waiting.until(cx, permit, claim) {
             Answer::Later(answer) => answer,
             Answer::Done(_) => panic!("not yet"),
         }
@@ -318,5 +334,34 @@ mod tests {
         woken.recv_timeout(LONG).unwrap();
         let outcome = answer.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(matches!(outcome, Poll::Ready(Err(Error::Interrupted))), "{outcome:?}");
+    }
+
+    /// A claim whose attempt succeeds once it is permitted.
+    struct Slow {
+        began: Sender<()>,
+        goes: Mutex<Receiver<()>>,
+        released: Sender<()>,
+    }
+
+    impl Claim for Slow {
+        fn attempt(&self) -> Result<()> {
+            self.began.send(()).ok();
+            self.goes.lock().unwrap().recv().map_err(|_| Error::WouldBlock)
+        }
+
+        fn release(&self) {
+            self.released.send(()).ok();
+        }
+    }
+
+    #[test]
+    fn lock_taken_after_its_wait_was_cancelled_is_released() {
+        let waiting = Waiting::default();
+        let ((began, begins), (go, goes), (released, is_released)) = (channel(), channel(), channel());
+        let answer = wait(&waiting, &cx(), Slow { began, goes: Mutex::new(goes), released });
+        begins.recv_timeout(LONG).expect("an attempt");
+        drop(answer);
+        go.send(()).expect("the attempt is running");
+        is_released.recv_timeout(LONG).expect("the lock is released");
     }
 }

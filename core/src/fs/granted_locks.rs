@@ -68,6 +68,12 @@ impl<T: Clone + PartialEq> GrantedLocks<T> {
         self.0.append(&mut remainders);
     }
 
+    /// Returns `true` if an owner has a lock in a range.
+    pub fn has(&self, family: LockFamily, owner: LockOwner, range: LockRange) -> bool {
+        let mut locks = self.0.iter().map(|existing| &existing.lock);
+        locks.any(|lock| (lock.family, lock.owner) == (family, owner) && overlap(lock.range, range))
+    }
+
     /// Returns `true` if releasing `range` splits a lock of `owner` in two.
     pub fn is_split_by(&self, family: LockFamily, owner: LockOwner, range: LockRange) -> bool {
         self.0.iter().any(|existing| {
