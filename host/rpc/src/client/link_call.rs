@@ -46,6 +46,9 @@ pub(super) struct Linked {
 /// Maximum number of [`LinkedState`]s retained for reuse.
 const SPARE_MAX: usize = 64;
 
+/// Length of a sleep that only the end of the client is to end.
+const NO_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A call over a link.
 pub(super) struct LinkedCall {
     shared: Arc<SharedClient>,
@@ -390,13 +393,16 @@ impl LinkedState {
         }
         let next = [watched_after, is_soft.then_some(linked.total_timeout)];
         let next = next.into_iter().flatten().filter(|after| *after > waited).min();
-        if let Some(after) = next {
-            let sleep = self.sleep.get_or_insert_with(|| Sleep::new(shared.clone(), self.begun_at + after));
-            if Pin::new(sleep).poll(context).is_ready() {
-                // The time has just been reached, or the client has ended: the next poll decides.
-                self.sleep = None;
-                context.waker().wake_by_ref();
+        // The end of the client, which ends the call, ends the sleep too.
+        let until = next.map_or(now + NO_DEADLINE, |after| self.begun_at + after);
+        let sleep = self.sleep.get_or_insert_with(|| Sleep::new(shared.clone(), until));
+        if Pin::new(sleep).poll(context).is_ready() {
+            self.sleep = None;
+            if shared.lock().ended {
+                return Some(CallError::Ended { callee: callee() });
             }
+            // The time has just been reached: the next poll decides.
+            context.waker().wake_by_ref();
         }
         None
     }

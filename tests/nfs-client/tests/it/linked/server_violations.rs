@@ -5,10 +5,11 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tombolo_core::Interrupt;
 use tombolo_host_links::EndReason;
 use tombolo_host_links::client::Line;
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
@@ -19,6 +20,7 @@ use tombolo_host_rpc::link::{Dial, DialError, Dialed, ReplyMessage, Route};
 use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::linked::{LinkPlan, LinkServer};
 use tombolo_shm::doorbell::Mode;
+use tombolo_test_support::until;
 use tombolo_wire_rpc::{Credential, ReplyHeader, Xid};
 use tombolo_wire_xdr::Encoder;
 
@@ -210,6 +212,27 @@ fn a_reply_may_be_divided_in_any_way() {
     let (outcome, end) = ask(reply, Call { results_bytes: 100, ..Call::new(1, Credential::None) });
     assert_eq!(outcome.expect("a reply").results, [0; 99]);
     assert_eq!(end, None);
+}
+
+#[test]
+fn call_that_outlives_its_client_ends() {
+    let (refused, _refusals) = channel();
+    let server =
+        LinkServer::of(Arc::new(Withholding { kept: Mutex::default(), refused }), LinkPlan::default());
+    // With and without a time at which the call itself would look for its end.
+    for interrupt in [Interrupt::new(), Interrupt::default()] {
+        let client = RpcClient::over_links(server.route(), (7, 1), Options::default()).expect("a client");
+        // The server withholds the reply.
+        let call = Call { interrupt, ..Call::new(1, Credential::None) };
+        let mut pending = pin!(client.call(call, |_| ()));
+        let flag = Arc::new(Flag::default());
+        let waker = Waker::from(flag.clone());
+        assert!(pending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(client);
+        until("the call is woken", || flag.0.load(Ordering::SeqCst));
+        let outcome = pending.poll(&mut Context::from_waker(&waker));
+        assert!(matches!(outcome, Poll::Ready(Err(CallError::Ended { .. }))), "{outcome:?}");
+    }
 }
 
 /// Dialer of links whose token shows if they are in use.
