@@ -60,11 +60,7 @@ impl Session {
         parent: NodeId,
         name: Option<Name<'_>>,
     ) -> Result<(Entry, Option<OwnedFd>)> {
-        let is_known = self.export.mounts.index_of(stat).is_some();
-        let mount_index = self.export.mounts.register(&self.export.own, location.as_fd(), stat)?;
-        if !is_known {
-            self.export.host_watch.joined(&self.export, &*self.export.mounts.mount(mount_index)?);
-        }
+        let mount_index = self.export.register_mount_of(location.as_fd(), stat)?;
         let identity = self.identity(stat, mount_index);
         if identity.key == self.export.root.identity.key {
             return Ok((Entry { node: NodeId::ROOT, attr: attr_of(stat) }, (!keep).then_some(location)));

@@ -99,8 +99,8 @@ impl HostWatch {
     /// Records that the export has a btrfs subvolume. Events name its files by the device of the file system
     /// that contains it, so these events cannot be matched with nodes.
     pub fn met_volume(&self, export: &ExportState, mount: &Mount) {
-        let is_watched = lock(&self.state).running.is_some();
-        if is_watched && mount.has_another_volume() {
+        // The subvolume is recorded first: a watch that starts later finds it.
+        if mount.has_another_volume() && lock(&self.state).running.is_some() {
             tracing::warn!("a subvolume of the export cannot be watched: clients revalidate");
             self.is_incomplete.store(true, Ordering::SeqCst);
             notify_everything(export);

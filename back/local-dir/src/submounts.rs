@@ -1,17 +1,28 @@
 //! Mounts inside the export that no look-up has entered yet: a handle from before a restart may lead to them.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tombolo_core::{Error, Result};
 use tombolo_sys::mountinfo;
 use tombolo_sys::open::open_place;
-use tombolo_sys::stat::stat;
+use tombolo_sys::stat::{Stat, stat};
 
 use crate::state::ExportState;
 
 use crate::options::Submounts;
 
 impl ExportState {
+    /// Returns the index of the mount that `location` lies on. Registers the mount if it is new, and has it
+    /// watched if the host is.
+    pub(crate) fn register_mount_of(&self, location: BorrowedFd<'_>, stat: &Stat) -> Result<u32> {
+        let is_known = self.mounts.index_of(stat).is_some();
+        let index = self.mounts.register(&self.own, location, stat)?;
+        if !is_known {
+            self.host_watch.joined(self, &*self.mounts.mount(index)?);
+        }
+        Ok(index)
+    }
+
     /// Registers all mounts inside the export, waiting for remote file systems. Returns `false` without a
     /// search if mounts are hidden, or if the last search was a moment ago.
     pub(crate) fn register_submounts(&self) -> bool {
@@ -41,7 +52,7 @@ impl ExportState {
             // An unreachable mount must not prevent the others.
             let registered = self.walk(steps).and_then(|location| {
                 let stat = stat(location.as_fd())?;
-                self.mounts.register(&self.own, location.as_fd(), &stat)
+                self.register_mount_of(location.as_fd(), &stat)
             });
             if let Err(error) = registered {
                 tracing::debug!(%error, "cannot enter a mount inside the export");

@@ -4,6 +4,7 @@ mod beneath;
 mod callers;
 mod changes;
 mod common;
+mod host_watch;
 mod listing;
 mod trouble;
 mod volatile;

@@ -136,6 +136,11 @@ pub struct Mounted(PathBuf);
 impl Mounted {
     pub fn new(what: &[&str], at: &Path) -> Self {
         run(Command::new("mount").args(what).arg(at));
+        Self::of(at)
+    }
+
+    /// Takes over a mount.
+    pub fn of(at: &Path) -> Self {
         Self(at.to_owned())
     }
 }
