@@ -1,5 +1,7 @@
 //! The identity on whose behalf a call is made.
 
+use std::time::Instant;
+
 use tombolo_core::{Ctx, Identity, Interrupt};
 use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX, Gids};
 
@@ -8,11 +10,13 @@ use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX, Gids};
 pub(crate) struct Caller {
     pub identity: Identity,
     pub interrupt: Interrupt,
+    /// Time on the RPC client's clock from which on no call is repeated after JUKEBOX; `None`: never.
+    pub deadline: Option<Instant>,
 }
 
 impl From<&Ctx> for Caller {
     fn from(cx: &Ctx) -> Self {
-        Self { identity: cx.identity.clone(), interrupt: cx.interrupt.clone() }
+        Self { identity: cx.identity.clone(), interrupt: cx.interrupt.clone(), deadline: None }
     }
 }
 

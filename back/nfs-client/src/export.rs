@@ -103,8 +103,10 @@ impl NfsExport {
         let rpc = program.start(mounting::NFS, options.rpc.clone())?;
         // Connects in the background.
         drop(rpc.call(Call::new(Procedure::Null.number(), Credential::None), |_| ()));
-        let caller = Caller::default();
-        let asked = both(mounting::about(&probing, handle, &options), probing.has_side_program(&caller));
+        let deadline = Some(probing.rpc().now() + mounting::PROBE_TIMEOUT);
+        let caller = Caller { deadline, ..Caller::default() };
+        let about = mounting::about(&probing, &caller, handle, &options);
+        let asked = both(about, probing.has_side_program(&caller));
         let (about, has_side_program) = asked.await;
         let mut about = about.map_err(|source| MountError::Root {
             server: endpoint.to_string(),
@@ -123,7 +125,8 @@ impl NfsExport {
     /// Fails if the root cannot be used.
     pub async fn over(rpc: RpcClient, root: FileHandleBuf, options: Options) -> Result<Self> {
         let label = options.rpc.label.clone();
-        let about = mounting::about(&Nfs::new(rpc.clone(), &label, UNKNOWN), root, &options).await?;
+        let nfs = Nfs::new(rpc.clone(), &label, UNKNOWN);
+        let about = mounting::about(&nfs, &Caller::default(), root, &options).await?;
         Ok(Self::new(rpc, &label, root, None, about, options))
     }
 

@@ -27,8 +27,9 @@ use crate::calls::{Nfs, Sizes, answered};
 use crate::options::{DATAGRAM_SIZE_MAX, Options, SIZE_MAX};
 use crate::server::{Endpoint, Ports, Server};
 
-/// Timeout of a mount's calls over TCP or links, short enough to report failures promptly.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of a mount's calls over TCP or links, short enough to report failures promptly. For as long a mount
+/// also repeats the calls that the server answers with JUKEBOX.
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout of a mount's calls through a program that must first connect and authenticate.
 const TUNNEL_PROBE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -347,12 +348,12 @@ pub(crate) async fn exports(
 /// Calls FSINFO, PATHCONF and GETATTR of a root in one round trip.
 pub(crate) async fn about(
     nfs: &Nfs,
+    caller: &Caller,
     handle: FileHandleBuf,
     options: &Options,
 ) -> Result<About, tombolo_core::Error> {
-    let caller = Caller::default();
-    let (fsinfo, pathconf) = (nfs.fsinfo(&caller, handle), nfs.pathconf(&caller, handle));
-    let fattr = nfs.getattr(&caller, handle);
+    let (fsinfo, pathconf) = (nfs.fsinfo(caller, handle), nfs.pathconf(caller, handle));
+    let fattr = nfs.getattr(caller, handle);
     let ((fsinfo, pathconf), fattr) = both(both(fsinfo, pathconf), fattr).await;
     let fsinfo = answered(fsinfo?)?;
     // Not all servers support PATHCONF.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tombolo_back_nfs_client::{
     AttributeTimes, MountError, NfsExport, Options as ClientOptions, Ports, Server, Transport,
 };
+use tombolo_core::Error;
 use tombolo_host_rpc::client::{CallError, Interrupts, Options as RpcOptions, Recovery};
 use tombolo_host_tls::{BadHostName, ClientTls};
 
@@ -69,11 +70,13 @@ impl From<&MountError> for NotMounted {
     }
 }
 
+/// Returns `true` if the server may respond later; a busy server also counts as unreachable.
 fn is_unreachable(error: &MountError) -> bool {
     use CallError::{NoLink, TimedOut, Unreachable};
     matches!(
         error,
         MountError::Unreachable { source: Unreachable { .. } | TimedOut { .. } | NoLink { .. }, .. }
+            | MountError::Root { source: Error::TimedOut, .. }
     )
 }
 
@@ -237,8 +240,9 @@ fn at_any_address<T>(
                 Ok(result) => return Ok(result),
                 Err(error) if is_unreachable(&error) => {
                     failed = failed.or(Some(NotMounted::from(&error)));
-                    if matches!(error, MountError::Unreachable { source: CallError::TimedOut { .. }, .. }) {
-                        // A host that is silent on one port is silent on the next.
+                    use MountError::{Root, Unreachable};
+                    if matches!(error, Root { .. } | Unreachable { source: CallError::TimedOut { .. }, .. }) {
+                        // A host that is silent or busy on one port is so on the next.
                         break;
                     }
                 }
@@ -331,6 +335,12 @@ mod tests {
         assert_eq!(asked("/srv/a", &[], End::Target), ["/srv/a", "/srv", "/"]);
         assert_eq!(asked("/srv/a", &["/other"], End::Name), ["/srv", "/", "/srv/a"]);
         assert_eq!(asked("/srv/a", &["/srv"], End::Target), ["/srv", "/srv/a", "/"]);
+    }
+
+    #[test]
+    fn busy_server_counts_as_unreachable() {
+        let busy = MountError::Root { server: "h".into(), path: "/a".into(), source: Error::TimedOut };
+        assert!(matches!(NotMounted::from(&busy).server, Reachability::Unreachable));
     }
 
     fn settings(url: &str) -> Settings {

@@ -174,8 +174,12 @@ impl Nfs {
         }
     }
 
-    /// Sleeps before the next attempt and doubles the delay; fails at once when the caller is interrupted.
+    /// Sleeps before the next attempt and doubles the delay; fails at once when the caller is interrupted, or
+    /// if the next attempt would be after the caller's deadline.
     async fn wait_for_server(&self, caller: &Caller, pause: &mut Duration) -> Result<()> {
+        if caller.deadline.is_some_and(|deadline| self.rpc.now() + *pause > deadline) {
+            return Err(Error::TimedOut);
+        }
         let mut sleep = pin!(self.rpc.sleep(*pause));
         let mut raised = pin!(caller.interrupt.raised());
         *pause = pause.saturating_mul(2).min(LATER.1);

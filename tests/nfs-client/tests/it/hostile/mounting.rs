@@ -9,11 +9,12 @@ use tombolo_host_rpc::client::Transport;
 use tombolo_nfs_client_tests::mount::{hard, server, soft};
 use tombolo_nfs_client_tests::server::{ReceivedCall, Scripted, ScriptedReply};
 use tombolo_nfs_tests::test_server::{PATH, TestServer};
-use tombolo_wire_nfs3::Procedure;
 use tombolo_wire_nfs3::mount::{self, MntReply};
+use tombolo_wire_nfs3::{Procedure, Status};
 use tombolo_wire_rpc::{Accepted, AuthStat, Rejected, ReplyHeader};
 use tombolo_wire_xdr::Encoder;
 
+use crate::hostile::refusals::failure;
 use crate::hostile::stage::{in_time, told};
 
 /// Returns a mount's error with its causes in one line.
@@ -58,6 +59,15 @@ fn unreachable_host_is_one_line_for_hard_mounts_too() {
 fn a_silent_host_times_out() {
     let line = refused_by(|_| ScriptedReply::Silence);
     assert!(!line.is_empty());
+}
+
+#[test]
+fn mount_of_a_busy_server_times_out() {
+    let line = refused_by(|asked| match asked.is_mnt() {
+        true => ScriptedReply::Forward,
+        false => failure(Status::Jukebox),
+    });
+    assert!(line.contains("timed out"), "{line}");
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn rpc_refusal_fails_with_host_and_operation() {
 }
 
 /// Returns a failure with zeroes behind the status, valid as results of any procedure.
-fn failure(status: Status) -> ScriptedReply {
+pub fn failure(status: Status) -> ScriptedReply {
     let mut results = status.number().to_be_bytes().to_vec();
     results.extend([0; 16]);
     ScriptedReply::Results(results)
