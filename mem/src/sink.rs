@@ -1,7 +1,6 @@
 use crate::error::OutOfBounds;
 use crate::region::Region;
-use crate::vector::{Segment, Vector};
-use std::fmt;
+use crate::vector::{Vector, memory};
 
 /// Memory that an answer is written into: a guest's pages, a reader's buffer.
 ///
@@ -12,46 +11,11 @@ use std::fmt;
 pub struct Sink(pub(crate) Vector);
 
 impl Sink {
-    /// Returns a sink without memory; [`push`](Self::push) adds some.
-    pub fn new() -> Sink {
-        Sink::default()
-    }
-
-    /// Returns the length, in bytes.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns `true` if there is no memory.
-    pub fn is_empty(&self) -> bool {
-        self.0.len() == 0
-    }
-
     /// Appends `len` bytes of the region from `offset`. Fails if they are not inside the region, if the
     /// region is read-only, or if the total would exceed `isize::MAX` bytes.
     pub fn push(&mut self, region: &Region, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         region.writable(offset, len)?;
         self.0.push(region, offset, len)
-    }
-
-    /// Appends the other sink's memory, cut where the total would exceed `isize::MAX` bytes.
-    pub fn append(&mut self, other: Sink) {
-        self.0.append(other.0);
-    }
-
-    /// Keeps the first `n` bytes, or all if there are fewer.
-    pub fn truncate(&mut self, n: usize) {
-        self.0.truncate(n);
-    }
-
-    /// Drops the first `n` bytes, or all if there are fewer.
-    pub fn advance(&mut self, n: usize) {
-        self.0.advance(n);
-    }
-
-    /// Keeps the bytes before `at` and returns the following ones, if any.
-    pub fn split_off(&mut self, at: usize) -> Sink {
-        Sink(self.0.split_off(at))
     }
 
     /// Writes `bytes` at offset `at`. Returns the number of bytes written, less than `bytes.len()` at the
@@ -66,17 +30,6 @@ impl Sink {
     pub fn zero(&self, at: usize, len: usize) -> usize {
         self.0.zero(at, len)
     }
-
-    /// Returns the spans, for a system call that writes to them. Valid as long as this sink (or a clone)
-    /// lives.
-    pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + Clone + '_ {
-        self.0.segments()
-    }
-
-    /// Returns `true` if some of the memory lost its file: see [`Region::is_poisoned`].
-    pub fn is_poisoned(&self) -> bool {
-        self.0.is_poisoned()
-    }
 }
 
 /// The whole region; empty for a read-only one.
@@ -90,8 +43,4 @@ impl From<&Region> for Sink {
     }
 }
 
-impl fmt::Debug for Sink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sink({} bytes in {} segments)", self.len(), self.segments().len())
-    }
-}
+memory!(Sink);

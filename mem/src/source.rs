@@ -1,8 +1,7 @@
 use crate::error::OutOfBounds;
 use crate::region::Region;
 use crate::sink::Sink;
-use crate::vector::{Segment, Vector};
-use std::fmt;
+use crate::vector::{Vector, memory};
 
 /// Memory that is read from: a request, or the data of a write.
 ///
@@ -12,45 +11,10 @@ use std::fmt;
 pub struct Source(pub(crate) Vector);
 
 impl Source {
-    /// Returns a source without bytes; [`push`](Self::push) adds some.
-    pub fn new() -> Source {
-        Source::default()
-    }
-
-    /// Returns the length, in bytes.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns `true` if there are no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.0.len() == 0
-    }
-
     /// Appends `len` bytes of the region from `offset`. Fails if they are not inside the region, or if the
     /// total would exceed `isize::MAX` bytes.
     pub fn push(&mut self, region: &Region, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         self.0.push(region, offset, len)
-    }
-
-    /// Appends the other source's bytes, cut where the total would exceed `isize::MAX` bytes.
-    pub fn append(&mut self, other: Source) {
-        self.0.append(other.0);
-    }
-
-    /// Keeps the first `n` bytes, or all if there are fewer.
-    pub fn truncate(&mut self, n: usize) {
-        self.0.truncate(n);
-    }
-
-    /// Drops the first `n` bytes, or all if there are fewer.
-    pub fn advance(&mut self, n: usize) {
-        self.0.advance(n);
-    }
-
-    /// Keeps the bytes before `at` and returns the following ones, if any.
-    pub fn split_off(&mut self, at: usize) -> Source {
-        Source(self.0.split_off(at))
     }
 
     /// Copies bytes from offset `at` into `out`. Returns the number of bytes copied, less than `out.len()`
@@ -80,16 +44,6 @@ impl Source {
     pub fn within(&self) -> Option<(&Region, impl ExactSizeIterator<Item = (usize, usize)> + Clone + '_)> {
         self.0.within()
     }
-
-    /// Returns the spans, for a system call that reads them. Valid as long as this source (or a clone) lives.
-    pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + Clone + '_ {
-        self.0.segments()
-    }
-
-    /// Returns `true` if some of the memory lost its file: see [`Region::is_poisoned`].
-    pub fn is_poisoned(&self) -> bool {
-        self.0.is_poisoned()
-    }
 }
 
 /// Takes ownership of the bytes without copying them.
@@ -109,8 +63,4 @@ impl From<&Region> for Source {
     }
 }
 
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Source({} bytes in {} segments)", self.len(), self.segments().len())
-    }
-}
+memory!(Source);

@@ -219,3 +219,64 @@ impl Segment {
         Segment { ptr: self.ptr.wrapping_add(n), len: self.len - n }
     }
 }
+
+/// Implements the methods that sources and sinks have in common.
+macro_rules! memory {
+    ($Memory:ident) => {
+        impl $Memory {
+            /// Returns a value without bytes; [`push`](Self::push) adds some.
+            pub fn new() -> Self {
+                Self::default()
+            }
+
+            /// Returns the length, in bytes.
+            pub fn len(&self) -> usize {
+                self.0.len()
+            }
+
+            /// Returns `true` if there are no bytes.
+            pub fn is_empty(&self) -> bool {
+                self.0.len() == 0
+            }
+
+            /// Appends the other value's bytes, cut where the total would exceed `isize::MAX` bytes.
+            pub fn append(&mut self, other: Self) {
+                self.0.append(other.0);
+            }
+
+            /// Keeps the first `n` bytes, or all if there are fewer.
+            pub fn truncate(&mut self, n: usize) {
+                self.0.truncate(n);
+            }
+
+            /// Drops the first `n` bytes, or all if there are fewer.
+            pub fn advance(&mut self, n: usize) {
+                self.0.advance(n);
+            }
+
+            /// Keeps the bytes before `at` and returns the following ones, if any.
+            pub fn split_off(&mut self, at: usize) -> Self {
+                Self(self.0.split_off(at))
+            }
+
+            /// Returns the spans, for a system call. Valid as long as this value (or a clone) lives.
+            pub fn segments(&self) -> impl ExactSizeIterator<Item = crate::vector::Segment> + Clone + '_ {
+                self.0.segments()
+            }
+
+            /// Returns `true` if some of the memory lost its file: see [`Region::is_poisoned`].
+            pub fn is_poisoned(&self) -> bool {
+                self.0.is_poisoned()
+            }
+        }
+
+        impl std::fmt::Debug for $Memory {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let segments = self.segments().len();
+                write!(f, concat!(stringify!($Memory), "({} bytes in {} segments)"), self.len(), segments)
+            }
+        }
+    };
+}
+
+pub(crate) use memory;
