@@ -14,14 +14,16 @@ use crate::frame::zero;
 use crate::layout::{BudgetItem, CreateField, DeviceField, FileField, LockItem, ModeField, NameField};
 use crate::{DecodeError, EncodeError, FrameSink, Translate};
 
-/// Implements numbers: `Type: wire type, conversion to it, conversion from it`; in the body, or as an item of
-/// the frame.
-macro_rules! numbers {
-    ($($ty:ty: $wire:ty, $to:expr, $from:expr $(, $translate:ident)?;)+) => {
+/// Implements types of fixed size: `Type: wire type, conversion to it, conversion from it`; in the body, or
+/// as an item of the frame. A number is aligned to its size, a structure as its row says.
+macro_rules! fixed {
+    (@align $wire:ty, $align:literal) => { $align };
+    (@align $wire:ty,) => { size_of::<$wire>() };
+    ($($ty:ty: $wire:ty $([align $align:literal])?, $to:expr, $from:expr $(, $translate:ident)?;)+) => {
         $(
             impl<'a> Field<'a> for $ty {
                 const BYTES: usize = size_of::<$wire>();
-                const ALIGN: usize = size_of::<$wire>();
+                const ALIGN: usize = fixed!(@align $wire, $($align)?);
 
                 #[inline]
                 fn encode<W: FrameSink + ?Sized>(
@@ -59,12 +61,19 @@ macro_rules! numbers {
                 fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
                     $from((*from.item::<$wire>()?).into())
                 }
+
+                $(
+                    fn translate<T: Translate>(&mut self, to: &mut T) -> Result<(), T::Error> {
+                        *self = to.$translate(*self)?;
+                        Ok(())
+                    }
+                )?
             }
         )+
     };
 }
 
-numbers! {
+fixed! {
     u32: U32, |number: u32| number, |number: u32| Ok(number);
     u64: U64, |number: u64| number, |number: u64| Ok(number);
     NodeId: U64, |node: NodeId| node.0, |number: u64| Ok(NodeId(number)), node;
@@ -72,6 +81,10 @@ numbers! {
     LockOwner: U64, |owner: LockOwner| owner.0, |number: u64| Ok(LockOwner(number));
     OpenFlags: U16, |flags: OpenFlags| flags.bits(), open_flags;
     FileType: u8, type_number, file_type;
+    File: FileField [align 8], |file: File| file, |file: File| Ok(file), file;
+    NewMode: ModeField [align 2], |mode: NewMode| mode, ModeField::decode;
+    Device: DeviceField [align 4], device_field, device;
+    Create: CreateField [align 8], create_field, create;
 }
 
 fn open_flags(bits: u16) -> Result<OpenFlags, DecodeError> {
@@ -210,42 +223,6 @@ impl From<FileField> for File {
     }
 }
 
-impl<'a> Field<'a> for File {
-    const BYTES: usize = size_of::<FileField>();
-    const ALIGN: usize = 8;
-
-    #[inline]
-    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
-        to.put(at, &FileField::from(*self));
-        Ok(())
-    }
-
-    #[inline]
-    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
-        Ok(from.get::<FileField>(at).into())
-    }
-
-    #[inline]
-    fn translate<T: Translate>(&mut self, to: &mut T) -> Result<(), T::Error> {
-        *self = to.file(*self)?;
-        Ok(())
-    }
-}
-
-impl<'a> Field<'a, InFrame> for File {
-    fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
-        to.frame.item(&FileField::from(*self))
-    }
-
-    fn decode(_: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
-        Ok((*from.item::<FileField>()?).into())
-    }
-
-    fn translate<T: Translate>(&mut self, to: &mut T) -> Result<(), T::Error> {
-        <Self as Field<'a>>::translate(self, to)
-    }
-}
-
 /// Returns the length of a name as one byte: a name has at most 255 bytes.
 fn len_byte(name: &[u8]) -> u8 {
     u8::try_from(name.len()).unwrap_or(u8::MAX)
@@ -322,33 +299,12 @@ impl ModeField {
     }
 }
 
-impl<'a> Field<'a> for NewMode {
-    const BYTES: usize = size_of::<ModeField>();
-    const ALIGN: usize = 2;
-
-    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
-        to.put(at, &ModeField::from(*self));
-        Ok(())
-    }
-
-    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
-        from.get::<ModeField>(at).decode()
-    }
+fn device_field(device: Device) -> DeviceField {
+    DeviceField { major: U32::new(device.major), minor: U32::new(device.minor) }
 }
 
-impl<'a> Field<'a> for Device {
-    const BYTES: usize = size_of::<DeviceField>();
-    const ALIGN: usize = 4;
-
-    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
-        to.put(at, &DeviceField { major: U32::new(self.major), minor: U32::new(self.minor) });
-        Ok(())
-    }
-
-    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
-        let field: DeviceField = from.get(at);
-        Ok(Self { major: field.major.get(), minor: field.minor.get() })
-    }
+fn device(field: DeviceField) -> Result<Device, DecodeError> {
+    Ok(Device { major: field.major.get(), minor: field.minor.get() })
 }
 
 /// Numbers of [`Exclusive`]'s variants.
@@ -356,37 +312,29 @@ const NOT_EXCLUSIVE: u8 = 0;
 const EXCLUSIVE: u8 = 1;
 const EXCLUSIVE_BY_VERIFIER: u8 = 2;
 
-impl<'a> Field<'a> for Create {
-    const BYTES: usize = size_of::<CreateField>();
-    const ALIGN: usize = 8;
+fn create_field(how: Create) -> CreateField {
+    let (exclusive, verifier) = match how.exclusive {
+        Exclusive::No => (NOT_EXCLUSIVE, [0; 8]),
+        Exclusive::Yes => (EXCLUSIVE, [0; 8]),
+        Exclusive::Verifier(verifier) => (EXCLUSIVE_BY_VERIFIER, verifier),
+    };
+    CreateField { verifier, mode: how.mode.into(), open_flags: U16::new(how.flags.bits()), exclusive }
+}
 
-    fn encode<W: FrameSink + ?Sized>(&self, at: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
-        let (exclusive, verifier) = match self.exclusive {
-            Exclusive::No => (NOT_EXCLUSIVE, [0; 8]),
-            Exclusive::Yes => (EXCLUSIVE, [0; 8]),
-            Exclusive::Verifier(verifier) => (EXCLUSIVE_BY_VERIFIER, verifier),
-        };
-        let open_flags = U16::new(self.flags.bits());
-        to.put(at, &CreateField { verifier, mode: self.mode.into(), open_flags, exclusive });
-        Ok(())
+fn create(field: CreateField) -> Result<Create, DecodeError> {
+    if field.exclusive != EXCLUSIVE_BY_VERIFIER {
+        zero(&field.verifier)?;
     }
-
-    fn decode(at: usize, from: &mut Decoder<'a>) -> Result<Self, DecodeError> {
-        let field: CreateField = from.get(at);
-        if field.exclusive != EXCLUSIVE_BY_VERIFIER {
-            zero(&field.verifier)?;
-        }
-        Ok(Self {
-            mode: field.mode.decode()?,
-            flags: open_flags(field.open_flags.get())?,
-            exclusive: match field.exclusive {
-                NOT_EXCLUSIVE => Exclusive::No,
-                EXCLUSIVE => Exclusive::Yes,
-                EXCLUSIVE_BY_VERIFIER => Exclusive::Verifier(field.verifier),
-                other => return Err(DecodeError::Value { field: "exclusiveness", value: other.into() }),
-            },
-        })
-    }
+    Ok(Create {
+        mode: field.mode.decode()?,
+        flags: open_flags(field.open_flags.get())?,
+        exclusive: match field.exclusive {
+            NOT_EXCLUSIVE => Exclusive::No,
+            EXCLUSIVE => Exclusive::Yes,
+            EXCLUSIVE_BY_VERIFIER => Exclusive::Verifier(field.verifier),
+            other => return Err(DecodeError::Value { field: "exclusiveness", value: other.into() }),
+        },
+    })
 }
 
 const STABILITY_SHIFT: u32 = 2;
