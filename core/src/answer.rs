@@ -128,6 +128,17 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Answer<T> {
     }
 }
 
+/// Evaluates to the value of a result, or returns its error from the function as an immediate answer.
+#[macro_export]
+macro_rules! or_answer {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(error) => return $crate::Answer::err(error),
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

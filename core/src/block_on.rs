@@ -12,11 +12,8 @@ use std::thread::{self, Thread};
 ///
 /// Calls may be nested. Allocates once per thread.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    thread_local! {
-        static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
-    }
     let mut future = pin!(future);
-    let waker = UNPARK.with(Waker::clone);
+    let waker = unpark_waker();
     let mut context = Context::from_waker(&waker);
     loop {
         match future.as_mut().poll(&mut context) {
@@ -26,6 +23,14 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
             Poll::Pending => thread::park(),
         }
     }
+}
+
+/// Returns a waker that unparks the calling thread. Allocates once per thread.
+pub fn unpark_waker() -> Waker {
+    thread_local! {
+        static UNPARK: Waker = Waker::from(Arc::new(Unpark(thread::current())));
+    }
+    UNPARK.with(Waker::clone)
 }
 
 struct Unpark(Thread);

@@ -1,5 +1,6 @@
 //! Cancellation of operations by their callers.
 
+use crate::lock;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -64,7 +65,7 @@ impl Interrupt {
     pub fn raise(&self) {
         let Some(state) = &self.0 else { return };
         let wakers = {
-            let mut wakers = state.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut wakers = lock(&state.wakers);
             state.is_used.store(true, Ordering::Relaxed);
             state.raised.store(true, Ordering::Release);
             std::mem::take(&mut *wakers)
@@ -99,7 +100,7 @@ impl Future for Raised {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Some(state) = &self.0.0 else { return Poll::Pending };
-        let mut wakers = state.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wakers = lock(&state.wakers);
         if state.raised.load(Ordering::Acquire) {
             return Poll::Ready(());
         }

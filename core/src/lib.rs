@@ -13,6 +13,7 @@ mod answer;
 pub mod block;
 mod block_on;
 mod budget;
+mod counters;
 mod ctx;
 mod errno;
 mod error;
@@ -20,14 +21,17 @@ pub mod fs;
 mod interrupt;
 mod squash;
 mod stability;
+mod sync;
 
 pub use answer::{Answer, Later};
-pub use block_on::block_on;
+pub use block_on::{block_on, unpark_waker};
 pub use budget::{Budget, Limits, Permit, Resource};
+pub use counters::Counter;
 pub use ctx::{ClientId, Ctx, Identity, KeyProperties, RequestId, RequestKey, SessionId, Want};
 pub use error::{Error, Result};
 pub use interrupt::{Interrupt, Raised};
 pub use squash::{NO_ID, Squash, SquashMode};
 pub use stability::Stability;
+pub use sync::lock;
 #[doc(hidden)]
 pub use tombolo_mem as mem;

@@ -1,13 +1,13 @@
 //! A back end's view of its disk: current size, write protection, failed flushes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_mem::Sink;
 
 use super::geometry::padded;
 use super::{Geometry, Range, SizeWatch, Sizes};
-use crate::{Error, Result};
+use crate::{Error, Result, lock};
 
 /// The sizes of a disk that may be resized while in use, and its write protection. Usable from any thread at
 /// any time.
@@ -118,7 +118,7 @@ impl FlushLoss {
     /// Runs `flush`, unless a flush has failed before. Only one flush runs at a time: a second one in
     /// parallel with a failing one could succeed before the failure is recorded.
     pub fn guard(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
-        let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.flushing);
         self.check()?;
         flush().inspect_err(|_| self.occurred())
     }

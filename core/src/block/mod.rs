@@ -23,6 +23,7 @@
 mod bounds;
 mod device;
 mod extent;
+mod forward;
 mod geometry;
 mod opening;
 mod size;

@@ -1,6 +1,7 @@
 //! Notification of resizes.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use crate::lock;
+use std::sync::{Arc, Mutex, Weak};
 
 /// A callback that receives a disk's new size, in bytes. It runs on the thread that resized the disk and must
 /// not block.
@@ -13,14 +14,14 @@ pub struct Sizes(Mutex<Vec<Weak<SizeWatch>>>);
 impl Sizes {
     /// Registers a watcher for as long as the caller has a reference to it.
     pub fn watch(&self, watch: &Arc<SizeWatch>) {
-        let mut watches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watches = lock(&self.0);
         watches.retain(|watch| watch.strong_count() > 0);
         watches.push(Arc::downgrade(watch));
     }
 
     /// Calls all watchers, on this thread, with the disk's new size.
     pub fn changed(&self, size_bytes: u64) {
-        let watches = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let watches = lock(&self.0).clone();
         for watch in watches.iter().filter_map(Weak::upgrade) {
             watch(size_bytes);
         }

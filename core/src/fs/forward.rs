@@ -16,14 +16,17 @@ pub fn within<G: ?Sized, T>(group: Option<&G>, call: impl FnOnce(&G) -> Answer<T
 /// self.call; lookup getattr)` calls `self.call(Op::Lookup, |fs| fs.lookup(...))`, and so on, for a layer
 /// that wraps each call in the same way; `with self.call` calls `self.call(cx, |fs, cx| fs.lookup(cx, ...))`,
 /// for a layer that forwards another context; `later self.call` does so with owned copies of the arguments,
-/// converted by `keep` and `lend`, methods that the layer defines for the arguments' types.
+/// converted by `keep` and `lend`, methods that the layer defines for these types. `at self.call` calls `self.call(node, |fs, node|
+/// fs.getattr(cx, node, ...))`, for a layer that translates the first argument, a node or a file. `now
+/// self.call` answers at once, with the result of the method of the same name of `self.call()`.
 ///
 /// A group's method is forwarded to the same group of the file system, if it has one. `forward!(to
 /// self.inner; xattrs)` returns the group of `inner` itself, `forward!(offer self.inner; xattrs)` that of the
-/// layer, if `inner` has one.
+/// layer, if `inner` has one, and `forward!(own self; xattrs)` that of `self` in any case.
 #[macro_export]
 macro_rules! forward {
     ($way:ident $me:ident.$inner:tt; $($method:ident)+) => { $($crate::forward!(@$method $way $me $inner);)+ };
+    (own $me:ident; $($group:ident)+) => { $($crate::forward!(@$group own $me $me);)+ };
 
     (@lookup $($to:tt)+) => { $crate::forward!($($to)+ Lookup lookup(parent: $crate::fs::NodeId, name: $crate::fs::Name<'_>) -> $crate::fs::Entry); };
     (@getattr $($to:tt)+) => {
@@ -139,6 +142,7 @@ macro_rules! forward {
     (@ranges $($to:tt)+) => { $crate::forward!($($to)+ ranges Ranges); };
     (@changes $($to:tt)+) => { $crate::forward!($($to)+ changes Changes); };
     (@versions $($to:tt)+) => { $crate::forward!($($to)+ versions Versions); };
+    (@data_cache $($to:tt)+) => { $crate::forward!($($to)+ data_cache DataCache); };
     (@backing_files $($to:tt)+) => { $crate::forward!($($to)+ backing_files BackingFiles); };
     (@descriptors $($to:tt)+) => { $crate::forward!($($to)+ descriptors Descriptors); };
     (@digests $($to:tt)+) => { $crate::forward!($($to)+ digests Digests); };
@@ -179,6 +183,17 @@ macro_rules! forward {
             $me.$call($crate::fs::Op::$op, |fs| fs.$method(cx, $($argument),*))
         }
     };
+    (at $me:ident $call:ident $op:ident $method:ident($place:ident: $place_kind:ty $(, $argument:ident: $kind:ty)*) -> $answer:ty) => {
+        #[inline]
+        fn $method(&$me, cx: &$crate::Ctx, $place: $place_kind $(, $argument: $kind)*) -> $crate::Answer<$answer> {
+            $me.$call($place, |fs, $place| fs.$method(cx, $place $(, $argument)*))
+        }
+    };
+    (now $me:ident $call:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
+        fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
+            $me.$call().$method(cx, $($argument),*).into()
+        }
+    };
     (later $me:ident $call:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
         fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
             $(let $argument = $argument.keep();)*
@@ -201,6 +216,11 @@ macro_rules! forward {
             $me.$call($crate::fs::Op::$op, |fs| $crate::fs::within(fs.$group(), |group| group.$method(cx, $($argument),*)))
         }
     };
+    (at $me:ident $call:ident in $group:ident $op:ident $method:ident($place:ident: $place_kind:ty $(, $argument:ident: $kind:ty)*) -> $answer:ty) => {
+        fn $method(&$me, cx: &$crate::Ctx, $place: $place_kind $(, $argument: $kind)*) -> $crate::Answer<$answer> {
+            $me.$call($place, |fs, $place| $crate::fs::within(fs.$group(), |group| group.$method(cx, $place $(, $argument)*)))
+        }
+    };
     (later $me:ident $call:ident in $group:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
         fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
             $(let $argument = $argument.keep();)*
@@ -210,6 +230,9 @@ macro_rules! forward {
 
     (to $me:ident $inner:tt $group:ident $kind:ident) => {
         fn $group(&$me) -> Option<&dyn $crate::fs::$kind> { $me.$inner.$group() }
+    };
+    (own $me:ident $itself:tt $group:ident $kind:ident) => {
+        fn $group(&$me) -> Option<&dyn $crate::fs::$kind> { Some($me) }
     };
     (offer $me:ident $inner:tt $group:ident $kind:ident) => {
         fn $group(&$me) -> Option<&dyn $crate::fs::$kind> { $me.$inner.$group().map(|_| $me as &dyn $crate::fs::$kind) }

@@ -31,13 +31,11 @@ impl<T: Clone + PartialEq> GrantedLocks<T> {
         let Lock { family, owner, range, .. } = granted.lock;
         self.give_back(family, owner, range);
         self.0.retain(|existing| {
-            let is_mergeable = is_next_to(existing.lock.range, granted.lock.range)
+            let is_mergeable = existing.lock.range.adjoins(granted.lock.range)
                 && (existing.open, &existing.note) == (granted.open, &granted.note)
                 && existing.lock == Lock { range: existing.lock.range, ..granted.lock };
             if is_mergeable {
-                let range = &mut granted.lock.range;
-                range.start = range.start.min(existing.lock.range.start);
-                range.last = range.last.max(existing.lock.range.last);
+                granted.lock.range = granted.lock.range.hull(existing.lock.range);
             }
             !is_mergeable
         });
@@ -49,20 +47,12 @@ impl<T: Clone + PartialEq> GrantedLocks<T> {
         let mut remainders = Vec::new();
         self.0.retain(|existing| {
             let Lock { range: has, .. } = existing.lock;
-            let is_affected = (existing.lock.family, existing.lock.owner) == (family, owner);
-            if !is_affected || !overlap(has, range) {
+            let is_owners = (existing.lock.family, existing.lock.owner) == (family, owner);
+            if !is_owners || !has.overlaps(range) {
                 return true;
             }
-            let mut remainder = |start, last| {
-                let lock = Lock { range: LockRange { start, last }, ..existing.lock };
-                remainders.push(Granted { lock, ..existing.clone() });
-            };
-            if has.start < range.start {
-                remainder(has.start, range.start - 1);
-            }
-            if range.last < has.last {
-                remainder(range.last + 1, has.last);
-            }
+            let with_range = |range| Granted { lock: Lock { range, ..existing.lock }, ..existing.clone() };
+            remainders.extend(has.without(range).map(with_range));
             false
         });
         self.0.append(&mut remainders);
@@ -108,7 +98,7 @@ impl<T: Clone + PartialEq> GrantedLocks<T> {
             (existing.family, lock.family) == (LockFamily::Posix, LockFamily::Posix)
                 && existing.owner != lock.owner
                 && (existing.kind == LockKind::Write || lock.kind == LockKind::Write)
-                && overlap(existing.range, lock.range)
+                && existing.range.overlaps(lock.range)
         })
     }
 
@@ -121,14 +111,6 @@ impl<T: Clone + PartialEq> GrantedLocks<T> {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-}
-
-fn overlap(a: LockRange, b: LockRange) -> bool {
-    a.start <= b.last && b.start <= a.last
-}
-
-fn is_next_to(a: LockRange, b: LockRange) -> bool {
-    a.last.checked_add(1) == Some(b.start) || b.last.checked_add(1) == Some(a.start)
 }
 
 #[cfg(test)]

@@ -76,6 +76,29 @@ pub struct LockRange {
 impl LockRange {
     /// The whole file.
     pub const ALL: Self = Self { start: 0, last: u64::MAX };
+
+    /// Returns `true` if the ranges have bytes in common.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start <= other.last && other.start <= self.last
+    }
+
+    /// Returns `true` if one range begins directly after the other.
+    pub fn adjoins(self, other: Self) -> bool {
+        self.last.checked_add(1) == Some(other.start) || other.last.checked_add(1) == Some(self.start)
+    }
+
+    /// Returns the range from the first to the last byte of both.
+    pub fn hull(self, other: Self) -> Self {
+        Self { start: self.start.min(other.start), last: self.last.max(other.last) }
+    }
+
+    /// Returns the parts before and after an overlapping range.
+    pub fn without(self, other: Self) -> impl Iterator<Item = Self> {
+        let before = other.start.checked_sub(1).filter(|&last| self.start <= last);
+        let after = other.last.checked_add(1).filter(|&start| start <= self.last);
+        let before = before.map(|last| Self { last, ..self });
+        before.into_iter().chain(after.map(|start| Self { start, ..self }))
+    }
 }
 
 /// An advisory lock.

@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::Answer;
+use crate::{Answer, lock};
 
 /// A lease operation. The epoch distinguishes a client's successive leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,15 +261,11 @@ impl LeaseTable {
     /// the state at once.
     fn step<T>(&self, step: impl FnOnce(&mut LeaseTableState) -> T) -> T {
         let (result, woken) = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             (step(&mut state), std::mem::take(&mut state.woken))
         };
         woken.into_iter().for_each(Waker::wake);
         result
-    }
-
-    fn state(&self) -> MutexGuard<'_, LeaseTableState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

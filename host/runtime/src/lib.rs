@@ -45,12 +45,11 @@ pub mod rows;
 pub mod send_queue;
 pub mod signals;
 pub mod signing_keys;
-mod sync;
 pub mod task;
 pub mod thread_pool;
 pub mod time_slices;
 mod to_its_end;
 pub mod waiters;
 
-pub use sync::lock;
 pub use to_its_end::to_its_end;
+pub use tombolo_core::lock;

@@ -1,7 +1,8 @@
 //! Rate limit of log messages that a peer can cause: one in ten seconds, with the number of suppressed ones.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use tombolo_core::lock;
 
 const PAUSE: Duration = Duration::from_secs(10);
 
@@ -23,7 +24,7 @@ impl RateLimit {
     }
 
     fn allow_at(&self, now: Instant) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         if state.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
             state.suppressed += 1;
             return None;

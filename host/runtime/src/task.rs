@@ -10,9 +10,11 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
+
+use crate::lock;
 
 /// Polls `future` on this thread, and afterwards on whichever thread wakes it, until it is ready.
 ///
@@ -143,7 +145,7 @@ fn poll_until_idle(task: &Arc<Task>) {
         }
         // The future is put back before the state changes, because the next thread to wake the task must find
         // it.
-        *lock(task) = Some(future);
+        *lock(&task.future) = Some(future);
         if task.state.compare_exchange(POLLING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return;
         }
@@ -155,12 +157,8 @@ fn poll_until_idle(task: &Arc<Task>) {
     }
 }
 
-fn lock(task: &Task) -> std::sync::MutexGuard<'_, Option<Pin<Box<dyn Future<Output = ()> + Send>>>> {
-    task.future.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn take(task: &Task) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-    lock(task).take()
+    lock(&task.future).take()
 }
 
 #[cfg(test)]

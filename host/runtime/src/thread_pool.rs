@@ -11,10 +11,11 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use crate::lock;
 use tombolo_core::{Answer, Ctx, Error, Interrupt, Raised, RequestId, Result};
 
 /// Limits of a pool.
@@ -52,7 +53,7 @@ impl ThreadPool {
 
     /// Returns a new lane for one user.
     pub fn lane(&self) -> Lane {
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         let id = state.next_lane;
         state.next_lane += 1;
         Lane { shared: self.shared.clone(), id }
@@ -61,7 +62,7 @@ impl ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        self.shared.lock().closing = true;
+        lock(&self.shared.state).closing = true;
         self.shared.work.notify_all();
     }
 }
@@ -130,12 +131,8 @@ struct Queue {
 }
 
 impl PoolShared {
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn submit(self: &Arc<Self>, lane: u64, job: Arc<dyn Job>) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.closing {
             return Err(Error::WouldBlock);
         }
@@ -161,7 +158,7 @@ impl PoolShared {
         let shared = self.clone();
         let started = std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.serve());
         let Err(cause) = started else { return Ok(()) };
-        self.lock().threads -= 1;
+        lock(&self.state).threads -= 1;
         tracing::warn!(pool = %self.name, %cause, "cannot start a thread");
         if alone { self.withdraw(lane) } else { Ok(()) }
     }
@@ -169,7 +166,7 @@ impl PoolShared {
     /// Removes the newest job of a lane, because no thread could be started to run it. Returns
     /// [`Error::NoMemory`].
     fn withdraw(&self, lane: u64) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if let Some(queue) = state.lanes.iter_mut().find(|queue| queue.id == lane) {
             let taken = usize::from(queue.waiting.pop_back().is_some());
             state.waiting -= taken;
@@ -179,13 +176,13 @@ impl PoolShared {
 
     /// Runs jobs until the pool is closed and its queues are empty.
     fn serve(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         loop {
             if let Some((lane, job)) = state.next(self.limits.threads) {
                 drop(state);
                 job.run();
                 drop(job);
-                state = self.lock();
+                state = lock(&self.state);
                 state.finished(lane);
                 // The lane may have occupied its share of threads; another of its jobs may run now.
                 self.work.notify_one();
@@ -228,7 +225,7 @@ impl PoolState {
 
 impl fmt::Debug for PoolShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.lock();
+        let state = lock(&self.state);
         write!(f, "ThreadPool({}: {} threads, {} lanes in use)", self.name, state.threads, state.lanes.len())
     }
 }
@@ -254,13 +251,9 @@ trait Job: Send + Sync {
 }
 
 impl<T> QueuedJob<T> {
-    fn lock(&self) -> MutexGuard<'_, Phase<T>> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the job to run it, or returns `None` if it was abandoned.
     fn begin(&self) -> Option<JobFn<T>> {
-        let mut phase = self.lock();
+        let mut phase = lock(&self.phase);
         match std::mem::replace(&mut *phase, Phase::Taken) {
             Phase::Waiting { job, waker } => {
                 *phase = Phase::Running { waker };
@@ -274,7 +267,7 @@ impl<T> QueuedJob<T> {
     }
 
     fn end(&self, result: Result<T>) {
-        let before = std::mem::replace(&mut *self.lock(), Phase::Ended(result));
+        let before = std::mem::replace(&mut *lock(&self.phase), Phase::Ended(result));
         if let Phase::Running { waker: Some(waker) } = before {
             waker.wake();
         }
@@ -317,7 +310,7 @@ impl<T> Future for Outcome<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         // Registers for the interrupt before the phase is checked, so that either of them wakes this task.
         let raised = Pin::new(&mut self.raised).poll(context).is_ready() || self.interrupt.is_raised();
-        let mut phase = self.job.lock();
+        let mut phase = lock(&self.job.phase);
         match &mut *phase {
             Phase::Waiting { .. } if raised => {
                 // The job and everything that it owns are dropped now; the thread that dequeues it finds the
@@ -448,7 +441,7 @@ mod tests {
             .map(|_| {
                 let wait = wait.clone();
                 greedy.run(&cx(), move || {
-                    wait.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+                    lock(&wait).recv().ok();
                     Ok(())
                 })
             })

@@ -4,12 +4,12 @@ use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use super::{Notice, Notices};
 use crate::fs::{NameBuf, NodeId};
-use crate::{Answer, Ctx, Error, Result};
+use crate::{Answer, Ctx, Error, Result, lock};
 
 /// Maximum queue length; on overflow the session receives [`Notice::Everything`].
 const NOTICES_MAX: usize = 8192;
@@ -71,13 +71,13 @@ impl Hasher for NodeHasher {
 impl NoticeQueue {
     /// Returns `true` if the session has subscribed.
     pub fn is_watched(&self) -> bool {
-        self.state().is_watched
+        lock(&self.0).is_watched
     }
 
     /// Queues a notice if the session has subscribed, unless an undelivered one covers it, and wakes waiting
     /// calls.
     pub fn push(&self, notice: Notice) {
-        let wakers = self.state().push(notice);
+        let wakers = lock(&self.0).push(notice);
         // Wakers are called outside of the lock, because a waker may run any code.
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -85,7 +85,7 @@ impl NoticeQueue {
     /// Ends the session and wakes all waiting calls.
     pub fn end(&self) {
         let wakers = {
-            let mut state = self.state();
+            let mut state = lock(&self.0);
             state.has_ended = true;
             std::mem::take(&mut state.wakers)
         };
@@ -94,7 +94,7 @@ impl NoticeQueue {
 
     /// Implements [`Changes::next`](super::Changes::next). The answer holds the queue, not the session.
     pub fn next(self: &Arc<Self>, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices> {
-        if let Some(ready) = self.state().next(since, limit_bytes) {
+        if let Some(ready) = lock(&self.0).next(since, limit_bytes) {
             return Answer::Done(ready);
         }
         let (queue, interrupt) = (self.clone(), cx.interrupt.clone());
@@ -104,7 +104,7 @@ impl NoticeQueue {
                 if raised.as_mut().poll(context).is_ready() {
                     return Poll::Ready(Err(Error::Interrupted));
                 }
-                let mut state = queue.state();
+                let mut state = lock(&queue.0);
                 let ready = state.next(since, limit_bytes);
                 if ready.is_none() && !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
                     state.wakers.push(context.waker().clone());
@@ -113,10 +113,6 @@ impl NoticeQueue {
             })
             .await
         })
-    }
-
-    fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -322,7 +318,7 @@ mod tests {
         let queue = watched();
         (0..100_000).for_each(|node| queue.push(Notice::Attributes(NodeId(node))));
         {
-            let state = queue.state();
+            let state = lock(&queue.0);
             assert!(state.notices.len() <= NOTICES_MAX && state.nodes.len() <= NOTICES_MAX);
         }
         let notices = ready(&queue, 1).expect("notices");

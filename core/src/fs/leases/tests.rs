@@ -31,7 +31,7 @@ fn is_granted(table: &Arc<LeaseTable>, client: LeaseClient) -> bool {
 
 /// Simulates that the last change was long ago.
 fn later(table: &LeaseTable) {
-    let mut state = table.state();
+    let mut state = lock(&table.state);
     state.last = None;
     state.last_other = None;
 }
@@ -147,7 +147,7 @@ fn cancelled_change_and_end_release_everything() {
     let table = table(TERM);
     let epoch = granted(&table, ONE);
     drop(table.change(TWO));
-    assert!(table.state().changing.is_empty());
+    assert!(lock(&table.state).changing.is_empty());
     ask(&table, ONE, LeaseRequest::GiveBack(epoch));
     later(&table);
     let epoch = granted(&table, ONE);
@@ -193,7 +193,7 @@ fn barred_terms(table: &Arc<LeaseTable>, client: LeaseClient) -> u128 {
 fn run_out(table: &Arc<LeaseTable>, client: LeaseClient, is_recalled: bool) {
     granted(table, client);
     let change = is_recalled.then(|| table.change(THREE));
-    table.state().holders.iter_mut().for_each(|holder| holder.expires = Instant::now());
+    lock(&table.state).holders.iter_mut().for_each(|holder| holder.expires = Instant::now());
     table.tick();
     drop(change);
 }
@@ -209,19 +209,19 @@ fn a_recalled_lease_that_runs_out_bars_its_party() {
             assert_eq!(barred_terms(&table, LeaseClient(1, number)), terms);
         }
         assert_eq!(barred_terms(&table, TWO), 0, "another party");
-        let mut state = table.state();
+        let mut state = lock(&table.state);
         state.bars.values_mut().for_each(|bar| bar.until = Instant::now());
     }
     let long_ago = Instant::now().checked_sub(100 * TERM);
     let Some(long_ago) = long_ago else { return };
-    table.state().bars.values_mut().for_each(|bar| bar.until = long_ago);
+    lock(&table.state).bars.values_mut().for_each(|bar| bar.until = long_ago);
     run_out(&table, ONE, true);
     assert_eq!(barred_terms(&table, ONE), 6, "it is forgotten in the end");
 }
 
 /// Simulates the passing of time for recorded recalls and waits.
 fn pass(table: &LeaseTable, time: Duration) {
-    let mut state = table.state();
+    let mut state = lock(&table.state);
     let earlier = |at: &mut Instant| *at = at.checked_sub(time).expect("a time");
     state.holders.iter_mut().filter_map(|holder| holder.recalled_at.as_mut()).for_each(earlier);
     for waits in state.waits.values_mut() {
@@ -258,21 +258,21 @@ fn short_waits_for_a_partys_leases_add_up() {
         make_wait(&table, &[ONE], TERM / 10);
         assert_eq!(barred_terms(&table, ONE), terms);
     }
-    assert!(table.state().waits.is_empty(), "counted from the bar on");
+    assert!(lock(&table.state).waits.is_empty(), "counted from the bar on");
     for _ in 0..20 {
         make_wait(&table, &[TWO], TERM / 10);
         assert_eq!(barred_terms(&table, TWO), 0, "long ago is forgotten");
         pass(&table, WAITS_TERMS * TERM / 3);
     }
     make_wait(&table, &[LeaseClient(3, 1), LeaseClient(3, 2)], TERM / 10);
-    let sum = table.state().waits[&3].sum;
+    let sum = lock(&table.state).waits[&3].sum;
     assert!(sum < TERM * 3 / 20, "waits at once are one: {sum:?}");
 }
 
 #[test]
 fn bars_and_waits_are_bounded() {
     let table = table(TERM);
-    let mut state = table.state();
+    let mut state = lock(&table.state);
     let now = Instant::now();
     for party in 0..2 * BARS_MAX as u64 {
         state.bar(party, Instant::now());

@@ -1,11 +1,11 @@
 //! The advisory locks of one file: conflict rules, and a queue of waiters.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 use crate::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange, OpenId};
-use crate::{Error, Result};
+use crate::{Error, Result, lock};
 
 /// The owner of a lock, unique among all sessions of the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ impl Claim {
         self.owner != other.owner
             && self.lock.family == other.lock.family
             && (self.lock.kind == LockKind::Write || other.lock.kind == LockKind::Write)
-            && overlap(self.lock.range, other.lock.range)
+            && self.lock.range.overlaps(other.lock.range)
     }
 }
 
@@ -67,7 +67,7 @@ struct GrantState {
 impl Grant {
     /// Returns the outcome if there is one; otherwise registers `waker`.
     pub(super) fn poll(&self, waker: &Waker) -> Option<Result<()>> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         let outcome = state.outcome.take();
         if outcome.is_none() {
             state.waker = Some(waker.clone());
@@ -76,7 +76,7 @@ impl Grant {
     }
 
     fn settle(&self, outcome: Result<()>) -> Option<Waker> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         state.outcome = Some(outcome);
         state.waker.take()
     }
@@ -101,10 +101,9 @@ impl FileLocks {
         self.granted.retain(|granted| {
             let is_mergeable = granted.owner == merged.owner
                 && granted.lock.kind == merged.lock.kind
-                && adjacent(granted.lock.range, merged.lock.range);
+                && granted.lock.range.adjoins(merged.lock.range);
             if is_mergeable {
-                merged.lock.range.start = merged.lock.range.start.min(granted.lock.range.start);
-                merged.lock.range.last = merged.lock.range.last.max(granted.lock.range.last);
+                merged.lock.range = merged.lock.range.hull(granted.lock.range);
             }
             !is_mergeable
         });
@@ -115,16 +114,11 @@ impl FileLocks {
     pub(super) fn cut(&mut self, owner: Owner, range: LockRange) {
         let mut remainders = Vec::new();
         self.granted.retain(|granted| {
-            if granted.owner != owner || !overlap(granted.lock.range, range) {
+            if granted.owner != owner || !granted.lock.range.overlaps(range) {
                 return true;
             }
-            let LockRange { start, last } = granted.lock.range;
-            if let Some(before) = range.start.checked_sub(1).filter(|&before| before >= start) {
-                remainders.push(with_range(*granted, LockRange { start, last: before }));
-            }
-            if let Some(after) = range.last.checked_add(1).filter(|&after| after <= last) {
-                remainders.push(with_range(*granted, LockRange { start: after, last }));
-            }
+            let with_range = |range| Claim { lock: Lock { range, ..granted.lock }, ..*granted };
+            remainders.extend(granted.lock.range.without(range).map(with_range));
             false
         });
         self.granted.append(&mut remainders);
@@ -226,18 +220,6 @@ pub(super) fn owner_of(family: LockFamily, session: u64, open: OpenId, owner: Lo
         LockFamily::Posix => Owner::Process { session, owner },
         LockFamily::Flock => Owner::Opening { session, open },
     }
-}
-
-fn with_range(claim: Claim, range: LockRange) -> Claim {
-    Claim { lock: Lock { range, ..claim.lock }, ..claim }
-}
-
-fn overlap(a: LockRange, b: LockRange) -> bool {
-    a.start <= b.last && b.start <= a.last
-}
-
-fn adjacent(a: LockRange, b: LockRange) -> bool {
-    a.last.checked_add(1) == Some(b.start) || b.last.checked_add(1) == Some(a.start)
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ mod wait;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
 use super::{File, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags};
-use crate::{Answer, Ctx, Error, Result};
+use crate::{Answer, Ctx, Error, Result, lock};
 use file::{Claim, FileLocks, Grant, Owner, owner_of};
 use wait::Wait;
 
@@ -75,7 +75,7 @@ impl LockTable {
     }
 
     fn table(&self) -> MutexGuard<'_, LockTableState> {
-        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.table)
     }
 }
 

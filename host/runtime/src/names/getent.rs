@@ -11,6 +11,7 @@ use tombolo_sys::epoll::{Epoll, Interest};
 use tombolo_sys::process::{self, Death, ends_with_this_thread};
 
 use super::{Deadline, LookUpError};
+use tombolo_core::lock;
 
 /// Maximum length of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -151,7 +152,7 @@ impl Queue {
     /// [`LookUpError::Busy`]: other look-ups used all permits in the meantime. This does not reflect on the
     /// service, which was not contacted.
     pub(super) fn turn(&self, deadline: Deadline) -> Result<Turn<'_>, LookUpError> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.running);
         while *running >= PROCESSES_MAX {
             let left = deadline.left().map_err(|_| LookUpError::Busy(deadline.allowed))?;
             running = self.ended.wait_timeout(running, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -163,7 +164,7 @@ impl Queue {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self.0.running.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *lock(&self.0.running) -= 1;
         self.0.ended.notify_one();
     }
 }
