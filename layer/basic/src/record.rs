@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
 use std::ops;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Resize, Zeroing};
-use tombolo_core::{Answer, Ctx, Stability};
-use tombolo_mem::{Sink, Source};
+use tombolo_core::block::BlockDevice;
+use tombolo_core::{Answer, Ctx, lock};
+use tombolo_mem::Sink;
 
 /// Granularity of the trace: a page of memory.
 const BLOCK_BYTES: u64 = 4 << 10;
@@ -39,7 +39,7 @@ struct State {
 impl RecordedDisk {
     fn note(&self, offset: u64, len: usize) {
         let end = offset.saturating_add(len as u64).min(self.inner.geometry().size_bytes);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let State { out, read } = &mut *state;
         let Some(mut file) = out.as_deref().filter(|_| read.len() < BLOCKS_MAX) else { return };
         let mut run = 0..0;
@@ -69,44 +69,10 @@ impl RecordedDisk {
 }
 
 impl BlockDevice for RecordedDisk {
-    fn profile(&self) -> Profile {
-        self.inner.profile()
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    tombolo_core::forward_disk!(to self.inner; profile geometry write flush discard write_zeroes extents submit resize);
 
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
         self.note(offset, into.len());
         self.inner.read(cx, offset, into)
-    }
-
-    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
-        self.inner.write(cx, offset, stability, from)
-    }
-
-    fn flush(&self, cx: &Ctx) -> Answer<()> {
-        self.inner.flush(cx)
-    }
-
-    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        self.inner.discard(cx, range)
-    }
-
-    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        self.inner.write_zeroes(cx, range, how)
-    }
-
-    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        self.inner.extents(cx, range, count_max)
-    }
-
-    fn submit(&self) {
-        self.inner.submit();
-    }
-
-    fn resize(&self) -> Option<&dyn Resize> {
-        self.inner.resize()
     }
 }

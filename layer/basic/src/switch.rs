@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Poll, Waker};
 
 use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
-use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability, lock};
 use tombolo_mem::{Sink, Source};
 
 /// A disk that can be replaced by others of its length.
@@ -129,7 +129,7 @@ impl SwitchState {
         let done = step(&mut now);
         // A task that is woken is polled on this thread, and needs the lock.
         drop(now);
-        let waiting = mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let waiting = mem::take(&mut *lock(&self.waiting));
         waiting.into_iter().for_each(Waker::wake);
         done
     }
@@ -142,7 +142,7 @@ impl SwitchState {
                 return Poll::Ready(found);
             }
             // A step needs the lock of `now` first, so it finds this waker.
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(context.waker().clone());
+            lock(&self.waiting).push(context.waker().clone());
             Poll::Pending
         })
         .await

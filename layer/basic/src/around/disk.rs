@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Resize, SizeWatch, Zeroing};
-use tombolo_core::fs::Op;
-use tombolo_core::{Answer, Ctx, Error, Stability};
+use tombolo_core::block::{BlockDevice, Extents, Range, Resize, SizeWatch, Zeroing};
+use tombolo_core::fs::{Op, within};
+use tombolo_core::{Answer, Ctx, Stability};
 use tombolo_mem::{Sink, Source};
 
 use super::{Around, Call, Payload};
@@ -32,13 +32,7 @@ impl<A: Around> LayeredDisk<A> {
 }
 
 impl<A: Around> BlockDevice for LayeredDisk<A> {
-    fn profile(&self) -> Profile {
-        self.inner.profile()
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    tombolo_core::forward_disk!(to self.inner; profile geometry submit);
 
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
         self.call(Op::Read, |inner| inner.read(cx, offset, into))
@@ -64,10 +58,6 @@ impl<A: Around> BlockDevice for LayeredDisk<A> {
         self.call(Op::Seek, |inner| inner.extents(cx, range, count_max))
     }
 
-    fn submit(&self) {
-        self.inner.submit();
-    }
-
     fn resize(&self) -> Option<&dyn Resize> {
         self.inner.resize().map(|_| self as &dyn Resize)
     }
@@ -75,17 +65,11 @@ impl<A: Around> BlockDevice for LayeredDisk<A> {
 
 impl<A: Around> Resize for LayeredDisk<A> {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
-        self.call(Op::Setattr, |inner| match inner.resize() {
-            Some(resize) => resize.set_size(cx, size_bytes),
-            None => Answer::err(Error::NotSupported),
-        })
+        self.call(Op::Setattr, |inner| within(inner.resize(), |resize| resize.set_size(cx, size_bytes)))
     }
 
     fn follow_size(&self, cx: &Ctx) -> Answer<u64> {
-        self.call(Op::Getattr, |inner| match inner.resize() {
-            Some(resize) => resize.follow_size(cx),
-            None => Answer::err(Error::NotSupported),
-        })
+        self.call(Op::Getattr, |inner| within(inner.resize(), |resize| resize.follow_size(cx)))
     }
 
     fn watch(&self, watch: &Arc<SizeWatch>) {

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Resize, SizeWatch, Zeroing};
-use tombolo_core::{Answer, Ctx, Error, Stability};
-use tombolo_mem::{Sink, Source};
+use tombolo_core::block::{BlockDevice, Resize, SizeWatch};
+use tombolo_core::fs::within;
+use tombolo_core::{Answer, Ctx};
 
 use super::{Timer, after};
 
@@ -38,37 +38,8 @@ impl DelayedDisk {
 }
 
 impl BlockDevice for DelayedDisk {
-    fn profile(&self) -> Profile {
-        self.inner.profile()
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-
-    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
-        self.later(cx, move |disk, cx| disk.read(cx, offset, into))
-    }
-
-    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
-        self.later(cx, move |disk, cx| disk.write(cx, offset, stability, from))
-    }
-
-    fn flush(&self, cx: &Ctx) -> Answer<()> {
-        self.later(cx, |disk, cx| disk.flush(cx))
-    }
-
-    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        self.later(cx, move |disk, cx| disk.discard(cx, range))
-    }
-
-    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        self.later(cx, move |disk, cx| disk.write_zeroes(cx, range, how))
-    }
-
-    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        self.later(cx, move |disk, cx| disk.extents(cx, range, count_max))
-    }
+    tombolo_core::forward_disk!(to self.inner; profile geometry);
+    tombolo_core::forward_disk!(later self.later; read write flush discard write_zeroes extents);
 
     fn resize(&self) -> Option<&dyn Resize> {
         self.inner.resize().map(|_| self as &dyn Resize)
@@ -77,17 +48,11 @@ impl BlockDevice for DelayedDisk {
 
 impl Resize for DelayedDisk {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
-        self.later(cx, move |disk, cx| match disk.resize() {
-            Some(resize) => resize.set_size(cx, size_bytes),
-            None => Answer::err(Error::NotSupported),
-        })
+        self.later(cx, move |disk, cx| within(disk.resize(), |resize| resize.set_size(cx, size_bytes)))
     }
 
     fn follow_size(&self, cx: &Ctx) -> Answer<u64> {
-        self.later(cx, move |disk, cx| match disk.resize() {
-            Some(resize) => resize.follow_size(cx),
-            None => Answer::err(Error::NotSupported),
-        })
+        self.later(cx, move |disk, cx| within(disk.resize(), |resize| resize.follow_size(cx)))
     }
 
     fn watch(&self, watch: &Arc<SizeWatch>) {

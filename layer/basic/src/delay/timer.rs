@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+use tombolo_core::lock;
 
 /// Handle of the timer thread, which ends with the last reference.
 pub(super) struct Timer {
@@ -37,7 +38,7 @@ impl Timer {
 
     /// Returns a future that is ready after `time`, counted from now.
     pub(super) fn sleep(&self, time: Duration) -> Sleep {
-        let mut sleepers = self.shared.lock();
+        let mut sleepers = lock(&self.shared.sleepers);
         sleepers.next += 1;
         Sleep { shared: self.shared.clone(), key: (Instant::now() + time, sleepers.next) }
     }
@@ -45,14 +46,8 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        self.shared.lock().over = true;
+        lock(&self.shared.sleepers).over = true;
         self.shared.changed.notify_one();
-    }
-}
-
-impl TimerState {
-    fn lock(&self) -> MutexGuard<'_, Sleepers> {
-        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -66,7 +61,7 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut sleepers = self.shared.lock();
+        let mut sleepers = lock(&self.shared.sleepers);
         // Without the timer thread nothing would wake this future.
         if sleepers.over || Instant::now() >= self.key.0 {
             return Poll::Ready(());
@@ -79,12 +74,12 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        self.shared.lock().by_time.remove(&self.key);
+        lock(&self.shared.sleepers).by_time.remove(&self.key);
     }
 }
 
 fn run(shared: &TimerState) {
-    let mut sleepers = shared.lock();
+    let mut sleepers = lock(&shared.sleepers);
     loop {
         let now = Instant::now();
         let later = sleepers.by_time.split_off(&(now, u64::MAX));
@@ -97,7 +92,7 @@ fn run(shared: &TimerState) {
             // Wakers are called outside of the lock, because a waker may run any code.
             drop(sleepers);
             due.into_values().for_each(Waker::wake);
-            sleepers = shared.lock();
+            sleepers = lock(&shared.sleepers);
             continue;
         }
         if over {

@@ -6,7 +6,7 @@ use std::mem;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Resize, Zeroing};
+use tombolo_core::block::{BlockDevice, Extents, Range, Zeroing};
 use tombolo_core::fs::Op;
 use tombolo_core::{Answer, Ctx, Stability};
 use tombolo_mem::{Sink, Source};
@@ -57,13 +57,7 @@ impl CountedDisk {
 }
 
 impl BlockDevice for CountedDisk {
-    fn profile(&self) -> Profile {
-        self.inner.profile()
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    tombolo_core::forward_disk!(to self.inner; profile geometry submit resize);
 
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
         self.around(Op::Read, into.len() as u64, || self.inner.read(cx, offset, into))
@@ -87,13 +81,5 @@ impl BlockDevice for CountedDisk {
 
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
         self.around(Op::Seek, 0, || self.inner.extents(cx, range, count_max))
-    }
-
-    fn submit(&self) {
-        self.inner.submit();
-    }
-
-    fn resize(&self) -> Option<&dyn Resize> {
-        self.inner.resize()
     }
 }
