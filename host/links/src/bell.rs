@@ -4,10 +4,11 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 use tombolo_shm::doorbell::{Bell, BellStream};
 use tombolo_shm::link::{DoorbellKind, Ends};
 use tombolo_sys::lock::{LockKind, try_flock};

@@ -15,7 +15,7 @@ use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, socket};
 
 use super::end::{EndReason, ProtocolError};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// Handler of the events of one link's socket, called on the watcher's thread; no method may block. The
 /// watcher is locked during [`tick`](Self::tick) and [`received`](Self::received), which must neither end a

@@ -8,7 +8,7 @@ use tombolo_shm::address::AddressError;
 use tombolo_shm::link::FRAME_BYTES;
 use tombolo_shm::ring::StampFault;
 
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// Reason for the end of a link, as this side sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -24,7 +24,7 @@ use super::control_socket::Watcher;
 use super::policy::Policy;
 use super::server::{Credentials, Server};
 use super::welcome::{self, Links};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 pub use super::welcome::Guest;
 use tombolo_host_runtime::listener::{ListenError, Listener};

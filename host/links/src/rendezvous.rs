@@ -28,7 +28,7 @@ use super::listen::Guest;
 use super::server::{LinkHandle, Peer, ServeError, Server, Session};
 use super::shared_memory::SharedMemory;
 use super::welcome::{epoch, failed, goodbye, refused};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// Polling interval of the rendezvous page, except for running links.
 const LOOK: Duration = Duration::from_millis(10);

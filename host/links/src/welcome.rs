@@ -25,8 +25,8 @@ use super::listen::{ListenOptions, is_full};
 use super::server::{
     AllowedIdentities, Counts, Credentials, LinkHandle, Peer, Refusal, RegionReceiver, Server, VerifiedPeer,
 };
+use tombolo_core::lock;
 use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
-use tombolo_host_runtime::lock;
 
 /// Established links, and the resources to make them.
 pub(super) struct Links {

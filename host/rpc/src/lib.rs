@@ -16,6 +16,5 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
-mod counter;
 pub mod link;
 pub mod server;

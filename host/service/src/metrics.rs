@@ -5,10 +5,11 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::mem;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use tombolo_host_runtime::lock;
 use tombolo_sys::socket;
 
 /// A running endpoint. Dropping it stops it.
@@ -74,10 +75,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum duration of a request. Tests assert fractions of it, so theirs is longer.
 const TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 2 });
 const HEAD_LIMIT_BYTES: u64 = 8192;
-
-fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
-    connection.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn serve(stream: &TcpStream, connection: &Mutex<Connection>, text: &impl Fn() -> String) {
     let answered = stream.try_clone().and_then(|second| {

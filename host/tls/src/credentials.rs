@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -20,6 +20,7 @@ use tombolo_host_runtime::rate_limit::RateLimit;
 
 use crate::session::Session;
 use crate::{ALPN, TlsError};
+use tombolo_host_runtime::lock;
 
 /// Trusted CA certificates, concatenated.
 pub(crate) const CA_FILE: &str = "ca.pem";
@@ -109,7 +110,7 @@ impl ServerTls {
     }
 
     fn warned(loaded: Loaded<ServerConfig>) -> Self {
-        if !loaded.made.lock().unwrap_or_else(PoisonError::into_inner).has_revocation_list {
+        if !lock(&loaded.made).has_revocation_list {
             let dir = loaded.dir.display();
             tracing::warn!(%dir, "no crl.pem: certificates of lost keys stay valid until they expire");
         }
@@ -233,7 +234,7 @@ impl<T> Loaded<T> {
     /// half-written file must not prevent sessions, and a lost list must not reinstate certificates.
     fn config(&self) -> Arc<T> {
         let now = stamp(&self.dir);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock(&self.made);
         if made.stamp != now {
             match LoadedFiles::of(&self.dir, self.make, made.has_revocation_list) {
                 Ok(reloaded) => *made = reloaded,

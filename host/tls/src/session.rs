@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, Write};
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use rustix::buffer::spare_capacity;
 use rustix::net::{RecvFlags, recv};
@@ -12,6 +12,7 @@ use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result, tcp};
 
 use crate::{ALPN, PeerCertificate, TlsError};
+use tombolo_host_runtime::lock;
 
 /// Maximum number of bytes received in one system call, and encrypted before they are sent: the data of four
 /// full records.
@@ -57,7 +58,7 @@ impl Session {
     /// Advances the handshake. Returns EAGAIN while it is incomplete; the caller retries once the stream is
     /// readable or writable.
     pub fn handshake(&self, stream: BorrowedFd<'_>) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         loop {
             state.flush(stream)?;
             if !state.tls.is_handshaking() {
@@ -74,20 +75,20 @@ impl Session {
     /// Returns the peer's certificate after the handshake, if it has presented one.
     #[must_use]
     pub fn peer(&self) -> Option<PeerCertificate> {
-        let state = self.lock();
+        let state = lock(&self.0);
         state.tls.peer_certificates()?.first().and_then(PeerCertificate::of)
     }
 
     /// Returns the failure of the session, or `None` if it has not failed.
     #[must_use]
     pub fn fault(&self) -> Option<TlsError> {
-        self.lock().fault.clone()
+        lock(&self.0).fault.clone()
     }
 
     /// Sends a prefix of the list and returns its length. Returns EAGAIN if the socket is full. The next send
     /// must begin with the unsent remainder, some of which may be encrypted already.
     pub fn send(&self, stream: BorrowedFd<'_>, gather: &Gather<'_>) -> Result<usize> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         if state.fault.is_some() {
             return Err(Errno::PROTO);
         }
@@ -111,7 +112,7 @@ impl Session {
     /// without space. Returns EAGAIN if nothing is available; until then there may be more data, whatever the
     /// socket's readiness.
     pub fn receive(&self, stream: BorrowedFd<'_>, into: &[&Sink]) -> Result<usize> {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         let room: usize = into.iter().map(|sink| sink.len()).sum();
         let mut filled = 0;
         loop {
@@ -127,10 +128,6 @@ impl Session {
                 Err(error) => return Err(error),
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SessionState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

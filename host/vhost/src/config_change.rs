@@ -5,7 +5,8 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+use tombolo_host_runtime::lock;
 
 /// Notifier of changes of the device's configuration space: the front end reads the space again, and notifies
 /// its guest. Does nothing without a back-end request channel.
@@ -28,7 +29,7 @@ impl ConfigChange {
             .chunks_exact_mut(4)
             .zip(words)
             .for_each(|(place, word)| place.copy_from_slice(&word.to_le_bytes()));
-        let channel = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = lock(&self.0);
         let Some(channel) = channel.as_ref() else { return };
         if let Err(error) = send(channel, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             tracing::warn!(%error, "cannot notify the front end of a configuration change");
@@ -59,7 +60,7 @@ impl ConfigChange {
         });
         // The crate refuses a descriptor that is no socket.
         let channel = descriptors.last().filter(|channel| socket_domain(channel).is_ok());
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = channel;
+        *lock(&self.0) = channel;
         Ok(())
     }
 }

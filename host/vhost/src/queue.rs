@@ -9,6 +9,7 @@ use super::ring::{Rings, passes_event};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tombolo_host_runtime::lock;
 use tombolo_mem::OutOfBounds;
 
 /// Used side of a virtqueue, shared by all holders of its chains.
@@ -179,7 +180,7 @@ impl Queue {
 
     fn lock(&self) -> MutexGuard<'_, UsedSide> {
         // No panic leaves the state inconsistent.
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.used)
     }
 }
 

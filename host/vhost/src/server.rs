@@ -11,10 +11,11 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tombolo_host_runtime::descriptors::DescriptorBudget;
+use tombolo_host_runtime::lock;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 /// Server settings.
@@ -104,7 +105,7 @@ impl Server {
 
     /// Returns the number of connected guests.
     pub fn guest_count(&self) -> usize {
-        self.shared.guests().values().filter(|guest| !guest.has_left).count()
+        lock(&self.shared.guests).values().filter(|guest| !guest.has_left).count()
     }
 
     /// Stops accepting, disconnects every guest, and waits for their threads, each of which completes its
@@ -139,10 +140,6 @@ impl ServerShared {
         // A failed write means that the counter is full, and so signalled already; no other error is possible
         // on our own eventfd.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    fn guests(&self) -> MutexGuard<'_, HashMap<GuestId, Guest>> {
-        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -208,12 +205,12 @@ impl Acceptor {
         let turn = Turn::new(self.turns.clone(), id)?;
         let (shared, settings) = (self.shared.clone(), self.settings);
         // The guest is registered before its thread runs, so that the thread can mark it as disconnected.
-        let mut guests = self.shared.guests();
+        let mut guests = lock(&self.shared.guests);
         guests.insert(id, Guest { stream: second, thread: None, has_left: false });
         let thread = thread::Builder::new().name(format!("guest-{id}")).spawn(move || {
             serve(id, stream, device, settings, &turn);
             drop(descriptors);
-            if let Some(guest) = shared.guests().get_mut(&id) {
+            if let Some(guest) = lock(&shared.guests).get_mut(&id) {
                 guest.has_left = true;
             }
             shared.wake();
@@ -234,14 +231,14 @@ impl Acceptor {
 
     /// Removes the guests that have left; returns the number of the others.
     fn reap(&self) -> usize {
-        let mut guests = self.shared.guests();
+        let mut guests = lock(&self.shared.guests);
         guests.retain(|_, guest| !guest.has_left);
         guests.len()
     }
 
     /// Disconnects all guests and waits for their threads.
     fn disconnect_all(&self) {
-        let guests: Vec<Guest> = self.shared.guests().drain().map(|(_, guest)| guest).collect();
+        let guests: Vec<Guest> = lock(&self.shared.guests).drain().map(|(_, guest)| guest).collect();
         for guest in &guests {
             // The shutdown fails if the guest has already disconnected.
             let _ = guest.stream.shutdown(Shutdown::Both);
@@ -282,7 +279,7 @@ fn serve(id: GuestId, stream: UnixStream, device: Arc<dyn Device>, settings: Set
     let mut messages = BackendReqHandler::from_stream(stream, connection.clone());
     let error = loop {
         if turn.wait_for_turn_or_message(&second) {
-            let taken = connection.lock().unwrap_or_else(PoisonError::into_inner).take_turn();
+            let taken = lock(&connection).take_turn();
             match taken {
                 Ok(()) => continue,
                 Err(error) => break error,

@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+use tombolo_host_runtime::lock;
 
 /// The running guest and those that wait for their turn.
 #[derive(Debug, Default)]
@@ -39,7 +40,7 @@ impl Turn {
     /// guest's thread is notified when they may.
     pub(crate) fn take(&self) -> bool {
         let Some((turns, called)) = &self.shared else { return true };
-        let mut queue = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&turns.0);
         let is_mine = *queue.running.get_or_insert(self.guest) == self.guest;
         if !is_mine && queue.waiting.iter().all(|(guest, _)| *guest != self.guest) {
             queue.waiting.push_back((self.guest, called.clone()));
@@ -51,7 +52,7 @@ impl Turn {
     /// waiting guests.
     pub(crate) fn pass(&self) {
         let Some((turns, _)) = &self.shared else { return };
-        let mut queue = turns.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&turns.0);
         queue.waiting.retain(|(guest, _)| *guest != self.guest);
         if queue.running == Some(self.guest) {
             let next = queue.waiting.pop_front();

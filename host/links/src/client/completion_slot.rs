@@ -7,7 +7,7 @@ use std::task::Waker;
 use tombolo_sys::moment::Moment;
 
 use super::message::{RawReply, Spans};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// State of the request of one buffer, on cache lines of its own, because a waiting caller polls it.
 ///

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::thread;
 
 use tombolo_mem::OutOfBounds;
@@ -25,8 +25,8 @@ use super::queued_request::{QueuedRequest, QueuedStage};
 use super::wakes::{Wakes, wake};
 use crate::end::{EndReason, EndState};
 use crate::forwarding::RegionForwarder;
+use tombolo_core::lock;
 use tombolo_host_runtime::free_list::FreeList;
-use tombolo_host_runtime::lock;
 
 /// State shared by the threads of one line.
 pub(super) struct Core {
@@ -176,7 +176,7 @@ impl Core {
 
     /// Becomes the leader once no other thread is.
     pub(super) fn lead(&self) -> MutexGuard<'_, Intake> {
-        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.intake)
     }
 
     /// Frees an id whose answer was taken, or passes it to the first queued request.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::queued_request::QueuedRequest;
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// Free ids, and the queue of calls waiting for one.
 #[derive(Debug)]

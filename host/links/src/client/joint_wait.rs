@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use tombolo_core::lock;
 use tombolo_host_runtime::joint_wait::{self, Receiving};
-use tombolo_host_runtime::lock;
 use tombolo_shm::cells::{DoorbellWord, SleepOutcome};
 use tombolo_shm::doorbell::PeerDoorbell;
 use tombolo_sys::moment::Moment;

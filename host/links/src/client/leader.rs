@@ -13,7 +13,7 @@ use tombolo_shm::ring::Consumer;
 use tombolo_sys::futex;
 
 use super::doorbell::NotifyFlag;
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 use tombolo_host_runtime::polling::PollWindow;
 
 /// The thread that sleeps on the doorbell (or polls if there is none), or is about to.

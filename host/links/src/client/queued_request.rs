@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 
 use super::message::Buffer;
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// A call queued for an id. The thread that frees an id sends the call, so calls proceed even if their
 /// callers do not poll.

@@ -10,7 +10,7 @@ use tombolo_shm::link::ForwardRegion;
 
 use super::region_forwarder::RegionForwarder;
 use crate::end::EndReason;
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// A function that ends the link to which some memory belongs.
 pub(crate) type CutFn = Box<dyn Fn(EndReason) + Send + Sync>;

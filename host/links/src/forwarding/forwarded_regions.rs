@@ -10,7 +10,7 @@ use tombolo_shm::region::sealed;
 
 use super::forwardable_region::{CutFn, ForwardableRegion};
 use crate::end::ProtocolError;
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// Regions forwarded by a client. Usable from any thread; the lock covers look-ups only.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use tombolo_shm::link::{FORWARDED_REGIONS_MAX, Message, RegionForwarded, Withdra
 use super::forwardable_region::ForwardableRegion;
 use crate::control_socket::ControlSender;
 use crate::end::{EndReason, ProtocolError};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// Regions that a client has forwarded to its server, on one link. Usable from any thread.
 pub(crate) struct RegionForwarder {

@@ -15,7 +15,7 @@ use super::counters::{Counters, Counts};
 use super::service::Session;
 use crate::end::{EndReason, EndState, ProtocolError};
 use crate::forwarding::ForwardedRegions;
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 const LINES_PER_BUFFER: usize = FRAME_BYTES as usize / LINE_BYTES;
 /// Number of cache lines prefetched in an answer's buffer: enough for a file's attributes.

@@ -17,7 +17,7 @@ use super::link::Link;
 use super::service::{Peer, Refusal, Service, Session};
 use super::worker::Worker;
 use crate::end::{EndReason, EndState};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// A server of links, with one thread for each. Usable from any thread.
 pub struct Server {

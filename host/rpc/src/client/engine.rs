@@ -173,7 +173,7 @@ impl Engine {
             ReceiveEnd::Lost(why) => self.lose(index, why),
             _ => {}
         }
-        self.shared.counters.turns.add(1);
+        self.shared.counters.turns.increment();
         self.resume_waiting();
         true
     }
@@ -199,8 +199,8 @@ impl Engine {
                 Err(error) => return ReceiveEnd::Lost(error),
             };
             *bytes += received.bytes;
-            shared.counters.received_bytes.add(received.bytes);
-            shared.counters.landed_bytes.add(received.direct);
+            shared.counters.received_bytes.add_len(received.bytes);
+            shared.counters.landed_bytes.add_len(received.direct);
             let now = shared.wire.now();
             let mut state = shared.lock();
             let is_back = state.record_received(index, now);
@@ -219,7 +219,7 @@ impl Engine {
                     tracing::warn!(callee = &*shared.label, fault = %fault.why, "closing connection: protocol violation by server");
                     let is_ours = shared.lock().fail_malformed(index, &fault, now, finished);
                     let counters = &shared.counters;
-                    if is_ours { &counters.garbage } else { &counters.unknown_replies }.add(1);
+                    if is_ours { &counters.garbage } else { &counters.unknown_replies }.increment();
                     return ReceiveEnd::Lost(Errno::BADMSG);
                 }
             }
@@ -270,14 +270,14 @@ fn answer_all(
         };
         match step {
             Step::Receive => return Ok(count),
-            Step::Unknown => shared.counters.unknown_replies.add(1),
+            Step::Unknown => shared.counters.unknown_replies.increment(),
             Step::Reply(incoming) => {
                 count += 1;
-                shared.counters.copied_bytes.add(incoming.copied_bytes);
-                shared.counters.garbage.add(usize::from(incoming.is_garbage()));
+                shared.counters.copied_bytes.add_len(incoming.copied_bytes);
+                shared.counters.garbage.add(u64::from(incoming.is_garbage()));
                 match state.answer(index, incoming.xid, incoming.outcome, now, finished) {
-                    true => shared.counters.replies.add(1),
-                    false => shared.counters.unknown_replies.add(1),
+                    true => shared.counters.replies.increment(),
+                    false => shared.counters.unknown_replies.increment(),
                 }
             }
         }

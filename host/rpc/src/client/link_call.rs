@@ -279,8 +279,8 @@ impl LinkedState {
         let outgoing = Outgoing { head, data: data.as_ref(), buffer_bytes: *buffer_bytes };
         self.stage = match live.send(&outgoing) {
             Attempt::Sent { call, reply_buffer, has_memory } => {
-                shared.counters.sends.add(1);
-                shared.counters.sent_bytes.add(self.request.len());
+                shared.counters.sends.increment();
+                shared.counters.sent_bytes.add_len(self.request.len());
                 self.transmissions = self.transmissions.saturating_add(1);
                 if self.transmissions > 1 {
                     shared.lock().retransmissions += 1;
@@ -338,12 +338,12 @@ impl LinkedState {
         live.memory_returned();
         let outcome = match outcome {
             Ok(reply) => {
-                shared.counters.replies.add(1);
+                shared.counters.replies.increment();
                 Ok(reply)
             }
             Err(failure) => {
                 if let Failure::InvalidReply(why) = failure {
-                    shared.counters.garbage.add(1);
+                    shared.counters.garbage.increment();
                     live.cut(ProtocolError::Malformed(why.to_string().into()));
                 }
                 Err(failure.of(shared.lock().callee(self.request.procedure)))
@@ -354,11 +354,11 @@ impl LinkedState {
 
     fn read(&self, shared: &SharedClient, body: &Body) -> Result<Reply, Failure> {
         let (frame, placed) = (&*body.reply.frame, &body.placed);
-        shared.counters.received_bytes.add(frame.len() + placed.len());
+        shared.counters.received_bytes.add_len(frame.len() + placed.len());
         let Request { xid, receive_buffer, .. } = &self.request;
         let spare = shared.lock().head();
         let reply = read(*xid, frame, placed, receive_buffer.as_ref(), spare)?;
-        shared.counters.copied_bytes.add(reply.data_bytes);
+        shared.counters.copied_bytes.add_len(reply.data_bytes);
         Ok(reply)
     }
 

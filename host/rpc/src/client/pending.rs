@@ -4,13 +4,13 @@ use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use super::call::Reply;
 use super::error::CallError;
 use super::link_call::LinkedCall;
-use tombolo_core::block_on;
+use tombolo_core::{block_on, lock};
 
 /// Outcome of a call.
 pub(super) type Outcome = Result<Reply, CallError>;
@@ -59,7 +59,7 @@ impl Pending {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         match &self.0 {
-            Inner::Engine(cell) => matches!(*cell.lock(), Answer::Known(_)),
+            Inner::Engine(cell) => matches!(*lock(&cell.0), Answer::Known(_)),
             Inner::Linked(call) => call.is_ready(),
         }
     }
@@ -103,7 +103,7 @@ impl Cell {
 
     /// Stores the outcome, and returns the waiter to wake.
     pub(super) fn put(&self, outcome: Outcome) -> Option<Waker> {
-        match mem::replace(&mut *self.lock(), Answer::Known(outcome)) {
+        match mem::replace(&mut *lock(&self.0), Answer::Known(outcome)) {
             Answer::Awaited(waker) => Some(waker),
             _ => None,
         }
@@ -111,7 +111,7 @@ impl Cell {
 
     /// Takes the outcome if it is available; otherwise registers the waiter.
     fn take(&self, waiter: &Waker) -> Option<Outcome> {
-        let mut answer = self.lock();
+        let mut answer = lock(&self.0);
         match &mut *answer {
             Answer::Known(_) => match mem::replace(&mut *answer, Answer::Taken) {
                 Answer::Known(outcome) => return Some(outcome),
@@ -122,9 +122,5 @@ impl Cell {
             Answer::Taken => {}
         }
         None
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Answer> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

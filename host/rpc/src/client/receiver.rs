@@ -72,7 +72,7 @@ impl Receiver {
         let shared = self.engine.shared.clone();
         shared.alarm.sleep(|| {
             let timeout = self.engine.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
-            shared.counters.sleeps.add(1);
+            shared.counters.sleeps.increment();
             self.poll_events(timeout);
         });
         self.window.slept(since.elapsed());

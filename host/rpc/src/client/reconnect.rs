@@ -75,10 +75,10 @@ impl Engine {
             Ok(()) => {
                 let now = self.shared.wire.now();
                 let counters = &self.shared.counters;
-                counters.connections.add(1);
+                counters.connections.increment();
                 let mut state = self.shared.lock();
                 if let Some(connection) = state.connections.get_mut(index) {
-                    counters.reconnects.add(usize::from(connection.generation > 0));
+                    counters.reconnects.add(u64::from(connection.generation > 0));
                     connection.phase = Phase::Up;
                     connection.alive_at = now;
                 }

@@ -178,7 +178,7 @@ impl RpcClient {
             (request.xid, request.head) = (state.number(), state.head());
             bulk && state.begin_bulk(request.moved_bytes())
         };
-        shared.counters.calls.add(1);
+        shared.counters.calls.increment();
         let mut xdr = Encoder::new(&mut request.head);
         xdr.value(&CallHeader::new(Xid(request.xid), program, version, procedure, credential));
         encode_arguments(&mut xdr);
@@ -193,7 +193,7 @@ impl RpcClient {
     fn insert(&self, call: NewCall) -> (u32, Arc<Cell>) {
         let shared = &self.0.shared;
         let (bulk, now) = (call.bulk, shared.wire.now());
-        shared.counters.calls.add(1);
+        shared.counters.calls.increment();
         let mut state = shared.lock();
         let alarm_at = state.alarm_for_call(bulk, now);
         let (xid, cell) = state.insert(call, now);

@@ -2,8 +2,8 @@
 //! handshake, and never falls back.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use super::error::Fault;
 use super::options::Target;
@@ -11,6 +11,7 @@ use super::system_wire::shut_down;
 use super::wire::Socket;
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvFlags, recv};
+use tombolo_core::lock;
 use tombolo_host_tls::{Session, TlsError};
 use tombolo_mem::Sink;
 use tombolo_sys::gather::Gather;
@@ -119,7 +120,7 @@ fn missing(answer: &[u8]) -> Option<usize> {
 
 impl Socket for SecureSocket {
     fn finish_connecting(&self) -> Result<()> {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stage = lock(&self.stage);
         while !self.is_up() {
             self.advance(&mut stage)?;
         }
@@ -135,7 +136,7 @@ impl Socket for SecureSocket {
     }
 
     fn fault(&self) -> Option<Fault> {
-        let fault = match *self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
+        let fault = match *lock(&self.stage) {
             ConnectStage::Refused => Some(TlsError::NotOffered),
             _ => self.session.fault(),
         };

@@ -1,13 +1,14 @@
 //! State shared by callers and the engine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::counters::Counters;
 use super::finished::Finished;
 use super::sending::Job;
 use super::state::ClientState;
 use super::wire::Wire;
+use tombolo_core::lock;
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;
@@ -38,7 +39,7 @@ impl SharedClient {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, ClientState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Sends what is queued for this connection, unless another thread is sending.
@@ -53,8 +54,8 @@ impl SharedClient {
         while let Some(mut sending) = job {
             let index = sending.index;
             let (bytes, progress) = sending.batch.send(&*sending.socket, self.datagrams);
-            self.counters.sends.add(1);
-            self.counters.sent_bytes.add(bytes);
+            self.counters.sends.increment();
+            self.counters.sent_bytes.add_len(bytes);
             let now = self.wire.now();
             let mut state = self.lock();
             let generation = state.connections.get(index).map(|connection| connection.generation);

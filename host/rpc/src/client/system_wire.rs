@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::options::{Options, Target, Transport};
 use super::secure_socket::SecureSocket;
 use super::tunnel::Tunnel;
 use super::wire::{Socket, SocketToken, Wire};
+use tombolo_core::lock;
 use tombolo_host_tls::ClientTls;
 use tombolo_mem::Sink;
 use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
@@ -78,7 +79,7 @@ impl SystemWire {
 
     /// Opens a socket from the previous port if possible, otherwise as configured.
     fn open_again(&self, target: &Target, index: usize, reserved_port: Option<bool>) -> Result<OwnedFd> {
-        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ports = lock(&self.ports);
         let again = ports.get(&index).and_then(|port| Self::open_from(target, *port));
         let fd = match (again, reserved_port) {
             (Some(fd), _) => fd,

@@ -11,13 +11,14 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Condvar, Mutex, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use super::error::Fault;
 use super::wire::Socket;
 use thiserror::Error as ThisError;
+use tombolo_core::lock;
 use tombolo_mem::Sink;
 use tombolo_sys::epoll::{Epoll, Interest};
 use tombolo_sys::gather::Gather;
@@ -139,10 +140,6 @@ impl Tunnel {
         let _ = hand_over.send((child, process.clone()));
         Ok(TunnelSocket { stream: ours.into(), process, program: self.program().into() })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One process of a tunnel, the leader of its own group.

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// Waiters for bulk memory of a link, woken when memory is returned.
 #[derive(Debug, Default)]

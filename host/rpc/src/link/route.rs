@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::bulk_space::BulkSpace;
+use tombolo_core::lock;
 use tombolo_host_links::client::Line;
-use tombolo_host_runtime::lock;
 
 /// A factory of ONC RPC links to one export of one server.
 pub trait Dial: Send + Sync {

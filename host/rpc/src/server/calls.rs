@@ -93,11 +93,11 @@ where
             Poll::Ready(None) => {
                 // Dropping the future may panic again.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(slot)));
-                self.common.counters.panics.add(1);
+                self.common.counters.panics.increment();
                 RunResult::Panicked
             }
             Poll::Pending => {
-                self.common.counters.later.add(1);
+                self.common.counters.later.increment();
                 spawn_pending(slot, Finish::new(destination(), self.common.clone()));
                 RunResult::Later
             }
@@ -138,7 +138,7 @@ where
             Some((exchange, outcome)) => finish.answer(exchange, outcome),
             None => {
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(slot)));
-                finish.common.counters.panics.add(1);
+                finish.common.counters.panics.increment();
             }
         }
     });
@@ -262,9 +262,9 @@ impl Datagrams {
         }
         let counters = &self.common.counters;
         match udp::send(self.socket.as_fd(), &mut gather, route) {
-            Ok(bytes) => counters.sent_bytes.add(bytes),
+            Ok(bytes) => counters.sent_bytes.add_len(bytes),
             Err(error) => {
-                counters.datagrams_dropped.add(1);
+                counters.datagrams_dropped.increment();
                 if let Some(suppressed) = self.common.lines.dropped.allow() {
                     let peer = route.peer();
                     tracing::warn!(%peer, %error, suppressed, "cannot send a UDP reply");

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tombolo_host_runtime::buffer_pool::{BufferPool, ClientAccount, ConnectionAccount};
@@ -17,6 +17,7 @@ use tombolo_host_runtime::waiters::{Queued, Waiter, Waiters};
 
 use super::common::Common;
 use super::shared_connection::SharedConnection;
+use tombolo_core::lock;
 
 /// Clients by address. Unused ones are removed by the periodic [`sweep`](Self::sweep), or at once if there
 /// are [`CLIENTS_MAX`].
@@ -32,8 +33,8 @@ impl Clients {
     }
 
     pub(super) fn of(&self, address: IpAddr) -> Arc<Client> {
-        let mut by_address = self.lock();
-        // Unused clients do not accumulate, although source addresses of datagrams can be forged.
+        let mut by_address = lock(&self.by_address);
+        // Source addresses of datagrams can be forged.
         if by_address.len() >= CLIENTS_MAX {
             by_address.retain(|_, client| Arc::strong_count(client) > 1);
         }
@@ -42,17 +43,17 @@ impl Clients {
 
     /// Returns the client with the most connections.
     pub(super) fn with_most_connections(&self) -> Option<Arc<Client>> {
-        self.lock().values().max_by_key(|client| client.connections.count()).cloned()
+        lock(&self.by_address).values().max_by_key(|client| client.connections.count()).cloned()
     }
 
     /// Returns `true` if no client is registered.
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        lock(&self.by_address).is_empty()
     }
 
     /// Removes unused clients.
     pub(super) fn sweep(&self) {
-        self.lock().retain(|_, client| Arc::strong_count(client) > 1);
+        lock(&self.by_address).retain(|_, client| Arc::strong_count(client) > 1);
     }
 
     fn fresh(&self) -> Client {
@@ -65,10 +66,6 @@ impl Clients {
             calls_max: self.calls_max,
             waiters: Waiters::default(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Arc<Client>>> {
-        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,20 +108,16 @@ impl Connections {
     }
 
     pub(super) fn insert(&self, shared: &Arc<SharedConnection>) {
-        self.lock().insert(key(shared), shared.clone());
+        lock(&self.links).insert(key(shared), shared.clone());
     }
 
     pub(super) fn remove(&self, shared: &Arc<SharedConnection>) {
-        self.lock().remove(&key(shared));
+        lock(&self.links).remove(&key(shared));
     }
 
     /// Returns all results of `pick` that are not `None`.
     pub(super) fn list<T>(&self, pick: impl FnMut(&Arc<SharedConnection>) -> Option<T>) -> Vec<T> {
-        self.lock().values().filter_map(pick).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<SharedConnection>>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.links).values().filter_map(pick).collect()
     }
 }
 
@@ -191,7 +184,7 @@ impl ConnectionPermit {
         if own.count() >= free {
             return None;
         }
-        all.add(1);
+        all.increment();
         own.add();
         Some(Self { common: common.clone(), client: client.clone() })
     }
@@ -205,7 +198,7 @@ impl ConnectionPermit {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.client.connections.subtract();
-        self.common.counters.connections.subtract(1);
+        self.common.counters.connections.decrement();
     }
 }
 
@@ -255,7 +248,7 @@ fn close_idle(common: &Common, client: &Client) -> bool {
     idle.sort_unstable_by_key(|(rank, _)| *rank);
     idle.truncate((count / 16).max(1));
     for (_, shared) in &idle {
-        common.counters.closed_for_others.add(1);
+        common.counters.closed_for_others.increment();
         tracing::debug!(peer = ?shared.peer, "closing idle connection: connection limit reached");
         shared.kill();
         shared.schedule_turn();
@@ -274,9 +267,9 @@ mod tests {
         let clients = Clients::new(BufferPool::new(BufferLimits::default()), 10);
         let kept = clients.of(Ipv4Addr::LOCALHOST.into());
         (1..3 * CLIENTS_MAX as u32).for_each(|number| drop(clients.of(Ipv4Addr::from(number).into())));
-        assert!(clients.lock().len() <= CLIENTS_MAX);
+        assert!(lock(&clients.by_address).len() <= CLIENTS_MAX);
         assert!(Arc::ptr_eq(&kept, &clients.of(Ipv4Addr::LOCALHOST.into())));
         clients.sweep();
-        assert_eq!(clients.lock().len(), 1);
+        assert_eq!(lock(&clients.by_address).len(), 1);
     }
 }

@@ -7,7 +7,6 @@ use std::time::Instant;
 use super::clients::Clients;
 use super::options::Options;
 use super::service::Exchange;
-use crate::counter::Counter;
 use tombolo_host_runtime::buffer_pool::{BufferPool, Buffers};
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::rate_limit::RateLimit;
@@ -88,73 +87,44 @@ impl Exchanges {
     }
 }
 
-/// Counters since the start, and gauges. They are read while they change, so they need not agree exactly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Open connections (a gauge).
-    pub connections: u64,
-    /// Connections accepted.
-    pub connections_total: u64,
-    /// Connections and datagrams refused: address not admitted, or too many connections.
-    pub refused: u64,
-    /// Connections closed because the peer did not receive its replies.
-    pub closed_stuck: u64,
-    /// Connections closed because they were idle: within an incomplete call or TLS handshake, or without ever
-    /// having had a call answered.
-    pub closed_silent: u64,
-    /// Idle connections closed because the limit of connections was reached.
-    pub closed_for_others: u64,
-    /// Connections closed because a record exceeded the maximum length.
-    pub closed_too_long: u64,
-    /// Connections closed because TLS was not requested, or its handshake failed.
-    pub closed_insecure: u64,
-    /// Calls received.
-    pub calls: u64,
-    /// Calls not answered at once.
-    pub later: u64,
-    /// Calls whose service panicked.
-    pub panics: u64,
-    /// Datagrams dropped because the client's limits were reached, and replies that the socket did not
-    /// accept.
-    pub datagrams_dropped: u64,
-    /// Bytes of calls, with their record marks.
-    pub received_bytes: u64,
-    /// Bytes of replies, with their record marks.
-    pub sent_bytes: u64,
-    /// Bytes of buffers lent to clients (a gauge).
-    pub lent_bytes: u64,
+tombolo_core::counters! {
+    /// The live counters behind [`Counts`]; the buffer pool counts the lent bytes.
+    pub(super) struct Counters;
+
+    /// Counters since the start, and gauges. They are read while they change, so they need not agree exactly.
+    pub struct Counts {
+        /// Open connections (a gauge).
+        connections,
+        /// Connections accepted.
+        connections_total,
+        /// Connections and datagrams refused: address not admitted, or too many connections.
+        refused,
+        /// Connections closed because the peer did not receive its replies.
+        closed_stuck,
+        /// Connections closed because they were idle, either within a call or without ever having had a call
+        /// answered.
+        closed_silent,
+        /// Idle connections closed because the limit of connections was reached.
+        closed_for_others,
+        /// Connections closed because a record exceeded the maximum length.
+        closed_too_long,
+        /// Connections closed because TLS was not requested, or its handshake failed.
+        closed_insecure,
+        /// Calls received.
+        calls,
+        /// Calls not answered at once.
+        later,
+        /// Calls whose service panicked.
+        panics,
+        /// Datagrams dropped because the client's limits were reached, and replies that the socket did not
+        /// accept.
+        datagrams_dropped,
+        /// Bytes of calls, with their record marks.
+        received_bytes,
+        /// Bytes of replies, with their record marks.
+        sent_bytes,
+        ;
+        /// Bytes of buffers lent to clients (a gauge).
+        lent_bytes: u64,
+    }
 }
-
-macro_rules! counters {
-    ($($name:ident),* $(,)?) => {
-        /// The live counters behind [`Counts`].
-        #[derive(Debug, Default)]
-        pub(super) struct Counters {
-            $(pub(super) $name: Counter,)*
-        }
-
-        impl Counters {
-            /// Returns the current values, with `lent_bytes` 0: the buffer pool counts those.
-            pub(super) fn read(&self) -> Counts {
-                Counts { $($name: self.$name.get(),)* lent_bytes: 0 }
-            }
-        }
-    };
-}
-
-counters!(
-    connections,
-    connections_total,
-    refused,
-    closed_stuck,
-    closed_silent,
-    closed_for_others,
-    closed_too_long,
-    closed_insecure,
-    calls,
-    later,
-    panics,
-    datagrams_dropped,
-    received_bytes,
-    sent_bytes,
-);

@@ -257,14 +257,14 @@ impl Connection {
             options.stuck_after
         };
         if self.shared.is_stuck(idle_timeout, now) {
-            counters.closed_stuck.add(1);
+            counters.closed_stuck.increment();
             if let Some(suppressed) = common.lines.stuck.allow() {
                 tracing::warn!(peer = ?self.shared.peer, suppressed, "closing connection: replies not received");
             }
             return NextStep::Close;
         }
         if !has_calls && now.saturating_duration_since(self.since) >= self.idle_timeout(options) {
-            counters.closed_silent.add(1);
+            counters.closed_silent.increment();
             tracing::debug!(peer = ?self.shared.peer, "closing idle connection");
             return NextStep::Close;
         }
@@ -307,8 +307,8 @@ impl Connection {
             self.wait = Queued::default();
         }
         if work.bytes + work.calls > 0 {
-            context.common.counters.received_bytes.add(work.bytes);
-            context.common.counters.calls.add(work.calls);
+            context.common.counters.received_bytes.add_len(work.bytes);
+            context.common.counters.calls.add_len(work.calls);
             turn.worked = true;
             self.active_calls += work.calls;
             self.active_bytes += work.bytes;
@@ -396,7 +396,7 @@ impl Connection {
                 },
                 Ok(Step::NoMemory) => return TurnEnd::Limits,
                 Err(fault) => {
-                    context.common.counters.closed_too_long.add(1);
+                    context.common.counters.closed_too_long.increment();
                     if let Some(suppressed) = context.common.lines.too_long.allow() {
                         tracing::warn!(peer = ?shared.peer, %fault, suppressed, "closing connection: invalid record");
                     }

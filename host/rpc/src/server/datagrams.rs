@@ -75,22 +75,22 @@ impl DatagramReader {
     fn serve(&mut self, bytes: usize, route: Route, calls: &mut dyn Calls, exchanges: &mut Exchanges) {
         let datagrams = self.datagrams.clone();
         let common = &datagrams.common;
-        common.counters.received_bytes.add(bytes);
+        common.counters.received_bytes.add_len(bytes);
         if bytes == 0 {
             return;
         }
         let Some(sender) = self.sender(route.peer()) else {
-            common.counters.refused.add(1);
+            common.counters.refused.increment();
             return;
         };
         if !(sender.client.is_below_limit() && sender.buffers.account().has_room()) {
-            common.counters.datagrams_dropped.add(1);
+            common.counters.datagrams_dropped.increment();
             return;
         }
         let Some(lease) = &self.area else { return };
         let mut exchange = exchanges.take(&sender.buffers);
         exchange.fill(lease.source(0..bytes), Some(lease.clone()));
-        common.counters.calls.add(1);
+        common.counters.calls.increment();
         datagrams.calls.fetch_add(1, Ordering::SeqCst);
         sender.client.begin_call();
         let back = || Return { client: sender.client.clone(), route };

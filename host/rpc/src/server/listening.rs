@@ -138,7 +138,7 @@ impl Listening {
     }
 
     fn refuse(&self, address: SocketAddr, reason: &str) {
-        self.common.counters.refused.add(1);
+        self.common.counters.refused.increment();
         if let Some(suppressed) = self.common.lines.refused.allow() {
             tracing::warn!(peer = %address, suppressed, "connection refused: {reason}");
         }
@@ -170,7 +170,7 @@ pub(super) fn hand_over(
 ) {
     let least = threads.iter().min_by_key(|thread| thread.connections.load(Ordering::Relaxed));
     if let Some(thread) = least {
-        common.counters.connections_total.add(1);
+        common.counters.connections_total.increment();
         thread.connections.fetch_add(1, Ordering::Relaxed);
         thread.add_connection(stream, address, admitted);
     }

@@ -86,7 +86,7 @@ pub(super) fn secured(peer: &Peer, session: &Session) {
 
 /// Counts and logs a connection closed for lack of TLS.
 pub(super) fn refused(common: &Common, peer: &Peer, why: &dyn Display) {
-    common.counters.closed_insecure.add(1);
+    common.counters.closed_insecure.increment();
     if let Some(suppressed) = common.lines.insecure.allow() {
         tracing::warn!(?peer, suppressed, "closing connection: {why}");
     }

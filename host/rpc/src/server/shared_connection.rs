@@ -3,7 +3,7 @@
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::clients::{Activity, Client, ConnectionPermit};
@@ -11,6 +11,7 @@ use super::common::Common;
 use super::reply_batch::{Batch, SendState, Sent};
 use super::service::{Exchange, Outcome, Peer};
 use super::thread_queue::{ThreadQueue, Token};
+use tombolo_core::lock;
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_host_runtime::waiters::Waiter;
 use tombolo_host_tls::Session;
@@ -134,7 +135,7 @@ impl SharedConnection {
         // limits.
         self.client.end_calls(1);
         if outcome == Outcome::Reply {
-            let mut send_queue = self.lock();
+            let mut send_queue = lock(&self.send_queue);
             if send_queue.phase == Phase::Open {
                 send_queue.queue.push(exchange);
                 let waiting = send_queue.queue.len();
@@ -162,7 +163,7 @@ impl SharedConnection {
     /// Sends the queued replies, unless another thread is sending or the socket is full.
     pub(super) fn flush(&self) {
         let batch = {
-            let mut send_queue = self.lock();
+            let mut send_queue = lock(&self.send_queue);
             if send_queue.progress.is_some() { None } else { send_queue.begin_sending() }
         };
         if let Some(batch) = batch {
@@ -173,7 +174,7 @@ impl SharedConnection {
     /// Sends the queued replies once the socket is writable. A thread already sending retries.
     pub(super) fn writable(&self) {
         let batch = {
-            let mut send_queue = self.lock();
+            let mut send_queue = lock(&self.send_queue);
             send_queue.again = send_queue.sending;
             send_queue.begin_sending()
         };
@@ -235,7 +236,7 @@ impl SharedConnection {
 
     /// Stops accepting replies; queued ones are sent.
     pub(super) fn seal(&self) {
-        let mut send_queue = self.lock();
+        let mut send_queue = lock(&self.send_queue);
         if send_queue.phase == Phase::Open {
             send_queue.phase = Phase::Sealed;
             self.sealed.store(true, Ordering::SeqCst);
@@ -249,12 +250,12 @@ impl SharedConnection {
 
     /// Returns `true` if all replies are sent.
     pub(super) fn is_flushed(&self) -> bool {
-        self.lock().is_idle()
+        lock(&self.send_queue).is_idle()
     }
 
     /// Returns `true` if no reply is queued and none will be accepted.
     pub(super) fn is_finished(&self) -> bool {
-        let send_queue = self.lock();
+        let send_queue = lock(&self.send_queue);
         match send_queue.phase {
             Phase::Open => false,
             Phase::Sealed => send_queue.is_idle(),
@@ -264,7 +265,7 @@ impl SharedConnection {
 
     /// Returns `true` if replies wait and the peer has received nothing for `time`.
     pub(super) fn is_stuck(&self, time: Duration, now: Instant) -> bool {
-        self.lock().progress.is_some_and(|last| now.saturating_duration_since(last) >= time)
+        lock(&self.send_queue).progress.is_some_and(|last| now.saturating_duration_since(last) >= time)
     }
 
     /// Returns `true` once the connection is unusable.
@@ -276,7 +277,7 @@ impl SharedConnection {
     /// their replies are dropped.
     pub(super) fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
-        let mut send_queue = self.lock();
+        let mut send_queue = lock(&self.send_queue);
         send_queue.phase = Phase::Dead;
         let dropped = send_queue.queue.drain() + send_queue.remainder.drain();
         self.clear_full(&mut send_queue);
@@ -286,7 +287,7 @@ impl SharedConnection {
 
     /// Frees memory that an idle connection does not need.
     pub(super) fn trim(&self) {
-        let mut send_queue = self.lock();
+        let mut send_queue = lock(&self.send_queue);
         if send_queue.is_idle() {
             (send_queue.queue, send_queue.remainder) = (Batch::default(), Batch::default());
         }
@@ -299,7 +300,7 @@ impl SharedConnection {
                 None => tcp::send(self.stream(), gather),
                 Some(session) => session.send(self.stream(), gather),
             });
-            self.common.counters.sent_bytes.add(sent.bytes);
+            self.common.counters.sent_bytes.add_len(sent.bytes);
             self.release(sent.replies);
             match self.after_sending(batch, sent) {
                 Some(next) => batch = next,
@@ -310,7 +311,7 @@ impl SharedConnection {
 
     /// Records the result of sending `batch`. Returns the next batch to send, if any.
     fn after_sending(&self, mut batch: Batch, sent: Sent) -> Option<Batch> {
-        let mut send_queue = self.lock();
+        let mut send_queue = lock(&self.send_queue);
         if send_queue.phase == Phase::Dead || matches!(sent.state, SendState::Broken(_)) {
             if let SendState::Broken(error) = sent.state {
                 tracing::debug!(peer = ?self.peer, %error, "send failed");
@@ -378,10 +379,6 @@ impl SharedConnection {
         if left == 0 && self.ending.load(Ordering::SeqCst) {
             self.schedule_turn();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SendQueue> {
-        self.send_queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

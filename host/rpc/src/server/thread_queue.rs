@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::clients::ConnectionPermit;
+use tombolo_core::lock;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;
 
@@ -73,7 +74,7 @@ impl ThreadQueue {
     /// Takes all commands into `commands`, whose memory the queue reuses.
     pub(super) fn take(&self, commands: &mut Commands) {
         commands.clear();
-        let mut there = self.lock();
+        let mut there = lock(&self.commands);
         self.any.store(false, Ordering::SeqCst);
         commands.stop |= there.stop;
         std::mem::swap(&mut *there, commands);
@@ -91,15 +92,11 @@ impl ThreadQueue {
     }
 
     fn put(&self, write: impl FnOnce(&mut Commands)) {
-        write(&mut self.lock());
+        write(&mut lock(&self.commands));
         self.any.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
             self.wakeup.notify();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Commands> {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tombolo_sys::{creds, socket};
 
 use super::message::{CREATE, LINE_LIMIT_BYTES, Reply, Request, SET, Start};
 use tombolo_host_runtime::listener::Listener;
+use tombolo_host_runtime::lock;
 
 /// Handler of requests. It must not block for long: there are few threads.
 pub trait Answers: Send + Sync {
@@ -81,7 +82,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let streams = lock(&self.shared.streams).take();
         self.stop_listening();
         for stream in streams.into_iter().flatten() {
             let _ = socket::shut_down(&*stream);
@@ -104,7 +105,7 @@ impl Shared {
     /// Registers a connection; `None` if the server is stopping.
     fn add(&self, stream: UnixStream) -> Option<Arc<UnixStream>> {
         let stream = Arc::new(stream);
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = lock(&self.streams);
         streams.as_mut()?.push(Arc::clone(&stream));
         self.connections.fetch_add(1, Ordering::Relaxed);
         Some(stream)
@@ -112,14 +113,14 @@ impl Shared {
 
     fn remove(&self, stream: &Arc<UnixStream>) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = lock(&self.streams);
         if let Some(streams) = streams.as_mut() {
             streams.retain(|other| !Arc::ptr_eq(other, stream));
         }
     }
 
     fn ended(&self) -> bool {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        lock(&self.streams).is_none()
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use tombolo_host_runtime::lock;
 use tombolo_sys::{Errno, Result, packet};
 
 /// Client of a helper process.
@@ -58,13 +59,13 @@ impl Helper {
         }
         let socket = self.take();
         let answered = request_over(&socket, request, descriptors);
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+        lock(&self.free).push(socket);
         self.freed.notify_one();
         answered
     }
 
     fn take(&self) -> OwnedFd {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.free);
         loop {
             match free.pop() {
                 Some(socket) => return socket,

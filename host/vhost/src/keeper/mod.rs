@@ -30,6 +30,7 @@ use crate::fd_store::DescriptorStore;
 use message::Channel;
 use session::{Session, SessionEnd};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
+use tombolo_host_runtime::lock;
 
 /// Maximum number of descriptors per front end: its memory, three for each of 256 queues, and those of a
 /// message in transit.
@@ -110,7 +111,7 @@ impl Keeper {
     }
 
     fn wait_for_slot(&self) {
-        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = lock(&self.count);
         while *count >= self.settings.guests_max {
             count = self.guest_left.wait(count).unwrap_or_else(PoisonError::into_inner);
         }
@@ -118,7 +119,7 @@ impl Keeper {
     }
 
     fn leave(&self) {
-        *self.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *lock(&self.count) -= 1;
         self.guest_left.notify_all();
     }
 }

@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_host_runtime::listener::{ListenError, Listener};
+use tombolo_host_runtime::lock;
 use tombolo_sys::{Errno, open, socket};
 
 /// State of the successive servers.
@@ -44,7 +45,7 @@ pub(super) enum Successor {
 impl Servers {
     /// Records the start of a server. Connections wait in its backlog until it is ready.
     pub fn started(&self) {
-        let mut now = self.now();
+        let mut now = lock(&self.now);
         now.server_number += 1;
         now.is_running = true;
         self.changed.notify_all();
@@ -52,13 +53,13 @@ impl Servers {
 
     /// Records the death of the server.
     pub fn died(&self) {
-        self.now().is_running = false;
+        lock(&self.now).is_running = false;
         self.changed.notify_all();
     }
 
     /// Declares that there will be no further server; waiting front ends are disconnected.
     pub fn end(&self) {
-        self.now().has_ended = true;
+        lock(&self.now).has_ended = true;
         self.changed.notify_all();
     }
 
@@ -66,7 +67,7 @@ impl Servers {
     /// waits for the first server.
     pub(super) fn successor(&self, server_number: u64) -> Successor {
         let deadline = Instant::now() + DEATH_TIMEOUT;
-        let mut now = self.now();
+        let mut now = lock(&self.now);
         loop {
             let is_same = now.is_running && now.server_number == server_number;
             let left = deadline.saturating_duration_since(Instant::now());
@@ -80,10 +81,6 @@ impl Servers {
                 () => now = self.changed.wait(now).unwrap_or_else(PoisonError::into_inner),
             }
         }
-    }
-
-    fn now(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
