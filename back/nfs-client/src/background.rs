@@ -2,8 +2,9 @@
 //! that were unlinked while open.
 
 use std::future::Future;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use tombolo_core::lock;
 
 /// Counter of background work, so that an unmount can wait for it.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +19,7 @@ struct Count {
 impl Background {
     /// Starts work in the background, for which [`wait`](Self::wait) waits.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        *self.0.lock() += 1;
+        *lock(&self.0.under_way) += 1;
         let done = Done(self.0.clone());
         tombolo_host_runtime::task::spawn(async move {
             let _done = done;
@@ -28,7 +29,7 @@ impl Background {
 
     /// Blocks until all work has ended or the timeout has passed; returns `false` on time-out.
     pub(crate) fn wait(&self, timeout: Duration) -> bool {
-        let under_way = self.0.lock();
+        let under_way = lock(&self.0.under_way);
         let waited = self.0.changed.wait_timeout_while(under_way, timeout, |count| *count > 0);
         *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
@@ -39,14 +40,8 @@ struct Done(Arc<Count>);
 
 impl Drop for Done {
     fn drop(&mut self) {
-        *self.0.lock() -= 1;
+        *lock(&self.0.under_way) -= 1;
         self.0.changed.notify_all();
-    }
-}
-
-impl Count {
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

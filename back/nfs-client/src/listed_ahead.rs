@@ -5,10 +5,10 @@
 //! A change of any directory by this session discards all.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use tombolo_core::Identity;
+use tombolo_core::{Identity, lock};
 use tombolo_wire_nfs3::FileHandleBuf;
 
 use crate::calls::ListedDir;
@@ -51,7 +51,7 @@ pub(crate) struct PrefetchedDir {
 impl ListedAhead {
     /// Returns the mark to pass to [`keep`](Self::keep); call it before the call to the server.
     pub(crate) fn mark(&self) -> Mark {
-        Mark(self.state().changes)
+        Mark(lock(&self.0).changes)
     }
 
     /// Stores directories that a call has returned, unless this session has changed a directory since the
@@ -63,7 +63,7 @@ impl ListedAhead {
         (asked, received): (Instant, Instant),
         mark: Mark,
     ) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         if mark.0 != state.changes {
             return;
         }
@@ -86,7 +86,7 @@ impl ListedAhead {
 
     /// Takes a recently received directory, if it was listed for this user.
     pub(crate) fn take(&self, dir: &FileHandleBuf, user: &Identity, now: Instant) -> Option<PrefetchedDir> {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         if state.dirs.get(dir)?.user != *user {
             return None;
         }
@@ -96,15 +96,11 @@ impl ListedAhead {
 
     /// Discards all directories after a change of a directory, and those that pending calls return.
     pub(crate) fn names_change(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         let before = std::mem::take(&mut *state);
         state.changes = before.changes + 1;
         drop(state);
         drop(before);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -147,7 +143,7 @@ mod tests {
         assert!(ahead.take(&handle(1), &user(1), now).is_none());
         keep(2);
         assert!(ahead.take(&handle(2), &user(1), now + STAY_MAX).is_none());
-        assert_eq!(ahead.state().bytes, 0);
+        assert_eq!(lock(&ahead.0).bytes, 0);
     }
 
     #[test]
@@ -167,13 +163,13 @@ mod tests {
         let (ahead, now) = (ListedAhead::default(), Instant::now());
         for number in 0..3000 {
             ahead.keep(vec![dir(number, 100)], &user(1), (now, now), ahead.mark());
-            assert!(ahead.state().bytes <= BYTES_MAX);
+            assert!(lock(&ahead.0).bytes <= BYTES_MAX);
         }
         assert!(ahead.take(&handle(0), &user(1), now).is_none());
         assert!(ahead.take(&handle(2999), &user(1), now).is_some());
         for _ in 0..10_000 {
             ahead.keep(vec![dir(1, 0)], &user(1), (now, now), ahead.mark());
         }
-        assert!(ahead.state().order.len() < 10_000);
+        assert!(lock(&ahead.0).order.len() < 10_000);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{File, FileType, OpenFlags, OpenId};
-use tombolo_core::{Budget, Error, Permit, Resource, Result};
+use tombolo_core::{Budget, Error, Permit, Resource, Result, lock};
 
 use crate::data::ReadAhead;
 use crate::listing::Progress;
@@ -55,7 +55,7 @@ impl Openings {
             listing: Mutex::default(),
             _permit: permit,
         };
-        let mut by_id = self.by_id();
+        let mut by_id = lock(&self.by_id);
         let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
         by_id.insert(id, Arc::new(opening));
         node.opened();
@@ -68,7 +68,7 @@ impl Openings {
     /// # Errors
     /// Fails if the node has no such opening.
     pub(crate) fn of(&self, file: File) -> Result<Arc<Opening>> {
-        let opening = self.by_id().get(&file.open).cloned();
+        let opening = lock(&self.by_id).get(&file.open).cloned();
         opening.filter(|opening| opening.node.id == file.node).ok_or(Error::BadOpen)
     }
 
@@ -84,7 +84,7 @@ impl Openings {
 
     /// Ends an opening; returns it, and `true` if it was the node's last.
     pub(crate) fn end(&self, file: File) -> Option<(Arc<Opening>, bool)> {
-        let mut by_id = self.by_id();
+        let mut by_id = lock(&self.by_id);
         let opening = by_id.get(&file.open).filter(|opening| opening.node.id == file.node).cloned()?;
         by_id.remove(&file.open);
         self.regular.fetch_sub(usize::from(opening.node.file_type == FileType::Regular), Ordering::AcqRel);
@@ -99,10 +99,6 @@ impl Openings {
 
     /// Removes all openings at the end of the session, and returns them.
     pub(crate) fn end_all(&self) -> Vec<Arc<Opening>> {
-        std::mem::take(&mut *self.by_id()).into_values().collect()
-    }
-
-    fn by_id(&self) -> MutexGuard<'_, HashMap<OpenId, Arc<Opening>>> {
-        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+        std::mem::take(&mut *lock(&self.by_id)).into_values().collect()
     }
 }

@@ -37,20 +37,17 @@ fn made(results: &[u8]) -> XdrResult<Reply<New, WccData>> {
     Ok(owned(reply))
 }
 
-/// Returns the arguments for a name in a directory.
-fn dir_op_args<'a>(dir: &'a FileHandleBuf, name: &'a [u8]) -> DirOpArgs<'a> {
+/// A name in a directory.
+pub(crate) type DirOp<'a> = (FileHandleBuf, &'a [u8]);
+
+fn dir_op_args<'a>((dir, name): &'a DirOp<'_>) -> DirOpArgs<'a> {
     DirOpArgs { dir: dir.as_handle(), name }
 }
 
 impl Nfs {
     /// Calls LOOKUP (RFC 1813 §3.3.3), also for `..`.
-    pub(crate) async fn lookup(
-        &self,
-        caller: &Caller,
-        dir: FileHandleBuf,
-        name: &[u8],
-    ) -> Result<Reply<Found, PostOpAttr>> {
-        self.ask(caller, Call::Lookup(dir_op_args(&dir, name)), found).await
+    pub(crate) async fn lookup(&self, caller: &Caller, at: DirOp<'_>) -> Result<Reply<Found, PostOpAttr>> {
+        self.ask(caller, Call::Lookup(dir_op_args(&at)), found).await
     }
 
     /// Calls READLINK (§3.3.5).
@@ -70,33 +67,30 @@ impl Nfs {
     pub(crate) async fn create(
         &self,
         caller: &Caller,
-        dir: FileHandleBuf,
-        name: &[u8],
+        at: DirOp<'_>,
         how: CreateHow,
     ) -> Result<Reply<New, WccData>> {
-        self.ask(caller, Call::Create(CreateArgs { location: dir_op_args(&dir, name), how }), made).await
+        self.ask(caller, Call::Create(CreateArgs { location: dir_op_args(&at), how }), made).await
     }
 
     /// Calls MKDIR (§3.3.9).
     pub(crate) async fn mkdir(
         &self,
         caller: &Caller,
-        dir: FileHandleBuf,
-        name: &[u8],
+        at: DirOp<'_>,
         attributes: Sattr3,
     ) -> Result<Reply<New, WccData>> {
-        self.ask(caller, Call::Mkdir(MkdirArgs { location: dir_op_args(&dir, name), attributes }), made).await
+        self.ask(caller, Call::Mkdir(MkdirArgs { location: dir_op_args(&at), attributes }), made).await
     }
 
     /// Calls SYMLINK (§3.3.10).
     pub(crate) async fn symlink(
         &self,
         caller: &Caller,
-        dir: FileHandleBuf,
-        name: &[u8],
+        at: DirOp<'_>,
         target: &[u8],
     ) -> Result<Reply<New, WccData>> {
-        let args = SymlinkArgs { location: dir_op_args(&dir, name), attributes: Sattr3::default(), target };
+        let args = SymlinkArgs { location: dir_op_args(&at), attributes: Sattr3::default(), target };
         self.ask(caller, Call::Symlink(args), made).await
     }
 
@@ -104,41 +98,30 @@ impl Nfs {
     pub(crate) async fn mknod(
         &self,
         caller: &Caller,
-        dir: FileHandleBuf,
-        name: &[u8],
+        at: DirOp<'_>,
         what: MknodKind,
     ) -> Result<Reply<New, WccData>> {
-        self.ask(caller, Call::Mknod(MknodArgs { location: dir_op_args(&dir, name), what }), made).await
+        self.ask(caller, Call::Mknod(MknodArgs { location: dir_op_args(&at), what }), made).await
     }
 
     /// Calls REMOVE (§3.3.12).
-    pub(crate) async fn remove(
-        &self,
-        caller: &Caller,
-        dir: FileHandleBuf,
-        name: &[u8],
-    ) -> Result<RemoveReply> {
-        self.ask(caller, Call::Remove(dir_op_args(&dir, name)), all_of).await
+    pub(crate) async fn remove(&self, caller: &Caller, at: DirOp<'_>) -> Result<RemoveReply> {
+        self.ask(caller, Call::Remove(dir_op_args(&at)), all_of).await
     }
 
     /// Calls RMDIR (§3.3.13).
-    pub(crate) async fn rmdir(
-        &self,
-        caller: &Caller,
-        dir: FileHandleBuf,
-        name: &[u8],
-    ) -> Result<RemoveReply> {
-        self.ask(caller, Call::Rmdir(dir_op_args(&dir, name)), all_of).await
+    pub(crate) async fn rmdir(&self, caller: &Caller, at: DirOp<'_>) -> Result<RemoveReply> {
+        self.ask(caller, Call::Rmdir(dir_op_args(&at)), all_of).await
     }
 
     /// Calls RENAME (§3.3.14).
     pub(crate) async fn rename(
         &self,
         caller: &Caller,
-        (from_dir, from): (FileHandleBuf, &[u8]),
-        (to_dir, to): (FileHandleBuf, &[u8]),
+        from: DirOp<'_>,
+        to: DirOp<'_>,
     ) -> Result<RenameReply> {
-        let args = RenameArgs { from: dir_op_args(&from_dir, from), to: dir_op_args(&to_dir, to) };
+        let args = RenameArgs { from: dir_op_args(&from), to: dir_op_args(&to) };
         self.ask(caller, Call::Rename(args), all_of).await
     }
 
@@ -147,9 +130,9 @@ impl Nfs {
         &self,
         caller: &Caller,
         file: FileHandleBuf,
-        (dir, name): (FileHandleBuf, &[u8]),
+        at: DirOp<'_>,
     ) -> Result<LinkReply> {
-        let args = LinkArgs { file: file.as_handle(), link: dir_op_args(&dir, name) };
+        let args = LinkArgs { file: file.as_handle(), link: dir_op_args(&at) };
         self.ask(caller, Call::Link(args), all_of).await
     }
 

@@ -2,8 +2,9 @@
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
+use tombolo_core::lock;
 
 /// Overhead charged for each piece, so that a writer of single bytes is limited too.
 const OVERHEAD_BYTES: usize = 512;
@@ -58,7 +59,7 @@ impl Allowance {
             if self.has_memory(len_bytes) {
                 return Poll::Ready(());
             }
-            self.waiting().push(context.waker().clone());
+            lock(&self.waiters).push(context.waker().clone());
             // Memory that was freed before this waker was registered woke no waiter.
             if self.has_memory(len_bytes) { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -71,7 +72,7 @@ impl Allowance {
         if self.stuck.load(Ordering::SeqCst) == 0 || !self.has_quarter() {
             return;
         }
-        let waiters = std::mem::take(&mut *self.waiting());
+        let waiters = std::mem::take(&mut *lock(&self.waiters));
         waiters.into_iter().for_each(Waker::wake);
     }
 
@@ -113,10 +114,6 @@ impl Allowance {
 
     fn has_quarter(&self) -> bool {
         self.used_bytes() <= self.limit_bytes / 4 * 3
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

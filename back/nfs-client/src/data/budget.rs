@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_host_runtime::buffer_pool::{BufferLimits, Buffers};
 use tombolo_mem::Source;
 
 use super::allowance::{Allowance, Charge};
 use super::memory::Memory;
+use tombolo_core::lock;
 
 /// Limit of the read-ahead memory of all openings of a mount.
 const AHEAD_BYTES_MAX: usize = 64 << 20;
@@ -85,7 +86,7 @@ impl Budget {
 
     /// Registers a file with retained bytes.
     pub(super) fn register(&self, file: Arc<dyn Relieve>) -> Registration {
-        let mut files = self.files();
+        let mut files = lock(&self.files);
         let number = files.next;
         files.next += 1;
         files.by_number.insert(number, file);
@@ -94,7 +95,7 @@ impl Budget {
 
     /// Unregisters a file that has no retained bytes any more.
     pub(super) fn unregister(&self, listed: &Registration) {
-        let gone = self.files().by_number.remove(&listed.0);
+        let gone = lock(&self.files).by_number.remove(&listed.0);
         drop(gone);
     }
 
@@ -103,14 +104,10 @@ impl Budget {
         if !self.written.is_scarce() {
             return;
         }
-        let files: Vec<_> = self.files().by_number.values().take(RELIEVED_MAX).cloned().collect();
+        let files: Vec<_> = lock(&self.files).by_number.values().take(RELIEVED_MAX).cloned().collect();
         for file in files {
             file.relieve();
         }
-    }
-
-    fn files(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
 
-use tombolo_core::{Error, Result};
+use tombolo_core::{Error, Result, lock};
 use tombolo_mem::Source;
 
 use super::budget::{Budget, Registration};
@@ -92,7 +92,7 @@ impl FileState {
     /// once on this thread.
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (result, wakers, budget) = {
-            let mut state = self.lock();
+            let mut state = lock(&self.0);
             let before = state.dirty.uncommitted_bytes();
             let result = change(&mut state);
             let budget = state.account(before);
@@ -109,18 +109,18 @@ impl FileState {
 
     /// Changes state for which no task waits, so that none is woken.
     pub(super) fn quietly<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        change(&mut self.lock())
+        change(&mut lock(&self.0))
     }
 
     /// Calls `look` with the state, which is locked meanwhile.
     pub(super) fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        look(&self.lock())
+        look(&lock(&self.0))
     }
 
     /// Waits until `check`, which is called after each change, returns a value.
     pub(super) async fn until<T>(&self, mut check: impl FnMut(&State) -> Option<T>) -> T {
         poll_fn(|context| {
-            let mut state = self.lock();
+            let mut state = lock(&self.0);
             match check(&state) {
                 Some(result) => Poll::Ready(result),
                 None => {
@@ -137,7 +137,7 @@ impl FileState {
     /// Waits until at most this many bytes are unsent.
     pub(super) async fn queue_space(&self, waiting_bytes_max: usize) {
         poll_fn(|context| {
-            let mut state = self.lock();
+            let mut state = lock(&self.0);
             if state.dirty.waiting_bytes() <= waiting_bytes_max {
                 return Poll::Ready(());
             }
@@ -161,10 +161,6 @@ impl FileState {
             state.dirty.truncated(size, seq);
             state.readers.forget(&(size..u64::MAX));
         });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Reads, from the wire to the reader.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tombolo_core::fs::ReadDone;
-use tombolo_core::{Answer, Error, Result};
+use tombolo_core::{Answer, Error, Result, lock};
 use tombolo_host_runtime::buffer_pool::Lease;
 use tombolo_host_runtime::task;
 use tombolo_mem::{Sink, Source};
@@ -35,7 +35,7 @@ enum Opening {
 impl ReadAhead {
     /// Stops and discards the read-ahead when the opening ends.
     pub(crate) fn stop(&self) {
-        let before = std::mem::replace(&mut *self.opening(), Opening::Over);
+        let before = std::mem::replace(&mut *lock(&self.0), Opening::Over);
         if let Opening::Reads(file, reader) = before
             && let Some(file) = file.upgrade()
         {
@@ -44,7 +44,7 @@ impl ReadAhead {
     }
 
     fn reader(&self, file: &Arc<FileState>) -> Option<ReaderId> {
-        let mut opening = self.opening();
+        let mut opening = lock(&self.0);
         match &*opening {
             Opening::New => {
                 let reader = file.quietly(|state| state.readers.add());
@@ -54,10 +54,6 @@ impl ReadAhead {
             Opening::Reads(_, reader) => Some(*reader),
             Opening::Over => None,
         }
-    }
-
-    fn opening(&self) -> std::sync::MutexGuard<'_, Opening> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
+use tombolo_core::lock;
 use tombolo_host_runtime::task;
 
 /// A future that was polled once on the creating thread: its call is on the wire or queued, whatever that
@@ -59,10 +60,6 @@ impl<T: Send + 'static> StartedCall<T> {
         });
         Self::Driven(driven)
     }
-}
-
-fn lock<T>(driven: &Mutex<Driven<T>>) -> MutexGuard<'_, Driven<T>> {
-    driven.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: Unpin> Future for StartedCall<T> {

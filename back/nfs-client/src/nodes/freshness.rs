@@ -1,12 +1,13 @@
 //! Lifetimes of cached attributes.
 
 use std::cmp::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Attr, FileType, WeakAttr};
 
 use crate::options::AttributeTimes;
+use tombolo_core::lock;
 
 /// Time of the last removal of a name with unknown target, which may have been a link of any file with
 /// several names.
@@ -16,11 +17,11 @@ pub(super) struct UnknownRemoval(Mutex<Option<Instant>>);
 impl UnknownRemoval {
     /// Records the removal of a name with unknown target.
     pub(super) fn happened(&self, now: Instant) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *lock(&self.0) = Some(now);
     }
 
     fn is_told_by(&self, freshness: &Freshness) -> bool {
-        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *lock(&self.0);
         last.is_none_or(|last| freshness.is_since(last))
     }
 }

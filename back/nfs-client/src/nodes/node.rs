@@ -1,11 +1,11 @@
 //! A node: a file, directory or any other object of a handle.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tombolo_core::fs::{Attr, FileType, NameBuf, NodeId, WeakAttr};
-use tombolo_core::{Identity, Raised};
+use tombolo_core::{Identity, Raised, lock};
 use tombolo_wire_nfs3::args::AccessBits;
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf, WccData, attr};
 
@@ -130,7 +130,7 @@ impl Node {
 
     /// Returns the present handle, which changes if the node is recovered.
     pub(crate) fn handle(&self) -> FileHandleBuf {
-        self.state().handle
+        lock(&self.state).handle
     }
 
     /// Updates from attributes received `now` in a reply to a call made at `asked`. Returns `false` for those
@@ -140,7 +140,7 @@ impl Node {
         if attr.fileid != self.fileid || attr.file_type != self.file_type {
             return false;
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let before = state.freshness.known();
         state.freshness.learn(attr, asked, now, &self.times);
         if state.lost_a_name.is_some_and(|lost| asked >= lost) {
@@ -162,13 +162,13 @@ impl Node {
             return true;
         };
         let (is_ours_alone, epoch) = {
-            let state = self.state();
+            let state = lock(&self.state);
             let known = WeakAttr::from(&state.freshness.known());
             (wcc.before.as_ref().map(attr::weak_attr) == Some(known), state.epoch)
         };
         let learnt = self.learn(fattr, asked, now);
         if learnt && is_ours_alone {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             if state.epoch.0 == epoch.0 + 1 {
                 state.epoch = epoch;
             }
@@ -179,49 +179,49 @@ impl Node {
     /// Counts the begin or the reply of our own change: concurrent replies may describe the state before or
     /// after it.
     pub(crate) fn changing(&self) {
-        self.state().changes += 1;
+        lock(&self.state).changes += 1;
     }
 
     /// Returns the count of changes. A reply about a name of this directory may be outdated if the count has
     /// changed since before its call.
     pub(crate) fn changes(&self) -> u64 {
-        self.state().changes
+        lock(&self.state).changes
     }
 
     /// Returns the time of the last attributes, if the node has changed since it was cached.
     pub(super) fn changed(&self) -> Option<Instant> {
-        let state = self.state();
+        let state = lock(&self.state);
         (state.changes > 0).then(|| state.freshness.received())
     }
 
     /// Returns the epoch of the directory's names.
     pub(crate) fn epoch(&self) -> Epoch {
-        self.state().epoch
+        lock(&self.state).epoch
     }
 
     /// Returns the attributes if they are valid now. The size includes retained writes; the link count
     /// excludes a silly name.
     pub(crate) fn believed(&self, now: Instant) -> Option<Attr> {
-        let believed = self.state().freshness.believed(now, &self.removal);
+        let believed = lock(&self.state).freshness.believed(now, &self.removal);
         believed.map(|attr| self.as_writers_see(attr))
     }
 
     /// Returns the last attributes, valid or not, with size and link count as in
     /// [`believed`](Self::believed).
     pub(crate) fn known(&self) -> Attr {
-        let known = self.state().freshness.known();
+        let known = lock(&self.state).freshness.known();
         self.as_writers_see(known)
     }
 
     /// Returns the attributes as last reported by the server, without pending writes.
     pub(crate) fn told(&self) -> Attr {
-        self.state().freshness.known()
+        lock(&self.state).freshness.known()
     }
 
     /// Returns the attributes if a call made at `time` or later returned them.
     pub(crate) fn fetched_since(&self, time: Instant) -> Option<Attr> {
         let known = {
-            let state = self.state();
+            let state = lock(&self.state);
             state.freshness.is_since(time).then(|| state.freshness.known())
         };
         known.map(|attr| self.as_writers_see(attr))
@@ -229,17 +229,17 @@ impl Node {
 
     /// Returns `true` if the attributes must be revalidated regardless of their age.
     pub(crate) fn is_expired(&self) -> bool {
-        self.state().freshness.is_expired()
+        lock(&self.state).freshness.is_expired()
     }
 
     /// Expires the attributes regardless of their age: their next use revalidates them.
     pub(crate) fn expire(&self, now: Instant) {
-        self.state().freshness.expire(now);
+        lock(&self.state).freshness.expire(now);
     }
 
     /// Records that this client removed a name: the link count must be queried, and the file may be gone.
     pub(crate) fn lost_a_name(&self, now: Instant) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.lost_a_name = Some(now);
         state.names_lost = match self.file_type {
             // Directories have no other name.
@@ -253,7 +253,7 @@ impl Node {
     /// name; it may still be referenced without being open. Files removed or replaced by others are looked up
     /// again.
     pub(crate) fn after_its_end(&self) -> Option<Attr> {
-        let state = self.state();
+        let state = lock(&self.state);
         let attr = state.freshness.known();
         let is_ours = state.lost_a_name.is_some() && state.names_lost >= attr.nlink;
         is_ours.then_some(Attr { nlink: 0, ..attr })
@@ -276,7 +276,7 @@ impl Node {
         asked_for: AccessBits,
         now: Instant,
     ) -> Option<AccessBits> {
-        let state = self.state();
+        let state = lock(&self.state);
         let lifetime = match self.file_type {
             FileType::Directory => self.times.dir_max,
             _ => self.times.file_max,
@@ -295,7 +295,7 @@ impl Node {
         allowed: AccessBits,
         asked: Instant,
     ) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let ctime = state.freshness.known().ctime;
         let mut granted = Granted { identity: identity.clone(), asked_for, allowed, ctime, asked };
         if let Some(index) = state.access.iter().position(|granted| granted.identity == *identity) {
@@ -315,7 +315,7 @@ impl Node {
 
     /// Returns the last known location.
     pub(crate) fn location(&self) -> Option<Location> {
-        self.state().location.clone()
+        lock(&self.state).location.clone()
     }
 
     /// Returns `true` if this directory can be the parent of `node`: it is not `node`, nor beneath it, nor
@@ -336,18 +336,18 @@ impl Node {
     /// Sets or clears the location. The previous one is dropped without this node's lock, because that can
     /// free a chain of directories.
     pub(crate) fn set_location(&self, location: Option<Location>) {
-        let before = std::mem::replace(&mut self.state().location, location);
+        let before = std::mem::replace(&mut lock(&self.state).location, location);
         drop(before);
     }
 
     /// Returns `true` if the file was unlinked while open.
     pub(crate) fn is_silly(&self) -> bool {
-        self.state().silly
+        lock(&self.state).silly
     }
 
     /// Records the silly name of a file unlinked while open, used until its last opening ends.
     pub(crate) fn make_silly(&self, location: Location) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.silly = true;
         let before = state.location.replace(location);
         drop(state);
@@ -356,7 +356,7 @@ impl Node {
 
     /// Ends the silly state, because the file gets its old name back.
     pub(crate) fn make_plain(&self) {
-        self.state().silly = false;
+        lock(&self.state).silly = false;
     }
 
     /// Counts an opening.
@@ -381,11 +381,7 @@ impl Node {
     }
 
     pub(super) fn set_handle(&self, handle: FileHandleBuf) {
-        self.state().handle = handle;
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).handle = handle;
     }
 }
 

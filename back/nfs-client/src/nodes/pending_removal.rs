@@ -5,9 +5,9 @@
 //! its opening before it looks for pending removals, and a removal is recorded before it looks for openings:
 //! at least one of the two sees the other.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use tombolo_core::{Interrupt, Raised};
+use tombolo_core::{Interrupt, Raised, lock};
 
 use super::Node;
 
@@ -22,7 +22,7 @@ pub(crate) struct PendingRemoval(Arc<Node>);
 impl PendingRemoval {
     pub(crate) fn begin(node: Arc<Node>) -> Self {
         {
-            let mut removals = node.removals.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut removals = lock(&node.removals.0);
             if removals.0 == 0 {
                 removals.1 = Interrupt::new();
             }
@@ -39,7 +39,7 @@ impl PendingRemoval {
 
 impl Drop for PendingRemoval {
     fn drop(&mut self) {
-        let mut removals = self.0.removals.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut removals = lock(&self.0.removals.0);
         removals.0 = removals.0.saturating_sub(1);
         if removals.0 > 0 {
             return;
@@ -53,7 +53,7 @@ impl Drop for PendingRemoval {
 impl PendingRemovals {
     /// Returns a future that is ready once the pending removals have ended; `None` if there are none.
     pub(super) fn end(&self) -> Option<Raised> {
-        let removals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let removals = lock(&self.0);
         (removals.0 > 0).then(|| removals.1.raised())
     }
 }

@@ -5,11 +5,11 @@ mod names;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tombolo_core::fs::{NameBuf, NodeId};
-use tombolo_core::{Budget, Error, Permit, Resource, Result};
+use tombolo_core::{Budget, Error, Permit, Resource, Result, lock};
 use tombolo_wire_nfs3::{Fattr3, FileHandleBuf};
 
 use super::evicted::Evicted;
@@ -109,7 +109,7 @@ impl Nodes {
         if id == NodeId::ROOT {
             return Ok(self.root.clone());
         }
-        self.table().by_id.get(&id).map(|held| held.node.clone()).ok_or(Error::Stale)
+        lock(&self.table).by_id.get(&id).map(|held| held.node.clone()).ok_or(Error::Stale)
     }
 
     /// Takes a permit for one more node.
@@ -125,7 +125,7 @@ impl Nodes {
     /// reserved for nodes that were looked up; without further listed nodes, names are looked up on demand.
     pub(crate) fn takes_listed(&self) -> bool {
         let limit = self.counts.limit(Resource::Nodes);
-        self.table().listed < limit / LISTED_ONE_IN && self.counts.used(Resource::Nodes) < limit / 2
+        lock(&self.table).listed < limit / LISTED_ONE_IN && self.counts.used(Resource::Nodes) < limit / 2
     }
 
     /// Returns the node that a call made at `asked` found, cached or new, and counts a look-up. A handle of
@@ -165,7 +165,7 @@ impl Nodes {
         asked: Instant,
         now: Instant,
     ) -> Result<Arc<Node>> {
-        let mut guard = self.table();
+        let mut guard = lock(&self.table);
         let table = &mut *guard;
         if let Some(id) = table.by_handle.get(&handle).copied()
             && let Some(held) = table.by_id.get_mut(&id)
@@ -197,12 +197,12 @@ impl Nodes {
 
     /// Returns `true` if there is a node of that handle.
     pub(crate) fn has(&self, handle: &FileHandleBuf) -> bool {
-        self.table().by_handle.contains_key(handle)
+        lock(&self.table).by_handle.contains_key(handle)
     }
 
     /// Counts another look-up of a node, which may have been forgotten while in use.
     pub(crate) fn look_up_again(&self, node: &Arc<Node>) {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         let again = || Held { node: node.clone(), look_ups: 0, listed: false, _permit: self.permit().ok() };
         let held = table.by_id.entry(node.id).or_insert_with(again);
         held.look_ups += 1;
@@ -212,7 +212,7 @@ impl Nodes {
     /// writes, which a new look-up must find.
     pub(crate) fn forget(&self, look_ups: &[(NodeId, u64)]) {
         let mut gone = Vec::new();
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         for &(id, count) in look_ups {
             let Some(held) = table.by_id.get_mut(&id).filter(|_| id != NodeId::ROOT) else { continue };
             held.look_ups = held.look_ups.saturating_sub(count);
@@ -224,13 +224,13 @@ impl Nodes {
 
     /// Drops a node that was closed or flushed, if unreferenced.
     pub(crate) fn let_go(&self, node: &Node) {
-        let gone = self.table().take_unused(node.id);
+        let gone = lock(&self.table).take_unused(node.id);
         drop(gone);
     }
 
     /// Replaces the handle of a node, which the server now knows by another one.
     pub(crate) fn rename_handle(&self, node: &Arc<Node>, handle: FileHandleBuf) {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         let before = node.handle();
         if table.by_handle.get(&before) == Some(&node.id) {
             table.by_handle.remove(&before);
@@ -241,11 +241,7 @@ impl Nodes {
 
     /// Returns all nodes, the root included.
     pub(crate) fn all(&self) -> Vec<Arc<Node>> {
-        self.table().by_id.values().map(|held| held.node.clone()).collect()
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table).by_id.values().map(|held| held.node.clone()).collect()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{Change, File, FileType, OpenFlags, ReadDone, Write, Written};
-use tombolo_core::{Answer, Error, Result, Stability};
+use tombolo_core::{Answer, Error, Result, Stability, or_answer};
 use tombolo_mem::{Sink, Source};
 
 use super::view::View;
@@ -24,10 +24,7 @@ impl View {
 
     /// Writes. The offset of an append is chosen by the client, because NFS has no append.
     pub(super) fn write(self, file: File, how: &Write, from: Source) -> Answer<Written> {
-        let opening = match self.session.openings.made_for(file, OpenFlags::WRITE).and_then(has_data) {
-            Ok(opening) => opening,
-            Err(error) => return Answer::err(error),
-        };
+        let opening = or_answer!(self.session.openings.made_for(file, OpenFlags::WRITE).and_then(has_data));
         let mut how = *how;
         how.stability = how.stability.max(promised(opening.flags));
         let appends = opening.flags.contains(OpenFlags::APPEND) && !how.in_place;

@@ -8,7 +8,7 @@ use tombolo_core::fs::{
     File, FileSystem, FileType, Leases, Lending, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened,
     PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Write, Written,
 };
-use tombolo_core::{Answer, Ctx, Error};
+use tombolo_core::{Answer, Ctx, Error, or_answer};
 use tombolo_mem::{Sink, Source};
 
 use super::Session;
@@ -61,10 +61,7 @@ impl FileSystem for NfsFileSystem {
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
         let view = self.view(cx);
-        let node = match view.through(node, file) {
-            Ok(node) => node,
-            Err(error) => return Answer::err(error),
-        };
+        let node = or_answer!(view.through(node, file));
         if !node.data.is_under_way()
             && let Some(attr) = node.believed(view.now()).or_else(|| node.fetched_since(cx.fetched_since?))
         {
@@ -227,10 +224,7 @@ impl NfsFileSystem {
     /// of directories are already stable when answered (RFC 1813 §4.8).
     fn make_stable(&self, cx: &Ctx, file: File, of_others: impl FnOnce(&Opening) -> bool) -> Answer<()> {
         let view = self.view(cx);
-        let opening = match view.session.openings.of(file) {
-            Ok(opening) => opening,
-            Err(error) => return Answer::err(error),
-        };
+        let opening = or_answer!(view.session.openings.of(file));
         let of_others = of_others(&opening);
         if opening.node.file_type != FileType::Regular || (opening.node.data.is_clean() && !of_others) {
             return Answer::ok(());

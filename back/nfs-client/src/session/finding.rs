@@ -53,7 +53,7 @@ impl View {
         loop {
             let (asked, changes) = (self.now(), dir.changes());
             let bytes = name.as_name().as_bytes();
-            let reply = self.on(dir, |handle| self.session.nfs.lookup(&self.caller, handle, bytes)).await?;
+            let reply = self.on(dir, |handle| self.session.nfs.lookup(&self.caller, (handle, bytes))).await?;
             let found = match reply {
                 Reply::Ok(found) => found,
                 Reply::Failed(failed, dir_attributes) => {

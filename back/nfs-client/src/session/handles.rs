@@ -64,7 +64,7 @@ impl View {
             return Ok(Entry { node, attr });
         }
         let asked = self.now();
-        let reply = self.on(&dir, |handle| self.session.nfs.lookup(&self.caller, handle, b"..")).await?;
+        let reply = self.on(&dir, |handle| self.session.nfs.lookup(&self.caller, (handle, b".."))).await?;
         let found = answered(reply)?;
         match found.attributes {
             Some(fattr) => {

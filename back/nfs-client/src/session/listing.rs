@@ -1,10 +1,10 @@
 //! Directory listings.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, Name, OpenFlags, WeakAttr};
-use tombolo_core::{Error, Result};
+use tombolo_core::{Error, Result, lock};
 use tombolo_wire_nfs3::{Cookie3, CookieVerifier, Procedure, Reply, Status, attr, status};
 
 use super::view::View;
@@ -325,6 +325,6 @@ impl View {
     }
 
     fn progress<T>(&self, opening: &Opening, look: impl FnOnce(&mut Progress) -> T) -> T {
-        look(&mut opening.listing.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut lock(&opening.listing))
     }
 }

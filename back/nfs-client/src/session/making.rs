@@ -65,14 +65,14 @@ impl View {
     /// Creates a directory by MKDIR; counts a look-up.
     pub(super) async fn mkdir(self, parent: NodeId, name: NameBuf, mode: Mode) -> Result<Made> {
         let bytes = name.as_name().as_bytes();
-        let call = |dir| self.session.nfs.mkdir(&self.caller, dir, bytes, with_mode(mode));
+        let call = |dir| self.session.nfs.mkdir(&self.caller, (dir, bytes), with_mode(mode));
         self.make(parent, &name, call).await
     }
 
     /// Creates a symbolic link by SYMLINK; counts a look-up.
     pub(super) async fn symlink(self, parent: NodeId, name: NameBuf, target: Vec<u8>) -> Result<Made> {
         let bytes = name.as_name().as_bytes();
-        let call = |dir| self.session.nfs.symlink(&self.caller, dir, bytes, &target);
+        let call = |dir| self.session.nfs.symlink(&self.caller, (dir, bytes), &target);
         self.make(parent, &name, call).await
     }
 
@@ -90,7 +90,7 @@ impl View {
         let what = match file_type {
             FileType::Regular => {
                 let how = CreateHow::Guarded(attributes);
-                let call = |dir| self.session.nfs.create(&self.caller, dir, bytes, how);
+                let call = |dir| self.session.nfs.create(&self.caller, (dir, bytes), how);
                 return self.make(parent, &name, call).await;
             }
             FileType::CharDevice => MknodKind::CharDevice(attributes, device),
@@ -99,7 +99,7 @@ impl View {
             FileType::Socket => MknodKind::Socket(attributes),
             FileType::Directory | FileType::Symlink => MknodKind::Other(attr::file_type3(file_type)),
         };
-        self.make(parent, &name, |dir| self.session.nfs.mknod(&self.caller, dir, bytes, what)).await
+        self.make(parent, &name, |dir| self.session.nfs.mknod(&self.caller, (dir, bytes), what)).await
     }
 
     /// Creates a hard link by LINK; counts a look-up of the node.

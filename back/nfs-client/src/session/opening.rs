@@ -130,7 +130,7 @@ impl View {
     ) -> Result<Created> {
         let permit = self.session.openings.permit()?;
         let bytes = name.as_name().as_bytes();
-        let make = |handle| self.session.nfs.create(&self.caller, handle, bytes, how);
+        let make = |handle| self.session.nfs.create(&self.caller, (handle, bytes), how);
         let (entry, node, dir) = self.made(dir, name, make).await?;
         let open = self.session.openings.add(permit, &node, flags);
         Ok(Created { entry, open, dir })

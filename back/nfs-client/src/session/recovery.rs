@@ -32,7 +32,7 @@ impl View {
         let last = path.len() - 1;
         for (depth, (step, name)) in path.iter().enumerate() {
             let asked = self.now();
-            let found = match self.session.nfs.lookup(&self.caller, dir, name.as_name().as_bytes()).await? {
+            let found = match self.session.nfs.lookup(&self.caller, (dir, name.as_name().as_bytes())).await? {
                 Reply::Ok(found) => found,
                 Reply::Failed(..) => {
                     self.is_elsewhere(step, name);

@@ -70,7 +70,7 @@ impl View {
         let asked = self.now();
         dir.changing();
         let bytes = name.as_name().as_bytes();
-        match self.on(dir, |handle| self.session.nfs.remove(&self.caller, handle, bytes)).await? {
+        match self.on(dir, |handle| self.session.nfs.remove(&self.caller, (handle, bytes))).await? {
             Reply::Ok(wcc) => Ok(self.absorb_change(dir, &wcc, asked)),
             Reply::Failed(failed, wcc) => {
                 self.absorb_change(dir, &wcc, asked);
@@ -96,7 +96,7 @@ impl View {
         let asked = self.now();
         dir.changing();
         let bytes = name.as_name().as_bytes();
-        match self.on(&dir, |handle| self.session.nfs.rmdir(&self.caller, handle, bytes)).await? {
+        match self.on(&dir, |handle| self.session.nfs.rmdir(&self.caller, (handle, bytes))).await? {
             Reply::Ok(wcc) => {
                 if let Some(node) = self.session.nodes.removed(dir.id, &name) {
                     node.lost_a_name(self.now());

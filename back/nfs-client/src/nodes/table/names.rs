@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{FileType, NameBuf, NodeId};
+use tombolo_core::lock;
 
 use super::{ABSENT_MAX, CachedName, Nodes, Sighting, Table};
 use crate::nodes::node::{Epoch, Location, Node};
@@ -15,7 +16,7 @@ impl Nodes {
         if node.id == NodeId::ROOT {
             return;
         }
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         let is_there_already =
             node.location().is_some_and(|location| location.dir.id == dir.id && location.name == *name);
         if !is_there_already {
@@ -32,7 +33,7 @@ impl Nodes {
 
     /// Records that a name does not exist in this epoch of the directory.
     pub(crate) fn record_absent(&self, dir: &Arc<Node>, name: &NameBuf, epoch: Epoch) {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         if table.absent >= ABSENT_MAX {
             table.by_name.retain(|_, sighting| sighting.node.is_some());
             table.absent = 0;
@@ -42,7 +43,7 @@ impl Nodes {
 
     /// Returns the cached target of a name if its epoch is current. Counts a look-up.
     pub(crate) fn cached(&self, dir: &Arc<Node>, name: &NameBuf) -> Option<CachedName> {
-        let mut guard = self.table();
+        let mut guard = lock(&self.table);
         let table = &mut *guard;
         let sighting = *table.by_name.get(&(dir.id, name.clone()))?;
         if sighting.epoch != dir.epoch() {
@@ -61,14 +62,14 @@ impl Nodes {
 
     /// Returns the last known target of a name, regardless of age, if it is still cached.
     pub(crate) fn at(&self, dir: NodeId, name: &NameBuf) -> Option<Arc<Node>> {
-        let table = self.table();
+        let table = lock(&self.table);
         let id = table.by_name.get(&(dir, name.clone()))?.node?;
         table.by_id.get(&id).map(|held| held.node.clone())
     }
 
     /// Forgets a name that was removed; returns its last known target.
     pub(crate) fn removed(&self, dir: NodeId, name: &NameBuf) -> Option<Arc<Node>> {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         let id = table.by_name.get(&(dir, name.clone()))?.node?;
         table.unsee(&(dir, name.clone()));
         let node = table.by_id.get(&id).map(|held| held.node.clone());
@@ -97,14 +98,14 @@ impl Nodes {
 
     /// Returns `true` if the name is known not to exist in the current epoch.
     pub(crate) fn is_absent(&self, dir: &Node, name: &NameBuf) -> bool {
-        let table = self.table();
+        let table = lock(&self.table);
         let sighting = table.by_name.get(&(dir.id, name.clone()));
         sighting.is_some_and(|sighting| sighting.node.is_none() && sighting.epoch == dir.epoch())
     }
 
     /// Forgets the target of a name.
     pub(crate) fn forget_name(&self, dir: NodeId, name: &NameBuf) {
-        self.table().unsee(&(dir, name.clone()));
+        lock(&self.table).unsee(&(dir, name.clone()));
     }
 }
 
