@@ -10,11 +10,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use smallvec::SmallVec;
 use tombolo_core::fs::{File, Notice, OpenFlags, OpenId, Write};
-use tombolo_core::{Ctx, Error, Interrupt, Result};
+use tombolo_core::{Ctx, Error, Interrupt, Result, lock};
 use tombolo_host_links::client::{Call, Spans};
 use tombolo_wire_vrpc::{Data, DecodeError, FRAME_BYTES, Kind, Reply, Request};
 
@@ -103,7 +103,7 @@ impl WritesBehind {
     /// Registers a write that its caller is about to send. Returns `false` if the write must be awaited,
     /// because its opening has an unanswered one, or the session too many.
     pub(crate) fn register(&self, write: &Arc<UnansweredWrite>) -> bool {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         let is_first = table.entries.iter().all(|entry| entry.write.file.open != write.file.open);
         let is_admitted = is_first && table.entries.len() < WRITES_MAX;
         if is_admitted {
@@ -115,7 +115,7 @@ impl WritesBehind {
 
     /// Records that a registered write is in the ring, unless it is being sent again already.
     pub(crate) fn sent(&self, write: &UnansweredWrite, link: Arc<Link>, call: Call) {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         if let Some(entry) = table.entry(write)
             && let Stage::Sending = entry.stage
         {
@@ -125,7 +125,7 @@ impl WritesBehind {
 
     /// Removes a registered write that could not be sent; `false` if it is being sent again, or has been.
     pub(crate) fn withdraw(&self, write: &UnansweredWrite) -> bool {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         let is_here = table.entry(write).is_some_and(|entry| matches!(entry.stage, Stage::Sending));
         if is_here {
             self.remove(&mut table, write);
@@ -139,24 +139,24 @@ impl WritesBehind {
 
     /// Returns the write of this opening whose caller has continued, if it is unanswered.
     pub(crate) fn unanswered(&self, open: OpenId) -> Option<Arc<UnansweredWrite>> {
-        let table = self.table();
+        let table = lock(&self.table);
         let is_of = |entry: &&Entry| entry.write.file.open == open && !matches!(entry.stage, Stage::Sending);
         table.entries.iter().find(is_of).map(|entry| entry.write.clone())
     }
 
     pub(crate) fn is_unanswered(&self, write: &UnansweredWrite) -> bool {
-        self.table().entry(write).is_some()
+        lock(&self.table).entry(write).is_some()
     }
 
     /// Takes the failure to be reported by the present write, flush or fsync through the opening.
     pub(crate) fn take_error(&self, open: OpenId) -> Option<Error> {
-        self.table().errors.remove(&open)
+        lock(&self.table).errors.remove(&open)
     }
 
     /// Forgets an opening that ends. Returns the failure that no operation has reported.
     pub(crate) fn released(&self, open: OpenId) -> Option<Error> {
         let (lost, error) = {
-            let mut table = self.table();
+            let mut table = lock(&self.table);
             let lost: SmallVec<[Entry; 1]> =
                 table.entries.extract_if(.., |entry| entry.write.file.open == open).collect();
             self.unanswered.store(table.entries.len(), Ordering::SeqCst);
@@ -171,7 +171,7 @@ impl WritesBehind {
         let mut failed = SmallVec::<[_; 1]>::new();
         let mut malformed = SmallVec::<[_; 1]>::new();
         let answered: SmallVec<[Entry; 1]> = {
-            let mut table = self.table();
+            let mut table = lock(&self.table);
             let Table { entries, errors } = &mut *table;
             let answered = entries.extract_if(.., |entry| {
                 let Stage::Sent(link, call) = &entry.stage else { return false };
@@ -206,7 +206,7 @@ impl WritesBehind {
     /// Marks the first unanswered write as being sent again after its link was lost, and returns it.
     pub(crate) fn first_to_repeat(&self) -> Option<Arc<UnansweredWrite>> {
         let (write, _stage) = {
-            let mut table = self.table();
+            let mut table = lock(&self.table);
             let entry = table.entries.first_mut()?;
             (entry.write.clone(), std::mem::replace(&mut entry.stage, Stage::Repeating))
         };
@@ -216,7 +216,7 @@ impl WritesBehind {
     /// Records the outcome of a write that was sent again.
     pub(crate) fn repeated(&self, objects: &SessionObjects, write: &UnansweredWrite, outcome: Result<()>) {
         {
-            let mut table = self.table();
+            let mut table = lock(&self.table);
             self.remove(&mut table, write);
             let Err(error) = outcome else { return };
             table.errors.entry(write.file.open).or_insert(error);
@@ -234,10 +234,6 @@ impl WritesBehind {
     fn remove(&self, table: &mut Table, write: &UnansweredWrite) {
         table.entries.retain(|entry| entry.write.sequence != write.sequence);
         self.unanswered.store(table.entries.len(), Ordering::SeqCst);
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-use tombolo_core::Interrupt;
+use tombolo_core::{Interrupt, lock};
 use tombolo_shm::area::{Area, Span};
 
 /// Waiters for bulk memory. [`changed`](Self::changed) must be called when a span is freed or the link is
@@ -36,7 +36,7 @@ impl BulkWaiters {
                 return Poll::Ready(None);
             }
             {
-                let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut waiters = lock(&self.waiters);
                 if !waiters.iter().any(|waker| waker.will_wake(context.waker())) {
                     waiters.push(context.waker().clone());
                 }
@@ -56,7 +56,7 @@ impl BulkWaiters {
     pub(crate) fn changed(&self) {
         if self.is_waited.load(Ordering::SeqCst) {
             let waiters = {
-                let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut waiters = lock(&self.waiters);
                 self.is_waited.store(false, Ordering::SeqCst);
                 std::mem::take(&mut *waiters)
             };

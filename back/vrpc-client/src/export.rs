@@ -1,12 +1,12 @@
 //! The export, and the links of its sessions.
 
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tombolo_core::fs::{Client, Export, FileSystem};
-use tombolo_core::{Error, Result};
+use tombolo_core::{Error, Result, lock};
 use tombolo_shm::link::Incarnation;
 use tombolo_sys::random;
 
@@ -73,7 +73,7 @@ impl VrpcExport {
     /// Begins a session as [`Export::attach`] does, for callers that need more than the waist offers.
     pub fn attach_session(&self, client: &Client) -> Result<Arc<VrpcFileSystem>> {
         let failed = |error: AttachError| Error::io(error);
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let first = lock(&self.first).take();
         let (incarnation, connected) = match first {
             Some(first) => first,
             None => {

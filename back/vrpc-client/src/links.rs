@@ -8,14 +8,14 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tombolo_core::fs::{NodeId, Notice};
-use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId};
+use tombolo_core::{Answer, Ctx, Error, Interrupt, Result, SessionId, lock, or_answer};
 use tombolo_host_links::EndReason;
 use tombolo_wire_vrpc::{Forgets, Reply, Request, Session};
 
@@ -144,10 +144,8 @@ impl Links {
             Err(Untranslatable::Gone(error)) => return Answer::err(error),
             Err(_) => {}
         }
-        match Owned::new(&request, tail, sequence, cx) {
-            Ok(owned) => Answer::later(self.clone().resume(owned, in_flight, cx.clone(), finish)),
-            Err(error) => Answer::err(error),
-        }
+        let owned = or_answer!(Owned::new(&request, tail, sequence, cx));
+        Answer::later(self.clone().resume(owned, in_flight, cx.clone(), finish))
     }
 
     /// Sends a request as [`call`](Self::call) does, and returns the part of the reply that `pick` extracts.
@@ -185,10 +183,7 @@ impl Links {
             },
             Err(Untranslatable::Gone(error)) => return Answer::err(error),
             Err(_) => {
-                let owned = match Owned::new(&outgoing.request, outgoing.tail, sequence, cx) {
-                    Ok(owned) => owned,
-                    Err(error) => return Answer::err(error),
-                };
+                let owned = or_answer!(Owned::new(&outgoing.request, outgoing.tail, sequence, cx));
                 let (link, cx, spans) = (link.clone(), cx.clone(), outgoing.spans);
                 return Answer::later(async move {
                     match owned.send(&link, &cx, spans).await {
@@ -305,7 +300,7 @@ impl Links {
                 return Poll::Ready(Ok(link));
             }
             is_raised = is_raised || (interrupt.can_be_raised() && raised.as_mut().poll(context).is_ready());
-            let mut state = self.link_waiters();
+            let mut state = lock(&self.link_waiters);
             // The next link may have been installed before the lock was taken.
             let link = self.current.load_full();
             if !link.line.is_lost() {
@@ -350,7 +345,7 @@ impl Links {
         // Writes whose replies were received must not be sent again: other clients may have written since.
         self.settled();
         let now = Instant::now();
-        self.link_waiters().since.get_or_insert(now.checked_sub(waited).unwrap_or(now));
+        lock(&self.link_waiters).since.get_or_insert(now.checked_sub(waited).unwrap_or(now));
         self.current.load().bulk_waiters.changed();
         // Cached results are invalid until the next link reports changes.
         self.set_reports_all_changes(false);
@@ -371,7 +366,7 @@ impl Links {
         let former = self.current.swap(link);
         // The end of the link is watched only now, because the supervisor checks the current link.
         self.watch(&self.current.load());
-        self.link_waiters().since = None;
+        lock(&self.link_waiters).since = None;
         former.bulk_waiters.changed();
         self.send_queued_releases();
         self.wake_all();
@@ -379,7 +374,7 @@ impl Links {
 
     /// Ends the session: no further link will be established.
     pub(crate) fn end(&self) {
-        self.link_waiters().has_ended = true;
+        lock(&self.link_waiters).has_ended = true;
         if let Some(behind) = &self.behind {
             behind.fail_all(&self.objects);
         }
@@ -389,17 +384,13 @@ impl Links {
 
     /// Returns the start of the time without a link; `None` while there is one.
     pub(crate) fn without_link_since(&self) -> Option<Instant> {
-        self.link_waiters().since
+        lock(&self.link_waiters).since
     }
 
     /// Wakes requests that wait for a link; they then check for one, and their deadlines.
     pub(crate) fn wake_all(&self) {
-        let waiters = std::mem::take(&mut self.link_waiters().waiters);
+        let waiters = std::mem::take(&mut lock(&self.link_waiters).waiters);
         waiters.into_iter().for_each(Waker::wake);
-    }
-
-    fn link_waiters(&self) -> MutexGuard<'_, LinkWaiters> {
-        self.link_waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use tombolo_core::Identity;
 use tombolo_core::fs::{Granted, GrantedLocks, NodeId, Notice, NoticeQueue, OpenId, PersistentHandle};
+use tombolo_core::{Identity, lock};
 
 use crate::released::{Released, ReleasedKind};
 use crate::slab::{ServerId, Slab, SlabEntry};
@@ -90,7 +90,7 @@ impl Default for Nodes {
 impl Nodes {
     /// Starts a new link, whose server knows only the root.
     pub(crate) fn begin(&self, link: u32) {
-        let mut index = self.index();
+        let mut index = lock(&self.index);
         index.link = link;
         index.by_server_id.clear();
         index.missed.clear();
@@ -104,7 +104,7 @@ impl Nodes {
     /// short, so an endless directory would exhaust this process's memory; above the limit, names are looked
     /// up one by one.
     pub(crate) fn takes_listed(&self) -> bool {
-        self.index().listed < LISTED_MAX
+        lock(&self.index).listed < LISTED_MAX
     }
 
     /// Returns the node's id at the server of that link.
@@ -131,13 +131,13 @@ impl Nodes {
 
     /// Returns the node with this server id, if it is known.
     pub(crate) fn node_of(&self, link: u32, server_id: NodeId) -> Option<NodeId> {
-        let index = self.index();
+        let index = lock(&self.index);
         (index.link == link).then(|| index.by_server_id.get(&server_id.0).copied()).flatten()
     }
 
     /// Returns the node with this server id for a notice, and records the id if it is unknown.
     pub(crate) fn node_for_notice(&self, link: u32, server_id: NodeId) -> Option<NodeId> {
-        let mut index = self.index();
+        let mut index = lock(&self.index);
         if index.link != link {
             return None;
         }
@@ -162,7 +162,7 @@ impl Nodes {
     ) -> NodeId {
         let node = self.adopt_known_or_new(listed, link, server_id, handle);
         let is_missed = {
-            let mut index = self.index();
+            let mut index = lock(&self.index);
             index.link == link && !index.missed.is_empty() && index.missed.remove(&server_id.0)
         };
         if is_missed {
@@ -181,7 +181,7 @@ impl Nodes {
         if server_id == NodeId::ROOT {
             return NodeId::ROOT;
         }
-        let mut guard = self.index();
+        let mut guard = lock(&self.index);
         let index = &mut *guard;
         let existing = (index.link == link).then(|| index.by_server_id.get(&server_id.0).copied()).flatten();
         if let Some(node) = existing
@@ -252,7 +252,7 @@ impl Nodes {
 
     /// Binds a node found again by its handle. Returns the release of the look-up, if it was superfluous.
     pub(crate) fn rebind(&self, link: u32, node: NodeId, server_id: NodeId) -> Option<(NodeId, u64)> {
-        let mut index = self.index();
+        let mut index = lock(&self.index);
         let is_kept = self.slab.with(node.0, |item| match item.server_id(link) {
             Some(same) if same == server_id.0 => {
                 item.value.server_look_ups = item.value.server_look_ups.saturating_add(1);
@@ -398,7 +398,7 @@ impl Nodes {
 
     /// Changes the references to a node. If none is left, removes it and returns the release to send.
     fn change(&self, node: NodeId, change: impl FnOnce(&mut Node)) -> Option<Released> {
-        let mut index = self.index();
+        let mut index = lock(&self.index);
         let is_kept = self.slab.with(node.0, |item| {
             change(item.value);
             node == NodeId::ROOT || item.value.look_ups > 0 || item.value.openings > 0
@@ -418,10 +418,6 @@ impl Nodes {
             index.by_server_id.remove(&server_id);
         }
         Some(Released { link, kind: ReleasedKind::LookUps(NodeId(server_id), gone.server_look_ups) })
-    }
-
-    fn index(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -510,7 +506,7 @@ mod tests {
     #[test]
     fn looked_up_nodes_do_not_count_as_listed() {
         let nodes = on_a_link();
-        let listed = || nodes.index().listed;
+        let listed = || lock(&nodes.index).listed;
         let node = nodes.adopt_listed(1, NodeId(70), handle(1));
         let other = nodes.adopt_listed(1, NodeId(71), handle(2));
         nodes.adopt(1, NodeId(72), handle(3));

@@ -1,8 +1,9 @@
 //! Nodes and openings to be released at the server.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use tombolo_core::fs::{File, NodeId};
+use tombolo_core::lock;
 
 /// An unneeded node or opening, with the ids of one link's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,20 +26,16 @@ pub(crate) struct ReleaseQueue(Mutex<Vec<Released>>);
 
 impl ReleaseQueue {
     pub(crate) fn put(&self, gone: Released) {
-        self.list().push(gone);
+        lock(&self.0).push(gone);
     }
 
     /// Takes the releases for that link's server. Discards releases for former links, whose sessions have
     /// ended.
     pub(crate) fn take(&self, link: u32) -> Vec<Released> {
-        let mut list = self.list();
+        let mut list = lock(&self.0);
         let (later, now) = std::mem::take(&mut *list).into_iter().partition(|gone| gone.link > link);
         *list = later;
         now.into_iter().filter(|gone: &Released| gone.link == link).collect()
-    }
-
-    fn list(&self) -> MutexGuard<'_, Vec<Released>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

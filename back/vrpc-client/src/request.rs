@@ -66,6 +66,17 @@ impl Link {
         self.send_as(cx, sequence, outgoing, true)
     }
 
+    /// Returns the caller's number, and `true` if the server knows it; `None` if all numbers are in use.
+    #[inline]
+    fn enter(self: &Arc<Self>, cx: &Ctx) -> Option<(CallerGuard<'_>, bool)> {
+        let (caller, is_introduced) = match self.callers.enter(&cx.identity) {
+            CallerNumber::Introduced(caller) => (caller, true),
+            CallerNumber::NotIntroduced(caller) => (caller, false),
+            CallerNumber::Full => return None,
+        };
+        Some((CallerGuard { link: self, caller }, is_introduced))
+    }
+
     /// Sends a request as [`send`](Self::send) does, or without polling for its reply.
     #[inline]
     fn send_as(
@@ -77,12 +88,7 @@ impl Link {
     ) -> Sent {
         let OutgoingRequest { request, tail, spans } = outgoing;
         let failed = |error| Sent::Ended(Err(NoAnswer::Failed(error)));
-        let (caller, is_introduced) = match self.callers.enter(&cx.identity) {
-            CallerNumber::Introduced(caller) => (caller, true),
-            CallerNumber::NotIntroduced(caller) => (caller, false),
-            CallerNumber::Full => return failed(Error::WouldBlock),
-        };
-        let caller = CallerGuard { link: self, caller };
+        let Some((caller, is_introduced)) = self.enter(cx) else { return failed(Error::WouldBlock) };
         let kind = request.kind();
         let handles = gives_nodes(kind) && self.has_handles();
         // No thread waits for a reply that is not polled, so the server need not ring for it, unless few
@@ -130,17 +136,9 @@ impl Link {
         outgoing: OutgoingRequest<'_>,
     ) -> Option<Call> {
         let OutgoingRequest { request, tail, spans } = outgoing;
-        let (caller, is_introduced) = match self.callers.enter(&cx.identity) {
-            CallerNumber::Introduced(caller) => (caller, true),
-            CallerNumber::NotIntroduced(caller) => (caller, false),
-            CallerNumber::Full => return None,
-        };
         // The server resolves caller numbers in the order of the requests, so that the number may be
         // reassigned before the reply.
-        let caller = CallerGuard { link: self, caller };
-        if !is_introduced {
-            return None;
-        }
+        let (caller, _) = self.enter(cx).filter(|(_, is_introduced)| *is_introduced)?;
         let header =
             Header { sequence, caller: caller.caller, want: cx.want, quiet: true, ..Header::default() };
         let mut body = [0; BODY_BYTES];

@@ -1,7 +1,8 @@
 //! Ids assigned by a session, each with the server's id of the same object on some link.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
+use tombolo_core::lock;
 
 /// Objects by id. The server's id of an object is read without a lock.
 ///
@@ -199,10 +200,6 @@ fn generation(number: u64) -> u32 {
 
 fn number(at: u32, generation: u32) -> u64 {
     u64::from(generation) << 32 | u64::from(at)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

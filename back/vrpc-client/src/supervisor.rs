@@ -5,12 +5,12 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_core::Error;
 use tombolo_core::fs::{Client, PermissionCheck};
+use tombolo_core::{Error, unpark_waker};
 use tombolo_host_links::client::{Call, LineError, Reply};
 use tombolo_host_links::{EndReason, ProtocolError};
 use tombolo_host_runtime::task;
@@ -303,13 +303,7 @@ pub(crate) fn answer_until(call: Call, until: Instant) -> Result<Reply, LineErro
 
 /// Returns the output of the future if it completes in time.
 fn finished_until<F: Future>(future: F, until: Instant) -> Option<F::Output> {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = unpark_waker();
     let mut context = Context::from_waker(&waker);
     let mut future: Pin<&mut F> = pin!(future);
     loop {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{File, ReadDone, Write, Written};
-use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_core::{Answer, Ctx, Error, Result, or_answer};
 use tombolo_host_links::client::Spans;
 use tombolo_mem::{Sink, Source};
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request, Returned};
@@ -176,9 +176,7 @@ fn write_in_frame<const MAX: usize>(
 ) -> Answer<Piece<Written>> {
     let mut buffer = [0; MAX];
     let len = from.read_at(0, &mut buffer);
-    if let Err(error) = check_unpoisoned(from) {
-        return Answer::err(error);
-    }
+    or_answer!(check_unpoisoned(from));
     let request = Request::Write { file, how, data: Data::Follows { len_bytes: len as u32 } };
     let tail = buffer.get(..len).unwrap_or_default();
     let limit = from.len();

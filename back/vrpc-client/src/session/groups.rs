@@ -5,7 +5,7 @@ use tombolo_core::fs::{
     AllocateMode, Entry, File, Lock, LockFamily, LockOwner, LockRange, Locks, NodeId, PersistentHandle,
     PersistentHandles, Ranges, Volume, Whence, XattrName, XattrNameBuf, XattrSet, Xattrs,
 };
-use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_core::{Answer, Ctx, Error, Result, or_answer};
 use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reply, Request};
 
@@ -111,10 +111,7 @@ impl Xattrs for VrpcFileSystem {
         let (name, value) = (name.to_owned(), value.to_vec());
         let sequence = self.links.objects.next_sequence();
         self.links.with_out_span(cx, value.len(), move |links, link, cx, span| {
-            let value = match filled(link, &span, &value) {
-                Ok(data) => data,
-                Err(error) => return Answer::err(error),
-            };
+            let value = or_answer!(filled(link, &span, &value));
             let request = Request::XattrSet { node, name: name.as_name(), value, how, kill_set_gid };
             let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
             links.call_on(link, cx, sequence, outgoing, move |link, answered| {

@@ -1,9 +1,9 @@
 //! Directory listings.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{Cookie, DirBudget, DirPage, File, NodeId, OpenFlags, OpenId};
-use tombolo_core::{Answer, Ctx, Result};
+use tombolo_core::{Answer, Ctx, Result, lock};
 use tombolo_host_links::client::Spans;
 use tombolo_wire_vrpc::listing::Listing;
 use tombolo_wire_vrpc::{Destination, FRAME_BYTES, Reply, Request};
@@ -43,8 +43,8 @@ pub(super) fn readdir(
     let budget = page.budget();
     let first = Mutex::new(Some(page));
     links.repeat(cx, move |links, link, cx| {
-        // The first attempt consumes the page; an attempt over another link gets a new one.
-        let page = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The page is consumed by the first link it is filled over.
+        let page = lock(&first).take();
         readdir_on(links, link, cx, (file, cookie), page.unwrap_or_else(|| DirPage::new(budget)))
     })
 }

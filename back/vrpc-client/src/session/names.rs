@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{Made, Name, NodeId};
-use tombolo_core::{Answer, Ctx, Error};
+use tombolo_core::{Answer, Ctx, Error, or_answer};
 use tombolo_host_links::client::Spans;
 use tombolo_shm::area::{Area, Span};
 use tombolo_wire_vrpc::{Data, Destination, FRAME_BYTES, Reference, Request};
@@ -41,10 +41,7 @@ pub(super) fn symlink(
     let (name, target) = (name.to_owned(), target.to_vec());
     let sequence = links.objects.next_sequence();
     links.with_out_span(cx, target.len(), move |links, link, cx, span| {
-        let data = match filled(link, &span, &target) {
-            Ok(data) => data,
-            Err(error) => return Answer::err(error),
-        };
+        let data = or_answer!(filled(link, &span, &target));
         let request = Request::Symlink { parent, name: name.as_name(), target: data };
         let outgoing = OutgoingRequest { request, tail: &[], spans: Spans::from(span) };
         links.call_on(link, cx, sequence, outgoing, made)
