@@ -9,7 +9,7 @@ use tombolo_core::block::{
     BlockDevice, Bounds, Extents, FlushLoss, Geometry, OpenOptions, Profile, Range, Resize, SizeWatch,
     Zeroing,
 };
-use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability, or_answer};
 use tombolo_host_runtime::pace::Pace;
 use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_mem::{Sink, Source};
@@ -160,23 +160,17 @@ impl BlockDevice for ImageFile {
     }
 
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        if let Err(error) = self.image.bounds.check_change(range) {
-            return Answer::err(error);
-        }
+        or_answer!(self.image.bounds.check_change(range));
         self.in_pool(cx, move |image| image.discard(range))
     }
 
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        if let Err(error) = self.image.bounds.check_change(range) {
-            return Answer::err(error);
-        }
+        or_answer!(self.image.bounds.check_change(range));
         self.in_pool(cx, move |image| image.write_zeroes(range, how))
     }
 
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        if let Err(error) = self.image.bounds.check(range) {
-            return Answer::err(error);
-        }
+        or_answer!(self.image.bounds.check(range));
         self.in_pool(cx, move |image| image.extents(range, count_max))
     }
 
@@ -196,9 +190,7 @@ impl Resize for ImageFile {
         if self.image.is_block_device {
             return Answer::err(Error::NotSupported);
         }
-        if let Err(error) = self.image.bounds.check_new_size(size_bytes) {
-            return Answer::err(error);
-        }
+        or_answer!(self.image.bounds.check_new_size(size_bytes));
         self.in_pool(cx, move |image| {
             image.file.set_len(size_bytes).map_err(Error::io)?;
             image.changed();

@@ -1,11 +1,11 @@
 //! A disk in memory: the reference model for other [`BlockDevice`]s.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_core::block::{
     Allocation, BlockDevice, Extents, Geometry, Profile, Range, Resize, SizeWatch, Sizes, Zeroing,
 };
-use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability, lock};
 use tombolo_mem::{Sink, Source};
 
 use crate::content::{Content, Space};
@@ -40,13 +40,9 @@ impl MemoryDisk {
         Ok(Self { state: Mutex::new(state), read_only, sizes: Sizes::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs `work` if the range lies inside the disk; otherwise fails with [`Error::InvalidArgument`].
     fn inside<T>(&self, range: Range, work: impl FnOnce(&mut State) -> Result<T>) -> Answer<T> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         let is_inside = range.checked_end().is_some_and(|end| end <= state.content.size());
         Answer::Done(if is_inside { work(&mut state) } else { Err(Error::InvalidArgument) })
     }
@@ -81,7 +77,7 @@ impl BlockDevice for MemoryDisk {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry::of_file(self.state().content.size())
+        Geometry::of_file(lock(&self.state).content.size())
     }
 
     fn read(&self, _cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
@@ -130,7 +126,7 @@ impl Resize for MemoryDisk {
         if size_bytes != Geometry::of_file(size_bytes).size_bytes {
             return Answer::err(Error::InvalidArgument);
         }
-        let mut guard = self.state();
+        let mut guard = lock(&self.state);
         let state = &mut *guard;
         let done = state.content.set_size(size_bytes, &mut state.space);
         drop(guard);

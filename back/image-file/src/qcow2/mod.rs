@@ -20,7 +20,7 @@ use imago::{FormatAccess, Mapping};
 use tombolo_core::block::{
     Allocation, BlockDevice, Bounds, Extents, FlushLoss, Geometry, Profile, Range, Resize, SizeWatch, Zeroing,
 };
-use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability, or_answer};
 use tombolo_host_runtime::thread_pool::Lane;
 use tombolo_mem::{Sink, Source};
 
@@ -255,10 +255,8 @@ impl BlockDevice for Qcow2Image {
     }
 
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        match self.image.bounds.check(range) {
-            Ok(()) => self.in_pool(cx, move |image| image.extents(range, count_max)),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.image.bounds.check(range));
+        self.in_pool(cx, move |image| image.extents(range, count_max))
     }
 
     fn resize(&self) -> Option<&dyn Resize> {
@@ -268,10 +266,8 @@ impl BlockDevice for Qcow2Image {
 
 impl Resize for Qcow2Image {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
-        match self.image.bounds.check_new_size(size_bytes) {
-            Ok(()) => self.in_pool(cx, move |image| image.set_size(size_bytes)),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.image.bounds.check_new_size(size_bytes));
+        self.in_pool(cx, move |image| image.set_size(size_bytes))
     }
 
     /// Returns the size unchanged: only this server resizes the image.

@@ -1,9 +1,7 @@
 //! Change notifications to other sessions.
 
-use std::sync::PoisonError;
-
 use tombolo_core::fs::{Changes, NodeId, Notice, Notices};
-use tombolo_core::{Answer, Ctx};
+use tombolo_core::{Answer, Ctx, lock};
 
 use super::{Session, SessionTables};
 use crate::change_log::Changed;
@@ -49,7 +47,7 @@ impl Drop for PendingNotices<'_> {
             if session.id == self.by.id {
                 return;
             }
-            let tables = session.tables.lock().unwrap_or_else(PoisonError::into_inner);
+            let tables = lock(&session.tables);
             let notices: Vec<_> =
                 self.changes.iter().filter_map(|changed| changed.to_notice(&tables)).collect();
             drop(tables);

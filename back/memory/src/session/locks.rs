@@ -1,5 +1,5 @@
 use tombolo_core::fs::{File, Lock, LockFamily, LockOwner, LockRange, Locks};
-use tombolo_core::{Answer, Ctx, Result};
+use tombolo_core::{Answer, Ctx, Result, or_answer};
 
 use super::{Session, View};
 
@@ -31,10 +31,7 @@ impl View<'_> {
     }
 
     fn take_lock(&mut self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
-        let opening = match self.opening(file) {
-            Ok(opening) => opening,
-            Err(error) => return Answer::err(error),
-        };
+        let opening = or_answer!(self.opening(file));
         let (answer, woken) = self.session.locks.lock(cx, (file, opening.flags), lock, wait);
         self.woken.absorb(woken);
         answer

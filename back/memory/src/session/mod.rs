@@ -13,13 +13,13 @@ mod versions;
 mod xattrs;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, Weak};
 
 use tombolo_core::fs::{
     AccessMask, Change, Entry, File, NodeId, NoticeQueue, OpenFlags, PermissionCheck, SessionLocks, WeakAttr,
     Woken,
 };
-use tombolo_core::{Budget, Ctx, Error, Identity, Resource, Result, Want};
+use tombolo_core::{Budget, Ctx, Error, Identity, Resource, Result, Want, lock};
 
 use self::changes::PendingNotices;
 use crate::directory::Directory;
@@ -97,9 +97,9 @@ impl Session {
     }
 
     fn view(&self) -> View<'_> {
-        let tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut tree = self.shared.tree.lock().unwrap_or_else(PoisonError::into_inner);
-        // Sessions that subscribe while the tree is locked read it afterwards, and thus miss no change.
+        let tables = lock(&self.tables);
+        let mut tree = lock(&self.shared.tree);
+        // Sessions that subscribe while the tree is locked read it afterwards.
         tree.change_log.enable(self.shared.watchers.any());
         View {
             session: self,
