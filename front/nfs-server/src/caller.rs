@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 use tombolo_core::fs::{Attr, Change, Changing, Entry, FileType, LeaseClient, Name};
-use tombolo_core::{Ctx, Error, Interrupt, KeyProperties, RequestId, RequestKey, Want};
+use tombolo_core::{Ctx, Error, KeyProperties, RequestId, RequestKey, Want};
 use tombolo_host_rpc::server::{Origin, Peer, Transport};
 use tombolo_wire_nfs3::attr::{fattr3, wcc_data};
 use tombolo_wire_nfs3::{FileHandle, PostOpAttr, Procedure, Status, WccData};
@@ -104,19 +104,8 @@ impl<'a> Caller<'a> {
         let export = self.export(handle)?;
         let node = export.resolve(handle.as_bytes()).await?;
         let identity = self.service.identities.identity(export.squash, &self.credential, self.peer).await?;
-        let cx = Ctx {
-            session: export.session,
-            request: self.request,
-            key: self.key,
-            identity,
-            deadline: None,
-            interrupt: Interrupt::default(),
-            want: Want::CHANGE_ATTRS,
-            fetched_since: None,
-            found: None,
-            opens_unchecked: false,
-            lists_subdirectories: false,
-        };
+        let own = Ctx::root(export.session);
+        let cx = Ctx { request: self.request, key: self.key, identity, want: Want::CHANGE_ATTRS, ..own };
         Ok(CallTarget { export: export.clone(), node, cx })
     }
 

@@ -1,7 +1,8 @@
 //! Mounts reported by clients, for DUMP (`showmount -a`); informational only.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
+use tombolo_core::lock;
 
 /// Maximum number of recorded mounts; clients that never unmount displace the oldest.
 const MOUNTS_MAX: usize = 1024;
@@ -20,7 +21,7 @@ pub(crate) struct MountTable(Mutex<VecDeque<Mounted>>);
 impl MountTable {
     /// Records that a client has received the handle of `path`.
     pub fn add(&self, client: &str, path: &[u8]) {
-        let mut mounts = self.lock();
+        let mut mounts = lock(&self.0);
         mounts.retain(|mount| mount.client != client || mount.path != path);
         if mounts.len() >= MOUNTS_MAX {
             mounts.pop_front();
@@ -30,21 +31,17 @@ impl MountTable {
 
     /// Removes a client's mount of `path`, as it has reported by UMNT.
     pub fn remove(&self, client: &str, path: &[u8]) {
-        self.lock().retain(|mount| mount.client != client || mount.path != path);
+        lock(&self.0).retain(|mount| mount.client != client || mount.path != path);
     }
 
     /// Removes all mounts of a client.
     pub fn remove_all(&self, client: &str) {
-        self.lock().retain(|mount| mount.client != client);
+        lock(&self.0).retain(|mount| mount.client != client);
     }
 
     /// Returns all mounts, the oldest first.
     pub fn all(&self) -> Vec<Mounted> {
-        self.lock().iter().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Mounted>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).iter().cloned().collect()
     }
 }
 

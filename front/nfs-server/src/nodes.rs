@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use hashbrown::HashTable;
 use tombolo_core::fs::{FileSystem, NodeId};
-use tombolo_core::{Ctx, SessionId};
+use tombolo_core::{Ctx, SessionId, lock};
 use tombolo_wire_nfs3::FileHandle;
 
 /// A node with the look-up that keeps it valid and the handle that clients use.
@@ -110,7 +110,7 @@ impl Nodes {
     /// Returns the node of a handle, if cached.
     pub fn by_handle(&self, handle: &[u8]) -> Option<Arc<Node>> {
         let hash = self.hasher.hash_one(handle);
-        let table = self.lock();
+        let table = lock(&self.table);
         let node = table.by_handle.find(hash, |node| *node.handle == *handle)?;
         node.used.store(true, Ordering::Relaxed);
         Some(node.clone())
@@ -124,7 +124,7 @@ impl Nodes {
     /// Returns a node if it is cached under a handle that satisfies the predicate: after a change of the
     /// signing key a node may be cached under two handles.
     pub fn with_handle(&self, id: NodeId, is_such: impl Fn(&[u8]) -> bool) -> Option<Arc<Node>> {
-        let table = self.lock();
+        let table = lock(&self.table);
         table.by_id.find(mixed(id), |node| node.id == id && is_such(&node.handle)).cloned()
     }
 
@@ -132,7 +132,7 @@ impl Nodes {
     pub fn enter(&self, node: Arc<Node>) -> Arc<Node> {
         let (hash, id_hash) = (self.hasher.hash_one(&*node.handle), mixed(node.id));
         let mut stale = None;
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         if let Some(cached) = table.by_handle.find(hash, |cached| cached.handle == node.handle) {
             if cached.id == node.id {
                 return cached.clone();
@@ -154,7 +154,7 @@ impl Nodes {
 
     /// Removes a node whose file no longer exists, under all its handles.
     pub fn remove(&self, id: NodeId) {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         let mut out = Vec::new();
         while let Some(node) = table.by_id.find(mixed(id), |node| node.id == id).cloned() {
             self.unlink(&mut table, &node);
@@ -205,10 +205,6 @@ impl Nodes {
             table.dead += 1;
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, NodeTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
@@ -248,7 +244,7 @@ mod tests {
         assert!(nodes.by_handle(b"b").is_none() && !nodes.holds(second));
         assert!(!is_known(&file_system, second), "the look-up was given back");
         assert!(nodes.by_handle(b"a").is_some() && is_known(&file_system, first));
-        assert_eq!(nodes.lock().by_id.len(), 2);
+        assert_eq!(lock(&nodes.table).by_id.len(), 2);
     }
 
     #[test]
@@ -274,7 +270,7 @@ mod tests {
         let again = nodes.enter(Node::new(NodeGuard::new(&file_system, SESSION, entry.node), (*b"a").into()));
         assert!(Arc::ptr_eq(&first, &again));
         nodes.remove(first.id);
-        assert!(nodes.lock().by_handle.is_empty() && nodes.lock().by_id.is_empty());
+        assert!(lock(&nodes.table).by_handle.is_empty() && lock(&nodes.table).by_id.is_empty());
     }
 
     #[test]
@@ -308,6 +304,6 @@ mod tests {
             let node = made(&file_system, &nodes, &format!("{round}"));
             nodes.remove(node.id);
         }
-        assert!(nodes.lock().ring.len() <= 16, "{}", nodes.lock().ring.len());
+        assert!(lock(&nodes.table).ring.len() <= 16, "{}", lock(&nodes.table).ring.len());
     }
 }

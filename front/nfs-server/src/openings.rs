@@ -7,12 +7,12 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quick_cache::sync::Cache;
 use tombolo_core::fs::{File, FileSystem, NodeId, OpenFlags, OpenId, SyncScope};
-use tombolo_core::{Answer, Ctx, Error, NO_ID, Result, SessionId};
+use tombolo_core::{Answer, Ctx, Error, NO_ID, Result, SessionId, lock};
 use tombolo_host_runtime::task;
 
 use crate::shared_sync::{self, SharedSync, Syncs};
@@ -273,7 +273,7 @@ impl Openings {
     /// Of calls refused concurrently one evicts, and the others retry after it.
     pub async fn with_eviction<T>(&self, open: impl Fn() -> Answer<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
-            let evictions_before = *self.evictions();
+            let evictions_before = *lock(&self.evictions);
             match open().resolve().await {
                 Err(Error::TooManyOpen) if self.evict(evictions_before).await => {}
                 outcome => return outcome,
@@ -299,7 +299,7 @@ impl Openings {
     /// Closes the least recently used half of the openings, except those with unstable writes. Returns the
     /// latter if no other could be closed.
     fn close_half(&self, evictions_before: u64) -> Option<Vec<CachedOpening>> {
-        let mut evictions = self.evictions();
+        let mut evictions = lock(&self.evictions);
         if *evictions != evictions_before {
             return None;
         }
@@ -318,10 +318,6 @@ impl Openings {
         // Unlocked, because a release may wake a call that evicts openings on this thread.
         drop(evictions);
         closed.is_empty().then_some(unsynced)
-    }
-
-    fn evictions(&self) -> MutexGuard<'_, u64> {
-        self.evictions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn open(&self, node: NodeId, kind: Use, flags: OpenFlags) -> Result<Arc<Opening>> {

@@ -6,10 +6,10 @@
 //! looks the name up again.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use tombolo_core::{Ctx, RequestKey};
+use tombolo_core::{Ctx, RequestKey, lock};
 
 /// A request and its user: a result is never given to another user.
 type Key = (RequestKey, u32, u32);
@@ -37,12 +37,12 @@ impl UncheckedCreates {
 
     /// Returns the handle that the original request found.
     pub fn handle(&self, cx: &Ctx) -> Option<Box<[u8]>> {
-        self.lock().handles.get(&key(cx)?).cloned()
+        lock(&self.0).handles.get(&key(cx)?).cloned()
     }
 
     fn record_at(&self, cx: &Ctx, handle: &[u8], now: Instant) {
         let Some(key) = key(cx) else { return };
-        let mut recorded = self.lock();
+        let mut recorded = lock(&self.0);
         while let Some(&(since, oldest)) = recorded.order.front()
             && (recorded.order.len() >= COUNT_MAX || now.saturating_duration_since(since) > AGE_MAX)
         {
@@ -52,10 +52,6 @@ impl UncheckedCreates {
         if recorded.handles.insert(key, handle.into()).is_none() {
             recorded.order.push_back((now, key));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Recorded> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,10 +82,10 @@ mod tests {
         assert!(creates.handle(&request(0)).is_none());
         let last = 2 * COUNT_MAX as u32 - 1;
         assert_eq!(creates.handle(&request(last)).as_deref(), Some(&last.to_be_bytes()[..]));
-        let counts = |recorded: MutexGuard<'_, Recorded>| (recorded.handles.len(), recorded.order.len());
-        assert_eq!(counts(creates.lock()), (COUNT_MAX, COUNT_MAX));
+        let counts = |recorded: std::sync::MutexGuard<'_, Recorded>| (recorded.handles.len(), recorded.order.len());
+        assert_eq!(counts(lock(&creates.0)), (COUNT_MAX, COUNT_MAX));
         creates.record_at(&request(1), b"later", start + 2 * AGE_MAX);
         assert!(creates.handle(&request(last)).is_none());
-        assert_eq!(counts(creates.lock()), (1, 1));
+        assert_eq!(counts(lock(&creates.0)), (1, 1));
     }
 }

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_core::block::{BlockDevice, Profile, Range, SECTOR_BYTES, SizeWatch, Zeroing};
-use tombolo_core::{Answer, Ctx, Error, Result, SessionId, Stability};
+use tombolo_core::{Answer, Ctx, Error, Result, SessionId, Stability, lock};
 use tombolo_host_runtime::task;
 use tombolo_host_vhost::{Chain, ChainLimits, ConfigChange, Device, QueueIndex};
 use tombolo_mem::{Sink, Source};
@@ -172,7 +172,7 @@ impl Device for VirtioBlk {
         let Some(resize) = self.disk.resize() else { return };
         let watch: Arc<SizeWatch> = Arc::new(move |_| change.notify());
         resize.watch(&watch);
-        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch);
+        *lock(&self.watch) = Some(watch);
     }
 
     fn write_config(&self, offset: u32, bytes: &[u8]) {

@@ -1,8 +1,8 @@
 //! Identities that a peer has numbered.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-use tombolo_core::Identity;
+use tombolo_core::{Identity, lock};
 use tombolo_wire_vrpc::CallerId;
 
 /// The identities of one link by number; each has at most as many groups as fit into a frame.
@@ -25,7 +25,7 @@ impl Callers {
             return false;
         }
         let index = usize::from(caller.0);
-        let mut identities = self.identities();
+        let mut identities = lock(&self.identities);
         if identities.len() <= index {
             identities.resize(index + 1, None);
         }
@@ -37,10 +37,6 @@ impl Callers {
 
     /// Returns the identity with this number; `None` if the peer has assigned none, or one that was refused.
     pub(crate) fn identity(&self, caller: CallerId) -> Option<Identity> {
-        self.identities().get(usize::from(caller.0)).cloned().flatten()
-    }
-
-    fn identities(&self) -> MutexGuard<'_, Vec<Option<Identity>>> {
-        self.identities.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.identities).get(usize::from(caller.0)).cloned().flatten()
     }
 }

@@ -1,9 +1,9 @@
 //! Pending requests, for INTERRUPT.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-use tombolo_core::Interrupt;
+use tombolo_core::{Interrupt, lock};
 
 /// The pending requests of one link by id; at most as many as the link has slots.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ impl Pending {
     /// Adds a request, and interrupts it at once if the link has ended.
     pub(crate) fn add(&self, id: u32, interrupt: &Interrupt) {
         let ended = {
-            let mut table = self.table();
+            let mut table = lock(&self.0);
             table.requests.insert(id, interrupt.clone());
             table.ended
         };
@@ -30,12 +30,12 @@ impl Pending {
 
     /// Removes a finished request.
     pub(crate) fn remove(&self, id: u32) {
-        self.table().requests.remove(&id);
+        lock(&self.0).requests.remove(&id);
     }
 
     /// Interrupts a request as its caller has requested; does nothing if the request was answered.
     pub(crate) fn interrupt(&self, id: u32) {
-        let found = self.table().requests.get(&id).cloned();
+        let found = lock(&self.0).requests.get(&id).cloned();
         // The table is unlocked first, because raising the interrupt may continue the request on this thread.
         if let Some(interrupt) = found {
             interrupt.raise();
@@ -45,15 +45,11 @@ impl Pending {
     /// Interrupts all pending requests, and those added later.
     pub(crate) fn end(&self) {
         let all: Vec<_> = {
-            let mut table = self.table();
+            let mut table = lock(&self.0);
             table.ended = true;
             table.requests.values().cloned().collect()
         };
         all.iter().for_each(Interrupt::raise);
-    }
-
-    fn table(&self) -> MutexGuard<'_, PendingTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,10 +5,10 @@
 //! (docs/decisions/links-sessions.md).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tombolo_core::ClientId;
+use tombolo_core::{ClientId, lock};
 use tombolo_host_links::EndReason;
 use tombolo_host_links::server::LinkCutter;
 
@@ -113,10 +113,6 @@ impl Drop for SessionGuard {
         lock(&self.fence.sessions).remove(&self.key);
         self.fence.session_ended.notify_all();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -120,17 +120,12 @@ impl SessionShared {
         };
         let mut parts = self.parts_pool.take();
         let cx = Ctx {
-            session: self.id,
             request: RequestId(header.sequence),
             key: Some(key),
             identity,
-            deadline: None,
             interrupt: parts.take_interrupt(),
             want: header.want,
-            fetched_since: None,
-            found: None,
-            opens_unchecked: false,
-            lists_subdirectories: false,
+            ..Ctx::root(self.id)
         };
         operations::dispatch(
             Exchange {

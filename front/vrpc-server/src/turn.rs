@@ -4,7 +4,8 @@
 //! Only that link waits. Heartbeats, other links and the link's pending requests run on other threads, and
 //! the end of the link ends the wait.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use tombolo_core::lock;
 
 /// The turn of one link's quiet writes.
 #[derive(Debug, Default)]
@@ -26,13 +27,13 @@ pub(crate) struct TurnGuard(Arc<Turn>);
 impl Turn {
     /// Takes the turn for the request that the link's thread is starting.
     pub(crate) fn take(self: &Arc<Self>) -> TurnGuard {
-        self.state().is_taken = true;
+        lock(&self.state).is_taken = true;
         TurnGuard(self.clone())
     }
 
     /// Waits on the link's thread until the turn is over or the link has ended.
     pub(crate) fn wait(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         while state.is_taken && !state.has_ended {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -40,18 +41,14 @@ impl Turn {
 
     /// Ends the present wait and all later ones, because the link has ended.
     pub(crate) fn end(&self) {
-        self.state().has_ended = true;
+        lock(&self.state).has_ended = true;
         self.changed.notify_all();
-    }
-
-    fn state(&self) -> MutexGuard<'_, TurnState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for TurnGuard {
     fn drop(&mut self) {
-        self.0.state().is_taken = false;
+        lock(&self.0.state).is_taken = false;
         self.0.changed.notify_all();
     }
 }
