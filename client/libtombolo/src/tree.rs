@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tombolo_core::fs::{Attr, Client, Export, FileSystem, Mode, PermissionCheck};
-use tombolo_core::{Ctx, Identity, Interrupt, RequestId, Result, SessionId, Want};
+use tombolo_core::{Ctx, Identity, Interrupt, RequestId, Result, SessionId};
 
 use crate::node::Node;
 
@@ -103,17 +103,10 @@ impl Tree {
 
     pub(crate) fn cx(&self) -> Ctx {
         Ctx {
-            session: self.session.id,
             request: RequestId(self.session.requests.fetch_add(1, Ordering::Relaxed)),
-            key: None,
             identity: self.session.identity.clone(),
-            deadline: None,
             interrupt: self.interrupt.clone(),
-            want: Want::empty(),
-            fetched_since: None,
-            found: None,
-            opens_unchecked: false,
-            lists_subdirectories: false,
+            ..Ctx::root(self.session.id)
         }
     }
 }

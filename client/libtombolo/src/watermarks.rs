@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{NodeId, Watermarks, XattrName, within};
-use tombolo_core::{Answer, Error, Result};
+use tombolo_core::{Answer, Error, Result, or_answer};
 
 use crate::tree::Tree;
 
@@ -27,10 +27,7 @@ impl Tree {
     /// Requests the progress of the changes of all clients of the tree. [`Error::NoAttribute`] where changes
     /// are not deferred.
     pub fn watermarks(&self) -> Answer<Watermarks> {
-        let name = match XattrName::new(Watermarks::XATTR) {
-            Ok(name) => name,
-            Err(error) => return Answer::err(error),
-        };
+        let name = or_answer!(XattrName::new(Watermarks::XATTR));
         let value =
             within(self.fs().xattrs(), |xattrs| xattrs.get(&self.cx(), NodeId::ROOT, name, BYTES_MAX));
         value.map_result(|value| match value {

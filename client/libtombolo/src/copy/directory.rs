@@ -1,10 +1,10 @@
 //! A directory at the target while something is copied into it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use tombolo_core::Error;
 use tombolo_core::fs::{Attr, Create, Exclusive, FileType, Mode, Name, NameBuf, NewMode, NodeId, OpenFlags};
+use tombolo_core::{Error, lock};
 
 use crate::above::contains_itself;
 use crate::node::Node;
@@ -13,7 +13,6 @@ use crate::tree::is_same_file;
 use super::Work;
 use super::attributes;
 use super::event::{Event, Failure, Step};
-use super::tally::count;
 
 /// Permission bits of the owner while a directory is filled: without them it could not be searched or listed.
 const OWNER_ALL: u32 = 0o700;
@@ -119,7 +118,7 @@ impl Directory {
         }
         // Only the first directory of a source sets this; its descendants find it set.
         let _ = self.first.set(made);
-        count(&self.work.counters.directories);
+        self.work.counters.directories.increment();
         if is_new {
             self.tell_copied(from_path, name);
         }
@@ -252,16 +251,10 @@ impl Work {
     /// Registers a source's directory as being copied. Returns `true` if it was being copied already: under
     /// another name elsewhere, or as its own ancestor.
     fn begin_directory(self: &Arc<Self>, dir: &Node) -> (Source, bool) {
-        let mut entered = self.entered.lock();
+        let mut entered = lock(&self.entered.0);
         let count = entered.entry(dir.id()).or_insert(0);
         *count += 1;
         (Source { work: self.clone(), dir: dir.clone() }, *count > 1)
-    }
-}
-
-impl Entered {
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -273,7 +266,7 @@ impl Source {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        let mut entered = self.work.entered.lock();
+        let mut entered = lock(&self.work.entered.0);
         if let Some(count) = entered.get_mut(&self.dir.id()) {
             *count -= 1;
             if *count == 0 {

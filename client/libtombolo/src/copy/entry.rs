@@ -12,7 +12,6 @@ use super::claims::Claim;
 use super::directory::Directory;
 use super::event::Step;
 use super::links::Role;
-use super::tally::count;
 use super::{Existing, PIECE_BYTES, Work, attributes, part};
 
 pub(super) struct Entry {
@@ -72,9 +71,9 @@ impl Entry {
 
 impl Work {
     pub(super) async fn copy_entry(self: &Arc<Self>, entry: Entry) {
-        count(&self.counters.met_files);
+        self.counters.met_files.increment();
         if entry.attr.file_type == FileType::Regular {
-            self.counters.met_bytes.fetch_add(entry.attr.size, std::sync::atomic::Ordering::Relaxed);
+            self.counters.met_bytes.add(entry.attr.size);
         }
         if let Err((step, error)) = self.entry(&entry).await {
             let from = entry.from_path.as_deref().unwrap_or(entry.name().as_bytes());
@@ -112,7 +111,7 @@ impl Work {
     async fn regular(self: &Arc<Self>, entry: &Entry) -> Result<Option<Node>, Trouble> {
         let place = self.look_at_target(entry).await?;
         if let AtTarget::Left(node) = place {
-            count(&self.counters.skipped);
+            self.counters.skipped.increment();
             self.counters.passed(entry.attr.size);
             return Ok(Some(node));
         }
@@ -122,7 +121,7 @@ impl Work {
             self.large(entry).await
         };
         if matches!(copied, Ok(Some(_))) {
-            count(&self.counters.files);
+            self.counters.files.increment();
             self.tell_copied(entry);
         }
         copied
@@ -140,7 +139,7 @@ impl Work {
             let attr = found.attr().await.map_err(fail)?;
             let is_name_of_it = is_same_file((found.tree(), &attr), (node.tree(), &same));
             if is_name_of_it || self.options.existing == Existing::Keep {
-                count(&self.counters.skipped);
+                self.counters.skipped.increment();
                 self.counters.passed(entry.attr.size);
                 return Ok(());
             }
@@ -148,7 +147,7 @@ impl Work {
         }
         dir.add_name(node.id(), entry.name()).resolve().await.map_err(fail)?;
         self.counters.passed(entry.attr.size);
-        count(&self.counters.files);
+        self.counters.files.increment();
         self.tell_copied(entry);
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! The copy of a file in pieces, through a part that can be resumed.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tombolo_core::fs::{Create, Exclusive, FileType, NameBuf, NewMode, OpenFlags, SetAttr, SetTime};
 
@@ -95,7 +94,7 @@ impl Work {
             entry.clean_up(part.as_name()).await;
             return;
         }
-        self.counters.parts_kept.fetch_add(1, Ordering::Relaxed);
+        self.counters.parts_kept.increment();
         self.observer.see(Event::PartKept { to: entry.dir.to_path(entry.name()), size_bytes: resumable });
     }
 }

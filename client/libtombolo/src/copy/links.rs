@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use tombolo_core::fs::Attr;
 
 use crate::node::Node;
+use tombolo_core::lock;
 
 /// The files with several names that the copy has found so far. An entry is dropped once all names of its
 /// file were found.
@@ -102,8 +103,4 @@ impl Drop for FirstName {
     fn drop(&mut self) {
         self.0.settle(None);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -159,7 +159,7 @@ struct Work {
 
 impl std::fmt::Debug for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Work").field("options", &self.options).field("tally", &self.counters.tally()).finish()
+        f.debug_struct("Work").field("options", &self.options).field("tally", &self.counters.read()).finish()
     }
 }
 
@@ -225,7 +225,7 @@ impl Copier {
 
     /// Returns the progress so far.
     pub fn tally(&self) -> Tally {
-        self.work.counters.tally()
+        self.work.counters.read()
     }
 
     /// Stops the copy: starts nothing more, finishes small files, and leaves parts of large ones to be
@@ -265,7 +265,7 @@ pub struct Watcher(Arc<Work>);
 impl Watcher {
     /// Returns the progress as [`Copier::tally`] does.
     pub fn tally(&self) -> Tally {
-        self.0.counters.tally()
+        self.0.counters.read()
     }
 }
 
@@ -301,11 +301,11 @@ impl Work {
 
     /// Returns `true` if something is left for a later copy to resume.
     fn is_unfinished(&self) -> bool {
-        self.is_stopped() || self.counters.parts_kept.load(Ordering::Relaxed) > 0
+        self.is_stopped() || self.counters.parts_kept.get() > 0
     }
 
     fn failed(&self, failure: Failure) {
-        self.counters.failed.fetch_add(1, Ordering::Relaxed);
+        self.counters.failed.increment();
         self.observer.see(Event::Failed(failure));
     }
 }

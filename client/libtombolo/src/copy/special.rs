@@ -7,7 +7,6 @@ use crate::node::Node;
 
 use super::entry::{AtTarget, Entry, Trouble};
 use super::event::Step;
-use super::tally::count;
 use super::{Work, attributes};
 
 impl Work {
@@ -37,7 +36,7 @@ impl Work {
         let making = |error| (Step::Make, error);
         let made = match self.look_at_target(entry).await? {
             AtTarget::Left(node) => {
-                count(&self.counters.skipped);
+                self.counters.skipped.increment();
                 return Ok(Some(node));
             }
             AtTarget::Free => make(entry.dir()?, entry.name()).resolve().await.map_err(making)?,
@@ -53,7 +52,7 @@ impl Work {
                 made
             }
         };
-        count(&self.counters.others);
+        self.counters.others.increment();
         self.tell_copied(entry);
         let attr = made.attr().await.map_err(making)?;
         if let Some(set) = attributes::to_preserve(self, &entry.attr, &attr, made.tree()) {

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Attr, SyncScope, Whence, Write};
-use tombolo_core::{Error, Result};
+use tombolo_core::{Error, Result, lock};
 
 use crate::file::File;
 use crate::run::{Group, Permit};
@@ -76,7 +76,7 @@ impl Transfer {
     pub async fn run(self: &Arc<Self>) -> Outcome {
         let is_whole = self.pieces().await;
         self.under_way.ended().await;
-        match (self.state().trouble.take(), is_whole) {
+        match (lock(&self.state).trouble.take(), is_whole) {
             (Some(trouble), _) => Outcome::Failed(trouble),
             (None, true) => Outcome::Complete,
             (None, false) => Outcome::Stopped,
@@ -86,7 +86,7 @@ impl Transfer {
     /// Returns the size to set on the target, if it ends with a hole, the source ended early, or the part was
     /// longer.
     pub fn size_to_set(&self) -> Option<u64> {
-        let state = self.state();
+        let state = lock(&self.state);
         (self.start > 0 || state.written_end != state.end).then_some(state.end)
     }
 
@@ -102,7 +102,7 @@ impl Transfer {
 
     /// Makes the complete prefix stable, then records it in the part's mark. Returns the recorded length.
     pub async fn mark(&self) -> Result<u64> {
-        let complete = self.state().prefix.complete();
+        let complete = lock(&self.state).prefix.complete();
         let (set, marked) = mark::of(&self.attr, complete);
         if marked <= self.marked_bytes() {
             return Ok(self.marked_bytes());
@@ -170,7 +170,7 @@ impl Transfer {
         let this = self.clone();
         self.work.spawner.spawn(async move {
             match this.piece(at, len).await {
-                Ok(()) => this.state().prefix.done(at, at + len as u64),
+                Ok(()) => lock(&this.state).prefix.done(at, at + len as u64),
                 Err(trouble) => this.fail(trouble),
             }
             drop(room);
@@ -183,7 +183,7 @@ impl Transfer {
         let mut lease = self.work.buffers.lend(len);
         let count = self.from.read_at(at, lease.sink(0..len)).resolve().await.map_err(reading)?.count;
         if count < len {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.end = state.end.min(at + count as u64);
         }
         let runs = match self.work.options.holes {
@@ -195,7 +195,7 @@ impl Transfer {
             let how = Write { offset: start, retainable: true, ..Write::default() };
             write_all(&self.to, how, &lease, run).await?;
             self.work.counters.wrote(len);
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.written_end = state.written_end.max(start + len as u64);
         }
         Ok(())
@@ -221,17 +221,13 @@ impl Transfer {
     fn pass(&self, hole: Range<u64>) {
         if !hole.is_empty() {
             self.work.counters.passed(hole.end - hole.start);
-            self.state().prefix.done(hole.start, hole.end);
+            lock(&self.state).prefix.done(hole.start, hole.end);
         }
     }
 
     fn fail(&self, trouble: Trouble) {
         self.is_failed.store(true, Ordering::Relaxed);
-        self.state().trouble.get_or_insert(trouble);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).trouble.get_or_insert(trouble);
     }
 }
 

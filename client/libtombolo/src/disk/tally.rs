@@ -1,51 +1,42 @@
 //! Progress of a walk over a disk.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Progress of a copy or comparison of disks so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Bytes of the disk that are done, including those of earlier runs.
-    pub done_bytes: u64,
-    /// Bytes written, or read and compared, in this run.
-    pub data_bytes: u64,
-    /// Bytes that are zero, in holes or in data, in this run.
-    pub zero_bytes: u64,
+tombolo_core::counters! {
+    pub(super) struct Counts;
+
+    /// Progress of a copy or comparison of disks so far.
+    pub struct Tally {
+        /// Bytes of the disk that are done, including those done before.
+        done_bytes,
+        /// Bytes written, or read and compared, in this run.
+        data_bytes,
+        /// Bytes that are zero, in holes or in data, in this run.
+        zero_bytes,
+    }
 }
 
 /// A tally that others can watch.
 #[derive(Clone, Debug, Default)]
 pub struct Watched(Arc<Counts>);
 
-#[derive(Debug, Default)]
-struct Counts {
-    done_bytes: AtomicU64,
-    data_bytes: AtomicU64,
-    zero_bytes: AtomicU64,
-}
-
 impl Watched {
     /// Returns the present tally.
     pub fn tally(&self) -> Tally {
-        Tally {
-            done_bytes: self.0.done_bytes.load(Ordering::Relaxed),
-            data_bytes: self.0.data_bytes.load(Ordering::Relaxed),
-            zero_bytes: self.0.zero_bytes.load(Ordering::Relaxed),
-        }
+        self.0.read()
     }
 
     pub(super) fn found_done(&self, bytes: u64) {
-        self.0.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.0.done_bytes.add(bytes);
     }
 
     pub(super) fn data(&self, bytes: u64) {
-        self.0.data_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.0.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.0.data_bytes.add(bytes);
+        self.found_done(bytes);
     }
 
     pub(super) fn zeroes(&self, bytes: u64) {
-        self.0.zero_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.0.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.0.zero_bytes.add(bytes);
+        self.found_done(bytes);
     }
 }

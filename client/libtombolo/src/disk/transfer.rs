@@ -1,9 +1,9 @@
 //! Transfer of one piece: reading, zero detection, writing.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_core::block::{BlockDevice, Range, Zeroing};
-use tombolo_core::{Error, Result as CoreResult, Stability};
+use tombolo_core::{Error, Result as CoreResult, Stability, lock};
 use tombolo_mem::Buffer;
 
 use super::fault::{Fault, Step};
@@ -18,12 +18,12 @@ pub(super) struct Buffers(Arc<Mutex<Vec<Buffer>>>);
 
 impl Buffers {
     pub fn take(&self) -> Buffer {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let kept = lock(&self.0).pop();
         kept.unwrap_or_else(|| Buffer::new(PIECE_BYTES as usize))
     }
 
     pub fn give(&self, buffer: Buffer) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        lock(&self.0).push(buffer);
     }
 }
 
