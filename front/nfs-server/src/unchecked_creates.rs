@@ -82,7 +82,8 @@ mod tests {
         assert!(creates.handle(&request(0)).is_none());
         let last = 2 * COUNT_MAX as u32 - 1;
         assert_eq!(creates.handle(&request(last)).as_deref(), Some(&last.to_be_bytes()[..]));
-        let counts = |recorded: std::sync::MutexGuard<'_, Recorded>| (recorded.handles.len(), recorded.order.len());
+        let counts =
+            |recorded: std::sync::MutexGuard<'_, Recorded>| (recorded.handles.len(), recorded.order.len());
         assert_eq!(counts(lock(&creates.0)), (COUNT_MAX, COUNT_MAX));
         creates.record_at(&request(1), b"later", start + 2 * AGE_MAX);
         assert!(creates.handle(&request(last)).is_none());

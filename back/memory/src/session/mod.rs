@@ -99,7 +99,7 @@ impl Session {
     fn view(&self) -> View<'_> {
         let tables = lock(&self.tables);
         let mut tree = lock(&self.shared.tree);
-        // Sessions that subscribe while the tree is locked read it afterwards.
+        // Sessions that subscribe while the tree is locked read it afterwards, and thus miss no change.
         tree.change_log.enable(self.shared.watchers.any());
         View {
             session: self,

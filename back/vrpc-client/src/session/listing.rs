@@ -43,7 +43,7 @@ pub(super) fn readdir(
     let budget = page.budget();
     let first = Mutex::new(Some(page));
     links.repeat(cx, move |links, link, cx| {
-        // The page is consumed by the first link it is filled over.
+        // The first attempt consumes the page; an attempt over another link gets a new one.
         let page = lock(&first).take();
         readdir_on(links, link, cx, (file, cookie), page.unwrap_or_else(|| DirPage::new(budget)))
     })

@@ -7,7 +7,7 @@ tombolo_core::counters! {
 
     /// Progress of a copy or comparison of disks so far.
     pub struct Tally {
-        /// Bytes of the disk that are done, including those done before.
+        /// Bytes of the disk that are done, including those of earlier runs.
         done_bytes,
         /// Bytes written, or read and compared, in this run.
         data_bytes,

@@ -34,7 +34,7 @@ impl Clients {
 
     pub(super) fn of(&self, address: IpAddr) -> Arc<Client> {
         let mut by_address = lock(&self.by_address);
-        // Source addresses of datagrams can be forged.
+        // Unused clients do not accumulate, although source addresses of datagrams can be forged.
         if by_address.len() >= CLIENTS_MAX {
             by_address.retain(|_, client| Arc::strong_count(client) > 1);
         }

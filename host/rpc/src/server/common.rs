@@ -101,8 +101,8 @@ tombolo_core::counters! {
         refused,
         /// Connections closed because the peer did not receive its replies.
         closed_stuck,
-        /// Connections closed because they were idle, either within a call or without ever having had a call
-        /// answered.
+        /// Connections closed because they were idle: within an incomplete call or TLS handshake, or without
+        /// ever having had a call answered.
         closed_silent,
         /// Idle connections closed because the limit of connections was reached.
         closed_for_others,
