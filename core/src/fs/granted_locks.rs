@@ -61,7 +61,7 @@ impl<T: Clone + PartialEq> GrantedLocks<T> {
     /// Returns `true` if an owner has a lock in a range.
     pub fn has(&self, family: LockFamily, owner: LockOwner, range: LockRange) -> bool {
         let mut locks = self.0.iter().map(|existing| &existing.lock);
-        locks.any(|lock| (lock.family, lock.owner) == (family, owner) && overlap(lock.range, range))
+        locks.any(|lock| (lock.family, lock.owner) == (family, owner) && lock.range.overlaps(range))
     }
 
     /// Returns `true` if releasing `range` splits a lock of `owner` in two.
