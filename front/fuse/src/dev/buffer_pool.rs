@@ -6,7 +6,8 @@
 
 use super::device::DATA_OFFSET;
 use crate::session::Slot;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+use tombolo_core::lock;
 use tombolo_mem::Buffer;
 use tombolo_wire_fuse::layout::header::MIN_READ_BUFFER;
 
@@ -43,7 +44,7 @@ impl BufferPool {
 
     pub(super) fn take(&self) -> (Box<Slot>, Buffer) {
         let (slot, buffer) = {
-            let mut memory = self.memory();
+            let mut memory = lock(&self.memory);
             (memory.slots.pop(), memory.spare())
         };
         (slot.unwrap_or_default(), buffer.unwrap_or_else(|| self.fresh()))
@@ -51,7 +52,7 @@ impl BufferPool {
 
     /// Returns a request's memory to the pool. With `lent` the file system may still use the buffer.
     pub(super) fn put(&self, slot: Box<Slot>, buffer: Buffer, lent: bool) {
-        let mut memory = self.memory();
+        let mut memory = lock(&self.memory);
         if memory.slots.len() < SPARE_MAX {
             memory.slots.push(slot);
         }
@@ -65,7 +66,7 @@ impl BufferPool {
     /// must be returned by [`BufferPool::put`] with `lent`, [`BufferPool::exchange`] or
     /// [`BufferPool::give_up`].
     pub(super) fn lend(&self) -> bool {
-        let mut memory = self.memory();
+        let mut memory = lock(&self.memory);
         if memory.lent >= LENT_MAX {
             memory.sweep();
         }
@@ -78,7 +79,7 @@ impl BufferPool {
     /// it.
     pub(super) fn exchange(&self, lent: Buffer) -> Buffer {
         let spare = {
-            let mut memory = self.memory();
+            let mut memory = lock(&self.memory);
             memory.end_loan(lent);
             memory.spare()
         };
@@ -87,15 +88,11 @@ impl BufferPool {
 
     /// Takes back a buffer lent to a request that was not answered.
     pub(super) fn give_up(&self, lent: Buffer) {
-        self.memory().end_loan(lent);
+        lock(&self.memory).end_loan(lent);
     }
 
     fn fresh(&self) -> Buffer {
         Buffer::new(DATA_OFFSET + self.data_bytes)
-    }
-
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,8 +153,8 @@ mod tests {
         next.as_mut_slice().expect("free").fill(0xff);
         assert_eq!(held.to_vec(10), [0; 10]);
         drop(held);
-        assert!(buffers.memory().spare().is_some(), "let go, it is a spare again");
-        assert_eq!(buffers.memory().lent, 0);
+        assert!(lock(&buffers.memory).spare().is_some(), "let go, it is a spare again");
+        assert_eq!(lock(&buffers.memory).lent, 0);
     }
 
     #[test]
@@ -182,6 +179,6 @@ mod tests {
         assert_eq!(held.len(), LENT_MAX);
         held.truncate(LENT_MAX - 10);
         assert_eq!((0..LENT_MAX).filter(|_| buffers.lend()).count(), 10);
-        assert!(buffers.memory().buffers.len() <= SPARE_MAX);
+        assert!(lock(&buffers.memory).buffers.len() <= SPARE_MAX);
     }
 }

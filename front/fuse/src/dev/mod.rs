@@ -19,12 +19,12 @@ use notifier::Notifier;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use thread_pool::ThreadPool;
 use tombolo_core::fs::{Client, Export, FileSystem, FileType, NodeId, PermissionCheck};
-use tombolo_core::{Ctx, Error as FsError, SessionId};
+use tombolo_core::{Ctx, Error as FsError, SessionId, lock};
 use tombolo_sys::{Errno, creds, fuse_dev};
 
 /// Mount options.
@@ -187,7 +187,7 @@ impl Mount {
         };
         let notifier = devices.first().map(|device| Notifier::start(&session, device));
         match notifier.transpose() {
-            Ok(notifier) => *mount.notifier() = notifier.flatten(),
+            Ok(notifier) => *lock(&mount.notifier) = notifier.flatten(),
             Err(error) => {
                 mount.unmount().ok();
                 return Err(MountError::Thread(error));
@@ -198,7 +198,7 @@ impl Mount {
             let pool = pool.clone();
             let thread = thread::Builder::new().name(format!("fuse-{number}"));
             match thread.spawn(move || worker::serve(&pool, &device)) {
-                Ok(thread) => mount.threads().push(thread),
+                Ok(thread) => lock(&mount.threads).push(thread),
                 Err(error) => {
                     mount.unmount().ok();
                     return Err(MountError::Thread(error));
@@ -236,13 +236,13 @@ impl Mount {
 
     /// Blocks until the mount has ended, for any reason, and is no longer in use.
     pub fn wait(&self) {
-        let threads = std::mem::take(&mut *self.threads());
+        let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             // A panic was logged where it occurred.
             let _ = thread.join();
         }
         // The notifier is dropped outside of the lock, because the drop blocks until the notifier has ended.
-        let notifier = self.notifier().take();
+        let notifier = lock(&self.notifier).take();
         drop(notifier);
     }
 
@@ -257,14 +257,6 @@ impl Mount {
         if let Err(error) = self.mounter.read_ahead(&self.path, bytes) {
             tracing::debug!(path = %self.path.display(), %error, "cannot set the kernel's read-ahead");
         }
-    }
-
-    fn notifier(&self) -> std::sync::MutexGuard<'_, Option<Notifier>> {
-        self.notifier.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

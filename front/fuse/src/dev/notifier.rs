@@ -7,11 +7,11 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, JoinHandle, Thread};
+use std::task::{Context, Poll};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tombolo_core::fs::{FileSystem, NodeId, Notice, Notices};
-use tombolo_core::{Ctx, Error, Interrupt, Result};
+use tombolo_core::{Ctx, Error, Interrupt, Result, unpark_waker};
 use tombolo_sys::{Errno, fuse_dev};
 use tombolo_wire_fuse::notification::{BYTES_MAX, Notification};
 
@@ -59,14 +59,6 @@ struct NotifierThread {
     push: Arc<Push>,
     cx: Ctx,
     device: Weak<Device>,
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
 }
 
 /// First interval before a notice that the kernel answered with ENOENT is sent again; doubled each time. The
@@ -118,7 +110,7 @@ impl NotifierThread {
     fn next(&self, since: u64, under_way: &mut Vec<Retry>) -> Result<Notices> {
         let Some(changes) = self.file_system.changes() else { return Err(Error::NotSupported) };
         let mut next = pin!(changes.next(&self.cx, since, PAGE_BYTES).resolve());
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let waker = unpark_waker();
         let mut context = Context::from_waker(&waker);
         loop {
             for notice in self.push.take_resends() {

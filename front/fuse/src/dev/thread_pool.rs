@@ -8,7 +8,8 @@
 use super::buffer_pool::BufferPool;
 use crate::session::Session;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use tombolo_core::lock;
 
 /// State shared by the threads of one mount.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ impl ThreadPool {
     /// Begins to receive: at once if no thread receives, otherwise when called. Returns `false` once the
     /// mount has ended.
     pub(super) fn enter(&self) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if self.receiving.load(Ordering::Relaxed) == 0 {
             self.receiving.store(1, Ordering::Relaxed);
             return !state.ended;
@@ -67,7 +68,7 @@ impl ThreadPool {
 
     /// Calls one more thread, if any sleeps.
     pub(super) fn call(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.asleep > 0 {
             state.asleep -= 1;
             state.calls += 1;
@@ -87,7 +88,7 @@ impl ThreadPool {
         if self.is_alone() {
             return false;
         }
-        let _state = self.state();
+        let _state = lock(&self.state);
         if self.is_alone() {
             return false;
         }
@@ -96,13 +97,9 @@ impl ThreadPool {
     }
 
     pub(super) fn end(&self) {
-        self.state().ended = true;
+        lock(&self.state).ended = true;
         self.session.end_openings();
         self.called.notify_all();
-    }
-
-    fn state(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

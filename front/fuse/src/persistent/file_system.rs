@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    AccessMask, AllocateMode, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File,
-    FileSystem, FileType, Lock, LockFamily, LockOwner, LockRange, Locks, Made, Name, NewMode, NodeId,
-    OpenFlags, Opened, PersistentHandle, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed,
-    SetAttr, StatFs, SyncScope, Volume, Whence, Write, Written, XattrName, XattrSet, Xattrs, within,
+    AllocateMode, Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType,
+    Lock, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandle,
+    PersistentHandles, Profile, Ranges, RenameFlags, Renamed, SetAttr, Volume, Xattrs, within,
 };
-use tombolo_core::{Answer, Ctx, Error, Result};
-use tombolo_mem::{Sink, Source};
+use tombolo_core::{Answer, Ctx, Error, Result, or_answer};
 
 use super::PersistentFs;
 use super::area::{Number, reopen_flags};
@@ -21,18 +19,14 @@ impl PersistentFs {
 
     #[inline]
     fn on_node<T>(&self, node: NodeId, call: impl FnOnce(&dyn FileSystem, NodeId) -> Answer<T>) -> Answer<T> {
-        match self.0.node(node) {
-            Ok(node) => call(self.below(), node),
-            Err(error) => Answer::err(error),
-        }
+        let node = or_answer!(self.0.node(node));
+        call(self.below(), node)
     }
 
     #[inline]
     fn on_file<T>(&self, file: File, call: impl FnOnce(&dyn FileSystem, File) -> Answer<T>) -> Answer<T> {
-        match self.0.file(file) {
-            Ok(file) => call(self.below(), file),
-            Err(error) => Answer::err(error),
-        }
+        let file = or_answer!(self.0.file(file));
+        call(self.below(), file)
     }
 
     fn maybe_file(&self, file: Option<File>) -> Result<Option<File>> {
@@ -76,6 +70,10 @@ impl PersistentFs {
 }
 
 impl FileSystem for PersistentFs {
+    tombolo_core::forward!(at self.on_node; access readlink rmdir statfs);
+    tombolo_core::forward!(at self.on_file; fsync read write);
+    tombolo_core::forward!(own self; persistent_handles);
+
     fn profile(&self) -> Profile {
         self.below().profile()
     }
@@ -89,25 +87,13 @@ impl FileSystem for PersistentFs {
     }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
-        match self.maybe_file(file) {
-            Ok(file) => self.on_node(node, |below, node| below.getattr(cx, node, file)),
-            Err(error) => Answer::err(error),
-        }
+        let file = or_answer!(self.maybe_file(file));
+        self.on_node(node, |below, node| below.getattr(cx, node, file))
     }
 
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
-        match self.maybe_file(file) {
-            Ok(file) => self.on_node(node, |below, node| below.setattr(cx, node, file, set)),
-            Err(error) => Answer::err(error),
-        }
-    }
-
-    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
-        self.on_node(node, |below, node| below.access(cx, node, mask))
-    }
-
-    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
-        self.on_node(node, |below, node| below.readlink(cx, node))
+        let file = or_answer!(self.maybe_file(file));
+        self.on_node(node, |below, node| below.setattr(cx, node, file, set))
     }
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
@@ -160,10 +146,6 @@ impl FileSystem for PersistentFs {
         })
     }
 
-    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.on_node(parent, |below, parent| below.rmdir(cx, parent, name))
-    }
-
     fn rename(
         &self,
         cx: &Ctx,
@@ -174,10 +156,7 @@ impl FileSystem for PersistentFs {
         flags: RenameFlags,
     ) -> Answer<Renamed> {
         self.on_node(from_parent, |_, from_parent| {
-            let to_parent = match self.0.node(to_parent) {
-                Ok(to_parent) => to_parent,
-                Err(error) => return Answer::err(error),
-            };
+            let to_parent = or_answer!(self.0.node(to_parent));
             let replaces = !flags.intersects(RenameFlags::NO_REPLACE | RenameFlags::EXCHANGE);
             let removal = match replaces {
                 true => self.0.before_removal(cx, to_parent, to).map(Some),
@@ -201,10 +180,7 @@ impl FileSystem for PersistentFs {
             below.open(cx, local, reopen_flags(flags)).then(move |opened| {
                 let file = File { node: local, open: opened.open };
                 inner.empty(&cx_then, flags, file).then(move |emptied| {
-                    let open = match inner.opened(&cx_then, node, flags, file) {
-                        Ok(open) => open,
-                        Err(error) => return Answer::err(error),
-                    };
+                    let open = or_answer!(inner.opened(&cx_then, node, flags, file));
                     let opened = Opened { open, attr: opened.attr.map(|attr| emptied.unwrap_or(attr)) };
                     inner.store_nameless(&cx_then, File { node, open }).map(move |()| opened)
                 })
@@ -224,18 +200,6 @@ impl FileSystem for PersistentFs {
         })
     }
 
-    fn fsync(&self, cx: &Ctx, file: File, what: SyncScope) -> Answer<()> {
-        self.on_file(file, |below, file| below.fsync(cx, file, what))
-    }
-
-    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
-        self.on_file(file, |below, file| below.read(cx, file, offset, into))
-    }
-
-    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
-        self.on_file(file, |below, file| below.write(cx, file, how, from))
-    }
-
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
         let has_nodes = page.wants_entries();
         let answer = self.on_file(file, |below, file| below.readdir(cx, file, cookie, page));
@@ -244,10 +208,6 @@ impl FileSystem for PersistentFs {
         }
         let (inner, cx) = (Arc::clone(&self.0), cx.clone());
         answer.then(move |page| inner.adopt_page(&cx, page))
-    }
-
-    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
-        self.on_node(node, |below, node| below.statfs(cx, node))
     }
 
     fn syncfs(&self, cx: &Ctx) -> Answer<()> {
@@ -262,49 +222,17 @@ impl FileSystem for PersistentFs {
         self.below().locks().map(|_| self as &dyn Locks)
     }
 
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        Some(self)
-    }
-
     fn ranges(&self) -> Option<&dyn Ranges> {
         self.below().ranges().map(|_| self as &dyn Ranges)
     }
 }
 
 impl Xattrs for PersistentFs {
-    fn get(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>, limit_bytes: usize) -> Answer<Vec<u8>> {
-        self.on_node(node, |below, node| {
-            within(below.xattrs(), |xattrs| xattrs.get(cx, node, name, limit_bytes))
-        })
-    }
-
-    fn set(
-        &self,
-        cx: &Ctx,
-        node: NodeId,
-        name: XattrName<'_>,
-        value: &[u8],
-        how: XattrSet,
-        kill_set_gid: bool,
-    ) -> Answer<()> {
-        self.on_node(node, |below, node| {
-            within(below.xattrs(), |xattrs| xattrs.set(cx, node, name, value, how, kill_set_gid))
-        })
-    }
-
-    fn list(&self, cx: &Ctx, node: NodeId, limit_bytes: usize) -> Answer<Vec<u8>> {
-        self.on_node(node, |below, node| within(below.xattrs(), |xattrs| xattrs.list(cx, node, limit_bytes)))
-    }
-
-    fn remove(&self, cx: &Ctx, node: NodeId, name: XattrName<'_>) -> Answer<()> {
-        self.on_node(node, |below, node| within(below.xattrs(), |xattrs| xattrs.remove(cx, node, name)))
-    }
+    tombolo_core::forward!(at self.on_node; get set list remove);
 }
 
 impl Locks for PersistentFs {
-    fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>> {
-        self.on_file(file, |below, file| within(below.locks(), |locks| locks.test(cx, file, lock)))
-    }
+    tombolo_core::forward!(at self.on_file; test unlock);
 
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
         let (inner, taken) = (Arc::clone(&self.0), *lock);
@@ -313,31 +241,14 @@ impl Locks for PersistentFs {
             answer.map(move |()| inner.store_lock(file, local, &taken))
         })
     }
-
-    fn unlock(
-        &self,
-        cx: &Ctx,
-        file: File,
-        family: LockFamily,
-        range: LockRange,
-        owner: LockOwner,
-    ) -> Answer<()> {
-        self.on_file(file, |below, file| {
-            within(below.locks(), |locks| locks.unlock(cx, file, family, range, owner))
-        })
-    }
 }
 
 /// Handles of the underlying file system, for nodes under the guest's numbers.
 impl PersistentHandles for PersistentFs {
+    tombolo_core::forward!(at self.on_node; handle_of);
+
     fn volume(&self) -> Volume {
         self.below().persistent_handles().map(PersistentHandles::volume).unwrap_or_default()
-    }
-
-    fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
-        self.on_node(node, |below, node| {
-            within(below.persistent_handles(), |handles| handles.handle_of(cx, node))
-        })
     }
 
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
@@ -379,18 +290,14 @@ impl PersistentHandles for PersistentFs {
 const NOT_TWICE: AllocateMode = AllocateMode::COLLAPSE_RANGE.union(AllocateMode::INSERT_RANGE);
 
 impl Ranges for PersistentFs {
+    tombolo_core::forward!(at self.on_file; seek);
+
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
         if mode.intersects(NOT_TWICE) {
             return Answer::err(Error::NotSupported);
         }
         self.on_file(file, |below, file| {
             within(below.ranges(), |ranges| ranges.allocate(cx, file, offset, len, mode))
-        })
-    }
-
-    fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
-        self.on_file(file, |below, file| {
-            within(below.ranges(), |ranges| ranges.seek(cx, file, offset, whence))
         })
     }
 

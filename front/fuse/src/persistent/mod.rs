@@ -16,12 +16,12 @@ mod recovery;
 mod stored;
 mod table;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tombolo_core::fs::{
     Attr, Created, DirPage, Entry, File, FileSystem, NodeId, OpenFlags, OpenId, PersistentHandle, SetAttr,
 };
-use tombolo_core::{Answer, ClientId, Ctx, Error, KeyProperties, RequestKey, Result, SessionId};
+use tombolo_core::{Answer, ClientId, Ctx, Error, KeyProperties, RequestKey, Result, SessionId, lock};
 use tombolo_host_vhost::FdStore;
 use tombolo_mem::Region;
 use tombolo_wire_fuse::Unique;
@@ -168,7 +168,7 @@ impl PersistentFs {
 impl Inner {
     fn table(&self) -> MutexGuard<'_, RecordTable> {
         // No panic leaves the table inconsistent.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// Translates the guest's number of a node; fails with ESTALE if this process does not know the node.

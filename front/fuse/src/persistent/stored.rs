@@ -9,8 +9,7 @@ use tombolo_core::fs::{
     Attr, Descriptors, Entry, File, FileType, Lock, LockFamily, LockOwner, LockRange, Name, NodeId, OpenId,
     within,
 };
-use tombolo_core::{Answer, Ctx};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Answer, Ctx, lock};
 use tombolo_host_vhost::{FdKey, FdStore};
 
 use super::Inner;

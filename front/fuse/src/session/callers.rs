@@ -7,9 +7,9 @@
 //! in particular.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use tombolo_core::Identity;
+use std::sync::Mutex;
 use tombolo_core::fs::OpenId;
+use tombolo_core::{Identity, lock};
 use tombolo_sys::caller;
 use tombolo_wire_fuse::layout::attr::SetattrValid;
 use tombolo_wire_fuse::{FileHandle, Request};
@@ -36,7 +36,7 @@ impl Callers {
             return named;
         }
         if let Some(file) = file_of(request)
-            && let Some(opener) = self.openers().get(&OpenId(file.0))
+            && let Some(opener) = lock(&self.openers).get(&OpenId(file.0))
         {
             return opener.clone();
         }
@@ -50,7 +50,7 @@ impl Callers {
     /// Records the opener of a file. To be called before the opener receives the handle.
     pub(super) fn opened(&self, open: OpenId, by: Option<Identity>) {
         if let Some(by) = by {
-            self.openers().insert(open, by);
+            lock(&self.openers).insert(open, by);
         }
     }
 
@@ -61,12 +61,8 @@ impl Callers {
 
     pub(super) fn closed(&self, open: OpenId) {
         if self.are_checked {
-            self.openers().remove(&open);
+            lock(&self.openers).remove(&open);
         }
-    }
-
-    fn openers(&self) -> MutexGuard<'_, HashMap<OpenId, Identity>> {
-        self.openers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

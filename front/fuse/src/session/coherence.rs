@@ -1,9 +1,10 @@
 //! Lifetimes of the kernel's cached names, attributes and pages. See `docs/semantics/coherence.md`.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
+use tombolo_core::lock;
 use tombolo_wire_fuse::init::Capabilities;
 use tombolo_wire_fuse::layout::open::OpenOutFlags;
 use tombolo_wire_fuse::reply::Lifetimes;
@@ -148,7 +149,7 @@ impl PageCache {
     fn shard(&self, node: NodeId) -> std::sync::MutexGuard<'_, HashMap<NodeId, WeakAttr>> {
         let [first, ..] = &self.versions;
         let shard = self.versions.get(node.0 as usize % SHARDS).unwrap_or(first);
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&shard)
     }
 }
 

@@ -9,8 +9,9 @@
 //! A fast path: without this file such a GETATTR goes to the server (docs/decisions/fuse-push.md).
 
 use super::Push;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tombolo_core::fs::{Attr, NodeId};
+use tombolo_core::lock;
 
 /// Attributes of the directory changed last.
 #[derive(Debug, Default)]
@@ -48,7 +49,7 @@ impl DirAttrs {
     /// the change may affect them.
     pub(super) fn change(self: &Arc<Self>, push: &Arc<Push>, node: Option<NodeId>) -> DirChange {
         let notices = push.count();
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.known.take_if(|known| node.is_none_or(|node| node == known.dir));
         state.begun += 1;
         state.under_way += 1;
@@ -58,21 +59,17 @@ impl DirAttrs {
 
     /// Drops the attributes of a directory that the kernel has forgotten, of which no more notices are sent.
     pub(super) fn forget(&self, dir: NodeId) {
-        let mut state = self.state();
-        // A change under way may be of that directory: its attributes must not be stored.
+        let mut state = lock(&self.0);
+        // A change under way may be of that directory.
         state.begun += 1;
         state.known.take_if(|known| known.dir == dir);
     }
 
     /// Returns the attributes of a directory, if they are known and still hold.
     pub(super) fn get(&self, push: &Push, dir: NodeId) -> Option<Attr> {
-        let state = self.state();
+        let state = lock(&self.0);
         let known = state.known.as_ref().filter(|known| known.dir == dir)?;
         (known.notices == push.count()).then_some(known.attr)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,7 +87,7 @@ impl DirChange {
 
 impl Drop for DirChange {
     fn drop(&mut self) {
-        let mut state = self.attrs.state();
+        let mut state = lock(&self.attrs.0);
         state.under_way -= 1;
         let is_alone = self.alone == Some(state.begun);
         let known = self.after.take().filter(|_| is_alone && self.push.count() == self.notices);

@@ -512,19 +512,8 @@ impl Session {
     }
 
     pub(crate) fn ctx_root(&self, interrupt: Interrupt) -> Ctx {
-        Ctx {
-            session: self.id,
-            request: RequestId::default(),
-            key: None,
-            identity: Identity::ROOT,
-            deadline: None,
-            interrupt,
-            want: if self.pages.wants_attr() { Want::OPEN_ATTRS } else { Want::empty() },
-            fetched_since: None,
-            found: None,
-            opens_unchecked: false,
-            lists_subdirectories: false,
-        }
+        let want = if self.pages.wants_attr() { Want::OPEN_ATTRS } else { Want::empty() };
+        Ctx { interrupt, want, ..Ctx::root(self.id) }
     }
 
     /// Forgets a look-up that the kernel never received.

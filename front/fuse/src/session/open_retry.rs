@@ -13,10 +13,11 @@
 use super::body::has_data;
 use super::coherence::{Coherence, TICK};
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
+use tombolo_core::lock;
 
 /// Attributes last sent for recently changed files, and threads that are retrying an open.
 #[derive(Debug, Default)]
@@ -75,7 +76,7 @@ impl OpenRetry {
         if !fresh && !self.any.load(Ordering::Acquire) {
             return;
         }
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         if let Some(back) = table.retrying.get_mut(&thread) {
             back.found = node;
         }
@@ -87,7 +88,7 @@ impl OpenRetry {
     /// Begins an attempt of a thread to open `node`. To be called before the file system is.
     pub(super) fn attempt(&self, thread: u32, node: NodeId, how: OpenFlags) -> Attempt {
         let any = self.any.load(Ordering::Acquire);
-        let back = if any { self.table().retrying.remove(&thread) } else { None };
+        let back = if any { lock(&self.table).retrying.remove(&thread) } else { None };
         let is_retry = back.is_some_and(|back| back.found == node && back.since.elapsed() < RETRY_TIMEOUT);
         Attempt { node, how, thread, is_retry }
     }
@@ -101,7 +102,7 @@ impl OpenRetry {
         if is_retry || thread == UNKNOWN_THREAD || !reads || !is_fresh(coherence, attr) {
             return false;
         }
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         if table.sent_attrs.get(&node) == Some(&WeakAttr::from(attr)) {
             return false;
         }
@@ -109,10 +110,6 @@ impl OpenRetry {
         // An open other than by name is retried without a look-up, and therefore of the same node.
         insert(&mut table.retrying, thread, Retrying { found: node, since: Instant::now() });
         true
-    }
-
-    fn table(&self) -> MutexGuard<'_, RetryTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -211,7 +208,7 @@ mod tests {
     fn abandoned_open_retry_expires() {
         let retries = OpenRetry::default();
         assert!(is_retried(&retries, THREAD, NODE, &file(0, 7)));
-        retries.table().retrying.get_mut(&THREAD).unwrap().since -= RETRY_TIMEOUT;
+        lock(&retries.table).retrying.get_mut(&THREAD).unwrap().since -= RETRY_TIMEOUT;
         assert!(is_retried(&retries, THREAD, NODE, &file(0, 8)));
     }
 
@@ -248,7 +245,7 @@ mod tests {
             retries.record(Coherence::Auto, number, node, &file(0, 1));
             is_retried(&retries, number, node, &file(0, 2));
         }
-        let table = retries.table();
+        let table = lock(&retries.table);
         assert!(table.sent_attrs.len() <= ENTRIES_MAX && table.retrying.len() <= ENTRIES_MAX);
     }
 }

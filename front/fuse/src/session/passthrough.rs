@@ -12,9 +12,10 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{Attr, File, FileSystem, NodeId, OpenFlags};
+use tombolo_core::lock;
 use tombolo_sys::Errno;
 use tombolo_wire_fuse::BackingId;
 use tombolo_wire_fuse::layout::open::OpenOutFlags;
@@ -84,7 +85,7 @@ impl Passthrough {
         flags: OpenOutFlags,
     ) -> (OpenOutFlags, Option<BackingId>) {
         let bypasses_session = may_pass && how.contains(OpenFlags::READ) && !how.intersects(EXCLUDED_FLAGS);
-        let mut nodes = self.nodes();
+        let mut nodes = lock(&self.nodes);
         let openings = match nodes.entry(file.node) {
             Entry::Occupied(openings) => openings.into_mut(),
             Entry::Vacant(place) => {
@@ -120,7 +121,7 @@ impl Passthrough {
 
     /// Removes an opening of a node. Directories were never counted.
     pub(super) fn released(&self, node: NodeId) {
-        let mut nodes = self.nodes();
+        let mut nodes = lock(&self.nodes);
         let Entry::Occupied(mut openings) = nodes.entry(node) else { return };
         openings.get_mut().count -= 1;
         if openings.get().count > 0 {
@@ -135,16 +136,12 @@ impl Passthrough {
 
     /// Drops all openings: backing files end with the connection.
     pub(super) fn ended(&self) {
-        drop(std::mem::take(&mut *self.nodes()));
+        drop(std::mem::take(&mut *lock(&self.nodes)));
     }
 
     /// Returns the number of passthrough openings since the session began.
     pub(super) fn openings(&self) -> u64 {
         self.openings.load(Ordering::Relaxed)
-    }
-
-    fn nodes(&self) -> MutexGuard<'_, HashMap<NodeId, Openings>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,9 +8,9 @@
 //! answered before the first poll.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tombolo_core::Interrupt;
+use tombolo_core::{Interrupt, lock};
 use tombolo_sys::caller;
 use tombolo_wire_fuse::Unique;
 
@@ -63,7 +63,7 @@ impl Pending {
     /// Adds a request. An INTERRUPT received before its request takes effect at once.
     pub(super) fn add(&self, unique: Unique, interrupt: &Interrupt, on_signal: OnSignal) {
         let overtaken = {
-            let mut table = self.0.table();
+            let mut table = lock(&self.0.table);
             let request = Request { interrupt: interrupt.clone(), on_signal, is_signalled: false };
             table.requests.insert(unique, request);
             let overtaken = table.early.iter().position(|early| *early == unique);
@@ -76,12 +76,12 @@ impl Pending {
 
     /// Removes an answered request.
     pub(super) fn remove(&self, unique: Unique) {
-        self.0.table().requests.remove(&unique);
+        lock(&self.0.table).requests.remove(&unique);
     }
 
     /// Handles an INTERRUPT: the waiting thread received a signal.
     pub(super) fn interrupt(&self, unique: Unique) {
-        let mut table = self.0.table();
+        let mut table = lock(&self.0.table);
         let Some(request) = table.requests.get_mut(&unique) else {
             if table.early.len() >= EARLY_MAX {
                 table.early.pop_front();
@@ -108,13 +108,14 @@ impl Pending {
 
     /// Interrupts all requests, because the session ends.
     pub(super) fn interrupt_all(&self) {
-        let all: Vec<_> = self.0.table().requests.values().map(|request| request.interrupt.clone()).collect();
+        let all: Vec<_> =
+            lock(&self.0.table).requests.values().map(|request| request.interrupt.clone()).collect();
         all.iter().for_each(Interrupt::raise);
     }
 
     /// Returns the number of pending requests.
     pub(super) fn len(&self) -> usize {
-        self.0.table().requests.len()
+        lock(&self.0.table).requests.len()
     }
 }
 
@@ -125,10 +126,6 @@ impl Default for PendingShared {
 }
 
 impl PendingShared {
-    fn table(&self) -> MutexGuard<'_, PendingTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts the polling thread. Returns `false` on failure.
     fn watch(self: &Arc<Self>) -> bool {
         let shared = self.clone();
@@ -151,7 +148,7 @@ impl PendingShared {
     /// request is pending.
     fn poll_signalled(&self) -> bool {
         let signalled: Vec<(Unique, u32)> = {
-            let mut table = self.table();
+            let mut table = lock(&self.table);
             let signalled = table.requests.iter().filter_map(|(unique, request)| match request.on_signal {
                 OnSignal::InterruptIfKilled(thread) if request.is_signalled => Some((*unique, thread)),
                 _ => None,
@@ -163,7 +160,7 @@ impl PendingShared {
         for (unique, thread) in &signalled {
             if (self.is_killed)(*thread) {
                 // Request numbers are unique: this is the same request, or it has been answered.
-                let killed = self.table().requests.get(unique).map(|request| request.interrupt.clone());
+                let killed = lock(&self.table).requests.get(unique).map(|request| request.interrupt.clone());
                 killed.iter().for_each(Interrupt::raise);
             }
         }
@@ -206,7 +203,7 @@ mod tests {
     fn interrupts_of_unknown_requests_do_not_pile_up() {
         let pending = pending();
         (0..10_000).for_each(|number| pending.interrupt(Unique(number)));
-        assert!(pending.0.table().early.len() <= EARLY_MAX);
+        assert!(lock(&pending.0.table).early.len() <= EARLY_MAX);
     }
 
     #[test]
@@ -233,7 +230,7 @@ mod tests {
         assert_eq!(raised(), [true, false, true, false]);
         (0..4).for_each(|number| pending.remove(Unique(number)));
         assert!(
-            !pending.0.poll_signalled() && !pending.0.table().is_watched,
+            !pending.0.poll_signalled() && !lock(&pending.0.table).is_watched,
             "nothing is left to look after"
         );
         pending.interrupt_all();

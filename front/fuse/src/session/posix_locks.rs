@@ -7,9 +7,10 @@
 //! opening: see [`PosixLocks::release`].
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tombolo_core::fs::{LockOwner, NodeId, OpenId};
+use tombolo_core::lock;
 
 /// Files of a session that were locked since the kernel last forgot them, and each opening's lock owners.
 #[derive(Debug, Default)]
@@ -29,7 +30,7 @@ impl PosixLocks {
     /// Records a lock request of `owner`.
     pub(super) fn lock(&self, node: NodeId, open: OpenId, owner: LockOwner) {
         self.any.store(true, Ordering::Release);
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         table.nodes.insert(node);
         let owners = table.owners.entry(open).or_default();
         if !owners.contains(&owner) {
@@ -39,7 +40,7 @@ impl PosixLocks {
 
     /// Returns `true` if the file was not locked since the kernel last forgot it.
     pub(super) fn is_free(&self, node: NodeId) -> bool {
-        !self.any.load(Ordering::Acquire) || !self.table().nodes.contains(&node)
+        !self.any.load(Ordering::Acquire) || !lock(&self.table).nodes.contains(&node)
     }
 
     /// Removes an opening; returns the owners that took locks through it.
@@ -47,18 +48,14 @@ impl PosixLocks {
         if !self.any.load(Ordering::Acquire) {
             return Vec::new();
         }
-        self.table().owners.remove(&open).unwrap_or_default()
+        lock(&self.table).owners.remove(&open).unwrap_or_default()
     }
 
     /// Removes a forgotten node, which has no opening.
     pub(super) fn forget(&self, node: NodeId) {
         if self.any.load(Ordering::Acquire) {
-            self.table().nodes.remove(&node);
+            lock(&self.table).nodes.remove(&node);
         }
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

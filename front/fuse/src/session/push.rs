@@ -11,10 +11,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread::Thread;
 use std::time::Duration;
 use tombolo_core::fs::{NameBuf, NodeId, Notice};
+use tombolo_core::lock;
 use tombolo_sys::moment::Moment;
 
 /// Maximum number of notices that can be sent again individually; beyond that all of the kernel's cached
@@ -90,7 +91,7 @@ impl Push {
             return;
         }
         let now = Moment::now();
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = lock(&self.names);
         names.extend(subject.names.iter().map(|(dir, name)| (now, *dir, name.clone())));
         let over = names.len().saturating_sub(NAMES_MAX);
         names.drain(..over);
@@ -103,7 +104,7 @@ impl Push {
                 self.shard(*node).contains_key(node)
             }
             Notice::Name { dir, name } => {
-                let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+                let names = lock(&self.names);
                 let recent = names.iter().rev().take_while(|(since, ..)| since.elapsed() < UNDER_WAY);
                 recent.into_iter().any(|(_, other, it)| (other, it) == (dir, name))
             }
@@ -114,7 +115,7 @@ impl Push {
     #[cold]
     fn queue_missed(&self, count_before: u64, subject: &Subject) {
         let sender = {
-            let mut log = self.log();
+            let mut log = lock(&self.log);
             let missed = (self.count.load(Ordering::SeqCst) - count_before) as usize;
             let resends: Vec<_> = match log.notices.len().checked_sub(missed) {
                 Some(skipped) => log
@@ -139,12 +140,12 @@ impl Push {
 
     /// Sets the sending thread, which is unparked when notices are to be sent again.
     pub(crate) fn set_sender(&self, sender: Thread) {
-        self.log().sender = Some(sender);
+        lock(&self.log).sender = Some(sender);
     }
 
     /// Records a notice that is about to be sent.
     pub(crate) fn log_notice(&self, notice: &Notice) {
-        let mut log = self.log();
+        let mut log = lock(&self.log);
         if log.notices.len() == LOG_MAX {
             log.notices.pop_front();
         }
@@ -154,7 +155,7 @@ impl Push {
 
     /// Takes the notices to be sent again.
     pub(crate) fn take_resends(&self) -> Vec<Notice> {
-        std::mem::take(&mut self.log().resends)
+        std::mem::take(&mut lock(&self.log).resends)
     }
 
     /// Counts a look-up that the kernel is about to receive.
@@ -175,19 +176,15 @@ impl Push {
 
     /// Returns all nodes that the kernel may have cached.
     pub(crate) fn nodes(&self) -> Vec<NodeId> {
-        let shards = self.nodes.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
+        let shards = self.nodes.iter().map(|shard| lock(&shard));
         let nodes = shards.flat_map(|shard| shard.keys().copied().collect::<Vec<_>>());
         std::iter::once(NodeId::ROOT).chain(nodes).collect()
-    }
-
-    fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shard(&self, node: NodeId) -> MutexGuard<'_, HashMap<NodeId, u64>> {
         let [first, ..] = &self.nodes;
         let shard = self.nodes.get(node.0 as usize % SHARDS).unwrap_or(first);
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&shard)
     }
 }
 

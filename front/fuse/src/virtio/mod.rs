@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use tombolo_core::fs::{Client, Export, FileSystem, PermissionCheck};
-use tombolo_core::{Error, SessionId};
+use tombolo_core::{Error, SessionId, lock};
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_vhost::{Chain, Device, FdStore, QueueIndex};
 use tombolo_mem::Region;
@@ -120,7 +120,7 @@ impl VirtioFs {
     /// Ends session `old` and begins another, unless that has been done.
     fn renew(&self, old: &Arc<Session>) {
         // DESTROY and the stop of the queues may race; only one of them begins the next session.
-        let _alone = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.renewing);
         if !Arc::ptr_eq(&self.session(), old) {
             return;
         }

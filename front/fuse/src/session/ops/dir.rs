@@ -7,7 +7,7 @@ use super::{BODY_BYTES, Call, take_page};
 use tombolo_core::fs::{
     Change, Cookie, DirBudget, DirPage, File, Made, Mode, Name, NewMode, NodeId, OpenFlags, RenameFlags,
 };
-use tombolo_core::{Answer, Ctx, Error};
+use tombolo_core::{Answer, Ctx, Error, or_answer};
 use tombolo_wire_fuse::dirent::{DIRENT_ALIGN, DIRENT_BYTES, DIRENT_PLUS_BYTES};
 use tombolo_wire_fuse::request::Read;
 use tombolo_wire_fuse::{attr, flags};
@@ -48,10 +48,7 @@ pub(super) fn symlink(call: Call<'_>, name: Name<'_>, target: &[u8]) -> Answer<B
 }
 
 pub(super) fn mknod(call: Call<'_>, name: Name<'_>, mode: u32, rdev: u32, umask: u32) -> Answer<Body> {
-    let file_type = match attr::file_type(mode) {
-        Ok(file_type) => file_type,
-        Err(error) => return Answer::err(error),
-    };
+    let file_type = or_answer!(attr::file_type(mode));
     let rdev = attr::device_from_wire(rdev);
     made(call, |ctx| call.fs.mknod(ctx, call.node, name, file_type, new_mode(mode, umask), rdev))
 }
