@@ -54,7 +54,7 @@ impl BackingFiles for CachedFileSystem {
         }
         let held = object.hold(options)?;
         let descriptor = held.data.file.reader().ok()?;
-        session.cache.counters.backed();
+        session.cache.counters.backed.increment();
         Some(BackingFile { descriptor, hold: held })
     }
 }

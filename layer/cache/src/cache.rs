@@ -45,7 +45,7 @@ pub(crate) struct Cache {
     /// Options while the lease is not held; and of files with an unanswered write, as if others changed them.
     pub unheld_policy: AppliedPolicy,
     pub lease: Option<Arc<Lease>>,
-    pub counters: Counters,
+    pub counters: Arc<Counters>,
     /// Threads for blocking disk I/O.
     pub lane: Lane,
     pub complaints: RateLimit,

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 use tombolo_core::fs::{Timestamp, WeakAttr};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 /// Age below which a changed file may change again without a trace: the resolution of file systems' clocks,
 /// and the difference of two hosts' clocks.

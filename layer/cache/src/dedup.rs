@@ -8,8 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use tombolo_core::Result;
-use tombolo_host_runtime::lock;
+use tombolo_core::{Result, lock};
 use tombolo_mem::Buffer;
 use tombolo_wire_image::{Digest, digest};
 

@@ -3,8 +3,10 @@
 //! grows while the predictions are right.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use tombolo_core::lock;
 
 use crate::store::ObjectId;
 
@@ -79,7 +81,7 @@ impl FilesAhead {
         above: Option<ObjectId>,
         is_wanted: bool,
     ) -> usize {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.forget_if_over();
         let again = state.note(dir, file) || is_wanted;
         let beside = above.is_some_and(|above| state.note(above, dir));
@@ -97,7 +99,7 @@ impl FilesAhead {
     /// Records a read of a prefetched file. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn used(&self, size: u64) -> usize {
-        let (mut state, cost) = (self.state(), size.max(COST_BYTES_MIN));
+        let (mut state, cost) = (lock(&self.0), size.max(COST_BYTES_MIN));
         state.last = Some(Instant::now());
         state.unread_bytes = state.unread_bytes.saturating_sub(cost);
         state.window_bytes = (state.window_bytes + cost).clamp(WINDOW_BYTES.0, WINDOW_BYTES.1);
@@ -106,7 +108,7 @@ impl FilesAhead {
 
     /// Records the start of a prefetch of this size.
     pub(crate) fn guessed(&self, size: u64) {
-        self.state().unread_bytes += size.max(COST_BYTES_MIN);
+        lock(&self.0).unread_bytes += size.max(COST_BYTES_MIN);
     }
 
     /// Queues files, and directories to search for files. Returns the number of workers to start.
@@ -116,7 +118,7 @@ impl FilesAhead {
         files: impl Iterator<Item = ObjectId>,
         dirs: impl DoubleEndedIterator<Item = ObjectId>,
     ) -> usize {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         let room = QUEUE_MAX.saturating_sub(state.files.len());
         state.files.extend(files.take(room));
         // Depth first, as a walk proceeds.
@@ -130,7 +132,7 @@ impl FilesAhead {
 
     /// Returns a worker's next step, or `None` if the worker must end.
     pub(crate) fn next(&self) -> Option<Next> {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.forget_if_over();
         let next = if state.has_room() { state.pop() } else { None };
         if next.is_none() {
@@ -141,11 +143,7 @@ impl FilesAhead {
 
     /// Records that a worker could not be started.
     pub(crate) fn has_no_thread(&self) {
-        self.state().workers -= 1;
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).workers -= 1;
     }
 }
 
@@ -238,7 +236,7 @@ mod tests {
             let mut count = 0;
             while ahead.next().is_some() {
                 ahead.guessed(size);
-                ahead.state().workers += 1;
+                lock(&ahead.0).workers += 1;
                 count += 1;
             }
             count
@@ -255,7 +253,7 @@ mod tests {
         let ahead = FilesAhead::default();
         let _ = ahead.missed(ObjectId(1), DIR, None, false);
         let _ = ahead.missed(ObjectId(2), DIR, None, false);
-        ahead.state().last = Instant::now().checked_sub(PATIENCE * 2);
+        lock(&ahead.0).last = Instant::now().checked_sub(PATIENCE * 2);
         assert_eq!(ahead.next(), None);
         assert_eq!(ahead.missed(ObjectId(3), DIR, None, false), 0, "it is forgotten");
     }

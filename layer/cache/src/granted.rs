@@ -7,12 +7,12 @@
 //! [`Contract::Lease`]: crate::Contract::Lease
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{LEASE_TERM, LeaseAnswer, LeaseRequest};
-use tombolo_core::{Error, Result, block_on};
+use tombolo_core::{Error, Result, block_on, lock};
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::task;
 use tombolo_sys::boot_time;
@@ -147,7 +147,7 @@ impl Keeper {
     pub(crate) fn end(&self) {
         let kept = &self.kept;
         let held = {
-            let mut end = kept.end();
+            let mut end = lock(&kept.end);
             end.is_wanted = true;
             end.held
         };
@@ -157,7 +157,7 @@ impl Keeper {
             let kept = kept.clone();
             task::spawn(async move { kept.give_back(epoch).await });
         }
-        let end = kept.end();
+        let end = lock(&kept.end);
         drop(kept.changed.wait_timeout_while(end, GIVE_BACK_MAX, |end| !end.is_done));
     }
 }
@@ -179,14 +179,14 @@ fn is_refusal(error: &Error) -> bool {
 impl Kept {
     fn keep(&self, mut pause: Duration) {
         while !self.is_end_wanted_within(pause) {
-            let held = self.end().held;
+            let held = lock(&self.end).held;
             pause = self.take_in(held, self.ask(held));
         }
         self.term.ends();
-        if let Some(epoch) = self.end().held {
+        if let Some(epoch) = lock(&self.end).held {
             block_on(self.give_back(epoch));
         }
-        self.end().is_done = true;
+        lock(&self.end).is_done = true;
         self.changed.notify_all();
     }
 
@@ -212,7 +212,7 @@ impl Kept {
                     self.term.goes_on(until_ns);
                 } else {
                     self.term.begins(until_ns);
-                    self.end().held = Some(epoch);
+                    lock(&self.end).held = Some(epoch);
                 }
                 Duration::ZERO
             }
@@ -241,7 +241,7 @@ impl Kept {
     }
 
     fn lose(&self) {
-        if self.end().held.take().is_some() {
+        if lock(&self.end).held.take().is_some() {
             self.term.ends();
         }
     }
@@ -256,12 +256,8 @@ impl Kept {
     }
 
     fn is_end_wanted_within(&self, time: Duration) -> bool {
-        let end = self.end();
+        let end = lock(&self.end);
         let waited = self.changed.wait_timeout_while(end, time, |end| !end.is_wanted);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_wanted
-    }
-
-    fn end(&self) -> MutexGuard<'_, End> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

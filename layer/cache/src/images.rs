@@ -5,14 +5,15 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tombolo_core::fs::{Attr, WeakAttr};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 use tombolo_wire_image::{self as image, DIGEST_BYTES, Digest, ImageFile, Sidecar, digest};
 
 use crate::cache::Cache;
+use crate::counters::Counters;
 use crate::data::Data;
 use crate::dedup::Hashed;
 use crate::object::Object;
@@ -59,8 +60,8 @@ pub(crate) struct Advice {
     is_disbelieved: AtomicBool,
     /// Digests of the non-zero blocks, if loaded.
     digests: OnceLock<Vec<Digest>>,
-    /// Counter of zero bytes not fetched.
-    filled_bytes: Arc<AtomicU64>,
+    /// Counters of the cache, among them that of zero bytes not fetched.
+    counters: Arc<Counters>,
 }
 
 impl Images {
@@ -127,9 +128,9 @@ impl Image {
 }
 
 impl Advice {
-    fn new(file: ImageFile, has_trace: bool, filled_bytes: Arc<AtomicU64>) -> Self {
+    fn new(file: ImageFile, has_trace: bool, counters: Arc<Counters>) -> Self {
         let [is_unlike, is_disbelieved] = [false; 2].map(AtomicBool::new);
-        Self { file, has_trace, is_unlike, is_disbelieved, digests: OnceLock::new(), filled_bytes }
+        Self { file, has_trace, is_unlike, is_disbelieved, digests: OnceLock::new(), counters }
     }
 
     /// Returns `true` if the entry applies to this version of the file.
@@ -186,7 +187,7 @@ impl Advice {
 
     /// Counts zero bytes that were not fetched.
     pub(crate) fn filled(&self, bytes: u64) {
-        self.filled_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counters.zero_bytes.add(bytes);
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
@@ -230,8 +231,7 @@ impl Cache {
         let has_trace = !image.sidecar.trace.is_empty();
         let known = object.state().advice.clone();
         let known = known.filter(|known| known.file == file && known.has_trace == has_trace);
-        let filled_bytes = self.counters.zero_bytes.clone();
-        let advice = known.unwrap_or_else(|| Arc::new(Advice::new(file, has_trace, filled_bytes)));
+        let advice = known.unwrap_or_else(|| Arc::new(Advice::new(file, has_trace, self.counters.clone())));
         if advice.is_disbelieved.load(Ordering::Relaxed) {
             return None;
         }

@@ -14,8 +14,8 @@
 //!
 //! Non-goals: changes that are answered before the origin has them (`layer/write-back`); file locks.
 //!
-//! Reading order: `options`, `object` (the cached state of a file), `session` (the operations), `data`
-//! (fetching), `store` (the disk).
+//! Reading order: `options`, `object` (the cached state of a file), `session` (the operations), `data` and
+//! `fetcher` (fetching), `store` (the disk).
 #![forbid(unsafe_code)]
 
 mod backing;
@@ -24,6 +24,7 @@ mod clock;
 mod counters;
 mod data;
 mod dedup;
+mod fetcher;
 mod files_ahead;
 mod freshness;
 mod granted;
@@ -140,7 +141,7 @@ fn put_over(
         unheld_policy: policy.shared().into(),
         held_policy: policy.into(),
         lease: keeper.as_ref().map(|keeper| keeper.lease.clone()),
-        counters: counters::Counters::default(),
+        counters: Arc::default(),
         lane,
         complaints: RateLimit::default(),
         room: room::Room::default(),
@@ -258,7 +259,7 @@ impl CacheExport {
             false => LeaseState::NotGranted,
         });
         let lease = self.cache.lease.as_ref().map(|lease| lease.state()).or(granted);
-        let counts = self.cache.counters.counts();
+        let counts = self.cache.counters.read();
         let (equal_bytes, differing) = (self.cache.dedup.copied_bytes(), self.cache.dedup.refused_bytes());
         Counts { lease, equal_bytes, refused_bytes: counts.refused_bytes + differing, ..counts }
     }

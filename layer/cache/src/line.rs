@@ -2,10 +2,11 @@
 //! flight keep the connection busy, and more would only delay other requests.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::FAR;
+use tombolo_core::lock;
 
 /// Measurements of the connection to the origin.
 #[derive(Debug, Default)]
@@ -56,7 +57,7 @@ const ANSWERS_MIN: usize = 4;
 impl Line {
     /// Records a request for this many bytes.
     pub(crate) fn sent(&self, bytes: u64, now: Instant) -> Sent {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         let sent = Sent { at: now, bytes, before_bytes: state.in_flight_bytes };
         state.in_flight_bytes += bytes;
         state.period.get_or_insert(now);
@@ -65,7 +66,7 @@ impl Line {
 
     /// Records the end of a request, and the bytes received.
     pub(crate) fn came(&self, sent: Sent, bytes: u64, now: Instant) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.in_flight_bytes -= sent.bytes;
         state.period_bytes += bytes;
         let lasted = now.saturating_duration_since(state.period.unwrap_or(now));
@@ -92,37 +93,33 @@ impl Line {
 
     /// Returns the maximum of bytes in flight with read-ahead: twice the product, as the measurement lags.
     pub(crate) fn window_bytes(&self) -> u64 {
-        self.state().window_bytes()
+        lock(&self.0).window_bytes()
     }
 
     /// Returns the bytes to have in flight for background fetches: just enough to keep the connection busy,
     /// so that other requests queue briefly.
     pub(crate) fn trickle_bytes(&self) -> u64 {
-        let product = self.state().product();
+        let product = lock(&self.0).product();
         if product == 0 { UNKNOWN_BYTES } else { product.saturating_add(WINDOW_BYTES_MIN / 4) }
     }
 
     /// Returns the number of bytes of read-ahead that may be requested now, in addition to all bytes in
     /// flight.
     pub(crate) fn room_bytes(&self) -> u64 {
-        let state = self.state();
+        let state = lock(&self.0);
         state.window_bytes().saturating_sub(state.in_flight_bytes)
     }
 
     /// Records the duration of a small answer.
     pub(crate) fn answered(&self, took: Duration) {
-        self.state().answered(took);
+        lock(&self.0).answered(took);
     }
 
     /// Returns `true` if most of the last small answers took [`FAR`] or longer.
     pub(crate) fn is_far(&self) -> bool {
-        let state = self.state();
+        let state = lock(&self.0);
         let far = state.far.iter().filter(|is_far| **is_far).count();
         state.far.len() >= ANSWERS_MIN && far * 2 > state.far.len()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

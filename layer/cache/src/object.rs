@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use tombolo_core::Identity;
 use tombolo_core::fs::{AccessMask, Attr, FileType, NodeId, PersistentHandle, WeakAttr};
+use tombolo_core::{Identity, lock};
 use tombolo_host_runtime::promise::Promise;
 
 use crate::backing::Held;
@@ -244,7 +244,7 @@ impl Object {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Returns the attributes as shown to clients, if they are valid for this purpose.

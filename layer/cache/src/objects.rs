@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use hashbrown::HashTable;
 use tombolo_core::fs::{Entry, NodeId, PersistentHandle};
-use tombolo_core::{Error, Result};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Error, Result, lock};
 
 use crate::object::Object;
 use crate::options::Contract;
@@ -75,14 +74,14 @@ impl Objects {
 
     /// Returns the object of this number, loaded from the store if necessary. Counts as a use.
     pub(crate) fn object(&self, store: &Store, id: ObjectId) -> Option<Arc<Object>> {
-        let known = self.tables().by_id.get(&id).cloned();
+        let known = lock(&self.tables).by_id.get(&id).cloned();
         let object = known.or_else(|| self.restore(store, id));
         object.inspect(|object| object.use_it())
     }
 
     /// Returns the object of this number, if it is in memory.
     pub(crate) fn in_memory(&self, id: ObjectId) -> Option<Arc<Object>> {
-        self.tables().by_id.get(&id).cloned()
+        lock(&self.tables).by_id.get(&id).cloned()
     }
 
     /// Loads an object of the store, unless it is in memory. Does not count as a use.
@@ -108,7 +107,7 @@ impl Objects {
                 }
             };
             self.make_room();
-            let mut tables = self.tables();
+            let mut tables = lock(&self.tables);
             // The object's rows may have been removed since they were read, and the file may have got another
             // number.
             if self.removals.load(Ordering::Acquire) == removals {
@@ -127,7 +126,7 @@ impl Objects {
         (id, handle): (ObjectId, &PersistentHandle),
         is_wanted: impl FnOnce() -> bool,
     ) -> bool {
-        let mut tables = self.tables();
+        let mut tables = lock(&self.tables);
         let known = tables.by_id.get(&id);
         let is_unused = known.is_none_or(|known| tables.is_unused(known) && !known.state().is_in_use());
         // A session takes a look-up only while it refers to the object, so none can do so now.
@@ -147,7 +146,7 @@ impl Objects {
     /// Adds an object, unless there is one of that number.
     pub(crate) fn add(&self, object: Arc<Object>) -> Arc<Object> {
         self.make_room();
-        let mut tables = self.tables();
+        let mut tables = lock(&self.tables);
         let (object, before) = tables.add(object);
         drop(tables);
         drop(before);
@@ -156,7 +155,7 @@ impl Objects {
 
     /// Adds an object, replacing any of that number.
     pub(crate) fn replace(&self, object: Arc<Object>) -> Arc<Object> {
-        let before = self.tables().by_id.remove(&object.id);
+        let before = lock(&self.tables).by_id.remove(&object.id);
         drop(before);
         self.add(object)
     }
@@ -186,7 +185,7 @@ impl Objects {
         handle: &PersistentHandle,
         (entry, asked, contract): (&Entry, Instant, Contract),
     ) -> Result<Arc<Object>> {
-        let _one = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.first);
         let object = match self.of_handle(handle) {
             Some(object) => object,
             None => {
@@ -226,7 +225,7 @@ impl Objects {
     /// Adds an object under the number it had before its row was removed. Returns `None` if the origin's
     /// handle has another number by now, or the number another handle.
     pub(crate) fn add_again(&self, store: &Store, object: Object) -> Option<Arc<Object>> {
-        let _one = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.first);
         let (id, handle) = (object.id, object.handle.clone());
         let known = self.known(store, &handle).or_else(|| self.object(store, id));
         let object = known.unwrap_or_else(|| self.add(Arc::new(object)));
@@ -239,7 +238,7 @@ impl Objects {
     }
 
     fn of_handle(&self, handle: &PersistentHandle) -> Option<Arc<Object>> {
-        let found = self.tables().of_handle(handle).cloned();
+        let found = lock(&self.tables).of_handle(handle).cloned();
         found.inspect(|object| object.use_it())
     }
 
@@ -247,7 +246,7 @@ impl Objects {
     pub(crate) fn forget(&self, object: &Object) {
         object.state().is_gone = true;
         lock(&self.left).add(object, Some(Instant::now()));
-        let mut tables = self.tables();
+        let mut tables = lock(&self.tables);
         let both = (tables.take_handle(object), tables.by_id.remove(&object.id));
         drop(tables);
         drop(both);
@@ -255,7 +254,7 @@ impl Objects {
 
     /// Marks everything for revalidation. Objects not in memory are revalidated once loaded.
     pub(crate) fn doubt_all(&self) {
-        let all: Vec<_> = self.tables().by_id.values().cloned().collect();
+        let all: Vec<_> = lock(&self.tables).by_id.values().cloned().collect();
         all.iter().for_each(|object| object.doubt_all());
     }
 
@@ -280,7 +279,7 @@ impl Objects {
         if taken() <= looked_for_at.load(Ordering::Relaxed) {
             return;
         }
-        let mut tables = self.tables();
+        let mut tables = lock(&self.tables);
         let gone = tables.take_unused(taken().saturating_sub(most / 4 * 3), part);
         gone.iter().for_each(|object| lock(&self.left).add(object, object.state().changed));
         drop(tables);
@@ -288,10 +287,6 @@ impl Objects {
         drop(gone);
         // The next eviction starts later: if most objects are in use, not each call is to search for others.
         looked_for_at.store(most.max(taken() + most / 4), Ordering::Relaxed);
-    }
-
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

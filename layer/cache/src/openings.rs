@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{File, OpenFlags, OpenId};
-use tombolo_core::{Budget, Error, Permit, Resource, Result};
+use tombolo_core::{Budget, Error, Permit, Resource, Result, lock};
 use tombolo_host_runtime::promise::Promise;
 
 use crate::data::Data;
@@ -94,12 +94,12 @@ impl Openings {
             state.writers += usize::from(is_writing(flags));
         }
         let id = OpenId(self.next.fetch_add(1, Ordering::Relaxed));
-        self.by_id().insert(id, Arc::new(opening));
+        lock(&self.by_id).insert(id, Arc::new(opening));
         id
     }
 
     pub(crate) fn of(&self, file: File) -> Result<Arc<Opening>> {
-        let opening = self.by_id().get(&file.open).cloned();
+        let opening = lock(&self.by_id).get(&file.open).cloned();
         opening.filter(|opening| node_of(opening.object.id) == file.node).ok_or(Error::BadOpen)
     }
 
@@ -113,13 +113,13 @@ impl Openings {
     /// Closes an opening, and returns its object.
     pub(crate) fn end(&self, file: File) -> Option<ObjectId> {
         let opening = self.of(file).ok()?;
-        self.by_id().remove(&file.open);
+        lock(&self.by_id).remove(&file.open);
         Self::ended(&opening);
         Some(opening.object.id)
     }
 
     pub(crate) fn end_all(&self) {
-        let all = std::mem::take(&mut *self.by_id());
+        let all = std::mem::take(&mut *lock(&self.by_id));
         all.values().for_each(|opening| Self::ended(opening));
     }
 
@@ -130,16 +130,8 @@ impl Openings {
             state.end_writing();
         }
     }
-
-    fn by_id(&self) -> MutexGuard<'_, HashMap<OpenId, Arc<Opening>>> {
-        lock(&self.by_id)
-    }
 }
 
 pub(crate) fn is_writing(flags: OpenFlags) -> bool {
     flags.intersects(OpenFlags::WRITE | OpenFlags::APPEND | OpenFlags::TRUNCATE)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

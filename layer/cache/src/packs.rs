@@ -12,9 +12,8 @@ use tombolo_host_runtime::task;
 use tombolo_mem::{Buffer, Sink};
 
 use crate::cache::Cache;
-use crate::data::{self, Came, Data, Fetch};
-use crate::object::Object;
-use crate::origin::OriginFile;
+use crate::data::{Came, Data, Fetch};
+use crate::fetcher::Fetcher;
 
 /// Maximum size of a combined read, unless a single fetch is larger. No part of the read is available before
 /// all of it has arrived.
@@ -57,22 +56,16 @@ pub(crate) fn are_worth_it(cache: &Cache, data: &Data) -> bool {
 }
 
 /// Starts fetches of a file as combined reads. Parts that these do not bring are fetched singly.
-pub(crate) fn start(
-    cache: &Arc<Cache>,
-    object: &Arc<Object>,
-    data: &Arc<Data>,
-    from: &Arc<OriginFile>,
-    fetches: impl Iterator<Item = Arc<Fetch>>,
-) {
+pub(crate) fn start(fetcher: &Fetcher, fetches: impl Iterator<Item = Arc<Fetch>>) {
     for fetches in groups(fetches) {
-        let (cache, object, data, from) = (cache.clone(), object.clone(), data.clone(), from.clone());
-        let mut group = Group { data, fetches };
+        let fetcher = fetcher.clone();
+        let mut group = Group { data: fetcher.data.clone(), fetches };
         task::spawn(async move {
-            let ranges: Vec<_> = group.fetches.iter().map(|fetch| fetch.range().clone()).collect();
-            bring(&cache, &object, &group.data, &from, &ranges).await;
+            let ranges: Vec<_> = group.fetches.iter().map(|fetch| fetch.range.clone()).collect();
+            bring(&fetcher, &ranges).await;
             // Fetch the remainder by READs.
             for fetch in std::mem::take(&mut group.fetches) {
-                data::start_one(&cache, &object, &group.data, &from, fetch);
+                fetcher.start_one(fetch);
             }
         });
     }
@@ -107,15 +100,10 @@ fn groups(fetches: impl Iterator<Item = Arc<Fetch>>) -> Vec<Vec<Arc<Fetch>>> {
 }
 
 /// Reads the missing parts of these ranges by a compressed read, if possible.
-async fn bring(
-    cache: &Arc<Cache>,
-    object: &Arc<Object>,
-    data: &Arc<Data>,
-    from: &OriginFile,
-    ranges: &[Range<u64>],
-) {
+async fn bring(fetcher: &Fetcher, ranges: &[Range<u64>]) {
+    let Fetcher { cache, data, .. } = fetcher;
     for range in ranges {
-        data::copy_equal(cache, object, data, from, range).await;
+        fetcher.copy_equal(range).await;
     }
     let size = data.version().size;
     let up_to_end = |part: Range<u64>| part.start..part.end.min(size);
@@ -127,7 +115,7 @@ async fn bring(
     }
     let asked = Instant::now();
     let sent = cache.line.sent(bytes, asked);
-    let came = read(cache, object, data, from, (&parts, bytes as usize, asked)).await;
+    let came = read(fetcher, (&parts, bytes as usize, asked)).await;
     cache.line.came(sent, if came.is_ok() { bytes } else { 0 }, Instant::now());
     match came {
         // An older server of this product does not know the operation.
@@ -138,13 +126,8 @@ async fn bring(
 }
 
 /// Reads parts from the origin, verifies their version, and stores them.
-async fn read(
-    cache: &Arc<Cache>,
-    object: &Arc<Object>,
-    data: &Arc<Data>,
-    from: &OriginFile,
-    (parts, bytes, asked): (&[Range<u64>], usize, Instant),
-) -> Result<Came> {
+async fn read(fetcher: &Fetcher, (parts, bytes, asked): (&[Range<u64>], usize, Instant)) -> Result<Came> {
+    let Fetcher { cache, data, from, .. } = fetcher;
     let (mut into, mut buffers) = (Sink::new(), Vec::new());
     for part in parts {
         let len = (part.end - part.start) as usize;
@@ -156,8 +139,8 @@ async fn read(
         packing.read_compressed(&from.cx, from.file.node, parts, into)
     });
     let packed = reading.resolve().await?;
-    cache.counters.fetched(bytes);
-    cache.counters.saved(bytes.saturating_sub(packed.compressed_bytes));
+    cache.counters.fetched_bytes.add_len(bytes);
+    cache.counters.saved_bytes.add_len(bytes.saturating_sub(packed.compressed_bytes));
     data.packed.add(bytes, packed.compressed_bytes);
-    data::take_in(cache, object, data, from, (packed.attr, asked), buffers).await
+    fetcher.take_in((packed.attr, asked), buffers).await
 }

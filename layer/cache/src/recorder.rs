@@ -6,7 +6,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 use crate::cache::Cache;
 use crate::object::Object;

@@ -1,9 +1,10 @@
 //! Removals, through this cache, of names whose targets were uncertain.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use tombolo_core::fs::{Attr, FileType};
+use tombolo_core::lock;
 
 use crate::options::Contract;
 
@@ -15,13 +16,13 @@ pub(crate) struct UnknownRemoval(Mutex<Option<Instant>>);
 impl UnknownRemoval {
     /// Records the removal of a name whose target was uncertain.
     pub(crate) fn happened(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *lock(&self.0) = Some(Instant::now());
     }
 
     /// Returns `true` if attributes requested at `asked` may count a name too many.
     pub(crate) fn concerns(&self, attr: &Attr, asked: Option<Instant>, contract: Contract) -> bool {
         let has_others = attr.nlink > 1 || !contract.tells_changes();
         let may_have = has_others && attr.file_type != FileType::Directory && contract != Contract::Immutable;
-        may_have && *self.0.lock().unwrap_or_else(PoisonError::into_inner) > asked
+        may_have && *lock(&self.0) > asked
     }
 }

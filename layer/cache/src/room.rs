@@ -1,9 +1,10 @@
 //! Free space of the origin, as last reported by its file system.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::StatFs;
+use tombolo_core::lock;
 
 use crate::options::{Contract, Options};
 
@@ -24,7 +25,7 @@ const FRESH: Duration = Duration::from_secs(3);
 impl Room {
     /// Returns the report if it is valid, and `true` if the caller should renew it in the background.
     pub(crate) fn known(&self, options: &Options) -> (Option<StatFs>, bool) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         let Some((stat, told)) = state.told else { return (None, false) };
         match options.contract {
             Contract::Immutable | Contract::Exclusive => {
@@ -43,10 +44,6 @@ impl Room {
     }
 
     pub(crate) fn learn(&self, stat: StatFs) {
-        self.state().told = Some((stat, Instant::now()));
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).told = Some((stat, Instant::now()));
     }
 }

@@ -6,10 +6,11 @@
 use std::ffi::CString;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tombolo_core::fs::FileType;
+use tombolo_core::lock;
 use tombolo_sys::pattern::Pattern;
 
 use crate::cache::Cache;
@@ -167,10 +168,6 @@ impl Place {
     pub(crate) fn set_unnamed(&self) {
         self.rule.store(NONE, Ordering::Relaxed);
     }
-
-    fn path(&self) -> MutexGuard<'_, Option<Arc<[u8]>>> {
-        self.path.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Maximum depth of directories whose path is determined.
@@ -228,7 +225,7 @@ impl Cache {
             return;
         }
         if object.file_type == FileType::Directory {
-            *object.place.path() = self.path_below(dir, name).map(Into::into);
+            *lock(&object.place.path) = self.path_below(dir, name).map(Into::into);
         }
         let rule = rule_for(&self.held_policy.rules, name, || self.path_below(dir, name));
         object.place.rule.store(rule, Ordering::Relaxed);
@@ -287,7 +284,7 @@ impl Cache {
         if dir.id == ObjectId::ROOT {
             return Some(Arc::default());
         }
-        let known = dir.place.path().clone();
+        let known = lock(&dir.place.path).clone();
         if known.is_some() {
             return known;
         }
@@ -295,7 +292,7 @@ impl Cache {
         let above = self.path_of(&above, depth_max.checked_sub(1)?)?;
         let path = if above.is_empty() { name } else { [&*above, b"/", &name].concat() };
         let path: Arc<[u8]> = path.into();
-        *dir.place.path() = Some(path.clone());
+        *lock(&dir.place.path) = Some(path.clone());
         Some(path)
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use tombolo_core::fs::{NodeId, PersistentHandle};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 use tombolo_host_runtime::task;
 
 use crate::cache::Cache;

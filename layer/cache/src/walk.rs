@@ -7,9 +7,10 @@
 //! caller walks, so that callers' requests do not wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tombolo_core::lock;
 use tombolo_host_runtime::promise::Promise;
 
 use crate::object::Object;
@@ -96,7 +97,7 @@ pub(crate) fn listing_bytes(names: usize, name_bytes: usize) -> u64 {
 impl Walk {
     /// Records a caller's listing. Returns `true` if the parent was listed lately too, as by a walk.
     pub(crate) fn goes_on(&self, dir: ObjectId, parent: Option<ObjectId>) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.forget_if_over();
         let goes_on = parent.is_some_and(|parent| parent != dir && state.listed.contains(&parent));
         note(&mut state.listed, dir);
@@ -106,7 +107,7 @@ impl Walk {
 
     /// Records a look-up of a name that was not cached, or was listed ahead, and returns its significance.
     pub(crate) fn looks_in(&self, dir: ObjectId, parent: Option<ObjectId>) -> LookedIn {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.forget_if_over();
         state.last = Some(Instant::now());
         let parent = parent.filter(|parent| *parent != dir);
@@ -130,13 +131,13 @@ impl Walk {
 
     /// Returns `true` if the directory's subdirectories were not queued yet.
     pub(crate) fn is_new(&self, dir: ObjectId) -> bool {
-        !self.state().gone_through.contains(&dir)
+        !lock(&self.0).gone_through.contains(&dir)
     }
 
     /// Queues a directory and the whole tree below it. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn add_all_of(&self, dir: Arc<Object>) -> usize {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.wants_all = true;
         state.queue.add_first(dir.id, dir);
         state.workers_to_start()
@@ -146,7 +147,7 @@ impl Walk {
     /// `next` until it returns `None`.
     #[must_use]
     pub(crate) fn add(&self, dir: ObjectId, below: Vec<Arc<Object>>) -> usize {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         let queue_max = if state.wants_all { QUEUE_ALL_MAX } else { QUEUE_MAX };
         let room = queue_max.saturating_sub(state.queue.len());
         if below.len() <= room && state.gone_through.len() < GONE_THROUGH_MAX {
@@ -158,7 +159,7 @@ impl Walk {
 
     /// Registers a listing. Returns `false` if one is in progress.
     pub(crate) fn begin(&self, dir: ObjectId) -> bool {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         if state.under_way.contains_key(&dir) {
             return false;
         }
@@ -168,7 +169,7 @@ impl Walk {
 
     /// Returns the next directory for a worker, or `None` if the worker must end.
     pub(crate) fn next(&self) -> Option<Arc<Object>> {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.forget_if_over();
         let next = if state.workers <= state.workers_max() { state.queue.take() } else { None };
         if next.is_none() {
@@ -184,12 +185,12 @@ impl Walk {
 
     /// Records that a worker could not be started.
     pub(crate) fn has_no_thread(&self) {
-        self.state().workers -= 1;
+        lock(&self.0).workers -= 1;
     }
 
     /// Ends a listing, successful or not, and wakes its waiters.
     pub(crate) fn done(&self, dir: ObjectId) {
-        let listed = self.state().under_way.remove(&dir);
+        let listed = lock(&self.0).under_way.remove(&dir);
         if let Some(listed) = listed {
             listed.keep(());
         }
@@ -197,7 +198,7 @@ impl Walk {
 
     /// Records a prefetched listing of this size, unused so far.
     pub(crate) fn guessed(&self, bytes: u64) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.unused_bytes += bytes;
         if bytes > 0 {
             state.lately_bytes = (state.lately_bytes * 7 + bytes) / 8;
@@ -207,7 +208,7 @@ impl Walk {
     /// Records the use of a listing. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn used(&self, bytes: u64) -> usize {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.last = Some(Instant::now());
         state.unused_bytes = state.unused_bytes.saturating_sub(bytes);
         state.used_bytes = state.used_bytes.saturating_add(bytes);
@@ -216,7 +217,7 @@ impl Walk {
 
     /// Records a look-up in a directory that is not listed, and writes off some wrong guesses.
     pub(crate) fn missed(&self) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.unused_bytes = state.unused_bytes.saturating_sub(MISS_BYTES);
     }
 
@@ -224,14 +225,14 @@ impl Walk {
     /// number of workers to start.
     #[must_use]
     pub(crate) fn came_first(&self) -> usize {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.unused_bytes = state.unused_bytes.saturating_sub(MISS_BYTES);
         state.workers_to_start()
     }
 
     /// Waits for a listing in progress. Returns `false` if there is none.
     pub(crate) async fn wait_for(&self, dir: ObjectId) -> bool {
-        let listed = self.state().under_way.get(&dir).cloned();
+        let listed = lock(&self.0).under_way.get(&dir).cloned();
         match listed {
             Some(listed) => {
                 listed.kept().await;
@@ -239,10 +240,6 @@ impl Walk {
             }
             None => false,
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

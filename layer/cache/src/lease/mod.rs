@@ -16,13 +16,13 @@ mod taking;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
 use tombolo_core::fs::{Export, PersistentHandle};
-use tombolo_core::{Error, Identity, block_on};
+use tombolo_core::{Error, Identity, block_on, lock};
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_runtime::task;
 
@@ -409,8 +409,4 @@ impl End {
         self.changed.notify_all();
         drop(self.changed.wait_timeout_while(state, RELEASE_MAX, |(_, is_done)| !*is_done));
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

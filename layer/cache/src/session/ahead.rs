@@ -13,7 +13,8 @@ use super::listing::Wanted;
 use super::reading::unless_interrupted;
 use super::view::View;
 use crate::cache::Cache;
-use crate::data::{self, Data, Fetch};
+use crate::data::{Data, Fetch};
+use crate::fetcher::Fetcher;
 use crate::files_ahead::{self, Next};
 use crate::names::Target;
 use crate::object::Object;
@@ -94,7 +95,7 @@ impl View {
 
     /// Records the use of names that were listed ahead: the guess was right, and the walk continues.
     pub(super) fn used_listing(&self, dir: &Arc<Object>, bytes: u64) {
-        self.cache().counters.listing_used(bytes);
+        self.cache().counters.listing_used_bytes.add(bytes);
         let workers = self.cache().walk.used(bytes);
         self.start_walkers(workers);
         self.note_look_up(dir);
@@ -124,7 +125,7 @@ impl View {
         let (cache, size) = (self.cache(), data.version().size);
         let prefetch = cache.options_of(object).prefetch;
         let workers = if data.was_guessed() {
-            cache.counters.guess_used(size);
+            cache.counters.guess_used_bytes.add(size);
             cache.files_ahead.used(size)
         } else if !is_here && prefetch != Prefetch::Off {
             let Some(dir) = object.state().parent else { return };
@@ -234,7 +235,7 @@ impl View {
         let (listed, _) = both(self.list(dir, &origin, wanted), self.learn_rights(dir)).await;
         let Some(bytes) = listed? else { return Ok(()) };
         let guessed = if is_guess { bytes } else { 0 };
-        self.cache().counters.listed_ahead(guessed);
+        self.cache().counters.listed_ahead_bytes.add(guessed);
         self.cache().walk.guessed(guessed);
         dir.state().unused_listing = Some(guessed);
         Ok(())
@@ -346,10 +347,10 @@ impl View {
         let begun = data.want(&(0..size), &Ahead::NONE, 0).own;
         if is_guess && !begun.is_empty() {
             data.set_guessed();
-            cache.counters.guessed(size);
+            cache.counters.guessed_bytes.add(size);
             cache.files_ahead.guessed(size);
         }
-        data::start(cache, object, &data, &origin, &begun);
+        Fetcher::new(cache, object, &data, &origin).start(&begun);
         Ok(begun)
     }
 }

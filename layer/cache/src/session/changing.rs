@@ -8,7 +8,7 @@ use tombolo_core::fs::{
     AccessMask, Attr, Change, Device, Entry, File, FileType, Made, NameBuf, NewMode, NodeId, Notice,
     OpenFlags, Ownership, SetAttr, WeakAttr, Write, Written,
 };
-use tombolo_core::{Answer, Error, Identity, Result};
+use tombolo_core::{Answer, Error, Identity, Result, or_answer};
 use tombolo_host_runtime::to_its_end;
 use tombolo_mem::Source;
 
@@ -196,10 +196,7 @@ impl View {
     }
 
     pub(super) fn write(self, file: File, how: &Write, from: Source) -> Answer<Written> {
-        let opening = match self.session.openings.made_for(file, OpenFlags::WRITE) {
-            Ok(opening) => opening,
-            Err(error) => return Answer::err(error),
-        };
+        let opening = or_answer!(self.session.openings.made_for(file, OpenFlags::WRITE));
         // An opening for writing always has an origin's opening.
         let Some(origin) = opening.origin() else { return Answer::err(Error::BadOpen) };
         let is_append = opening.flags.contains(OpenFlags::APPEND);

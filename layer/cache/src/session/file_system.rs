@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, DataCache, Device, DirPage,
-    Entry, File, FileSystem, FileType, Lending, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened,
-    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Write, Written,
-    Xattrs,
+    AccessMask, Attr, BackingFiles, Change, Changes, Cookie, Create, Created, Device, DirPage, Entry, File,
+    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, Profile, ReadDone,
+    RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Write, Written, Xattrs,
 };
-use tombolo_core::{Answer, Ctx, Error};
+use tombolo_core::{Answer, Ctx, Error, or_answer};
 use tombolo_host_runtime::task;
 use tombolo_host_runtime::to_its_end;
 use tombolo_mem::{Sink, Source};
@@ -59,7 +58,7 @@ impl CachedFileSystem {
     }
 
     fn hit<T>(&self, value: Result<T, Error>) -> Answer<T> {
-        self.0.cache.counters.hit();
+        self.0.cache.counters.hits.increment();
         value.into()
     }
 
@@ -67,7 +66,7 @@ impl CachedFileSystem {
         &self,
         later: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Answer<T> {
-        self.0.cache.counters.missed();
+        self.0.cache.counters.misses.increment();
         Answer::later(later)
     }
 }
@@ -89,17 +88,9 @@ macro_rules! unless_read_only {
     };
 }
 
-/// Evaluates to the value, or returns the failure from the caller.
-macro_rules! or_answer {
-    ($result:expr) => {
-        match $result {
-            Ok(value) => value,
-            Err(error) => return Answer::err(error),
-        }
-    };
-}
-
 impl FileSystem for CachedFileSystem {
+    tombolo_core::forward!(own self; data_cache persistent_handles lending);
+
     fn profile(&self) -> Profile {
         self.0.profile
     }
@@ -325,18 +316,6 @@ impl FileSystem for CachedFileSystem {
 
     fn xattrs(&self) -> Option<&dyn Xattrs> {
         self.0.cache.origin.fs.xattrs().map(|_| self as &dyn Xattrs)
-    }
-
-    fn data_cache(&self) -> Option<&dyn DataCache> {
-        Some(self)
-    }
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        Some(self)
-    }
-
-    fn lending(&self) -> Option<&dyn Lending> {
-        Some(self)
     }
 
     fn backing_files(&self) -> Option<&dyn BackingFiles> {

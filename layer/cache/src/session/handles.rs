@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use tombolo_core::fs::{Attr, Entry, FileType, NodeId, PersistentHandle, PersistentHandles, Volume};
-use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_core::{Answer, Ctx, Error, Result, or_answer};
 use tombolo_host_runtime::rows::file_type_number;
 
 use super::file_system::CachedFileSystem;
@@ -95,10 +95,7 @@ impl PersistentHandles for CachedFileSystem {
 
     fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
         let view = View::new(self.session(), cx);
-        let object = match view.object(node) {
-            Ok(object) => object,
-            Err(error) => return Answer::err(error),
-        };
+        let object = or_answer!(view.object(node));
         match view.entry_now(&object) {
             Some(entry) => Answer::ok(entry),
             // The object is resolved by its handle, as the origin's session may retain the node of a removed

@@ -1,9 +1,10 @@
 //! Nodes known to a session: it is notified of their changes only, and they stay usable without a name.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use tombolo_core::fs::{NodeId, Notice};
+use tombolo_core::lock;
 
 /// Look-up counts of a session's nodes.
 #[derive(Debug, Default)]
@@ -12,12 +13,12 @@ pub(crate) struct Known(Mutex<HashMap<NodeId, u64>>);
 impl Known {
     /// Adds a look-up of a node, before its attributes are read, so that no later change goes unnotified.
     pub(crate) fn given(&self, node: NodeId) {
-        *self.lookups().entry(node).or_default() += 1;
+        *lock(&self.0).entry(node).or_default() += 1;
     }
 
     /// Releases look-ups.
     pub(crate) fn forget(&self, nodes: &[(NodeId, u64)]) {
-        let mut lookups = self.lookups();
+        let mut lookups = lock(&self.0);
         for (node, count) in nodes {
             if let Some(left) = lookups.get_mut(node) {
                 *left = left.saturating_sub(*count);
@@ -29,12 +30,12 @@ impl Known {
     }
 
     pub(crate) fn forget_all(&self) {
-        self.lookups().clear();
+        lock(&self.0).clear();
     }
 
     /// Returns `true` if the session has a look-up of the node.
     pub(crate) fn contains(&self, node: NodeId) -> bool {
-        self.lookups().contains_key(&node)
+        lock(&self.0).contains_key(&node)
     }
 
     /// Returns `true` if the session is to be notified.
@@ -50,9 +51,5 @@ impl Known {
 
     fn knows(&self, node: NodeId) -> bool {
         node == NodeId::ROOT || self.contains(node)
-    }
-
-    fn lookups(&self) -> MutexGuard<'_, HashMap<NodeId, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

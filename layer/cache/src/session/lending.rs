@@ -12,7 +12,8 @@ use tombolo_mem::Sink;
 use super::file_system::CachedFileSystem;
 use super::view::View;
 use super::{Session, reading};
-use crate::data::{self, Data};
+use crate::data::Data;
+use crate::fetcher::Fetcher;
 use crate::object::Object;
 use crate::origin::SESSION;
 use crate::read_ahead::Ahead;
@@ -112,7 +113,7 @@ impl View {
         if read != wanted {
             return Err(Error::NotFound);
         }
-        cache.counters.lent(read as u64);
+        cache.counters.lent_bytes.add(read as u64);
         Ok(())
     }
 
@@ -132,7 +133,7 @@ impl View {
     ) -> Result<()> {
         let origin = self.open_unasked(object, OpenFlags::READ).await?;
         let wanted = data.want(range, &Ahead::NONE, 0);
-        data::start(self.cache(), object, data, &origin, &wanted.own);
+        Fetcher::new(self.cache(), object, data, &origin).start(&wanted.own);
         for fetch in wanted.own.iter().chain(&wanted.theirs) {
             reading::unless_interrupted(&self.cx.interrupt, fetch.came()).await?;
         }

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tombolo_core::fs::{File, FileType, OpenFlags, ReadDone};
-use tombolo_core::{Answer, Error, Interrupt, Result};
+use tombolo_core::{Answer, Error, Interrupt, Result, or_answer};
 use tombolo_host_runtime::task;
 use tombolo_mem::Sink;
 
 use super::coming::Coming;
 use super::view::View;
-use crate::data::{self, Came, Data};
+use crate::data::{Came, Data};
+use crate::fetcher::Fetcher;
 use crate::object::Object;
 use crate::openings::Opening;
 use crate::options::Options;
-use crate::origin::OriginFile;
 use crate::read_ahead::Ahead;
 
 /// Maximum number of attempts at a file that changes all the time.
@@ -38,10 +38,7 @@ pub(super) const WHOLE_BYTES: u64 = 1 << 20;
 
 impl View {
     pub(super) fn read(self, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
-        let opening = match self.session.openings.made_for(file, OpenFlags::READ) {
-            Ok(opening) => opening,
-            Err(error) => return Answer::err(error),
-        };
+        let opening = or_answer!(self.session.openings.made_for(file, OpenFlags::READ));
         match opening.object.file_type {
             FileType::Regular => {}
             FileType::Directory => return Answer::err(Error::IsDirectory),
@@ -161,8 +158,8 @@ impl View {
 
     fn served(&self, data: &Data, range: &Range<u64>, was_here: bool) {
         let counters = &self.cache().counters;
-        counters.served((range.end - range.start) as usize, was_here);
-        counters.trace_used(data.uses_trace(range));
+        counters.served(range.end - range.start, was_here);
+        counters.trace_used_bytes.add(data.uses_trace(range));
     }
 
     /// Starts the fetches for a read, and waits until `range` is cached or cannot be.
@@ -185,11 +182,12 @@ impl View {
         let origin = self.origin_file(file).await?;
         let ahead = if options.ahead_bytes_max > 0 { around(data, range, ahead) } else { ahead };
         let wanted = data.want(&whole, &ahead, self.cache().line.room_bytes());
+        let fetcher = Fetcher::new(self.cache(), &opening.object, data, &origin);
         if wants_all {
-            self.fetch_rest(opening, data, &origin);
+            fetch_rest(fetcher.clone());
         }
         for fetches in [&wanted.own, &wanted.ahead] {
-            data::start(self.cache(), &opening.object, data, &origin, fetches);
+            fetcher.start(fetches);
         }
         for fetch in &wanted.own {
             match unless_interrupted(&self.cx.interrupt, fetch.came()).await? {
@@ -209,28 +207,25 @@ impl View {
     }
 }
 
-impl View {
-    /// Requests a whole file in order, with just enough in flight to keep the connection busy.
-    fn fetch_rest(&self, opening: &Opening, data: &Arc<Data>, origin: &Arc<OriginFile>) {
-        if data.is_here(&(0..data.version().size)) || !data.begin_rest() {
-            return;
-        }
-        let (cache, object) = (self.cache().clone(), opening.object.clone());
-        let (data, origin) = (data.clone(), origin.clone());
-        task::spawn(async move {
-            let (size, mut coming) = (data.version().size, Coming::default());
-            for start in (0..size).step_by(WHOLE_BYTES as usize) {
-                let wanted = data.want(&(start..size.min(start + WHOLE_BYTES)), &Ahead::NONE, 0);
-                data::start(&cache, &object, &data, &origin, &wanted.own);
-                coming.add(wanted.own.into_iter().chain(wanted.theirs));
-                if !coming.until_at_most(cache.line.window_bytes()).await {
-                    return data.end_rest();
-                }
-            }
-            coming.until_at_most(0).await;
-            data.end_rest();
-        });
+/// Requests a whole file in order, with just enough in flight to keep the connection busy.
+fn fetch_rest(fetcher: Fetcher) {
+    let data = fetcher.data.clone();
+    if data.is_here(&(0..data.version().size)) || !data.begin_rest() {
+        return;
     }
+    task::spawn(async move {
+        let (size, mut coming) = (data.version().size, Coming::default());
+        for start in (0..size).step_by(WHOLE_BYTES as usize) {
+            let wanted = data.want(&(start..size.min(start + WHOLE_BYTES)), &Ahead::NONE, 0);
+            fetcher.start(&wanted.own);
+            coming.add(wanted.own.into_iter().chain(wanted.theirs));
+            if !coming.until_at_most(fetcher.cache.line.window_bytes()).await {
+                return data.end_rest();
+            }
+        }
+        coming.until_at_most(0).await;
+        data.end_rest();
+    });
 }
 
 /// Returns `true` for an access to a page of an image with a trace, which predicts better than read-ahead.

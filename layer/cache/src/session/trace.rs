@@ -12,7 +12,8 @@ use tombolo_wire_image::Sidecar;
 
 use super::coming::Coming;
 use super::view::View;
-use crate::data::{self, Fetch};
+use crate::data::Fetch;
+use crate::fetcher::Fetcher;
 use crate::images::Image;
 use crate::object::Object;
 use crate::origin::{OriginFile, detached};
@@ -140,8 +141,8 @@ impl View {
         let data = cache.data(object);
         let begun: Vec<_> =
             batch.ranges.iter().flat_map(|range| data.want(range, &Ahead::NONE, 0).own).collect();
-        begun.iter().for_each(|fetch| cache.counters.traced(data.trace_brings(fetch)));
-        data::start(cache, object, &data, origin, &begun);
+        begun.iter().for_each(|fetch| cache.counters.traced_bytes.add(data.trace_brings(fetch)));
+        Fetcher::new(cache, object, &data, origin).start(&begun);
         Ok(begun)
     }
 }

@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tombolo_core::Result;
-use tombolo_host_runtime::lock;
+use tombolo_core::{Result, lock};
 use tombolo_mem::Sink;
 
 use super::borrower::Loan;

@@ -13,10 +13,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tombolo_core::Identity;
 use tombolo_core::fs::Volume;
+use tombolo_core::{Identity, lock};
 use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
-use tombolo_host_runtime::lock;
 use tombolo_host_runtime::promise::Promise;
 use tombolo_sys::epoll::{Epoll, EventFd, Interest};
 use tombolo_sys::packet::{self, Packet};

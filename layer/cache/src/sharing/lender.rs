@@ -257,7 +257,7 @@ impl Connection {
         let new = Lending { _hold: lendable.hold, descriptors: 0, extents: Extents::default() };
         let lending = state.holds.entry(generation).or_insert(new);
         lending.descriptors += u32::from(!has_it);
-        counters.lent(lent.extents.iter().map(|extent| lending.extents.add(extent.clone())).sum());
+        counters.lent_bytes.add(lent.extents.iter().map(|extent| lending.extents.add(extent.clone())).sum());
         self.send(&Reply::Lent(lent), (!has_it).then_some(&lendable.reader));
     }
 

@@ -11,8 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Attr, DIGESTED_BYTES, FileSystem, WeakAttr, within};
-use tombolo_core::{Error, Result};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Error, Result, lock};
 use tombolo_mem::Buffer;
 
 use crate::cache::Cache;
@@ -107,12 +106,12 @@ impl Middle {
             return None;
         }
         if !is_right(&mut lent, &digests) {
-            cache.counters.refused(lent.len() as u64);
+            cache.counters.refused_bytes.add_len(lent.len());
             self.lied();
             return None;
         }
         self.answered();
-        cache.counters.borrowed(range.end.min(version.size) - range.start);
+        cache.counters.borrowed_bytes.add(range.end.min(version.size) - range.start);
         Some((part(lent, (range.start - start) as usize, (range.end.min(end) - range.start) as usize)?, attr))
     }
 

@@ -2,9 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use tombolo_core::lock;
 
 use super::data_file::State as DataState;
 use super::database::Database;
@@ -84,7 +86,7 @@ impl Queue {
 
     /// Queues state to be written once it is old enough to be reused after a restart.
     pub(super) fn keep_when_ripe(&self, unripe: Unripe, delay: Duration) {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         let is_first = pending.ripening.next_due().is_none();
         if pending.ripening.push(unripe, delay) && is_first {
             self.work.notify_one();
@@ -103,19 +105,19 @@ impl Queue {
     }
 
     pub(super) fn object(&self, id: ObjectId) -> Option<Arc<Object>> {
-        let pending = self.pending();
+        let pending = lock(&self.pending);
         pending.batch.objects.get(&id).or_else(|| pending.objects_under_way.get(&id)).cloned()
     }
 
     /// Returns `true` if an object's removal is queued or in progress: its rows must not be used.
     pub(super) fn is_gone(&self, id: ObjectId) -> bool {
-        let pending = self.pending();
+        let pending = lock(&self.pending);
         pending.batch.gone_objects.contains_key(&id) || pending.gone_under_way.contains(&id)
     }
 
     /// Waits until everything queued so far is written, or has failed to be.
     pub(super) fn flush(&self) {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         let awaited = pending.begun + u64::from(!pending.batch.is_empty());
         while pending.done < awaited && !pending.is_closing {
             pending.is_urgent = true;
@@ -125,18 +127,18 @@ impl Queue {
     }
 
     pub(super) fn is_behind(&self) -> bool {
-        self.pending().is_behind()
+        lock(&self.pending).is_behind()
     }
 
     /// Returns the number of objects queued or being written.
     pub(super) fn len(&self) -> usize {
-        let pending = self.pending();
+        let pending = lock(&self.pending);
         pending.batch.objects.len() + pending.objects_under_way.len()
     }
 
     /// Waits until the queue is not full any more, or the store is closed.
     pub(super) fn catch_up(&self) {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         while pending.is_behind() && !pending.is_closing {
             pending.is_urgent = true;
             self.work.notify_one();
@@ -145,14 +147,14 @@ impl Queue {
     }
 
     pub(super) fn close(&self) {
-        self.pending().is_closing = true;
+        lock(&self.pending).is_closing = true;
         self.work.notify_one();
     }
 
     /// Applies `change`, and drops what it removes outside of the lock: the last reference to a removed data
     /// file queues its removal.
     fn change<T>(&self, change: impl FnOnce(&mut Batch) -> T) {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         let was_empty = pending.batch.is_empty();
         let _out = change(&mut pending.batch);
         drop(pending);
@@ -164,14 +166,14 @@ impl Queue {
     /// Returns the next batch once it is due. `None` at the end.
     fn next(&self, pause: Duration) -> Option<Batch> {
         self.ripen();
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         while pending.batch.is_empty() {
             let due = pending.ripening.next_due();
             let left = due.map(|due| due.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 drop(pending);
                 self.ripen();
-                pending = self.pending();
+                pending = lock(&self.pending);
                 continue;
             }
             if pending.is_closing {
@@ -200,7 +202,7 @@ impl Queue {
     fn ripen(&self) {
         let now = Instant::now();
         loop {
-            let Some(unripe) = self.pending().ripening.pop_due(now) else { return };
+            let Some(unripe) = lock(&self.pending).ripening.pop_due(now) else { return };
             match unripe.ripen(now) {
                 Ok(Some(Ripe::Names(object))) => self.keep(&object),
                 Ok(Some(Ripe::Data(state))) => self.keep_data(&state),
@@ -211,20 +213,16 @@ impl Queue {
     }
 
     fn finished(&self) {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         pending.gone_under_way.clear();
         let written = std::mem::take(&mut pending.objects_under_way);
         drop(pending);
         // The references are dropped first: after a flush, written objects must count as unused.
         drop(written);
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         pending.done = pending.begun;
         drop(pending);
         self.done.notify_all();
-    }
-
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -247,7 +245,7 @@ pub(super) fn start(
                 // would mean that there are none.
                 batch.objects.values().for_each(|object| object.unwritten());
                 batch.data.values().for_each(|state| state.unwritten());
-                if batch.keeps_rows && !shared.queue.pending().is_closing {
+                if batch.keeps_rows && !lock(&shared.queue.pending).is_closing {
                     shared.queue.keep_rows();
                 }
                 if complained.is_none_or(|then: Instant| then.elapsed() > QUIET) {

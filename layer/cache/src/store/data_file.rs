@@ -9,12 +9,13 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tombolo_core::fs::WeakAttr;
-use tombolo_core::{Error, Result};
+use tombolo_core::{Error, Result, lock};
 use tombolo_host_runtime::private;
 use tombolo_mem::{Buffer, Sink};
 
@@ -98,7 +99,7 @@ impl DataFile {
         let state = &*self.0;
         let blocks_max = state.version.size.div_ceil(state.block_bytes).min(CHUNK_BLOCKS) as usize;
         let of_chunk = size_of::<Chunk>() + blocks_max * (size_of::<u32>() + size_of::<bool>());
-        size_of::<State>() + state.path.capacity() + state.blocks().chunks.len() * of_chunk
+        size_of::<State>() + state.path.capacity() + lock(&state.blocks).chunks.len() * of_chunk
     }
 
     /// Returns the parts of a range, in whole blocks, that are neither cached nor, by `elsewhere`, borrowed.
@@ -113,7 +114,7 @@ impl DataFile {
         if range.is_empty() {
             return missing;
         }
-        let mut blocks = state.blocks();
+        let mut blocks = lock(&state.blocks);
         if blocks.verified_bytes == state.version.size {
             return missing;
         }
@@ -133,7 +134,7 @@ impl DataFile {
     /// Returns `true` if the whole range is cached.
     pub(crate) fn is_here(&self, range: &Range<u64>) -> bool {
         let (state, range) = (&*self.0, range.start..range.end.min(self.0.version.size));
-        let mut blocks = state.blocks();
+        let mut blocks = lock(&state.blocks);
         let mut of_range = range.start / state.block_bytes..range.end.div_ceil(state.block_bytes);
         range.is_empty()
             || blocks.verified_bytes == state.version.size
@@ -145,7 +146,7 @@ impl DataFile {
     pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
         let state = &*self.0;
         let is_verified = {
-            let mut blocks = state.blocks();
+            let mut blocks = lock(&state.blocks);
             blocks.verified_bytes == state.version.size
                 || state.blocks_of(offset, into.len()).all(|block| state.is_verified(&mut blocks, block))
         };
@@ -161,7 +162,7 @@ impl DataFile {
         let state = &*self.0;
         let file = state.file()?;
         for block in state.blocks_of(offset, into.len()) {
-            let is_verified = state.is_verified(&mut state.blocks(), block);
+            let is_verified = state.is_verified(&mut lock(&state.blocks), block);
             if !is_verified && !state.verify(&file, block) {
                 tracing::warn!(path = %state.path.display(), block, "damaged block: fetching it again");
                 return Ok(0);
@@ -187,7 +188,7 @@ impl DataFile {
     fn keep(&self, kept: impl Iterator<Item = (u64, u64, u32)>) -> u64 {
         let (state, mut added) = (&*self.0, 0);
         {
-            let mut blocks = state.blocks();
+            let mut blocks = lock(&state.blocks);
             for (number, len, sum) in kept {
                 let is_new = state.sum(&mut blocks, number).is_none();
                 added += if is_new { len } else { 0 };
@@ -212,7 +213,7 @@ impl DataFile {
         let state = &*self.0;
         let len = range.end.saturating_sub(range.start) as usize;
         let zeros: Vec<u64> = {
-            let mut blocks = state.blocks();
+            let mut blocks = lock(&state.blocks);
             let mut is_new = |block: &u64| state.sum(&mut blocks, *block).is_none();
             let wanted = state.blocks_of(range.start, len);
             wanted.filter(|block| is_new(block) && are_zeros(&state.bytes_of(*block))).collect()
@@ -241,7 +242,7 @@ impl DataFile {
 
     /// Returns `true` if nothing is cached.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.blocks().kept_bytes == 0
+        lock(&self.0.blocks).kept_bytes == 0
     }
 
     pub(crate) fn block_bytes(&self) -> u64 {
@@ -253,7 +254,7 @@ impl DataFile {
         let state = &*self.0;
         let mut lost_bytes = 0;
         {
-            let mut blocks = state.blocks();
+            let mut blocks = lock(&state.blocks);
             for block in state.blocks_of(range.start, (range.end - range.start) as usize) {
                 let start = block * state.block_bytes;
                 let len = state.block_bytes.min(state.version.size.saturating_sub(start));
@@ -318,7 +319,7 @@ impl DataFile {
         let (file, len) = (state.file()?, range.end.saturating_sub(range.start).min(LENT_BYTES_MAX));
         for block in state.blocks_of(range.start, len as usize) {
             let (is_here, is_verified) = {
-                let mut blocks = state.blocks();
+                let mut blocks = lock(&state.blocks);
                 let is_here = state.sum(&mut blocks, block).is_some();
                 (is_here, is_here && state.is_verified(&mut blocks, block))
             };
@@ -348,7 +349,7 @@ impl DataFile {
 
     /// Returns `true` if the whole file is cached and verified.
     pub(crate) fn is_whole(&self) -> bool {
-        self.0.version.size > 0 && self.0.blocks().verified_bytes == self.0.version.size
+        self.0.version.size > 0 && lock(&self.0.blocks).verified_bytes == self.0.version.size
     }
 
     /// Opens a read-only descriptor of the file, for readers that bypass the cache.
@@ -380,7 +381,7 @@ impl DataFile {
         let file = state.file().map_err(io::Error::other)?;
         let (mut here, mut bad) = (0, 0);
         for block in 0..state.version.size.div_ceil(state.block_bytes) {
-            if state.sum(&mut state.blocks(), block).is_some() {
+            if state.sum(&mut lock(&state.blocks), block).is_some() {
                 here += 1;
                 bad += u64::from(!state.verify(&file, block));
             }
@@ -415,7 +416,7 @@ impl State {
 
     /// Returns the row, and the chunks changed since the last call.
     pub(super) fn rows(&self) -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
-        let mut blocks = self.blocks();
+        let mut blocks = lock(&self.blocks);
         let dirty = blocks.chunks.iter_mut().filter(|(_, chunk)| chunk.is_dirty).map(|(index, chunk)| {
             chunk.is_dirty = false;
             (*index, encoded(&chunk.sums))
@@ -432,7 +433,7 @@ impl State {
 
     /// Records that rows were not written, so all chunks in memory must be written again.
     pub(super) fn unwritten(&self) {
-        self.blocks().chunks.values_mut().for_each(|chunk| chunk.is_dirty = true);
+        lock(&self.blocks).chunks.values_mut().for_each(|chunk| chunk.is_dirty = true);
     }
 
     /// Marks the data as doomed, and removes them from the table of stored data, though their row may still
@@ -484,10 +485,6 @@ impl State {
         Ok(file)
     }
 
-    fn blocks(&self) -> MutexGuard<'_, Blocks> {
-        lock(&self.blocks)
-    }
-
     fn blocks_of(&self, offset: u64, len: usize) -> Range<u64> {
         let end = offset.saturating_add(len as u64).min(self.version.size);
         offset / self.block_bytes..end.div_ceil(self.block_bytes)
@@ -534,7 +531,7 @@ impl State {
         let len = self.block_bytes.min(self.version.size.saturating_sub(start)) as usize;
         let mut bytes = vec![0; len];
         let read = file.read_exact_at(&mut bytes, start);
-        let mut blocks = self.blocks();
+        let mut blocks = lock(&self.blocks);
         let (chunk, at) = self.chunk(&mut blocks, block);
         let holds = read.is_ok() && chunk.sums[at] == checksum(&bytes);
         let was_verified = std::mem::replace(&mut chunk.verified[at], holds);
@@ -571,8 +568,4 @@ impl Drop for State {
             self.shared.removed(self.id, self.generation);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

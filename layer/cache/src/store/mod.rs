@@ -26,12 +26,12 @@ use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tombolo_core::fs::{PersistentHandle, Volume, WeakAttr};
-use tombolo_core::{Error, Result};
+use tombolo_core::{Error, Result, lock};
 use tombolo_host_runtime::private;
 
 use crate::object::Object;
@@ -574,8 +574,4 @@ fn key(handle: &PersistentHandle) -> Vec<u8> {
 /// Returns the value read; logs a failure and returns `None`, as if nothing were stored.
 fn readable<T>(read: rusqlite::Result<T>) -> Option<T> {
     read.inspect_err(|error| tracing::warn!(%error, "cannot read the index of the cache")).ok()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
