@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use tombolo_core::fs::PersistentHandle;
+use tombolo_core::lock;
 
 /// The files being appended to, and the wakers of waiting appends.
 #[derive(Debug, Default)]
@@ -21,7 +22,7 @@ pub(super) struct AppendLock {
 impl AppendLocks {
     /// Locks the file if it is free.
     pub fn try_take(self: &Arc<Self>, file: &PersistentHandle) -> Option<AppendLock> {
-        let mut taken = self.taken();
+        let mut taken = lock(&self.0);
         if taken.contains_key(file) {
             return None;
         }
@@ -32,7 +33,7 @@ impl AppendLocks {
     /// Locks the file, waiting until it is free.
     pub fn take(self: Arc<Self>, file: PersistentHandle) -> impl Future<Output = AppendLock> {
         poll_fn(move |context| {
-            let mut taken = self.taken();
+            let mut taken = lock(&self.0);
             if let Some(waiting) = taken.get_mut(&file) {
                 if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
                     waiting.push(context.waker().clone());
@@ -43,15 +44,11 @@ impl AppendLocks {
             Poll::Ready(AppendLock { append_locks: self.clone(), file: file.clone() })
         })
     }
-
-    fn taken(&self) -> MutexGuard<'_, HashMap<PersistentHandle, Vec<Waker>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for AppendLock {
     fn drop(&mut self) {
-        let waiting = self.append_locks.taken().remove(&self.file).unwrap_or_default();
+        let waiting = lock(&self.append_locks.0).remove(&self.file).unwrap_or_default();
         // The wakers are called outside the lock, because they may run any code. All waiters are woken,
         // because the first one may have been dropped.
         waiting.into_iter().for_each(Waker::wake);
@@ -77,6 +74,6 @@ mod tests {
         let Poll::Ready(second) = next.as_mut().poll(&mut context) else { panic!("the file is free") };
         assert!(append_locks.try_take(&file(1)).is_none());
         drop(second);
-        assert!(append_locks.try_take(&file(1)).is_some() && append_locks.taken().is_empty());
+        assert!(append_locks.try_take(&file(1)).is_some() && lock(&append_locks.0).is_empty());
     }
 }

@@ -1,9 +1,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{OpenFlags, OpenId};
-use tombolo_core::{Answer, Stability};
+use tombolo_core::{Answer, Stability, lock};
 
 /// The appending openings of a session, with the stability of their writes. Without such openings, a write
 /// costs one atomic load.
@@ -40,7 +40,7 @@ impl Appending {
     }
 
     fn add(&self, open: OpenId, stability: Stability) {
-        let mut openings = self.openings();
+        let mut openings = lock(&self.openings);
         openings.insert(open, stability);
         self.count.store(openings.len(), Ordering::Relaxed);
     }
@@ -52,7 +52,7 @@ impl Appending {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        self.openings().get(&open).copied()
+        lock(&self.openings).get(&open).copied()
     }
 
     /// Unregisters an opening that is being closed, if it was registered.
@@ -61,13 +61,9 @@ impl Appending {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut openings = self.openings();
+        let mut openings = lock(&self.openings);
         openings.remove(&open);
         self.count.store(openings.len(), Ordering::Relaxed);
-    }
-
-    fn openings(&self) -> MutexGuard<'_, HashMap<OpenId, Stability>> {
-        self.openings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

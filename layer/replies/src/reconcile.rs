@@ -113,9 +113,10 @@ impl<'a> Reconciler<'a> {
             happened => (happened, verdict.is_certain),
         };
         let counters = self.counters;
-        if happened.is_some() { &counters.reconciled_done } else { &counters.reconciled_not_done }.count();
+        if happened.is_some() { &counters.reconciled_done } else { &counters.reconciled_not_done }
+            .increment();
         if !is_certain {
-            counters.reconciled_ambiguous.count();
+            counters.reconciled_ambiguous.increment();
             tracing::warn!(
                 operation = found.intent.op.name(),
                 name = found.intent.effect.name(),

@@ -2,9 +2,11 @@
 
 use std::hash::RandomState;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Instant;
+
+use tombolo_core::lock;
 
 use super::append_locks::AppendLock;
 use super::counters::Counters;
@@ -78,7 +80,7 @@ impl Table {
         if !self.make_space(&mut shard, &client) {
             drop(shard);
             if !self.make_space_elsewhere(&client) {
-                self.counters.unremembered.count();
+                self.counters.unremembered.increment();
                 return Begin::Unrecorded;
             }
             // Concurrent threads may have found the same free space, so the limit may be exceeded by the
@@ -108,12 +110,12 @@ impl Table {
         let number = shard.find(key)?;
         match shard.state(number)? {
             EntryState::Running(pending) => {
-                self.counters.hits_in_progress.count();
+                self.counters.hits_in_progress.increment();
                 Some(Begin::Running(pending.get_or_insert_default().clone()))
             }
             EntryState::Answered(Answered { outcome, at, .. }) => {
                 if now.saturating_duration_since(*at) <= self.limits.age {
-                    self.counters.hits_done.count();
+                    self.counters.hits_done.increment();
                     return Some(Begin::Answered(outcome.clone()));
                 }
                 self.evict(shard, number);
@@ -184,7 +186,7 @@ impl Table {
             journal.free(&record);
         }
         self.entries.fetch_sub(1, Ordering::Relaxed);
-        self.counters.evicted.count();
+        self.counters.evicted.increment();
         true
     }
 
@@ -194,10 +196,6 @@ impl Table {
         let number = (client.hash >> 32) as usize % SHARDS;
         lock(self.shards.get(number).unwrap_or(&self.shards[0]))
     }
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A request's entry, owned by its execution.
@@ -237,7 +235,7 @@ impl RunningEntry {
         let intended =
             intent.and_then(|intent| journal.intend(&self.key, intent, sequence, slot_reservation));
         if intended.is_none() {
-            self.table.counters.unprotected.count();
+            self.table.counters.unprotected.increment();
         }
         self.intended = intended;
         self.append_lock = append_lock;
@@ -253,11 +251,11 @@ impl RunningEntry {
             _ => None,
         };
         if matches!(record, Some(JournalRecord::Intent(_))) {
-            self.table.counters.unprotected.count();
+            self.table.counters.unprotected.increment();
         }
         let answered = Answered { outcome, at: Instant::now(), record };
         let waited_for = self.table.shard(&self.client).answer(self.number, answered);
-        self.table.counters.recorded.count();
+        self.table.counters.recorded.increment();
         if let Some((pending, outcome)) = waited_for {
             pending.keep(outcome);
         }

@@ -12,10 +12,11 @@ mod slots;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tombolo_core::fs::Timestamp;
+use tombolo_core::lock;
 use tombolo_mem::Region;
 
 use super::intent::{Claim, Intent};
@@ -132,16 +133,12 @@ impl Journal {
     /// oldest such intent beyond [`ANSWERED_INTENTS`].
     fn retain_intent(&self, intended: Intended) -> JournalRecord {
         let sequence = intended.sequence;
-        let mut answered = self.answered();
+        let mut answered = lock(&self.answered);
         answered.insert(sequence, intended);
         let oldest = if answered.len() > ANSWERED_INTENTS { answered.pop_first() } else { None };
         drop(answered);
         oldest.into_iter().for_each(|(_, oldest)| self.withdraw(oldest));
         JournalRecord::Intent(sequence)
-    }
-
-    fn answered(&self) -> MutexGuard<'_, BTreeMap<u64, Intended>> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records an outcome. Returns `None` if no slot is free, or if the outcome cannot be represented.
@@ -167,7 +164,7 @@ impl Journal {
                 self.outcomes.give_back(slot);
             }
             JournalRecord::Intent(sequence) => {
-                let intended = self.answered().remove(&sequence);
+                let intended = lock(&self.answered).remove(&sequence);
                 intended.into_iter().for_each(|intended| self.withdraw(intended));
             }
         }

@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use tombolo_core::lock;
 
 /// Allocator of slot numbers, with waiters in order of arrival.
 #[derive(Debug)]
@@ -35,13 +36,13 @@ impl Slots {
 
     /// Takes a free number that no waiter is entitled to.
     pub fn take(&self) -> Option<u32> {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         if state.free.len() > state.waiting.len() { state.free.pop() } else { None }
     }
 
     /// Frees a number, and wakes the waiters that may take it.
     pub fn give_back(&self, number: u32) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         state.free.push(number);
         let next = state.next();
         drop(state);
@@ -57,10 +58,6 @@ impl Slots {
     /// Reserves a slot, waiting until one is free.
     pub fn wait(self: &Arc<Self>) -> FreeSlot {
         FreeSlot { slots: self.clone(), ticket: None }
-    }
-
-    fn state(&self) -> MutexGuard<'_, SlotsState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -97,7 +94,7 @@ impl Future for FreeSlot {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reserved> {
         let slots = self.slots.clone();
-        let mut state = slots.state();
+        let mut state = lock(&slots.0);
         let ticket = *self.ticket.get_or_insert_with(|| {
             state.arrivals += 1;
             state.arrivals
@@ -121,7 +118,7 @@ impl Drop for FreeSlot {
     /// Passes a slot available for this waiter to the next one.
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
-        let mut state = self.slots.state();
+        let mut state = lock(&self.slots.0);
         let earlier = state.waiting.remove(&ticket);
         let next = state.next();
         drop(state);

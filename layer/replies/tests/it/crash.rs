@@ -147,7 +147,7 @@ impl Next {
     /// Returns the numbers of operations done, not done and ambiguous.
     pub fn reconciled(&self) -> (u64, u64, u64) {
         let Snapshot { reconciled_done, reconciled_not_done, reconciled_ambiguous, .. } =
-            self.export.counters().snapshot();
+            self.export.counters().read();
         (reconciled_done, reconciled_not_done, reconciled_ambiguous)
     }
 }
@@ -192,7 +192,7 @@ fn each_case(run: impl Fn(&Case, &Server, &Ctx, &str)) {
 fn assert_answered_again(case: &Case, next: &Next, request: &Ctx, hits: u64, what: &str) {
     sent(case, &*next.fs, &keyed(&next.cx, request.key))
         .unwrap_or_else(|error| panic!("{what}, again: {error}"));
-    assert_eq!(next.export.counters().snapshot().hits_done, hits, "{what}");
+    assert_eq!(next.export.counters().read().hits_done, hits, "{what}");
     assert_happened_once(case, &*next.fs, &next.cx, what);
 }
 

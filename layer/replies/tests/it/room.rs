@@ -59,7 +59,7 @@ fn change_waits_for_a_free_intent_slot() {
     answers.into_iter().for_each(|answer| answer.recv().expect("an answer").expect("mkdir"));
     last.join().expect("a thread").expect("mkdir");
     assert!(!is_there(ROOM) && is_there(ROOM + 1));
-    assert_eq!(export.counters().snapshot().unprotected, 0);
+    assert_eq!(export.counters().read().unprotected, 0);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn unwritable_outcome_retains_its_intent() {
     let (lost, other) = (server.request(), server.request());
     server.silence.set(Mood::LosesHandles);
     server.fs.mkdir(&lost, ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
-    assert_eq!((server.intents(), server.first.counters().snapshot().unprotected), (1, 1));
+    assert_eq!((server.intents(), server.first.counters().read().unprotected), (1, 1));
     let next = server.next();
     next.fs
         .mkdir(&keyed(&next.cx, lost.key), ROOT, name("dir"), NewMode::default())
@@ -92,7 +92,7 @@ fn outcome_of_interrupted_request_is_recorded() {
     interrupt.raise();
     let cx = tombolo_core::Ctx { interrupt, ..keyed(&cx, fresh_key()) };
     fs.mkdir(&cx, ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
-    let counts = export.counters().snapshot();
+    let counts = export.counters().read();
     assert_eq!((counts.recorded, counts.unprotected), (1, 0));
 }
 
@@ -131,5 +131,5 @@ fn operation_too_long_for_state_file_still_runs() {
         }
     }
     assert!(tree.join("file").exists());
-    assert!(server.first.counters().snapshot().unprotected >= 1, "it is known that the file was cut");
+    assert!(server.first.counters().read().unprotected >= 1, "it is known that the file was cut");
 }
