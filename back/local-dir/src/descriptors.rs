@@ -1,11 +1,11 @@
 //! Resolution of nodes to descriptors, and the limit on their number.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use tombolo_core::fs::{Entry, Name, NodeId};
-use tombolo_core::{Error, Permit, Resource, Result};
+use tombolo_core::{Error, Permit, Resource, Result, lock};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::open::{OpenFlags, open_place};
 use tombolo_sys::stat::{self, Stat};
@@ -253,7 +253,7 @@ impl Session {
     fn opened(&self, node: NodeId) {
         let open = self.clock.open.fetch_add(1, Ordering::Relaxed) + 1;
         let limit = self.export.descriptors_each();
-        let mut round = self.clock.round.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut round = lock(&self.clock.round);
         round.push_back(node);
         if round.len() > 2 * limit + 64 {
             // Most of the entries are of nodes without a descriptor.

@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tombolo_core::fs::{Cookie, File, NodeId, OpenFlags, OpenId, SyncScope};
-use tombolo_core::{Budget, Error, Permit, Resource, Result};
+use tombolo_core::{Budget, Error, Permit, Resource, Result, lock};
 use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_sys::dir::{self, Cookie as SysCookie, Listing};
 use tombolo_sys::{Errno, sync};
@@ -157,7 +157,7 @@ impl Files {
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[shard])
     }
 }
 

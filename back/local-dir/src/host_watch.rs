@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 
 use tombolo_core::fs::{Name, NameBuf, NodeId, Notice};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 use tombolo_sys::Errno;
 use tombolo_sys::epoll::{Epoll, EventFd, Interest};
 use tombolo_sys::fanotify::{Event, EventMask, Fanotify};

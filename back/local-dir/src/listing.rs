@@ -1,9 +1,9 @@
 //! Directory listings.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, Name, NodeId, OpenFlags};
-use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_core::{Answer, Ctx, Error, Result, lock, or_answer};
 use tombolo_sys::dir::{self};
 use tombolo_sys::handle::FileHandle;
 use tombolo_sys::stat::{S_IFDIR, Stat, stat_entry};
@@ -19,10 +19,7 @@ const INLINE_ENTRIES_MAX: (usize, usize) = (1024, 64);
 
 impl LocalSession {
     pub(crate) fn list(&self, cx: &Ctx, file: File, cookie: Cookie, mut page: DirPage) -> Answer<DirPage> {
-        let open = match self.opening(file, OpenFlags::DIRECTORY) {
-            Ok(open) => open,
-            Err(error) => return Answer::err(error),
-        };
+        let open = or_answer!(self.opening(file, OpenFlags::DIRECTORY));
         let most = if page.wants_entries() { INLINE_ENTRIES_MAX.1 } else { INLINE_ENTRIES_MAX.0 };
         // A long page would block the thread's other requests; many short ones would cost the caller a round
         // trip each.
@@ -36,7 +33,7 @@ impl LocalSession {
             });
         }
         self.in_pool(cx, move |session, cx| {
-            let mut cursor = lock(&open)?;
+            let mut cursor = cursor_of(&open)?;
             session.fill(cx, &open, &mut cursor, cookie, &mut page, usize::MAX)?;
             drop(cursor);
             Ok(page)
@@ -125,9 +122,9 @@ impl Session {
     }
 }
 
-fn lock(open: &OpenFile) -> Result<MutexGuard<'_, Cursor>> {
+fn cursor_of(open: &OpenFile) -> Result<MutexGuard<'_, Cursor>> {
     let cursor = open.cursor.as_ref().ok_or(Error::NotDirectory)?;
-    Ok(cursor.lock().unwrap_or_else(PoisonError::into_inner))
+    Ok(lock(cursor))
 }
 
 /// Look-up of a page's names one after another, which assumes the caller's identity once for all of them.

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use tombolo_core::fs::{File, Lock, LockFamily, LockKind, LockOwner, LockRange, Locks};
-use tombolo_core::{Answer, Ctx, Error, Resource, Result};
+use tombolo_core::{Answer, Ctx, Error, Resource, Result, or_answer};
 use tombolo_sys::Errno;
 use tombolo_sys::lock;
 use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
@@ -25,15 +25,9 @@ impl Locks for LocalSession {
     }
 
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()> {
-        let open = match self.0.files.find(file) {
-            Ok(open) => open,
-            Err(error) => return Answer::err(error),
-        };
+        let open = or_answer!(self.0.files.find(file));
         let local = open.medium.local;
-        let attempt = match Attempt::new(open, file, lock) {
-            Ok(attempt) => attempt,
-            Err(error) => return Answer::err(error),
-        };
+        let attempt = or_answer!(Attempt::new(open, file, lock));
         if !local && !wait {
             return self.in_pool(cx, move |session, _| attempt.run(&session.export.own, &session.records));
         }
@@ -137,10 +131,8 @@ impl Session {
             Attempt::Records(request) => self.records.wait(request).map(Some),
             Attempt::Whole(..) => Ok(None),
         };
-        let registered = match registered {
-            Ok(registered) => registered,
-            Err(error) => return Answer::err(error),
-        };
+        let registered = or_answer!(registered);
+        // The waiter holds no reference to the session, which waiters must not keep alive.
         let (export, records) = (self.export.clone(), self.records.clone());
         self.export.waiting.until(cx, permit, WaitingAttempt { attempt, registered, export, records })
     }

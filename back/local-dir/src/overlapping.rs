@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 
 use crate::state::ExportState;
 use crate::submounts::is_beneath;

@@ -1,7 +1,7 @@
 //! File ranges: allocation, holes, copies.
 
 use tombolo_core::fs::{AllocateMode, File, OpenFlags, Ranges, Whence};
-use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_core::{Answer, Ctx, Error, Result, or_answer};
 use tombolo_sys::ranges::{self, AllocateMode as SysMode};
 use tombolo_sys::rw;
 
@@ -35,10 +35,7 @@ impl Ranges for LocalSession {
     }
 
     fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
-        let open = match self.opening(file, OpenFlags::empty()) {
-            Ok(open) => open,
-            Err(error) => return Answer::err(error),
-        };
+        let open = or_answer!(self.opening(file, OpenFlags::empty()));
         let node = open.node;
         let seek = move || {
             Ok(match whence {

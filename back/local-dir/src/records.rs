@@ -7,13 +7,13 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
     Granted, GrantedLocks, Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId, OpenFlags, OpenId,
 };
-use tombolo_core::{Error, Result};
-use tombolo_sys::lock::{self, LockKind as SysKind, LockRange as SysRange};
+use tombolo_core::{Error, Result, lock};
+use tombolo_sys::lock::{self as sys_lock, LockKind as SysKind, LockRange as SysRange};
 use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
 
 use crate::files::{Allowance, OpenFile, OpenPermit};
@@ -93,12 +93,12 @@ impl Records {
         let range = sys_range(request.lock.range)?;
         loop {
             let description = self.enter(own, request)?;
-            let _turn = description.turn();
+            let _turn = lock(&description.turn);
             if !self.is_current(request.open.node, request.lock.owner, &description) {
                 continue;
             }
-            lock::try_lock(description.descriptor.as_fd(), sys_kind(request.lock.kind), range)?;
-            let mut table = self.table();
+            sys_lock::try_lock(description.descriptor.as_fd(), sys_kind(request.lock.kind), range)?;
+            let mut table = lock(&self.table);
             if table.ended {
                 return Err(Error::Interrupted);
             }
@@ -113,7 +113,7 @@ impl Records {
     pub fn unlock(&self, node: NodeId, owner: LockOwner, range: LockRange) -> Result<()> {
         let sys_range = sys_range(range)?;
         let unlocked = self.in_turn(node, owner, |descriptor| {
-            let mut table = self.table();
+            let mut table = lock(&self.table);
             let is_full = table.ranges >= self.ranges_max;
             if is_full
                 && table
@@ -125,7 +125,7 @@ impl Records {
             }
             table.change(node, |locks| locks.give_back(LockFamily::Posix, owner, range));
             drop(table);
-            Ok(lock::unlock(descriptor.as_fd(), sys_range)?)
+            Ok(sys_lock::unlock(descriptor.as_fd(), sys_range)?)
         });
         unlocked.unwrap_or(Ok(()))
     }
@@ -134,19 +134,19 @@ impl Records {
     /// descriptor.
     pub fn unlock_all(&self, node: NodeId, owner: LockOwner) {
         self.in_turn(node, owner, |descriptor| {
-            self.table().change(node, |locks| {
+            lock(&self.table).change(node, |locks| {
                 locks.closed(owner);
             });
             // If the kernel refuses, the locks go with the descriptor.
-            let _ = lock::unlock(descriptor.as_fd(), SysRange { start: 0, len: 0 });
-            self.table().owners.remove(&(node, owner));
+            let _ = sys_lock::unlock(descriptor.as_fd(), SysRange { start: 0, len: 0 });
+            lock(&self.table).owners.remove(&(node, owner));
         });
     }
 
     /// Releases the locks of all owners that locked through this opening, which has ended.
     pub fn unlock_through(&self, node: NodeId, open: OpenId) {
         let owners: Vec<LockOwner> = {
-            let table = self.table();
+            let table = lock(&self.table);
             let through = |(key, owner): (&(NodeId, LockOwner), &Owner)| {
                 (key.0 == node && owner.through.contains(&open)).then_some(key.1)
             };
@@ -157,7 +157,7 @@ impl Records {
 
     /// Returns `true` if the owner has an entry for that file.
     pub fn knows(&self, node: NodeId, owner: LockOwner) -> bool {
-        self.table().owners.contains_key(&(node, owner))
+        lock(&self.table).owners.contains_key(&(node, owner))
     }
 
     /// Returns a lock of the session or of the host that conflicts with `request`; its owner is 0 unless it
@@ -167,11 +167,11 @@ impl Records {
         // The open file description of the opening never has record locks, so a test through it finds all
         // conflicts.
         let from = own.as_ref().map_or(open.fd(), |own| own.descriptor.as_fd());
-        let conflict = lock::conflict(from, sys_kind(request.kind), sys_range(request.range)?)?;
+        let conflict = sys_lock::conflict(from, sys_kind(request.kind), sys_range(request.range)?)?;
         let Some(conflict) = conflict else { return Ok(None) };
         let kind = if conflict.kind == SysKind::Shared { LockKind::Read } else { LockKind::Write };
         let range = waist_range(conflict.range);
-        let table = self.table();
+        let table = lock(&self.table);
         let mut ours = table.locks.get(&open.node).into_iter().flat_map(|locks| locks.conflicts(request));
         let ours = ours.find(|granted| {
             conflict.pid == 0
@@ -187,7 +187,7 @@ impl Records {
     /// for itself.
     pub fn wait(self: &Arc<Self>, request: &LockRequest) -> Result<RegisteredWait> {
         let wait = Arc::new(Wait { node: request.open.node, lock: request.lock });
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         if table.would_deadlock(&wait) {
             return Err(Error::Deadlock);
         }
@@ -199,7 +199,7 @@ impl Records {
 
     /// Releases all locks, and grants none from now on.
     pub fn end(&self) {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         table.ended = true;
         table.locks.clear();
         let owners = std::mem::take(&mut table.owners);
@@ -225,7 +225,7 @@ impl Records {
         let permit = self.allowance.permit().map_err(|_| Error::NoLocks)?;
         let description = Arc::new(Description { descriptor, turn: Mutex::default(), _permit: permit });
         let entry = Owner { description, through: vec![through] };
-        self.table().owners.insert((open.node, owner), entry);
+        lock(&self.table).owners.insert((open.node, owner), entry);
         Ok(())
     }
 
@@ -247,7 +247,7 @@ impl Records {
         request: &LockRequest,
         new: Option<&Arc<Description>>,
     ) -> Result<Option<Arc<Description>>> {
-        let mut table = self.table();
+        let mut table = lock(&self.table);
         if table.ended {
             return Err(Error::Interrupted);
         }
@@ -278,7 +278,7 @@ impl Records {
     fn in_turn<R>(&self, node: NodeId, owner: LockOwner, work: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
         loop {
             let description = self.description(node, owner)?;
-            let _turn = description.turn();
+            let _turn = lock(&description.turn);
             if self.is_current(node, owner, &description) {
                 return Some(work(&description.descriptor));
             }
@@ -292,11 +292,7 @@ impl Records {
     }
 
     fn description(&self, node: NodeId, owner: LockOwner) -> Option<Arc<Description>> {
-        self.table().owners.get(&(node, owner)).map(|owner| owner.description.clone())
-    }
-
-    fn table(&self) -> MutexGuard<'_, LockTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table).owners.get(&(node, owner)).map(|owner| owner.description.clone())
     }
 }
 
@@ -311,19 +307,13 @@ impl RegisteredWait {
 
 impl Drop for RegisteredWait {
     fn drop(&mut self) {
-        let mut table = self.records.table();
+        let mut table = lock(&self.records.table);
         let owner = self.wait.lock.owner;
         let Some(waits) = table.waits.get_mut(&owner) else { return };
         waits.retain(|wait| !Arc::ptr_eq(wait, &self.wait));
         if waits.is_empty() {
             table.waits.remove(&owner);
         }
-    }
-}
-
-impl Description {
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -456,7 +446,7 @@ mod tests {
         let world = World::new(8);
         world.lock(1, 0, 99).unwrap();
         let split: usize = (1..50).map(|at| usize::from(world.unlock(1, 2 * at, 2 * at).is_ok())).sum();
-        assert_eq!((split, world.records.table().ranges), (7, 8));
+        assert_eq!((split, lock(&world.records.table).ranges), (7, 8));
         assert!(matches!(world.unlock(1, 50, 50), Err(Error::NoLocks)));
         assert!(matches!(world.lock(2, 200, 200), Err(Error::NoLocks)));
         // The refused part is still locked, in the kernel too.
@@ -467,7 +457,7 @@ mod tests {
         world.unlock(1, 3, 3).unwrap();
         world.unlock(1, 50, 50).unwrap();
         world.unlock(1, 0, u64::MAX).unwrap();
-        assert_eq!(world.records.table().ranges, 0);
+        assert_eq!(lock(&world.records.table).ranges, 0);
         world.lock(2, 0, 99).unwrap();
     }
 

@@ -4,10 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Once};
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Changes, Client, Cookie, Create, Created, Descriptors, Device, DirPage, Entry,
-    File, FileSystem, FileType, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened,
-    PermissionCheck, PersistentHandles, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
-    SyncScope, Versions, Write, Written, Xattrs,
+    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem,
+    FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, OpenId, Opened, PermissionCheck,
+    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Write, Written,
 };
 use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
@@ -125,6 +124,8 @@ impl Session {
 }
 
 impl FileSystem for LocalSession {
+    tombolo_core::forward!(own self; xattrs locks ranges changes versions descriptors);
+
     fn profile(&self) -> Profile {
         Profile {
             permission_check: self.0.checks,
@@ -354,33 +355,9 @@ impl FileSystem for LocalSession {
         self.in_pool(cx, |session, _| session.syncfs())
     }
 
-    fn xattrs(&self) -> Option<&dyn Xattrs> {
-        Some(self)
-    }
-
-    fn locks(&self) -> Option<&dyn Locks> {
-        Some(self)
-    }
-
     fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
         let root = self.0.export.mounts.mount(0).ok()?;
         if root.handles { Some(self) } else { None }
-    }
-
-    fn ranges(&self) -> Option<&dyn Ranges> {
-        Some(self)
-    }
-
-    fn changes(&self) -> Option<&dyn Changes> {
-        Some(self)
-    }
-
-    fn versions(&self) -> Option<&dyn Versions> {
-        Some(self)
-    }
-
-    fn descriptors(&self) -> Option<&dyn Descriptors> {
-        Some(self)
     }
 }
 

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{
     Attr, File, FileType, Name, NodeId, NoticeQueue, OpenFlags, PermissionCheck, Watchers,
 };
-use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId};
+use tombolo_core::{Answer, Budget, Ctx, Error, Resource, Result, SessionId, lock};
 use tombolo_host_runtime::descriptors::{self, Share};
 use tombolo_host_runtime::pace::Pace;
 use tombolo_host_runtime::thread_pool::{Lane, ThreadPool};
@@ -109,7 +109,7 @@ pub(crate) struct LastMountScan(Mutex<Option<Instant>>);
 impl LastMountScan {
     /// Returns `true` if a read is due, and counts it as done.
     pub fn is_due(&self) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.0);
         let due = last.is_none_or(|last| last.elapsed() >= MOUNT_SCAN_INTERVAL);
         if due {
             *last = Some(Instant::now());

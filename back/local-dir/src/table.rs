@@ -5,11 +5,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tombolo_core::fs::{Name, NameBuf, NodeId};
-use tombolo_core::{Error, Result};
+use tombolo_core::{Error, Result, lock};
 use tombolo_sys::handle::FileHandle;
 
 /// Key of a file, unique among living files.
@@ -422,7 +422,7 @@ impl NodeTable {
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[shard])
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{Change, File, OpenFlags, PermissionCheck, ReadDone, WeakAttr, Write, Written};
-use tombolo_core::{Answer, Ctx, Error, Result, Stability, Want};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability, Want, or_answer};
 use tombolo_mem::{Buffer, Sink, Source};
 use tombolo_sys::Errno;
 use tombolo_sys::creds::WithoutSetId;
@@ -25,10 +25,7 @@ pub(crate) const SLOW_FLAGS: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC
 
 impl LocalSession {
     pub(crate) fn transfer_in(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
-        let open = match self.opening(file, OpenFlags::READ) {
-            Ok(open) => open,
-            Err(error) => return Answer::err(error),
-        };
+        let open = or_answer!(self.opening(file, OpenFlags::READ));
         let mut done = 0;
         if into.len() <= INLINE_BYTES_MAX && !open.flags.contains(OpenFlags::DIRECT) {
             let read = || read_from_memory(&open, offset, &into);
@@ -44,10 +41,7 @@ impl LocalSession {
     }
 
     pub(crate) fn transfer_out(&self, cx: &Ctx, file: File, how: Write, from: Source) -> Answer<Written> {
-        let open = match self.opening(file, OpenFlags::WRITE) {
-            Ok(open) => open,
-            Err(error) => return Answer::err(error),
-        };
+        let open = or_answer!(self.opening(file, OpenFlags::WRITE));
         let stable = how.stability != Stability::Unstable || open.flags.intersects(SLOW_FLAGS);
         // A file system in memory has no disk to wait for.
         let slow = (stable && !open.medium.memory) || !open.medium.local;

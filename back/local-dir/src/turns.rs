@@ -8,12 +8,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use tombolo_core::Ctx;
 use tombolo_core::Want;
 use tombolo_core::fs::{Attr, Change, WeakAttr};
+use tombolo_core::{Ctx, lock};
 use tombolo_sys::stat;
 
 use crate::attr::attr_of;
@@ -65,7 +65,7 @@ impl Turns {
             }
             self.are_wanted.store(true, Ordering::Relaxed);
         }
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if wanted && state.is_any_under_way(&dirs) {
             state.waiting += 1;
             let is_busy = |state: &mut TurnState| state.is_any_under_way(&dirs);
@@ -83,10 +83,6 @@ impl Turns {
         }
         turn
     }
-
-    fn state(&self) -> MutexGuard<'_, TurnState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl TurnState {
@@ -98,7 +94,7 @@ impl TurnState {
 impl<const N: usize> Turn<'_, N> {
     /// Returns `true` if no other change of its directories has overlapped it.
     pub fn is_alone(&self) -> bool {
-        let state = self.turns.state();
+        let state = lock(&self.turns.state);
         self.dirs.iter().flatten().all(|dir| state.under_way.get(dir).is_some_and(|dir| !dir.overlap))
     }
 }
@@ -108,7 +104,7 @@ impl<const N: usize> Drop for Turn<'_, N> {
         if self.dirs.iter().all(Option::is_none) {
             return;
         }
-        let mut state = self.turns.state();
+        let mut state = lock(&self.turns.state);
         for dir in self.dirs.iter().flatten() {
             if let Some(under_way) = state.under_way.get_mut(dir) {
                 under_way.count -= 1;
@@ -189,7 +185,7 @@ mod tests {
         let late = turns.begin([key(2), key(1)], true);
         assert!(!late.is_alone() && !beside.is_alone(), "one of its two is being changed");
         drop((late, beside));
-        assert!(turns.state().under_way.is_empty());
+        assert!(lock(&turns.state).under_way.is_empty());
     }
 
     #[test]
@@ -213,13 +209,13 @@ mod tests {
         });
         let (all, alone) = *count.lock().unwrap();
         assert!(all == 4000 && alone > 0, "{alone} of {all}");
-        assert!(turns.state().under_way.is_empty());
+        assert!(lock(&turns.state).under_way.is_empty());
     }
 
     #[test]
     fn nothing_is_kept_before_it_is_wanted() {
         let turns = Turns::default();
         let _first = turns.begin([key(1)], false);
-        assert!(turns.state().under_way.is_empty());
+        assert!(lock(&turns.state).under_way.is_empty());
     }
 }

@@ -6,11 +6,11 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Raised, Result};
+use tombolo_core::{Answer, Ctx, Error, Interrupt, Permit, Raised, Result, lock, or_answer};
 
 /// Interval between two attempts: initial and maximum.
 const RETRY_INTERVAL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(32));
@@ -64,9 +64,7 @@ impl Waiting {
         let claim: Option<Box<dyn Claim>> = Some(Box::new(claim));
         let phase = Phase::Waiting { claim, waker: None, interrupted: false, _permit: permit };
         let waiter = Arc::new(Waiter(Mutex::new(phase)));
-        if let Err(error) = self.enter(waiter.clone()) {
-            return Answer::err(error);
-        }
+        or_answer!(self.enter(waiter.clone()));
         Answer::Later(Box::pin(LockWait {
             waiter,
             interrupt: cx.interrupt.clone(),
@@ -77,13 +75,13 @@ impl Waiting {
     /// Retries now, because a lock was released.
     pub fn retry(&self) {
         if self.0.waiters.load(Ordering::Acquire) > 0 {
-            self.0.lock().released = true;
+            lock(&self.0.state).released = true;
             self.0.wake.notify_one();
         }
     }
 
     fn enter(&self, waiter: Arc<Waiter>) -> Result<()> {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         state.queue.push(waiter);
         state.released = true;
         self.0.waiters.store(state.queue.len(), Ordering::Release);
@@ -110,13 +108,9 @@ impl std::fmt::Debug for Waiting {
 }
 
 impl LockQueue {
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn serve(&self) {
         let mut pause = RETRY_INTERVAL.0;
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         loop {
             state.released = false;
             // Attempts and the code woken by answers run without the lock, so they block neither new waiters
@@ -126,7 +120,7 @@ impl LockQueue {
             let before = queue.len();
             queue.retain(|waiter| waiter.still_waits());
             let some_ended = queue.len() < before;
-            state = self.lock();
+            state = lock(&self.state);
             queue.append(&mut state.queue);
             state.queue = queue;
             let waiters = state.queue.len();
@@ -153,26 +147,16 @@ impl LockQueue {
 }
 
 impl Waiter {
-    fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Tries once; `false` if the wait is over.
     fn still_waits(&self) -> bool {
-        let tried = match &mut *self.lock() {
-            Phase::Waiting { claim, .. } => claim.take(),
+        let tried = match &mut *lock(&self.0) {
+            Phase::Waiting { attempt, .. } => attempt.take(),
             _ => None,
         };
         let Some(tried) = tried else { return false };
-        let result = tried.attempt();
-        let mut phase = self.lock();
-        let Phase::Waiting { claim, waker, interrupted, .. } = &mut *phase else {
-            // The wait was cancelled during the attempt.
-            if result.is_ok() {
-                tried.release();
-            }
-            return false;
-        };
+        let result = tried();
+        let mut phase = lock(&self.0);
+        let Phase::Waiting { attempt, waker, interrupted, .. } = &mut *phase else { return false };
         let result = match result {
             Err(Error::WouldBlock) if *interrupted => Err(Error::Interrupted),
             Err(Error::WouldBlock) => {
@@ -203,7 +187,7 @@ impl Future for LockWait {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let raised = Pin::new(&mut self.raised).poll(context).is_ready() || self.interrupt.is_raised();
-        let mut phase = self.waiter.lock();
+        let mut phase = lock(&self.waiter.0);
         match &mut *phase {
             Phase::Waiting { claim: Some(_), .. } if raised => {
                 *phase = Phase::GivenUp;
@@ -227,7 +211,7 @@ impl Future for LockWait {
 impl Drop for LockWait {
     fn drop(&mut self) {
         // A lock must not be granted to a caller that has given up.
-        let mut phase = self.waiter.lock();
+        let mut phase = lock(&self.waiter.0);
         if let Phase::Waiting { .. } = &*phase {
             *phase = Phase::GivenUp;
         }

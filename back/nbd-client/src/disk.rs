@@ -9,8 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use tombolo_core::block::{BlockDevice, Extent, Extents, Geometry, Profile, Range, Zeroing};
-use tombolo_core::{Answer, Ctx, Error, Stability};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Answer, Ctx, Error, Stability, lock, or_answer};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::send_queue::Message;
 use tombolo_host_tls::ClientTls;
@@ -381,9 +380,7 @@ impl BlockDevice for NbdDisk {
 
     fn read(&self, _cx: &Ctx, offset: u64, mut into: Sink) -> Answer<()> {
         let range = Range { offset, len_bytes: into.len() as u64 };
-        if let Err(error) = self.check(range, false) {
-            return Answer::err(error);
-        }
+        or_answer!(self.check(range, false));
         let range = self.at_server(range);
         let padding = into.split_off(range.len_bytes as usize);
         padding.zero(0, padding.len());
@@ -396,9 +393,7 @@ impl BlockDevice for NbdDisk {
 
     fn write(&self, _cx: &Ctx, offset: u64, stability: Stability, mut from: Source) -> Answer<()> {
         let range = Range { offset, len_bytes: from.len() as u64 };
-        if let Err(error) = self.check(range, true) {
-            return Answer::err(error);
-        }
+        or_answer!(self.check(range, true));
         let range = self.at_server(range);
         let padding = from.split_off(range.len_bytes as usize);
         if padding.to_vec(padding.len()).iter().any(|byte| *byte != 0) {
@@ -420,9 +415,7 @@ impl BlockDevice for NbdDisk {
     }
 
     fn discard(&self, _cx: &Ctx, range: Range) -> Answer<()> {
-        if let Err(error) = self.check(range, true) {
-            return Answer::err(error);
-        }
+        or_answer!(self.check(range, true));
         if !self.0.first.has(Flags::SEND_TRIM) {
             return Answer::ok(());
         }
@@ -432,9 +425,7 @@ impl BlockDevice for NbdDisk {
     }
 
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        if let Err(error) = self.check(range, true) {
-            return Answer::err(error);
-        }
+        or_answer!(self.check(range, true));
         if self.0.first.has(Flags::SEND_WRITE_ZEROES) {
             if how.only_fast && !self.0.first.has(Flags::SEND_FAST_ZERO) {
                 return Answer::err(Error::NotSupported);
@@ -464,9 +455,7 @@ impl BlockDevice for NbdDisk {
     }
 
     fn extents(&self, _cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        if let Err(error) = self.check(range, false) {
-            return Answer::err(error);
-        }
+        or_answer!(self.check(range, false));
         let mut extents = Extents::new(range, count_max);
         let theirs = self.at_server(range);
         if self.0.first.context.is_none() || theirs.len_bytes == 0 {
