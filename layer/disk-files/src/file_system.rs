@@ -9,7 +9,7 @@ use tombolo_core::fs::{
     OpenId, Opened, PermissionCheck, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
     SyncScope, Whence, Write, Written,
 };
-use tombolo_core::{Answer, Ctx, Error, Result, Want};
+use tombolo_core::{Answer, Ctx, Error, Result, Want, or_answer};
 use tombolo_mem::{Sink, Source};
 
 use crate::file::DiskFile;
@@ -128,10 +128,7 @@ impl FileSystem for Session {
 
     /// Accepts only the present size.
     fn setattr(&self, cx: &Ctx, node: NodeId, _: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
-        let attr = match self.attr(node) {
-            Ok(attr) => attr,
-            Err(error) => return Answer::err(error),
-        };
+        let attr = or_answer!(self.attr(node));
         let same = SetAttr { size: Some(attr.size), ..SetAttr::default() };
         if *set == same || *set == SetAttr::default() {
             return Answer::ok((attr, self.change(cx, node)));
@@ -216,10 +213,8 @@ impl FileSystem for Session {
     }
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
-        match self.opened(file) {
-            Ok(disk) => disk.read(cx, offset, into),
-            Err(error) => Answer::err(error),
-        }
+        let disk = or_answer!(self.opened(file));
+        disk.read(cx, offset, into)
     }
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
@@ -270,10 +265,7 @@ impl FileSystem for Session {
 
 impl Ranges for Session {
     fn allocate(&self, cx: &Ctx, file: File, offset: u64, len: u64, mode: AllocateMode) -> Answer<()> {
-        let disk = match self.opened(file) {
-            Ok(disk) => disk,
-            Err(error) => return Answer::err(error),
-        };
+        let disk = or_answer!(self.opened(file));
         if disk.disk().profile().read_only {
             return Answer::err(Error::ReadOnly);
         }
@@ -294,10 +286,8 @@ impl Ranges for Session {
     }
 
     fn seek(&self, cx: &Ctx, file: File, offset: u64, whence: Whence) -> Answer<u64> {
-        match self.opened(file) {
-            Ok(disk) => disk.seek(cx, offset, whence),
-            Err(error) => Answer::err(error),
-        }
+        let disk = or_answer!(self.opened(file));
+        disk.seek(cx, offset, whence)
     }
 
     fn copy(&self, _: &Ctx, _: File, _: u64, _: File, _: u64, _: u64) -> Answer<u64> {

@@ -8,7 +8,7 @@ use tombolo_core::block::{
     BlockDevice, Bounds, Extents, FlushLoss, Geometry, Profile, Range, Resize, SizeWatch, Zeroing,
 };
 use tombolo_core::fs::{File, FileSystem, SetAttr, SyncScope, Write, Written, read_whole};
-use tombolo_core::{Answer, Ctx, Error, Result, Stability};
+use tombolo_core::{Answer, Ctx, Error, Result, Stability, or_answer};
 use tombolo_host_runtime::{task, to_its_end};
 use tombolo_mem::{Sink, Source};
 
@@ -136,10 +136,8 @@ impl OpenFile {
     fn sync(&self, cx: &Ctx) -> Answer<()> {
         let is_known = self.profile.read_only || self.is_flushed.load(Ordering::Relaxed);
         let what = if is_known { SyncScope::Data } else { SyncScope::AllWriters };
-        match self.loss.check() {
-            Ok(()) => self.fs.fsync(cx, self.file, what),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.loss.check());
+        self.fs.fsync(cx, self.file, what)
     }
 
     fn flushed(&self, result: Result<()>) -> Result<()> {
@@ -176,9 +174,7 @@ impl BlockDevice for FileDisk {
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
         let wanted = into.len();
         let range = Range { offset, len_bytes: wanted as u64 };
-        if let Err(error) = self.0.bounds.check(range) {
-            return Answer::err(error);
-        }
+        or_answer!(self.0.bounds.check(range));
         if wanted == 0 {
             return Answer::ok(());
         }
@@ -211,24 +207,18 @@ impl BlockDevice for FileDisk {
     }
 
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        match self.0.bounds.check_change(range) {
-            Ok(()) => self.0.discard(&self.0.cx(cx), range),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.0.bounds.check_change(range));
+        self.0.discard(&self.0.cx(cx), range)
     }
 
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        match self.0.bounds.check_change(range) {
-            Ok(()) => self.0.write_zeroes(&self.0.cx(cx), range, how),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.0.bounds.check_change(range));
+        self.0.write_zeroes(&self.0.cx(cx), range, how)
     }
 
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        match self.0.bounds.check(range) {
-            Ok(()) => self.0.extents(&self.0.cx(cx), range, count_max),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.0.bounds.check(range));
+        self.0.extents(&self.0.cx(cx), range, count_max)
     }
 
     fn resize(&self) -> Option<&dyn Resize> {
@@ -238,9 +228,7 @@ impl BlockDevice for FileDisk {
 
 impl Resize for FileDisk {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()> {
-        if let Err(error) = self.0.bounds.check_new_size(size_bytes) {
-            return Answer::err(error);
-        }
+        or_answer!(self.0.bounds.check_new_size(size_bytes));
         let set = SetAttr { size: Some(size_bytes), ..SetAttr::default() };
         let (file, cx) = (self.0.clone(), self.0.cx(cx));
         file.fs.setattr(&cx, file.file.node, Some(file.file), &set).map({

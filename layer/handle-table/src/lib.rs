@@ -29,12 +29,12 @@ mod table;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 
 use thiserror::Error;
-use tombolo_core::Result;
 use tombolo_core::fs::{Client, Export, FileSystem, Volume};
+use tombolo_core::{Result, lock};
 
 use session::Session;
 use table::Table;
@@ -99,7 +99,7 @@ impl TableState {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        rewrite::lock(&self.table)
+        lock(&self.table)
     }
 
     /// Changes the table, and appends the changes to the log at once.
@@ -124,23 +124,19 @@ impl TableState {
         let thread = thread::Builder::new().name("handle-table".into());
         match thread.spawn(move || rewrite::rewrite(&table, &path, volume)) {
             // The previous thread has ended: there is never more than one.
-            Ok(writer) => *self.writer() = Some(writer),
+            Ok(writer) => *lock(&self.writer) = Some(writer),
             Err(error) => {
                 tracing::warn!(%error, "no thread to rewrite the table of file handles");
                 self.table().log().end_successor();
             }
         }
     }
-
-    fn writer(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for TableState {
     /// Waits for the thread that writes the log, so that the next process does not find the table in use.
     fn drop(&mut self) {
-        let writer = self.writer().take();
+        let writer = lock(&self.writer).take();
         if let Some(writer) = writer
             && writer.join().is_err()
         {

@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use tombolo_core::fs::Volume;
+use tombolo_core::lock;
 use tombolo_sys::random;
 
 use super::OpenError;
@@ -71,8 +72,4 @@ fn try_to(table: &Mutex<Table>, path: &Path, volume: Volume) -> io::Result<()> {
     log.sync()?;
     lock(table).log().succeed(log, &draft, path)?;
     sync_directory_of(path)
-}
-
-pub(super) fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
 }

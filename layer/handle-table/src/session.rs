@@ -1,14 +1,14 @@
 //! Registration of the files that a session's requests return.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use smallvec::SmallVec;
 use tombolo_core::fs::{
     Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType, Made, Name,
     NameBuf, NewMode, NodeId, PersistentHandle, PersistentHandles, RenameFlags, Renamed, Volume,
 };
-use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_core::{Answer, Ctx, Error, Result, lock, or_answer};
 
 use super::log::{FileIdentity, Id, Location};
 use super::{KIND, TableState};
@@ -65,10 +65,7 @@ impl Session {
 
     /// Resolves a number to its node, and counts a look-up.
     fn resolve_id(&self, cx: &Ctx, id: Id) -> Answer<Entry> {
-        let path = match self.nodes.shared.table().path_of(id) {
-            Ok(path) => path,
-            Err(error) => return Answer::err(error),
-        };
+        let path = or_answer!(self.nodes.shared.table().path_of(id));
         let (inner, nodes, cx) = (self.inner.clone(), self.nodes.clone(), cx.clone());
         Answer::later(async move {
             let entry = walk(&*inner, &cx, path).await?;
@@ -99,7 +96,7 @@ impl Session {
 
 impl SessionNodes {
     fn id(&self, node: NodeId) -> Option<Id> {
-        if node == NodeId::ROOT { Some(Id::ROOT) } else { self.lock().get(&node).map(|node| node.id) }
+        if node == NodeId::ROOT { Some(Id::ROOT) } else { lock(&self.nodes).get(&node).map(|node| node.id) }
     }
 
     fn location(&self, parent: NodeId, name: Name<'_>) -> Option<Location> {
@@ -138,14 +135,14 @@ impl SessionNodes {
     }
 
     fn count(&self, node: NodeId, id: Id) {
-        let mut nodes = self.lock();
+        let mut nodes = lock(&self.nodes);
         let node = nodes.entry(node).or_insert(Node { id, look_ups: 0 });
         node.id = id;
         node.look_ups += 1;
     }
 
     fn forget(&self, look_ups: &[(NodeId, u64)]) {
-        let mut nodes = self.lock();
+        let mut nodes = lock(&self.nodes);
         for (node, count) in look_ups {
             if let Some(entry) = nodes.get_mut(node) {
                 entry.look_ups = entry.look_ups.saturating_sub(*count);
@@ -154,10 +151,6 @@ impl SessionNodes {
                 }
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, Node>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -186,10 +179,7 @@ impl PersistentHandles for Session {
 
     fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
         let Some(id) = self.nodes.id(node) else { return Answer::err(Error::Stale) };
-        let parent = match self.nodes.shared.table().parent(id) {
-            Ok(parent) => parent,
-            Err(error) => return Answer::err(error),
-        };
+        let parent = or_answer!(self.nodes.shared.table().parent(id));
         let (inner, nodes, own_cx) = (self.inner.clone(), self.nodes.clone(), cx.clone());
         // The path to the directory itself must be valid: others may have moved it.
         let parent = self.resolve_id(cx, parent);

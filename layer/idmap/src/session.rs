@@ -6,7 +6,7 @@ use tombolo_core::fs::{
     Attr, Change, File, FileSystem, Lending, Locks, NodeId, PersistentHandles, Ranges, SetAttr, XattrName,
     XattrSet, Xattrs, within,
 };
-use tombolo_core::{Answer, Ctx, Error};
+use tombolo_core::{Answer, Ctx, Error, or_answer};
 
 use crate::IdMap;
 use crate::translate::{Reply, access_list, inward, is_access_list};
@@ -53,10 +53,8 @@ impl FileSystem for Session {
     }
 
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
-        match inward(set, &self.map) {
-            Ok(set) => self.mapped(cx, |fs, cx| fs.setattr(cx, node, file, &set)),
-            Err(error) => Answer::err(error),
-        }
+        let set = or_answer!(inward(set, &self.map));
+        self.mapped(cx, |fs, cx| fs.setattr(cx, node, file, &set))
     }
 
     tombolo_core::forward!(offer self.inner; xattrs locks persistent_handles ranges lending);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_core::block::{Allocation, BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
-use tombolo_core::{Answer, Ctx, Result, Stability};
+use tombolo_core::{Answer, Ctx, Result, Stability, or_answer};
 use tombolo_mem::{Sink, Source};
 
 use crate::redo_log::{Location, RedoLog};
@@ -124,23 +124,17 @@ impl BlockDevice for Overlay {
     }
 
     fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        match self.0.bounds.check_change(range) {
-            Ok(()) => self.0.discard(cx, range),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.0.bounds.check_change(range));
+        self.0.discard(cx, range)
     }
 
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        match self.0.bounds.check_change(range) {
-            Ok(()) => self.0.write_zeroes(cx, range, how),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.0.bounds.check_change(range));
+        self.0.write_zeroes(cx, range, how)
     }
 
     fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        if let Err(error) = self.0.bounds.check(range) {
-            return Answer::err(error);
-        }
+        or_answer!(self.0.bounds.check(range));
         let (redo, cx) = (self.0.clone(), cx.clone());
         Answer::later(async move { redo.extents(&cx, range, count_max).await })
     }

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -178,7 +178,7 @@ impl Journal {
 
     /// Adds the rows of one change. Returns the ticket of their group.
     pub(crate) fn add(&self, batch: Batch) -> Ticket {
-        let mut pending = self.shared.pending();
+        let mut pending = lock(&self.shared.pending);
         let was_empty = std::mem::replace(&mut pending.is_empty, false);
         pending.batch.absorb(batch);
         let ticket = pending.ticket.clone();
@@ -198,13 +198,13 @@ impl Journal {
 
     /// Fails while the journal cannot be written, so that new changes are refused.
     pub(crate) fn check(&self) -> Result<()> {
-        self.shared.pending().trouble.map_or(Ok(()), Outcome::result)
+        lock(&self.shared.pending).trouble.map_or(Ok(()), Outcome::result)
     }
 
     /// Waits until everything added so far is on the disk.
     pub(crate) async fn all_stable(&self) -> Result<()> {
         let ticket = {
-            let pending = self.shared.pending();
+            let pending = lock(&self.shared.pending);
             if let Some(trouble) = pending.trouble {
                 return trouble.result();
             }
@@ -221,7 +221,7 @@ impl Journal {
 
     /// Returns the latest change on the disk.
     pub(crate) fn stable_change(&self) -> u64 {
-        self.shared.pending().stable
+        lock(&self.shared.pending).stable
     }
 
     /// Allocates [`IDS`] numbers from `next` on, for nodes and data files, durably.
@@ -244,14 +244,14 @@ impl Journal {
     }
 
     fn hurry(&self) {
-        self.shared.pending().is_urgent = true;
+        lock(&self.shared.pending).is_urgent = true;
         self.shared.work.notify_one();
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        self.shared.pending().is_closing = true;
+        lock(&self.shared.pending).is_closing = true;
         self.shared.work.notify_one();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -280,10 +280,6 @@ impl Batch {
 }
 
 impl Shared {
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        lock(&self.pending)
-    }
-
     fn run(&self, database: &Connection) {
         let (mut unproven, mut recorded) = (Unproven::default(), HashSet::new());
         let mut pause = PAUSE_MIN;
@@ -302,7 +298,7 @@ impl Shared {
                 // Waiters are notified; the changes stay in memory and are retried.
                 let outcome = Outcome::of(&error);
                 let (later, others) = {
-                    let mut pending = self.pending();
+                    let mut pending = lock(&self.pending);
                     pending.trouble = Some(outcome);
                     pending.is_empty = true;
                     (std::mem::take(&mut pending.batch), std::mem::take(&mut pending.ticket))
@@ -320,7 +316,7 @@ impl Shared {
             // The batch is dropped outside of the lock, because the drop may remove files.
             drop(batch);
             {
-                let mut pending = self.pending();
+                let mut pending = lock(&self.pending);
                 pending.under_way = None;
                 if outcome == Outcome::Stable {
                     pending.trouble = None;
@@ -333,13 +329,13 @@ impl Shared {
 
     /// Waits up to `time` for the closing of the journal to begin; returns `true` if it has begun.
     fn is_closing_within(&self, time: Duration) -> bool {
-        let waited = self.work.wait_timeout_while(self.pending(), time, |pending| !pending.is_closing);
+        let waited = self.work.wait_timeout_while(lock(&self.pending), time, |pending| !pending.is_closing);
         waited.unwrap_or_else(std::sync::PoisonError::into_inner).0.is_closing
     }
 
     /// Returns the next group once it is due; `None` when the journal is closed and all groups were returned.
     fn next(&self, pause: Duration) -> Option<(Batch, Ticket)> {
-        let mut pending = self.pending();
+        let mut pending = lock(&self.pending);
         while pending.is_empty {
             if pending.is_closing {
                 return None;

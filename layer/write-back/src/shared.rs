@@ -8,8 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Client, FileSystem, LockTable, NodeId, PermissionCheck, Watermarks};
-use tombolo_core::{Ctx, Error, Identity, Result};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Ctx, Error, Identity, Result, lock};
 use tombolo_host_runtime::pace::Pace;
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::thread_pool::Lane;

@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tombolo_core::fs::{Entry, Name, NameBuf, NodeId};
-use tombolo_core::{Ctx, Error, Identity, Result};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Ctx, Error, Identity, Result, lock};
 
 use super::attributes::is_refusal;
 use super::plan::Key;

@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{FileType, NodeId, RenameFlags};
-use tombolo_core::{Error, Identity, Result};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Error, Identity, Result, lock};
 
 use super::attributes::is_refusal;
 use super::conflicts;

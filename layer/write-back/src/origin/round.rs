@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use tombolo_core::fs::{Attr, File, NodeId, WeakAttr};
-use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Result};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Answer, Ctx, Error, Identity, Interrupt, Result, lock};
 
 use super::attributes::is_refusal;
 use super::plan::{Chosen, Key, Plan};

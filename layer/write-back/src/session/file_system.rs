@@ -7,8 +7,7 @@ use tombolo_core::fs::{
     Lending, LockOwner, Locks, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandles, Profile,
     ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Write, Written, Xattrs,
 };
-use tombolo_core::{Answer, Ctx};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Answer, Ctx, lock, or_answer};
 use tombolo_mem::{Sink, Source};
 
 use super::making::New;
@@ -142,10 +141,8 @@ impl FileSystem for WriteBackFileSystem {
     }
 
     fn fsync(&self, cx: &Ctx, file: File, _: SyncScope) -> Answer<()> {
-        match self.0.opening(file) {
-            Ok(_) => Answer::later(self.view(cx).sync()),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.0.opening(file));
+        Answer::later(self.view(cx).sync())
     }
 
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {

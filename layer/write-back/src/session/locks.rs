@@ -2,8 +2,7 @@
 //! without the proxy, since they would not see the locks.
 
 use tombolo_core::fs::{File, Lock, LockFamily, LockOwner, LockRange, Locks};
-use tombolo_core::{Answer, Ctx};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Answer, Ctx, lock};
 
 use super::file_system::WriteBackFileSystem;
 use super::opening_in;

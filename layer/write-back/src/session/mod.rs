@@ -23,8 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{Attr, Change, File, NodeId, OpenFlags, OpenId, Profile, SessionLocks, WeakAttr};
-use tombolo_core::{Budget, Ctx, Error, Identity, Permit, Resource, Result, Want};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Budget, Ctx, Error, Identity, Permit, Resource, Result, Want, lock};
 
 use crate::journal::Ticket;
 use crate::shared::{SESSION, Shared};

@@ -1,8 +1,7 @@
 //! Opening of files, and the openings of the cache through which they are read.
 
 use tombolo_core::fs::{AccessMask, File, FileType, NodeId, OpenFlags, Opened, SetAttr};
-use tombolo_core::{Ctx, Error, Result, Want};
-use tombolo_host_runtime::lock;
+use tombolo_core::{Ctx, Error, Result, Want, lock};
 
 use super::{Opening, View, below_cx};
 use crate::shared::SESSION;
