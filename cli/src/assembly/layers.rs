@@ -6,14 +6,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::Duration;
 
 use libtombolo::block_on;
 use tombolo_back_image_file::ImageFile;
 use tombolo_core::block::{BlockDevice, OpenOptions};
-use tombolo_core::{Ctx, SessionId};
+use tombolo_core::{Ctx, SessionId, lock};
 use tombolo_front_virtio_blk::VirtioBlk;
 use tombolo_host_runtime::thread_pool::ThreadPool;
 use tombolo_layer_basic::switch::Switch;
@@ -60,7 +60,7 @@ impl Devices {
     }
 
     fn connected(&self) -> MutexGuard<'_, Vec<Weak<VirtioBlk>>> {
-        let mut devices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut devices = lock(&self.0);
         devices.retain(|device| device.strong_count() > 0);
         devices
     }

@@ -3,13 +3,13 @@
 use std::io::{self, Write};
 use std::path::absolute;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::block::{BlockDevice, OpenOptions};
-use tombolo_core::{Answer, Ctx, Error, SessionId};
+use tombolo_core::{Answer, Ctx, Error, SessionId, lock};
 use tombolo_front_nbd::Server as NbdServer;
 use tombolo_front_virtio_blk::{Options as DeviceOptions, VirtioBlk};
 use tombolo_host_runtime::task;
@@ -333,7 +333,7 @@ impl DiskAnswers {
             _ => Some(size.strip_prefix('=').and_then(disk::size).ok_or("write size=SIZE,disk=NAME")?),
         };
         let resize = disk.resize().ok_or("disks of this kind cannot be resized")?;
-        let _alone = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.resizing);
         let before = disk.geometry().size_bytes;
         // The file may have grown since it was opened; a larger size than the disk's could otherwise truncate
         // it.

@@ -6,10 +6,11 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tombolo_back_nfs_client::NfsExport;
 use tombolo_back_vrpc_client::Connected;
+use tombolo_core::lock;
 use tombolo_host_rpc::link::{Dial, DialError, Dialed, Route};
 use tombolo_shm::link::Protocol;
 
@@ -140,7 +141,7 @@ struct LinkDoor {
 
 impl Dial for LinkDoor {
     fn dial(&self) -> Result<Dialed, DialError> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let first = lock(&self.first).take();
         let linked = first.map_or_else(|| self.connector.link().map_err(|no| no.failed.reason), Ok);
         let Connected { line, keep } = linked?;
         Ok(Dialed { line, keep })

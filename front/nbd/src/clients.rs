@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
+use tombolo_core::lock;
 use tombolo_host_runtime::buffer_pool::{BufferLimits, BufferPool, Buffers, ClientAccount};
-use tombolo_host_runtime::lock;
 
 /// Limits of data memory. A request has at most 32 MiB, so a client's share suffices for a few requests.
 const MEMORY: BufferLimits =

@@ -11,10 +11,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use thiserror::Error as ThisError;
-use tombolo_core::SessionId;
+use tombolo_core::{SessionId, lock};
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_host_runtime::listener::{ListenError, Listener};
-use tombolo_host_runtime::lock;
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_host_tls::{ServerTls, Stream};
 use tombolo_sys::epoll::{Epoll, EventFd, Interest};

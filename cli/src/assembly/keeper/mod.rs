@@ -18,8 +18,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tombolo_core::lock;
 use tombolo_host_runtime::descriptors::DescriptorBudget;
-use tombolo_host_runtime::lock;
 use tombolo_host_runtime::signals::{self, StopSignal};
 use tombolo_host_vhost::keeper::{Keeper, Place, Servers, Settings};
 use tombolo_sys::process::adopt_orphans;

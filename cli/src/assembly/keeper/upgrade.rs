@@ -10,7 +10,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tombolo_host_runtime::lock;
+use tombolo_core::lock;
 use tombolo_host_service::control::{self, Answers, Server};
 use tombolo_sys::process::kill_group;
 

@@ -3,11 +3,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use tombolo_core::lock;
 use tombolo_front_nfs_server::IdleCloser;
 use tombolo_host_links::server::{Peer, Refusal, Service, Session};
 use tombolo_host_rpc::link::RpcLinks;
 use tombolo_host_runtime::buffer_pool::BufferLimits;
-use tombolo_host_runtime::lock;
 
 use crate::assembly::plan::Plan;
 use crate::assembly::servers::state::DurableState;

@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tombolo_core::fs::{Client, Export, LEASE_TERM, LeaseNote, LeaseTable, NodeId, PermissionCheck};
-use tombolo_core::{Ctx, SessionId};
+use tombolo_core::{Ctx, SessionId, lock};
 use tombolo_front_nfs_server::{
     AllowList, Claims, Durability, ExportOptions, Groups, Identities, LeaseHolders, NfsService, Options,
     Signer, Squash,
 };
-use tombolo_host_runtime::lock;
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_host_service::handle_keys;
 use tombolo_host_service::state_dir::{ServerFiles, ServerState, StateDir, StateError};

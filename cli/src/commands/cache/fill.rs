@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use clap::Args;
@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use libtombolo::{Above, Last, Node, StreamError, Tree, User, block_on};
 use tombolo_back_local_dir::Options as DirOptions;
 use tombolo_core::fs::{FileType, OpenFlags};
-use tombolo_core::{Error, Result as FsResult};
+use tombolo_core::{Error, Result as FsResult, lock};
 
 use crate::assembly::options::cache::{CacheOptions, ContractArg, Size};
 use crate::assembly::plan::cache::CachePlan;
@@ -227,5 +227,5 @@ impl io::Write for Counted<'_> {
 }
 
 fn next(files: &Mutex<mpsc::Receiver<(Node, String)>>) -> Option<(Node, String)> {
-    files.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    lock(files).recv().ok()
 }

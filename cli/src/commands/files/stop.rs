@@ -1,8 +1,9 @@
 //! Orderly end of a command by signals.
 
 use std::io;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
+use tombolo_core::lock;
 use tombolo_host_runtime::signals::{self, StopSignal};
 
 type Stop = Box<dyn FnOnce(StopSignal) + Send>;
@@ -14,12 +15,12 @@ static WATCHING: Mutex<bool> = Mutex::new(false);
 
 /// Calls `stop` at the first SIGINT or SIGTERM, in place of an earlier action; the second signal kills.
 pub fn on_signal(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()> {
-    *CURRENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
-    let mut watching = WATCHING.lock().unwrap_or_else(PoisonError::into_inner);
+    *lock(&CURRENT) = Some(Box::new(stop));
+    let mut watching = lock(&WATCHING);
     if !*watching {
         signals::on_stop(|signal| {
             let _ = CAME.set(signal);
-            let stop = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let stop = lock(&CURRENT).take();
             if let Some(stop) = stop {
                 stop(signal);
             }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use indicatif::ProgressBar;
+use tombolo_core::lock;
 use tombolo_sys::{Errno, ranges};
 use tombolo_wire_image::{Digest, ZeroMap, digest};
 
@@ -85,7 +86,7 @@ impl Scan<'_> {
             let bytes = buffer.get_mut(..(range.end - range.start) as usize).unwrap_or_default();
             let read = file.file.read_exact_at(bytes, range.start);
             let part = read.map(|()| self.look_at(range.start / self.block_bytes, bytes));
-            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shared = lock(shared);
             match part {
                 Ok(part) => {
                     shared.digests += part.digests.len();
@@ -104,7 +105,7 @@ impl Scan<'_> {
 
     /// Returns the next part that may contain data, assigned to this thread.
     fn next_part(&self, files: &[Scanned], shared: &Mutex<ScanProgress>) -> Option<(usize, Range<u64>)> {
-        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = lock(shared);
         loop {
             let (index, offset) = shared.next;
             let file = files.get(index).filter(|_| shared.failed.is_none())?;

@@ -19,12 +19,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_back_image_file::lock_open_image;
 use tombolo_core::block::OpenOptions;
+use tombolo_core::lock;
 use tombolo_host_vmm::Monitor;
 
 use super::chain::{self, Draft, KINDS};
@@ -59,10 +60,6 @@ impl Shared {
     fn lock(self: &Arc<Self>) -> Option<Exclusive> {
         let was_locked = self.is_locked.swap(true, Ordering::Acquire);
         (!was_locked).then(|| Exclusive(self.clone()))
-    }
-
-    fn successor(&self) -> MutexGuard<'_, Option<Successor>> {
-        self.successor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,7 +117,7 @@ impl Checkpoints {
 
     /// Passes a successor that runs the guest to `take`. The checkpoint waits until `take` returns.
     pub fn taken_over(&self, take: impl FnOnce(Successor)) {
-        let mut slot = self.0.successor();
+        let mut slot = lock(&self.0.successor);
         if let Some(successor) = slot.take() {
             take(successor);
         }
@@ -336,9 +333,9 @@ impl Maker {
     /// has replaced the first VMM. Returns its monitor.
     fn hand_over(&self, mut successor: Successor) -> Option<Monitor> {
         let monitor = successor.take_monitor();
-        *self.shared.successor() = Some(successor);
+        *lock(&self.shared.successor) = Some(successor);
         let _ = self.events.send(Event::Switch);
-        while self.shared.successor().is_some() {
+        while lock(&self.shared.successor).is_some() {
             thread::sleep(LOOK_EVERY);
         }
         monitor

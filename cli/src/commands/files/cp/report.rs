@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use libtombolo::Tree;
 use libtombolo::copy::{Event, Failure as CopyFailure, Observer, Step};
+use tombolo_core::lock;
 use tombolo_host_runtime::signals::StopSignal;
 
 use crate::failure::Failure;
@@ -49,7 +50,7 @@ impl Report {
 
     /// Prints which partial files were retained for `--resume`, and how to continue.
     pub fn sum_up(&self) {
-        let parts = self.parts();
+        let parts = lock(&self.parts);
         for (path, size_bytes) in parts.iter() {
             self.screen.say(&format!(
                 "{} is incomplete: {} kept for --resume",
@@ -66,10 +67,6 @@ impl Report {
         } else if !parts.is_empty() {
             self.screen.say("continue with the same command and --resume");
         }
-    }
-
-    fn parts(&self) -> MutexGuard<'_, VecDeque<(Vec<u8>, u64)>> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn explained(&self, failure: &CopyFailure) -> Failure {
@@ -119,7 +116,7 @@ impl Observer for Report {
             }
             Event::PartKept { to, size_bytes } => {
                 self.parts_count.fetch_add(1, Ordering::Relaxed);
-                let mut parts = self.parts();
+                let mut parts = lock(&self.parts);
                 if parts.len() < PARTS_NAMED_MAX {
                     parts.push_back((to, size_bytes));
                 }
