@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use tombolo_core::lock;
 use tombolo_shm::link::{Cause, Goodbye, MESSAGE_BYTES_MAX, Message, SLOW_BEAT};
 use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::packet::Packet;
 use tombolo_sys::{Errno, packet, socket};
 
 use super::end::{EndReason, ProtocolError};
-use tombolo_core::lock;
 
 /// Handler of the events of one link's socket, called on the watcher's thread; no method may block. The
 /// watcher is locked during [`tick`](Self::tick) and [`received`](Self::received), which must neither end a

@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use tombolo_core::lock;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Incarnation, Limits, MESSAGE_BYTES_MAX, Message, RefusalCode, Refused};
 use tombolo_sys::epoll::{Epoll, EventFd, Interest};
@@ -24,7 +25,6 @@ use super::control_socket::Watcher;
 use super::policy::Policy;
 use super::server::{Credentials, Server};
 use super::welcome::{self, Links};
-use tombolo_core::lock;
 
 pub use super::welcome::Guest;
 use tombolo_host_runtime::listener::{ListenError, Listener};

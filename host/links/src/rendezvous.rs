@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
+use tombolo_core::lock;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{
     Agreement, BEAT, Cause, ClientHandshake, ClientStep, DoorbellKind, Ends, Features, Goodbye, Hello,
@@ -28,7 +29,6 @@ use super::listen::Guest;
 use super::server::{LinkHandle, Peer, ServeError, Server, Session};
 use super::shared_memory::SharedMemory;
 use super::welcome::{epoch, failed, goodbye, refused};
-use tombolo_core::lock;
 
 /// Polling interval of the rendezvous page, except for running links.
 const LOOK: Duration = Duration::from_millis(10);

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use smallvec::SmallVec;
+use tombolo_core::lock;
 use tombolo_mem::Region;
 use tombolo_shm::link::{
     Agreement, Cause, Ends, Epoch, Extent, Features, Goodbye, Health, Hello, Incarnation, Message,
@@ -25,7 +26,6 @@ use super::listen::{ListenOptions, is_full};
 use super::server::{
     AllowedIdentities, Counts, Credentials, LinkHandle, Peer, Refusal, RegionReceiver, Server, VerifiedPeer,
 };
-use tombolo_core::lock;
 use tombolo_host_runtime::descriptors::{DescriptorBudget, Share};
 
 /// Established links, and the resources to make them.

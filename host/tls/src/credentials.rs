@@ -16,11 +16,11 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 use thiserror::Error as ThisError;
+use tombolo_host_runtime::lock;
 use tombolo_host_runtime::rate_limit::RateLimit;
 
 use crate::session::Session;
 use crate::{ALPN, TlsError};
-use tombolo_host_runtime::lock;
 
 /// Trusted CA certificates, concatenated.
 pub(crate) const CA_FILE: &str = "ca.pem";

@@ -7,12 +7,12 @@ use std::sync::Mutex;
 use rustix::buffer::spare_capacity;
 use rustix::net::{RecvFlags, recv};
 use rustls::Connection;
+use tombolo_host_runtime::lock;
 use tombolo_mem::Sink;
 use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result, tcp};
 
 use crate::{ALPN, PeerCertificate, TlsError};
-use tombolo_host_runtime::lock;
 
 /// Maximum number of bytes received in one system call, and encrypted before they are sent: the data of four
 /// full records.

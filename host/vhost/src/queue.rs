@@ -1,3 +1,5 @@
+use tombolo_host_runtime::lock;
+
 use super::chain::{Chain, ChainToken};
 use super::device::ChainLimits;
 use super::dirty_log::QueueLog;
@@ -9,7 +11,6 @@ use super::ring::{Rings, passes_event};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tombolo_host_runtime::lock;
 use tombolo_mem::OutOfBounds;
 
 /// Used side of a virtqueue, shared by all holders of its chains.

@@ -1,3 +1,5 @@
+use tombolo_host_runtime::lock;
+
 use super::backend::Connection;
 use super::config_change::ConfigChange;
 use super::device::Device;
@@ -15,7 +17,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tombolo_host_runtime::descriptors::DescriptorBudget;
-use tombolo_host_runtime::lock;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 /// Server settings.

@@ -1,6 +1,8 @@
 //! Turns of guests that may connect concurrently but run one at a time: a live migration's destination
 //! connects and queries the device while the source still runs.
 
+use tombolo_host_runtime::lock;
+
 use super::server::GuestId;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::collections::VecDeque;
@@ -8,7 +10,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use tombolo_host_runtime::lock;
 
 /// The running guest and those that wait for their turn.
 #[derive(Debug, Default)]

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use tombolo_core::lock;
 use tombolo_host_runtime::buffer_pool::{BufferLimits, Buffers};
 use tombolo_mem::Source;
 
 use super::allowance::{Allowance, Charge};
 use super::memory::Memory;
-use tombolo_core::lock;
 
 /// Limit of the read-ahead memory of all openings of a mount.
 const AHEAD_BYTES_MAX: usize = 64 << 20;

@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tombolo_core::fs::{Attr, FileType, WeakAttr};
+use tombolo_core::lock;
 
 use crate::options::AttributeTimes;
-use tombolo_core::lock;
 
 /// Time of the last removal of a name with unknown target, which may have been a link of any file with
 /// several names.

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
 use tombolo_core::fs::Attr;
+use tombolo_core::lock;
 
 use crate::node::Node;
-use tombolo_core::lock;
 
 /// The files with several names that the copy has found so far. An entry is dropped once all names of its
 /// file were found.

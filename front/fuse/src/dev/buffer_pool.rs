@@ -4,10 +4,11 @@
 //! written to until it is released; another takes its place meanwhile. The number of retained buffers is
 //! bounded: beyond that a file system may not retain data, and copies it.
 
+use tombolo_core::lock;
+
 use super::device::DATA_OFFSET;
 use crate::session::Slot;
 use std::sync::{Arc, Mutex};
-use tombolo_core::lock;
 use tombolo_mem::Buffer;
 use tombolo_wire_fuse::layout::header::MIN_READ_BUFFER;
 

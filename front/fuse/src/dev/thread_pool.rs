@@ -5,11 +5,12 @@
 //! the device; it calls another when several programs send requests without a pause, or before a large
 //! transfer; a thread that finds no request while others receive goes back to sleep.
 
+use tombolo_core::lock;
+
 use super::buffer_pool::BufferPool;
 use crate::session::Session;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use tombolo_core::lock;
 
 /// State shared by the threads of one mount.
 #[derive(Debug)]

@@ -8,10 +8,11 @@
 //!
 //! A fast path: without this file such a GETATTR goes to the server (docs/decisions/fuse-push.md).
 
+use tombolo_core::lock;
+
 use super::Push;
 use std::sync::{Arc, Mutex};
 use tombolo_core::fs::{Attr, NodeId};
-use tombolo_core::lock;
 
 /// Attributes of the directory changed last.
 #[derive(Debug, Default)]

@@ -10,6 +10,8 @@
 //! Threads outside of the mount's pid namespace all have the number 0 (`fuse_get_req` of Linux) and cannot be
 //! told apart; their opens are never retried.
 
+use tombolo_core::lock;
+
 use super::body::has_data;
 use super::coherence::{Coherence, TICK};
 use std::collections::HashMap;
@@ -17,7 +19,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tombolo_core::fs::{Attr, NodeId, OpenFlags, Timestamp, WeakAttr};
-use tombolo_core::lock;
 
 /// Attributes last sent for recently changed files, and threads that are retrying an open.
 #[derive(Debug, Default)]

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 
+use tombolo_core::lock;
 use tombolo_sys::moment::Moment;
 
 use super::message::{RawReply, Spans};
-use tombolo_core::lock;
 
 /// State of the request of one buffer, on cache lines of its own, because a waiting caller polls it.
 ///

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::thread;
 
+use tombolo_core::lock;
 use tombolo_mem::OutOfBounds;
 use tombolo_shm::address::BaseTable;
 use tombolo_shm::area::Area;
@@ -25,7 +26,6 @@ use super::queued_request::{QueuedRequest, QueuedStage};
 use super::wakes::{Wakes, wake};
 use crate::end::{EndReason, EndState};
 use crate::forwarding::RegionForwarder;
-use tombolo_core::lock;
 use tombolo_host_runtime::free_list::FreeList;
 
 /// State shared by the threads of one line.

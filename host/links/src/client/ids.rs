@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::queued_request::QueuedRequest;
 use tombolo_core::lock;
+
+use super::queued_request::QueuedRequest;
 
 /// Free ids, and the queue of calls waiting for one.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use tombolo_core::lock;
 use tombolo_mem::OutOfBounds;
 use tombolo_shm::doorbell::PollBackoff;
 use tombolo_shm::link::Ends;
@@ -13,7 +14,6 @@ use tombolo_shm::ring::Consumer;
 use tombolo_sys::futex;
 
 use super::doorbell::NotifyFlag;
-use tombolo_core::lock;
 use tombolo_host_runtime::polling::PollWindow;
 
 /// The thread that sleeps on the doorbell (or polls if there is none), or is about to.

@@ -3,11 +3,12 @@
 use std::sync::{Mutex, MutexGuard};
 use std::task::Waker;
 
-use super::message::Buffer;
 use tombolo_core::lock;
 
-/// A call queued for an id. The thread that frees an id sends the call, so calls proceed even if their
-/// callers do not poll.
+use super::message::Buffer;
+
+/// A call queued for an id. The thread that frees one sends it, so calls proceed even if their callers do not
+/// poll.
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
     pub(super) kind: u32,

@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use tombolo_core::lock;
 use tombolo_mem::Region;
 use tombolo_shm::link::ForwardRegion;
 
 use super::region_forwarder::RegionForwarder;
 use crate::end::EndReason;
-use tombolo_core::lock;
 
 /// A function that ends the link to which some memory belongs.
 pub(crate) type CutFn = Box<dyn Fn(EndReason) + Send + Sync>;

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
+use tombolo_core::lock;
 use tombolo_mem::Source;
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::link::{Extent, FORWARDED_REGIONS_MAX, ForwardRegion, RegionForwarded};
@@ -10,7 +11,6 @@ use tombolo_shm::region::sealed;
 
 use super::forwardable_region::{CutFn, ForwardableRegion};
 use crate::end::ProtocolError;
-use tombolo_core::lock;
 
 /// Regions forwarded by a client. Usable from any thread; the lock covers look-ups only.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
 
 use smallvec::SmallVec;
+use tombolo_core::lock;
 use tombolo_mem::{Region, Source};
 use tombolo_shm::address::{Domain, GlobalAddress};
 use tombolo_shm::link::{FORWARDED_REGIONS_MAX, Message, RegionForwarded, Withdraw};
@@ -11,7 +12,6 @@ use tombolo_shm::link::{FORWARDED_REGIONS_MAX, Message, RegionForwarded, Withdra
 use super::forwardable_region::ForwardableRegion;
 use crate::control_socket::ControlSender;
 use crate::end::{EndReason, ProtocolError};
-use tombolo_core::lock;
 
 /// Regions that a client has forwarded to its server, on one link. Usable from any thread.
 pub(crate) struct RegionForwarder {

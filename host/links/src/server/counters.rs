@@ -3,8 +3,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::counter::Counter;
 use tombolo_core::lock;
+
+use crate::counter::Counter;
 
 /// Counters since the start, and gauges. They are read while they change, so they need not agree exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

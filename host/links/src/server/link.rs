@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use tombolo_core::lock;
 use tombolo_mem::{LINE_BYTES, LinesMut, OutOfBounds, Source};
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::doorbell::{Nudger, Ringer};
@@ -15,7 +16,6 @@ use super::counters::{Counters, Counts};
 use super::service::Session;
 use crate::end::{EndReason, EndState, ProtocolError};
 use crate::forwarding::ForwardedRegions;
-use tombolo_core::lock;
 
 const LINES_PER_BUFFER: usize = FRAME_BYTES as usize / LINE_BYTES;
 /// Number of cache lines prefetched in an answer's buffer: enough for a file's attributes.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 
 use thiserror::Error;
+use tombolo_core::lock;
 use tombolo_mem::OutOfBounds;
 use tombolo_shm::doorbell::{Mode, PollBackoff, Sleeper};
 use tombolo_shm::link::{Ends, FRAME_BYTES, Protocol, Role};
@@ -17,7 +18,6 @@ use super::link::Link;
 use super::service::{Peer, Refusal, Service, Session};
 use super::worker::Worker;
 use crate::end::{EndReason, EndState};
-use tombolo_core::lock;
 
 /// A server of links, with one thread for each. Usable from any thread.
 pub struct Server {

@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tombolo_core::lock;
+
 use super::error::Fault;
 use super::options::Target;
 use super::system_wire::shut_down;
 use super::wire::Socket;
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvFlags, recv};
-use tombolo_core::lock;
 use tombolo_host_tls::{Session, TlsError};
 use tombolo_mem::Sink;
 use tombolo_sys::gather::Gather;

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tombolo_core::lock;
+
 use super::counters::Counters;
 use super::finished::Finished;
 use super::sending::Job;
 use super::state::ClientState;
 use super::wire::Wire;
-use tombolo_core::lock;
 use tombolo_host_runtime::rate_limit::RateLimit;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;

@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tombolo_core::lock;
+
 use super::options::{Options, Target, Transport};
 use super::secure_socket::SecureSocket;
 use super::tunnel::Tunnel;
 use super::wire::{Socket, SocketToken, Wire};
-use tombolo_core::lock;
 use tombolo_host_tls::ClientTls;
 use tombolo_mem::Sink;
 use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};

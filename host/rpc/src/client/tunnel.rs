@@ -15,10 +15,11 @@ use std::sync::{Arc, Condvar, Mutex, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use tombolo_core::lock;
+
 use super::error::Fault;
 use super::wire::Socket;
 use thiserror::Error as ThisError;
-use tombolo_core::lock;
 use tombolo_mem::Sink;
 use tombolo_sys::epoll::{Epoll, Interest};
 use tombolo_sys::gather::Gather;

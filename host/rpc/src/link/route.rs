@@ -8,8 +8,9 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use super::bulk_space::BulkSpace;
 use tombolo_core::lock;
+
+use super::bulk_space::BulkSpace;
 use tombolo_host_links::client::Line;
 
 /// A factory of ONC RPC links to one export of one server.

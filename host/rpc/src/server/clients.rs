@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tombolo_core::lock;
 use tombolo_host_runtime::buffer_pool::{BufferPool, ClientAccount, ConnectionAccount};
 use tombolo_host_runtime::waiters::{Queued, Waiter, Waiters};
 
 use super::common::Common;
 use super::shared_connection::SharedConnection;
-use tombolo_core::lock;
 
 /// Clients by address. Unused ones are removed by the periodic [`sweep`](Self::sweep), or at once if there
 /// are [`CLIENTS_MAX`].

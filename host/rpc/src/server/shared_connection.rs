@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use tombolo_core::lock;
+
 use super::clients::{Activity, Client, ConnectionPermit};
 use super::common::Common;
 use super::reply_batch::{Batch, SendState, Sent};
 use super::service::{Exchange, Outcome, Peer};
 use super::thread_queue::{ThreadQueue, Token};
-use tombolo_core::lock;
 use tombolo_host_runtime::buffer_pool::Buffers;
 use tombolo_host_runtime::waiters::Waiter;
 use tombolo_host_tls::Session;

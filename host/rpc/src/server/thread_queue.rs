@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::clients::ConnectionPermit;
 use tombolo_core::lock;
+
+use super::clients::ConnectionPermit;
 use tombolo_sys::Result;
 use tombolo_sys::epoll::EventFd;
 

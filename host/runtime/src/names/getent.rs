@@ -6,12 +6,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use tombolo_core::lock;
 use tombolo_sys::Errno;
 use tombolo_sys::epoll::{Epoll, Interest};
 use tombolo_sys::process::{self, Death, ends_with_this_thread};
 
 use super::{Deadline, LookUpError};
-use tombolo_core::lock;
 
 /// Maximum length of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;

@@ -9,11 +9,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
+use tombolo_host_runtime::lock;
 use tombolo_sys::{creds, socket};
 
 use super::message::{CREATE, LINE_LIMIT_BYTES, Reply, Request, SET, Start};
 use tombolo_host_runtime::listener::Listener;
-use tombolo_host_runtime::lock;
 
 /// Handler of requests. It must not block for long: there are few threads.
 pub trait Answers: Send + Sync {

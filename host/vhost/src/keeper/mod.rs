@@ -26,11 +26,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use tombolo_host_runtime::lock;
+
 use crate::fd_store::DescriptorStore;
 use message::Channel;
 use session::{Session, SessionEnd};
 use tombolo_host_runtime::descriptors::DescriptorBudget;
-use tombolo_host_runtime::lock;
 
 /// Maximum number of descriptors per front end: its memory, three for each of 256 queues, and those of a
 /// message in transit.
