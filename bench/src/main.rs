@@ -102,7 +102,8 @@ fn measured(plan: &Plan, table: &TableArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Waist => ("waist", one("", table::waist::run)),
         TableArgs::Ring => ("ring", wanted(table::ring::PARTS, &plan.only)?),
         TableArgs::Fuse { virtio, mount } => {
-            let parts: [(&str, Part); 2] = [("virtio", table::virtio::run), ("mount", table::mount::run)];
+            let parts: [(&str, Part); 2] =
+                [("virtio", table::sockets::virtio), ("mount", table::mounts::fuse)];
             let is_named = [*virtio, *mount];
             let parts = parts.into_iter().zip(is_named).filter(|(_, it)| *it || is_named == [false; 2]);
             ("fuse", parts.map(|(part, _)| part).collect())
@@ -110,9 +111,9 @@ fn measured(plan: &Plan, table: &TableArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Guest { project } => {
             return publish_or_leave_out(plan, "guest", table::guest::run(plan, project), out);
         }
-        TableArgs::Disk => ("disk", one("", table::disk::run)),
-        TableArgs::Nbd => ("nbd", one("", table::nbd::run)),
-        TableArgs::GuestDisk => ("guest-disk", one("", table::guest_disk::run)),
+        TableArgs::Disk => ("disk", one("", table::sockets::disk)),
+        TableArgs::Nbd => ("nbd", one("", table::sockets::nbd)),
+        TableArgs::GuestDisk => ("guest-disk", one("", table::guest::disks)),
         TableArgs::Memory => ("memory", one("", table::memory::run)),
         TableArgs::Nfs if plan.here => ("nfs", one("", |plan| table::nfs::run(plan, None))),
         TableArgs::Nfs => {

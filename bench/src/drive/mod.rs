@@ -7,29 +7,27 @@
 //!
 //! Reading order: [`Job`], [`Client`], [`biods`], [`codec`].
 
-mod biods;
-pub mod codec;
-mod job;
-mod ours;
-mod queue;
-mod steps;
-mod tcp;
-
+use std::collections::HashMap;
+use std::fmt;
 use std::io::{BufRead, Write, stdin, stdout};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
-use serde::Deserialize;
-
-pub use job::{Direction, Job, read_name};
-
-use crate::error::{Doing, Result};
 use biods::Biods;
+use clap::{Args, ValueEnum};
 use codec::Codec;
 use ours::Ours;
+use serde::Deserialize;
 use steps::{Step, Steps};
-use tcp::BareTcp;
+
+use crate::error::{Doing, Error, Result};
+use crate::nfs::{READ_PREFIX, Swap, Wait};
+
+mod biods;
+pub mod codec;
+mod ours;
+mod steps;
 
 /// Kind of client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -53,6 +51,9 @@ pub enum Kind {
     Tcp,
     /// Bare TCP; received data are written to a file.
     TcpToFile,
+    /// libnfs's raw calls, by a program of its own.
+    #[value(skip)]
+    Libnfs,
 }
 
 /// Arguments of a client.
@@ -93,6 +94,7 @@ pub fn drive(args: &DriveArgs) -> Result<()> {
         Kind::StepLean => Box::new(Steps::new(args, Step::Lean)?),
         Kind::Tcp => Box::new(BareTcp::new(args, false)),
         Kind::TcpToFile => Box::new(BareTcp::new(args, true)),
+        Kind::Libnfs => return Err(Error::Absent("libnfs has a driver of its own".to_owned())),
     };
     for line in stdin().lock().lines() {
         let line = line.doing(|| "read a job".to_owned())?;
@@ -111,4 +113,119 @@ pub fn drive(args: &DriveArgs) -> Result<()> {
 /// Returns test data that vary between bytes.
 pub fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at / 7) as u8).collect()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Write until the data are stable.
+    Write,
+    /// Write with each request stable before its reply.
+    WriteStable,
+    /// Read from the server's page cache.
+    Read,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    pub direction: Direction,
+    /// Limit of requests in flight; 0 for the client's choice.
+    pub limit: u32,
+    /// Size of requests, and of the program's reads and writes.
+    pub piece_bytes: usize,
+    pub file_bytes: usize,
+}
+
+impl Job {
+    pub fn pieces(&self) -> usize {
+        self.file_bytes.div_ceil(self.piece_bytes.max(1))
+    }
+
+    /// Returns offset and length of each request.
+    pub fn each(self) -> impl Iterator<Item = (usize, usize)> {
+        let (piece, file) = (self.piece_bytes.max(1), self.file_bytes);
+        (0..file).step_by(piece).map(move |at| (at, piece.min(file - at)))
+    }
+
+    /// Returns the name of the file: of the existing one, to read, or of the one to write.
+    pub fn file_name(&self, written: &str) -> String {
+        if self.direction == Direction::Read { read_name(self.file_bytes) } else { written.to_owned() }
+    }
+}
+
+/// Returns the name of the file of this size that exists for reading.
+pub fn read_name(file_bytes: usize) -> String {
+    format!("{READ_PREFIX}{file_bytes}")
+}
+
+impl fmt::Display for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { direction, limit, piece_bytes, file_bytes } = self;
+        let direction = direction.to_possible_value();
+        let direction = direction.as_ref().map_or("", |value| value.get_name());
+        write!(f, "{direction} {limit} {} {piece_bytes} {file_bytes}", self.pieces())
+    }
+}
+
+impl FromStr for Job {
+    type Err = Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let wrong = || Error::Wrong { what: "what to do".to_owned(), answer: line.to_owned() };
+        let mut words = line.split_whitespace();
+        let direction = words.next().and_then(|word| <Direction as ValueEnum>::from_str(word, false).ok());
+        let direction = direction.ok_or_else(wrong)?;
+        let mut number = || words.next().and_then(|word| word.parse::<usize>().ok()).ok_or_else(wrong);
+        let (limit, _pieces) = (number()?, number()?);
+        let limit = u32::try_from(limit).map_err(|_| wrong())?;
+        Ok(Self { direction, limit, piece_bytes: number()?, file_bytes: number()? })
+    }
+}
+
+/// Client of `tombolo-bench limit swap`.
+pub struct BareTcp {
+    address: SocketAddr,
+    /// `true` if the server writes to a file.
+    is_stored: bool,
+    /// Connections by the sizes of requests and replies.
+    connections: HashMap<(usize, usize), Swap>,
+}
+
+impl BareTcp {
+    pub fn new(args: &DriveArgs, is_stored: bool) -> Self {
+        Self { address: args.nfs, is_stored, connections: HashMap::new() }
+    }
+}
+
+impl Client for BareTcp {
+    fn transfer(&mut self, job: &Job) -> Result<Duration> {
+        let (sizes, is_stored) = match job.direction {
+            Direction::Read => ((1, job.file_bytes), false),
+            Direction::Write | Direction::WriteStable => ((job.file_bytes, 1), self.is_stored),
+        };
+        if !self.connections.contains_key(&sizes) {
+            let connection = Swap::connect(self.address, Wait::Sleep, sizes, 1, is_stored)?;
+            self.connections.insert(sizes, connection);
+        }
+        let begun = Instant::now();
+        if let Some(connection) = self.connections.get_mut(&sizes) {
+            connection.exchange(1, || {}).doing(|| "transfer a file".to_owned())?;
+        }
+        Ok(begun.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_text_parses_back() {
+        let job = Job { direction: Direction::Write, limit: 8, piece_bytes: 100, file_bytes: 250 };
+        assert_eq!(job.to_string(), "write 8 3 100 250");
+        assert_eq!(job.to_string().parse::<Job>().unwrap(), job);
+        assert_eq!(job.each().collect::<Vec<_>>(), [(0, 100), (100, 100), (200, 50)]);
+        assert!("write 8".parse::<Job>().is_err());
+        assert!("erase 1 1 1 1".parse::<Job>().is_err());
+    }
 }

@@ -75,7 +75,7 @@ impl Client for Ours {
             0 => InFlight::Adaptive { max: ADAPTIVE_MAX },
             limit => InFlight::Fixed(limit),
         });
-        let name = if job.direction == Direction::Read { job.read_name() } else { self.file.clone() };
+        let name = job.file_name(&self.file);
         let open = Open::new(mount.files.as_ref(), &name, job.direction)?;
         let begun = Instant::now();
         match job.direction {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
 
-use super::small::whole;
+use super::whole;
 use crate::error::{Doing, Result};
 use crate::measure::go_on;
 

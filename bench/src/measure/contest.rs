@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use super::clock::{histogram, quantile_ns};
-use super::{Clock, Cost, CostMeter, Placement, SyscallCounter, Work, go_on};
+use super::{Clock, Cost, CostMeter, Placement, SyscallCounter, Work, go_on, histogram, quantile_ns};
 use crate::error::{Error, Result};
 
 /// A contestant: its operation, servers and placement.

@@ -1,14 +1,22 @@
 //! Links of a given speed between two network namespaces of the run: callers are in this one, servers in the
-//! other. Use inside [`run_inside`](super::run_inside), so that all disappears with the run.
+//! other. Use inside [`run_inside`], so that all disappears with the run.
+//!
+//! Network namespace of the run. nfs-ganesha registers with rpcbind, of which there is one per network: in
+//! its own namespace it conflicts with no other, and ends with the run. The programs compared with it run
+//! there too.
 
+use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use serde::Deserialize;
 
 use crate::error::{Doing, Error, Result};
+use crate::measure::go_on;
+use crate::peer::{completed, this_program};
 
 /// Link between a caller and a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -128,12 +136,51 @@ fn build() -> Result<()> {
 }
 
 fn run(program: &str, arguments: &[&str]) -> Result<()> {
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let output = command.output().doing(|| format!("start {program}"))?;
-    if output.status.success() {
+    let done =
+        completed(&format!("{program} {}", arguments.join(" ")), Command::new(program).args(arguments));
+    done.map(drop).map_err(|error| Error::Absent(error.to_string()))
+}
+
+/// Shell commands that prepare the namespaces: rpcbind writes below /run, and its files must not remain.
+const PREPARE: &str =
+    "ip link set lo up && mount -t tmpfs -o mode=755 tombolo-bench /run && exec \"$0\" \"$@\"";
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Runs this program again with `arguments` in new network and mount namespaces, with the same output. Fails
+/// with [`Error::Absent`] if that is not permitted.
+pub fn run_inside(arguments: &[impl AsRef<OsStr>]) -> Result<()> {
+    allowed()?;
+    let mut child =
+        isolated(&this_program()?).args(arguments).spawn().doing(|| "start unshare".to_owned())?;
+    let status = loop {
+        if let Some(status) = child.try_wait().doing(|| "wait for the run".to_owned())? {
+            break status;
+        }
+        if let Err(interrupted) = go_on() {
+            // It ends its servers by itself.
+            let _gone = tombolo_sys::process::terminate(child.id());
+            let _ended = child.wait();
+            return Err(interrupted);
+        }
+        std::thread::sleep(LOOK);
+    };
+    if status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(Error::Absent(format!("{program} {}: {}", arguments.join(" "), said.trim())))
+    let what = format!("ended with {status} in its own network");
+    Err(Error::Server { program: "tombolo-bench".to_owned(), what })
+}
+
+fn allowed() -> Result<()> {
+    let tried = completed("unshare (of util-linux)", &mut isolated(Path::new("true")));
+    let refused =
+        |error| Error::Absent(format!("a new network namespace requires root, unshare and ip: {error}"));
+    tried.map(drop).map_err(refused)
+}
+
+/// Returns a command that runs `program` in new namespaces, as the same process.
+fn isolated(program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--", "sh", "-c", PREPARE]).arg(program).stdin(Stdio::null());
+    command
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::{Program, Requests, Server, find, this_program};
+use super::{GANESHA, RPCBIND, Requests, Server, TOMBOLO, find, this_program};
 use crate::error::{Doing, Result};
 use crate::nfs::client::Mounted;
 use crate::nfs::{Limit, Link, Network, Wait};
@@ -36,7 +36,7 @@ impl Nfs {
 
     /// Starts our server at the other end of a link.
     pub fn tombolo_at(link: Link, shared: &Path, beside: &Path) -> Result<Self> {
-        let mut command = Network::command(link, find(Program::Tombolo)?);
+        let mut command = Network::command(link, find(TOMBOLO)?);
         command.arg("serve").arg(shared);
         Self::by_command(command, free_port_at(link)?, shared, beside)?.ready()
     }
@@ -53,7 +53,7 @@ impl Nfs {
         command.arg("--nfs").arg(address.to_string()).args(["--squash", "none"]);
         command.arg("--control").arg(state.path().join("control"));
         command.env("XDG_STATE_HOME", state.path());
-        let server = Server::listening(Program::Tombolo.name(), &mut command, &[address.port()])?;
+        let server = Server::listening(TOMBOLO, &mut command, &[address.port()])?;
         let name = shared.file_name().unwrap_or_default().to_string_lossy();
         let export = format!("/{name}");
         Ok(Self { server, _registry: None, state: Some(state), nfs: address, mount: address, export })
@@ -62,7 +62,7 @@ impl Nfs {
     /// Starts nfs-ganesha, with transfers of up to 1 MiB and version 3 over TCP only. It requires rpcbind,
     /// hence a network without one.
     pub fn ganesha(shared: &Path, beside: &Path) -> Result<Self> {
-        let program = find(Program::Ganesha)?;
+        let program = find(GANESHA)?;
         let registry = rpcbind()?;
         let (nfs, mount) = (free_port()?, free_port()?);
         let state = state(beside)?;
@@ -73,7 +73,7 @@ impl Nfs {
         command.arg("-F").arg("-f").arg(&configuration).arg("-L").arg(state.path().join("log"));
         command.arg("-p").arg(state.path().join("pid")).args(["-N", "EVENT"]);
         let ports = [nfs.port(), mount.port()];
-        let server = Server::listening(Program::Ganesha.name(), &mut command, &ports)?;
+        let server = Server::listening(GANESHA, &mut command, &ports)?;
         let export = shared.to_string_lossy().into_owned();
         Self { server, _registry: Some(registry), state: Some(state), nfs, mount, export }.ready()
     }
@@ -139,8 +139,8 @@ fn rpcbind() -> Result<Server> {
     for folder in ["/run/rpcbind", "/run/ganesha", "/run/sendsigs.omit.d"] {
         fs::create_dir_all(folder).doing_to("make", Path::new(folder))?;
     }
-    let mut command = Command::new(find(Program::Rpcbind)?);
-    Server::listening(Program::Rpcbind.name(), command.args(["-f", "-w"]), &[PORT])
+    let mut command = Command::new(find(RPCBIND)?);
+    Server::listening(RPCBIND, command.args(["-f", "-w"]), &[PORT])
 }
 
 fn state(beside: &Path) -> Result<TempDir> {

@@ -1,12 +1,16 @@
-//! Server process that ends with its owner.
+//! Server process that ends with its owner; servers with one UNIX socket, for vhost-user guests or NBD
+//! clients; and servers of links in shared memory.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::nfs::is_listening_in;
+use tombolo_shm::doorbell::Mode;
+
 use crate::error::{Doing, Error, Result};
+use crate::peer::nfs::is_listening_in;
+use crate::peer::{TOMBOLO, find, peers};
 
 /// Time limit for start and end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -103,14 +107,22 @@ impl Drop for Server {
     }
 }
 
-/// Runs a program to its end, and returns its output; fails with the last line of its errors.
-pub fn completed(what: &str, command: &mut Command) -> Result<Vec<u8>> {
-    let output = command.stdin(Stdio::null()).output().doing(|| what.to_owned())?;
+/// Runs a program to its end, and returns its output; fails with the last line of it and its errors.
+pub fn completed(what: &str, command: &mut Command) -> Result<String> {
+    let program = PathBuf::from(command.get_program());
+    let output = command.stdin(Stdio::null()).output().doing(|| what.to_owned());
+    let output = output.map_err(|error| match error {
+        Error::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
+            Error::Absent(format!("{} is not installed", program.display()))
+        }
+        other => other,
+    })?;
+    let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
-        return Ok(output.stdout);
+        return Ok(said);
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or_default();
+    said.push_str(&String::from_utf8_lossy(&output.stderr));
+    let last = said.trim().lines().next_back().unwrap_or_default();
     Err(Error::Wrong { what: what.to_owned(), answer: format!("{}: {last}", output.status) })
 }
 
@@ -136,6 +148,152 @@ pub(super) fn beside(path: &Path, more: &str) -> PathBuf {
     let mut longer = path.as_os_str().to_owned();
     longer.push(more);
     longer.into()
+}
+
+/// A server with its socket.
+#[derive(Debug)]
+pub struct AtSocket {
+    server: Server,
+    socket: PathBuf,
+}
+
+impl AtSocket {
+    /// Starts a virtio-fs server of a directory. `mode` is a policy of ours or a cache mode of virtiofsd.
+    pub fn virtio_fs(
+        program: &str,
+        shared: &Path,
+        socket: &Path,
+        mode: &str,
+        options: &[&str],
+    ) -> Result<Self> {
+        let words = [("shared", &*shared.to_string_lossy()), ("mode", mode)];
+        Self::start("virtio-fs", program, socket, &words, options)
+    }
+
+    /// Starts a virtio-blk server of an image, through the page cache or with direct I/O.
+    pub fn virtio_blk(program: &str, image: &Path, socket: &Path, is_direct: bool) -> Result<Self> {
+        let (ours, direct) = if is_direct { ("none", "on") } else { ("host", "off") };
+        let words = [("image", &*image.to_string_lossy()), ("ours", ours), ("direct", direct)];
+        Self::start("virtio-blk", program, socket, &words, &[])
+    }
+
+    /// Starts our virtio-blk server with a new overlay over the image.
+    pub fn redo_log(image: &Path, overlay: &Path, socket: &Path) -> Result<Self> {
+        let mut create = Command::new(find(TOMBOLO)?);
+        create.args(["disk", "create"]).arg(overlay).arg("--base").arg(image);
+        completed("tombolo disk create", &mut create)?;
+        Self::virtio_blk(TOMBOLO, overlay, socket, false)
+    }
+
+    /// Starts an NBD server of an image.
+    pub fn nbd(program: &str, image: &Path, socket: &Path) -> Result<Self> {
+        Self::start("nbd", program, socket, &[("image", &image.to_string_lossy())], &[])
+    }
+
+    /// Starts a server, whose command line has these words, and waits until it accepts connections.
+    fn start(
+        protocol: &str,
+        program: &str,
+        socket: &Path,
+        words: &[(&str, &str)],
+        options: &[&str],
+    ) -> Result<Self> {
+        let mut command = Command::new(find(program)?);
+        for argument in peers().command(protocol, program)? {
+            let filled =
+                |text: String, (word, value): &(&str, &str)| text.replace(&format!("{{{word}}}"), value);
+            let argument = argument.replace("{socket}", &socket.to_string_lossy());
+            command.arg(words.iter().fold(argument, filled));
+        }
+        let mut server = Server::start(program, command.args(options))?;
+        server.wait_until("socket", || accepts_at(socket))?;
+        Ok(Self { server, socket: socket.to_owned() })
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub fn server(&self) -> u32 {
+        self.server.id()
+    }
+}
+
+/// A server of links with its socket or memory.
+#[derive(Debug)]
+pub struct Shm {
+    server: Server,
+    place: PathBuf,
+    export: String,
+}
+
+impl Shm {
+    pub fn tombolo(shared: &Path, socket: &Path, options: &[&str]) -> Result<Self> {
+        Self::by_command(serve(shared, options)?, shared, socket)
+    }
+
+    /// Starts a server that waits in this mode, as its clients should, at a socket.
+    pub fn waiting(shared: &Path, socket: &Path, mode: Mode) -> Result<Self> {
+        Self::tombolo(shared, socket, &["--doorbell", mode.name()])
+    }
+
+    /// Starts a server over a new file of `bytes`, without a doorbell; `bell` is a bell beside it.
+    pub fn over_memory(
+        shared: &Path,
+        (memory, bytes): (&Path, u64),
+        mode: Mode,
+        bell: Option<&Path>,
+    ) -> Result<Self> {
+        let bell = bell.map_or_else(|| ",bell=off".to_owned(), |bell| format!(",bell={}", bell.display()));
+        let mut command = serve(shared, &["--doorbell", mode.name()])?;
+        command.arg("--shm-file").arg(format!("{},size={bytes}{bell}", memory.display()));
+        Self::start(command, shared, memory, |_| memory.exists())
+    }
+
+    /// Starts a command of ours that serves `shared`, which is its last argument. It may run in another
+    /// network.
+    pub fn by_command(mut command: Command, shared: &Path, socket: &Path) -> Result<Self> {
+        command.arg("--shm").arg(socket);
+        Self::start(command, shared, socket, |network| accepts_in(network, socket))
+    }
+
+    fn start(
+        mut command: Command,
+        shared: &Path,
+        place: &Path,
+        is_open: impl Fn(&str) -> bool,
+    ) -> Result<Self> {
+        let control = beside(place, ".control");
+        command.arg("--control").arg(&control);
+        let mut server = Server::start(TOMBOLO, &mut command)?;
+        let network = server.id().to_string();
+        server.wait_until("links", || is_open(&network) && accepts_in(&network, &control))?;
+        let name = shared.file_name().unwrap_or_default().to_string_lossy();
+        Ok(Self { server, place: place.to_owned(), export: format!("/{name}") })
+    }
+
+    /// Returns its socket, or the file of its memory.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    pub fn export(&self) -> &str {
+        &self.export
+    }
+
+    pub fn url(&self) -> String {
+        format!("shm:{}{}", self.place.display(), self.export)
+    }
+
+    pub fn server(&self) -> u32 {
+        self.server.id()
+    }
+}
+
+fn serve(shared: &Path, options: &[&str]) -> Result<Command> {
+    let mut command = Command::new(find(TOMBOLO)?);
+    command.arg("serve").arg(shared).args(options);
+    Ok(command)
 }
 
 #[cfg(test)]

@@ -2,22 +2,20 @@
 //!
 //! A [`Report`] is printed as tables, and stored as JSON.
 
-mod file;
-mod machine;
-mod table;
-mod target;
-mod unit;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
-use serde::Serialize;
-
-pub use file::write;
 pub use machine::Machine;
-pub use target::Target;
-pub use unit::Unit;
+use serde::{Deserialize, Serialize};
 
 use crate::args::command;
-use crate::error::{Error, Result};
+use crate::error::{Doing, Error, Result};
 use crate::measure::{Contest, Cost, Dropped, Entrant, Placement, Series, Spread, Work};
+
+mod machine;
+mod table;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -331,6 +329,102 @@ fn ratio(ours: &Figure, other: &Figure, target: Option<f64>) -> Option<Ratio> {
     })
 }
 
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Target {
+    pub what: String,
+    pub target: String,
+    pub found: String,
+    /// `true` if the target is met; `None` without a target.
+    pub is_met: Option<bool>,
+}
+
+impl Target {
+    pub fn verdict(&self) -> &'static str {
+        match self.is_met {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "",
+        }
+    }
+}
+
+impl Report {
+    /// Records a target and its result, in place of an earlier one.
+    pub fn target(&mut self, what: &str, target: &str, found: impl Into<String>, is_met: Option<bool>) {
+        let (what, target, found) = (what.to_owned(), target.to_owned(), found.into());
+        let target = Target { what, target, found, is_met };
+        match self.targets.iter_mut().find(|earlier| earlier.what == target.what) {
+            Some(earlier) => *earlier = target,
+            None => self.targets.push(target),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unit {
+    Nanoseconds,
+    Seconds,
+    BytesPerSecond,
+    PerSecond,
+    Bytes,
+    Count,
+    /// Multiple of another value.
+    Times,
+    Percent,
+    /// Count per million bytes.
+    PerMegabyte,
+    /// Time per million bytes.
+    NanosecondsPerMegabyte,
+}
+
+impl Unit {
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Unit::BytesPerSecond | Unit::PerSecond)
+    }
+
+    /// Formats a value with its unit, to three digits.
+    pub fn text(self, value: f64) -> String {
+        match self {
+            Unit::Nanoseconds if value < 1e3 => format!("{} ns", digits(value)),
+            Unit::Nanoseconds if value < 1e7 => format!("{} µs", digits(value / 1e3)),
+            Unit::Nanoseconds => format!("{} ms", digits(value / 1e6)),
+            Unit::Seconds => format!("{} s", digits(value)),
+            Unit::BytesPerSecond => format!("{} MB/s", digits(value / 1e6)),
+            Unit::PerSecond => format!("{} k/s", digits(value / 1e3)),
+            Unit::Bytes => format!("{} MB", digits(value / 1e6)),
+            Unit::Count => format!("{value:.0}"),
+            Unit::Times => format!("{} ×", digits(value)),
+            Unit::Percent => format!("{value:.3} %"),
+            Unit::PerMegabyte => format!("{} /MB", digits(value)),
+            Unit::NanosecondsPerMegabyte => format!("{} µs/MB", digits(value / 1e3)),
+        }
+    }
+}
+
+/// Formats three significant digits.
+pub(super) fn digits(value: f64) -> String {
+    let size = value.abs();
+    let places = if size >= 99.95 {
+        0
+    } else if size >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.places$}")
+}
+
+/// Writes a report into a folder, which is created. The mode does not depend on the umask, which a back end
+/// in this process may have cleared.
+pub fn write(report: &Report, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).doing_to("make", folder)?;
+    let path = folder.join(format!("{}.json", report.name));
+    let text = serde_json::to_string_pretty(report).doing_to("encode", &path)? + "\n";
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o644);
+    options.open(&path).and_then(|mut file| file.write_all(text.as_bytes())).doing_to("write", &path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -358,5 +452,15 @@ mod tests {
         fast.variant = "same core".to_owned();
         report.figures = vec![slow, fast, figure("ours", Unit::Nanoseconds, &[10.0])];
         assert_eq!(report.best("row", "peer").unwrap().variant, "same core");
+    }
+
+    #[test]
+    fn values_read_with_three_digits() {
+        assert_eq!(Unit::Nanoseconds.text(7.894), "7.89 ns");
+        assert_eq!(Unit::Nanoseconds.text(45_123.0), "45.1 µs");
+        assert_eq!(Unit::Nanoseconds.text(82_611_000.0), "82.6 ms");
+        assert_eq!(Unit::BytesPerSecond.text(2_345e6), "2345 MB/s");
+        assert_eq!(Unit::Count.text(1024.0), "1024");
+        assert_eq!(digits(99.96), "100");
     }
 }

@@ -3,8 +3,7 @@
 use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 
-use super::unit::digits;
-use super::{Figure, Report, Target};
+use super::{Figure, Report, Target, digits};
 
 impl Report {
     /// Returns all tables with their conditions.

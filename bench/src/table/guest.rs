@@ -1,19 +1,26 @@
 //! `guest`: a developer's job in a User Mode Linux guest, on our virtio-fs, on virtiofsd, and on the guest's
 //! own disk and memory.
+//!
+//! `guest-disk`: fio and PostgreSQL on the disks of a User Mode Linux guest: ours and QEMU's storage daemon's
+//! by virtio-blk, and the guest's own driver for images.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use clap::ValueEnum;
+use tempfile::TempDir;
 
-use super::Plan;
 use crate::error::{Doing, Error, Result};
-use crate::measure::{Placement, go_on};
-use crate::peer::{AtSocket, Program, in_checkout};
+use crate::files::copy_with_holes;
+use crate::measure::{CostMeter, Placement, go_on};
+use crate::peer::{AtSocket, STORAGE_DAEMON, TOMBOLO, VIRTIOFSD, completed, in_checkout};
 use crate::report::{Figure, Report, Unit};
 use crate::sheet::{Sheet, sheet, turns};
+use crate::table::{Plan, folder};
 
 const MEAN: &str = "geometric mean";
 
@@ -161,17 +168,10 @@ struct Job {
 
 impl Job {
     fn new(plan: &Plan, source: &str) -> Result<Self> {
-        let guests = in_checkout(Path::new("tests/guests"))?;
-        let fetch = Command::new(guests.join("fetch-source"))
-            .arg(source)
-            .stdin(Stdio::null())
-            .output()
-            .doing_to("fetch the source with", &guests)?;
-        if !fetch.status.success() {
-            let said = String::from_utf8_lossy(&fetch.stderr);
-            return Err(Error::Absent(format!("no source of {source}: {}", said.trim())));
-        }
-        let source = PathBuf::from(String::from_utf8_lossy(&fetch.stdout).trim());
+        let guests = in_checkout("tests/guests")?;
+        let fetched = completed("fetch-source", Command::new(guests.join("fetch-source")).arg(source));
+        let absent = |error| Error::Absent(format!("no source of {source}: {error}"));
+        let source = PathBuf::from(fetched.map_err(absent)?.trim());
         let (run, workload) = (guests.join("run"), guests.join("workload.sh"));
         Ok(Self { run, workload, source, within: plan.within.clone(), xattrs: plan.xattrs })
     }
@@ -209,34 +209,24 @@ impl Job {
         Placement::leave()?;
         let [ours, peers] = self.xattrs.options();
         let (program, mode) = column.split_once(' ').unwrap_or((column, "auto"));
-        let (program, options) = match program == Program::Virtiofsd.name() {
-            true => (Program::Virtiofsd, peers),
-            false => (Program::Tombolo, ours),
+        let (program, options) = match program == VIRTIOFSD {
+            true => (VIRTIOFSD, peers),
+            false => (TOMBOLO, ours),
         };
         AtSocket::virtio_fs(program, shared, socket, mode, options)
     }
 }
 
 /// Creates an image of 1 GiB with an empty ext4.
-pub(super) fn make_disk(path: &Path) -> Result<()> {
+fn make_disk(path: &Path) -> Result<()> {
     let file = fs::File::create_new(path).doing_to("make", path)?;
     file.set_len(1 << 30).doing_to("size", path)?;
-    let made = Command::new("mkfs.ext4").arg("-q").arg(path).stdin(Stdio::null()).status();
-    match made {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err(Error::Absent("mkfs.ext4 is not installed: apt-get install e2fsprogs".to_owned())),
-    }
+    completed("mkfs.ext4 of e2fsprogs", Command::new("mkfs.ext4").arg("-q").arg(path)).map(drop)
 }
 
 /// Runs a command whose output has the phases of a job in a guest; returns them with their seconds.
 pub(super) fn phases_of(command: &mut Command) -> Result<Vec<(String, f64)>> {
-    let output = command.stdin(Stdio::null()).output().doing(|| "start a guest".to_owned())?;
-    if output.status.success() {
-        return Ok(phases(&String::from_utf8_lossy(&output.stdout)));
-    }
-    let said = [output.stdout, output.stderr].concat();
-    let last = String::from_utf8_lossy(&said).trim().lines().next_back().unwrap_or_default().to_owned();
-    Err(Error::Server { program: "guest".to_owned(), what: last })
+    completed("a guest", command).map(|said| phases(&said))
 }
 
 /// Parses lines such as `unpack 1.23 s`; a repeated phase counts once.
@@ -253,6 +243,134 @@ fn phases(text: &str) -> Vec<(String, f64)> {
         }
     }
     found
+}
+
+/// Name of the guest's own disk; those of servers are the programs'.
+const OWN: &str = "own";
+/// Result of a phase of the disks: operations or bytes per second, and the server's processor share.
+struct DiskPhase {
+    disk: String,
+    row: String,
+    unit: Unit,
+    rate: f64,
+    share: f64,
+}
+
+/// Measures fio and PostgreSQL on the guest's disks.
+pub fn disks(plan: &Plan) -> Result<Report> {
+    let sheet: Sheet<'_> = sheet!(plan, "guest-disk")?;
+    let mut report = sheet.report();
+    let (rounds, seconds) = (sheet.rounds(), sheet.number("seconds"));
+    let images = Images::make(&plan.disk)?;
+    Placement::leave()?;
+    let mut servers = Vec::new();
+    for program in [TOMBOLO, STORAGE_DAEMON] {
+        let name = program;
+        let socket = images.place.path().join(format!("{name}.sock"));
+        match AtSocket::virtio_blk(program, &images.image(name)?, &socket, false) {
+            Ok(server) => servers.push((name, server)),
+            Err(error) => report.absent(error.to_string()),
+        }
+    }
+    let mut phases = images.measure(rounds, seconds, &servers)?;
+    phases.sort_by(|one, other| (&one.row, &one.disk).cmp(&(&other.row, &other.disk)));
+    for DiskPhase { disk, row, unit, rate, share } in phases {
+        report.add(&row, "", &disk, unit, rate);
+        if disk != OWN {
+            report.add(&format!("{row}, server's processor"), "", &disk, Unit::Percent, share * 100.0);
+        }
+    }
+    Ok(sheet.finish(report))
+}
+
+/// Images of the disks, and the scripts that fill and use them.
+struct Images {
+    run: PathBuf,
+    workload: PathBuf,
+    place: TempDir,
+}
+
+impl Images {
+    /// Creates the first image with a guest.
+    fn make(disk: &Path) -> Result<Self> {
+        let guests = in_checkout("tests/guests")?;
+        let (run, workload) = (guests.join("run"), guests.join("disk-workload.sh"));
+        let images = Self { run, workload, place: folder(disk)? };
+        make_disk(&images.own())?;
+        images.guest(&[], &["make".to_owned()], &[])?;
+        Ok(images)
+    }
+
+    fn own(&self) -> PathBuf {
+        self.place.path().join(OWN)
+    }
+
+    /// Copies the first image.
+    fn image(&self, name: &str) -> Result<PathBuf> {
+        let image = self.place.path().join(name);
+        copy_with_holes(&self.own(), &image).map_err(|error| Error::Absent(error.to_string()))?;
+        Ok(image)
+    }
+
+    fn measure(&self, rounds: usize, seconds: usize, servers: &[(&str, AtSocket)]) -> Result<Vec<DiskPhase>> {
+        let mut words = vec!["run".to_owned(), rounds.to_string(), seconds.to_string()];
+        // The guest numbers the disks in the order of the options.
+        words.extend(servers.iter().zip('a'..).map(|((name, _), letter)| format!("{name}=/dev/vd{letter}")));
+        let options: Vec<_> = servers
+            .iter()
+            .flat_map(|(_, server)| [OsStr::new("--blk"), server.socket().as_os_str()])
+            .collect();
+        self.guest(&options, &words, servers)
+    }
+
+    /// Runs a part of the job in a fresh guest. The server's processor time is measured between lines of the
+    /// guest's output.
+    fn guest(
+        &self,
+        options: &[&OsStr],
+        words: &[String],
+        servers: &[(&str, AtSocket)],
+    ) -> Result<Vec<DiskPhase>> {
+        go_on()?;
+        let mut command = Command::new(&self.run);
+        command.args(["uml", "--mem", "1G", "--timeout", "7200", "--disk"]).arg(self.own()).args(options);
+        command.arg(&self.workload).args(words).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut guest = command.spawn().doing_to("start", &self.run)?;
+        let meters: Vec<_> =
+            servers.iter().map(|(name, server)| (*name, CostMeter::new(&[server.server()], None))).collect();
+        let costs = || -> Vec<f64> { meters.iter().map(|(_, meter)| meter.now().server_cpu_ns).collect() };
+        let (mut phases, mut other) = (Vec::new(), String::new());
+        let (mut begun, mut before) = (Instant::now(), costs());
+        for line in guest.stdout.take().into_iter().flat_map(|said| BufReader::new(said).lines()) {
+            let line = line.doing_to("read what is said by", &self.run)?;
+            let (took_ns, after) = (begun.elapsed().as_nanos() as f64, costs());
+            if let Some(mut phase) = disk_phase(&line) {
+                let index = meters.iter().position(|(name, _)| *name == phase.disk);
+                phase.share = index.map_or(0.0, |index| (after[index] - before[index]) / took_ns);
+                phases.push(phase);
+            } else {
+                other = line;
+            }
+            (begun, before) = (Instant::now(), after);
+        }
+        match guest.wait().doing_to("wait for", &self.run)? {
+            status if status.success() => Ok(phases),
+            status => Err(Error::Server { program: "guest".to_owned(), what: format!("{status}: {other}") }),
+        }
+    }
+}
+
+/// Parses a line such as `own fsync 123.4 /s`.
+fn disk_phase(line: &str) -> Option<DiskPhase> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let &[disk, row, number, unit] = words.as_slice() else { return None };
+    let unit = match unit {
+        "/s" => Unit::PerSecond,
+        "B/s" => Unit::BytesPerSecond,
+        _ => return None,
+    };
+    let rate = number.parse().ok().filter(|rate| *rate > 0.0)?;
+    Some(DiskPhase { disk: disk.to_owned(), row: row.to_owned(), unit, rate, share: 0.0 })
 }
 
 #[cfg(test)]
@@ -284,5 +402,19 @@ mod tests {
             |column| rounds(column).map(|rounds| rounds.iter().map(|it| it.round()).collect::<Vec<_>>());
         assert_eq!((rounded("whole"), rounded("part")), (Some(vec![2.0, 6.0]), Some(vec![3.0])));
         assert_eq!(rounds("none"), None);
+    }
+
+    #[test]
+    fn disk_job_output_is_parsed_into_phases() {
+        let read = |line| disk_phase(line).map(|phase| (phase.disk, phase.row, phase.rate, phase.unit));
+        let expected = |row: &str, rate, unit| Some(("own".to_owned(), row.to_owned(), rate, unit));
+        assert_eq!(read("own fsync 123.5 /s"), expected("fsync", 123.5, Unit::PerSecond));
+        assert_eq!(
+            read("own sequential-read 5e9 B/s"),
+            expected("sequential-read", 5e9, Unit::BytesPerSecond)
+        );
+        for other in ["= own fsync", "own pgbench 0 /s", "own fsync 1 s", "fio: no such file"] {
+            assert_eq!(read(other), None, "{other}");
+        }
     }
 }

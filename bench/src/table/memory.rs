@@ -3,18 +3,17 @@
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use tombolo_back_local_dir::{LocalDir, Options};
-use tombolo_core::Ctx;
-use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenFlags};
+use tombolo_core::fs::{File, OpenFlags};
 
 use super::Plan;
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::files::Tree;
 use crate::guest::{Guest, Wait};
 use crate::measure::{Held, Spread};
-use crate::peer::{AtSocket, Mount, Program, this_program};
+use crate::peer::{AtSocket, Mount, TOMBOLO, VIRTIOFSD, completed, this_program};
 use crate::report::{Ratio, Report, Unit};
 use crate::sheet::{Sheet, sheet};
 use crate::table::vnfs::Client;
@@ -33,14 +32,14 @@ pub fn run(plan: &Plan) -> Result<Report> {
     for (column, held) in [
         (WAIST, through_waist(&tree)),
         ("tombolo, FUSE mount", through_mount(&tree)),
-        ("tombolo, virtio-fs", through_virtio(Program::Tombolo, &tree)),
-        ("virtiofsd, virtio-fs", through_virtio(Program::Virtiofsd, &tree)),
+        ("tombolo, virtio-fs", through_virtio(TOMBOLO, &tree)),
+        ("virtiofsd, virtio-fs", through_virtio(VIRTIOFSD, &tree)),
     ] {
         match held {
             Ok(held) => {
                 report.add(MEMORY, "", column, Unit::Bytes, held.memory_bytes);
                 report.add(DESCRIPTORS, "", column, Unit::Count, held.descriptors);
-                if column.starts_with(Program::Tombolo.name()) {
+                if column.starts_with(TOMBOLO) {
                     report.ratios.push(against_aim(MEMORY, column, held.memory_bytes, MEMORY_MAX));
                     report.ratios.push(against_aim(DESCRIPTORS, column, held.descriptors, DESCRIPTORS_MAX));
                 }
@@ -71,29 +70,21 @@ pub(super) fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Rat
 fn through_waist(tree: &Tree) -> Result<Held> {
     let mut command = Command::new(this_program()?);
     command.arg("touch").arg(tree.shared()).arg(tree.files().to_string());
-    let output =
-        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().doing(|| "start itself".to_owned())?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = completed("tombolo-bench touch", &mut command)?;
     let mut numbers = text.split_whitespace().filter_map(|number| number.parse::<f64>().ok());
     match (numbers.next(), numbers.next()) {
         (Some(memory_bytes), Some(descriptors)) => Ok(Held { memory_bytes, shared_bytes: 0.0, descriptors }),
-        _ => Err(Error::Wrong { what: "tombolo-bench touch".to_owned(), answer: text.into_owned() }),
+        _ => Err(Error::Wrong { what: "tombolo-bench touch".to_owned(), answer: text }),
     }
 }
 
 /// Reads the small files of a tree through the waist, and returns the bytes and descriptors of this process.
 pub fn touch(shared: &Path, files: usize) -> Result<(f64, f64)> {
     let export = LocalDir::open(shared, Options::default()).or_wrong("local-dir")?;
-    let Client { fs, cx, .. } = &Client::attached(&export)?;
-    let buffer = tombolo_mem::Buffer::new(Tree::SMALL_BYTES);
-    let mut folder = (std::path::PathBuf::new(), NodeId::ROOT);
+    let client = Client::attached(&export)?;
+    let (fs, cx, buffer) = (&client.fs, &client.cx, tombolo_mem::Buffer::new(Tree::SMALL_BYTES));
     for number in 0..files {
-        let path = Tree::small(number);
-        let parent = path.parent().unwrap_or(&path);
-        if folder.0 != parent {
-            folder = (parent.to_owned(), lookup(&**fs, cx, NodeId::ROOT, parent)?);
-        }
-        let node = lookup(&**fs, cx, folder.1, Path::new(path.file_name().unwrap_or_default()))?;
+        let node = client.find(&Tree::small(number))?;
         let opened = fs.open(cx, node, OpenFlags::READ).wait().or_wrong("open")?;
         let file = File { node, open: opened.open };
         fs.read(cx, file, 0, buffer.sink(0..Tree::SMALL_BYTES)).wait().or_wrong("read")?;
@@ -101,11 +92,6 @@ pub fn touch(shared: &Path, files: usize) -> Result<(f64, f64)> {
     }
     let held = Held::by("self")?;
     Ok((held.memory_bytes, held.descriptors))
-}
-
-fn lookup(fs: &dyn FileSystem, cx: &Ctx, parent: NodeId, name: &Path) -> Result<NodeId> {
-    let name = Name::new(name.as_os_str().as_encoded_bytes()).or_wrong("a name")?;
-    Ok(fs.lookup(cx, parent, name).wait().or_wrong("lookup")?.node)
 }
 
 fn through_mount(tree: &Tree) -> Result<Held> {
@@ -119,19 +105,12 @@ fn through_mount(tree: &Tree) -> Result<Held> {
     Held::by(&mount.server().to_string())
 }
 
-fn through_virtio(program: Program, tree: &Tree) -> Result<Held> {
-    let socket = tree.beside(&format!("memory-{}.socket", program.name()));
+fn through_virtio(program: &str, tree: &Tree) -> Result<Held> {
+    let socket = tree.beside(&format!("memory-{}.socket", program));
     let server = AtSocket::virtio_fs(program, &tree.shared(), &socket, "auto", &[])?;
     let mut guest = Guest::connect(server.socket(), Wait::Event, 1, 4096)?;
-    let mut folder = (std::path::PathBuf::new(), 0);
     for number in 0..tree.files() {
-        let path = Tree::small(number);
-        let parent = path.parent().unwrap_or(&path);
-        if folder.0 != parent {
-            folder = (parent.to_owned(), guest.walk(parent)?);
-        }
-        let name = crate::guest::with_nul(path.file_name().unwrap_or_default().as_encoded_bytes());
-        let node = guest.lookup(folder.1, &name)?.nodeid;
+        let node = guest.walk(&Tree::small(number))?;
         let handle = guest.open(node, 0)?;
         guest.release(node, handle)?;
     }

@@ -2,19 +2,13 @@
 //! creates a [`Report`](crate::report::Report).
 
 pub mod atomic;
-mod builds;
-pub mod disk;
 pub mod guest;
-pub mod guest_disk;
 pub mod gvfs;
 pub mod memory;
-pub mod mount;
 pub mod mounts;
-pub mod nbd;
 pub mod nfs;
 pub mod ring;
-mod sides;
-pub mod virtio;
+pub mod sockets;
 pub mod vnfs;
 pub mod waist;
 
@@ -45,11 +39,6 @@ impl Plan {
     /// Returns a contest that measures time alone.
     pub fn timed(&self) -> Contest {
         Contest { costs: false, count_syscalls: false, ..self.contest() }
-    }
-
-    /// Creates a temporary folder in memory, removed on drop.
-    pub fn folder(&self) -> Result<TempDir> {
-        folder(&self.within)
     }
 
     /// Returns the smaller number in a smoke test.

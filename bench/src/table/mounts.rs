@@ -1,13 +1,25 @@
 //! Directory, directly and through mounts: columns of several tables.
+//!
+//! `fuse --mount`: a FUSE mount of a local directory, Tombolo compared with libfuse's `passthrough_ll`, and
+//! with the directory itself. `ring --only mounts`: mounts of one export over a link and over NFS, both ours.
+//! Jobs of shell commands are the rows of others.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::any::Any;
+use std::path::PathBuf;
+use std::rc::Rc;
 
 use serde::Deserialize;
 
-use crate::error::{Doing, Result};
+use crate::error::Result;
+use crate::files::{
+    ColdNames, Place, Steps, Tree, create_write_unlink, mkdir_rmdir, open_read_close, small_files, stat,
+    stream_read, stream_write,
+};
+use crate::measure::{Contest, Entrant, Placement, Work, go_on};
 use crate::peer::{Mount, Nfs, Requests, Shm};
-use crate::report::Report;
+use crate::report::{Report, Unit};
+use crate::sheet::{Row, Sheet, sheet, turns};
+use crate::table::Plan;
 
 /// Access to a directory, as a column of a sheet.
 #[derive(Clone, Debug, Deserialize)]
@@ -24,12 +36,6 @@ pub struct Way {
     /// `true` if the server watches its host for changes.
     #[serde(default)]
     pub watch: bool,
-}
-
-impl Way {
-    pub fn id(&self) -> String {
-        self.id.clone()
-    }
 }
 
 /// Path of a request to the directory.
@@ -54,88 +60,153 @@ pub struct Side {
     pub name: String,
     pub root: PathBuf,
     mount: Option<Mount>,
-    // Dropped after the mount.
-    behind: Option<Behind>,
+    /// Process of the server behind the mount.
+    behind: Option<u32>,
+    /// Servers and caches, which end after the mount.
+    _kept: Box<dyn Any>,
 }
 
-/// Server of a mount's client.
-enum Behind {
-    Shm(Shm),
-    Nfs(Nfs),
-}
-
-/// A directory, and the parent of mounts and sockets.
-#[derive(Clone, Debug)]
-pub struct Place {
-    pub shared: PathBuf,
-    pub beside: PathBuf,
-}
-
-impl Place {
-    /// Creates an empty directory below `beside`.
-    pub fn new(beside: &Path) -> Result<Self> {
-        let shared = beside.join("shared");
-        fs::create_dir(&shared).doing_to("make", &shared)?;
-        Ok(Self { shared, beside: beside.to_owned() })
-    }
-
-    /// Returns the available sides; missing ones are reported.
-    pub fn sides(&self, ways: &[Way], report: &mut Report) -> Vec<Side> {
-        let mut sides = Vec::new();
-        for way in ways {
-            match self.side(way) {
-                Ok(side) => sides.push(side),
-                Err(error) => report.absent(format!("{}: {error}", way.name)),
-            }
-        }
-        sides
+impl Way {
+    pub fn id(&self) -> String {
+        self.id.clone()
     }
 
     /// Creates a side with its own mount and server.
-    pub fn side(&self, way: &Way) -> Result<Side> {
-        let Self { shared, beside } = self;
-        let words = way.name.split([':', ',', ' ', '.']).filter(|word| !word.is_empty());
-        let point = beside.join(words.collect::<Vec<_>>().join("-"));
-        let (url, behind) = match way.over {
-            Over::Itself => {
-                return Ok(Side { name: way.name.clone(), root: shared.clone(), mount: None, behind: None });
-            }
-            Over::Dir | Over::PassthroughLl => (format!("dir:{}", shared.display()), None),
+    pub fn side(&self, place: &Place) -> Result<Side> {
+        let shared = place.shared();
+        let words = self.name.split([':', ',', ' ', '.']).filter(|word| !word.is_empty());
+        let point = place.beside(&words.collect::<Vec<_>>().join("-"));
+        let (url, behind, kept): (_, _, Box<dyn Any>) = match self.over {
+            Over::Itself => return Ok(Side { name: self.name.clone(), ..Side::itself(shared) }),
+            Over::Dir | Over::PassthroughLl => (format!("dir:{}", shared.display()), None, Box::new(())),
             Over::Link => {
-                let options: &[_] = if way.watch { &["--host-watch"] } else { &[] };
-                let server = Shm::tombolo(shared, &point.with_extension("link"), options)?;
-                (server.url(), Some(Behind::Shm(server)))
+                let options: &[_] = if self.watch { &["--host-watch"] } else { &[] };
+                let server = Shm::tombolo(&shared, &point.with_extension("link"), options)?;
+                (server.url(), Some(server.server()), Box::new(server))
             }
             Over::Nfs => {
-                let server = Nfs::tombolo(shared, beside)?;
-                (server.url(), Some(Behind::Nfs(server)))
+                let server = Nfs::tombolo(&shared, place.folder())?;
+                (server.url(), Some(server.server()), Box::new(server))
             }
         };
-        let mount = match &way.coherence {
-            _ if way.over == Over::PassthroughLl => Mount::by_libfuse(shared, &point)?,
+        let mount = match &self.coherence {
+            _ if self.over == Over::PassthroughLl => Mount::by_libfuse(&shared, &point)?,
             Some(policy) => Mount::with(&url, &format!("coherence={policy}"), &point)?,
             None => Mount::of_url(&url, &point)?,
         };
-        Ok(Side { name: way.name.clone(), root: point, mount: Some(mount), behind })
+        Ok(Side { name: self.name.clone(), behind, ..Side::of(mount, kept) })
+    }
+
+    /// Returns the available sides; missing ones are reported.
+    pub fn sides(ways: &[Self], place: &Place, report: &mut Report) -> Vec<Side> {
+        let side = |way: &Self| {
+            way.side(place).map_err(|error| report.absent(format!("{}: {error}", way.name))).ok()
+        };
+        ways.iter().filter_map(side).collect()
     }
 }
 
 impl Side {
-    /// Returns the server processes that a caller waits for.
-    pub fn servers(&self) -> Vec<u32> {
-        let behind = self.behind.as_ref().map(|behind| match behind {
-            Behind::Shm(server) => server.server(),
-            Behind::Nfs(server) => server.server(),
-        });
-        self.mount.iter().map(Mount::server).chain(behind).collect()
+    /// Returns the directory itself.
+    pub fn itself(root: PathBuf) -> Self {
+        Self { name: String::new(), root, mount: None, behind: None, _kept: Box::new(()) }
     }
 
-    pub fn path(&self, relative: &Path) -> PathBuf {
-        self.root.join(relative)
+    /// Returns a mount; `kept` ends after it.
+    pub fn of(mount: Mount, kept: impl Any) -> Self {
+        let root = mount.point().to_owned();
+        Self { mount: Some(mount), _kept: Box::new(kept), ..Self::itself(root) }
+    }
+
+    /// Returns the server processes that a caller waits for.
+    pub fn servers(&self) -> Vec<u32> {
+        self.mount.iter().map(Mount::server).chain(self.behind).collect()
     }
 
     /// Returns the requests that reached the mount; none without one.
     pub fn requests(&self) -> Result<Requests> {
         self.mount.as_ref().map_or_else(|| Ok(Requests::default()), Mount::requests)
     }
+}
+
+/// Operation of a row.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Operation {
+    SmallFiles,
+    OpenReadClose,
+    CreateWriteUnlink,
+    MkdirRmdir,
+    StreamRead,
+    StreamWrite,
+    Stat,
+}
+
+pub fn fuse(plan: &Plan) -> Result<Report> {
+    measure(plan, plan.contest(), sheet!(plan, "mount")?)
+}
+
+/// Measures mounts over links.
+pub fn over_links(plan: &Plan) -> Result<Report> {
+    measure(plan, Contest { count_syscalls: false, ..plan.contest() }, sheet!(plan, "ring-mounts")?)
+}
+
+fn measure(plan: &Plan, contest: Contest, sheet: Sheet<'_, Row<Operation>, Way>) -> Result<Report> {
+    let mut report = sheet.report();
+    let tree = Tree::new(&plan.within, sheet.number("files"))?;
+    let sides = Way::sides(&sheet.columns, &tree.place, &mut report);
+    let sides: Vec<_> = sides.into_iter().map(|side| (ColdNames::new(&side.root, &tree), side)).collect();
+    for row in &sheet.rows {
+        let mut entrants = Vec::new();
+        for (names, side) in &sides {
+            let servers = side.servers();
+            // Without a server only the caller is placed.
+            let places: &[_] = if servers.is_empty() { &[Placement::SameCore] } else { &Placement::ALL };
+            for place in places {
+                let variant = if servers.is_empty() { "" } else { place.label() };
+                let work = work(row.work, side, names);
+                entrants.push(Entrant::new((&side.name, variant), work, &servers, *place));
+            }
+        }
+        report.contest(&row.name, &contest, entrants);
+    }
+    Placement::leave()?;
+    Ok(sheet.finish(report))
+}
+
+fn work(operation: Operation, side: &Side, names: &Rc<ColdNames>) -> Work<'static> {
+    let (root, file) = (&side.root, side.name.replace([' ', ','], "-"));
+    match operation {
+        Operation::SmallFiles => small_files(root, &file),
+        Operation::OpenReadClose => open_read_close(root),
+        Operation::CreateWriteUnlink => create_write_unlink(root, &file),
+        Operation::MkdirRmdir => mkdir_rmdir(root, &file),
+        Operation::StreamRead => stream_read(root),
+        Operation::StreamWrite => stream_write(root, &file),
+        Operation::Stat => stat(names),
+    }
+}
+
+/// Row of the sum of all steps.
+const ALL: &str = "in all";
+
+/// Measures the steps on each column, with a server and a mount of its own in each turn.
+pub fn measure_steps(
+    plan: &Plan,
+    sheet: Sheet<'_, String, Way>,
+    place: &Place,
+    job: &Steps<'_>,
+) -> Result<Report> {
+    let mut report = sheet.report();
+    let is_summed = sheet.rows.iter().any(|row| row == ALL);
+    Placement::leave()?;
+    for way in turns(sheet.rounds(), &plan.columns(&sheet.columns, Way::id)?) {
+        go_on()?;
+        let took = job.timed(&way.side(place)?.root.join("job"))?;
+        let steps = job.steps.iter().map(|(step, _)| *step).zip(took.iter().copied());
+        for (step, took) in steps.chain(is_summed.then(|| (ALL, took.iter().sum()))) {
+            report.add(step, "", &way.name, Unit::Seconds, took.as_secs_f64());
+        }
+    }
+    Ok(sheet.finish(report))
 }

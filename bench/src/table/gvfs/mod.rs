@@ -4,41 +4,51 @@
 //! runs twice in a row, first with all caches cold, then warm, and is compared with the same job on a local
 //! tree and on one mounted over the WAN link without a cache.
 //!
-//! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report
-//! is named `gvfs-PART`; its sheet, `bench/tables/gvfs-PART.toml`; a line in [`PARTS`]; its rows in
-//! `docs/benchmarks.md`. Missing prerequisites are reported as
-//! [`Error::Absent`](crate::error::Error::Absent), or as missing columns with the reason.
+//! To add a part: a function from a [`Plan`] to a report, which is named `gvfs-PART`; its sheet,
+//! `bench/tables/gvfs-PART.toml`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
+//! prerequisites are reported as [`Error::Absent`](crate::error::Error::Absent), or as missing columns with
+//! the reason.
 //!
-//! Reading order: [`site`] (tree, WAN link and columns), [`twice`] (the two runs of a job), the parts in any
-//! order; [`vm`] has the paper's own jobs in virtual machines, and [`clone`](mod@clone) clones machines.
+//! Reading order: [`site`] (tree, WAN link and columns), [`measure`] (the two runs of a job), the parts in
+//! any order; [`vm`] has the paper's own jobs in virtual machines, and [`clone`](mod@clone) clones machines.
 
-mod build;
-mod clone;
-mod peers;
-mod site;
-mod store;
-mod stream;
-mod tls;
-mod twice;
-mod vm;
-mod walk;
-mod warm;
-mod write;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
 
-use super::{Part, Plan};
-
-pub use build::Source;
+use clap::ValueEnum;
 pub use clone::answered;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Doing, Result};
+use crate::files::{PIECE_BYTES, Place, Steps, random_file, read_first, source};
+use crate::measure::{Clock, Held, Work, go_on};
+use crate::nfs::Wait;
+use crate::nfs::client::{Mounted, Page, Reply, page, readdirplus};
+use crate::peer::{Mount, Nfs, TOMBOLO, completed, find};
+use crate::report::{Figure, Report, Unit};
+use crate::sheet::{Named, Row, Sheet, sheet, turns};
+use crate::table::vnfs::{SmallTree, find_newer, git_status, make_repository};
+use crate::table::{Part, Plan};
+use site::{Column, Site, drop_caches, proxy_of};
+
+mod clone;
+mod files;
+mod site;
+mod vm;
 
 /// All parts in order, by name.
 pub const PARTS: &[(&str, Part)] = &[
-    ("walk", walk::run),
-    ("stream", stream::run),
-    ("build", build::run),
-    ("warm", warm::run),
-    ("write", write::run),
-    ("store", store::run),
-    ("tls", tls::run),
+    ("walk", walk),
+    ("stream", stream),
+    ("build", build),
+    ("warm", files::warm),
+    ("write", write),
+    ("store", store),
+    ("tls", files::tls),
     ("vm-build", vm::build),
     ("vm-latex", vm::latex),
     ("vm-seismic", vm::seismic),
@@ -47,3 +57,344 @@ pub const PARTS: &[(&str, Part)] = &[
     ("clone-s2", clone::s2),
     ("clone-p", clone::p),
 ];
+
+pub const COLD: &str = "cold";
+pub const WARM: &str = "warm";
+
+/// Job for each column.
+struct Job<'a> {
+    /// Timed rows.
+    rows: &'a [&'a str],
+    /// Function that runs the job in the tree at this path, and returns the time of each row.
+    run: &'a dyn Fn(&Path) -> Result<Vec<Duration>>,
+    /// Bytes read, if the figure is a rate.
+    bytes: Option<u64>,
+    /// Bytes transferred by [`Column::Bare`].
+    bare_bytes: u64,
+}
+
+/// Runs a job cold and then warm on each column in every round, each time with a fresh mount and cache for
+/// both runs, and adds the times to the report.
+fn measure<R: Named + DeserializeOwned>(
+    plan: &Plan,
+    sheet: &Sheet<'_, R, Column>,
+    report: &mut Report,
+    site: &Site,
+    job: &Job<'_>,
+) -> Result<()> {
+    let columns = site.columns(&plan.columns(&sheet.columns, Column::id)?);
+    if columns.contains(&Column::SecondLevel) {
+        // Fills the proxy on the LAN.
+        (job.run)(&site.fresh(Column::SecondLevel)?.root)?;
+    }
+    let (rows, mut failed) = (job.rows.join(", "), Vec::new());
+    for column in turns(sheet.rounds(), &columns) {
+        go_on()?;
+        if failed.contains(column) {
+            continue;
+        }
+        let done = both(report, site, *column, &rows, job);
+        if done.is_err() {
+            failed.push(*column);
+            let is_of_column =
+                |figure: &Figure| job.rows.contains(&&*figure.row) && figure.column == column.name();
+            report.figures.retain(|figure| !is_of_column(figure));
+        }
+        report.or_absent(&format!("{rows}, {}", column.name()), done)?;
+    }
+    Ok(())
+}
+
+fn both(report: &mut Report, site: &Site, column: Column, rows: &str, job: &Job<'_>) -> Result<()> {
+    let mut add = |variant: &str, took: &[Duration]| {
+        for (row, took) in job.rows.iter().zip(took.iter().map(Duration::as_secs_f64)) {
+            let (unit, value) = match job.bytes {
+                Some(bytes) => (Unit::BytesPerSecond, bytes as f64 / took),
+                None => (Unit::Nanoseconds, took * 1e9),
+            };
+            report.add(row, variant, column.name(), unit, value);
+        }
+    };
+    if column == Column::Bare {
+        add(COLD, &[site.bare(job.bare_bytes)?]);
+        return Ok(());
+    }
+    let side = site.fresh(column)?;
+    drop_caches()?;
+    let mut asked = Vec::new();
+    for variant in [COLD, WARM] {
+        go_on()?;
+        let before = site.origin().requests()?;
+        add(variant, &(job.run)(&side.root)?);
+        asked.push((variant, site.origin().requests()?.since(&before)));
+    }
+    for (variant, asked) in asked.into_iter().filter(|_| column.is_far()) {
+        let what = format!("{rows}, {}, {variant}: requests at the origin", column.name());
+        report.target(&what, "counted, in the last round", asked.text(), None);
+    }
+    Ok(())
+}
+
+/// Sets the words of all such tables: their directory and method.
+fn describe<R: Named + DeserializeOwned>(sheet: &mut Sheet<'_, R, Column>) {
+    let rounds = sheet.rounds();
+    sheet.set("twice", &format!(
+        "{rounds} rounds, in each of which every column has one turn, with a mount and a cache of its own below {{disk}}, in rotating order; nothing is pinned. \
+         Each turn is two runs in a row: `{COLD}`: after the kernel's caches were dropped (drop_caches), and with an empty cache; `{WARM}`: once \
+         more, by the same mount. A figure is the median of its rounds (quartiles in brackets), a ratio the median of the ratios within each round",
+    ));
+}
+
+/// Project to build.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Source {
+    /// Apache httpd, configured and built
+    #[default]
+    Httpd,
+    /// All 33 files of Lua, compiled without make
+    Lua,
+    /// Two files of Lua, as with --quick
+    #[value(skip)]
+    Little,
+}
+
+type Step = (&'static str, &'static str);
+
+/// Steps in the directory of the objects; that of the sources is the argument.
+const HTTPD: [Step; 2] =
+    [("configure", "\"$1\"/configure -q >/dev/null 2>&1"), ("build", "make -s -j2 >/dev/null 2>&1")];
+const LUA: [Step; 1] = [("build", "ls \"$1\"/src/*.c | xargs -P2 -n1 cc -O2 -DLUA_USE_LINUX -c")];
+const LITTLE: [Step; 1] = [("build", "for file in lapi lzio; do cc -c \"$1\"/src/$file.c || exit; done")];
+
+impl Source {
+    /// Returns the archive's name without its extension.
+    fn name(self) -> &'static str {
+        if self == Self::Httpd { "httpd" } else { "lua" }
+    }
+
+    fn steps(self) -> (&'static [Step], &'static str) {
+        match self {
+            Self::Httpd => (&HTTPD, "Apache httpd: configure and make, out of tree"),
+            Self::Lua => (&LUA, "all files of Lua compiled"),
+            Self::Little => (&LITTLE, "two files of Lua compiled"),
+        }
+    }
+}
+
+/// Measures a C project with remote sources and local objects.
+fn build(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_, String, Column> = sheet!(plan, "gvfs-build")?;
+    let project = if plan.quick { Source::Little } else { plan.source };
+    let (tarball, (steps, about)) = (source(project.name())?, project.steps());
+    describe(&mut sheet);
+    sheet.set("project", &about);
+    let (mut report, place) = (sheet.report(), Place::within(&plan.disk)?);
+    let mut unpack = Command::new("tar");
+    unpack.args(["--strip-components=1", "-xzf"]).arg(&tarball).arg("-C").arg(place.shared());
+    completed("tar", &mut unpack)?;
+    let mut site = Site::new(plan, &place)?;
+    site.add_lan(&mut report);
+    let objects = place.beside("objects");
+    let rows: Vec<&str> = steps.iter().map(|(name, _)| *name).chain(["in all"]).collect();
+    let run = |root: &Path| {
+        let mut took = Steps { steps, arguments: vec![root.into()] }.done(&objects)?;
+        took.push(took.iter().sum());
+        fs::remove_dir_all(&objects).doing_to("remove", &objects)?;
+        Ok(took)
+    };
+    let job = Job { rows: &rows, run: &run, bytes: None, bare_bytes: 0 };
+    measure(plan, &sheet, &mut report, &site, &job)?;
+    Ok(site.described(sheet.finish(report)))
+}
+
+const FILE: &str = "large";
+
+/// Measures the sequential read of one large remote file.
+fn stream(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_, String, Column> = sheet!(plan, "gvfs-stream")?;
+    let given = plan.bytes.map(|bytes| bytes.div_ceil(PIECE_BYTES as u64) as usize);
+    let pieces = given.unwrap_or(sheet.number("pieces"));
+    describe(&mut sheet);
+    sheet.set("pieces", &pieces);
+    let (mut report, place) = (sheet.report(), Place::within(&plan.disk)?);
+    let bytes = (pieces * PIECE_BYTES) as u64;
+    random_file(&place.shared().join(FILE), bytes)?;
+    let mut site = Site::new(plan, &place)?;
+    site.add_lan(&mut report);
+    let run = |root: &Path| {
+        let begun = Instant::now();
+        read_first(&root.join(FILE), bytes, &mut vec![0; PIECE_BYTES])?;
+        Ok(vec![begun.elapsed()])
+    };
+    let job = Job { rows: &["read"], run: &run, bytes: Some(bytes), bare_bytes: bytes };
+    measure(plan, &sheet, &mut report, &site, &job)?;
+    Ok(site.described(sheet.finish(report)))
+}
+
+/// Steps of [`write`]: only the large file is synced.
+const WRITE_STEPS: [Step; 3] = [
+    ("unpack", "tar -xzf \"$1\""),
+    ("write a large file", "cp \"$2\" large && sync large"),
+    ("remove", "rm -rf -- *"),
+];
+
+/// Measures changes of a remote tree: unpacking of sources, a large file, and removal of everything.
+fn write(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_, String, Column> = sheet!(plan, "gvfs-write")?;
+    let project = if plan.quick { Source::Lua } else { plan.source };
+    describe(&mut sheet);
+    sheet.set("project", &project.name());
+    let (mut report, place) = (sheet.report(), Place::within(&plan.disk)?);
+    let site = Site::new(plan, &place)?;
+    let (tarball, given) = (source(project.name())?, place.beside("given"));
+    random_file(&given, (sheet.number("pieces") * PIECE_BYTES) as u64)?;
+    let steps = Steps { steps: &WRITE_STEPS, arguments: vec![tarball.into(), given.into()] };
+    // Each time in a separate directory of the tree.
+    let run = |root: &Path| steps.timed(&root.join("work"));
+    let job = Job { rows: &WRITE_STEPS.map(|(name, _)| name), run: &run, bytes: None, bare_bytes: 0 };
+    measure(plan, &sheet, &mut report, &site, &job)?;
+    Ok(site.described(sheet.finish(report)))
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// Size of a listing page, in bytes.
+const PAGE_BYTES: u32 = 1 << 20;
+
+/// Measures programs that stat every file of a remote tree and read none.
+fn walk(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_, Row<Walk>, Column> = sheet!(plan, "gvfs-walk")?;
+    let mut report = sheet.report();
+    let tree = SmallTree::new(&plan.disk, sheet.number("files"))?;
+    let repository = repository(&tree.shared());
+    if let Err(error) = &repository {
+        report.absent(format!("git status: {error}"));
+    }
+    let listing_bytes = listing_bytes(&tree.place)?;
+    describe(&mut sheet);
+    sheet.set("listing_mb", &format!("{:.2}", listing_bytes as f64 / 1e6));
+    let site = Site::new(plan, &tree.place)?;
+    let newest = dated(&tree)?;
+    for Row { name, work } in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_ok()) {
+        let run = |root: &Path| match work {
+            Walk::Find => timed(find_newer(root, &newest)),
+            Walk::Status => timed(git_status(root)),
+        };
+        let job = Job { rows: &[name], run: &run, bytes: None, bare_bytes: listing_bytes };
+        measure(plan, &sheet, &mut report, &site, &job)?;
+    }
+    Ok(site.described(sheet.finish(report)))
+}
+
+/// Operation of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Walk {
+    Find,
+    Status,
+}
+
+/// Returns a file newer than all files of the tree, including nodes without a date in the other protocol.
+fn dated(tree: &SmallTree) -> Result<PathBuf> {
+    tree.date()?;
+    let path = tree.newest();
+    let file = OpenOptions::new().write(true).open(&path);
+    file.and_then(|file| file.set_modified(SystemTime::now() + DAY)).doing_to("date", &path)?;
+    Ok(path)
+}
+
+/// Returns the time of one run of a program.
+fn timed(mut work: Work<'_>) -> Result<Vec<Duration>> {
+    let mut clock = Clock::new();
+    work.run(1, &mut clock)?;
+    Ok(vec![clock.total()])
+}
+
+/// Creates a repository of the tree that is valid through any mount.
+fn repository(root: &Path) -> Result<()> {
+    make_repository(root)?;
+    let path = root.join(".git/config");
+    let config = OpenOptions::new().append(true).open(&path);
+    config
+        .and_then(|mut file| file.write_all(b"[core]\n\tcheckStat = minimal\n\tfileMode = false\n"))
+        .doing_to("write", &path)
+}
+
+/// Returns the size of all replies that list names and attributes.
+fn listing_bytes(place: &Place) -> Result<u64> {
+    let shared = place.shared();
+    let server = Nfs::tombolo(&shared, place.folder())?;
+    let mut mounted = Mounted::new(&server, Wait::Sleep)?;
+    let (mut folders, mut bytes, mut reply) = (vec![shared.clone()], 0, Reply::default());
+    while let Some(folder) = folders.pop() {
+        let relative = folder.strip_prefix(&shared).unwrap_or(&folder).to_string_lossy().into_owned();
+        let handle = if relative.is_empty() { *mounted.root() } else { mounted.walk(&relative)? };
+        let mut at = Page::default();
+        while !at.end {
+            mounted.connection().call(&mut readdirplus(&handle, &at, PAGE_BYTES), &mut reply)?;
+            at = page(&reply)?;
+            bytes += reply.bytes as u64;
+        }
+        for entry in fs::read_dir(&folder).doing_to("list", &folder)?.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push(entry.path());
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+const BLOCK_BYTES: usize = 4096;
+const COLUMN: &str = "proxy, exclusive";
+
+/// Measures memory and start-up time of a proxy whose cache has very many blocks.
+fn store(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_> = sheet!(plan, "gvfs-store")?;
+    let (files, blocks) = (sheet.number("files"), sheet.number("blocks"));
+    sheet.set("all", &(files * blocks));
+    let (mut report, place) = (sheet.report(), Place::within(&plan.disk)?);
+    let shared = place.shared();
+    let names: Vec<String> = (0..files).map(|number| format!("f{number:06}")).collect();
+    for name in &names {
+        // Sparse files, which the store nevertheless keeps as blocks of zeroes.
+        let path = shared.join(name);
+        let file = File::create_new(&path).doing_to("create", &path)?;
+        file.set_len((blocks * BLOCK_BYTES) as u64).doing_to("lengthen", &path)?;
+    }
+    let origin = Nfs::tombolo(&shared, place.folder())?;
+    let (cache, point) = (place.beside("cache"), place.beside("proxied"));
+    let start = || proxied(&origin.url(), &cache, &point, files * blocks * BLOCK_BYTES * 2);
+    let held = |report: &mut Report, row: &str, mount: &Mount| {
+        let held = Held::by(&mount.server().to_string())?;
+        report.add(row, "", COLUMN, Unit::Bytes, held.memory_bytes);
+        Ok(())
+    };
+    let mut proxy = start()?;
+    read_each(&point, &names, blocks)?;
+    held(&mut report, "memory after all was fetched", &proxy)?;
+    for _ in 0..sheet.rounds() {
+        go_on()?;
+        drop(proxy);
+        drop_caches()?;
+        let begun = Instant::now();
+        proxy = start()?;
+        read_each(&point, names.get(..1).unwrap_or_default(), blocks)?;
+        let ns = begun.elapsed().as_nanos() as f64;
+        report.add("start, to the end of the first file", "", COLUMN, Unit::Nanoseconds, ns);
+    }
+    held(&mut report, "memory after it began anew", &proxy)?;
+    read_each(&point, &names, blocks)?;
+    held(&mut report, "memory after all was read from the cache", &proxy)?;
+    Ok(sheet.finish(report))
+}
+
+fn proxied(url: &str, cache: &Path, point: &Path, bytes_max: usize) -> Result<Mount> {
+    let mut command = proxy_of(Command::new(find(TOMBOLO)?), url, cache, "exclusive");
+    command.args(["--block-size", "4K", "--cache-size", &bytes_max.to_string(), "--fuse"]).arg(point);
+    Mount::of_server(command, point)
+}
+
+fn read_each(root: &Path, names: &[String], blocks: usize) -> Result<()> {
+    let mut buffer = vec![0; PIECE_BYTES];
+    let bytes = (blocks * BLOCK_BYTES) as u64;
+    names.iter().try_for_each(|name| read_first(&root.join(name), bytes, &mut buffer))
+}

@@ -1,8 +1,10 @@
 //! Tree at the far end of an emulated WAN link, and access to it at the near end.
+//!
+//! Other mounts of remote trees: sshfs, and rclone with its full cache. All are measured without encryption.
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,10 +13,12 @@ use serde::Deserialize;
 use tempfile::TempDir;
 use tombolo_wan::{Profile, Side as End, Wan};
 
-use super::{Plan, peers};
+use super::Plan;
 use crate::error::{Doing, Error, Result};
-use crate::peer::{Mount, Nfs, Program, Requests, Server, Shm, find};
+use crate::files::Place;
+use crate::peer::{Mount, Nfs, RCLONE, SSHFS, Server, Shm, TOMBOLO, find};
 use crate::report::Report;
+use crate::table::mounts::Side;
 
 /// Columns. To add one: a variant, its name, its construction in [`Site::fresh`], and the sheets that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -92,6 +96,14 @@ impl Column {
 
 /// Port of origins and proxies. Each network has its own ports.
 const PORT: u16 = 2049;
+/// Port of peers.
+const PEER_PORT: u16 = 2048;
+/// Adapter that connects sftp-server(8) to one client, by its standard input and output.
+const SFTP_SERVER: &str = "
+import os, socket, sys
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(('0.0.0.0', int(sys.argv[1]))); s.listen(1)
+c, _ = s.accept(); c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+os.dup2(c.fileno(), 0); os.dup2(c.fileno(), 1); os.execv('/usr/lib/openssh/sftp-server', ['sftp-server'])";
 /// Maximum fraction of delayed packets; above it a run is void.
 const LATE_MAX: f64 = 0.02;
 
@@ -106,8 +118,7 @@ pub struct Site {
     origin: Nfs,
     line: Wan,
     profile: Profile,
-    shared: PathBuf,
-    beside: PathBuf,
+    place: Place,
 }
 
 /// A proxy at the near end of the WAN link for a LAN. A process has one network, so a second server in the
@@ -119,69 +130,38 @@ struct SecondLevel {
     _cache: TempDir,
 }
 
-/// Location of a job during both runs. Dropping it unmounts, and then removes the cache.
-pub struct Side {
-    pub root: PathBuf,
-    mount: Option<Mount>,
-    _server: Option<Server>,
-    _cache: Option<TempDir>,
+/// Mounts with a command that has only the program.
+pub fn mounted(mut command: Command, url: &str, point: &Path) -> Result<Side> {
+    command.args(["mount", "-f", url]).arg(point);
+    Ok(Side::of(Mount::by_command(command, point)?, ()))
 }
 
-impl Side {
-    /// Mounts with a command that has only the program.
-    pub fn mounted(mut command: Command, url: &str, point: &Path) -> Result<Self> {
-        command.args(["mount", "-f", url]).arg(point);
-        let mount = Some(Mount::by_command(command, point)?);
-        Ok(Self { root: point.to_owned(), mount, _server: None, _cache: None })
+/// Starts a proxy with a mount, and a cache next to it.
+pub fn cached(command: Command, url: &str, contract: &str, options: &[&str], point: &Path) -> Result<Side> {
+    let cache = crate::table::folder(point.parent().unwrap_or(point))?;
+    let mut command = proxy_of(command, url, cache.path(), contract);
+    command.args(options).arg("--fuse").arg(point);
+    // All changes pass through the proxy, so that its mount can be notified of them.
+    if contract == "exclusive" {
+        command.args(["--coherence", "push"]);
     }
-
-    /// Starts a proxy with a mount, and a cache next to it.
-    pub fn cached(
-        command: Command,
-        url: &str,
-        contract: &str,
-        options: &[&str],
-        point: &Path,
-    ) -> Result<Self> {
-        let cache = crate::table::folder(point.parent().unwrap_or(point))?;
-        let mut command = proxy_of(command, url, cache.path(), contract);
-        command.args(options).arg("--fuse").arg(point);
-        // All changes pass through the proxy, so that its mount can be notified of them.
-        if contract == "exclusive" {
-            command.args(["--coherence", "push"]);
-        }
-        let mount = Some(Mount::of_server(command, point)?);
-        Ok(Self { root: point.to_owned(), mount, _server: None, _cache: Some(cache) })
-    }
-
-    fn of_peer((mount, server, cache): peers::Mounted, point: &Path) -> Self {
-        Self { root: point.to_owned(), mount: Some(mount), _server: Some(server), _cache: Some(cache) }
-    }
-
-    pub fn servers(&self) -> Vec<u32> {
-        self.mount.iter().map(Mount::server).collect()
-    }
-
-    /// Returns the requests that reached the mount's own server.
-    pub fn requests(&self) -> Result<Requests> {
-        self.mount.as_ref().map_or_else(|| Ok(Requests::default()), Mount::requests)
-    }
+    Ok(Side::of(Mount::of_server(command, point)?, cache))
 }
 
 impl Site {
-    /// Serves `shared` at the far end. All other files go into `beside`.
-    pub fn new(plan: &Plan, shared: &Path, beside: &Path) -> Result<Self> {
+    /// Serves a directory at the far end. All other files go next to it.
+    pub fn new(plan: &Plan, place: &Place) -> Result<Self> {
         let profile = plan.profile.unwrap_or(if plan.quick { Profile::LAN } else { Profile::WAN });
         let line = line(&profile)?;
-        let origin = served(line.far(), shared, beside)?;
-        let (shared, beside) = (shared.to_owned(), beside.to_owned());
-        Ok(Self { second: None, lan: None, origin, line, profile, shared, beside })
+        let place = place.clone();
+        let origin = served(line.far(), &place.shared(), place.folder())?;
+        Ok(Self { second: None, lan: None, origin, line, profile, place })
     }
 
     /// Adds [`Column::Lan`].
     pub fn add_plain_lan(&mut self) -> Result<()> {
         let lan = line(&Profile::LAN)?;
-        self.lan = Some((served(lan.far(), &self.shared, &self.beside)?, lan));
+        self.lan = Some((served(lan.far(), &self.place.shared(), self.place.folder())?, lan));
         Ok(())
     }
 
@@ -194,11 +174,11 @@ impl Site {
     }
 
     fn second_level(&self) -> Result<SecondLevel> {
-        let (cache, lan) = (crate::table::folder(&self.beside)?, line(&Profile::LAN)?);
-        let proxy = self.line.near().command(find(Program::Tombolo)?);
+        let (cache, lan) = (crate::table::folder(self.place.folder())?, line(&Profile::LAN)?);
+        let proxy = self.line.near().command(find(TOMBOLO)?);
         let proxy = proxy_of(proxy, &self.origin.url(), cache.path(), "exclusive");
-        let proxy = Shm::by_command(proxy, &self.shared, &self.beside.join("lan.link"))?;
-        let server = served(lan.far(), Path::new(&proxy.url()), &self.beside)?;
+        let proxy = Shm::by_command(proxy, &self.place.shared(), &self.place.beside("lan.link"))?;
+        let server = served(lan.far(), Path::new(&proxy.url()), self.place.folder())?;
         Ok(SecondLevel { server, _proxy: proxy, line: lan, _cache: cache })
     }
 
@@ -214,44 +194,62 @@ impl Site {
 
     /// Creates a side with its own mount and an empty cache.
     pub fn fresh(&self, column: Column) -> Result<Side> {
-        let point = self.beside.join(format!("{column:?}"));
-        let (program, near, url) = (find(Program::Tombolo)?, self.line.near(), self.origin.url());
+        let point = self.place.beside(&format!("{column:?}"));
+        let (program, near, url) = (find(TOMBOLO)?, self.line.near(), self.origin.url());
         let proxied = |contract: &str, options: &[&str]| {
-            Side::cached(near.command(&program), &url, contract, options, &point)
+            cached(near.command(&program), &url, contract, options, &point)
         };
         let missing = || Error::Absent("no LAN".to_owned());
         match column {
-            Column::Local | Column::Bare => {
-                Ok(Side { root: self.shared.clone(), mount: None, _server: None, _cache: None })
-            }
+            Column::Local | Column::Bare => Ok(Side::itself(self.place.shared())),
             Column::Dir => {
-                Side::mounted(Command::new(program), &format!("dir:{}", self.shared.display()), &point)
+                mounted(Command::new(program), &format!("dir:{}", self.place.shared().display()), &point)
             }
             Column::Lan => {
                 let (origin, lan) = self.lan.as_ref().ok_or_else(missing)?;
-                Side::mounted(lan.near().command(program), &origin.url(), &point)
+                mounted(lan.near().command(program), &origin.url(), &point)
             }
-            Column::Nfs | Column::NfsRedo => Side::mounted(near.command(program), &url, &point),
+            Column::Nfs | Column::NfsRedo => mounted(near.command(program), &url, &point),
             Column::Exclusive | Column::ExclusiveRedo => proxied("exclusive", &[]),
             Column::ReadOnly => proxied("exclusive", &READ_ONLY),
             Column::WriteBack => proxied("exclusive", &["--mode", "write-back"]),
             Column::CloseToOpen => proxied("close-to-open", &[]),
             Column::ExclusiveTree => {
-                let policy = self.beside.join("tree.toml");
+                let policy = self.place.beside("tree.toml");
                 fs::write(&policy, "prefetch = \"tree\"\n").doing_to("write", &policy)?;
                 proxied("exclusive", &["--policy", &policy.to_string_lossy()])
             }
             Column::SecondLevel => {
                 let (lan, url) = self.second().ok_or_else(missing)?;
-                Side::cached(lan.command(program), &url, "exclusive", &[], &point)
+                cached(lan.command(program), &url, "exclusive", &[], &point)
             }
-            Column::Sshfs => {
-                peers::sshfs(self.line.far(), near, &self.shared, &point).map(|it| Side::of_peer(it, &point))
-            }
-            Column::Rclone => {
-                peers::rclone(self.line.far(), near, &self.shared, &point).map(|it| Side::of_peer(it, &point))
-            }
+            Column::Sshfs => self.sshfs(&point),
+            Column::Rclone => self.rclone(&point),
         }
+    }
+
+    /// Mounts sshfs, without encryption.
+    fn sshfs(&self, point: &Path) -> Result<Side> {
+        let mut serve = self.far().command("python3");
+        serve.args(["-c", SFTP_SERVER, &PEER_PORT.to_string()]);
+        let mut command = self.near().command(find(SSHFS)?);
+        let server = Server::listening("sftp-server", &mut serve, &[PEER_PORT])?;
+        command.args(["-f", "-o", &format!("directport={PEER_PORT},kernel_cache")]);
+        command.arg(format!("{}:{}", self.far().address(), self.place.shared().display())).arg(point);
+        Ok(Side::of(Mount::by(SSHFS, command, point)?, server))
+    }
+
+    /// Mounts rclone with its full cache, without encryption.
+    fn rclone(&self, point: &Path) -> Result<Side> {
+        let (program, address) = (find(RCLONE)?, format!("{}:{PEER_PORT}", self.far().address()));
+        let mut serve = self.far().command(&program);
+        serve.args(["--config", "/dev/null", "serve", "webdav", "--addr", &address]);
+        let server = Server::listening("rclone serve", serve.arg(self.place.shared()), &[PEER_PORT])?;
+        let (cache, mut command) = (crate::table::folder(self.place.folder())?, self.near().command(program));
+        command.args(["--config", "/dev/null", "mount", ":webdav:", "--webdav-url"]);
+        command.arg(format!("http://{address}")).arg(point).arg("--cache-dir").arg(cache.path());
+        command.args(["--vfs-cache-mode", "full", "--file-perms", "0755"]);
+        Ok(Side::of(Mount::by(RCLONE, command, point)?, (server, cache)))
     }
 
     /// Returns the time of a bare stream of `bytes` over the WAN link.
@@ -327,7 +325,7 @@ pub fn line(profile: &Profile) -> Result<Wan> {
 }
 
 fn served(end: &End, shared: &Path, beside: &Path) -> Result<Nfs> {
-    let mut command = end.command(find(Program::Tombolo)?);
+    let mut command = end.command(find(TOMBOLO)?);
     command.arg("serve").arg(shared);
     Nfs::by_command(command, SocketAddr::from((end.address(), PORT)), shared, beside)
 }
@@ -340,12 +338,4 @@ pub fn proxy_of(mut command: Command, url: &str, cache: &Path, contract: &str) -
         command.arg("--no-lease");
     }
     command
-}
-
-/// Creates a folder with an empty tree; returns both.
-pub fn folder(plan: &Plan) -> Result<(TempDir, PathBuf)> {
-    let folder = crate::table::folder(&plan.disk)?;
-    let shared = folder.path().join("shared");
-    fs::create_dir(&shared).doing_to("make", &shared)?;
-    Ok((folder, shared))
 }

@@ -7,11 +7,10 @@ use std::process::Command;
 
 use tombolo_wan::Profile;
 
-use super::Plan;
-use super::site::{Column, Site, drop_caches, folder};
-use super::twice::{COLD, WARM};
+use super::site::{Column, Site, drop_caches};
+use super::{COLD, Plan, WARM};
 use crate::error::{Error, Result};
-use crate::files::copy_with_holes;
+use crate::files::{Place, copy_with_holes};
 use crate::measure::go_on;
 use crate::peer::in_checkout;
 use crate::report::{Figure, Report, Unit};
@@ -41,19 +40,19 @@ pub fn seismic(plan: &Plan) -> Result<Report> {
 }
 
 fn run(plan: &Plan, job: Job, sheet: Sheet<'_, String, Column>) -> Result<Report> {
-    let image = in_checkout(Path::new(IMAGE)).map_err(|error| {
+    let image = in_checkout(IMAGE).map_err(|error| {
         Error::Absent(format!("no disk for a virtual machine: {error} (bench/peers/setup --vm makes it)"))
     })?;
     let mut report = sheet.report();
-    let (folder, shared) = folder(plan)?;
-    let mut site = Site::new(plan, &shared, folder.path())?;
+    let place = Place::within(&plan.disk)?;
+    let mut site = Site::new(plan, &place)?;
     let all = if plan.quick { &sheet.columns[..1] } else { &sheet.columns };
     let mut columns = plan.columns(all, Column::id)?;
     columns.retain(|column| !plan.column.is_empty() || !ON_REQUEST.contains(column));
     if columns.contains(&Column::Lan) {
         site.add_plain_lan()?;
     }
-    let vm = Vm { image: &image, shared: &shared, beside: folder.path(), job };
+    let vm = Vm { image: &image, place: &place, job };
     for column in turns(sheet.rounds(), &columns) {
         go_on()?;
         let done = vm.turn(&site, *column, &mut report);
@@ -71,8 +70,7 @@ fn run(plan: &Plan, job: Job, sheet: Sheet<'_, String, Column>) -> Result<Report
 
 struct Vm<'a> {
     image: &'a Path,
-    shared: &'a Path,
-    beside: &'a Path,
+    place: &'a Place,
     job: Job,
 }
 
@@ -80,14 +78,15 @@ impl Vm<'_> {
     /// Measures the seconds of each phase, whose names in the guest are `RUN.PHASE`.
     fn turn(&self, site: &Site, column: Column, report: &mut Report) -> Result<()> {
         // A new name each time, unknown to all caches.
-        let disk = crate::table::folder(self.shared)?;
+        let shared = self.place.shared();
+        let disk = crate::table::folder(&shared)?;
         let name = disk.path().join("disk");
         copy_with_holes(self.image, &name)?;
-        let redo = self.beside.join("redo");
+        let redo = self.place.beside("redo");
         let _old = fs::remove_file(&redo);
         let side = site.fresh(column)?;
         drop_caches()?;
-        let far = name.strip_prefix(self.shared).unwrap_or(&name);
+        let far = name.strip_prefix(&shared).unwrap_or(&name);
         let before = site.origin().requests()?;
         let took = self.guest(&side.root.join(far), column.has_redo_log().then_some(&redo))?;
         if column.is_far() {
@@ -103,12 +102,12 @@ impl Vm<'_> {
     }
 
     fn guest(&self, disk: &Path, redo: Option<&PathBuf>) -> Result<Vec<(String, f64)>> {
-        let mut command = Command::new(in_checkout(Path::new("tests/guests/run"))?);
+        let mut command = Command::new(in_checkout("tests/guests/run")?);
         command.args(["uml", "--mem", MEMORY, "--timeout", LIFE_SECS, "--disk"]).arg(disk);
         if let Some(redo) = redo {
             command.arg("--redo").arg(redo);
         }
-        command.arg(in_checkout(Path::new("bench/peers/vm/job"))?).args([self.job.0, self.job.1]);
+        command.arg(in_checkout("bench/peers/vm/job")?).args([self.job.0, self.job.1]);
         phases_of(&mut command)
     }
 }

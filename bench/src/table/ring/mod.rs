@@ -4,53 +4,51 @@
 //! to wait. The caller is `back/vrpc-client`, as in a program that uses the library. All contestants of a
 //! part are interleaved.
 //!
-//! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report is named
-//! `ring-PART`; its sheet, `bench/tables/ring-PART.toml`; a line in [`PARTS`]; its rows in
-//! `docs/benchmarks.md`. Missing prerequisites are reported as
-//! [`Error::Absent`](crate::error::Error::Absent), and the part is skipped. With [`Plan::quick`] a part takes
-//! a second or two.
+//! To add a part: a function from a [`Plan`] to a report, which is named `ring-PART`; its sheet,
+//! `bench/tables/ring-PART.toml`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
+//! prerequisites are reported as [`Error::Absent`](crate::error::Error::Absent), and the part is skipped.
+//! With [`Plan::quick`] a part takes a second or two.
 //!
-//! Reading order: [`endpoint`], [`session`], [`bare`]; [`speed`]; the other parts in any order.
+//! Reading order: [`session`]; [`speed`]; the other parts in any order.
 
-mod bare;
-mod chain;
-mod copies;
-mod endpoint;
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+pub use guest::serve_orders;
+pub use session::Endpoint;
+use tombolo_core::Answer;
+use tombolo_core::fs::Write;
+use tombolo_host_links::shared_memory::MemoryLocation;
+use tombolo_shm::doorbell::Mode;
+
+use crate::error::{Doing, Error, OrWrong, Result, same, wrong};
+use crate::files::Place;
+use crate::measure::{Clock, CostMeter, Entrant, Moved, MovedMeter, Placement, Work, go_on, mappings};
+use crate::peer::Shm;
+use crate::report::{Figure, Report, Unit};
+use crate::sheet::{Sheet, sheet};
+use crate::table::{Part, Plan};
+use session::{At, Bare, Operation, Session, alone, linked, native, outstanding};
+
 mod guest;
-mod guest_bell;
-mod guest_client;
-mod line;
-mod native;
 mod nfs;
-mod rest;
 mod session;
-mod speed;
-mod table_6_1;
 #[cfg(test)]
 mod test_server;
 
-pub use endpoint::Endpoint;
-pub use guest_client::serve_orders;
-
-use std::path::Path;
-
-use tombolo_shm::doorbell::Mode;
-
-use super::{Part, Plan};
-use crate::error::{Result, wrong};
-use crate::measure::Clock;
-use crate::peer::Shm;
-
 /// All parts in order, by name.
 pub const PARTS: &[(&str, Part)] = &[
-    ("speed", speed::run),
-    ("rest", rest::run),
-    ("table-6.1", table_6_1::run),
-    ("mounts", super::mount::over_links),
-    ("copies", copies::run),
-    ("chain", chain::run),
+    ("speed", speed),
+    ("rest", rest),
+    ("table-6.1", table_6_1),
+    ("mounts", super::mounts::over_links),
+    ("copies", copies),
+    ("chain", chain),
     ("guest", guest::run),
-    ("guest-bell", guest_bell::run),
+    ("guest-bell", guest::bell),
     ("nfs", nfs::run),
 ];
 
@@ -62,9 +60,17 @@ const FILE_BYTES: usize = 1 << 20;
 const MODES: [Mode; 3] = [Mode::Poll, Mode::Event, Mode::Adaptive];
 const SLEEPERS: [Mode; 2] = [Mode::Event, Mode::Adaptive];
 
-/// Starts a server of `shared` for each way to wait, at a socket in `folder`.
-fn servers(shared: &Path, folder: &Path) -> Result<Vec<(Mode, Shm)>> {
-    let start = |mode: Mode| Ok((mode, Shm::waiting(shared, &folder.join(mode.name()), mode)?));
+/// Creates a served directory with the file; returns the file too.
+fn served(within: &Path) -> Result<(Place, PathBuf)> {
+    let place = Place::within(within)?;
+    let file = place.shared().join(FILE);
+    fs::write(&file, vec![b'x'; FILE_BYTES]).doing_to("write", &file)?;
+    Ok((place, file))
+}
+
+/// Starts a server of a directory for each way to wait.
+fn servers(place: &Place) -> Result<Vec<(Mode, Shm)>> {
+    let start = |mode: Mode| Ok((mode, Shm::waiting(&place.shared(), &place.beside(mode.name()), mode)?));
     MODES.into_iter().map(start).collect()
 }
 
@@ -98,4 +104,436 @@ fn timed_by(at_once: u64, count: u64, clock: &mut Clock, mut once: impl FnMut() 
         clock.lap_of(at_once);
     }
     Ok(())
+}
+
+/// Requests in flight in the last row.
+const DEPTH: usize = 64;
+
+const NULL: &str = "null request";
+const ALONE: &str = "null request, link alone";
+/// Attributes of an open file.
+const GETATTR: &str = "getattr";
+/// The same by a system call on the file.
+const NATIVE: &str = "system call";
+const COPIED: &str = "into or out of own memory";
+const IN_PLACE: &str = "in place";
+const MANY: &str = "64 outstanding getattr";
+/// Target of operations per second with many in flight.
+const MANY_TARGET: f64 = 2e6;
+
+/// Sizes of reads and writes with their names. Small copied data travel in the message: see `border`.
+const SIZES: [(&str, usize); 5] =
+    [("256 B", 256), ("512 B", 512), ("1 KiB", 1024), ("4 KiB", 4096), ("1 MiB", 1 << 20)];
+
+/// Measures the cost of an operation, compared with the limits of the machine: a bare cache line or futex
+/// between two cores, and the system call on the served file.
+fn speed(plan: &Plan) -> Result<Report> {
+    let sheet: Sheet<'_> = sheet!(plan, "ring")?;
+    let mut report = sheet.report();
+    let (place, file) = served(&plan.within)?;
+    let servers = servers(&place)?;
+    let series = report.contest_of_rows(&plan.timed(), entrants(&servers, &file)?);
+    Placement::leave()?;
+    let target = Figure::single(MANY, "", "2 M/s", Unit::PerSecond, MANY_TARGET);
+    for (mode, wanted) in [(Mode::Poll, Some(1.0)), (Mode::Adaptive, None)] {
+        let ours = report.figure(MANY, mode.name(), "").cloned();
+        report.compare(ours.as_ref(), Some(&target), wanted);
+    }
+    let mut report = sheet.finish(report);
+    for one in series.iter().filter(|one| one.bytes.is_none() && !one.per_second) {
+        let (row, column) = &one.name;
+        let quantiles = [0.01, 0.5, 0.99].map(|part| Unit::Nanoseconds.text(one.quantile_ns(part)));
+        report.condition(format!("{row}, {column}: p1, p50, p99 of all: {}", quantiles.join(", ")));
+    }
+    Ok(report)
+}
+
+fn entrants(servers: &[(Mode, Shm)], file: &Path) -> Result<Vec<Entrant<'static>>> {
+    let mut entrants = vec![
+        local(NULL, "bare cache line", Bare::CacheLine.work()),
+        local(NULL, "bare futex", Bare::Futex.work()),
+    ];
+    for side in servers {
+        entrants.push(entrant(NULL, side.0.name(), side, |endpoint| linked(endpoint, Operation::Null)));
+        entrants.push(entrant(ALONE, side.0.name(), side, alone));
+    }
+    entrants.push(local(GETATTR, NATIVE, native(file, Operation::Getattr)?));
+    for side in servers {
+        entrants.push(entrant(GETATTR, side.0.name(), side, |it| linked(it, Operation::Getattr)));
+    }
+    let polling = servers.iter().find(|(mode, _)| *mode == Mode::Poll);
+    for (size, bytes) in SIZES {
+        let (read, write) = (format!("read, {size}"), format!("write, {size}"));
+        for (row, operations) in [
+            (read, [Operation::Read(bytes), Operation::ReadInPlace(bytes)]),
+            (write, [Operation::Write(bytes), Operation::WriteInPlace(bytes)]),
+        ] {
+            entrants.push(local(&row, NATIVE, native(file, operations[0])?));
+            for (column, operation) in [COPIED, IN_PLACE].into_iter().zip(operations) {
+                entrants.extend(polling.map(|side| entrant(&row, column, side, |it| linked(it, operation))));
+            }
+        }
+    }
+    for side in servers.iter().filter(|(mode, _)| *mode != Mode::Event) {
+        entrants.push(entrant(MANY, side.0.name(), side, |endpoint| outstanding(endpoint, DEPTH)));
+    }
+    Ok(entrants)
+}
+
+/// Returns a contestant with a server that waits in this mode.
+fn entrant(
+    row: &str,
+    column: &str,
+    (mode, server): &(Mode, Shm),
+    work: impl FnOnce(Endpoint) -> Work<'static>,
+) -> Entrant<'static> {
+    let work = work(Endpoint::of(server, *mode));
+    Entrant::new((row, column), work, &[server.server()], Placement::TwoCores)
+}
+
+fn local(row: &str, column: &str, work: Work<'static>) -> Entrant<'static> {
+    Entrant::new((row, column), work, &[], Placement::TwoCores)
+}
+
+/// Placement and mode of each row.
+const PLACES: [(Placement, Mode); 4] = [
+    (Placement::SameCore, Mode::Event),
+    (Placement::TwoCores, Mode::Event),
+    (Placement::TwoCores, Mode::Poll),
+    (Placement::TwoCores, Mode::Adaptive),
+];
+
+/// Measures null requests of the FSVA paper's Table 6.1, by waiting mode, compared with the paper's figures.
+fn table_6_1(plan: &Plan) -> Result<Report> {
+    let sheet: Sheet<'_> = sheet!(plan, "ring-table-6.1")?;
+    let mut report = sheet.report();
+    let (place, _) = served(&plan.within)?;
+    let servers = servers(&place)?;
+    let mut entrants = Vec::new();
+    for (row, (place, mode)) in sheet.rows.iter().zip(PLACES) {
+        for (_, server) in servers.iter().filter(|(other, _)| *other == mode) {
+            let work = linked(Endpoint::of(server, mode), Operation::Null);
+            entrants.push(Entrant::new((row, "here"), work, &[server.server()], place));
+        }
+    }
+    report.contest_of_rows(&plan.timed(), entrants);
+    Placement::leave()?;
+    Ok(sheet.finish(report))
+}
+
+const SERVER: &str = "at rest: the server's share of a processor";
+const CALLER: &str = "at rest: the caller's share of a processor";
+/// Column of a server without links.
+const NO_LINK: &str = "no link";
+
+/// Both kinds of endpoints: a socket, and memory of this size.
+const KINDS: [&str; 2] = ["doorbell", "no doorbell"];
+const MEMORY_BYTES: u64 = 16 << 20;
+
+/// Duration of the idle measurement; and time until a recently used link is idle.
+const SPAN: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_millis(200);
+/// Processor shares in percent of both sides together: the limit that counts as nothing, and the maximum of a
+/// sleeper without a doorbell.
+const NOTHING: f64 = 0.05;
+const SILENT_MAX: f64 = 1.0;
+
+/// Measures the cost of an idle link: with a doorbell that wakes a sleeper, and without one, where a sleeper
+/// polls at doubling intervals.
+fn rest(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_> = sheet!(plan, "ring-rest")?;
+    sheet.set("span_s", &span(plan).as_secs_f64());
+    let mut report = sheet.report();
+    let (place, _) = served(&plan.within)?;
+    let shared = place.shared();
+    let mut servers = Vec::new();
+    for (kind, mode) in KINDS.into_iter().flat_map(|kind| SLEEPERS.map(|mode| (kind, mode))) {
+        let column = column(mode, kind);
+        let place = place.beside(&column.replace([' ', ','], "-"));
+        let (server, at) = match kind {
+            "doorbell" => (Shm::waiting(&shared, &place, mode)?, At::Socket(place)),
+            _ => {
+                let server = Shm::over_memory(&shared, (&place, MEMORY_BYTES), mode, None)?;
+                (server, At::Memory(MemoryLocation::File(place)))
+            }
+        };
+        servers.push(Side { kind, column, server, endpoint: Endpoint { at, mode, bell: None } });
+    }
+    for _ in 0..plan.scaled(sheet.number("idle_rounds"), 1) {
+        idle(&mut report, &servers, plan)?;
+    }
+    Placement::leave()?;
+    judge(&mut report);
+    Ok(sheet.finish(report))
+}
+
+/// A server, which waits like its client.
+struct Side {
+    kind: &'static str,
+    column: String,
+    server: Shm,
+    endpoint: Endpoint,
+}
+
+fn span(plan: &Plan) -> Duration {
+    if plan.quick { SPAN / 50 } else { SPAN }
+}
+
+fn column(mode: Mode, kind: &str) -> String {
+    format!("{mode}, {kind}")
+}
+
+/// Measures processor shares without requests.
+fn idle(report: &mut Report, servers: &[Side], plan: &Plan) -> Result<()> {
+    for side in servers {
+        go_on()?;
+        if side.endpoint.mode == Mode::Event {
+            let (server, _) = shares(side, None, plan);
+            report.add(SERVER, "", &format!("{NO_LINK}, {}", side.kind), Unit::Percent, server);
+        }
+        let session = Session::begin(&side.endpoint, 0)?;
+        session.ask(Operation::Null)?;
+        let (server, caller) = shares(side, Some(&session), plan);
+        report.add(SERVER, "", &side.column, Unit::Percent, server);
+        report.add(CALLER, "", &side.column, Unit::Percent, caller);
+    }
+    Ok(())
+}
+
+/// Returns the processor shares of server and caller, in percent, while a session is idle.
+fn shares(side: &Side, _session: Option<&Session>, plan: &Plan) -> (f64, f64) {
+    let meter = CostMeter::new(&[side.server.server()], None).besides_initial_thread();
+    thread::sleep(SETTLE);
+    let before = meter.now();
+    thread::sleep(span(plan));
+    let cost = meter.now() - before;
+    let percent = |ns: f64| ns / span(plan).as_nanos() as f64 * 100.0;
+    (percent(cost.server_cpu_ns), percent(cost.caller_cpu_ns))
+}
+
+fn judge(report: &mut Report) {
+    for kind in KINDS {
+        for mode in SLEEPERS {
+            let column = column(mode, kind);
+            let median = |row: &str, column: &str| Some(report.figure(row, column, "")?.spread.median);
+            let none = median(SERVER, &format!("{NO_LINK}, {kind}"));
+            let both = median(SERVER, &column).zip(median(CALLER, &column));
+            let Some(((server, caller), none)) = both.zip(none) else { continue };
+            let both = server + caller;
+            let found = format!(
+                "{both:.2} % (server {server:.2} %, {none:.2} % without a link; caller {caller:.2} %)"
+            );
+            let (target, met) = match kind {
+                "doorbell" => (format!("0 % (met up to {NOTHING} %)"), both <= NOTHING),
+                _ => (format!("≤ {SILENT_MAX} %"), both <= SILENT_MAX),
+            };
+            report.target(&format!("idle, {column}: share of a processor"), &target, found, Some(met));
+        }
+    }
+}
+
+const COPIES: &str = "copies of a byte";
+const KERNEL: &str = "the server's kernel, between the file and the link's memory";
+const ELSEWHERE: &str = "the server's kernel, between the file and other memory";
+const TOUCHED: &str = "the link's memory that the caller touched";
+
+/// Rows: the operation, and whether the data end in the program's own memory or stay in the link's.
+const COPIED_ROWS: [(&str, &str, Operation); 4] = [
+    ("read, 1 MiB", IN_PLACE, Operation::ReadInPlace(FILE_BYTES)),
+    ("read, 1 MiB", COPIED, Operation::Read(FILE_BYTES)),
+    ("write, 1 MiB", IN_PLACE, Operation::WriteInPlace(FILE_BYTES)),
+    ("write, 1 MiB", COPIED, Operation::Write(FILE_BYTES)),
+];
+/// Memory files of links.
+const LINK_FILES: [&str; 2] = ["/memfd:tombolo-client", "/memfd:tombolo-server"];
+/// Tolerance for the link's own pages besides data.
+const ONE: f64 = 1.1;
+
+/// Counts the copies of each byte between file and program, observed from outside: the server's system calls
+/// show the kernel's destination, and the caller's page tables which pages of the link it has accessed.
+fn copies(plan: &Plan) -> Result<Report> {
+    let sheet: Sheet<'_> = sheet!(plan, "ring-copies")?;
+    let mut report = sheet.report();
+    for (row, column, operation) in COPIED_ROWS {
+        let (place, _) = served(&plan.within)?;
+        let server = Shm::waiting(&place.shared(), &place.beside("socket"), Mode::Adaptive)?;
+        let (moved, touched_bytes) = count(&server, operation)?;
+        let share = |bytes: u64| bytes as f64 / FILE_BYTES as f64;
+        let inside = share(moved.received_inside + moved.sent_inside);
+        let outside = share(moved.received_outside + moved.sent_outside);
+        let touched = share(touched_bytes);
+        // Data that bypassed the link's memory were copied through other memory.
+        let copies = inside + 2.0 * outside + touched;
+        for (part, value) in [(COPIES, copies), (KERNEL, inside), (ELSEWHERE, outside), (TOUCHED, touched)] {
+            report.add(row, part, column, Unit::Times, value);
+        }
+        let (target, met) = match column {
+            IN_PLACE => ("one copy", Some(copies <= ONE && inside + outside >= 1.0)),
+            _ => ("printed", None),
+        };
+        report.target(&format!("{row}, {column}: {COPIES}"), target, format!("{copies:.2}"), met);
+    }
+    Ok(sheet.finish(report))
+}
+
+/// Returns what the server has moved for an operation, and the link's memory that the caller has accessed.
+fn count(server: &Shm, operation: Operation) -> Result<(Moved, u64)> {
+    let session = Session::begin(&Endpoint::of(server, Mode::Adaptive), FILE_BYTES)?;
+    (0..10).try_for_each(|_| session.ask(Operation::Null))?;
+    let meter = MovedMeter::follow(server.server())?;
+    let of_link: Vec<_> =
+        mappings(&server.server().to_string(), &LINK_FILES)?.into_iter().map(|part| part.range).collect();
+    meter.look_at(&of_link);
+    let before = touched_bytes()?;
+    session.ask(operation)?;
+    let touched_bytes = touched_bytes()?.saturating_sub(before);
+    Ok((meter.moved(), touched_bytes))
+}
+
+/// Returns how many bytes of link memory this process has accessed.
+fn touched_bytes() -> Result<u64> {
+    Ok(mappings("self", &LINK_FILES)?.into_iter().map(|part| part.resident_bytes).sum())
+}
+
+const WRITE_ROW: &str = "write, 1 MiB, by reference, four outstanding";
+const READ_ROW: &str = "read, 1 MiB, four outstanding";
+const TWO: &str = "two domains";
+const THREE: &str = "three domains";
+const CPU: &str = "processor time of all";
+
+/// Requests in flight.
+const OUTSTANDING: usize = 4;
+/// Requests of the warm-up, in which the program's memory is registered.
+const WARM_REQUESTS: usize = 40;
+
+/// Measures a chain of three domains: the cost of the intermediate one.
+fn chain(plan: &Plan) -> Result<Report> {
+    let sheet: Sheet<'_> = sheet!(plan, "ring-chain")?;
+    let mut report = sheet.report();
+    let (place, _) = served(&plan.within)?;
+    let last = Shm::waiting(&place.shared(), &place.beside("last"), Mode::Event)?;
+    let middle = Shm::waiting(Path::new(&last.url()), &place.beside("middle"), Mode::Event)?;
+    let rows: [(&str, Begin); 2] = [(WRITE_ROW, write_by_reference), (READ_ROW, read_in_place_later)];
+    for (row, operation) in rows {
+        for _ in 0..sheet.rounds() {
+            for (column, servers) in [(TWO, &[&last][..]), (THREE, &[&middle, &last])] {
+                go_on()?;
+                let cpu_ns = cpu_ns_per_megabyte(servers, operation, sheet.number("requests"))?;
+                report.add(row, CPU, column, Unit::NanosecondsPerMegabyte, cpu_ns);
+            }
+        }
+    }
+    Ok(sheet.finish(report))
+}
+
+/// Function that starts request number N and returns the bytes transferred.
+type Begin = fn(&Session, usize) -> Answer<usize>;
+
+/// Measures the processor time of requests over a link to the first server.
+fn cpu_ns_per_megabyte(servers: &[&Shm], begin: Begin, requests: usize) -> Result<f64> {
+    let first = servers.first().ok_or_else(|| Error::Absent("a server".to_owned()))?;
+    let session = Session::begin(&Endpoint::of(first, Mode::Event), 0)?;
+    pipeline(&session, WARM_REQUESTS, begin)?;
+    let ids: Vec<_> = servers.iter().map(|server| server.server()).collect();
+    let meter = CostMeter::new(&ids, None);
+    let before = meter.now();
+    pipeline(&session, requests, begin)?;
+    let cost = meter.now() - before;
+    let megabytes = (requests * FILE_BYTES) as f64 / 1e6;
+    Ok((cost.server_cpu_ns + cost.caller_cpu_ns) / megabytes)
+}
+
+fn write_by_reference(session: &Session, number: usize) -> Answer<usize> {
+    let lent = match session.files.lend(FILE_BYTES) {
+        Ok(lent) => lent,
+        Err(error) => return Answer::err(error),
+    };
+    let offset = (number % OUTSTANDING * FILE_BYTES) as u64;
+    let how = Write { offset, ..Write::default() };
+    let answer = session.files.write_in_place(&session.cx, session.file, &how, lent, FILE_BYTES);
+    Answer::later(async move { Ok(answer.resolve().await?.count) })
+}
+
+fn read_in_place_later(session: &Session, number: usize) -> Answer<usize> {
+    let offset = (number % OUTSTANDING * FILE_BYTES) as u64;
+    let answer = session.files.read_in_place(&session.cx, session.file, offset, FILE_BYTES);
+    Answer::later(async move { Ok(answer.resolve().await?.data().len()) })
+}
+
+fn pipeline(session: &Session, requests: usize, begin: Begin) -> Result<()> {
+    let mut under_way = VecDeque::with_capacity(OUTSTANDING);
+    for number in 0..requests + OUTSTANDING {
+        if number >= OUTSTANDING {
+            let answer: Option<Answer<usize>> = under_way.pop_front();
+            let count = answer.map_or(Ok(0), Answer::wait).or_wrong("1 MiB")?;
+            same("1 MiB", count, FILE_BYTES)?;
+        }
+        if number < requests {
+            under_way.push_back(begin(session, number));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_works_in_every_wait_mode() {
+        let (place, file) = served(&std::env::temp_dir()).unwrap();
+        for mode in MODES {
+            let (endpoint, _listener) =
+                test_server::listen(&place.shared(), &place.beside(mode.name()), mode);
+            let session = session::Session::begin(&endpoint, 1 << 20).unwrap();
+            session.ask(Operation::Null).unwrap();
+            session.ask(Operation::Getattr).unwrap();
+            for (_, bytes) in SIZES {
+                for operation in
+                    [Operation::Read, Operation::ReadInPlace, Operation::Write, Operation::WriteInPlace]
+                {
+                    session.ask(operation(bytes)).unwrap();
+                }
+            }
+            alone(endpoint.clone()).run(20, &mut Clock::new()).unwrap();
+            let mut clock = Clock::new();
+            outstanding(endpoint, DEPTH).run(200, &mut clock).unwrap();
+            assert_eq!(clock.count(), 256, "{mode}: whole windows");
+        }
+        // Writes went to the file and within its size.
+        assert_eq!(fs::metadata(&file).unwrap().len(), FILE_BYTES as u64);
+    }
+
+    #[test]
+    fn short_read_yields_no_figure() {
+        let (place, file) = served(&std::env::temp_dir()).unwrap();
+        let (endpoint, _listener) = test_server::listen(&place.shared(), &place.beside("event"), Mode::Event);
+        fs::write(&file, [b'x'; 100]).unwrap();
+        let session = session::Session::begin(&endpoint, 4096).unwrap();
+        for operation in [Operation::Read(4096), Operation::ReadInPlace(4096)] {
+            assert!(matches!(session.ask(operation), Err(Error::Wrong { .. })), "{operation:?}");
+        }
+        let mut native = native(&file, Operation::Read(4096)).unwrap();
+        assert!(native.run(1, &mut Clock::new()).is_err());
+    }
+
+    #[test]
+    fn idle_link_cost_sums_both_sides() {
+        let mut report = Report::new("ring-rest", "x", false);
+        for (row, column, percent) in [
+            (SERVER, "no link, doorbell", 0.01),
+            (SERVER, "event, doorbell", 0.02),
+            (CALLER, "event, doorbell", 0.02),
+            (SERVER, "no link, no doorbell", 0.2),
+            (SERVER, "adaptive, no doorbell", 0.9),
+            (CALLER, "adaptive, no doorbell", 0.5),
+        ] {
+            report.figures.push(Figure::single(row, "", column, Unit::Percent, percent));
+        }
+        judge(&mut report);
+        let said: Vec<_> =
+            report.targets.iter().map(|target| (target.found.as_str(), target.verdict())).collect();
+        assert!(said[0].0.starts_with("0.04 %") && said[0].1 == "met", "{said:?}");
+        assert!(said[1].0.starts_with("1.40 %") && said[1].1 == "missed", "{said:?}");
+    }
 }

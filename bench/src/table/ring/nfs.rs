@@ -15,9 +15,8 @@ use tombolo_wire_nfs3::{self as nfs3, Data, FileHandleBuf, Reply};
 use tombolo_wire_rpc::{AuthSys, Credential, Gids};
 use tombolo_wire_xdr::{Decode, Decoder, Encoder};
 
-use super::endpoint::Endpoint;
-use super::session::{Operation, linked};
-use super::{FILE, Plan, speed, timed_by, wrong};
+use super::session::{Endpoint, Operation, linked};
+use super::{FILE, Plan, served, timed_by, wrong};
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::measure::{Entrant, Placement, Work};
 use crate::peer::Shm;
@@ -34,11 +33,10 @@ const ROWS: [(&str, Operation); 4] = [
 pub fn run(plan: &Plan) -> Result<Report> {
     let sheet: Sheet<'_> = sheet!(plan, "ring-nfs")?;
     let mut report = sheet.report();
-    let folder = plan.folder()?;
-    let (shared, _) = speed::lay_out(folder.path())?;
+    let (place, _) = served(&plan.within)?;
     // NFS has its own squash.
     let options = ["--doorbell", Mode::Poll.name(), "--squash", "none"];
-    let server = Shm::tombolo(&shared, &folder.path().join("socket"), &options)?;
+    let server = Shm::tombolo(&place.shared(), &place.beside("socket"), &options)?;
     let (endpoint, export) = (Endpoint::of(&server, Mode::Poll), server.export());
     // Missing prerequisites are reported before the measurement.
     Caller::begin(&endpoint, export, 0)

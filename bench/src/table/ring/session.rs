@@ -1,16 +1,103 @@
-//! Session over a link, as in a program that uses the library.
+//! Requests over a link, as in a program that uses the library or directly; and the limits: system calls on
+//! the same file, and a number passed between two threads.
 
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fs;
+use std::hint::{black_box, spin_loop};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::result::Result as StdResult;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use tombolo_back_vrpc_client::{VrpcExport, VrpcFileSystem};
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{Client, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck, Write};
 use tombolo_core::{Answer, Ctx, SessionId};
-use tombolo_mem::Buffer;
+use tombolo_host_links::bell::BellSource;
+use tombolo_host_links::client::{Call, Line};
+use tombolo_host_links::connect::{ConnectOptions, connect};
+use tombolo_host_links::control_socket::Watcher;
+use tombolo_host_links::rendezvous;
+use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
+use tombolo_host_rpc::link::{Dial, DialError, Dialed};
+use tombolo_mem::{Buffer, WordMut};
+use tombolo_shm::doorbell::Mode;
+use tombolo_shm::link::{Incarnation, Protocol};
+use tombolo_shm::region::sealed::Sealed;
+use tombolo_sys::{affinity, futex};
+use tombolo_wire_vrpc::{BODY_BYTES, CallerId, FrameBuf, Groups, Header, Kind, Reply, Request};
 
-use super::endpoint::Endpoint;
-use super::{FILE, timed_by};
-use crate::error::{OrWrong, Result, same};
-use crate::measure::{Clock, Work};
+use crate::error::{Doing, Error, OrWrong, Result, same};
+use crate::measure::{Clock, Work, spare_cores};
+use crate::peer::Shm;
+use crate::table::ring::{AT_ONCE, FILE, at_once, rated, timed_by, wrong};
+
+/// Endpoint of a server, and the way to wait for it.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub at: At,
+    pub mode: Mode,
+    /// Bell beside memory.
+    pub bell: Option<Arc<BellSource>>,
+}
+
+#[derive(Clone)]
+pub enum At {
+    /// A socket: each side has its own memory and a doorbell.
+    Socket(PathBuf),
+    /// Memory that both sides can write, without a doorbell.
+    Memory(MemoryLocation),
+}
+
+impl Endpoint {
+    /// Returns the endpoint of a server at a socket.
+    pub fn of(server: &Shm, mode: Mode) -> Self {
+        Self { at: At::Socket(server.place().to_owned()), mode, bell: None }
+    }
+
+    /// Creates a link, which lasts as long as the second value.
+    pub fn link(&self) -> StdResult<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
+        self.link_as(Incarnation([1; 16]), Protocol::Vrpc)
+    }
+
+    fn link_as(
+        &self,
+        incarnation: Incarnation,
+        protocol: Protocol,
+    ) -> StdResult<(Line, Box<dyn Any + Send + Sync>), ConnectError> {
+        let options = ConnectOptions { protocol, ..ConnectOptions::new("", "bench", incarnation)? };
+        match &self.at {
+            At::Socket(socket) => {
+                let watcher = Watcher::start()?;
+                let (line, control_socket) =
+                    connect(socket, &options)?.start(&watcher, "bench", self.mode)?;
+                Ok((line, Box::new((control_socket, watcher))))
+            }
+            At::Memory(place) => {
+                let memory = SharedMemory::to_use(place)?.with_bell(self.bell.clone());
+                let (line, watcher) = rendezvous::join(memory, &options, "bench", self.mode)?;
+                Ok((line, Box::new(watcher)))
+            }
+        }
+    }
+}
+
+impl Connect for Endpoint {
+    fn connect(&self, _client: &Client, incarnation: Incarnation) -> StdResult<Connected, ConnectError> {
+        let (line, keep) = self.link_as(incarnation, Protocol::Vrpc)?;
+        Ok(Connected { line, keep })
+    }
+}
+
+impl Dial for Endpoint {
+    fn dial(&self) -> StdResult<Dialed, DialError> {
+        let (line, keep) = self.link_as(Incarnation([2; 16]), Protocol::OncRpc)?;
+        Ok(Dialed { line, keep })
+    }
+}
 
 /// Operation over the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +131,9 @@ pub fn linked(endpoint: Endpoint, operation: Operation) -> Work<'static> {
     let bytes = operation.bytes();
     let run = move |count, clock: &mut Clock| {
         let session = Session::begin(&endpoint, bytes)?;
-        timed_by(super::at_once(bytes), count, clock, || session.ask(operation))
+        timed_by(at_once(bytes), count, clock, || session.ask(operation))
     };
-    Work::new(run).bytes(super::rated(bytes))
+    Work::new(run).bytes(rated(bytes))
 }
 
 pub struct Session {
@@ -59,7 +146,10 @@ pub struct Session {
 impl Session {
     /// Starts a session over its own link, with `bytes` of memory for data.
     pub fn begin(endpoint: &Endpoint, bytes: usize) -> Result<Self> {
-        let (files, cx) = attach(endpoint.clone())?;
+        let (session, label) = (SessionId(1), "bench".to_owned());
+        let client = Client { session, label, checks: PermissionCheck::BackEnd };
+        let files = VrpcExport::new(endpoint.clone()).attach_session(&client).or_wrong("attach")?;
+        let cx = Ctx::root(session);
         let name = Name::new(FILE.as_bytes()).or_wrong("a name")?;
         let node = done(files.lookup(&cx, NodeId::ROOT, name), "lookup")?.node;
         let opened = done(files.open(&cx, node, OpenFlags::READ | OpenFlags::WRITE), "open")?;
@@ -92,15 +182,208 @@ impl Session {
     }
 }
 
-/// Attaches a session over its own link; returns its context too.
-fn attach(connect: Endpoint) -> Result<(Arc<VrpcFileSystem>, Ctx)> {
-    let id = SessionId(1);
-    let client = Client { session: id, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
-    let files = VrpcExport::new(connect).attach_session(&client).or_wrong("attach")?;
-    Ok((files, Ctx::root(id)))
-}
-
 #[inline]
 fn done<T>(answer: Answer<T>, what: &str) -> Result<T> {
     answer.wait().or_wrong(what)
+}
+
+pub fn alone(endpoint: Endpoint) -> Work<'static> {
+    Work::new(move |count, clock| {
+        let (line, _keep) = endpoint.link().map_err(|error| wrong("a link", error.as_ref()))?;
+        timed_by(AT_ONCE, count, clock, || check(Kind::Null, send(&line, &Request::Null)?))
+    })
+}
+
+/// Keeps `depth` requests in flight, over links of the endpoint.
+pub fn outstanding(endpoint: Endpoint, depth: usize) -> Work<'static> {
+    let run = move |count: u64, clock: &mut Clock| {
+        let (line, _keep) = endpoint.link().map_err(|error| wrong("a link", error.as_ref()))?;
+        // The superuser.
+        check(Kind::Caller, send(&line, &Request::Caller { uid: 0, gid: 0, groups: Groups::new(&[]) })?)?;
+        let getattr = Request::Getattr { node: NodeId::ROOT, open: None };
+        let calls: Result<VecDeque<Call>> = (0..depth).map(|_| send(&line, &getattr)).collect();
+        let mut calls = calls?;
+        let batch = depth as u64;
+        clock.start();
+        for _ in 0..count.div_ceil(batch).max(1) {
+            for _ in 0..batch {
+                if let Some(first) = calls.pop_front() {
+                    check(Kind::Getattr, first)?;
+                }
+                calls.push_back(send(&line, &getattr)?);
+            }
+            clock.lap_of(batch);
+        }
+        calls.into_iter().try_for_each(|call| check(Kind::Getattr, call))
+    };
+    Work::new(run).per_second(true)
+}
+
+#[inline]
+fn send(line: &Line, request: &Request<'_>) -> Result<Call> {
+    let header = Header { caller: CallerId(0), ..Header::default() };
+    let mut body = [0; BODY_BYTES];
+    // These requests fit in the body.
+    let mut none = FrameBuf::new(&mut []);
+    let kind = request.encode(&header, &mut body, &mut none).or_wrong("encode")?;
+    Ok(line.call(kind.number(), body, |_| {}))
+}
+
+/// Waits for the reply, and checks it.
+#[inline]
+fn check(kind: Kind, call: Call) -> Result<()> {
+    let reply = call.wait().or_wrong("a call")?;
+    let outcome = Reply::decode(kind, reply.kind, &reply.body, &reply.frame);
+    match outcome.or_wrong("decode")? {
+        Ok(_) => Ok(()),
+        Err(status) => Err(Error::Wrong { what: format!("{kind:?}"), answer: format!("{status:?}") }),
+    }
+}
+
+/// Returns the closest system call: `statx`, `pread` or `pwrite`.
+pub fn native(path: &Path, operation: Operation) -> Result<Work<'static>> {
+    let file = fs::File::options().read(true).write(true).open(path).doing_to("open", path)?;
+    let whole = operation.bytes();
+    // Not zeroes: unwritten memory is a single page of the kernel, whatever its length.
+    let mut memory = vec![b'x'; whole];
+    let mut call = move || {
+        let count = match operation {
+            Operation::Read(_) | Operation::ReadInPlace(_) => file.read_at(&mut memory, 0),
+            Operation::Write(_) | Operation::WriteInPlace(_) => file.write_at(&memory, 0),
+            Operation::Null | Operation::Getattr => file.metadata().map(|found| {
+                black_box(found);
+                whole
+            }),
+        };
+        let count = count.doing(|| format!("{operation:?} by a system call"))?;
+        same("a system call", count, whole)
+    };
+    let run = move |count, clock: &mut Clock| timed_by(at_once(whole), count, clock, &mut call);
+    Ok(Work::new(run).bytes(rated(whole)))
+}
+
+/// Size of the shared memory: each word has its own, non-adjacent cache line.
+const WORDS_BYTES: u64 = 4096;
+const ANSWER: usize = 256;
+/// Interval at which a sleeper checks whether the other thread is alive.
+const NAP: Duration = Duration::from_millis(100);
+
+/// Way in which the threads wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bare {
+    CacheLine,
+    Futex,
+}
+
+impl Bare {
+    pub fn work(self) -> Work<'static> {
+        Work::new(move |count, clock| {
+            let mut table = Pair::new(self, spare_cores().get(1).copied())?;
+            timed_by(AT_ONCE, count, clock, || {
+                table.turn();
+                Ok(())
+            })
+        })
+    }
+}
+
+/// Both sides; the peer is a thread that lives for a turn.
+struct Pair {
+    side: Thread,
+    last: u32,
+    over: Arc<AtomicBool>,
+    other: Option<JoinHandle<()>>,
+}
+
+struct Thread {
+    how: Bare,
+    outgoing: WordMut,
+    incoming: WordMut,
+}
+
+impl Pair {
+    /// Starts the peer thread on that core.
+    fn new(how: Bare, core: Option<usize>) -> Result<Self> {
+        let memory = Sealed::create("bench", WORDS_BYTES).map_err(std::io::Error::other);
+        let memory = memory.doing(|| "get memory to share".to_owned())?;
+        let word = |at| {
+            let word = WordMut::new(memory.region(), at).map_err(std::io::Error::other);
+            word.doing(|| "find a word in shared memory".to_owned())
+        };
+        let side = Thread { how, outgoing: word(0)?, incoming: word(ANSWER)? };
+        let there = Thread { how, outgoing: word(ANSWER)?, incoming: word(0)? };
+        let over = Arc::new(AtomicBool::new(false));
+        let over_there = Arc::clone(&over);
+        let other = thread::Builder::new().name("bare".into()).spawn(move || {
+            // A machine with one core has no alternative.
+            let _alone = core.map(|core| affinity::pin(None, &[core]));
+            let mut number: u32 = 1;
+            while there.hear(number, &over_there) {
+                there.say(number);
+                number = number.wrapping_add(1);
+            }
+        });
+        let other = Some(other.doing(|| "start a thread".to_owned())?);
+        Ok(Self { side, last: 0, over, other })
+    }
+
+    #[inline]
+    fn turn(&mut self) {
+        self.last = self.last.wrapping_add(1);
+        self.side.say(self.last);
+        self.side.hear(self.last, &self.over);
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(other) = self.other.take() {
+            // The thread cannot panic.
+            let _ended = other.join();
+        }
+    }
+}
+
+impl Thread {
+    #[inline]
+    fn say(&self, number: u32) {
+        self.outgoing.store(number, Ordering::Release);
+        if self.how == Bare::Futex {
+            // Cannot fail for mapped words.
+            let _woken = futex::wake(&self.outgoing);
+        }
+    }
+
+    /// Waits for that number. Returns `false` when the other side ends.
+    #[inline]
+    fn hear(&self, number: u32, over: &AtomicBool) -> bool {
+        loop {
+            let seen = self.incoming.load(Ordering::Acquire);
+            if seen == number {
+                return true;
+            }
+            if over.load(Ordering::Relaxed) {
+                return false;
+            }
+            match self.how {
+                Bare::CacheLine => spin_loop(),
+                Bare::Futex => drop(futex::wait(&self.incoming, seen, Some(NAP))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_travel_both_ways_until_the_peer_ends() {
+        for how in [Bare::CacheLine, Bare::Futex] {
+            let mut clock = Clock::new();
+            how.work().run(20, &mut clock).unwrap();
+            assert!(clock.count() >= 20, "{how:?}");
+        }
+    }
 }

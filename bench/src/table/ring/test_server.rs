@@ -12,7 +12,7 @@ use tombolo_host_links::shared_memory::{MemoryLocation, SharedMemory};
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Limits;
 
-use super::endpoint::{At, Endpoint};
+use super::session::{At, Endpoint};
 
 /// Listens for links to `shared` at a socket, until the second value is dropped.
 pub fn listen(shared: &Path, socket: &Path, mode: Mode) -> (Endpoint, LinkListener) {

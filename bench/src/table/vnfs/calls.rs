@@ -8,10 +8,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use super::build::STEPS;
-use super::{Plan, place};
+use super::{Plan, STEPS};
 use crate::error::{Doing, Error, Result};
-use crate::files::{Steps, source};
+use crate::files::{Place, Steps, source};
 use crate::measure::{Clock, Placement, go_on};
 use crate::peer::Server;
 use crate::report::{Report, Unit};
@@ -66,7 +65,7 @@ impl Job {
 
     /// Measures the calls during one build.
     fn during(&self, side: &Side) -> Result<Clocks> {
-        let folder = side.path(Path::new(FOLDER));
+        let folder = side.root.join(FOLDER);
         self.steps.done(&folder)?;
         let mut caller = Caller::new(&folder)?;
         let mut command = Command::new("sh");
@@ -88,13 +87,13 @@ pub fn run(plan: &Plan) -> Result<Report> {
     for (word, value) in [("job", job.about), ("secs", job.secs)] {
         sheet.set(word, &value);
     }
-    let (_folder, place) = place(plan)?;
+    let place = Place::within(&plan.disk)?;
     Placement::leave()?;
     for way in turns(sheet.rounds(), &plan.columns(&sheet.columns, Way::id)?) {
         go_on()?;
-        let clocks = job.during(&place.side(way)?)?;
+        let clocks = job.during(&way.side(&place)?)?;
         // Removes the remainder of the build directly.
-        let left = place.shared.join(FOLDER);
+        let left = place.shared().join(FOLDER);
         fs::remove_dir_all(&left).doing_to("remove", &left)?;
         for (call, clock) in sheet.rows.iter().filter_map(|call| Some((call, clocks.get(call.as_str())?))) {
             let mean = clock.total().as_nanos() as f64 / clock.count().max(1) as f64;

@@ -4,53 +4,412 @@
 //! visible to guests, and keeps caches current. The equivalents are a mount with `coherence=push` and the
 //! library's `CachedTree`, which need no requests.
 //!
-//! To add a part: a module with `pub fn run(plan: &Plan) -> Result<Report>`, whose report
-//! is named `vnfs-PART`; its sheet, `bench/tables/vnfs-PART.toml`; a line in [`PARTS`]; its rows in
-//! `docs/benchmarks.md`. Missing prerequisites are reported as
-//! [`Error::Absent`](crate::error::Error::Absent), or as missing columns with the reason.
+//! To add a part: a function from a [`Plan`] to a report, which is named `vnfs-PART`; its sheet,
+//! `bench/tables/vnfs-PART.toml`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
+//! prerequisites are reported as [`Error::Absent`](crate::error::Error::Absent), or as missing columns with
+//! the reason.
 //!
-//! Reading order: [`small_tree`], [`mounts`]; [`client`], [`freshness`], [`price`]; the other parts in any
-//! order.
+//! Reading order: [`SmallTree`], [`mounts`]; [`library`], [`notices`]; the other parts in any order.
 
-mod build;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+pub use library::Client;
+use library::tree;
+use libtombolo::{CacheOptions, CachedTree};
+use serde::Deserialize;
+
+use crate::error::{Doing, Error, OrWrong, Result};
+use crate::files::{Place, Postmark, Steps, fill, source};
+use crate::measure::{Clock, Contest, Entrant, Placement, Work, go_on};
+use crate::peer::{Nfs, Shm, TOMBOLO, completed, find, in_checkout, this_program};
+use crate::report::{Report, Unit};
+use crate::sheet::{Row, Sheet, sheet};
+use crate::table::guest::phases_of;
+use crate::table::mounts::{Side, Way, measure_steps};
+use crate::table::{Part, Plan};
+
 mod calls;
-mod client;
-mod clients;
-mod freshness;
-mod guest_nfs;
 mod library;
-mod line;
-mod mounts;
-mod postmark;
-mod price;
-pub mod programs;
-pub mod small_tree;
-
-pub use client::Client;
-
-use tempfile::TempDir;
-
-use super::mounts::Place;
-use super::{Part, Plan};
-use crate::error::Result;
-
-/// Creates an empty directory on a disk; returns its parent, removed on drop, too.
-fn place(plan: &Plan) -> Result<(TempDir, Place)> {
-    let folder = super::folder(&plan.disk)?;
-    let place = Place::new(folder.path())?;
-    Ok((folder, place))
-}
+mod notices;
 
 /// All parts in order, by name.
 pub const PARTS: &[(&str, Part)] = &[
-    ("mounts", mounts::run),
-    ("freshness", freshness::run),
-    ("price", price::run),
-    ("library", library::run),
-    ("line", line::run),
-    ("postmark", postmark::run),
-    ("build", build::run),
+    ("mounts", mounts),
+    ("freshness", notices::freshness),
+    ("price", notices::price),
+    ("library", library::library),
+    ("line", line),
+    ("postmark", postmark),
+    ("build", build),
     ("calls", calls::run),
-    ("clients", clients::run),
-    ("guest-nfs", guest_nfs::run),
+    ("clients", notices::clients),
+    ("guest-nfs", guest_nfs),
 ];
+
+/// Operation of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Walk {
+    Stat,
+    Find,
+    List,
+    Status,
+}
+
+/// Columns whose requests are counted.
+const NOTIFIED: [&str; 2] = ["dir:, push", "shm:, push"];
+
+/// Measures repeated reads of metadata through mounts with each policy, compared with the directory itself.
+fn mounts(plan: &Plan) -> Result<Report> {
+    let sheet: Sheet<'_, Row<Walk>, Way> = sheet!(plan, "vnfs-mounts")?;
+    let mut report = sheet.report();
+    let tree = SmallTree::new(&plan.disk, sheet.number("files"))?;
+    let repository = make_repository(&tree.shared());
+    if let Err(error) = &repository {
+        report.absent(format!("git status: {error}"));
+    }
+    tree.date()?;
+    let sides = Way::sides(&sheet.columns, &tree.place, &mut report);
+    let contest = sheet.contest(plan.timed());
+    let (hot, listed) = (sheet.number("hot"), sheet.number("listed"));
+    for row in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_ok()) {
+        let work = |side: &Side| match row.work {
+            Walk::Stat => stat(side, &tree, hot),
+            Walk::Find => find_newer(&side.root, &tree.newest()),
+            Walk::List => list_long(&side.root, &tree.folders(listed)),
+            Walk::Status => git_status(&side.root),
+        };
+        // Programs run unpinned; our own loop has one core.
+        Placement::leave()?;
+        let place = (row.work == Walk::Stat).then_some(Placement::Free);
+        measure(&mut report, &row.name, &contest, &sides, place, work)?;
+    }
+    Placement::leave()?;
+    Ok(sheet.finish(report))
+}
+
+/// Measures one row, after a warm-up of every side; reports the requests to the servers of notified mounts.
+fn measure(
+    report: &mut Report,
+    row: &str,
+    contest: &Contest,
+    sides: &[Side],
+    place: Option<Placement>,
+    work: impl Fn(&Side) -> Work<'static>,
+) -> Result<()> {
+    for side in sides {
+        go_on()?;
+        // A failure is repeated and reported in its turn.
+        let _reported = work(side).run(1, &mut Clock::new());
+    }
+    let notified = sides.iter().filter(|side| NOTIFIED.contains(&side.name.as_str()));
+    let before: Vec<_> = notified.map(|side| (side, side.requests())).collect();
+    let entrant = |side: &Side| Entrant::new((&side.name, ""), work(side), &side.servers(), place);
+    report.contest(row, contest, sides.iter().map(entrant).collect());
+    for (side, before) in before {
+        let found = before.and_then(|before| Ok(side.requests()?.since(&before).text()));
+        let found = found.unwrap_or_else(|error| error.to_string());
+        report.target(&format!("{row}, {}: requests in all rounds", side.name), "counted", found, None);
+    }
+    Ok(())
+}
+
+/// Calls stat(2) for `count` files from all over the tree per reading of the clock.
+pub fn stat(side: &Side, tree: &SmallTree, count: usize) -> Work<'static> {
+    let paths: Vec<PathBuf> = tree.some(count).iter().map(|path| side.root.join(path)).collect();
+    Work::repeat(paths.len() as u64, move || {
+        paths.iter().try_for_each(|path| fs::metadata(path).doing_to("look at", path).map(drop))
+    })
+}
+
+/// Number of files per directory.
+const PER_FOLDER: usize = 100;
+const BYTES: usize = 1024;
+/// Age of the files. git reads a file again unless it is older than the index.
+const AGE: Duration = Duration::from_secs(3600);
+
+/// A tree of many small files under version control.
+pub struct SmallTree {
+    pub place: Place,
+    files: usize,
+}
+
+impl SmallTree {
+    /// Creates `files` files below `within`.
+    pub fn new(within: &Path, files: usize) -> Result<Self> {
+        let tree = Self { place: Place::within(within)?, files };
+        fill(&tree.shared(), (0..files).map(|number| (Self::file(number), BYTES)))?;
+        let then = SystemTime::now() - AGE;
+        for path in (0..files).map(|number| tree.shared().join(Self::file(number))) {
+            let file = File::options().write(true).open(&path);
+            file.and_then(|file| file.set_modified(then)).doing_to("date", &path)?;
+        }
+        Ok(tree)
+    }
+
+    pub fn shared(&self) -> PathBuf {
+        self.place.shared()
+    }
+
+    /// Returns a file next to the tree, which [`Self::date`] makes newer than all in it.
+    pub fn newest(&self) -> PathBuf {
+        self.place.beside("newest")
+    }
+
+    /// Creates the newest file; nothing may be changed afterwards.
+    pub fn date(&self) -> Result<()> {
+        let path = self.newest();
+        File::create(&path).doing_to("make", &path).map(drop)
+    }
+
+    /// Returns a file, relative to the root.
+    pub fn file(number: usize) -> PathBuf {
+        format!("d{:03}/f{:05}", number / PER_FOLDER, number).into()
+    }
+
+    /// Returns the directories of the first `files` files, relative to the root.
+    pub fn folders(&self, files: usize) -> Vec<PathBuf> {
+        let firsts = (0..self.files.min(files)).step_by(PER_FOLDER);
+        firsts.filter_map(|number| Self::file(number).parent().map(PathBuf::from)).collect()
+    }
+
+    /// Returns `count` files from all over the tree, relative to the root.
+    pub fn some(&self, count: usize) -> Vec<PathBuf> {
+        let step = (self.files / count.max(1)).max(1);
+        (0..self.files).step_by(step).take(count).map(Self::file).collect()
+    }
+}
+
+/// Runs `find -newer` over all of a tree, without matches.
+pub fn find_newer(root: &Path, than: &Path) -> Work<'static> {
+    let (root, than) = (root.to_owned(), than.to_owned());
+    once(move || {
+        let mut command = Command::new("find");
+        command.arg(&root).arg("-newer").arg(&than);
+        command
+    })
+}
+
+/// Runs `ls -lR` for some directories of a tree.
+pub fn list_long(root: &Path, folders: &[PathBuf]) -> Work<'static> {
+    let folders: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();
+    once(move || {
+        let mut command = Command::new("ls");
+        command.arg("-lR").args(&folders).stdout(Stdio::null());
+        command
+    })
+}
+
+/// Runs `git status` in an unchanged repository. It writes nothing, not even its index.
+pub fn git_status(root: &Path) -> Work<'static> {
+    let root = root.to_owned();
+    once(move || git(&root, &["--no-optional-locks", "status", "--porcelain"]))
+}
+
+/// Creates a repository of all files of a tree.
+pub fn make_repository(root: &Path) -> Result<()> {
+    let commit = ["-c", "user.name=bench", "-c", "user.email=bench", "commit", "-q", "-m", "all"];
+    for arguments in [&["init", "-q"][..], &["add", "-A"], &commit] {
+        silent(&mut git(root, arguments))?;
+    }
+    Ok(())
+}
+
+/// Returns a git command without the settings of user and machine.
+fn git(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(root).args(["-c", "safe.directory=*", "-c", "gc.auto=0"]).args(arguments);
+    command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+    command
+}
+
+/// Returns an operation that runs the program once, which is a whole turn.
+fn once(command: impl Fn() -> Command + 'static) -> Work<'static> {
+    Work::repeat(1, move || silent(&mut command())).count_max(1)
+}
+
+/// Runs a program that must produce no output.
+fn silent(command: &mut Command) -> Result<()> {
+    let what = command.get_program().to_string_lossy().into_owned();
+    let said = completed(&what, command)?;
+    if said.is_empty() { Ok(()) } else { Err(Error::Wrong { what, answer: said }) }
+}
+
+/// Job of a row.
+#[derive(Deserialize)]
+struct Mail {
+    /// Maximum file size.
+    bytes_max: usize,
+    /// Number of reads per append.
+    reads: u32,
+}
+
+/// Time that VNFS saves compared with NFS, in its paper's two runs.
+const PAPER: &str = "the paper's VNFS: −46 % and −37 %";
+
+/// Measures Postmark's job on the directory itself, over NFS, over a link alone, and over a link with change
+/// notifications.
+fn postmark(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_, Row<Mail>, Way> = sheet!(plan, "vnfs-postmark")?;
+    let files = plan.files.unwrap_or(sheet.number("files"));
+    sheet.set("files", &files);
+    let mut report = sheet.report();
+    let place = Place::within(&plan.disk)?;
+    let contest = sheet.contest(plan.timed());
+    let ways = plan.columns(&sheet.columns, Way::id)?;
+    Placement::leave()?;
+    for Row { name, work: Mail { bytes_max, reads } } in &sheet.rows {
+        let job = Postmark { files, transactions: files, bytes_max: *bytes_max, reads: *reads };
+        let entrant = |way: Way| {
+            let name = way.name.clone();
+            Entrant::new((&name, ""), mail(&place, way, job), &[], None::<Placement>)
+        };
+        report.contest(name, &contest, ways.iter().cloned().map(entrant).collect());
+        ["shm:, push", "shm:, strict"].into_iter().for_each(|ours| saved(&mut report, name, ours));
+    }
+    Ok(sheet.finish(report))
+}
+
+fn mail(place: &Place, way: Way, job: Postmark) -> Work<'static> {
+    let place = place.clone();
+    let run = move |_, clock: &mut Clock| {
+        let side = way.side(&place)?;
+        clock.time(|| job.run(&side.root.join("job")))
+    };
+    Work::new(run).count_max(1)
+}
+
+/// Reports the time of a column compared with that over NFS, as the paper does.
+fn saved(report: &mut Report, row: &str, ours: &str) {
+    let figures = report.figure(row, ours, "").zip(report.figure(row, "nfs:, auto", ""));
+    let Some(times) = figures.map(|(ours, nfs)| ours.spread.median / nfs.spread.median) else { return };
+    let more = format!("{:+.0} %", (times - 1.0) * 100.0).replace('-', "−");
+    report.target(&format!("{row}, {ours}: time against NFS"), PAPER, more, None);
+}
+
+pub const STEPS: [(&str, &str); 4] = [
+    ("unpack", "tar xzf \"$1\""),
+    ("configure", "cd */ && ./configure -q >/dev/null 2>&1"),
+    ("build", "make -s -j2 -C */ >/dev/null 2>&1"),
+    ("remove", "rm -rf -- *"),
+];
+const QUICK_STEPS: [(&str, &str); 2] = [STEPS[0], STEPS[3]];
+
+/// Measures Apache httpd unpacked, configured, built and removed, on the directory itself and through mounts.
+fn build(plan: &Plan) -> Result<Report> {
+    let (name, steps): (_, &[_]) = if plan.quick { ("lua", &QUICK_STEPS) } else { ("httpd", &STEPS) };
+    let job = Steps { steps, arguments: vec![source(name)?.into()] };
+    let place = Place::within(&plan.disk)?;
+    measure_steps(plan, sheet!(plan, "vnfs-build")?, &place, &job)
+}
+
+const LOOK_ROW: &str = "a look at a file";
+
+/// Measures the cost of a stat, from the system call to the library, in one row.
+fn line(plan: &Plan) -> Result<Report> {
+    let sheet: Sheet<'_, String, Way> = sheet!(plan, "vnfs-line")?;
+    let (mut report, count) = (sheet.report(), sheet.number("files"));
+    let files = SmallTree::new(&plan.disk, count)?;
+    let sides = Way::sides(&sheet.columns, &files.place, &mut report);
+    let server = Shm::tombolo(&files.shared(), &files.place.beside("library.link"), &["--host-watch"])?;
+    let cached = CachedTree::new(tree(&server)?, CacheOptions::default());
+    let by_calls = sides.iter().map(|side| {
+        Entrant::new((&side.name, ""), stat(side, &files, count), &side.servers(), Placement::Free)
+    });
+    let library = look_by_library(&cached, &files, count);
+    let library = Entrant::new(("the library", ""), library, &[server.server()], Placement::Free);
+    let entrants = by_calls.chain([library]).collect();
+    report.contest(LOOK_ROW, &sheet.contest(plan.timed()), entrants);
+    Placement::leave()?;
+    Ok(sheet.finish(report))
+}
+
+fn look_by_library<'a>(cached: &'a CachedTree, files: &SmallTree, count: usize) -> Work<'a> {
+    let paths = files.some(count).into_iter().map(|path| path.into_os_string().into_encoded_bytes());
+    let paths: Vec<Vec<u8>> = paths.collect();
+    Work::repeat(paths.len() as u64, move || {
+        let look = |path: &Vec<u8>| cached.stat(path).wait().or_wrong("stat");
+        paths.iter().try_for_each(|path| look(path).map(drop))
+    })
+}
+
+/// Names of the mounts in the guest, in the order of the columns.
+const SIDES: [&str; 2] = ["nfs", "push"];
+const PORT: u16 = 2049;
+const MEMORY: &str = "64M";
+const LIFE_SECS: &str = "600";
+/// Shell command that runs the remaining command line in an empty network.
+const ALONE: &str = "ip link set lo up && exec \"$@\"";
+
+/// Measures a guest's kernel NFS client, compared with a mount over shared memory with change notifications,
+/// in the same guest and of the same server.
+fn guest_nfs(plan: &Plan) -> Result<Report> {
+    let mut sheet: Sheet<'_> = sheet!(plan, "vnfs-guest-nfs")?;
+    let mut report = sheet.report();
+    let files = plan.files.unwrap_or(sheet.number("files"));
+    let tarball = |project| in_checkout(format!(".cache/sources/{project}.tar.gz"));
+    let source = tarball(if plan.quick { "lua" } else { "httpd" }).or_else(|_| tarball("lua"))?;
+    sheet.set("files", &files);
+    sheet.set("source", &source.file_name().unwrap_or_default().to_string_lossy());
+    let place = Place::within(&plan.within)?;
+    Placement::leave()?;
+    for _ in 0..sheet.rounds() {
+        go_on()?;
+        // Prerequisites missing in a guest are missing on this machine.
+        let took = turn(&place, &source, files).map_err(|error| match error {
+            Error::Interrupted => error,
+            other => Error::Absent(other.to_string()),
+        })?;
+        for (phase, secs) in took {
+            let (side, row) = phase.split_once('.').unwrap_or_default();
+            let column = SIDES.iter().zip(&sheet.columns).find(|(name, _)| **name == side);
+            if let Some((_, column)) = column.filter(|_| sheet.rows.iter().any(|known| known == row)) {
+                report.add(row, "", column, Unit::Seconds, secs);
+            }
+        }
+    }
+    Ok(sheet.finish(report))
+}
+
+/// Returns the seconds of each row, named `SIDE.ROW`.
+fn turn(place: &Place, source: &Path, files: usize) -> Result<Vec<(String, f64)>> {
+    let (shared, memory) = (place.shared(), place.beside("memory"));
+    let (tombolo, _old) = (find(TOMBOLO)?, fs::remove_file(&memory));
+    let region = |separator: &str| format!("{},{separator}{MEMORY}", memory.display());
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--", "sh", "-c", ALONE, "sh"]).arg(&tombolo).arg("serve").arg(&shared);
+    command.arg("--host-watch").arg("--shm-file").arg(region("size="));
+    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+    let server = Nfs::by_command(command, address, &shared, place.folder())?;
+    let network = format!("/proc/{}/ns/net", server.server());
+    let name = fs::read_link(&network).doing_to("look at", Path::new(&network))?;
+    let run = in_checkout("tests/guests/run")?;
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={network}")).arg("--").arg(&run);
+    command.env("TOMBOLO_NETWORK", name).env("TOMBOLO_STATIC", &tombolo);
+    command.args(["uml", "--mem", "512M", "--timeout", LIFE_SECS]);
+    command.arg("--nfs").arg(format!("{PORT}{}", server.export()));
+    command.arg("--shm").arg(region("")).arg("--tombolo");
+    command.arg(in_checkout("bench/peers/vm/job")?).arg("mounts").arg(files.to_string());
+    command.arg(this_program()?).arg(source);
+    phases_of(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_with_output_and_missing_program_are_errors() {
+        assert!(silent(&mut Command::new("true")).is_ok());
+        assert!(
+            silent(Command::new("echo").arg("changed"))
+                .is_err_and(|error| error.to_string().contains("changed"))
+        );
+        assert!(matches!(silent(&mut Command::new("no program has this name")), Err(Error::Absent(_))));
+    }
+}

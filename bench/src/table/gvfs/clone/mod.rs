@@ -2,38 +2,25 @@
 //! local image, and QEMU alone. `clone-s1`, `clone-s2` and `clone-p`: scenarios of the paper, eight clones of
 //! one image or of eight, in sequence or concurrent.
 
-mod answer;
-mod eight;
-mod floor;
-mod golden;
-mod host;
-mod scp;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+pub use host::answered;
+use host::{FULL, Floor, Host, QUICK, Scp, Size, Starting, Took, USUAL, image_bytes, make_image};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tempfile::TempDir;
 
-use super::Plan;
-use super::site::{Site, drop_caches, folder};
-use super::twice::{COLD, WARM};
-use crate::error::{Doing, Result};
-use crate::files::copy_with_holes;
+use super::site::{Site, drop_caches};
+use super::{COLD, Plan, WARM};
+use crate::error::{Doing, Error, Result};
+use crate::files::{Place, copy_with_holes};
 use crate::measure::go_on;
 use crate::report::{Report, Unit};
 use crate::sheet::{Sheet, sheet, turns};
 
-pub use answer::answered;
-pub use eight::{p, s1, s2};
-
-use floor::Floor;
-use golden::{FULL, QUICK, Size, USUAL};
-use host::{Host, Took};
-use scp::Scp;
+mod host;
 
 /// Kind of clone and source. Each is a column of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -75,12 +62,11 @@ const USED: Duration = Duration::from_secs(30);
 /// Images at the far end, and the environment at the near one.
 struct Bed {
     site: Site,
-    shared: PathBuf,
+    place: Place,
     size: Size,
     full: bool,
     /// `true` if the traffic after the answer is measured.
     rests: bool,
-    folder: TempDir,
 }
 
 impl Bed {
@@ -92,9 +78,9 @@ impl Bed {
         } else {
             USUAL
         };
-        let (folder, shared) = folder(plan)?;
-        let site = Site::new(plan, &shared, folder.path())?;
-        Ok(Self { site, shared, size, full: plan.full, rests: !plan.quick, folder })
+        let place = Place::within(&plan.disk)?;
+        let site = Site::new(plan, &place)?;
+        Ok(Self { site, place, size, full: plan.full, rests: !plan.quick })
     }
 
     /// Sets the words of a sheet that describe the machine of an image.
@@ -104,18 +90,18 @@ impl Bed {
         for (word, value) in [("memory", memory), ("disk", disk), ("filled", filled), ("copied", copied)] {
             sheet.set(word, &value);
         }
-        sheet.set("image_mb", &(golden::bytes(image)? / 1_000_000));
+        sheet.set("image_mb", &(image_bytes(image)? / 1_000_000));
         Ok(())
     }
 
     fn make(&self, name: &str) -> Result<PathBuf> {
-        let image = self.shared.join(name);
-        golden::make(&image, self.size)?;
+        let image = self.place.shared().join(name);
+        make_image(&image, self.size)?;
         Ok(image)
     }
 
     fn host(&self) -> Result<Host<'_>> {
-        Host::new(self.site.near(), self.folder.path())
+        Host::new(self.site.near(), self.place.folder())
     }
 
     fn url(&self, name: &str) -> String {
@@ -134,16 +120,17 @@ impl Bed {
     }
 }
 
-/// Result of one turn.
-struct Found {
-    took: Took,
-    bytes: Option<u64>,
-    later: Option<u64>,
-    held: Option<u64>,
-}
+/// Figure of one turn: row, variant and value, in seconds or bytes.
+type Cell = (&'static str, &'static str, Unit, f64);
 
-/// Result of a variant.
-type Variant = (&'static str, Found);
+/// Returns the figures of a clone.
+fn cells(variant: &'static str, took: Took, bytes: [Option<u64>; 3]) -> Vec<Cell> {
+    let times = [(ANSWERS, took.answered), (READY, took.ready)];
+    let times = times.map(|(row, time)| (row, variant, Unit::Seconds, time.as_secs_f64()));
+    let bytes = [BYTES, LATER, HELD].into_iter().zip(bytes);
+    let bytes = bytes.filter_map(|(row, bytes)| Some((row, variant, Unit::Bytes, bytes? as f64)));
+    times.into_iter().chain(bytes).collect()
+}
 
 pub fn run(plan: &Plan) -> Result<Report> {
     let mut sheet: Sheet<'_, String, Way> = sheet!(plan, "gvfs-clone")?;
@@ -151,7 +138,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let bed = Bed::new(plan)?;
     let image = bed.make(IMAGE)?;
     bed.describe(&mut sheet, &image)?;
-    let here = bed.folder.path().join("here");
+    let here = bed.place.beside("here");
     copy_with_holes(&image, &here)?;
     let floor = floor_of(&bed, &here)?;
     let mut ways = sheet.columns.clone();
@@ -159,7 +146,11 @@ pub fn run(plan: &Plan) -> Result<Report> {
     for way in turns(sheet.rounds(), &ways) {
         go_on()?;
         let found = turn_of(*way, &bed, &floor, &here, &mut report);
-        let done = found.map(|found| found.iter().for_each(|variant| enter(&mut report, *way, variant)));
+        let done = found.map(|found| {
+            found.into_iter().for_each(|(row, variant, unit, value)| {
+                report.add(row, variant, way.name(), unit, value);
+            });
+        });
         report.or_absent(way.name(), done)?;
     }
     Ok(bed.site.described(sheet.finish(report)))
@@ -169,31 +160,32 @@ pub fn run(plan: &Plan) -> Result<Report> {
 fn floor_of(bed: &Bed, image: &Path) -> Result<Floor> {
     let host = bed.host()?;
     let (clone, _) = host.clone(&image.to_string_lossy(), &[])?;
-    Floor::new(&host, &clone, image, bed.folder.path())
+    Floor::new(&host, &clone, image, bed.place.folder())
 }
 
-fn turn_of(way: Way, bed: &Bed, floor: &Floor, here: &Path, report: &mut Report) -> Result<Vec<Variant>> {
+fn turn_of(way: Way, bed: &Bed, floor: &Floor, here: &Path, report: &mut Report) -> Result<Vec<Cell>> {
     let host = bed.host()?;
     let local = here.to_string_lossy();
     match way {
-        Way::Qemu => [COLD, WARM]
-            .into_iter()
-            .map(|variant| {
+        Way::Qemu => {
+            let mut both = Vec::new();
+            for variant in [COLD, WARM] {
                 floor.renew()?;
                 forget(variant)?;
                 let (_running, took) = floor.turn(&host)?;
-                Ok((variant, Found { took, bytes: None, later: None, held: held(&floor.memory()) }))
-            })
-            .collect(),
+                both.extend(cells(variant, took, [None, None, held(&floor.memory())]));
+            }
+            Ok(both)
+        }
         Way::Local => twice(bed, &host, &local, &[], report, way),
         Way::Scp => {
-            let scp = Scp::new(bed.site.far(), bed.site.near(), bed.folder.path())?;
-            let bytes = golden::bytes(here)?;
+            let scp = Scp::new(bed.site.far(), bed.site.near(), bed.place.folder())?;
+            let bytes = image_bytes(here)?;
             let copied = scp.scaled(bytes, if bed.full { bytes } else { COPIED_BYTES })?;
             forget(COLD)?;
             let (_, took) = host.clone(&local, &[])?;
             let took = Took { ready: copied + took.ready, answered: copied + took.answered };
-            Ok(vec![(COLD, Found { took, bytes: Some(bytes), later: None, held: None })])
+            Ok(cells(COLD, took, [Some(bytes), None, None]))
         }
         Way::Nfs => twice(bed, &host, &bed.url(IMAGE), &NO_CACHE, report, way),
         Way::Ours => twice(bed, &host, &bed.url(IMAGE), &[], report, way),
@@ -208,7 +200,7 @@ fn twice(
     options: &[&str],
     report: &mut Report,
     way: Way,
-) -> Result<Vec<Variant>> {
+) -> Result<Vec<Cell>> {
     let mut both = Vec::new();
     for variant in [COLD, WARM] {
         forget(variant)?;
@@ -221,20 +213,17 @@ fn twice(
             report.target(&what, "counted, in the last round", asked, None);
         }
         let held = held(&host.memory(&name));
-        let mut found = Found { took, bytes: None, later: None, held };
-        if way != Way::Local {
-            found.bytes = Some(bytes);
-            if variant == COLD && bed.rests {
-                host.use_for(USED)?;
-                found.later = Some(bed.line_bytes()? - before);
-            }
+        let mut later = None;
+        if way != Way::Local && variant == COLD && bed.rests {
+            host.use_for(USED)?;
+            later = Some(bed.line_bytes()? - before);
         }
+        both.extend(cells(variant, took, [(way != Way::Local).then_some(bytes), later, held]));
         if way == Way::Ours && variant == COLD {
             let shown = host.shown(&name)?;
             report.conditions.retain(|condition| !condition.starts_with(SHOWN));
             report.condition(format!("{SHOWN}{shown}"));
         }
-        both.push((variant, found));
         host.remove(&name)?;
     }
     Ok(both)
@@ -251,12 +240,174 @@ fn held(file: &Path) -> Option<u64> {
     String::from_utf8(output.ok()?.stdout).ok()?.trim().parse().ok()
 }
 
-fn enter(report: &mut Report, way: Way, (variant, found): &Variant) {
-    let Found { took, bytes, later, held } = found;
-    for (row, time) in [(ANSWERS, took.answered), (READY, took.ready)] {
-        report.add(row, variant, way.name(), Unit::Seconds, time.as_secs_f64());
+const CLONES: usize = 8;
+const ALL_ANSWER: &str = "until all answer";
+const FIRST: &str = "the first";
+const EACH_LATER: &str = "each later one, mean";
+const BYTES_IN_ALL: &str = "bytes over the line";
+const ONE: &str = "one clone";
+const S1: &str = "S1, one image";
+const S1_NFS: &str = "S1, --no-cache";
+const P_NFS: &str = "P, --no-cache";
+const S2: &str = "S2, eight images";
+const S3: &str = "S3, eight images, LAN cache";
+const P: &str = "P, one image, at once";
+const P_LOCAL: &str = "local image, at once";
+const S_LOCAL: &str = "local images";
+
+/// Time until each clone answered, total time, and bytes received over the WAN link.
+struct Done {
+    each: Vec<Duration>,
+    all: Duration,
+    bytes: u64,
+}
+
+/// Measures eight clones of one image in sequence.
+pub fn s1(plan: &Plan) -> Result<Report> {
+    measure(plan, ("gvfs-clone-s1", 1), |bed, names, report| {
+        side_by_side(bed, names, [S_LOCAL, S1], in_turn, report)?;
+        without_cache(bed, names, S1_NFS, in_turn, report)
+    })
+}
+
+/// Measures clones of eight images in sequence; also on a LAN where another host has cloned them before.
+pub fn s2(plan: &Plan) -> Result<Report> {
+    measure(plan, ("gvfs-clone-s2", CLONES), |bed, names, report| {
+        side_by_side(bed, names, [S_LOCAL, S2], in_turn, report)?;
+        bed.site.add_lan(report);
+        if let Some((lan, url)) = bed.site.second() {
+            let images: Vec<String> = names.iter().map(|name| format!("{url}/{name}")).collect();
+            in_turn(bed, &Host::new(lan, bed.place.folder())?, &images, &[])?;
+            both(bed, &Host::new(lan, bed.place.folder())?, S3, &images, in_turn, report)?;
+        }
+        Ok(())
+    })
+}
+
+/// Measures eight concurrent clones of one image.
+pub fn p(plan: &Plan) -> Result<Report> {
+    measure(plan, ("gvfs-clone-p", 1), |bed, names, report| {
+        both(bed, &bed.host()?, ONE, &[bed.url(&names[0])], in_turn, report)?;
+        side_by_side(bed, names, [P_LOCAL, P], at_once, report)?;
+        without_cache(bed, names, P_NFS, at_once, report)
+    })
+}
+
+/// Measures a scenario with this number of images.
+fn measure(
+    plan: &Plan,
+    (name, images): (&'static str, usize),
+    scenario: impl FnOnce(&mut Bed, &[String], &mut Report) -> Result<()>,
+) -> Result<Report> {
+    if plan.quick {
+        let lacks =
+            "a minute and more, which would show no more of the bench than `clone`: left out of quick runs";
+        return Err(Error::Absent(lacks.to_owned()));
     }
-    for (row, bytes) in [(BYTES, bytes), (LATER, later), (HELD, held)] {
-        bytes.iter().for_each(|bytes| report.add(row, variant, way.name(), Unit::Bytes, *bytes as f64));
+    let mut sheet: Sheet<'_> = sheet!(plan, "gvfs-clone-eight")?;
+    sheet.name = name;
+    let (mut report, mut bed) = (sheet.report(), Bed::new(plan)?);
+    let names: Vec<String> = (0..images).map(|number| format!("golden-{number}")).collect();
+    for name in &names {
+        go_on()?;
+        let image = bed.make(name)?;
+        bed.describe(&mut sheet, &image)?;
     }
+    scenario(&mut bed, &names, &mut report)?;
+    Ok(bed.site.described(sheet.finish(report)))
+}
+
+/// Compares clones of local images with clones over the WAN link; one image is used for all.
+fn side_by_side(
+    bed: &Bed,
+    names: &[String],
+    columns: [&str; 2],
+    turn: Turn,
+    report: &mut Report,
+) -> Result<()> {
+    let names: Vec<&String> = names.iter().cycle().take(CLONES).collect();
+    let local = names.iter().map(|name| bed.place.shared().join(name).display().to_string()).collect();
+    let far: Vec<String> = names.iter().map(|name| bed.url(name)).collect();
+    for (column, images) in columns.into_iter().zip([local, far]) {
+        both(bed, &bed.host()?, column, &images, turn, report)?;
+    }
+    Ok(())
+}
+
+/// Measures clones that each read the image at its origin: always cold, because nothing is cached.
+fn without_cache(bed: &Bed, names: &[String], column: &str, turn: Turn, report: &mut Report) -> Result<()> {
+    let far: Vec<String> = names.iter().cycle().take(CLONES).map(|name| bed.url(name)).collect();
+    one(bed, &bed.host()?, (column, COLD), &far, (turn, &NO_CACHE), report)
+}
+
+type Turn = fn(&Bed, &Host<'_>, &[String], &[&str]) -> Result<Done>;
+
+fn both(
+    bed: &Bed,
+    host: &Host<'_>,
+    column: &str,
+    images: &[String],
+    turn: Turn,
+    report: &mut Report,
+) -> Result<()> {
+    [COLD, WARM]
+        .into_iter()
+        .try_for_each(|variant| one(bed, host, (column, variant), images, (turn, &[]), report))
+}
+
+fn one(
+    bed: &Bed,
+    host: &Host<'_>,
+    (column, variant): (&str, &str),
+    images: &[String],
+    (turn, options): (Turn, &[&str]),
+    report: &mut Report,
+) -> Result<()> {
+    go_on()?;
+    forget(variant)?;
+    let done = turn(bed, host, images, options).map(|done| enter(report, column, variant, &done));
+    report.or_absent(&format!("{column}, {variant}"), done)
+}
+
+/// Makes each clone after the previous one has answered. All run until the end.
+fn in_turn(bed: &Bed, host: &Host<'_>, images: &[String], options: &[&str]) -> Result<Done> {
+    let (before, begun) = (bed.line_bytes()?, Instant::now());
+    let mut each = Vec::new();
+    let mut made = Vec::new();
+    for image in images {
+        go_on()?;
+        let (name, took) = host.clone(image, options)?;
+        each.push(took.answered);
+        made.push(name);
+    }
+    let done = Done { each, all: begun.elapsed(), bytes: bed.line_bytes()? - before };
+    made.iter().try_for_each(|name| host.remove(name))?;
+    Ok(done)
+}
+
+fn at_once(bed: &Bed, host: &Host<'_>, images: &[String], options: &[&str]) -> Result<Done> {
+    let (before, begun) = (bed.line_bytes()?, Instant::now());
+    let starting = images.iter().map(|image| host.begin(image, options)).collect::<Result<Vec<_>>>()?;
+    let names: Vec<String> = starting.iter().map(|starting| starting.name.clone()).collect();
+    let waiting: Vec<_> =
+        starting.into_iter().map(|it| std::thread::spawn(move || Starting::done(it))).collect();
+    let took = waiting.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Interrupted)));
+    let each = took.map(|took| took.map(|took| took.answered)).collect::<Result<Vec<_>>>()?;
+    let done = Done { each, all: begun.elapsed(), bytes: bed.line_bytes()? - before };
+    names.iter().try_for_each(|name| host.remove(name))?;
+    Ok(done)
+}
+
+fn enter(report: &mut Report, column: &str, variant: &str, done: &Done) {
+    let mut add = |row: &str, unit, value: f64| report.add(row, variant, column, unit, value);
+    add(ALL_ANSWER, Unit::Seconds, done.all.as_secs_f64());
+    if let Some((first, later)) = done.each.split_first() {
+        add(FIRST, Unit::Seconds, first.as_secs_f64());
+        let later: Duration = later.iter().sum();
+        let count = done.each.len().saturating_sub(1);
+        if count > 0 {
+            add(EACH_LATER, Unit::Seconds, later.as_secs_f64() / count as f64);
+        }
+    }
+    add(BYTES_IN_ALL, Unit::Bytes, done.bytes as f64);
 }
