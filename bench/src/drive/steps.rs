@@ -13,7 +13,6 @@ use tombolo_mem::Buffer;
 use tombolo_wire_nfs3::args::{StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::WriteReply;
 use tombolo_wire_nfs3::{self as nfs3, Data, PROGRAM, Procedure, VERSION};
-use tombolo_wire_rpc::{AuthSys, Credential, Gids};
 use tombolo_wire_xdr::{Decoder, Encoder};
 
 use super::codec::generic::write_args;
@@ -21,7 +20,7 @@ use super::ours::filled;
 use super::{Client, Direction, DriveArgs, Job};
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::nfs::Wait;
-use crate::nfs::client::{Handle, Mounted, Reply as Answered, commit, committed};
+use crate::nfs::client::{Handle, Mounted, Reply as Answered, commit, committed, root};
 
 /// Overhead that is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +55,10 @@ impl Steps {
     }
 
     fn send(&mut self, file: &Handle, (at, bytes): (usize, usize)) -> Pending {
-        let gids = Gids::default();
-        let root = Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids });
         let mut call = Call {
             program: None,
             procedure: Procedure::Write.number(),
-            credential: root,
+            credential: root(),
             data: None,
             receive_buffer: None,
             results_bytes: 0,

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 pub use mount::{Mount, Requests};
 pub use nfs::{Nfs, free_port};
-pub use server::{AtSocket, Server, Shm, completed};
+pub use server::{AtSocket, Server, completed};
 
 use crate::error::{Doing, Error, Result};
 

@@ -150,11 +150,13 @@ pub(super) fn beside(path: &Path, more: &str) -> PathBuf {
     longer.into()
 }
 
-/// A server with its socket.
+/// A server with its socket, or the file of its memory.
 #[derive(Debug)]
 pub struct AtSocket {
     server: Server,
-    socket: PathBuf,
+    place: PathBuf,
+    /// Name of the served directory.
+    export: String,
 }
 
 impl AtSocket {
@@ -207,34 +209,17 @@ impl AtSocket {
         }
         let mut server = Server::start(program, command.args(options))?;
         server.wait_until("socket", || accepts_at(socket))?;
-        Ok(Self { server, socket: socket.to_owned() })
+        Ok(Self { server, place: socket.to_owned(), export: String::new() })
     }
 
-    pub fn socket(&self) -> &Path {
-        &self.socket
-    }
-
-    pub fn server(&self) -> u32 {
-        self.server.id()
-    }
-}
-
-/// A server of links with its socket or memory.
-#[derive(Debug)]
-pub struct Shm {
-    server: Server,
-    place: PathBuf,
-    export: String,
-}
-
-impl Shm {
-    pub fn tombolo(shared: &Path, socket: &Path, options: &[&str]) -> Result<Self> {
+    /// Starts a server of links at a socket.
+    pub fn links(shared: &Path, socket: &Path, options: &[&str]) -> Result<Self> {
         Self::by_command(serve(shared, options)?, shared, socket)
     }
 
-    /// Starts a server that waits in this mode, as its clients should, at a socket.
+    /// Starts a server of links that waits in this mode, as its clients should, at a socket.
     pub fn waiting(shared: &Path, socket: &Path, mode: Mode) -> Result<Self> {
-        Self::tombolo(shared, socket, &["--doorbell", mode.name()])
+        Self::links(shared, socket, &["--doorbell", mode.name()])
     }
 
     /// Starts a server over a new file of `bytes`, without a doorbell; `bell` is a bell beside it.
@@ -247,17 +232,17 @@ impl Shm {
         let bell = bell.map_or_else(|| ",bell=off".to_owned(), |bell| format!(",bell={}", bell.display()));
         let mut command = serve(shared, &["--doorbell", mode.name()])?;
         command.arg("--shm-file").arg(format!("{},size={bytes}{bell}", memory.display()));
-        Self::start(command, shared, memory, |_| memory.exists())
+        Self::start_links(command, shared, memory, |_| memory.exists())
     }
 
     /// Starts a command of ours that serves `shared`, which is its last argument. It may run in another
     /// network.
     pub fn by_command(mut command: Command, shared: &Path, socket: &Path) -> Result<Self> {
         command.arg("--shm").arg(socket);
-        Self::start(command, shared, socket, |network| accepts_in(network, socket))
+        Self::start_links(command, shared, socket, |network| accepts_in(network, socket))
     }
 
-    fn start(
+    fn start_links(
         mut command: Command,
         shared: &Path,
         place: &Path,

@@ -194,7 +194,7 @@ impl Job {
             }
             _ => {
                 let server = self.start(column, &shared, &folder.path().join("socket"))?;
-                command.arg("--virtiofs").arg(server.socket());
+                command.arg("--virtiofs").arg(server.place());
                 (Some(server), "/mnt/tombolo")
             }
         };
@@ -318,7 +318,7 @@ impl Images {
         words.extend(servers.iter().zip('a'..).map(|((name, _), letter)| format!("{name}=/dev/vd{letter}")));
         let options: Vec<_> = servers
             .iter()
-            .flat_map(|(_, server)| [OsStr::new("--blk"), server.socket().as_os_str()])
+            .flat_map(|(_, server)| [OsStr::new("--blk"), server.place().as_os_str()])
             .collect();
         self.guest(&options, &words, servers)
     }

@@ -108,7 +108,7 @@ fn through_mount(tree: &Tree) -> Result<Held> {
 fn through_virtio(program: &str, tree: &Tree) -> Result<Held> {
     let socket = tree.beside(&format!("memory-{}.socket", program));
     let server = AtSocket::virtio_fs(program, &tree.shared(), &socket, "auto", &[])?;
-    let mut guest = Guest::connect(server.socket(), Wait::Event, 1, 4096)?;
+    let mut guest = Guest::connect(server.place(), Wait::Event, 1, 4096)?;
     for number in 0..tree.files() {
         let node = guest.walk(&Tree::small(number))?;
         let handle = guest.open(node, 0)?;

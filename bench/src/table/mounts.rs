@@ -16,7 +16,7 @@ use crate::files::{
     stream_read, stream_write,
 };
 use crate::measure::{Contest, Entrant, Placement, Work, go_on};
-use crate::peer::{Mount, Nfs, Requests, Shm};
+use crate::peer::{AtSocket, Mount, Nfs, Requests};
 use crate::report::{Report, Unit};
 use crate::sheet::{Row, Sheet, sheet, turns};
 use crate::table::Plan;
@@ -81,7 +81,7 @@ impl Way {
             Over::Dir | Over::PassthroughLl => (format!("dir:{}", shared.display()), None, Box::new(())),
             Over::Link => {
                 let options: &[_] = if self.watch { &["--host-watch"] } else { &[] };
-                let server = Shm::tombolo(&shared, &point.with_extension("link"), options)?;
+                let server = AtSocket::links(&shared, &point.with_extension("link"), options)?;
                 (server.url(), Some(server.server()), Box::new(server))
             }
             Over::Nfs => {

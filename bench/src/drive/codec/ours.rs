@@ -3,11 +3,11 @@
 use tombolo_wire_nfs3::args::{ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::results::{ReadReply, WriteReply};
 use tombolo_wire_nfs3::{Call, Data, PROGRAM, Reply, VERSION};
-use tombolo_wire_rpc::{Accepted, AuthSys, CallHeader, Credential, Gids, Mark, ReplyBody, ReplyHeader, Xid};
+use tombolo_wire_rpc::{Accepted, CallHeader, Mark, ReplyBody, ReplyHeader, Xid};
 use tombolo_wire_xdr::{Decoder, Encoder, padded};
 
 use super::Moved;
-use crate::nfs::client::Handle;
+use crate::nfs::client::{Handle, root};
 
 pub fn write_call(out: &mut Vec<u8>, xid: u32, file: &Handle, offset: u64, count: u32) {
     let data = Data::to_send(count);
@@ -23,9 +23,7 @@ fn call(out: &mut Vec<u8>, xid: u32, args: &Call<'_>, data_bytes: usize) {
     let at = out.len();
     out.extend_from_slice(&[0; Mark::BYTES]);
     let mut xdr = Encoder::new(out);
-    let gids = Gids::default();
-    let root = Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids });
-    xdr.value(&CallHeader::new(Xid(xid), PROGRAM, VERSION, args.procedure().number(), root));
+    xdr.value(&CallHeader::new(Xid(xid), PROGRAM, VERSION, args.procedure().number(), root()));
     xdr.value(args);
     let len = xdr.position() + data_bytes;
     if let (Some(mark), Some(place)) = (Mark::whole(len), out.get_mut(at..at + Mark::BYTES)) {

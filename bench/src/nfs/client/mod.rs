@@ -38,13 +38,9 @@ const GOOD: [u8; SUCCESS_BYTES] = {
     good
 };
 
-/// A procedure of a program.
-#[derive(Clone, Debug)]
-pub struct Procedure {
-    pub name: String,
-    pub program: u32,
-    pub version: u32,
-    pub number: u32,
+/// Returns the credential of the superuser.
+pub fn root<'a>() -> Credential<'a> {
+    Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids: Gids::default() })
 }
 
 #[derive(Clone, Debug)]
@@ -61,27 +57,24 @@ pub struct Call {
 }
 
 impl Call {
-    pub fn new(procedure: Procedure, args: &impl Encode) -> Self {
-        let Procedure { name, program, version, number } = procedure;
-        let gids = Gids::default();
-        let root = Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids });
+    /// Creates a call of a procedure: name; program, version and number.
+    fn new(name: &str, (program, version, number): (u32, u32, u32), args: &impl Encode) -> Self {
         let mut head = vec![0; Mark::BYTES];
         let mut xdr = Encoder::new(&mut head);
-        xdr.value(&CallHeader::new(Xid(0), program, version, number, root));
+        xdr.value(&CallHeader::new(Xid(0), program, version, number, root()));
         let args_at = Mark::BYTES + xdr.position();
         xdr.value(args);
-        let mut call = Self { name, head, data: Vec::new(), args_at, reply_bytes: None };
+        let mut call = Self { name: name.to_owned(), head, data: Vec::new(), args_at, reply_bytes: None };
         call.set_mark();
         call
     }
 
-    /// Creates a call with file data after its arguments.
-    pub fn with_data(procedure: Procedure, args: &impl Encode, data: &[u8]) -> Self {
-        let mut call = Self::new(procedure, args);
-        call.data = data.to_vec();
-        call.data.resize(data.len() + padding(data.len()), 0);
-        call.set_mark();
-        call
+    /// Adds file data after the arguments.
+    fn with_data(mut self, data: &[u8]) -> Self {
+        self.data = data.to_vec();
+        self.data.resize(data.len() + padding(data.len()), 0);
+        self.set_mark();
+        self
     }
 
     /// Sets the expected length of replies, without their mark.
@@ -245,29 +238,14 @@ impl Mounted {
 pub type Handle = FileHandleBuf;
 
 fn call(args: &Args<'_>) -> Call {
-    Call::new(procedure(args), args)
-}
-
-fn procedure(args: &Args<'_>) -> Procedure {
     let procedure = args.procedure();
-    Procedure {
-        name: format!("{procedure:?}").to_uppercase(),
-        program: PROGRAM,
-        version: VERSION,
-        number: procedure.number(),
-    }
+    Call::new(&format!("{procedure:?}").to_uppercase(), (PROGRAM, VERSION, procedure.number()), args)
 }
 
 pub fn mnt(export: &str) -> Result<Call> {
-    let procedure = Procedure {
-        name: "MNT".to_owned(),
-        program: mount::PROGRAM,
-        version: mount::VERSION,
-        number: mount::Procedure::Mnt.number(),
-    };
     let path = DirPath::new(export.as_bytes());
     let path = path.ok_or_else(|| Error::Absent(format!("{export} is too long to be mounted")))?;
-    Ok(Call::new(procedure, &path))
+    Ok(Call::new("MNT", (mount::PROGRAM, mount::VERSION, mount::Procedure::Mnt.number()), &path))
 }
 
 pub fn getattr(file: &Handle) -> Call {
@@ -286,7 +264,7 @@ pub fn write(file: &Handle, content: &[u8], stable: StableHow) -> Call {
     let count = u32::try_from(content.len()).unwrap_or(u32::MAX);
     let file = file.as_handle();
     let args = Args::Write(WriteArgs { file, offset: 0, count, stable, data: Data::to_send(count) });
-    Call::with_data(procedure(&args), &args, content)
+    call(&args).with_data(content)
 }
 
 /// Returns the position of the offset in the arguments of [`read`] and [`write`], after the handle.

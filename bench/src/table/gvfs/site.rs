@@ -16,7 +16,7 @@ use tombolo_wan::{Profile, Side as End, Wan};
 use super::Plan;
 use crate::error::{Doing, Error, Result};
 use crate::files::Place;
-use crate::peer::{Mount, Nfs, RCLONE, SSHFS, Server, Shm, TOMBOLO, find};
+use crate::peer::{AtSocket, Mount, Nfs, RCLONE, SSHFS, Server, TOMBOLO, find};
 use crate::report::Report;
 use crate::table::mounts::Side;
 
@@ -125,7 +125,7 @@ pub struct Site {
 /// LAN accesses the proxy over shared memory.
 struct SecondLevel {
     server: Nfs,
-    _proxy: Shm,
+    _proxy: AtSocket,
     line: Wan,
     _cache: TempDir,
 }
@@ -177,7 +177,7 @@ impl Site {
         let (cache, lan) = (crate::table::folder(self.place.folder())?, line(&Profile::LAN)?);
         let proxy = self.line.near().command(find(TOMBOLO)?);
         let proxy = proxy_of(proxy, &self.origin.url(), cache.path(), "exclusive");
-        let proxy = Shm::by_command(proxy, &self.place.shared(), &self.place.beside("lan.link"))?;
+        let proxy = AtSocket::by_command(proxy, &self.place.shared(), &self.place.beside("lan.link"))?;
         let server = served(lan.far(), Path::new(&proxy.url()), self.place.folder())?;
         Ok(SecondLevel { server, _proxy: proxy, line: lan, _cache: cache })
     }

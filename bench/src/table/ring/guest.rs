@@ -26,7 +26,7 @@ use super::{Plan, WARM, served};
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::files::Place;
 use crate::measure::{Clock, Placement, go_on, spare_cores};
-use crate::peer::{Shm, in_checkout, this_program};
+use crate::peer::{AtSocket, in_checkout, this_program};
 use crate::report::{Report, Unit};
 use crate::sheet::{Sheet, sheet, turns};
 
@@ -75,9 +75,9 @@ pub fn run(plan: &Plan) -> Result<Report> {
 }
 
 /// Starts a server over memory in a folder, which the pages of the clients follow.
-fn serve(place: &Place, mode: Mode, bell: Option<&Path>) -> Result<(Shm, Region)> {
+fn serve(place: &Place, mode: Mode, bell: Option<&Path>) -> Result<(AtSocket, Region)> {
     let (path, bytes) = (place.beside("memory"), LINK_BYTES + PAGE * CLIENTS);
-    let server = Shm::over_memory(&place.shared(), (&path, LINK_BYTES), mode, bell)?;
+    let server = AtSocket::over_memory(&place.shared(), (&path, LINK_BYTES), mode, bell)?;
     File::options()
         .write(true)
         .open(&path)

@@ -27,7 +27,7 @@ use tombolo_shm::doorbell::Mode;
 use crate::error::{Doing, Error, OrWrong, Result, same, wrong};
 use crate::files::Place;
 use crate::measure::{Clock, CostMeter, Entrant, Moved, MovedMeter, Placement, Work, go_on, mappings};
-use crate::peer::Shm;
+use crate::peer::AtSocket;
 use crate::report::{Figure, Report, Unit};
 use crate::sheet::{Sheet, sheet};
 use crate::table::{Part, Plan};
@@ -69,8 +69,9 @@ fn served(within: &Path) -> Result<(Place, PathBuf)> {
 }
 
 /// Starts a server of a directory for each way to wait.
-fn servers(place: &Place) -> Result<Vec<(Mode, Shm)>> {
-    let start = |mode: Mode| Ok((mode, Shm::waiting(&place.shared(), &place.beside(mode.name()), mode)?));
+fn servers(place: &Place) -> Result<Vec<(Mode, AtSocket)>> {
+    let start =
+        |mode: Mode| Ok((mode, AtSocket::waiting(&place.shared(), &place.beside(mode.name()), mode)?));
     MODES.into_iter().map(start).collect()
 }
 
@@ -148,7 +149,7 @@ fn speed(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-fn entrants(servers: &[(Mode, Shm)], file: &Path) -> Result<Vec<Entrant<'static>>> {
+fn entrants(servers: &[(Mode, AtSocket)], file: &Path) -> Result<Vec<Entrant<'static>>> {
     let mut entrants = vec![
         local(NULL, "bare cache line", Bare::CacheLine.work()),
         local(NULL, "bare futex", Bare::Futex.work()),
@@ -184,7 +185,7 @@ fn entrants(servers: &[(Mode, Shm)], file: &Path) -> Result<Vec<Entrant<'static>
 fn entrant(
     row: &str,
     column: &str,
-    (mode, server): &(Mode, Shm),
+    (mode, server): &(Mode, AtSocket),
     work: impl FnOnce(Endpoint) -> Work<'static>,
 ) -> Entrant<'static> {
     let work = work(Endpoint::of(server, *mode));
@@ -251,9 +252,9 @@ fn rest(plan: &Plan) -> Result<Report> {
         let column = column(mode, kind);
         let place = place.beside(&column.replace([' ', ','], "-"));
         let (server, at) = match kind {
-            "doorbell" => (Shm::waiting(&shared, &place, mode)?, At::Socket(place)),
+            "doorbell" => (AtSocket::waiting(&shared, &place, mode)?, At::Socket(place)),
             _ => {
-                let server = Shm::over_memory(&shared, (&place, MEMORY_BYTES), mode, None)?;
+                let server = AtSocket::over_memory(&shared, (&place, MEMORY_BYTES), mode, None)?;
                 (server, At::Memory(MemoryLocation::File(place)))
             }
         };
@@ -271,7 +272,7 @@ fn rest(plan: &Plan) -> Result<Report> {
 struct Side {
     kind: &'static str,
     column: String,
-    server: Shm,
+    server: AtSocket,
     endpoint: Endpoint,
 }
 
@@ -356,7 +357,7 @@ fn copies(plan: &Plan) -> Result<Report> {
     let mut report = sheet.report();
     for (row, column, operation) in COPIED_ROWS {
         let (place, _) = served(&plan.within)?;
-        let server = Shm::waiting(&place.shared(), &place.beside("socket"), Mode::Adaptive)?;
+        let server = AtSocket::waiting(&place.shared(), &place.beside("socket"), Mode::Adaptive)?;
         let (moved, touched_bytes) = count(&server, operation)?;
         let share = |bytes: u64| bytes as f64 / FILE_BYTES as f64;
         let inside = share(moved.received_inside + moved.sent_inside);
@@ -377,7 +378,7 @@ fn copies(plan: &Plan) -> Result<Report> {
 }
 
 /// Returns what the server has moved for an operation, and the link's memory that the caller has accessed.
-fn count(server: &Shm, operation: Operation) -> Result<(Moved, u64)> {
+fn count(server: &AtSocket, operation: Operation) -> Result<(Moved, u64)> {
     let session = Session::begin(&Endpoint::of(server, Mode::Adaptive), FILE_BYTES)?;
     (0..10).try_for_each(|_| session.ask(Operation::Null))?;
     let meter = MovedMeter::follow(server.server())?;
@@ -411,8 +412,8 @@ fn chain(plan: &Plan) -> Result<Report> {
     let sheet: Sheet<'_> = sheet!(plan, "ring-chain")?;
     let mut report = sheet.report();
     let (place, _) = served(&plan.within)?;
-    let last = Shm::waiting(&place.shared(), &place.beside("last"), Mode::Event)?;
-    let middle = Shm::waiting(Path::new(&last.url()), &place.beside("middle"), Mode::Event)?;
+    let last = AtSocket::waiting(&place.shared(), &place.beside("last"), Mode::Event)?;
+    let middle = AtSocket::waiting(Path::new(&last.url()), &place.beside("middle"), Mode::Event)?;
     let rows: [(&str, Begin); 2] = [(WRITE_ROW, write_by_reference), (READ_ROW, read_in_place_later)];
     for (row, operation) in rows {
         for _ in 0..sheet.rounds() {
@@ -430,7 +431,7 @@ fn chain(plan: &Plan) -> Result<Report> {
 type Begin = fn(&Session, usize) -> Answer<usize>;
 
 /// Measures the processor time of requests over a link to the first server.
-fn cpu_ns_per_megabyte(servers: &[&Shm], begin: Begin, requests: usize) -> Result<f64> {
+fn cpu_ns_per_megabyte(servers: &[&AtSocket], begin: Begin, requests: usize) -> Result<f64> {
     let first = servers.first().ok_or_else(|| Error::Absent("a server".to_owned()))?;
     let session = Session::begin(&Endpoint::of(first, Mode::Event), 0)?;
     pipeline(&session, WARM_REQUESTS, begin)?;

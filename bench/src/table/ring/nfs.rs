@@ -12,14 +12,14 @@ use tombolo_wire_nfs3::args::{DirOpArgs, ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
 use tombolo_wire_nfs3::results::{GetattrReply, LookupReply, ReadReply, WriteReply};
 use tombolo_wire_nfs3::{self as nfs3, Data, FileHandleBuf, Reply};
-use tombolo_wire_rpc::{AuthSys, Credential, Gids};
 use tombolo_wire_xdr::{Decode, Decoder, Encoder};
 
 use super::session::{Endpoint, Operation, linked};
 use super::{FILE, Plan, served, timed_by, wrong};
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::measure::{Entrant, Placement, Work};
-use crate::peer::Shm;
+use crate::nfs::client::root;
+use crate::peer::AtSocket;
 use crate::report::Report;
 use crate::sheet::{Sheet, sheet};
 
@@ -36,7 +36,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let (place, _) = served(&plan.within)?;
     // NFS has its own squash.
     let options = ["--doorbell", Mode::Poll.name(), "--squash", "none"];
-    let server = Shm::tombolo(&place.shared(), &place.beside("socket"), &options)?;
+    let server = AtSocket::links(&place.shared(), &place.beside("socket"), &options)?;
     let (endpoint, export) = (Endpoint::of(&server, Mode::Poll), server.export());
     // Missing prerequisites are reported before the measurement.
     Caller::begin(&endpoint, export, 0)
@@ -66,10 +66,6 @@ struct Caller {
     rpc: RpcClient,
     file: FileHandleBuf,
     buffer: Buffer,
-}
-
-fn root<'a>() -> Credential<'a> {
-    Credential::Sys(AuthSys { stamp: 0, machine: b"bench", uid: 0, gid: 0, gids: Gids::default() })
 }
 
 impl Caller {

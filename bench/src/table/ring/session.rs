@@ -32,7 +32,7 @@ use tombolo_wire_vrpc::{BODY_BYTES, CallerId, FrameBuf, Groups, Header, Kind, Re
 
 use crate::error::{Doing, Error, OrWrong, Result, same};
 use crate::measure::{Clock, Work, spare_cores};
-use crate::peer::Shm;
+use crate::peer::AtSocket;
 use crate::table::ring::{AT_ONCE, FILE, at_once, rated, timed_by, wrong};
 
 /// Endpoint of a server, and the way to wait for it.
@@ -54,7 +54,7 @@ pub enum At {
 
 impl Endpoint {
     /// Returns the endpoint of a server at a socket.
-    pub fn of(server: &Shm, mode: Mode) -> Self {
+    pub fn of(server: &AtSocket, mode: Mode) -> Self {
         Self { at: At::Socket(server.place().to_owned()), mode, bell: None }
     }
 

@@ -26,7 +26,7 @@ use super::Plan;
 use crate::error::{Doing, Error, OrWrong, Result, same, wrong};
 use crate::files::{Place, fill};
 use crate::measure::{Entrant, Placement, Work, go_on};
-use crate::peer::Shm;
+use crate::peer::AtSocket;
 use crate::report::{Report, Unit};
 use crate::sheet::{Row, Sheet, sheet};
 use crate::table::ring::Endpoint;
@@ -47,7 +47,7 @@ pub struct Client {
 
 impl Client {
     /// Connects over its own link.
-    pub fn linked(server: &Shm) -> Result<Self> {
+    pub fn linked(server: &AtSocket) -> Result<Self> {
         Self::attached(&export(server))
     }
 
@@ -146,18 +146,18 @@ impl Writer<'_> {
 }
 
 /// Returns the export of a server at its socket.
-fn export(server: &Shm) -> VrpcExport {
+fn export(server: &AtSocket) -> VrpcExport {
     VrpcExport::new(Endpoint::of(server, Mode::default()))
 }
 
 /// Returns the export as a tree of the library.
-pub fn tree(server: &Shm) -> Result<Tree> {
+pub fn tree(server: &AtSocket) -> Result<Tree> {
     let user = User { identity: Identity::ROOT, umask: FileMode::new(0o022), realm: "bench".to_owned() };
     Tree::attach(&export(server), user).or_wrong("attach")
 }
 
 /// Returns a caching tree; fails, with the reason, if it could cache nothing.
-pub fn cached(server: &Shm) -> Result<CachedTree> {
+pub fn cached(server: &AtSocket) -> Result<CachedTree> {
     let cached = CachedTree::new(tree(server)?, CacheOptions::default());
     cached.stat(b"/").wait().or_wrong("stat")?;
     if cached.is_empty() { Err(absent(UNSEEN)) } else { Ok(cached) }
@@ -206,7 +206,7 @@ pub fn library(plan: &Plan) -> Result<Report> {
     let place = Place::within(&plan.within)?;
     let shared = place.shared();
     lay_out(&shared)?;
-    let server = Shm::tombolo(&shared, &place.beside("link"), &["--host-watch"])?;
+    let server = AtSocket::links(&shared, &place.beside("link"), &["--host-watch"])?;
     let (cached, plain, servers) = (cached(&server)?, tree(&server)?, [server.server()]);
     for row in &sheet.rows {
         // The first read sets the access time, which is a change.
@@ -333,7 +333,7 @@ fn nothing<T>(answer: std::result::Result<T, FsError>) -> Result<()> {
 }
 
 /// Measures how many look-ups need a request while another file is written continuously.
-fn neighbours(report: &mut Report, server: &Shm, cached: &CachedTree, looks: usize) -> Result<()> {
+fn neighbours(report: &mut Report, server: &AtSocket, cached: &CachedTree, looks: usize) -> Result<()> {
     let paths: Vec<String> = (0..NEIGHBOUR_FILES).map(neighbour).collect();
     let look = |path: &String| match cached.stat(path.as_bytes()).wait() {
         Ok(found) => same("library", found.size as usize, FILE_BYTES),

@@ -25,7 +25,7 @@ use serde::Deserialize;
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::files::{Place, Postmark, Steps, fill, source};
 use crate::measure::{Clock, Contest, Entrant, Placement, Work, go_on};
-use crate::peer::{Nfs, Shm, TOMBOLO, completed, find, in_checkout, this_program};
+use crate::peer::{AtSocket, Nfs, TOMBOLO, completed, find, in_checkout, this_program};
 use crate::report::{Report, Unit};
 use crate::sheet::{Row, Sheet, sheet};
 use crate::table::guest::phases_of;
@@ -315,7 +315,7 @@ fn line(plan: &Plan) -> Result<Report> {
     let (mut report, count) = (sheet.report(), sheet.number("files"));
     let files = SmallTree::new(&plan.disk, count)?;
     let sides = Way::sides(&sheet.columns, &files.place, &mut report);
-    let server = Shm::tombolo(&files.shared(), &files.place.beside("library.link"), &["--host-watch"])?;
+    let server = AtSocket::links(&files.shared(), &files.place.beside("library.link"), &["--host-watch"])?;
     let cached = CachedTree::new(tree(&server)?, CacheOptions::default());
     let by_calls = sides.iter().map(|side| {
         Entrant::new((&side.name, ""), stat(side, &files, count), &side.servers(), Placement::Free)

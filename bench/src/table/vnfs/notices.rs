@@ -21,7 +21,7 @@ use super::library::{Client, Writer, cached};
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::files::{Place, fill};
 use crate::measure::{Clock, Contest, Entrant, Held, Placement, Work, go_on, mappings};
-use crate::peer::{Mount, Shm};
+use crate::peer::{AtSocket, Mount};
 use crate::report::{Report, Unit};
 use crate::sheet::{Row, Sheet, sheet, turns};
 
@@ -55,7 +55,7 @@ pub fn freshness(plan: &Plan) -> Result<Report> {
     let place = Place::within(&plan.within)?;
     let shared = place.shared();
     fill(&shared, [(FILE.into(), 0)].into_iter())?;
-    let server = Shm::tombolo(&shared, &place.beside("link"), &["--host-watch"])?;
+    let server = AtSocket::links(&shared, &place.beside("link"), &["--host-watch"])?;
     let client = Client::linked(&server)?;
     let mut changer = Changer::new(&client, &shared)?;
     let mount = Mount::with(&server.url(), "coherence=push", &place.beside("mount"));
@@ -265,7 +265,7 @@ fn looks() -> Work<'static> {
 }
 
 fn by_the_host(report: &mut Report, contest: &Contest, shared: &Path, socket: &Path) -> Result<()> {
-    let server = Shm::tombolo(shared, socket, &["--host-watch"])?;
+    let server = AtSocket::links(shared, socket, &["--host-watch"])?;
     for row in [WRITE, CREATE] {
         let mut entrants = Vec::new();
         for variant in [BESIDE, WATCHED] {
@@ -280,7 +280,7 @@ fn by_the_host(report: &mut Report, contest: &Contest, shared: &Path, socket: &P
     Ok(())
 }
 
-fn writes<'a>(server: &'a Shm, watched: bool, shared: &Path) -> Result<Work<'a>> {
+fn writes<'a>(server: &'a AtSocket, watched: bool, shared: &Path) -> Result<Work<'a>> {
     let path = shared.join(name(0));
     let file = OpenOptions::new().write(true).open(&path).doing_to("open", &path)?;
     Ok(Work::new(move |count, clock| {
@@ -296,7 +296,7 @@ fn writes<'a>(server: &'a Shm, watched: bool, shared: &Path) -> Result<Work<'a>>
     }))
 }
 
-fn creates<'a>(server: &'a Shm, watched: bool, shared: &Path) -> Work<'a> {
+fn creates<'a>(server: &'a AtSocket, watched: bool, shared: &Path) -> Work<'a> {
     let path = shared.join("new");
     Work::new(move |count, clock| {
         let _watcher = remote_watcher(server, watched)?;
@@ -310,7 +310,7 @@ fn creates<'a>(server: &'a Shm, watched: bool, shared: &Path) -> Work<'a> {
 
 /// Creates a session that is notified of changes by the host, if requested; otherwise the server watches
 /// nothing.
-fn remote_watcher(server: &Shm, watched: bool) -> Result<Option<Client>> {
+fn remote_watcher(server: &AtSocket, watched: bool) -> Result<Option<Client>> {
     let process = server.server().to_string();
     if !watched {
         await_watch(&process, false)?;
@@ -384,7 +384,7 @@ fn known_to(client: &Client, files: usize) -> Result<Vec<NodeId>> {
 
 /// Returns the rows' values with this number of clients, in the sheet's order.
 fn measure_clients((place, files): (&Place, usize), clients: usize, changes: usize) -> Result<[f64; 7]> {
-    let server = Shm::tombolo(&place.shared(), &place.beside("link"), &["--host-watch"])?;
+    let server = AtSocket::links(&place.shared(), &place.beside("link"), &["--host-watch"])?;
     let process = server.server().to_string();
     let changer = Client::linked(&server)?;
     let nodes = known_to(&changer, files)?;
