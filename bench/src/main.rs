@@ -18,6 +18,7 @@ mod measure;
 mod nfs;
 mod peer;
 mod report;
+mod session;
 mod sheet;
 mod table;
 

@@ -1,24 +1,20 @@
 //! The product: an export mounted by `back/nfs-client`, called through the waist as a library.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tombolo_back_nfs_client::{NfsExport, Options, Ports, Server, Transport};
-use tombolo_core::fs::{
-    Client as Attached, Entry, Export, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck, SyncScope,
-    Write,
-};
-use tombolo_core::{Ctx, SessionId, Stability};
+use tombolo_core::Stability;
+use tombolo_core::fs::{File, OpenFlags, SyncScope, Write};
 use tombolo_host_rpc::client::InFlight;
 use tombolo_mem::Buffer;
 
 use super::{Client, Direction, DriveArgs, Job, content};
 use crate::error::{Error, OrWrong, Result, same};
+use crate::session::Session;
 
 /// Maximum of an adaptive limit.
 const ADAPTIVE_MAX: u32 = 128;
-const SESSION: SessionId = SessionId(1);
 
 pub struct Ours {
     server: Server,
@@ -32,7 +28,7 @@ pub struct Ours {
 
 struct Mount {
     export: NfsExport,
-    files: Arc<dyn FileSystem>,
+    session: Session,
 }
 
 impl Ours {
@@ -55,10 +51,8 @@ impl Ours {
         let options = Options { read_size_max: size_max, write_size_max: size_max, ..Options::default() };
         let export = NfsExport::mount(&self.server, &self.path, options);
         let export = export.map_err(|error| Error::Absent(error.to_string()))?;
-        let client =
-            Attached { session: SESSION, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
-        let files = export.attach(&client).or_wrong("attach")?;
-        Ok(Mount { export, files })
+        let session = Session::attached(&export)?;
+        Ok(Mount { export, session })
     }
 }
 
@@ -76,7 +70,7 @@ impl Client for Ours {
             limit => InFlight::Fixed(limit),
         });
         let name = job.file_name(&self.file);
-        let open = Open::new(mount.files.as_ref(), &name, job.direction)?;
+        let open = Open::new(&mount.session, &name, job.direction)?;
         let begun = Instant::now();
         match job.direction {
             Direction::Read => open.read(job, &self.memory)?,
@@ -95,28 +89,22 @@ impl Client for Ours {
 
 /// An open file, closed on drop.
 struct Open<'a> {
-    files: &'a dyn FileSystem,
-    cx: Ctx,
-    node: NodeId,
+    session: &'a Session,
     file: File,
 }
 
 impl<'a> Open<'a> {
-    fn new(files: &'a dyn FileSystem, name: &str, direction: Direction) -> Result<Self> {
-        let cx = Ctx::root(SESSION);
-        let name = Name::new(name.as_bytes()).or_wrong("look up")?;
-        let entry: Entry = files.lookup(&cx, NodeId::ROOT, name).wait().or_wrong("look up")?;
+    fn new(session: &'a Session, name: &str, direction: Direction) -> Result<Self> {
         let flags = match direction {
             Direction::Read => OpenFlags::READ,
             Direction::Write => OpenFlags::WRITE,
             Direction::WriteStable => OpenFlags::WRITE | OpenFlags::SYNC,
         };
-        let opened = files.open(&cx, entry.node, flags).wait().or_wrong("open")?;
-        let file = File { node: entry.node, open: opened.open };
-        Ok(Self { files, cx, node: entry.node, file })
+        Ok(Self { session, file: session.open(name.as_ref(), flags)? })
     }
 
     fn write(&self, job: &Job, memory: &Buffer) -> Result<()> {
+        let (Session { fs, cx, .. }, file) = (self.session, self.file);
         let stability =
             if job.direction == Direction::WriteStable { Stability::FileSync } else { Stability::Unstable };
         for (at, bytes) in job.each() {
@@ -129,16 +117,17 @@ impl<'a> Open<'a> {
                 retainable: true,
                 by_owner: false,
             };
-            let written = self.files.write(&self.cx, self.file, &how, memory.source(at..at + bytes)).wait();
+            let written = fs.write(cx, file, &how, memory.source(at..at + bytes)).wait();
             let written = written.or_wrong("write")?;
             same("write", written.count, bytes)?;
         }
-        self.files.fsync(&self.cx, self.file, SyncScope::All).wait().or_wrong("fsync")
+        fs.fsync(cx, file, SyncScope::All).wait().or_wrong("fsync")
     }
 
     fn read(&self, job: &Job, memory: &Buffer) -> Result<()> {
+        let (Session { fs, cx, .. }, file) = (self.session, self.file);
         for (at, bytes) in job.each() {
-            let read = self.files.read(&self.cx, self.file, at as u64, memory.sink(at..at + bytes)).wait();
+            let read = fs.read(cx, file, at as u64, memory.sink(at..at + bytes)).wait();
             same("read", read.or_wrong("read")?.count, bytes)?;
         }
         Ok(())
@@ -147,8 +136,9 @@ impl<'a> Open<'a> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.files.release(&self.cx, self.file);
-        self.files.forget(&self.cx, &[(self.node, 1)]);
+        let (Session { fs, cx, .. }, file) = (self.session, self.file);
+        fs.release(cx, file);
+        fs.forget(cx, &[(file.node, 1)]);
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use tombolo_back_local_dir::{LocalDir, Options};
-use tombolo_core::fs::{File, OpenFlags};
+use tombolo_core::fs::OpenFlags;
 
 use super::Plan;
 use crate::error::{Doing, Error, OrWrong, Result};
@@ -15,8 +15,8 @@ use crate::guest::{Guest, Wait};
 use crate::measure::{Held, Spread};
 use crate::peer::{AtSocket, Mount, TOMBOLO, VIRTIOFSD, completed, this_program};
 use crate::report::{Ratio, Report, Unit};
+use crate::session::Session;
 use crate::sheet::{Sheet, sheet};
-use crate::table::vnfs::Client;
 
 const MEMORY: &str = "resident memory";
 const DESCRIPTORS: &str = "open descriptors";
@@ -81,12 +81,10 @@ fn through_waist(tree: &Tree) -> Result<Held> {
 /// Reads the small files of a tree through the waist, and returns the bytes and descriptors of this process.
 pub fn touch(shared: &Path, files: usize) -> Result<(f64, f64)> {
     let export = LocalDir::open(shared, Options::default()).or_wrong("local-dir")?;
-    let client = Client::attached(&export)?;
-    let (fs, cx, buffer) = (&client.fs, &client.cx, tombolo_mem::Buffer::new(Tree::SMALL_BYTES));
+    let session = Session::attached(&export)?;
+    let (Session { fs, cx, .. }, buffer) = (&session, tombolo_mem::Buffer::new(Tree::SMALL_BYTES));
     for number in 0..files {
-        let node = client.find(&Tree::small(number))?;
-        let opened = fs.open(cx, node, OpenFlags::READ).wait().or_wrong("open")?;
-        let file = File { node, open: opened.open };
+        let file = session.open(&Tree::small(number), OpenFlags::READ)?;
         fs.read(cx, file, 0, buffer.sink(0..Tree::SMALL_BYTES)).wait().or_wrong("read")?;
         fs.release(cx, file);
     }

@@ -18,6 +18,7 @@ use tombolo_layer_basic::stats;
 use crate::error::{Error, Result};
 use crate::measure::{Contest, Entrant, Placement, Work};
 use crate::report::{Figure, Report};
+use crate::session::Session;
 use crate::sheet::{Sheet, sheet};
 use crate::table::Plan;
 
@@ -96,8 +97,7 @@ fn stacked(how: How, layers: usize) -> Result<impl Fn(&Ctx, NodeId) -> Answer<At
 }
 
 fn attached(export: &dyn Export) -> Result<impl Fn(&Ctx, NodeId) -> Answer<Attr> + use<>> {
-    let client = Client { session: SessionId(1), label: "bench".to_owned(), checks: PermissionCheck::Caller };
-    let files: Arc<dyn FileSystem> = export.attach(&client).map_err(|error| failed(&error))?;
+    let files = Session::attached(export)?.fs;
     Ok(move |cx: &Ctx, node| black_box(&*files).getattr(cx, node, None))
 }
 

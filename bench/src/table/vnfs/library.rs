@@ -1,153 +1,39 @@
 //! `library`: the caching library compared with system calls on the same files and with the library without a
-//! cache; and the cost of a busy neighbour. Sessions of the waist with a user that makes changes or is
-//! notified of them.
+//! cache; and the cost of a busy neighbour.
 
 use std::fs::{self, File};
 use std::hint::black_box;
 use std::io::Read;
-use std::path::{Component, Path};
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use libtombolo::{CacheOptions, CachedTree, Last, Tree, User, block_on};
 use serde::Deserialize;
 use tombolo_back_vrpc_client::VrpcExport;
-use tombolo_core::fs::{
-    Client as Attaching, Export, File as Opening, FileSystem, Mode as FileMode, Name, NodeId, Notices,
-    OpenFlags, PermissionCheck, SetAttr, Write,
-};
-use tombolo_core::{Answer, Ctx, Error as FsError, Identity, Result as FsResult, SessionId};
+use tombolo_core::fs::{Mode as FileMode, OpenFlags};
+use tombolo_core::{Error as FsError, Identity};
 use tombolo_mem::Buffer;
 use tombolo_shm::doorbell::Mode;
 
 use super::Plan;
-use crate::error::{Doing, Error, OrWrong, Result, same, wrong};
+use crate::error::{Doing, OrWrong, Result, same, wrong};
 use crate::files::{Place, fill};
 use crate::measure::{Entrant, Placement, Work, go_on};
 use crate::peer::AtSocket;
 use crate::report::{Report, Unit};
+use crate::session::{Session, UNSEEN, absent};
 use crate::sheet::{Row, Sheet, sheet};
 use crate::table::ring::Endpoint;
-
-/// Size of a request for notices.
-const NOTICES_BYTES: usize = 64 << 10;
-
-/// Reason why nothing may be cached.
-const UNSEEN: &str =
-    "changes by the host are not watched: that requires root and a file system with fanotify support";
-
-pub struct Client {
-    pub fs: Arc<dyn FileSystem>,
-    pub cx: Ctx,
-    /// Last notice received.
-    taken: AtomicU64,
-}
-
-impl Client {
-    /// Connects over its own link.
-    pub fn linked(server: &AtSocket) -> Result<Self> {
-        Self::attached(&export(server))
-    }
-
-    pub fn attached(export: &dyn Export) -> Result<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let session = SessionId(NEXT.fetch_add(1, Ordering::Relaxed));
-        let attaching = Attaching { session, label: "bench".to_owned(), checks: PermissionCheck::BackEnd };
-        let fs = export.attach(&attaching).or_wrong("attach")?;
-        Ok(Self { fs, cx: Ctx::root(session), taken: AtomicU64::new(0) })
-    }
-
-    /// Looks up a path from the root, without links.
-    pub fn find(&self, path: &Path) -> Result<NodeId> {
-        let mut node = NodeId::ROOT;
-        for component in path.components() {
-            let Component::Normal(name) = component else { continue };
-            let name = Name::new(name.as_encoded_bytes()).or_wrong("a name")?;
-            node = told("lookup", self.fs.lookup(&self.cx, node, name).wait())?.node;
-        }
-        Ok(node)
-    }
-
-    #[inline]
-    pub fn chmod(&self, node: NodeId, mode: u32) -> Result<()> {
-        let set = SetAttr { mode: Some(FileMode::new(mode)), ..SetAttr::default() };
-        told("setattr", self.fs.setattr(&self.cx, node, None, &set).wait()).map(drop)
-    }
-
-    /// Opens a file for writing.
-    pub fn writer(&self, path: &Path) -> Result<Writer<'_>> {
-        let node = self.find(path)?;
-        let open = told("open", self.fs.open(&self.cx, node, OpenFlags::WRITE).wait())?.open;
-        Ok(Writer { client: self, file: Opening { node, open }, byte: Buffer::new(1) })
-    }
-
-    /// Subscribes to changes by others from its return on. Changes outside the server are included only with
-    /// [`Self::sees_all`].
-    pub fn watch(&self) -> Result<()> {
-        let notices = told("changes", self.next()?.wait())?;
-        self.taken.store(notices.last, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Fails, with the reason, if changes by other processes of the server's host are not reported.
-    pub fn sees_all(&self) -> Result<()> {
-        match self.fs.changes().is_some_and(|changes| changes.is_complete()) {
-            true => Ok(()),
-            false => Err(absent(UNSEEN)),
-        }
-    }
-
-    /// Looks at a node, so that its changes are counted.
-    pub fn look(&self, node: NodeId) -> Result<()> {
-        let versions = self.fs.versions().ok_or_else(|| absent("the server does not count changes"))?;
-        told("look", versions.look(&self.cx, node).wait()).map(drop)
-    }
-
-    /// Receives pending notices and subscribes again, without a thread.
-    pub fn take_notices(&self) -> Result<()> {
-        loop {
-            let answer = match self.next()? {
-                Answer::Done(answer) => answer,
-                Answer::Later(mut later) => {
-                    match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                        Poll::Ready(answer) => answer,
-                        Poll::Pending => return Ok(()),
-                    }
-                }
-            };
-            self.taken.store(told("changes", answer)?.last, Ordering::Relaxed);
-        }
-    }
-
-    fn next(&self) -> Result<Answer<Notices>> {
-        let changes = self.fs.changes().ok_or_else(|| absent("the server sends no change notifications"))?;
-        Ok(changes.next(&self.cx, self.taken.load(Ordering::Relaxed), NOTICES_BYTES))
-    }
-}
-
-/// An opening for writes, which is closed with the session.
-pub struct Writer<'a> {
-    client: &'a Client,
-    file: Opening,
-    byte: Buffer,
-}
-
-impl Writer<'_> {
-    /// Writes a byte at this offset.
-    #[inline]
-    pub fn write(&self, offset: u64) -> Result<()> {
-        let Self { client, file, byte } = self;
-        let how = Write { offset, ..Write::default() };
-        let written = told("write", client.fs.write(&client.cx, *file, &how, byte.source(0..1)).wait())?;
-        same("write", written.count, 1)
-    }
-}
 
 /// Returns the export of a server at its socket.
 fn export(server: &AtSocket) -> VrpcExport {
     VrpcExport::new(Endpoint::of(server, Mode::default()))
+}
+
+/// Connects over a link of its own.
+pub fn linked(server: &AtSocket) -> Result<Session> {
+    Session::attached(&export(server))
 }
 
 /// Returns the export as a tree of the library.
@@ -161,15 +47,6 @@ pub fn cached(server: &AtSocket) -> Result<CachedTree> {
     let cached = CachedTree::new(tree(server)?, CacheOptions::default());
     cached.stat(b"/").wait().or_wrong("stat")?;
     if cached.is_empty() { Err(absent(UNSEEN)) } else { Ok(cached) }
-}
-
-fn absent(reason: &str) -> Error {
-    Error::Absent(reason.to_owned())
-}
-
-#[inline]
-fn told<T>(what: &str, answer: FsResult<T>) -> Result<T> {
-    answer.or_wrong(what)
 }
 
 const CACHED: &str = "CachedTree";
@@ -340,7 +217,7 @@ fn neighbours(report: &mut Report, server: &AtSocket, cached: &CachedTree, looks
         Err(error) => Err(wrong("stat", &error)),
     };
     paths.iter().try_for_each(look)?;
-    let client = Client::linked(server)?;
+    let client = linked(server)?;
     let (is_done, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let asked = thread::scope(|scope| {
         let writing = scope.spawn(|| write_until(&client, &is_done, &written));
@@ -363,7 +240,7 @@ fn neighbours(report: &mut Report, server: &AtSocket, cached: &CachedTree, looks
     Ok(())
 }
 
-fn write_until(client: &Client, is_done: &AtomicBool, written: &AtomicU64) -> Result<()> {
+fn write_until(client: &Session, is_done: &AtomicBool, written: &AtomicU64) -> Result<()> {
     let writer = client.writer(BUSY.as_ref())?;
     while !is_done.load(Ordering::Relaxed) {
         writer.write(0)?;

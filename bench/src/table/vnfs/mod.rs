@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-pub use library::Client;
 use library::tree;
 use libtombolo::{CacheOptions, CachedTree};
 use serde::Deserialize;

@@ -17,12 +17,13 @@ use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::{NodeId, Watchers};
 
 use super::Plan;
-use super::library::{Client, Writer, cached};
+use super::library::{cached, linked};
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::files::{Place, fill};
 use crate::measure::{Clock, Contest, Entrant, Held, Placement, Work, go_on, mappings};
 use crate::peer::{AtSocket, Mount};
 use crate::report::{Report, Unit};
+use crate::session::{Session, Writer};
 use crate::sheet::{Row, Sheet, sheet, turns};
 
 const MOUNT: &str = "stat on a push mount";
@@ -56,7 +57,7 @@ pub fn freshness(plan: &Plan) -> Result<Report> {
     let shared = place.shared();
     fill(&shared, [(FILE.into(), 0)].into_iter())?;
     let server = AtSocket::links(&shared, &place.beside("link"), &["--host-watch"])?;
-    let client = Client::linked(&server)?;
+    let client = linked(&server)?;
     let mut changer = Changer::new(&client, &shared)?;
     let mount = Mount::with(&server.url(), "coherence=push", &place.beside("mount"));
     let cached = cached(&server)?;
@@ -113,7 +114,7 @@ fn by_library(cached: &CachedTree) -> Viewer<'_> {
 
 /// Author of both kinds of changes to one file, as client and as host process.
 struct Changer<'a> {
-    client: &'a Client,
+    client: &'a Session,
     node: NodeId,
     writer: Writer<'a>,
     path: PathBuf,
@@ -122,7 +123,7 @@ struct Changer<'a> {
 }
 
 impl<'a> Changer<'a> {
-    fn new(client: &'a Client, shared: &Path) -> Result<Self> {
+    fn new(client: &'a Session, shared: &Path) -> Result<Self> {
         let (node, writer) = (client.find(FILE.as_ref())?, client.writer(FILE.as_ref())?);
         let path = shared.join(FILE);
         let file = OpenOptions::new().write(true).open(&path).doing_to("open", &path)?;
@@ -220,14 +221,14 @@ fn chmods(export: LocalDir, watching: usize, watch_host: bool) -> Work<'static> 
     let (own, mut mode) = ("self", 0o600);
     Work::new(move |count, clock| {
         await_watch(own, false)?;
-        let changer = Client::attached(&export)?;
+        let changer = Session::attached(&export)?;
         let nodes = (0..CHANGED).map(|number| changer.find(&name(number))).collect::<Result<Vec<_>>>()?;
         // Threads started from here on may run anywhere, as a server's do.
         Placement::leave()?;
         let watching = (0..watching).map(|_| watcher(&export)).collect::<Result<Vec<_>>>()?;
         Placement::Free.take(&[])?;
         if watch_host {
-            watching.iter().try_for_each(Client::sees_all)?;
+            watching.iter().try_for_each(Session::sees_all)?;
         }
         for _ in 0..count.div_ceil(CHANGED) {
             mode ^= 0o044;
@@ -236,15 +237,15 @@ fn chmods(export: LocalDir, watching: usize, watch_host: bool) -> Work<'static> 
                 changer.chmod(*node, mode)?;
             }
             clock.lap_of(CHANGED);
-            watching.iter().try_for_each(Client::take_notices)?;
+            watching.iter().try_for_each(Session::take_notices)?;
         }
         Ok(())
     })
 }
 
 /// Creates a session that has cached all files and is notified of changes.
-fn watcher(export: &LocalDir) -> Result<Client> {
-    let watcher = Client::attached(export)?;
+fn watcher(export: &LocalDir) -> Result<Session> {
+    let watcher = Session::attached(export)?;
     watcher.watch()?;
     for number in 0..CHANGED {
         let node = watcher.find(&name(number))?;
@@ -310,13 +311,13 @@ fn creates<'a>(server: &'a AtSocket, watched: bool, shared: &Path) -> Work<'a> {
 
 /// Creates a session that is notified of changes by the host, if requested; otherwise the server watches
 /// nothing.
-fn remote_watcher(server: &AtSocket, watched: bool) -> Result<Option<Client>> {
+fn remote_watcher(server: &AtSocket, watched: bool) -> Result<Option<Session>> {
     let process = server.server().to_string();
     if !watched {
         await_watch(&process, false)?;
         return Ok(None);
     }
-    let watcher = Client::linked(server)?;
+    let watcher = linked(server)?;
     watcher.watch()?;
     watcher.sees_all()?;
     watcher.look(watcher.find(&name(0))?)?;
@@ -372,7 +373,7 @@ pub fn clients(plan: &Plan) -> Result<Report> {
 }
 
 /// Makes a client cache all files.
-fn known_to(client: &Client, files: usize) -> Result<Vec<NodeId>> {
+fn known_to(client: &Session, files: usize) -> Result<Vec<NodeId>> {
     client.watch()?;
     client.sees_all()?;
     let look = |number| {
@@ -386,14 +387,14 @@ fn known_to(client: &Client, files: usize) -> Result<Vec<NodeId>> {
 fn measure_clients((place, files): (&Place, usize), clients: usize, changes: usize) -> Result<[f64; 7]> {
     let server = AtSocket::links(&place.shared(), &place.beside("link"), &["--host-watch"])?;
     let process = server.server().to_string();
-    let changer = Client::linked(&server)?;
+    let changer = linked(&server)?;
     let nodes = known_to(&changer, files)?;
     let alone = change_ns(&changer, &nodes, changes)?;
     let (before, own_before) = (Held::by(&process)?, Held::by("self")?);
     let told = (0..clients)
         .map(|_| {
             go_on()?;
-            let client = Client::linked(&server)?;
+            let client = linked(&server)?;
             known_to(&client, files).map(|_| client)
         })
         .collect::<Result<Vec<_>>>()?;
@@ -438,7 +439,7 @@ fn lost(what: &str) -> Error {
 }
 
 /// Receives notices as they arrive, until the end.
-fn wait(client: &Client, over: &AtomicBool) -> Result<()> {
+fn wait(client: &Session, over: &AtomicBool) -> Result<()> {
     while !over.load(Ordering::Relaxed) {
         client.watch()?;
     }
@@ -446,7 +447,7 @@ fn wait(client: &Client, over: &AtomicBool) -> Result<()> {
 }
 
 /// Returns the latency of a change, in nanoseconds.
-fn change_ns(changer: &Client, nodes: &[NodeId], changes: usize) -> Result<f64> {
+fn change_ns(changer: &Session, nodes: &[NodeId], changes: usize) -> Result<f64> {
     let mut clock = Clock::new();
     for (number, node) in nodes.iter().cycle().take(changes).enumerate() {
         // A new mode each time: setting the same mode is no change.
