@@ -3,14 +3,19 @@
 //! - [`Session`]: a user's session of a file system, with short forms of the waist's operations.
 //! - [`Scripted`]: a layer that refuses, loses or withholds operations as a closure says; [`wrapped`]: one of
 //!   sessions.
+//! - [`history`]: random operations on two sides that must agree, with replay and reduction.
+//! - [`image`]: the files that a crash would leave.
 //! - [`until`]: waits for a condition, not for ever.
 #![forbid(unsafe_code)]
 
+mod files;
+pub mod history;
 mod place;
 mod scripted;
 mod session;
 mod wait;
 
+pub use files::image;
 pub use place::{Place, name};
 pub use scripted::{Act, Scripted, wrapped};
 pub use session::{READ_WRITE, Session, budget, mode, plain, xattr_name};

@@ -391,10 +391,10 @@ impl Session {
     }
 
     /// Reads `len` bytes, or up to the end of the file, in as many calls as needed. Each requests all of the
-    /// rest, up to 4 MiB.
+    /// rest, up to 16 MiB.
     #[track_caller]
     pub fn read_all(&self, file: File, offset: u64, len: usize) -> Vec<u8> {
-        self.read_pieces(file, offset, len, 4 << 20).expect("read")
+        self.read_pieces(file, offset, len, 16 << 20).expect("read")
     }
 
     fn read_pieces(&self, file: File, offset: u64, len: usize, piece_max: usize) -> Result<Vec<u8>> {
@@ -409,6 +409,12 @@ impl Session {
             }
         }
         Ok(bytes)
+    }
+
+    /// Makes all changes stable.
+    #[track_caller]
+    pub fn sync(&self) {
+        self.fs.syncfs(&self.cx).wait().expect("stable");
     }
 
     /// Reads one page of a listing.

@@ -4,33 +4,39 @@
 use std::path::Path;
 use std::time::Duration;
 
-use proptest::prelude::*;
-use proptest::test_runner::TestCaseError;
+use fastrand::Rng;
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::Volume;
 use tombolo_layer_cache::store::{OriginIdentity, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract, Options, over};
 use tombolo_layer_write_back::WriteBackExport;
+use tombolo_test_support::history::{Machine, Mix, Step, run_sequences};
+use tombolo_test_support::{Session, image};
 
-use super::action::{Action, required_and_xattrs};
-use super::machine::Machine;
-use super::{memory, runner};
+use super::{compare, compare_trees, memory};
 use crate::store::opened_store;
 
-const CASES: u32 = 20;
+const CASES: u64 = 20;
+
+/// Required operations, and those on extended attributes.
+const MIX: Mix = Mix { names: 3, nodes: 3, openings: 3, xattrs: 1, ranges: 0, ..Mix::ALL };
 
 #[derive(Clone, Debug)]
-enum Step {
-    Act(Action),
+enum Event {
+    Step(Step),
     /// Ends the layers in order and reopens their state on the disk.
     Restart,
     /// Makes everything stable and continues from a copy of the files at that time.
     Crash,
 }
 
-fn sequences() -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![30 => required_and_xattrs().prop_map(Step::Act), 1 => Just(Step::Restart), 2 => Just(Step::Crash)];
-    prop::collection::vec(step, 1..100)
+fn sample(rng: &mut Rng) -> Vec<Event> {
+    let event = |rng: &mut Rng| match rng.u8(..33) {
+        0..30 => Event::Step(Step::sample(rng, &MIX)),
+        30 => Event::Restart,
+        _ => Event::Crash,
+    };
+    (0..rng.usize(1..100)).map(|_| event(rng)).collect()
 }
 
 /// Opens a write-back layer over a cache of `origin`, both with their state in `dir`.
@@ -46,62 +52,34 @@ fn opened(origin: &Memory, dir: &Path) -> (WriteBackExport, CacheExport) {
     (export.expect("a journal"), cache)
 }
 
-/// Copies files as a crash would leave them. Databases before their logs: entries moved meanwhile are in
-/// both.
-fn image(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("mkdir");
-    let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();
-    files.sort_by_key(std::fs::DirEntry::file_name);
-    for file in files {
-        match file.file_type().expect("a type").is_dir() {
-            true => image(&file.path(), &to.join(file.file_name())),
-            false => drop(std::fs::copy(file.path(), to.join(file.file_name()))),
-        }
-    }
-}
-
-fn check(steps: &[Step]) -> Result<(), TestCaseError> {
+fn check(events: &[Event]) -> Result<(), String> {
     let dir = tempfile::tempdir().expect("a directory");
-    let (model_export, origin) = (memory(), Memory::default());
+    let origin = Memory::default();
     let place = |life: usize| dir.path().join(life.to_string());
     let mut life = 0;
     let mut export = opened(&origin, &place(life));
-    let (mut model, mut real) = (Machine::new(&*model_export), Machine::new(&export.0));
-    for (at, step) in steps.iter().enumerate() {
-        match step {
-            Step::Act(action) if !model.applies(action) => {}
-            Step::Act(action) => {
-                let (expected, got) = (model.perform(action), real.perform(action));
-                if expected != got {
-                    let text = format!("step {at}, {action:?}:\n  model: {expected}\n  write-back: {got}");
-                    return Err(TestCaseError::fail(text));
-                }
-            }
-            Step::Restart | Step::Crash => {
-                if matches!(step, Step::Crash) {
-                    real.sync();
-                    image(&place(life), &place(life + 1));
-                    life += 1;
-                }
-                model.release_all();
-                let nodes = real.into_nodes();
-                drop(export);
-                export = opened(&origin, &place(life));
-                assert_eq!(export.0.status().torn, 0);
-                real = Machine::continued(&export.0, nodes);
-            }
+    let (mut model, mut real) = (Machine::new(&*memory()), Machine::new(&export.0));
+    for (at, event) in events.iter().enumerate() {
+        if let Event::Step(step) = event {
+            compare(&mut model, &mut real, at, step)?;
+            continue;
         }
+        if matches!(event, Event::Crash) {
+            real.session.sync();
+            image(&place(life), &place(life + 1));
+            life += 1;
+        }
+        model.release_all();
+        let nodes = real.into_nodes();
+        drop(export);
+        export = opened(&origin, &place(life));
+        assert_eq!(export.0.status().torn, 0);
+        real = Machine::continued(Session::attach(&export.0), nodes);
     }
-    let (expected, got) = (model.whole_tree(), real.whole_tree());
-    if expected != got {
-        return Err(TestCaseError::fail(format!("the trees differ:\n{expected:#?}\n{got:#?}")));
-    }
-    Ok(())
+    compare_trees(&model, &real)
 }
 
 #[test]
 fn answered_operations_survive_restarts() {
-    if let Err(failure) = runner(CASES).run(&sequences(), |steps| check(&steps)) {
-        panic!("{failure}");
-    }
+    run_sequences(CASES, sample, check);
 }

@@ -6,23 +6,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tombolo_back_nfs_client::{AttributeTimes, NfsExport, Options};
-use tombolo_core::Ctx;
-use tombolo_core::fs::{
-    Client, Cookie, DirBudget, DirPage, Export, File, FileSystem, NodeId, OpenFlags, PermissionCheck,
-};
+use tombolo_core::fs::{Client, Export, NodeId, PermissionCheck};
 use tombolo_front_nfs_server::NfsService;
 use tombolo_host_rpc::client::{InFlight, Options as RpcOptions, RpcClient, Transport};
 use tombolo_host_runtime::task;
-use tombolo_mem::Buffer;
 use tombolo_nfs_client_tests::wire::{ClientWire, Conditions, Network, Rng};
+use tombolo_test_support::Session;
+use tombolo_test_support::history::{SILLY, Shown, tree};
 use tombolo_wire_nfs3 as nfs3;
 
-use crate::simulation::caller::listing::SILLY;
 use crate::simulation::caller::{Caller, SESSION, World};
 use crate::simulation::disk::Disk;
 use crate::simulation::driver::{Driver, Host, Plan};
 use crate::simulation::engine::target;
-use crate::simulation::model::{Id, Kind, Model, ROOT};
 use crate::simulation::nfs_host::NfsHost;
 use crate::simulation::second_machine::{Baton, SecondMachine};
 use crate::simulation::seeds::{Scenario, Telling, run_seeds};
@@ -51,7 +47,7 @@ impl<const STREAMS: bool> Scenario for ClientRun<STREAMS> {
         let mut rng = Rng::new(seed);
         let transport = if STREAMS { Transport::Tcp } else { Transport::Udp };
         let callers = rng.below(3) + 1;
-        let steps = *rng.pick(&[10, 30, 60]);
+        let steps = *rng.pick(&[10, 50, 100]);
         let (sharers, visits) = (*rng.pick(&[0, 0, 2, 4]), *rng.pick(&[0, 0, 8]));
         let (conditions, plan) = (Conditions::draw(&mut rng), Plan::draw(&mut rng, 300));
         let options = draw_options(&mut rng, transport);
@@ -108,7 +104,7 @@ fn draw_options(rng: &mut Rng, transport: Transport) -> Options {
 #[derive(Clone, Default)]
 struct Progress {
     /// Trees of the callers that have finished.
-    models: Arc<Mutex<BTreeMap<u64, Model>>>,
+    models: Arc<Mutex<BTreeMap<u64, BTreeMap<String, Shown>>>>,
     shared: Arc<Shared>,
     others_done: Arc<AtomicU64>,
 }
@@ -236,78 +232,18 @@ fn check_end(
     }
     driver.host.fails(1000);
     let restarted = world.starts.load(Ordering::Relaxed) > 2;
-    for (number, model) in &*progress.models.lock().expect("one thread") {
-        let found = Tree(world.disk.tree()).find(NodeId::ROOT, format!("caller-{number}").as_bytes());
-        Tree(world.disk.tree()).compare(model, ROOT, found.expect("the caller's directory"), restarted);
+    let mut server = Session::of(world.disk.tree());
+    for (number, expected) in &*progress.models.lock().expect("one thread") {
+        server.dir = NodeId::ROOT;
+        server.dir = server.node(&format!("caller-{number}")).expect("the caller's directory");
+        // After a restart a removed file may have left a name.
+        let hidden = restarted.then_some(SILLY);
+        assert_eq!(tree(&server, false, hidden), *expected, "the tree of caller {number}");
     }
-    progress.shared.check_end(world.disk.tree());
+    progress.shared.check_end(&*world.disk.tree());
     drop(machines);
     let _ = driver.run(Duration::from_secs(100), || world.network.open_clients() == 0);
     assert_eq!(world.network.open_clients(), 0, "sockets are left");
-}
-
-/// The server's tree.
-struct Tree<'a>(&'a dyn FileSystem);
-
-impl Tree<'_> {
-    fn cx() -> Ctx {
-        Ctx::root(SESSION)
-    }
-
-    fn find(&self, dir: NodeId, name: &[u8]) -> Option<NodeId> {
-        let name = tombolo_core::fs::Name::new(name).expect("a name");
-        self.0.lookup(&Self::cx(), dir, name).wait().ok().map(|entry| entry.node)
-    }
-
-    /// Compares the tree with the model. After a restart a removed file may have left a name.
-    fn compare(&self, model: &Model, id: Id, node: NodeId, may_leave_names: bool) {
-        match &model.node(id).kind {
-            Kind::Directory(entries) => {
-                let mut names = self.names(node);
-                names.retain(|name| !(may_leave_names && name.starts_with(SILLY)));
-                names.sort();
-                let expected: Vec<_> = entries.keys().cloned().collect();
-                assert!(names == expected, "directory {id} has {names:?} at the end, not {expected:?}");
-                for (name, id) in entries {
-                    let node = self.find(node, name).expect("it was listed");
-                    self.compare(model, *id, node, may_leave_names);
-                }
-            }
-            Kind::File(content) => {
-                let found = self.content(node);
-                let wrong = found.iter().zip(content).position(|(found, expected)| found != expected);
-                let (len, expected) = (found.len(), content.len());
-                assert!(
-                    found == *content,
-                    "file {id}: {len} bytes at the end, not {expected}; wrong from {wrong:?}"
-                );
-            }
-            Kind::Symlink(target) => {
-                assert_eq!(self.0.readlink(&Self::cx(), node).wait().expect("a target"), *target);
-            }
-        }
-    }
-
-    fn names(&self, dir: NodeId) -> Vec<Vec<u8>> {
-        let cx = Self::cx();
-        let opened = self.0.open(&cx, dir, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("opened");
-        let file = File { node: dir, open: opened.open };
-        let budget = DirBudget { size_bytes: 1 << 20, entry_bytes: 24, align: 8, plus: false };
-        let page = self.0.readdir(&cx, file, Cookie::START, DirPage::new(budget)).wait().expect("a page");
-        self.0.release(&cx, file);
-        let names = page.iter().map(|entry| entry.name.to_vec());
-        names.filter(|name| name != b"." && name != b"..").collect()
-    }
-
-    fn content(&self, file: NodeId) -> Vec<u8> {
-        let cx = Self::cx();
-        let opened = self.0.open(&cx, file, OpenFlags::READ).wait().expect("opened");
-        let open = File { node: file, open: opened.open };
-        let buffer = Buffer::new(1 << 20);
-        let done = self.0.read(&cx, open, 0, buffer.sink(0..1 << 20)).wait().expect("read");
-        self.0.release(&cx, open);
-        buffer.source(0..done.count).to_vec(usize::MAX)
-    }
 }
 
 #[test]

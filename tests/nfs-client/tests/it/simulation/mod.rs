@@ -6,7 +6,6 @@ mod disk;
 mod driver;
 mod echo;
 mod engine;
-mod model;
 mod nfs_host;
 mod second_machine;
 mod seeds;

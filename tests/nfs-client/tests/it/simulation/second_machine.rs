@@ -9,8 +9,9 @@ use tombolo_core::fs::{
 };
 use tombolo_mem::{Buffer, Source};
 use tombolo_nfs_client_tests::wire::{Network, Rng, noise};
+use tombolo_test_support::mode;
 
-use crate::simulation::caller::{SESSION, mode};
+use crate::simulation::caller::SESSION;
 
 /// Maximum length of the file, in bytes.
 const SIZE_MAX: usize = 20_000;

@@ -12,8 +12,9 @@ use tombolo_core::fs::{Create, Exclusive, File, FileSystem, Name, NodeId, OpenFl
 use tombolo_core::{Ctx, Error, Result, Stability};
 use tombolo_mem::{Buffer, Source};
 use tombolo_nfs_client_tests::wire::{Rng, noise};
+use tombolo_test_support::mode;
 
-use crate::simulation::caller::{SESSION, World, mode};
+use crate::simulation::caller::{SESSION, World};
 
 /// Names of directories that callers create and remove, and of the file whose blocks they write.
 const DIRECTORIES: [&str; 3] = ["north", "east", "south"];

@@ -65,8 +65,8 @@ impl Disk {
     }
 
     /// Returns the current tree, for inspection.
-    pub fn tree(&self) -> &dyn FileSystem {
-        &*self.0.own
+    pub fn tree(&self) -> Arc<dyn FileSystem> {
+        self.0.own.clone()
     }
 
     /// Returns the content of a file after a power failure that loses as much as possible.
