@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tombolo_layer_cache::Contract;
 use tombolo_layer_cache::store::Store;
+use tombolo_test_support::image;
 
-use crate::life::image;
 use crate::world::{Origin, grow_old, pattern};
 
 fn files(dir: &Path) -> Vec<PathBuf> {

@@ -1,29 +1,13 @@
 //! State that survives a restart or a kill.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tombolo_core::Error;
 use tombolo_layer_cache::Contract;
+use tombolo_test_support::image;
 
 use crate::world::{Origin, grow_old, pattern};
-
-/// Copies a directory as a kill would leave it. The database is copied first, as its rows depend on the other
-/// files.
-pub fn image(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("mkdir");
-    let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();
-    files.sort_by_key(|file| (!file.file_name().to_string_lossy().starts_with("index.db"), file.file_name()));
-    for file in files {
-        let target = to.join(file.file_name());
-        match file.file_type().expect("a type").is_dir() {
-            true => image(&file.path(), &target),
-            // A file may be removed meanwhile.
-            false => drop(std::fs::copy(file.path(), target)),
-        }
-    }
-}
 
 #[test]
 fn handles_and_data_outlive_a_restart() {

@@ -10,9 +10,8 @@ use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_mem::Source;
-use tombolo_test_support::wrapped;
+use tombolo_test_support::{image, wrapped};
 
-use crate::life::image;
 use crate::world::{Origin, grow_old, pattern};
 
 const MIB: usize = 1 << 20;

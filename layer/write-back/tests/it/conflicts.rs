@@ -8,7 +8,6 @@ use tombolo_core::fs::{Export, Mode, Op, OpenFlags, RenameFlags, SetAttr};
 use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
 use tombolo_test_support::{Act, Scripted, Session};
 
-use crate::random::Action;
 use crate::shown::HIDDEN;
 use crate::world::{Origin, Proxy};
 
@@ -206,7 +205,7 @@ fn attributes_set_by_others_are_seen_after_local_writes() {
         let file = proxy.session.writer("file");
         proxy.session.write(file, 0, b"OURS").expect("written");
         proxy.session.release(file);
-        Action::Mode("file".into(), 0o640).perform(&origin.direct, &mut None).expect("another's");
+        origin.direct.chmod("file", 0o640).expect("another's");
         flushed(&proxy, 0);
         for session in [&origin.direct, &proxy.session] {
             assert_eq!(session.get("file").expect("ours"), b"OURSre");
@@ -313,7 +312,7 @@ fn removals_by_others_during_downtime_block_nothing() {
         let node = session.lookup(name).expect("there").node;
         session.setattr(node, set).expect("set");
     }
-    session.fs.syncfs(&session.cx).wait().expect("stable");
+    session.sync();
     origin.kill(proxy);
     for name in ["written", "set"] {
         origin.direct.unlink(name).expect("removed");

@@ -9,8 +9,7 @@ use tempfile::TempDir;
 use tombolo_core::fs::{Export, Op};
 use tombolo_core::{Answer, Error};
 use tombolo_layer_basic::around::{Around, Call, Layered, Payload};
-
-use crate::world::image;
+use tombolo_test_support::image;
 
 /// Hook for an operation.
 type Hook = Box<dyn Fn() + Send>;

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use tombolo_core::Error;
 use tombolo_core::fs::{OpenFlags, SetAttr};
 
-use crate::restart::{pattern, sync, write_stable};
+use crate::restart::{pattern, write_stable};
 use crate::world::Origin;
 
 #[test]
@@ -49,7 +49,7 @@ fn unwritable_journal_fails_waiters_and_refuses_changes() {
     let proxy = origin.proxy();
     let session = &proxy.session;
     session.put("before", b"1");
-    sync(session);
+    session.sync();
     let other = rusqlite::Connection::open(origin.path("write-back/journal.db")).expect("open");
     other.execute_batch("alter table nodes rename to away").expect("rename");
     session.put("meanwhile", b"2");
@@ -80,7 +80,7 @@ fn a_torn_write_is_kept_and_told_of() {
     write_stable(session, file, 10_000, &pattern(300_000, 2));
     write_stable(session, file, 5, b"small");
     session.setattr(file.node, SetAttr { size: Some(305_000), ..SetAttr::default() }).expect("truncate");
-    sync(session);
+    session.sync();
     let expected = session.get("file").expect("read");
     origin.kill(proxy);
     let proxy = origin.proxy();

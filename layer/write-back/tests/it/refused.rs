@@ -4,15 +4,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tombolo_back_memory::Memory;
 use tombolo_core::fs::{Create, Device, Export, FileType, Mode, NewMode, Op, RenameFlags};
 use tombolo_core::{Ctx, Error, Identity};
 use tombolo_layer_basic::around::Call;
 use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
 use tombolo_layer_write_back::{Allowed, Options, try_out};
+use tombolo_test_support::history::cases;
 use tombolo_test_support::{Act, READ_WRITE, Scripted, Session, mode, plain};
 
-use crate::random::{Action, Side};
+use crate::random::Pair;
 use crate::shown::tree;
 use crate::world::Origin;
 
@@ -342,42 +342,36 @@ fn names_and_data(session: &Session) -> Vec<(String, u32, String, u64, u64)> {
 
 #[test]
 fn random_refusals_lose_nothing_and_hold_back_the_watermark() {
-    let cases = std::env::var("TOMBOLO_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(3);
-    for seed in 0..cases {
+    for seed in 0..cases(3) {
         let mut random = fastrand::Rng::with_seed(seed);
         let rate = Arc::<AtomicU64>::default();
         let origin = Origin::with(|inner| moody(inner, rate.clone(), random.fork()));
-        let twin: Arc<Memory> = Arc::default();
-        let (mut twin, mut proxy) = (Side::new(Session::attach(&*twin)), origin.proxy());
-        let mut here = Side::new(proxy.session.clone());
-        for step in 0..300 {
-            let action = Action::random(&mut random);
-            let (expected, got) = (twin.perform(&action), here.perform(&action));
-            let context = format!("seed {seed}, step {step}: {action:?}");
-            assert_eq!(got, expected, "{context}");
+        let mut pair = Pair::new(&origin);
+        for at in 0..300 {
+            let (step, expected, got) = pair.step(&mut random);
+            let context = format!("seed {seed}, step {at}: {step:?}");
+            // Shown attributes may be the origin's.
+            assert_eq!(got.map(drop), expected.map(drop), "{context}");
             if random.u8(0..20) == 0 {
                 rate.store([20, 200, 700][random.usize(0..3)], Ordering::Relaxed);
-                let flushed = proxy.write_back.flush();
+                let flushed = pair.proxy.write_back.flush();
                 rate.store(0, Ordering::Relaxed);
-                let status = proxy.write_back.status();
-                let has_arrived = names_and_data(&origin.direct) == names_and_data(&twin.session);
+                let status = pair.proxy.write_back.status();
+                let has_arrived = names_and_data(&origin.direct) == names_and_data(&pair.twin.session);
                 assert!(has_arrived || flushed.is_err() && status.at_origin < status.change, "{context}");
             }
             if random.u8(0..60) == 0 {
-                here.let_go();
-                twin.let_go();
-                drop((here, proxy));
-                proxy = origin.proxy();
-                here = Side::new(proxy.session.clone());
+                pair = pair.restart(&origin);
             }
             if random.u8(0..20) == 0 {
-                assert_eq!(names_and_data(&here.session), names_and_data(&twin.session), "{context}");
+                let expected = names_and_data(&pair.twin.session);
+                assert_eq!(names_and_data(&pair.here.session), expected, "{context}");
             }
         }
-        here.let_go();
-        proxy.write_back.flush().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        assert_eq!(names_and_data(&origin.direct), names_and_data(&twin.session), "seed {seed}");
-        let status = proxy.write_back.status();
+        pair.release_all(&format!("seed {seed}"));
+        pair.proxy.write_back.flush().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(names_and_data(&origin.direct), names_and_data(&pair.twin.session), "seed {seed}");
+        let status = pair.proxy.write_back.status();
         assert_eq!((status.refused, status.is_clean, status.conflicts), (0, true, 0), "seed {seed}");
         assert_eq!((status.dirty_bytes, status.at_origin), (0, status.change), "seed {seed}");
     }

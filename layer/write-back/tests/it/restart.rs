@@ -15,10 +15,6 @@ pub fn write_stable(session: &Session, file: File, offset: u64, bytes: &[u8]) {
     session.write_as(file, &how, bytes).expect("write");
 }
 
-pub fn sync(session: &Session) {
-    session.fs.syncfs(&session.cx).wait().expect("stable");
-}
-
 #[test]
 fn a_stable_write_is_there_after_a_kill() {
     let mut origin = Origin::new();
@@ -52,7 +48,7 @@ fn handles_mean_the_same_after_a_kill() {
     let session = &proxy.session;
     let file = session.file("file");
     let handle = session.handle_of(file.node).expect("a handle");
-    sync(session);
+    session.sync();
     origin.kill(proxy);
     let proxy = origin.proxy();
     let session = &proxy.session;
@@ -69,12 +65,12 @@ fn unnamed_open_file_is_gone_after_a_kill() {
     write_stable(&proxy.session, file, 0, &pattern(300_000, 1));
     proxy.session.unlink("file").expect("unlink");
     assert_eq!(proxy.session.read_all(file, 0, usize::MAX), pattern(300_000, 1));
-    sync(&proxy.session);
+    proxy.session.sync();
     origin.kill(proxy);
     let proxy = origin.proxy();
     let session = &proxy.session;
     assert!(matches!(session.truncate(file.node, 0), Err(Error::Stale)));
-    sync(session);
+    session.sync();
     assert_eq!((origin.data_files(), proxy.write_back.status().dirty_bytes), (0, 0));
 }
 
@@ -111,7 +107,7 @@ fn unsent_changes_arrive_despite_a_lost_cache_index() {
     session.rename("dir/moved", "moved", RenameFlags::empty()).expect("rename");
     session.put("ours", b"ours");
     session.rename("ours", "replaced", RenameFlags::empty()).expect("rename");
-    sync(session);
+    session.sync();
     origin.kill(proxy);
     for name in ["index.db", "index.db-wal"] {
         std::fs::write(origin.path("cache").join(name), [7; 8192]).expect("damage");

@@ -10,7 +10,6 @@ use tombolo_layer_write_back::Options;
 use tombolo_test_support::Session;
 
 use crate::cut::Cut;
-use crate::random::Action;
 use crate::shown::{HIDDEN, set_mtime, tree};
 use crate::volatile::Volatile;
 use crate::world::{Origin, Proxy};
@@ -25,6 +24,12 @@ struct History {
 
 fn put(session: &Session, path: &str, bytes: &[u8]) {
     session.put(path, bytes);
+}
+
+fn write(session: &Session, path: &str, offset: u64, bytes: &[u8]) {
+    let file = session.writer(path);
+    session.write_all(file, offset, bytes);
+    session.release(file);
 }
 
 fn rename(session: &Session, from: &str, to: &str) {
@@ -89,17 +94,14 @@ const HISTORIES: [History; 7] = [
             at.set_xattr("cut", "user.a", b"old").expect("set");
         },
         change: |at| {
-            let actions = [
-                Action::Write("small".into(), 3, b"after".to_vec()),
-                Action::Write("large".into(), 70_000, large(3)),
-                Action::Cut("cut".into(), 500),
-                Action::Write("cut".into(), 90_000, b"end".to_vec()),
-                Action::Mode("small".into(), 0o640),
-                Action::Owner("large".into(), 7),
-                Action::SetXattr("large".into(), 1),
-                Action::RemoveXattr("cut".into()),
-            ];
-            actions.iter().for_each(|action| action.perform(at, &mut None).expect("changed"));
+            write(at, "small", 3, b"after");
+            write(at, "large", 70_000, &large(3));
+            at.truncate("cut", 500).expect("cut");
+            write(at, "cut", 90_000, b"end");
+            at.chmod("small", 0o640).expect("changed");
+            at.chown("large", 7, 7).expect("changed");
+            at.set_xattr("large", "user.a", &[1]).expect("set");
+            at.remove_xattr("cut", "user.a").expect("removed");
         },
         always: |at| at.lookup("small").is_ok() && at.lookup("large").is_ok() && at.lookup("cut").is_ok(),
     },
@@ -203,7 +205,7 @@ fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) ->
     [&origin.direct, &twin].into_iter().for_each(history.before);
     let proxy = one_at_a_time(&origin);
     [&proxy.session, &twin].into_iter().for_each(history.change);
-    crate::restart::sync(&proxy.session);
+    proxy.session.sync();
     // Asserted at the end, since the hook runs on a thread of the proxy.
     let missing: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
     let (direct, always, noted) = (origin.direct.clone(), history.always, missing.clone());
@@ -322,7 +324,7 @@ fn hidden_names_of_earlier_journals_are_cleaned_up() {
         let proxy = one_at_a_time(&origin);
         swap(&proxy.session, "one", "other");
         put(&proxy.session, "new", b"new");
-        crate::restart::sync(&proxy.session);
+        proxy.session.sync();
         cut.at(nth, true, origin.path(""));
         drop(proxy.write_back.flush());
         let Some(left) = cut.left() else { break };

@@ -4,7 +4,6 @@ use tombolo_core::fs::{NodeId, RenameFlags, Watermarks, XattrName};
 use tombolo_core::{Error, Result};
 use tombolo_test_support::Session;
 
-use crate::restart::sync;
 use crate::world::Origin;
 
 fn watermarks(session: &Session, node: NodeId) -> Result<Watermarks> {
@@ -21,7 +20,7 @@ fn watermarks_are_root_attributes_and_continue_over_restarts() {
     proxy.session.put("file", b"text");
     let before = of_root(&proxy.session);
     assert!(before.change > 0 && before.at_origin == 0, "{before}");
-    sync(&proxy.session);
+    proxy.session.sync();
     assert_eq!(of_root(&proxy.session), Watermarks { on_disk: before.change, ..before });
     proxy.write_back.flush().expect("a flush");
     let after = of_root(&proxy.session);

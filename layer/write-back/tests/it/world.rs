@@ -12,7 +12,7 @@ use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract};
 use tombolo_layer_write_back::{Options, WriteBackExport};
-use tombolo_test_support::Session;
+use tombolo_test_support::{Session, image};
 
 /// The origin.
 pub struct Origin {
@@ -99,19 +99,6 @@ impl Origin {
     pub fn asked(&self, operation: &str) -> u64 {
         let all = self.counters.snapshot().operations;
         all.iter().filter(|each| each.name == operation).map(|each| each.count).sum()
-    }
-}
-
-/// Copies files as they are. Databases precede their logs: entries moved meanwhile are in both.
-pub fn image(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("mkdir");
-    let mut files: Vec<_> = std::fs::read_dir(from).expect("list").flatten().collect();
-    files.sort_by_key(std::fs::DirEntry::file_name);
-    for file in files {
-        match file.file_type().expect("a type").is_dir() {
-            true => image(&file.path(), &to.join(file.file_name())),
-            false => drop(std::fs::copy(file.path(), to.join(file.file_name()))),
-        }
     }
 }
 

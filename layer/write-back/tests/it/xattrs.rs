@@ -6,7 +6,6 @@ use tombolo_core::fs::{FileSystem, NodeId, Op, SetAttr};
 use tombolo_core::{Error, forward};
 use tombolo_test_support::{Session, wrapped, xattr_name};
 
-use crate::restart::sync;
 use crate::trouble::Trouble;
 use crate::world::{Origin, Proxy};
 
@@ -87,7 +86,7 @@ fn extended_attributes_outlive_a_kill() {
         proxy.session.set_xattr(path, "user.a", b"\0kept\0").expect("set");
     }
     proxy.session.remove_xattr("old", "user.gone").expect("removed");
-    sync(&proxy.session);
+    proxy.session.sync();
     origin.kill(proxy);
     let proxy = origin.proxy();
     for path in ["new", "old"] {
