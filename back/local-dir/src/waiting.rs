@@ -150,13 +150,19 @@ impl Waiter {
     /// Tries once; `false` if the wait is over.
     fn still_waits(&self) -> bool {
         let tried = match &mut *lock(&self.0) {
-            Phase::Waiting { attempt, .. } => attempt.take(),
+            Phase::Waiting { claim, .. } => claim.take(),
             _ => None,
         };
         let Some(tried) = tried else { return false };
-        let result = tried();
+        let result = tried.attempt();
         let mut phase = lock(&self.0);
-        let Phase::Waiting { attempt, waker, interrupted, .. } = &mut *phase else { return false };
+        let Phase::Waiting { claim, waker, interrupted, .. } = &mut *phase else {
+            // The wait was cancelled during the attempt.
+            if result.is_ok() {
+                tried.release();
+            }
+            return false;
+        };
         let result = match result {
             Err(Error::WouldBlock) if *interrupted => Err(Error::Interrupted),
             Err(Error::WouldBlock) => {

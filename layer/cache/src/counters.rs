@@ -8,44 +8,45 @@ tombolo_core::counters! {
 
     /// Counts of a cache's operations and bytes, as read at one time.
     pub struct Counts {
-        /// Operations answered without the origin.
+        /// Metadata requests and opens answered at once from the cache.
         hits,
-        /// Operations that waited for the origin.
+        /// Metadata requests and opens not answered at once, mostly because they waited for the origin.
         misses,
-        /// Bytes returned to readers.
+        /// Bytes returned to readers, without those read past the cache.
         served_bytes,
         /// Bytes of `served_bytes` that were cached when requested.
         hit_bytes,
-        /// Bytes read from the origin.
+        /// Bytes of data fetched from the origin.
         fetched_bytes,
         /// Bytes of `fetched_bytes` that compression saved on the network.
         saved_bytes,
-        /// Bytes borrowed from another cache.
+        /// Bytes borrowed from another cache of the host, or received from a site cache.
         borrowed_bytes,
         /// Bytes lent to others.
         lent_bytes,
-        /// Bytes from an intermediate cache, or from a local file to copy, that failed verification.
+        /// Bytes from a site cache, from a local file to copy, or fetched, that failed verification.
         refused_bytes,
         /// Bytes not read from the origin because a sidecar lists them as zero.
         zero_bytes,
-        /// Fetched bytes of small files that were prefetched.
+        /// Size of the small files prefetched on a guess, in bytes.
         guessed_bytes,
         /// Bytes of `guessed_bytes` in files that have been read since.
         guess_used_bytes,
-        /// Fetched bytes that a trace had prefetched.
+        /// Bytes prefetched by traces.
         traced_bytes,
-        /// Bytes of `traced_bytes` that were read since.
+        /// Bytes of `traced_bytes` that have been read since.
         trace_used_bytes,
-        /// Approximate size of prefetched listings, in bytes.
+        /// Approximate size of the listings prefetched on a guess, in bytes.
         listed_ahead_bytes,
-        /// Bytes of `listed_ahead_bytes` that were used since.
+        /// Bytes of `listed_ahead_bytes` that have been used since.
         listing_used_bytes,
-        /// Number of files passed to clients for reads that bypass the cache and its counters.
+        /// Number of times that a file was passed to a client whose reads then bypass the cache and its
+        /// counters.
         backed,
         ;
         /// Bytes not read from the origin because another cached file has the same block.
         equal_bytes: u64,
-        /// State of the lease of the tree, if one was taken.
+        /// State of the lease of the tree, if the cache uses one.
         lease: Option<LeaseState>,
     }
 }

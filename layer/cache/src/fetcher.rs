@@ -79,7 +79,7 @@ impl Fetcher {
         });
     }
 
-    /// Caches a range: by a copy of equal blocks, from another cache of the host, or from the origin.
+    /// Caches a range: by a copy of equal blocks, from another cache of the host, a site cache, or the origin.
     async fn bring(&self, range: &Range<u64>) -> Result<Came> {
         let Self { cache, object, data, from } = self;
         self.copy_equal(range).await;
@@ -94,7 +94,7 @@ impl Fetcher {
         self.fetch_missing(range).await
     }
 
-    /// Copies blocks of a range that are cached with the same digest.
+    /// Copies missing blocks of a range from cached blocks of other files with the same digests.
     pub(crate) async fn copy_equal(&self, range: &Range<u64>) {
         let Self { cache, data, .. } = self;
         if !data.is_here(range) && data.advice().is_some_and(|advice| advice.has_digests()) {
@@ -106,7 +106,7 @@ impl Fetcher {
         }
     }
 
-    /// Reads the missing parts of a range from the origin.
+    /// Reads the missing parts of a range from the site cache or the origin.
     async fn fetch_missing(&self, range: &Range<u64>) -> Result<Came> {
         for missing in self.data.missing(range) {
             let came = self.fetch(&missing).await?;
@@ -117,7 +117,7 @@ impl Fetcher {
         Ok(Came::Here)
     }
 
-    /// Reads a range from the origin, verifies its version, and stores it.
+    /// Reads a range from the site cache or the origin, verifies its version, and stores it.
     async fn fetch(&self, range: &Range<u64>) -> Result<Came> {
         // Data damaged in transit match on the second attempt. Otherwise the sidecar is wrong.
         for _ in 0..2 {

@@ -61,7 +61,7 @@ impl DirAttrs {
     /// Drops the attributes of a directory that the kernel has forgotten, of which no more notices are sent.
     pub(super) fn forget(&self, dir: NodeId) {
         let mut state = lock(&self.0);
-        // A change under way may be of that directory.
+        // A change under way may be of that directory: its attributes must not be stored.
         state.begun += 1;
         state.known.take_if(|known| known.dir == dir);
     }

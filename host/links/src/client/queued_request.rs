@@ -7,8 +7,8 @@ use tombolo_core::lock;
 
 use super::message::Buffer;
 
-/// A call queued for an id. The thread that frees one sends it, so calls proceed even if their callers do not
-/// poll.
+/// A call queued for an id. The thread that frees an id sends the call, so calls proceed even if their
+/// callers do not poll.
 #[derive(Debug)]
 pub(super) struct QueuedRequest {
     pub(super) kind: u32,
