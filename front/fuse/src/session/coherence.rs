@@ -149,7 +149,7 @@ impl PageCache {
     fn shard(&self, node: NodeId) -> std::sync::MutexGuard<'_, HashMap<NodeId, WeakAttr>> {
         let [first, ..] = &self.versions;
         let shard = self.versions.get(node.0 as usize % SHARDS).unwrap_or(first);
-        lock(&shard)
+        lock(shard)
     }
 }
 

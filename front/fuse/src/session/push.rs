@@ -176,7 +176,7 @@ impl Push {
 
     /// Returns all nodes that the kernel may have cached.
     pub(crate) fn nodes(&self) -> Vec<NodeId> {
-        let shards = self.nodes.iter().map(|shard| lock(&shard));
+        let shards = self.nodes.iter().map(|shard| lock(shard));
         let nodes = shards.flat_map(|shard| shard.keys().copied().collect::<Vec<_>>());
         std::iter::once(NodeId::ROOT).chain(nodes).collect()
     }
@@ -184,7 +184,7 @@ impl Push {
     fn shard(&self, node: NodeId) -> MutexGuard<'_, HashMap<NodeId, u64>> {
         let [first, ..] = &self.nodes;
         let shard = self.nodes.get(node.0 as usize % SHARDS).unwrap_or(first);
-        lock(&shard)
+        lock(shard)
     }
 }
 

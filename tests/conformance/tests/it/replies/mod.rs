@@ -26,7 +26,7 @@ fn check(title: &str, bottom: Arc<dyn Export>) {
     let export: Arc<dyn Export> = Arc::new(Twice(Arc::new(replies)));
     let report = run(&export, SETUP);
     report.expect(title, &[]);
-    let counted = counters.snapshot();
+    let counted = counters.read();
     let hits = counted.hits_done + counted.hits_in_progress;
     // Each case makes its directory, at least.
     let cases = report.passed.len() as u64;
