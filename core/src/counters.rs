@@ -38,8 +38,9 @@ impl Counter {
     }
 }
 
-/// Defines a structure of counters and its snapshot, both from the list of the snapshot's fields: those before
-/// the semicolon are counters; those after it are gauges, which a snapshot has by default and its reader sets.
+/// Defines a structure of counters and its snapshot, both from the list of the snapshot's fields: those
+/// before the semicolon are counters; those after it are gauges, which a snapshot has by default and its
+/// reader sets.
 #[macro_export]
 macro_rules! counters {
     (

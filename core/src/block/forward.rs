@@ -2,9 +2,9 @@
 
 /// Forwards the named methods of [`BlockDevice`](crate::block::BlockDevice).
 ///
-/// `forward_disk!(to self.inner; read write)` calls the same method of the field `inner`. `forward_disk!(later
-/// self.call; read write)` calls `self.call(cx, move |disk, cx| disk.read(cx, ...))`, and so on, for a layer
-/// that makes the call later.
+/// `forward_disk!(to self.inner; read write)` calls the same method of the field `inner`.
+/// `forward_disk!(later self.call; read write)` calls `self.call(cx, move |disk, cx| disk.read(cx, ...))`,
+/// and so on, for a layer that makes the call later.
 #[macro_export]
 macro_rules! forward_disk {
     ($way:ident $me:ident.$inner:ident; $($method:ident)+) => { $($crate::forward_disk!(@$method $way $me $inner);)+ };

@@ -79,7 +79,8 @@ impl Fetcher {
         });
     }
 
-    /// Caches a range: by a copy of equal blocks, from another cache of the host, a site cache, or the origin.
+    /// Caches a range: by a copy of equal blocks, from another cache of the host, a site cache, or the
+    /// origin.
     async fn bring(&self, range: &Range<u64>) -> Result<Came> {
         let Self { cache, object, data, from } = self;
         self.copy_equal(range).await;
