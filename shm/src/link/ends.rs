@@ -41,7 +41,7 @@ impl Epoch {
         NonZeroU32::new(number).map(Epoch)
     }
 
-    /// Returns the number, as in slot stamps (low 16 bits) and messages.
+    /// Returns the number. The region header and WELCOME contain all of it, slot stamps its low 16 bits.
     pub fn number(self) -> u32 {
         self.0.get()
     }

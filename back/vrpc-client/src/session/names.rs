@@ -70,8 +70,8 @@ fn reference(address: u64, len_bytes: u64) -> Result<Reference, Error> {
 }
 
 impl Links {
-    /// Sends a request with `len_bytes` of this side's memory, once available; repeats it on the next link if
-    /// the link is lost.
+    /// Allocates `len_bytes` of the link's memory that the client writes, waiting until they are free, for a
+    /// request sent by `ask`. Repeats both on further links while links are lost.
     pub(super) fn with_out_span<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,

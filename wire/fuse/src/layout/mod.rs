@@ -1,8 +1,10 @@
-//! Structures of the FUSE protocol, byte for byte as in `include/uapi/linux/fuse.h`, one file per family.
+//! Structures of the FUSE protocol, byte for byte as in `include/uapi/linux/fuse.h`, one file per group of
+//! operations.
 //!
-//! Fields have the kernel's meaning and names, for comparison with the header. All integers are in the host's
-//! byte order: FUSE never crosses machines (virtio-fs guests share the host's order). Values are copied in
-//! and out (`read_from_prefix`, `as_bytes`), so no buffer needs any alignment.
+//! Fields have the kernel's meaning and names, for comparison with the header, but `type` is `kind`, and
+//! leading underscores are omitted. All integers are in the host's byte order; virtio-fs guests with another
+//! order are not supported. Values are copied out of buffers (`read_from_prefix`) and into them (`as_bytes`),
+//! so no buffer needs any alignment.
 #![allow(missing_docs, reason = "names that the kernel's header explains")]
 
 pub mod attr;

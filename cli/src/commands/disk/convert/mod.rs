@@ -110,7 +110,7 @@ const DURABLE_EVERY_BYTES: u64 = 256 << 20;
 
 const RECORDING: &str = "record the progress of the conversion";
 
-/// Result of a conversion, printed as JSON.
+/// Result of a conversion, printed as a line of text, or as JSON with `--json`.
 #[derive(Serialize)]
 struct Done {
     from: String,
