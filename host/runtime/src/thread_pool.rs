@@ -174,7 +174,8 @@ impl PoolShared {
         Err(Error::NoMemory)
     }
 
-    /// Runs jobs until the pool is closed and its queues are empty.
+    /// Runs jobs until the pool is closed and this thread can take no further one. The threads that a lane
+    /// occupies already run the rest of its jobs.
     fn serve(&self) {
         let mut state = lock(&self.state);
         loop {

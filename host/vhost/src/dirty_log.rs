@@ -96,7 +96,8 @@ pub(crate) struct QueueLog {
 }
 
 impl QueueLog {
-    /// Fails if the log lacks bits for the used ring, which may be at any guest address.
+    /// Fails if the log lacks bits for the used ring, whose address in the log is given by the front end and
+    /// may be outside of the guest's memory.
     pub(crate) fn new(
         log: Arc<DirtyLog>,
         memory: Arc<GuestMemory>,

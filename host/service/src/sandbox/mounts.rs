@@ -20,7 +20,7 @@ use tombolo_sys::{Errno, mountinfo};
 use super::files::ALWAYS;
 use super::{Needs, SandboxError, Strictness};
 
-/// A process's own mount namespace, if any, and its former mounts.
+/// Mount namespace of this process: its own, with the way back to the former mounts, or the host's.
 #[derive(Debug)]
 pub struct Namespace(Option<Former>);
 
