@@ -7,7 +7,8 @@ use std::fmt::Display;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::{Result, wrong};
+use crate::error::{Error, Result, wrong};
+use crate::files::Script;
 use crate::measure::{Contest, Spread};
 use crate::report::{Figure, Report, Unit};
 use crate::table::Plan;
@@ -80,6 +81,8 @@ struct Written {
     shares: Vec<Share>,
     #[serde(default)]
     published: Vec<Published>,
+    #[serde(default)]
+    scripts: BTreeMap<String, Script>,
 }
 
 /// Rows and columns of a sheet.
@@ -217,6 +220,12 @@ impl<'a, R: Named + DeserializeOwned, C: DeserializeOwned> Sheet<'a, R, C> {
     pub fn number(&self, name: &str) -> usize {
         let [full, quick] = self.written.numbers.get(name).copied().unwrap_or_default();
         self.plan.scaled(full, quick)
+    }
+
+    /// Returns a job of shell commands.
+    pub fn script(&self, name: &str) -> Result<Script> {
+        let missing = || Error::Absent(format!("no script {name} in bench/tables/{}.toml", self.name));
+        self.written.scripts.get(name).cloned().ok_or_else(missing)
     }
 
     /// Replaces `{word}` in title and conditions, and in the values of later words.

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 pub use postmark::Postmark;
+use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::error::{Doing, Error, Result};
@@ -309,7 +310,7 @@ pub fn stream_write(root: &Path, name: &str) -> Work<'static> {
 }
 
 /// Returns a project's archive; fails if it or what its build depends on is missing.
-pub fn source(project: &str) -> Result<PathBuf> {
+fn source(project: &str) -> Result<PathBuf> {
     if project == "httpd" && Command::new("apr-1-config").arg("--version").output().is_err() {
         return Err(Error::Absent("httpd needs libapr1-dev, libaprutil1-dev and libpcre2-dev".to_owned()));
     }
@@ -324,13 +325,36 @@ pub fn copy_with_holes(from: &Path, to: &Path) -> Result<()> {
     File::open(to).and_then(|file| file.sync_all()).doing_to("sync", to)
 }
 
-/// Named scripts with their arguments.
-pub struct Steps<'a> {
-    pub steps: &'a [(&'a str, &'a str)],
+/// Job of several shell commands, as a sheet has it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Script {
+    /// Archive of the project, without its extension.
+    #[serde(default)]
+    pub archive: String,
+    #[serde(default)]
+    pub about: String,
+    /// Names and commands.
+    pub steps: Vec<(String, String)>,
+    /// Command that runs after them until it is terminated.
+    #[serde(default)]
+    pub load: String,
+    #[serde(skip)]
     pub arguments: Vec<OsString>,
 }
 
-impl Steps<'_> {
+impl Script {
+    /// Sets the project's archive as argument; fails if it is missing.
+    pub fn with_archive(mut self) -> Result<Self> {
+        self.arguments = vec![source(&self.archive)?.into()];
+        Ok(self)
+    }
+
+    /// Returns the names of the steps.
+    pub fn names(&self) -> Vec<&str> {
+        self.steps.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
     /// Returns the time of each step in a new directory, which the last step must leave empty.
     pub fn timed(&self, folder: &Path) -> Result<Vec<Duration>> {
         let took = self.done(folder)?;
@@ -341,7 +365,7 @@ impl Steps<'_> {
     /// Runs steps that may leave files, and returns their times.
     pub fn done(&self, folder: &Path) -> Result<Vec<Duration>> {
         fs::create_dir_all(folder).doing_to("make", folder)?;
-        let step = |(name, script): &(&str, &str)| {
+        let step = |(name, script): &(String, String)| {
             go_on()?;
             let begun = Instant::now();
             let mut command = Command::new("sh");

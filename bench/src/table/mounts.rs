@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::error::Result;
 use crate::files::{
-    ColdNames, Place, Steps, Tree, create_write_unlink, mkdir_rmdir, open_read_close, small_files, stat,
+    ColdNames, Place, Script, Tree, create_write_unlink, mkdir_rmdir, open_read_close, small_files, stat,
     stream_read, stream_write,
 };
 use crate::measure::{Contest, Entrant, Placement, Work, go_on};
@@ -195,7 +195,7 @@ pub fn measure_steps(
     plan: &Plan,
     sheet: Sheet<'_, String, Way>,
     place: &Place,
-    job: &Steps<'_>,
+    job: &Script,
 ) -> Result<Report> {
     let mut report = sheet.report();
     let is_summed = sheet.rows.iter().any(|row| row == ALL);
@@ -203,7 +203,7 @@ pub fn measure_steps(
     for way in turns(sheet.rounds(), &plan.columns(&sheet.columns, Way::id)?) {
         go_on()?;
         let took = job.timed(&way.side(place)?.root.join("job"))?;
-        let steps = job.steps.iter().map(|(step, _)| *step).zip(took.iter().copied());
+        let steps = job.names().into_iter().zip(took.iter().copied());
         for (step, took) in steps.chain(is_summed.then(|| (ALL, took.iter().sum()))) {
             report.add(step, "", &way.name, Unit::Seconds, took.as_secs_f64());
         }

@@ -8,7 +8,7 @@ use std::process::Command;
 use super::{BIODS, OURS, Serves, TestHost, WRITTEN};
 use crate::drive::{Direction, Job, Kind};
 use crate::error::{Doing, Result, same};
-use crate::files::{Place, Steps, fill, source};
+use crate::files::{Place, fill};
 use crate::measure::{Clock, Moved, MovedMeter, Placement, Spread, Work};
 use crate::nfs::Link;
 use crate::nfs::work::Driver;
@@ -163,19 +163,13 @@ fn count_files(folder: &Path) -> Result<usize> {
     Ok(files)
 }
 
-/// Steps of [`build`]: names and shell commands, run in an empty directory.
-const STEPS: [(&str, &str); 3] = [
-    ("unpack", "tar xzf \"$1\""),
-    ("build", "make -s -C */src \"$2\" >/dev/null"),
-    ("remove", "rm -rf -- *"),
-];
-
 /// Measures the build of a C project over an NFS mount, compared with a local directory.
 pub fn build(host: &TestHost<'_>) -> Result<Report> {
     let mut sheet = host.described(sheet!(host.plan, "atomic-build")?);
     // Targets without external libraries.
     let target = if host.plan.quick { "lapi.o" } else { "posix" };
     sheet.set("target", &target);
-    let job = Steps { steps: &STEPS, arguments: vec![source("lua")?.into(), target.into()] };
+    let mut job = sheet.script("lua")?.with_archive()?;
+    job.arguments.push(target.into());
     measure_steps(host.plan, sheet, &Place::within(&host.plan.within)?, &job)
 }

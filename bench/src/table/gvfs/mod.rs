@@ -20,18 +20,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
 pub use clone::answered;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Doing, Result};
-use crate::files::{PIECE_BYTES, Place, Steps, random_file, read_first, source};
+use crate::files::{PIECE_BYTES, Place, Script, random_file, read_first};
 use crate::measure::{Clock, Held, Work, go_on};
 use crate::nfs::Wait;
 use crate::nfs::client::{Mounted, Page, Reply, page, readdirplus};
 use crate::peer::{Mount, Nfs, TOMBOLO, completed, find};
 use crate::report::{Figure, Report, Unit};
 use crate::sheet::{Named, Row, Sheet, sheet, turns};
-use crate::table::vnfs::{SmallTree, find_newer, git_status, make_repository};
+use crate::table::vnfs::{SmallTree, Walk, find_newer, git_status, make_repository};
 use crate::table::{Part, Plan};
 use site::{Column, Site, drop_caches, proxy_of};
 
@@ -153,51 +152,31 @@ pub enum Source {
     Httpd,
     /// All 33 files of Lua, compiled without make
     Lua,
-    /// Two files of Lua, as with --quick
-    #[value(skip)]
-    Little,
 }
-
-type Step = (&'static str, &'static str);
-
-/// Steps in the directory of the objects; that of the sources is the argument.
-const HTTPD: [Step; 2] =
-    [("configure", "\"$1\"/configure -q >/dev/null 2>&1"), ("build", "make -s -j2 >/dev/null 2>&1")];
-const LUA: [Step; 1] = [("build", "ls \"$1\"/src/*.c | xargs -P2 -n1 cc -O2 -DLUA_USE_LINUX -c")];
-const LITTLE: [Step; 1] = [("build", "for file in lapi lzio; do cc -c \"$1\"/src/$file.c || exit; done")];
 
 impl Source {
     /// Returns the archive's name without its extension.
     fn name(self) -> &'static str {
         if self == Self::Httpd { "httpd" } else { "lua" }
     }
-
-    fn steps(self) -> (&'static [Step], &'static str) {
-        match self {
-            Self::Httpd => (&HTTPD, "Apache httpd: configure and make, out of tree"),
-            Self::Lua => (&LUA, "all files of Lua compiled"),
-            Self::Little => (&LITTLE, "two files of Lua compiled"),
-        }
-    }
 }
 
 /// Measures a C project with remote sources and local objects.
 fn build(plan: &Plan) -> Result<Report> {
     let mut sheet: Sheet<'_, String, Column> = sheet!(plan, "gvfs-build")?;
-    let project = if plan.quick { Source::Little } else { plan.source };
-    let (tarball, (steps, about)) = (source(project.name())?, project.steps());
+    let job = sheet.script(if plan.quick { "little" } else { plan.source.name() })?.with_archive()?;
     describe(&mut sheet);
-    sheet.set("project", &about);
+    sheet.set("project", &job.about);
     let (mut report, place) = (sheet.report(), Place::within(&plan.disk)?);
     let mut unpack = Command::new("tar");
-    unpack.args(["--strip-components=1", "-xzf"]).arg(&tarball).arg("-C").arg(place.shared());
+    unpack.args(["--strip-components=1", "-xzf"]).args(&job.arguments).arg("-C").arg(place.shared());
     completed("tar", &mut unpack)?;
     let mut site = Site::new(plan, &place)?;
     site.add_lan(&mut report);
     let objects = place.beside("objects");
-    let rows: Vec<&str> = steps.iter().map(|(name, _)| *name).chain(["in all"]).collect();
+    let rows = [job.names(), vec!["in all"]].concat();
     let run = |root: &Path| {
-        let mut took = Steps { steps, arguments: vec![root.into()] }.done(&objects)?;
+        let mut took = Script { arguments: vec![root.into()], ..job.clone() }.done(&objects)?;
         took.push(took.iter().sum());
         fs::remove_dir_all(&objects).doing_to("remove", &objects)?;
         Ok(took)
@@ -231,13 +210,6 @@ fn stream(plan: &Plan) -> Result<Report> {
     Ok(site.described(sheet.finish(report)))
 }
 
-/// Steps of [`write`]: only the large file is synced.
-const WRITE_STEPS: [Step; 3] = [
-    ("unpack", "tar -xzf \"$1\""),
-    ("write a large file", "cp \"$2\" large && sync large"),
-    ("remove", "rm -rf -- *"),
-];
-
 /// Measures changes of a remote tree: unpacking of sources, a large file, and removal of everything.
 fn write(plan: &Plan) -> Result<Report> {
     let mut sheet: Sheet<'_, String, Column> = sheet!(plan, "gvfs-write")?;
@@ -246,12 +218,13 @@ fn write(plan: &Plan) -> Result<Report> {
     sheet.set("project", &project.name());
     let (mut report, place) = (sheet.report(), Place::within(&plan.disk)?);
     let site = Site::new(plan, &place)?;
-    let (tarball, given) = (source(project.name())?, place.beside("given"));
+    let given = place.beside("given");
     random_file(&given, (sheet.number("pieces") * PIECE_BYTES) as u64)?;
-    let steps = Steps { steps: &WRITE_STEPS, arguments: vec![tarball.into(), given.into()] };
+    let mut steps = Script { archive: project.name().to_owned(), ..sheet.script("write")? }.with_archive()?;
+    steps.arguments.push(given.into());
     // Each time in a separate directory of the tree.
     let run = |root: &Path| steps.timed(&root.join("work"));
-    let job = Job { rows: &WRITE_STEPS.map(|(name, _)| name), run: &run, bytes: None, bare_bytes: 0 };
+    let job = Job { rows: &steps.names(), run: &run, bytes: None, bare_bytes: 0 };
     measure(plan, &sheet, &mut report, &site, &job)?;
     Ok(site.described(sheet.finish(report)))
 }
@@ -277,20 +250,12 @@ fn walk(plan: &Plan) -> Result<Report> {
     for Row { name, work } in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_ok()) {
         let run = |root: &Path| match work {
             Walk::Find => timed(find_newer(root, &newest)),
-            Walk::Status => timed(git_status(root)),
+            _ => timed(git_status(root)),
         };
         let job = Job { rows: &[name], run: &run, bytes: None, bare_bytes: listing_bytes };
         measure(plan, &sheet, &mut report, &site, &job)?;
     }
     Ok(site.described(sheet.finish(report)))
-}
-
-/// Operation of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Walk {
-    Find,
-    Status,
 }
 
 /// Returns a file newer than all files of the tree, including nodes without a date in the other protocol.

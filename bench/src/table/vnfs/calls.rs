@@ -8,9 +8,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use super::{Plan, STEPS};
+use super::Plan;
 use crate::error::{Doing, Error, Result};
-use crate::files::{Place, Steps, source};
+use crate::files::{Place, Script};
 use crate::measure::{Clock, Placement, go_on};
 use crate::peer::Server;
 use crate::report::{Report, Unit};
@@ -31,67 +31,46 @@ const FOLDER: &str = "job";
 /// Times by call.
 type Clocks = BTreeMap<&'static str, Clock>;
 
-/// Concurrent job.
-struct Job {
-    about: &'static str,
-    /// Untimed preparation.
-    steps: Steps<'static>,
-    /// Command that runs until it is terminated.
-    build: &'static str,
-    secs: &'static str,
+/// Returns the concurrent job: its steps are untimed preparation.
+fn job(plan: &Plan, sheet: &Sheet<'_, String, Way>, report: &mut Report) -> Result<Script> {
+    if !plan.quick {
+        match sheet.script("httpd")?.with_archive() {
+            Ok(httpd) => return Ok(httpd),
+            Err(error) => report
+                .absent(format!("the build of Apache httpd, so Lua is compiled again and again: {error}")),
+        }
+    }
+    sheet.script("lua")?.with_archive()
 }
 
-const HTTPD: &str = "exec timeout \"$1\" make -s -j2 -C */ >/dev/null 2>&1";
-const LUA: &str = "exec timeout \"$1\" sh -c 'while ls */src/*.c | xargs -P2 -I{} cc -O2 -DLUA_USE_LINUX -c {} -o {}.o; do :; done' >/dev/null 2>&1";
-
-impl Job {
-    fn new(plan: &Plan, report: &mut Report) -> Result<Self> {
-        let secs = if plan.quick { QUICK_BUILD_SECS } else { BUILD_SECS };
-        match source("httpd").map(PathBuf::into) {
-            _ if plan.quick => {}
-            Ok(httpd) => {
-                let steps = Steps { steps: &STEPS[..2], arguments: vec![httpd] };
-                return Ok(Self { about: "Apache httpd is made", steps, build: HTTPD, secs });
-            }
-            Err(error) => {
-                report.absent(format!(
-                    "the build of Apache httpd, so Lua is compiled again and again: {error}"
-                ));
-            }
-        }
-        let steps = Steps { steps: &STEPS[..1], arguments: vec![source("lua")?.into()] };
-        Ok(Self { about: "Lua is compiled again and again", steps, build: LUA, secs })
+/// Measures the calls during one build of so many seconds.
+fn during(job: &Script, secs: &str, side: &Side) -> Result<Clocks> {
+    let folder = side.root.join(FOLDER);
+    job.done(&folder)?;
+    let mut caller = Caller::new(&folder)?;
+    let mut command = Command::new("sh");
+    command.args(["-c", &job.load, "sh", secs]).current_dir(folder);
+    let mut build = Server::start("the build", &mut command)?;
+    while !build.ended_within(Duration::ZERO) {
+        go_on()?;
+        caller.pass()?;
+        thread::sleep(REST);
     }
-
-    /// Measures the calls during one build.
-    fn during(&self, side: &Side) -> Result<Clocks> {
-        let folder = side.root.join(FOLDER);
-        self.steps.done(&folder)?;
-        let mut caller = Caller::new(&folder)?;
-        let mut command = Command::new("sh");
-        command.args(["-c", self.build, "sh", self.secs]).current_dir(folder);
-        let mut build = Server::start("the build", &mut command)?;
-        while !build.ended_within(Duration::ZERO) {
-            go_on()?;
-            caller.pass()?;
-            thread::sleep(REST);
-        }
-        Ok(caller.clocks)
-    }
+    Ok(caller.clocks)
 }
 
 pub fn run(plan: &Plan) -> Result<Report> {
     let mut sheet: Sheet<'_, String, Way> = sheet!(plan, "vnfs-calls")?;
     let mut report = sheet.report();
-    let job = Job::new(plan, &mut report)?;
-    for (word, value) in [("job", job.about), ("secs", job.secs)] {
-        sheet.set(word, &value);
-    }
+    let job = job(plan, &sheet, &mut report)?;
+    let secs = if plan.quick { QUICK_BUILD_SECS } else { BUILD_SECS };
+    sheet.set("job", &job.about);
+    sheet.set("secs", &secs);
     let place = Place::within(&plan.disk)?;
     Placement::leave()?;
     for way in turns(sheet.rounds(), &plan.columns(&sheet.columns, Way::id)?) {
         go_on()?;
-        let clocks = job.during(&way.side(&place)?)?;
+        let clocks = during(&job, secs, &way.side(&place)?)?;
         // Removes the remainder of the build directly.
         let left = place.shared().join(FOLDER);
         fs::remove_dir_all(&left).doing_to("remove", &left)?;

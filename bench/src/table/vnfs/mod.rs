@@ -22,7 +22,7 @@ use libtombolo::{CacheOptions, CachedTree};
 use serde::Deserialize;
 
 use crate::error::{Doing, Error, OrWrong, Result};
-use crate::files::{Place, Postmark, Steps, fill, source};
+use crate::files::{Place, Postmark, fill};
 use crate::measure::{Clock, Contest, Entrant, Placement, Work, go_on};
 use crate::peer::{AtSocket, Nfs, TOMBOLO, completed, find, in_checkout, this_program};
 use crate::report::{Report, Unit};
@@ -52,7 +52,7 @@ pub const PARTS: &[(&str, Part)] = &[
 /// Operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Walk {
+pub enum Walk {
     Stat,
     Find,
     List,
@@ -290,20 +290,12 @@ fn saved(report: &mut Report, row: &str, ours: &str) {
     report.target(&format!("{row}, {ours}: time against NFS"), PAPER, more, None);
 }
 
-pub const STEPS: [(&str, &str); 4] = [
-    ("unpack", "tar xzf \"$1\""),
-    ("configure", "cd */ && ./configure -q >/dev/null 2>&1"),
-    ("build", "make -s -j2 -C */ >/dev/null 2>&1"),
-    ("remove", "rm -rf -- *"),
-];
-const QUICK_STEPS: [(&str, &str); 2] = [STEPS[0], STEPS[3]];
-
 /// Measures Apache httpd unpacked, configured, built and removed, on the directory itself and through mounts.
 fn build(plan: &Plan) -> Result<Report> {
-    let (name, steps): (_, &[_]) = if plan.quick { ("lua", &QUICK_STEPS) } else { ("httpd", &STEPS) };
-    let job = Steps { steps, arguments: vec![source(name)?.into()] };
+    let sheet = sheet!(plan, "vnfs-build")?;
+    let job = sheet.script(if plan.quick { "lua" } else { "httpd" })?.with_archive()?;
     let place = Place::within(&plan.disk)?;
-    measure_steps(plan, sheet!(plan, "vnfs-build")?, &place, &job)
+    measure_steps(plan, sheet, &place, &job)
 }
 
 const LOOK_ROW: &str = "a look at a file";
