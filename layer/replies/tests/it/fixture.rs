@@ -4,17 +4,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use fastrand::Rng;
 use tempfile::TempDir;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{
-    Client, Create, Exclusive, Export, File, FileSystem, Mode, NewMode, NodeId, OpenFlags, PermissionCheck,
+    Client, Create, Exclusive, Export, File, FileSystem, FileType, Mode, NewMode, NodeId, OpenFlags,
+    PermissionCheck, RenameFlags,
 };
 use tombolo_core::{Answer, ClientId, Ctx, Identity, KeyProperties, RequestKey, Result, SessionId, Want};
 use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::{Options, Replies};
-use tombolo_test_support::name;
+use tombolo_test_support::history::Action;
+use tombolo_test_support::{READ_WRITE, name};
 
 /// The file system at the bottom.
 #[derive(Clone, Copy, Debug)]
@@ -163,5 +166,22 @@ pub fn plain() -> Create {
         mode: NewMode::settled(Mode::new(0o644)),
         flags: OpenFlags::READ | OpenFlags::WRITE,
         exclusive: Exclusive::Yes,
+    }
+}
+
+/// Samples a change of names or of a size.
+pub fn change(random: &mut Rng) -> Action {
+    loop {
+        break match Action::on_name(random) {
+            Action::Lookup(_) => continue,
+            Action::Create(at, _, _, exclusive) => Action::Create(at, 0o644, READ_WRITE, exclusive),
+            Action::Mkdir(at, _) => Action::Mkdir(at, 0o755),
+            Action::Mknod(at, _) => Action::Mknod(at, FileType::Fifo),
+            Action::Rename(..) if random.u8(..3) == 0 => {
+                Action::Resize(random.usize(..12), random.u64(..200))
+            }
+            Action::Rename(from, to, _) => Action::Rename(from, to, RenameFlags::empty()),
+            other => other,
+        };
     }
 }

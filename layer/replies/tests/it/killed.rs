@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use tombolo_back_memory::Memory;
 use tombolo_core::Answer;
-use tombolo_core::fs::{Exclusive, FileType, RenameFlags};
+use tombolo_core::fs::{Exclusive, FileType};
 use tombolo_layer_basic::Layered;
 use tombolo_layer_basic::around::{Around, Call, Payload};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::Options;
+use tombolo_test_support::Session;
 use tombolo_test_support::history::{Action, Machine, Step, tree};
-use tombolo_test_support::{READ_WRITE, Session};
 
-use crate::fixture::{Bottom, local_dir, rpc};
+use crate::fixture::{Bottom, change, local_dir, rpc};
 
 const CLIENTS: u64 = 3;
 const FOLDER: &str = "TOMBOLO_KILLED_FOLDER";
@@ -167,19 +167,9 @@ fn send(real: &mut Machine, client: u64, xid: u32, seed: u64) {
 
 /// Returns the change of a seed. Repeated as a new request, it fails.
 fn step(seed: u64) -> Step {
-    let mut random = Rng::with_seed(seed);
-    let action = loop {
-        break match Action::on_name(&mut random) {
-            Action::Lookup(_) => continue,
-            Action::Create(at, ..) => Action::Create(at, 0o644, READ_WRITE, Exclusive::Yes),
-            Action::Mkdir(at, _) => Action::Mkdir(at, 0o755),
-            Action::Mknod(at, _) => Action::Mknod(at, FileType::Fifo),
-            Action::Rename(from, to, _) if random.u8(..3) == 0 => {
-                Action::Rename(from, to, RenameFlags::empty())
-            }
-            Action::Rename(..) => Action::Resize(random.usize(..12), random.u64(..200)),
-            other => other,
-        };
+    let action = match change(&mut Rng::with_seed(seed)) {
+        Action::Create(at, mode, flags, _) => Action::Create(at, mode, flags, Exclusive::Yes),
+        other => other,
     };
     Step { user: 0, action }
 }
