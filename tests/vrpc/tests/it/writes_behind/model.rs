@@ -1,89 +1,56 @@
-//! Random operations on files, over links that are cut now and then, against the bytes they should have.
+//! Random operations on files, over links that are cut now and then, beside a memory without links.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use fastrand::Rng;
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::{LinkLossPolicy, VrpcFileSystem};
-use tombolo_core::fs::{File, FileSystem, OpenFlags, SetAttr, SyncScope, Write};
+use tombolo_back_vrpc_client::LinkLossPolicy;
+use tombolo_core::fs::{Exclusive, Export};
 use tombolo_layer_basic::delay;
-use tombolo_mem::Source;
+use tombolo_test_support::history::{Action, At, Machine, Step, tree};
+use tombolo_test_support::{READ_WRITE, Session};
 use tombolo_vrpc_tests::site::{Plan, Site};
-use tombolo_vrpc_tests::test_host::{client, root};
+use tombolo_vrpc_tests::test_host::client;
 
-use super::doubles::{create, name, read};
-
-const FILES: usize = 4;
+const FILES: [&str; 4] = ["file0", "file1", "file2", "file3"];
 const STEPS: usize = 1500;
-const SIZE_MAX: usize = 100 << 10;
+const SIZE_MAX: u64 = 100 << 10;
 
-/// A generator of numbers (xorshift64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
-}
-
-struct Model<'a> {
-    fs: &'a VrpcFileSystem,
-    files: Vec<(File, Vec<u8>)>,
-    numbers: Numbers,
-}
-
-impl Model<'_> {
-    fn step(&mut self, step: usize) {
-        let (which, action) = (self.numbers.below(FILES), self.numbers.below(16));
-        let (file, content) = &mut self.files[which];
-        match action {
-            0..8 => {
-                let len = [4096, 10, 600, 5000, 64 << 10, 70 << 10][self.numbers.below(6)];
-                let at = self.numbers.below(SIZE_MAX - len);
-                let bytes = vec![step as u8; len];
-                let how = Write { offset: at as u64, ..Write::default() };
-                let written = self.fs.write(&root(), *file, &how, Source::from(bytes.clone())).wait();
-                assert_eq!(written.expect("written").count, len);
-                content.resize(content.len().max(at + len), 0);
-                content[at..at + len].copy_from_slice(&bytes);
-            }
-            8..11 => assert!(read(self.fs, *file) == *content, "step {step}, file {which}"),
-            11 => {
-                let attr = self.fs.getattr(&root(), file.node, None).wait().expect("attributes");
-                assert_eq!(attr.size, content.len() as u64, "step {step}, file {which}");
-            }
-            12 => {
-                let size = self.numbers.below(SIZE_MAX);
-                let set = SetAttr { size: Some(size as u64), ..SetAttr::default() };
-                self.fs.setattr(&root(), file.node, Some(*file), &set).wait().expect("set");
-                content.resize(size, 0);
-            }
-            13 => self.fs.fsync(&root(), *file, SyncScope::Data).wait().expect("synced"),
-            14 => self.fs.flush(&root(), *file, super::OWNER).wait().expect("closed"),
-            _ => {
-                self.fs.release(&root(), *file);
-                let flags = OpenFlags::READ | OpenFlags::WRITE;
-                file.open = self.fs.open(&root(), file.node, flags).wait().expect("opened").open;
-            }
+/// Samples operations on one file: its node is behind the root, and its opening has the same index.
+fn sample(random: &mut Rng) -> Vec<Action> {
+    let file = random.usize(..FILES.len());
+    match random.u8(..16) {
+        0..8 => {
+            let len = [4096, 10, 600, 5000, 64 << 10, 70 << 10][random.usize(..6)];
+            let offset = random.u64(..SIZE_MAX - len as u64);
+            vec![Action::Write(file, offset, len, (false, false), random.u64(..))]
         }
+        8..11 => vec![Action::Read(file, 0, SIZE_MAX as usize)],
+        11 => vec![Action::Getattr(1 + file)],
+        12 => vec![Action::OpenResize(file, random.u64(..SIZE_MAX))],
+        13 => vec![Action::Fsync(file)],
+        14 => vec![Action::Flush(file, 1)],
+        _ => vec![Action::Release(file, false), Action::Open(1 + file, READ_WRITE)],
     }
 }
 
-fn run(export: Arc<dyn tombolo_core::fs::Export>, cut_every: u64, seed: u64) {
+fn run(export: Arc<dyn Export>, cut_every: u64, seed: u64) {
     let site = Site::serving(export, Plan { cut_every, ..Plan::default() });
     let export = site.export(LinkLossPolicy::Hard).with_writes_behind(true);
     let fs = export.attach_session(&client()).expect("a session");
-    let flags = OpenFlags::READ | OpenFlags::WRITE;
-    let files = (0..FILES).map(|number| (create(&fs, &format!("file{number}"), flags), Vec::new())).collect();
-    let mut model = Model { fs: &fs, files, numbers: Numbers(seed) };
-    (0..STEPS).for_each(|step| model.step(step));
-    for (number, (file, content)) in model.files.iter().enumerate() {
-        assert!(read(&fs, *file) == *content, "file {number} at the end");
-        let entry = fs.lookup(&root(), tombolo_core::fs::NodeId::ROOT, name(&format!("file{number}")));
-        assert_eq!(entry.wait().expect("an entry").attr.size, content.len() as u64);
+    let mut model = Machine::of(Session::attach(&Memory::default()));
+    let mut real = Machine::of(Session::of(fs));
+    real.is_lazy = true;
+    let mut random = Rng::with_seed(seed);
+    let created = FILES.map(|name| Action::Create(At { dir: 0, name }, 0o600, READ_WRITE, Exclusive::No));
+    let actions = std::iter::repeat_with(|| sample(&mut random)).take(STEPS).flatten();
+    for (at, action) in created.into_iter().chain(actions).enumerate() {
+        let step = Step { action, user: 0 };
+        let (expected, got) = (model.perform_now(&step), real.perform_now(&step));
+        assert!(got == expected && got.is_ok(), "step {at}, {:?}", step.action);
     }
+    assert_eq!(tree(&real.session, false, None), tree(&model.session, false, None), "at the end");
     assert!(cut_every == 0 || site.cuts() > 0);
 }
 
@@ -101,7 +68,6 @@ fn files_have_the_bytes_written_over_lost_links() {
 
 #[test]
 fn files_of_a_slow_server_have_the_bytes_written() {
-    let delayed =
-        delay::over(Arc::new(Memory::default()), std::time::Duration::from_micros(20)).expect("a timer");
+    let delayed = delay::over(Arc::new(Memory::default()), Duration::from_micros(20)).expect("a timer");
     run(Arc::new(delayed), 97, 4);
 }
