@@ -1,5 +1,5 @@
 //! One module per table. Each measures the rows and columns of its sheet, `bench/tables/NAME.toml`, and
-//! creates a [`Report`](crate::report::Report).
+//! creates a [`Report`].
 
 pub mod atomic;
 pub mod guest;

@@ -267,7 +267,7 @@ pub fn write(file: &Handle, content: &[u8], stable: StableHow) -> Call {
     call(&args).with_data(content)
 }
 
-/// Returns the position of the offset in the arguments of [`read`] and [`write`], after the handle.
+/// Returns the position of the offset in the arguments of [`read`] and [`write()`], after the handle.
 pub fn offset_at(file: &Handle) -> usize {
     size_of::<u32>() + padded(file.as_handle().as_bytes().len())
 }

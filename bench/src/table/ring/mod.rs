@@ -6,7 +6,7 @@
 //!
 //! To add a part: a function from a [`Plan`] to a report, which is named `ring-PART`; its sheet,
 //! `bench/tables/ring-PART.toml`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
-//! prerequisites are reported as [`Error::Absent`](crate::error::Error::Absent), and the part is skipped.
+//! prerequisites are reported as [`Error::Absent`], and the part is skipped.
 //! With [`Plan::quick`] a part takes a second or two.
 //!
 //! Reading order: [`session`]; [`speed`]; the other parts in any order.

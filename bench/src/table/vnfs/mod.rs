@@ -6,7 +6,7 @@
 //!
 //! To add a part: a function from a [`Plan`] to a report, which is named `vnfs-PART`; its sheet,
 //! `bench/tables/vnfs-PART.toml`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
-//! prerequisites are reported as [`Error::Absent`](crate::error::Error::Absent), or as missing columns with
+//! prerequisites are reported as [`Error::Absent`], or as missing columns with
 //! the reason.
 //!
 //! Reading order: [`SmallTree`], [`mounts`]; [`library`], [`notices`]; the other parts in any order.
