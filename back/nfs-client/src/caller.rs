@@ -10,7 +10,7 @@ use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX, Gids};
 pub(crate) struct Caller {
     pub identity: Identity,
     pub interrupt: Interrupt,
-    /// Time on the RPC client's clock from which on no call is repeated after JUKEBOX; `None`: never.
+    /// Time on the RPC client's clock from which on no call is repeated after JUKEBOX; `None`: no limit.
     pub deadline: Option<Instant>,
 }
 

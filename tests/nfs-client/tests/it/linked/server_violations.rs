@@ -219,7 +219,7 @@ fn call_that_outlives_its_client_ends() {
     let (refused, _refusals) = channel();
     let server =
         LinkServer::of(Arc::new(Withholding { kept: Mutex::default(), refused }), LinkPlan::default());
-    // With and without a time at which the call itself would look for its end.
+    // With and without a time at which the call checks for its interrupt.
     for interrupt in [Interrupt::new(), Interrupt::default()] {
         let client = RpcClient::over_links(server.route(), (7, 1), Options::default()).expect("a client");
         // The server withholds the reply.
