@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    Attr, Cookie, Create, DirBudget, DirPage, Exclusive, File, FileSystem, LockOwner, Mode, Name, NewMode,
-    NodeId, OpenFlags, PersistentHandle, RenameFlags, SetAttr, Write,
+    Attr, Cookie, Create, DirPage, File, FileSystem, LockOwner, Mode, NodeId, OpenFlags, PersistentHandle,
+    RenameFlags, SetAttr, Write,
 };
 use tombolo_core::{Ctx, Error, RequestId, SessionId};
 use tombolo_mem::{Buffer, Source};
+use tombolo_test_support::{budget, mode, name, plain};
 
 use super::history::{History, Time, Window};
 use super::network::identity;
@@ -188,8 +189,7 @@ impl Caller {
         let (op, fs, at) = (self.begin(), &self.fs, name(place.name));
         match action {
             Action::Mkdir(_) => {
-                let mode = NewMode::settled(Mode::new(0o755));
-                let made = fs.mkdir(&op.cx, dir.node, at, mode).resolve().await;
+                let made = fs.mkdir(&op.cx, dir.node, at, mode(0o755)).resolve().await;
                 let made = self.ended(&op, dir.id, made)?;
                 self.found(&op, dir, place.name, made.entry.node, &made.entry.attr).map(drop)
             }
@@ -220,8 +220,7 @@ impl Caller {
     async fn write(&self, place: Place, flags: OpenFlags, offset: usize, len: usize) -> Outcome<()> {
         let dir = self.dir(place.dir).await?;
         let op = self.begin();
-        let mode = NewMode::settled(Mode::new(0o644));
-        let create = Create { mode, flags, exclusive: Exclusive::No };
+        let create = Create { flags, ..plain() };
         let created = self.fs.create(&op.cx, dir.node, name(place.name), &create).resolve().await;
         let created = self.ended(&op, dir.id, created)?;
         let file = File { node: created.entry.node, open: created.open };
@@ -375,7 +374,7 @@ impl Caller {
         let (mut names, mut cookie) = (Vec::new(), Cookie::START);
         loop {
             let op = self.begin();
-            let page = DirPage::new(DirBudget { size_bytes, entry_bytes: 24, align: 8, plus });
+            let page = DirPage::new(budget(size_bytes, plus));
             let page = self.fs.readdir(&op.cx, file, cookie, page).resolve().await;
             let page = self.ended(&op, dir.id, page)?;
             for listed in page.iter() {
@@ -516,8 +515,4 @@ impl Caller {
     fn cx(&self) -> Ctx {
         Ctx::root(SessionId(1 + self.cache as u64))
     }
-}
-
-pub fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).expect("a name")
 }

@@ -3,11 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use tombolo_core::fs::{
-    Attr, Cookie, DirBudget, DirPage, File, FileSystem, FileType, NodeId, OpenFlags, OpenId, Timestamp,
-};
-use tombolo_core::{Ctx, SessionId};
-use tombolo_mem::Buffer;
+use tombolo_core::fs::{Attr, Cookie, File, FileType, NodeId, OpenFlags, OpenId, Timestamp};
+use tombolo_test_support::{Session, budget};
 
 use super::network::Clock;
 
@@ -55,8 +52,7 @@ type Place = (u64, Vec<u8>);
 /// All states of the origin so far.
 pub struct History {
     pub now: Time,
-    origin: Arc<dyn FileSystem>,
-    cx: Ctx,
+    origin: Session,
     clock: Clock,
     files: BTreeMap<u64, (File, Vec<Since<FileState>>)>,
     names: BTreeMap<Place, Vec<Since<Option<u64>>>>,
@@ -69,9 +65,9 @@ const ROOT: u64 = NodeId::ROOT.0;
 const BYTES_MAX: usize = 1 << 17;
 
 impl History {
-    pub fn new(origin: Arc<dyn FileSystem>, clock: Clock) -> Self {
-        let (cx, files, names) = (Ctx::root(SessionId(9)), BTreeMap::new(), BTreeMap::new());
-        Self { now: 1, origin, cx, clock, files, names, answered: HashMap::new() }
+    pub fn new(origin: Session, clock: Clock) -> Self {
+        let (files, names) = (BTreeMap::new(), BTreeMap::new());
+        Self { now: 1, origin, clock, files, names, answered: HashMap::new() }
     }
 
     pub fn answered(&mut self, request: u64) {
@@ -101,14 +97,10 @@ impl History {
     }
 
     fn list(&self, dir: NodeId) -> Vec<(Vec<u8>, NodeId, FileType)> {
-        let (origin, cx) = (&self.origin, &self.cx);
-        let opened =
-            origin.open(cx, dir, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("a directory");
-        let file = File { node: dir, open: opened.open };
-        let page = DirPage::new(DirBudget { size_bytes: 1 << 16, entry_bytes: 24, align: 8, plus: true });
-        let page = origin.readdir(cx, file, Cookie::START, page).wait().expect("a listing");
+        let file = self.origin.open_dir(dir).expect("a directory");
+        let page = self.origin.readdir(file, Cookie::START, budget(1 << 16, true)).expect("a listing");
         assert!(page.is_end(), "directories are small");
-        origin.release(cx, file);
+        self.origin.release(file);
         let found = page.iter().filter_map(|listed| {
             let entry = listed.entry?;
             Some((listed.name.to_vec(), entry.node, entry.attr.file_type))
@@ -124,15 +116,14 @@ impl History {
     }
 
     fn observe_file(&mut self, node: NodeId, by: Author) {
-        let (origin, cx) = (&self.origin, &self.cx);
-        let attr = origin.getattr(cx, node, None).wait().expect("it is held");
+        let origin = &self.origin;
+        let attr = origin.attr(node);
         let (file, known) = self.files.entry(node.0).or_insert_with(|| {
-            let flags = match attr.file_type {
-                FileType::Regular => OpenFlags::READ,
-                _ => OpenFlags::READ | OpenFlags::DIRECTORY,
+            let opened = match attr.file_type {
+                FileType::Regular => origin.open(node, OpenFlags::READ),
+                _ => origin.open_dir(node),
             };
-            let open = origin.open(cx, node, flags).wait().map(|opened| opened.open);
-            (File { node, open: open.unwrap_or(OpenId(0)) }, Vec::new())
+            (opened.unwrap_or(File { node, open: OpenId(0) }), Vec::new())
         });
         let bare = state_of(self.clock, &attr);
         let same =
@@ -141,7 +132,10 @@ impl History {
         if same.is_some() && self.clock != Clock::Coarse {
             return;
         }
-        let bytes = if attr.file_type == FileType::Regular { read(&**origin, cx, *file) } else { Vec::new() };
+        let bytes = match attr.file_type {
+            FileType::Regular => origin.read(*file, 0, BYTES_MAX).expect("read"),
+            _ => Vec::new(),
+        };
         let what = FileState { bytes: bytes.into(), ..bare };
         if known.last().is_none_or(|last| last.what != what) {
             known.push(Since { from: self.now, by, what });
@@ -253,10 +247,4 @@ fn state_of(clock: Clock, attr: &Attr) -> FileState {
         times: (seen.mtime, seen.ctime),
         bytes: Arc::default(),
     }
-}
-
-fn read(fs: &dyn FileSystem, cx: &Ctx, file: File) -> Vec<u8> {
-    let mut buffer = Buffer::new(BYTES_MAX);
-    let done = fs.read(cx, file, 0, buffer.sink(0..BYTES_MAX)).wait().expect("read");
-    buffer.as_slice().expect("free again")[..done.count].to_vec()
 }

@@ -6,18 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{
-    Client, Create, Export, File, FileSystem, Mode, NewMode, NodeId, OpenFlags, PermissionCheck,
-    PersistentHandle, RenameFlags, SetAttr, Volume, Write,
-};
-use tombolo_core::{Ctx, SessionId};
+use tombolo_core::fs::{Create, Export, OpenFlags, PersistentHandle, RenameFlags, Volume};
 use tombolo_host_runtime::task;
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 use tombolo_layer_cache::store::{OriginIdentity, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract, Counts, Options, Prefetch, over};
-use tombolo_mem::Source;
+use tombolo_test_support::{Session, plain};
 
-use super::caller::{Action, Caller, DIRS, Held, NAMES, Node, Place, Promise, World, name};
+use super::caller::{Action, Caller, DIRS, Held, NAMES, Node, Place, Promise, World};
 use super::history::{Author, History};
 use super::network::{Clock, Far, Link};
 use crate::store::opened_store;
@@ -47,7 +43,7 @@ pub struct Run {
     random: fastrand::Rng,
     plan: Plan,
     world: Arc<World>,
-    direct: Arc<dyn FileSystem>,
+    direct: Session,
     links: [Arc<Link>; 2],
     caches: [Option<Running>; 2],
     scratch: tempfile::TempDir,
@@ -103,8 +99,8 @@ impl Run {
         let mut random = fastrand::Rng::with_seed(seed);
         let plan = Plan::new(&mut random);
         let origin: Arc<dyn Export> = Arc::new(Memory::default());
-        let direct = attach(&*origin);
-        let world = World::new(History::new(attach(&*origin), plan.clock));
+        let direct = Session::attach(&*origin);
+        let world = World::new(History::new(Session::attach(&*origin), plan.clock));
         let links = [0, 1].map(|cache| {
             let world = world.clone();
             let performed = move |request| {
@@ -157,7 +153,7 @@ impl Run {
         self.links[cache].set_open(true);
         let export = over(&Far(self.links[cache].clone()), store, options);
         let export = export.expect("a cache");
-        let fs = attach(&export);
+        let fs = Session::attach(&export).fs;
         self.links[cache].set_open(false);
         let caller = Caller { world: self.world.clone(), cache, promise: self.plan.promise(cache), fs };
         self.caches[cache] = Some(Running { cache: export, caller, held: Arc::default() });
@@ -391,52 +387,27 @@ impl Run {
 
     /// Changes something at the origin itself; the change may fail.
     fn change_directly(&mut self, action: Action) {
-        let (fs, cx) = (&self.direct, Ctx::root(SessionId(8)));
-        let dir = |place: Place| match place.dir {
-            "" => Ok(NodeId::ROOT),
-            dir => fs.lookup(&cx, NodeId::ROOT, name(dir)).wait().map(|entry| entry.node),
-        };
-        let find = |place: Place| {
-            let dir = dir(place)?;
-            fs.lookup(&cx, dir, name(place.name)).wait().map(|entry| entry.node)
-        };
-        let _ = (|| match action {
+        let at = &self.direct;
+        let path = |place: Place| format!("{}/{}", place.dir, place.name);
+        let _ = match action {
             Action::Write(place, flags, offset, len) => {
-                let mode = NewMode::settled(Mode::new(0o644));
-                let how = Create { mode, flags, ..Create::default() };
-                let created = fs.create(&cx, dir(place)?, name(place.name), &how).wait()?;
-                let file = File { node: created.entry.node, open: created.open };
-                let how = Write { offset: offset as u64, ..Write::default() };
-                let source = Source::from(self.world.bytes(len));
-                let written = fs.write(&cx, file, &how, source).wait().map(drop);
-                fs.release(&cx, file);
-                written
+                let file = at.file_as(&path(place), &Create { flags, ..plain() });
+                file.and_then(|file| {
+                    let written = at.write(file, offset as u64, &self.world.bytes(len)).map(drop);
+                    at.release(file);
+                    written
+                })
             }
-            Action::Truncate(place, size) => {
-                let set = SetAttr { size: Some(size), ..SetAttr::default() };
-                fs.setattr(&cx, find(place)?, None, &set).wait().map(drop)
-            }
-            Action::Chmod(place, mode) => {
-                let set = SetAttr { mode: Some(Mode::new(mode)), ..SetAttr::default() };
-                fs.setattr(&cx, find(place)?, None, &set).wait().map(drop)
-            }
-            Action::Mkdir(place) => {
-                let mode = NewMode::settled(Mode::new(0o755));
-                fs.mkdir(&cx, dir(place)?, name(place.name), mode).wait().map(drop)
-            }
-            Action::Symlink(place) => {
-                let target = self.world.bytes(8);
-                fs.symlink(&cx, dir(place)?, name(place.name), &target).wait().map(drop)
-            }
-            Action::Link(from, to) => fs.link(&cx, find(from)?, dir(to)?, name(to.name)).wait().map(drop),
-            Action::Unlink(place) => fs.unlink(&cx, dir(place)?, name(place.name)).wait().map(drop),
-            Action::Rmdir(place) => fs.rmdir(&cx, dir(place)?, name(place.name)).wait().map(drop),
-            Action::Rename(from, to, flags) => {
-                let (from_dir, to_dir) = (dir(from)?, dir(to)?);
-                fs.rename(&cx, from_dir, name(from.name), to_dir, name(to.name), flags).wait().map(drop)
-            }
+            Action::Truncate(place, size) => at.truncate(&path(place), size).map(drop),
+            Action::Chmod(place, mode) => at.chmod(&path(place), mode).map(drop),
+            Action::Mkdir(place) => at.mkdir(&path(place)).map(drop),
+            Action::Symlink(place) => at.symlink(&path(place), &self.world.bytes(8)).map(drop),
+            Action::Link(from, to) => at.link(&path(from), &path(to)).map(drop),
+            Action::Unlink(place) => at.unlink(&path(place)).map(drop),
+            Action::Rmdir(place) => at.rmdir(&path(place)).map(drop),
+            Action::Rename(from, to, flags) => at.rename(&path(from), &path(to), flags).map(drop),
             Action::Stat(_) | Action::Read(..) | Action::List(..) => Ok(()),
-        })();
+        };
         self.world.history.lock().expect("no panic").observe(Author { cache: usize::MAX, request: 0 });
     }
 }
@@ -450,10 +421,4 @@ fn spawn(caller: Caller, work: impl Future<Output = ()> + Send + 'static) {
         work.await;
         world.pending[cache].fetch_sub(1, Ordering::Relaxed);
     });
-}
-
-fn attach(export: &dyn Export) -> Arc<dyn FileSystem> {
-    let client =
-        Client { session: SessionId(1), label: "simulated".into(), checks: PermissionCheck::BackEnd };
-    export.attach(&client).expect("a session")
 }
