@@ -14,6 +14,6 @@ mod step;
 mod tree;
 
 pub use machine::{Known, Machine, Nodes, Outcome, SILLY};
-pub use seeds::{cases, reduced, run_sequences};
+pub use seeds::{cases, run_sequences};
 pub use step::{Action, At, Mix, OWNERS, Step, USERS};
 pub use tree::{Shown, tree};

@@ -43,7 +43,7 @@ fn outcome<T>(run: impl Fn(&[T]) -> Result<(), String>, steps: &[T]) -> Result<(
 }
 
 /// Removes elements of a sequence while it still fails, halves first and single ones last.
-pub fn reduced<T: Clone>(mut steps: Vec<T>, fails: impl Fn(&[T]) -> bool) -> Vec<T> {
+fn reduced<T: Clone>(mut steps: Vec<T>, fails: impl Fn(&[T]) -> bool) -> Vec<T> {
     let (mut len, mut attempts) = (steps.len().div_ceil(2), 0);
     while len > 0 {
         let (mut at, before) = (0, steps.len());

@@ -218,7 +218,7 @@ impl Action {
     }
 
     /// Samples an operation on an opening.
-    pub fn on_opening(rng: &mut Rng) -> Self {
+    fn on_opening(rng: &mut Rng) -> Self {
         let (at, offset) = (opening(rng), offset(rng));
         match share(rng, &[3, 1, 3, 4, 1, 1, 1, 3]) {
             0 => Self::Release(at, rng.u8(..5) > 0),
