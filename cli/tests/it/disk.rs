@@ -12,7 +12,7 @@ use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings};
 use crate::common::{Scratch, Server, signal, words};
 
 pub const DISK_BYTES: u64 = 1 << 20;
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn with_image() -> Scratch {
     let scratch = Scratch::new();

@@ -19,7 +19,7 @@ use tombolo_host_vhost::{Device, Server, Settings};
 use tombolo_sys::memfd;
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, FrontEnd, GuestBuffer, message};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum number of messages in a run.
 const MESSAGES_MAX: usize = 48;
 /// Size of guest memory, in-flight areas and logs.

@@ -17,7 +17,7 @@ const DISK_BYTES: usize = 8 << 10;
 const OUT_BYTES_MAX: usize = 2048;
 const BACK_BYTES_MAX: usize = 1600;
 const SERIAL: &[u8] = b"fuzz";
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const OK: u8 = 0;
 const IO_ERROR: u8 = 1;

@@ -10,7 +10,7 @@ use tombolo::{Stat, tombolo_stat_async};
 
 use crate::common::{Opened, Served, c};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const LATER: c_int = 0;
 const DONE: c_int = 1;
 

@@ -119,7 +119,7 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_wake_up_during_a_poll_is_not_lost() {

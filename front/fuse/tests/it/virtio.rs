@@ -22,7 +22,7 @@ use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn, WriteOut};
 use tombolo_wire_fuse::{Errno, Opcode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const ROOT: u64 = 1;
 
 /// A guest with a server of its own.

@@ -12,7 +12,7 @@ use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings, GuestBuffer, Par
 
 use crate::ram_disk::RamDisk;
 
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const OK: u8 = 0;
 pub const IO_ERROR: u8 = 1;

@@ -18,7 +18,7 @@ use super::{REQUESTS, SECTOR_BYTES, SECTORS};
 /// Number of requests in flight. They do not overlap, so their order is known.
 const WINDOW: usize = 4;
 const SECTORS_MAX: u64 = 24;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A request of the driver, with its sectors.
 #[derive(Clone, Debug)]
