@@ -5,8 +5,6 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::process::Stdio;
-use std::thread;
-use std::time::Duration;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
@@ -139,32 +137,6 @@ fn an_export_is_mounted_used_and_gone() {
     }
     until("the supervisors have ended", || !scratch.is_served());
     assert_eq!(scratch.listing(), before);
-    server.stop();
-}
-
-/// A stopped server replies to nothing, so only a write behind returns.
-#[test]
-fn strict_mount_awaits_replies_to_writes() {
-    let Some(place) = MountPlace::new() else { return };
-    let server = place.serve_shm("");
-    for (options, is_awaited) in [("rw", false), ("coherence=strict", true)] {
-        place.run(format!("mount shm:link.sock/tree mnt -o {options}")).succeeded();
-        let mut file = fs::File::create(place.mnt().join("new")).expect("create");
-        file.write_all(b"answered").expect("write");
-        file.sync_all().expect("sync");
-        server.signal("STOP");
-        let writer = thread::spawn(move || file.write_all(b"unanswered"));
-        if is_awaited {
-            thread::sleep(Duration::from_millis(200));
-            assert!(!writer.is_finished(), "{options}");
-        } else {
-            until("the write has returned", || writer.is_finished());
-        }
-        server.signal("CONT");
-        writer.join().expect("a writer").expect("write");
-        place.umount();
-        assert_eq!(fs::read(place.path("tree/new")).expect("read"), b"answeredunanswered");
-    }
     server.stop();
 }
 
