@@ -52,7 +52,7 @@ pub enum MemoryError {
     /// Mapping failed.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// There is no valid page of a server.
+    /// The memory does not begin with a valid rendezvous page, which its server writes.
     #[error("{place}: {source}")]
     Page {
         /// Location of the memory.

@@ -51,7 +51,8 @@ pub(crate) struct State {
     node: Option<NodeId>,
     /// Last measured memory usage, in bytes.
     weight_bytes: usize,
-    /// The origin's attributes, of the newest answer that differed in more than the time of access.
+    /// The origin's attributes, of the newest usable answer. Under *immutable* and *exclusive* an answer that
+    /// differs only in the time of access does not replace them.
     pub attr: Attr,
     /// Time of the request for `attr`, or of a later one whose answer confirmed them, the time of access
     /// aside. `None` if `attr` are from the index or must be revalidated.

@@ -1,5 +1,5 @@
-//! Compressed reads of several parts of a file, from a distant server of this product. Optional: anything not
-//! read this way is fetched by READs.
+//! Compressed reads of several parts of a file, from a distant server of this product. Optional: without them
+//! each part is fetched by itself (`Fetcher::start_one`).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -173,8 +173,8 @@ impl Page {
     /// Publishes the phase of `role`, which must be our side, after all earlier stores.
     pub(super) fn set_stage(&self, role: Role, stage: Stage) {
         let word = (stage.attempt & ATTEMPT_MASK) << 8 | u32::from(stage.phase as u8);
-        // This fence is a full one, because stores by string instructions must not be reordered with the word
-        // either.
+        // Orders all earlier stores before the word, bulk copies included. A release fence would suffice;
+        // phases change too rarely for the cost to matter.
         fence(Ordering::SeqCst);
         self.phase(role).store(word.to_le(), Ordering::SeqCst);
     }

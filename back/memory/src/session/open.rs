@@ -161,7 +161,7 @@ impl View<'_> {
                 return Ok(page);
             }
         }
-        // Look-ups counted by the page change the tree, so each step finds its entry again.
+        // Counting a look-up changes the tree, so each step finds the next entry by its cookie.
         let mut after = cookie.0.max(COOKIE_DOT_DOT);
         loop {
             let next = self.tree.node(opening.ino)?.directory()?.after(after).next();

@@ -74,7 +74,8 @@ pub struct DiskOptions {
     #[arg(long, value_name = "GROUP")]
     #[serde(default)]
     pub socket_group: Option<String>,
-    /// Permission bits of the --vhost-user sockets, in octal (by default 0600, or 0660 with a group).
+    /// Permission bits of the sockets of --vhost-user and --nbd, in octal (by default 0600; of --vhost-user
+    /// with a group 0660).
     #[arg(long, value_name = "MODE")]
     #[serde(default, deserialize_with = "one")]
     pub socket_mode: Option<SocketMode>,

@@ -226,7 +226,8 @@ impl Maker {
     }
 
     /// Pauses the guest, freezes device state, memory and disk at that moment, and resumes the guest without
-    /// its host devices. After a failure the guest continues as before.
+    /// its network card, identity and shares, which the caller plugs again. After a failure the guest
+    /// continues as before.
     fn freeze<'a>(
         &mut self,
         home: &'a Home,

@@ -50,7 +50,7 @@ struct Opening {
     _permit: Permit,
 }
 
-/// One operation: the session and its caller.
+/// Environment of one operation: its session, and the context of its request.
 #[derive(Clone)]
 struct View {
     session: Arc<Session>,

@@ -1,4 +1,5 @@
-//! Opening of files, and the openings of the cache through which they are read.
+//! Opening of files and directories, and of their counterparts in the cache, from which data that are not
+//! local are read.
 
 use tombolo_core::fs::{AccessMask, File, FileType, NodeId, OpenFlags, Opened, SetAttr};
 use tombolo_core::{Ctx, Error, Result, Want, lock};
