@@ -48,10 +48,11 @@ fn change_waits_for_a_free_intent_slot() {
     until("all directories are made", || (0..ROOM).all(is_there));
     // An interrupted one takes no slot.
     let interrupt = Interrupt::new();
-    let given_up = mkdir(ROOM, interrupt.clone());
+    let given_up = started(mkdir(ROOM, interrupt.clone()));
     assert!(!is_there(ROOM));
     interrupt.raise();
-    assert!(matches!(given_up.wait(), Err(Error::Interrupted)));
+    let given_up = given_up.recv_timeout(std::time::Duration::from_secs(60)).expect("an answer");
+    assert!(matches!(given_up, Err(Error::Interrupted)));
     let last = mkdir(ROOM + 1, Interrupt::default());
     let last = std::thread::spawn(move || last.wait());
     assert!(!is_there(ROOM) && !is_there(ROOM + 1));
