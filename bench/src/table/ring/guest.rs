@@ -227,11 +227,11 @@ struct Mailbox {
     how: WordMut,
 }
 
-/// How a client makes its requests: bits of a word.
+/// Bit of [`Mailbox::how`]: the client sleeps while it waits for replies.
 const SLEEPING: u32 = 1;
-/// With the bell, which is the guest's serial line.
+/// Bit: it is woken by the bell, the guest's serial line.
 const BELLED: u32 = 2;
-/// Each after [`REST`].
+/// Bit: each request is made after a pause of [`REST`].
 const RESTED: u32 = 4;
 const REST: Duration = Duration::from_millis(5);
 
