@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tombolo_back_memory::Memory;
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{Export, LeaseTable, OpenFlags, Volume};
+use tombolo_core::fs::{Export, LeaseTable, Op, OpenFlags, Volume};
 use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract, LeaseState, Options as CacheOptions, over};
@@ -68,11 +68,14 @@ fn leased_caches_see_writes_at_once_without_polling() {
         let look = || [&one, &two].map(|world| assert_eq!(read(world, "file"), text.as_bytes()));
         look();
         look();
-        let asked = || counters.snapshot().operations.iter().map(|each| each.count).sum::<u64>();
-        let before = asked();
+        let before = counters.snapshot();
         for _ in 0..50 {
             look();
         }
-        assert_eq!(asked(), before);
+        let requested = counters.snapshot().since(&before).operations.into_iter().map(|each| each.name);
+        // The server synchronizes and closes files that are idle for seconds; no client requests that.
+        let by_server = [Op::Fsync, Op::Release].map(Op::name);
+        let requested: Vec<_> = requested.filter(|name| !by_server.contains(&name.as_str())).collect();
+        assert!(requested.is_empty(), "{requested:?}");
     }
 }
