@@ -27,7 +27,8 @@ pub struct Packet {
     pub len: usize,
     /// Received descriptors.
     pub descriptors: SmallVec<[OwnedFd; 1]>,
-    /// `true` if bytes or descriptors exceeded the buffers; they are lost, and the descriptors closed.
+    /// `true` if bytes or descriptors were lost, because they exceeded the buffers or this process's limit on
+    /// descriptors. The lost descriptors are closed.
     pub truncated: bool,
 }
 

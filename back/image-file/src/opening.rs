@@ -83,8 +83,8 @@ impl ImageFile {
         Self::open_with(path, options, true, lane)
     }
 
-    /// Uses an image that another process has opened and locked ([`lock_open_image`]) for this one. `path`
-    /// appears in error messages.
+    /// Uses an image file that another process has opened. Takes no lock: that process locks the shared open
+    /// file ([`lock_open_image`]), before this call or after it. `path` appears in error messages.
     pub fn passed(
         path: &Path,
         file: File,

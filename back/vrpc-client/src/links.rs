@@ -99,8 +99,8 @@ impl Links {
         self.current.load()
     }
 
-    /// Returns the session's writes behind, unless all writes are awaited, after recording those whose
-    /// replies are in the ring.
+    /// Returns the session's writes behind, after taking replies out of the ring, unless another thread is
+    /// receiving, and removing the writes that they end. `None` if all writes are awaited.
     pub(crate) fn settled(&self) -> Option<&WritesBehind> {
         let behind = self.behind.as_ref()?;
         if !behind.is_empty() {

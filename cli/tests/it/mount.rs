@@ -208,6 +208,19 @@ fn remount_options_survive_server_restart() {
 }
 
 #[test]
+fn read_only_shm_mount_is_remounted_writable() {
+    let Some(scratch) = MountPlace::new() else { return };
+    let server = scratch.serve_shm("");
+    scratch.run("mount shm:link.sock/tree mnt -o ro").succeeded();
+    let new = scratch.mnt().join("new");
+    assert_eq!(fs::write(&new, "").expect_err("read-only").kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    scratch.run("mount -o remount,rw shm:link.sock/tree mnt").succeeded();
+    fs::write(&new, "").expect("writable");
+    scratch.umount();
+    server.stop();
+}
+
+#[test]
 fn restarted_mount_server_serves_metrics() {
     let Some(scratch) = MountPlace::new() else { return };
     let server = scratch.serve_until("mount -f --metrics 0 dir:tree mnt", "ready fuse");

@@ -135,7 +135,7 @@ pub(crate) struct InFlight {
     region: Region,
     offset: usize,
     size: u16,
-    /// Number of requests taken, which records their order.
+    /// Order number of the next request to be taken, greater than those of all requests under way.
     taken: AtomicU64,
 }
 

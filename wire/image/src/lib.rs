@@ -2,9 +2,9 @@
 //! zeroes, digests (BLAKE3) of the others, a read-ahead policy, and the trace of a VM's start.
 //!
 //! A codec without I/O. [`Sidecar`] is the head, with everything but the digests of blocks: these follow it,
-//! in a table for each file, and are read when required. The author of a sidecar is untrusted: nothing is
-//! allocated in proportion to an announced length, and information about a file applies only while the file
-//! [is that version](ImageFile::is_of).
+//! in a table for each file that has one, and are read when required. The author of a sidecar is untrusted:
+//! nothing is allocated in proportion to an announced length, and information about a file applies only while
+//! the file [is that version](ImageFile::is_of).
 #![forbid(unsafe_code)]
 
 mod codec;

@@ -90,7 +90,8 @@ impl View {
         Ok(is_same)
     }
 
-    /// Returns the steps from the root to a node with their names; `None` if its location is unknown.
+    /// Returns the steps from the root to a node with their names; `None` if a location is unknown, or after
+    /// [`DEPTH_MAX`] steps.
     fn path(&self, node: &Arc<Node>) -> Option<Vec<(Arc<Node>, NameBuf)>> {
         let root = self.session.nodes.root();
         let mut path = Vec::new();

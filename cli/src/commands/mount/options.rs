@@ -18,7 +18,8 @@ use crate::suggestion::unknown;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
     pub remount: bool,
-    /// `ro`: the mount and the back end refuse changes. `None`: not specified, as for all optional fields.
+    /// `ro`: the mount refuses changes, and so does the back end of a directory or an NFS server. `None`: not
+    /// specified, as for all optional fields.
     pub read_only: Option<bool>,
     /// `allow_other`: users other than the mounting one have access.
     pub allow_other: bool,

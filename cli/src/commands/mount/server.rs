@@ -100,7 +100,8 @@ const NAME_BYTES_MAX: usize = 40;
 fn status(mount: &Mount) -> Status {
     let source = mount.source.to_string();
     let at = mount.point.path.display().to_string();
-    let read_only = mount.options.is_read_only();
+    // A server of links is not informed that this mount is read-only, so it refuses nothing.
+    let read_only = mount.options.is_read_only() && !matches!(mount.source, Location::Shm(_));
     let export = ExportStatus { name: source.clone(), source: source.clone(), read_only };
     Status::of_this_process(vec![export], vec![EndpointStatus { kind: "fuse".into(), at, export: source }])
 }

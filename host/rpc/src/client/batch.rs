@@ -144,6 +144,6 @@ pub(super) enum Stage {
     /// The message is partly sent. The remainder is in private memory, and can be sent whatever the caller
     /// does.
     Begun,
-    /// The message is partly sent. The remainder includes data in the caller's memory.
+    /// The message is partly sent. The remainder may include data in the caller's memory.
     BegunWithData,
 }

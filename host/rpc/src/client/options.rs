@@ -59,7 +59,8 @@ impl InFlight {
 pub enum Recovery {
     /// Retransmit calls until they are answered.
     Hard,
-    /// Fail a call after [`Options::retries`] + 1 time-outs.
+    /// Fail a call after [`Options::retries`] + 1 time-outs, or, over TCP to a server that has never
+    /// answered, after as many failed connections.
     Soft,
 }
 
