@@ -58,6 +58,9 @@ pub struct Options {
     pub xattrs: bool,
     /// `true` if this kernel labels files (SELinux), so that the error for a missing label matters.
     pub labels: bool,
+    /// `true` if names are invalidated all at once where the kernel supports it (Linux 6.16), and not each by
+    /// itself.
+    pub epochs: bool,
     /// Read-ahead of the kernel in bytes, if other than its default. Only root can set it.
     pub read_ahead_bytes: Option<u32>,
     /// `true` if the file system is at the other end of this process's only link: a thread that waits for
@@ -84,6 +87,7 @@ impl Default for Options {
             local_locks: false,
             xattrs: true,
             labels: has_selinux(),
+            epochs: true,
             read_ahead_bytes: None,
             waits_for_link: false,
             mounter: Arc::new(DirectMounter),
@@ -173,6 +177,7 @@ impl Mount {
             local_locks: options.local_locks,
             xattrs: options.xattrs,
             labels: options.labels,
+            epochs: options.epochs,
             ..Default::default()
         };
         let buffers = BufferPool::new(session_options.max_write_bytes);

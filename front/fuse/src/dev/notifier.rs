@@ -132,7 +132,7 @@ impl NotifierThread {
     /// Notifies the kernel; schedules a retry if the kernel does not know the subject yet.
     fn notify(&self, notice: Notice, under_way: &mut Vec<Retry>) {
         if notice == Notice::Everything {
-            self.expire_all_names();
+            self.expire_all_names(under_way);
             for node in self.push.nodes() {
                 self.notify(Notice::Data { node, start: 0, last: u64::MAX }, under_way);
             }
@@ -194,9 +194,15 @@ impl NotifierThread {
         }
     }
 
-    fn expire_all_names(&self) {
-        if self.session.upgrade().is_some_and(|session| session.has_epochs()) {
-            self.write(&Notification::IncEpoch);
+    fn expire_all_names(&self, under_way: &mut Vec<Retry>) {
+        let Some(session) = self.session.upgrade() else { return };
+        match session.kernel_names() {
+            None => drop(self.write(&Notification::IncEpoch)),
+            Some(names) => {
+                for (dir, name) in names.all() {
+                    self.notify(Notice::Name { dir, name }, under_way);
+                }
+            }
         }
     }
 

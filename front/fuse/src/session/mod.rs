@@ -11,6 +11,7 @@ mod counters;
 mod dir_attrs;
 mod exchange;
 mod init;
+mod kernel_names;
 mod open_retry;
 mod ops;
 mod passthrough;
@@ -35,6 +36,7 @@ use body::Body;
 use callers::Callers;
 use coherence::PageCache;
 use dir_attrs::{DirAttrs, DirChange};
+use kernel_names::KernelNames;
 use open_retry::OpenRetry;
 use passthrough::Passthrough;
 use pending::{OnSignal, Pending};
@@ -42,14 +44,14 @@ use posix_locks::PosixLocks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-use tombolo_core::fs::{Attr, FileSystem, Name, NodeId, PermissionCheck, Xattrs};
+use tombolo_core::fs::{Attr, FileSystem, FileType, Name, NodeId, Notice, PermissionCheck, Xattrs};
 use tombolo_core::{
     Answer, Budget, Ctx, Error, Identity, Interrupt, Limits, Permit, RequestId, Resource, SessionId, Want,
 };
 use tombolo_host_runtime::task;
 use tombolo_wire_fuse::init::{Agreed, Capabilities};
 use tombolo_wire_fuse::layout::header::InHeader;
-use tombolo_wire_fuse::notification::{self, Notification};
+use tombolo_wire_fuse::notification::{self, EPOCH_MINOR, Notification};
 use tombolo_wire_fuse::reply::Lifetimes;
 use tombolo_wire_fuse::{DecodeError, Decoded, Errno, Opcode, Request, Unique, reply, status};
 use zerocopy::{FromBytes, IntoBytes};
@@ -81,6 +83,9 @@ pub struct Options {
     /// `true` if the kernel labels files (SELinux). Otherwise a request for a missing label answers
     /// EOPNOTSUPP until a label has been found, so that programs stop requesting labels.
     pub labels: bool,
+    /// `true` if names are invalidated all at once where the kernel supports it (Linux 6.16), and not each by
+    /// itself.
+    pub epochs: bool,
     /// Registration of backing files with the kernel, if the transport supports it.
     pub backing: Option<Arc<dyn Backing>>,
 }
@@ -98,6 +103,7 @@ impl Default for Options {
             local_locks: false,
             xattrs: true,
             labels: true,
+            epochs: true,
             backing: None,
         }
     }
@@ -279,22 +285,16 @@ impl Session {
         self.pending.interrupt_all();
     }
 
-    /// Returns the current cache lifetimes.
-    fn lifetimes(&self) -> Lifetimes {
-        let keep = self.coherence_now().lifetimes();
-        // Without epochs the kernel cannot be made to revalidate all names.
-        let names_end = self.coherence() == Coherence::Push && !self.has_epochs();
-        if names_end {
-            Lifetimes { entry: keep.entry.min(Coherence::Auto.lifetimes().entry), ..keep }
-        } else {
-            keep
-        }
-    }
-
     /// Returns the current cache lifetimes for a node with these attributes.
     fn lifetimes_of(&self, attr: &Attr) -> Lifetimes {
-        let keep = self.lifetimes();
-        if attr.volatile { Lifetimes { attr: Coherence::Strict.lifetimes().attr, ..keep } } else { keep }
+        let mut keep = self.coherence_now().lifetimes();
+        if self.kernel_names().is_some() && attr.file_type == FileType::Directory {
+            keep.entry = keep.entry.min(Coherence::Auto.lifetimes().entry);
+        }
+        if attr.volatile {
+            keep.attr = Coherence::Strict.lifetimes().attr;
+        }
+        keep
     }
 
     /// Returns the coherence in effect: [`Coherence::Push`] falls back to strict while notices are
@@ -310,12 +310,15 @@ impl Session {
 
     /// Returns how long a negative entry may be cached, if at all.
     fn absence(&self) -> Option<Duration> {
-        self.coherence_now().absence().filter(|_| self.push.is_none() || self.has_epochs())
+        let absence = self.coherence_now().absence()?;
+        self.kernel_names().map_or(Some(absence), KernelNames::absence)
     }
 
-    /// Returns `true` if the kernel supports [`Notification::IncEpoch`].
-    pub(crate) fn has_epochs(&self) -> bool {
-        self.minor.load(Ordering::Relaxed) >= notification::EPOCH_MINOR
+    /// Returns the record of names for the kernel of a session with [`Coherence::Push`], unless that supports
+    /// [`Notification::IncEpoch`].
+    pub(crate) fn kernel_names(&self) -> Option<&KernelNames> {
+        let has_epochs = self.options.epochs && self.minor.load(Ordering::Relaxed) >= EPOCH_MINOR;
+        self.push.as_ref().filter(|_| !has_epochs).map(|push| &push.kernel_names)
     }
 
     pub(crate) fn push(&self) -> Option<Arc<Push>> {
@@ -366,6 +369,14 @@ impl Session {
             _ => {}
         }
         subject
+    }
+
+    fn record_kernel_names(&self, head: &[u8], body: &Body) {
+        let (Some(push), Some(names)) = (&self.push, self.kernel_names()) else { return };
+        if let Ok(decoded) = Request::decode(head, self.negotiated()) {
+            let excess = names.record(&decoded, body);
+            push.resend(excess.into_iter().map(|(dir, name)| Notice::Name { dir, name }));
+        }
     }
 
     fn note_look_ups(&self, body: &Body) {
@@ -433,6 +444,7 @@ impl Session {
             let subject = self.subject(&slot.head, &body);
             self.note_look_ups(&body);
             push.record_names(&subject);
+            self.record_kernel_names(&slot.head, &body);
             subject
         });
         let sent = match &body {

@@ -9,6 +9,7 @@
 //! the kernel answers a notice with ENOENT. Therefore a notice that found nothing is retried while a reply
 //! that concerns it may be [under way](Push::may_be_under_way).
 
+use super::kernel_names::KernelNames;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -36,6 +37,8 @@ pub(crate) struct Push {
     nodes: [Mutex<HashMap<NodeId, u64>>; SHARDS],
     /// Names in recent replies.
     names: Mutex<VecDeque<(Moment, NodeId, NameBuf)>>,
+    /// Names in all replies, if the kernel cannot invalidate all names at once.
+    pub(super) kernel_names: KernelNames,
 }
 
 #[derive(Debug, Default)]
@@ -114,25 +117,30 @@ impl Push {
 
     #[cold]
     fn queue_missed(&self, count_before: u64, subject: &Subject) {
-        let sender = {
-            let mut log = lock(&self.log);
+        let resends: Vec<_> = {
+            let log = lock(&self.log);
             let missed = (self.count.load(Ordering::SeqCst) - count_before) as usize;
-            let resends: Vec<_> = match log.notices.len().checked_sub(missed) {
-                Some(skipped) => log
-                    .notices
-                    .iter()
-                    .skip(skipped)
-                    .filter(|notice| subject.concerns(notice))
-                    .cloned()
-                    .collect(),
+            match log.notices.len().checked_sub(missed) {
+                Some(skipped) => {
+                    let missed = log.notices.iter().skip(skipped);
+                    missed.filter(|notice| subject.concerns(notice)).cloned().collect()
+                }
                 None => vec![Notice::Everything],
-            };
-            if resends.is_empty() {
-                return;
             }
-            log.resends.extend(resends);
-            log.sender.clone()
         };
+        self.resend(resends);
+    }
+
+    /// Has notices sent that the file system did not send just now.
+    pub(super) fn resend(&self, notices: impl IntoIterator<Item = Notice>) {
+        let mut notices = notices.into_iter().peekable();
+        if notices.peek().is_none() {
+            return;
+        }
+        let mut log = lock(&self.log);
+        log.resends.extend(notices);
+        let sender = log.sender.clone();
+        drop(log);
         if let Some(sender) = sender {
             sender.unpark();
         }
@@ -170,6 +178,7 @@ impl Push {
             *count = count.saturating_sub(look_ups);
             if *count == 0 {
                 shard.remove(&node);
+                self.kernel_names.forget(node);
             }
         }
     }

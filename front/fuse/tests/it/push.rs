@@ -22,7 +22,12 @@ use tombolo_test_support::Session;
 use tombolo_wire_fuse::Opcode;
 
 pub(crate) fn pushed(export: &dyn Export) -> Mounted {
-    Mounted::new(export, &Options { coherence: Coherence::Push, ..Options::default() })
+    pushed_with(export, true)
+}
+
+/// Mounts with the cache invalidation of Linux 6.16 if `epochs`, otherwise with that of earlier kernels.
+fn pushed_with(export: &dyn Export, epochs: bool) -> Mounted {
+    Mounted::new(export, &Options { coherence: Coherence::Push, epochs, ..Options::default() })
 }
 
 /// Overwrites the beginning of a file.
@@ -108,8 +113,10 @@ fn everything_is_seen(mounted: &Mounted, other: &Session) {
 
 #[test]
 fn changes_by_another_client_are_seen_at_once() {
-    let memory = Memory::default();
-    everything_is_seen(&pushed(&memory), &Session::attach(&memory));
+    for epochs in [true, false] {
+        let memory = Memory::default();
+        everything_is_seen(&pushed_with(&memory, epochs), &Session::attach(&memory));
+    }
 }
 
 pub(crate) fn watched(dir: &Path) -> LocalDir {
@@ -156,6 +163,45 @@ fn changes_by_host_processes_are_seen_at_once() {
 }
 
 #[test]
+fn names_outlive_a_second_without_epochs() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    fs::create_dir(dir.path().join("sub")).expect("made");
+    fs::write(dir.path().join("file"), "").expect("written");
+    let mounted = pushed_with(&watched(dir.path()), false);
+    let look_ups = || mounted.mount.session().counters().requests(Opcode::Lookup);
+    let caused = |access: &dyn Fn()| {
+        let before = look_ups();
+        access();
+        look_ups() - before
+    };
+    let file = || drop(fs::metadata(mounted.at("file")).expect("there"));
+    let absent = || assert!(!mounted.at("absent").exists());
+    // Until the first notice, of everything, has been received.
+    soon("no request", || caused(&file) + caused(&absent) == 0);
+    fs::hard_link(mounted.at("file"), mounted.at("linked")).expect("linked");
+    fs::rename(mounted.at("linked"), mounted.at("renamed")).expect("renamed");
+    let renamed = || drop(fs::metadata(mounted.at("renamed")).expect("there"));
+    let sub = || drop(fs::metadata(mounted.at("sub")).expect("there"));
+    sub();
+    std::thread::sleep(Duration::from_millis(1100));
+    let counts = || [&file as &dyn Fn(), &absent, &renamed, &sub].map(|access| caused(access));
+    assert_eq!(counts(), [0, 0, 0, 1], "a directory's name is valid for a second");
+    // A mount in the export invalidates everything.
+    let mount = |words: &[&str]| {
+        assert!(
+            Command::new(words[0]).args(&words[1..]).current_dir(dir.path()).status().expect("run").success()
+        );
+    };
+    mount(&["mount", "-t", "tmpfs", "none", "sub"]);
+    let mut seen = [0; 4];
+    soon("all names are looked up again", || {
+        counts().iter().zip(&mut seen).for_each(|(count, sum)| *sum += count);
+        seen[..3].iter().all(|sum| *sum > 0)
+    });
+    mount(&["umount", "-l", "sub"]);
+}
+
+#[test]
 fn mounts_inside_the_export_are_noticed() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     fs::create_dir(dir.path().join("sub")).expect("made");
@@ -197,10 +243,16 @@ fn changes_through_an_overlapping_export_are_seen() {
 /// Checks that whenever nothing changes for a moment, programs that look continuously see the current state.
 #[test]
 fn concurrent_changes_never_leave_stale_caches() {
+    for epochs in [true, false] {
+        stale_caches_never_stay(epochs);
+    }
+}
+
+fn stale_caches_never_stay(epochs: bool) {
     const NAMES: [&str; 4] = ["a", "b", "c", "d"];
     let memory = Memory::default();
     let other = Session::attach(&memory);
-    let mounted = pushed(&memory);
+    let mounted = pushed_with(&memory, epochs);
     let test = Arc::new(());
     let running = Arc::downgrade(&test);
     let look = |name: &str| {
