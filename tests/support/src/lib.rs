@@ -5,7 +5,7 @@
 //!   sessions.
 //! - [`history`]: random operations on two sides that must agree, with replay and reduction.
 //! - [`image`]: the files that a crash would leave.
-//! - [`until`]: waits for a condition, not for ever.
+//! - [`until`] and [`once_free`]: wait for a condition, or for the end of a lock, not for ever.
 #![forbid(unsafe_code)]
 
 mod files;
@@ -19,4 +19,4 @@ pub use files::image;
 pub use place::{Place, name};
 pub use scripted::{Act, Scripted, wrapped};
 pub use session::{READ_WRITE, Session, budget, mode, plain, xattr_name};
-pub use wait::until;
+pub use wait::{once_free, until};

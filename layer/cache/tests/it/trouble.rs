@@ -54,7 +54,7 @@ fn data_that_were_damaged_are_counted_once() {
         }
     }
     let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-    let store = await_store(dir.path(), || Store::open(dir.path(), &identity, StoreOptions::default()));
+    let store = await_store(|| Store::open(dir.path(), &identity, StoreOptions::default()));
     let cache =
         tombolo_layer_cache::over(&*origin.export, store.clone(), Policy::default()).expect("a cache");
     assert_eq!(Session::attach(&cache).get("file").expect("read"), pattern(1 << 20, 1));

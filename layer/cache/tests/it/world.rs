@@ -11,7 +11,7 @@ use tombolo_layer_basic::stats::Counters;
 use tombolo_layer_basic::{delay, stats};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract, Options, Policy};
-use tombolo_test_support::{Session, wrapped};
+use tombolo_test_support::{Session, once_free, wrapped};
 
 /// The origin, with a session that bypasses the cache.
 pub struct Origin {
@@ -90,18 +90,12 @@ impl Origin {
 /// Opens the store of a cache of this origin.
 pub fn opened_store(dir: &Path, options: StoreOptions) -> Arc<Store> {
     let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-    await_store(dir, || Store::open(dir, &identity, options))
+    await_store(|| Store::open(dir, &identity, options))
 }
 
 /// Opens a store, waiting for the end of its last owner.
-pub fn await_store(dir: &Path, open: impl Fn() -> std::result::Result<Arc<Store>, OpenError>) -> Arc<Store> {
-    for _ in 0..6000 {
-        match open() {
-            Err(OpenError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
-            opened => return opened.expect("a store"),
-        }
-    }
-    panic!("{} is in use for ever", dir.display());
+pub fn await_store(open: impl Fn() -> std::result::Result<Arc<Store>, OpenError>) -> Arc<Store> {
+    once_free(open, |error| matches!(error, OpenError::InUse { .. })).expect("a store")
 }
 
 /// Returns bytes that depend on their offsets: `(at / 7 + at / 4096) as u8 ^ seed`.

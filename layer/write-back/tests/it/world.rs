@@ -12,7 +12,7 @@ use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract};
 use tombolo_layer_write_back::{Options, WriteBackExport};
-use tombolo_test_support::{Session, image};
+use tombolo_test_support::{Session, image, once_free};
 
 /// The origin.
 pub struct Origin {
@@ -104,11 +104,6 @@ impl Origin {
 
 /// Opens a store whose last owner may still be about to end.
 fn await_store(dir: &Path, identity: &OriginIdentity) -> Arc<Store> {
-    for _ in 0..6000 {
-        match Store::open(dir, identity, StoreOptions::default()) {
-            Err(OpenError::InUse { .. }) => std::thread::sleep(Duration::from_millis(10)),
-            opened => return opened.expect("a store"),
-        }
-    }
-    panic!("{} is in use for ever", dir.display());
+    let open = || Store::open(dir, identity, StoreOptions::default());
+    once_free(open, |error| matches!(error, OpenError::InUse { .. })).expect("a store")
 }

@@ -5,13 +5,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tombolo_back_image_file::ImageFile;
+use tombolo_back_image_file::{ImageFile, OpenError};
 use tombolo_back_nbd_client::{Address, NbdDisk};
 use tombolo_core::block::{BlockDevice, Extent, OpenOptions, Range};
 use tombolo_core::{Ctx, Result, SessionId, Stability};
 use tombolo_front_nbd::{Exports, Listeners, Options, Server};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
 use tombolo_mem::{Buffer, Source};
+use tombolo_test_support::once_free;
 
 pub const SIZE: u64 = 4 << 20;
 
@@ -48,7 +49,8 @@ impl Bed {
 
     pub fn opened_as(&self, read_only: bool) -> Arc<ImageFile> {
         let options = OpenOptions { read_only, ..OpenOptions::default() };
-        ImageFile::open(&self.image(), &options, self.pool.lane()).unwrap()
+        let open = || ImageFile::open(&self.image(), &options, self.pool.lane());
+        once_free(open, |error| matches!(error, OpenError::InUse { .. })).unwrap()
     }
 
     /// Starts Tombolo's server of this disk.

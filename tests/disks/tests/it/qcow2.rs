@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use tombolo_back_image_file::{Qcow2Image, Qcow2OpenError};
 use tombolo_conformance::disk::{Wanted, run};
 use tombolo_core::block::{BlockDevice, OpenOptions, Range};
 use tombolo_core::{Error, Stability};
 use tombolo_host_runtime::thread_pool::{ThreadPool, ThreadPoolLimits};
+use tombolo_test_support::once_free;
 
 use crate::common::{cx, read, write};
 
@@ -58,18 +57,10 @@ impl Images {
         Qcow2Image::open(path, &options, None, self.pool.lane())
     }
 
-    /// Opens an image with no other user. The locks of a disk that was just dropped may outlive it briefly: a
-    /// thread of the pool or a child that another test is starting holds them, too.
+    /// Opens an image with no other user.
     fn open(&self, path: &Path, read_only: bool) -> Result<Arc<Qcow2Image>, Qcow2OpenError> {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
-            match self.try_open(path, read_only) {
-                Err(Qcow2OpenError::InUse { .. }) if Instant::now() < deadline => {
-                    thread::sleep(Duration::from_millis(5));
-                }
-                opened_or_failed => return opened_or_failed,
-            }
-        }
+        let is_in_use = |error: &_| matches!(error, Qcow2OpenError::InUse { .. });
+        once_free(|| self.try_open(path, read_only), is_in_use)
     }
 
     fn opened(&self, path: &Path) -> Arc<Qcow2Image> {
