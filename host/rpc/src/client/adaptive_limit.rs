@@ -2,9 +2,10 @@
 //! other.
 //!
 //! Time is divided into rounds of a few answers for each call of the limit. The limit doubles at first, as
-//! long as each round moves more than the one before. Afterwards it is constant, and a larger or smaller
-//! limit is probed periodically; the result is compared with the rounds before and after it, so that changes
-//! of the network itself do not mislead. Rounds in which callers did not reach the limit are ignored.
+//! long as each round moves clearly more than the one before. Afterwards it is constant, and a larger or
+//! smaller limit is probed periodically; the result is compared with the rounds before and after the probe,
+//! so that changes of the network itself do not mislead. Rounds in which callers rarely reached the limit
+//! are not evaluated.
 
 use std::time::{Duration, Instant};
 
@@ -45,20 +46,20 @@ pub(super) struct AdaptiveLimit {
     current: u32,
     phase: Phase,
     round: Round,
-    /// Rate of the last round with the current limit, in bytes per second.
+    /// Rate of the last evaluated round with a limit adopted at that time, in bytes per second.
     rate: f64,
     pause_rounds: u32,
     attempts: u32,
     /// Time of the fastest recent call.
     fastest: Option<Duration>,
-    /// `true` if calls of the last round with the current limit took on average more than [`QUEUEING`] times
-    /// as long as `fastest`.
+    /// `true` if calls of the last evaluated round of [`Phase::Holding`] took on average more than
+    /// [`QUEUEING`] times as long as `fastest`.
     queueing: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// The limit doubles, from this value.
+    /// The limit doubles; `before` is its value before the last step.
     Doubling { before: u32 },
     /// The limit is constant in this round, and in this number of further rounds.
     Holding { rounds: u32 },
@@ -73,7 +74,6 @@ enum Phase {
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     /// Number of answers still to skip, because their calls may have been made under the previous limit.
-    /// Begins as the larger of the previous and the new limit.
     earlier: u32,
     since: Option<Instant>,
     answers: u32,
@@ -154,8 +154,8 @@ impl AdaptiveLimit {
         self.end_round(rate, mean, wanted_more);
     }
 
-    /// Halves the limit after a retransmission or the loss of a connection, once for all calls outstanding at
-    /// that time.
+    /// Halves the limit after a retransmission or the loss of a connection, but not while the current round
+    /// still skips answers: many calls may be lost at a time.
     pub(super) fn lost(&mut self) {
         if self.round.earlier == 0 {
             self.current = (self.limit() / 2).max(1);
@@ -238,7 +238,7 @@ impl AdaptiveLimit {
         self.change(Phase::Holding { rounds });
     }
 
-    /// Begins a phase, and a round that skips the calls outstanding under the previous limit.
+    /// Begins a phase, and a round that first skips as many answers as the limit allows calls.
     fn change(&mut self, phase: Phase) {
         let before = self.limit();
         self.phase = phase;

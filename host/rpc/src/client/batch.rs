@@ -11,7 +11,7 @@ use tombolo_wire_rpc::Mark;
 /// Padding of data to a multiple of four bytes (RFC 4506 §3).
 const PADDING: [u8; 3] = [0; 3];
 
-/// An encoded call. Its data are in use as long as it exists.
+/// An encoded call. The data are in use as long as the message exists.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     /// Record mark, header and arguments.
@@ -20,7 +20,7 @@ pub(super) struct Message {
     pub(super) data: Option<Source>,
 }
 
-/// Calls in sending order. The batch is owned by the sending thread, which holds no lock while it sends.
+/// Calls in sending order. While a thread sends them, it owns the batch and holds no lock.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     items: VecDeque<(u32, Message)>,
@@ -68,8 +68,8 @@ impl Batch {
         self.items.push_back((xid, message));
     }
 
-    /// Sends until everything is sent or the socket is full; over UDP the first call only, without record
-    /// mark. Returns the number of bytes sent.
+    /// Sends until everything is sent, the socket is full, or an error occurs; over UDP the first call only,
+    /// without record mark. Returns the number of bytes sent, and the result.
     pub(super) fn send(&mut self, socket: &dyn Socket, datagrams: bool) -> (usize, Progress) {
         let mut bytes = 0;
         loop {

@@ -20,11 +20,11 @@ pub struct Call<'a> {
     pub data: Option<Source>,
     /// Destination of the reply's file data.
     pub receive_buffer: Option<ReceiveBuffer>,
-    /// Expected length of the results without file data, in bytes, if more than a few hundred: over a link it
-    /// determines the reply buffer. If the value is too small, the call is made a second time.
+    /// Expected length of the results of a call without receive buffer, in bytes, if more than a few hundred:
+    /// over a link it determines the reply buffer. If the reply does not fit, the call is made a second time.
     pub results_bytes: usize,
-    /// `true` if the call counts against the in-flight limit. Other calls are sent before queued ones that
-    /// do.
+    /// `true` if the call counts against the in-flight limit; calls of less than 128 KiB do not if the client
+    /// has several connections. Other calls are sent before queued ones that count.
     pub bulk: bool,
     /// Interrupt that ends the call, as far as [`Options::interrupts`](super::Options::interrupts) permits.
     pub interrupt: Interrupt,
@@ -64,8 +64,8 @@ impl fmt::Debug for ReceiveBuffer {
 
 /// A function that locates file data, given the first bytes of a procedure's results and their total length.
 ///
-/// The client calls the function again with more bytes after [`DataLocation::More`], but with at most 4 KiB
-/// until all bytes are received.
+/// After [`DataLocation::More`] the client calls the function again with more bytes, at the latest when all
+/// bytes are received.
 pub type FindData = fn(results: &[u8], results_bytes: usize) -> DataLocation;
 
 /// Location of file data.

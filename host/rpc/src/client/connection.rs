@@ -16,10 +16,10 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fr
 /// Send queues and state of one connection, which outlive its sockets.
 pub(super) struct Connection {
     pub(super) phase: Phase,
-    /// Number of sockets closed so far; identifies the current one.
+    /// Number of connections lost and of failed attempts so far; identifies the current socket.
     pub(super) generation: u64,
     pub(super) socket: Option<Arc<dyn Socket>>,
-    /// Queued calls: urgent ones, which never wait for bulk, and bulk ones.
+    /// Queued calls: urgent ones, which are sent first, and bulk ones.
     pub(super) urgent: VecDeque<u32>,
     pub(super) bulk: VecDeque<u32>,
     /// Calls that the socket has not accepted, or only in part; empty while a thread sends.
@@ -41,8 +41,8 @@ pub(super) struct Connection {
     pub(super) alive_at: Instant,
     /// Time since when calls have been outstanding.
     pub(super) waiting_since: Instant,
-    /// `true` if a call was answered over this socket, and no malformed reply received: a reconnect is worth
-    /// trying at once.
+    /// `true` if a call was answered over this socket, and no reply was too long: a reconnect is worth trying
+    /// at once.
     pub(super) useful: bool,
     /// System error of the last failed connection or datagram, which becomes the error of a failing soft
     /// call.

@@ -10,7 +10,7 @@ tombolo_core::counters! {
     pub struct Counts {
         /// Calls made.
         calls,
-        /// Replies matched to a call.
+        /// Replies matched to a call; over a link, those with results.
         replies,
         /// Replies matched to no call: late, duplicate, or never requested.
         unknown_replies,
@@ -18,7 +18,7 @@ tombolo_core::counters! {
         garbage,
         /// Connections established.
         connections,
-        /// Connections that replaced a lost one.
+        /// Connections established after the loss of an earlier one or a failed attempt.
         reconnects,
         /// Bytes sent, with record marks.
         sent_bytes,
@@ -36,16 +36,16 @@ tombolo_core::counters! {
         /// Times that the receiver slept.
         sleeps,
         ;
-        /// Retransmitted calls.
+        /// Retransmissions of calls.
         retransmissions: u64,
-        /// Outstanding calls (a gauge).
+        /// Outstanding calls, without those over links (a gauge).
         outstanding: u64,
-        /// Bulk calls waiting for the in-flight limit (a gauge).
+        /// Bulk calls waiting for the in-flight limit, without those over links (a gauge).
         waiting: u64,
         /// In-flight limit (a gauge).
         in_flight: u64,
         /// Smoothed round trip of bulk calls or of other calls, whichever is longer (a gauge; zero before the
-        /// first answer).
+        /// first answer, and over links).
         round_trip: Duration,
         /// Time for which the server has not been responding, reported from five seconds on (a gauge; zero
         /// while it responds).

@@ -16,7 +16,7 @@ use super::state::ClientState;
 use super::wire::{Event, Socket, SocketToken};
 use tombolo_sys::Errno;
 
-/// Maximum numbers of replies and bytes received before their waiters are woken.
+/// Numbers of replies and bytes after which waiters are woken before more is received.
 const TURN_REPLIES: usize = 64;
 const TURN_BYTES: usize = 2 << 20;
 
@@ -63,7 +63,7 @@ impl Engine {
         Self { shared, lanes, finished: Finished::default(), probe: Probe::default(), ended: false }
     }
 
-    /// Handles an event of a socket. Events of sockets already closed are ignored.
+    /// Handles an event of a socket. Events of sockets that the engine no longer uses are ignored.
     pub fn ready(&mut self, token: SocketToken, event: Event) {
         let index = token.index();
         let Some(lane) = self.lane(index).filter(|lane| lane.token == token) else { return };
@@ -123,7 +123,8 @@ impl Engine {
         self.shared.lock().armed
     }
 
-    /// Returns `true` once the last client is dropped and all calls have ended.
+    /// Returns `true` once the last client is dropped and the engine has ended all calls; calls being sent
+    /// end when that is finished.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended

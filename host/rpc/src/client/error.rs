@@ -35,20 +35,22 @@ impl fmt::Display for Callee {
 /// Reason why a call has no results.
 #[derive(Clone, Debug, PartialEq, ThisError)]
 pub enum CallError {
-    /// No connection could be made (only with [`Recovery::Soft`](super::Recovery::Soft)).
+    /// No connection could be made, or the last connection or datagram failed (only with
+    /// [`Recovery::Soft`](super::Recovery::Soft)).
     #[error("{callee}: cannot connect: {source}")]
     Unreachable {
         /// The callee.
         callee: Callee,
-        /// Error of the last attempt.
+        /// The last system error.
         source: Errno,
     },
-    /// No secure connection could be made (only with [`Recovery::Soft`](super::Recovery::Soft)).
+    /// No secure connection could be made, or the last one failed (only with
+    /// [`Recovery::Soft`](super::Recovery::Soft)).
     #[error("{callee}: no secure connection: {source}")]
     Insecure {
         /// The callee.
         callee: Callee,
-        /// Error of the last attempt.
+        /// Error of the last connection.
         source: TlsError,
     },
     /// The command that connects to the server (a tunnel, such as `ssh`) has ended (only with
@@ -66,7 +68,7 @@ pub enum CallError {
     NoLink {
         /// The callee.
         callee: Callee,
-        /// Error of the last attempt.
+        /// Error of the last attempt, or end of the last link.
         why: Arc<str>,
     },
     /// The server did not answer in time (only with [`Recovery::Soft`](super::Recovery::Soft)).
@@ -97,7 +99,7 @@ pub enum CallError {
         /// Reason given by the server.
         why: Accepted,
     },
-    /// The reply is malformed.
+    /// The reply is malformed, too long or missing.
     #[error("{callee}: invalid reply: {why}")]
     InvalidReply {
         /// The callee.

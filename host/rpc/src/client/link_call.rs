@@ -318,8 +318,8 @@ impl LinkedState {
         };
         let outcome = match live.take_reply(reply, reply_buffer) {
             Ok(body) => self.read(shared, &body),
-            // The server may request a larger buffer once, for which the call is repeated; a second such
-            // request is a violation.
+            // The server may request a larger buffer once, up to the maximum length of a reply, and the call
+            // is repeated. Any other such request is a violation.
             Err(ReplyError::BufferTooSmall(bytes))
                 if !self.is_widened
                     && bytes > self.request.buffer_bytes
@@ -362,7 +362,7 @@ impl LinkedState {
         Ok(reply)
     }
 
-    /// Returns the error if the call has timed out or is interrupted.
+    /// Returns the error if the call has timed out or is interrupted, or the client has ended.
     fn expiry_error(
         &mut self,
         shared: &Arc<SharedClient>,

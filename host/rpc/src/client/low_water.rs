@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::wire::Socket;
 
-/// Time whose expected data are awaited: the longest delay that a mark may cause.
+/// Time whose expected data are awaited.
 const TIME: Duration = Duration::from_millis(2);
 /// Maximum mark, so that data are received while more arrive.
 const BYTES_MAX: usize = 256 << 10;

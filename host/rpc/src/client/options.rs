@@ -59,8 +59,8 @@ impl InFlight {
 pub enum Recovery {
     /// Retransmit calls until they are answered.
     Hard,
-    /// Fail a call after [`Options::retries`] + 1 time-outs, or, over TCP to a server that has never
-    /// answered, after as many failed connections.
+    /// Fail a call after [`Options::retries`] + 1 time-outs or, if the server has never answered, as many
+    /// failed connections.
     Soft,
 }
 
@@ -78,13 +78,15 @@ pub enum Interrupts {
 /// Options of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Number of connections, 1 to 16, established on demand. UDP uses one socket. With several connections,
-    /// the first carries no calls that move 128 KiB or more, so that they do not delay small calls.
+    /// Number of connections, 1 to 16: the first is established on demand, the others soon after it. UDP uses
+    /// one socket. With several connections, the first carries no calls that move 128 KiB or more, so that
+    /// they do not delay small calls.
     pub connections: usize,
     /// In-flight limit of this client's bulk calls; further ones are queued.
     pub in_flight: InFlight,
-    /// TCP: silence with calls outstanding before the client reconnects, and time before an unanswered call
-    /// is retransmitted. UDP: initial retransmission time-out; later ones follow round-trip estimates.
+    /// TCP: maximum time to connect, silence with calls outstanding before the client reconnects, and time
+    /// before an unanswered call is retransmitted. UDP: initial retransmission time-out; later ones follow
+    /// round-trip estimates.
     pub timeout: Duration,
     /// With [`Recovery::Soft`]: number of time-outs before the last one, which fails the call.
     pub retries: u32,
@@ -93,15 +95,15 @@ pub struct Options {
     /// Effect of interrupts.
     pub interrupts: Interrupts,
     /// Use of a local port below 1024, which many servers require: `Some(true)` insists, `None` uses one
-    /// where permitted.
+    /// where permitted, `Some(false)` uses any port.
     pub reserved_port: Option<bool>,
     /// Maximum length of a reply, in bytes. A longer reply fails its call and closes the connection.
     pub reply_bytes_max: usize,
     /// TLS configuration: calls are sent over TLS only (RFC 9289), to the authenticated server. Not available
     /// over UDP.
     pub tls: Option<Arc<ClientTls>>,
-    /// Command whose standard input and output are the connection; the target's address is then unused. Not
-    /// available with TLS or UDP.
+    /// Command whose standard input and output are the connection; the target's address and `tls` are then
+    /// unused. Not to be combined with UDP.
     pub tunnel: Option<Arc<Tunnel>>,
     /// Name of the server for errors and logs: `host:/name`.
     pub label: String,

@@ -15,8 +15,8 @@ use tombolo_core::{block_on, lock};
 /// Outcome of a call.
 pub(super) type Outcome = Result<Reply, CallError>;
 
-/// A pending call. Dropping it abandons the answer, not the call, whose memory stays in use until it is
-/// answered. Over a link, the caller's memory is released at once, and a call not sent yet is given up.
+/// A pending call. Dropping it abandons the answer, not the call: the caller's memory stays in use until the
+/// call ends. Over a link, that memory is released at once, and a call not sent yet is given up.
 #[must_use = "the failure of a call that is not awaited goes unseen"]
 pub struct Pending(Inner);
 
@@ -50,7 +50,7 @@ impl Pending {
         Self(Inner::Linked(call))
     }
 
-    /// Blocks this thread until the call is answered. Requires a client with its own receiver thread.
+    /// Blocks this thread until the call ends. Requires a client with its own receiver thread.
     pub fn wait(self) -> Outcome {
         block_on(self)
     }

@@ -9,8 +9,8 @@ use super::shared::SharedClient;
 
 /// A future that is ready when a permit is free, or the client has ended.
 ///
-/// Waiters are woken when a quarter of the limit is free, and after all replies of a turn are handled, so
-/// that a woken task can make several calls at once. All waiters are woken, so each must check again with
+/// Waiters are woken once a quarter of the limit is free, so that a woken task can make several calls at
+/// once. All waiters are woken, so each must check again with
 /// [`has_permit`](super::RpcClient::has_permit).
 pub struct NextPermit {
     shared: Arc<SharedClient>,

@@ -18,10 +18,10 @@ use tombolo_sys::Errno;
 /// so a single lost packet is no outage.
 const ANSWER: Duration = Duration::from_millis(1500);
 
-/// Interval of probes that fail at once because the host is unreachable.
+/// Interval of probes after one that failed with an error, as for an unreachable host.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Polling interval of a connection attempt.
+/// Polling interval of a probe.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Interval of probes while they succeed.

@@ -184,8 +184,8 @@ impl Engine {
         }
     }
 
-    /// Watches the interrupts of all calls once the server is silent, and those of overdue calls at any
-    /// time.
+    /// Watches, with [`Interrupts::WhenSilent`], the interrupts of all calls once the server is silent, and
+    /// those of overdue calls at any time.
     fn watch_interrupts(&mut self, now: Instant) {
         let watched = self.shared.lock().newly_watched(now);
         for (xid, interrupt) in watched {
@@ -330,8 +330,8 @@ impl ClientState {
                 entry.transmissions > retries
                     && now.saturating_duration_since(entry.sent_at) >= self.wait_for(entry)
             }
-            // A refusal by a server that never answered is final. A server that has answered may be
-            // restarting.
+            // Repeated failures to connect to a server that never answered are final. A server that has
+            // answered may be restarting.
             _ => {
                 now.saturating_duration_since(entry.begun_at) >= total_timeout
                     || !self.has_answered && entry.failures > retries

@@ -8,7 +8,7 @@ use tombolo_mem::{Sink, Source};
 use tombolo_wire_rpc::{Accepted, ReplyBody, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Error};
 
-/// A completely received reply.
+/// A decoded reply.
 pub(super) struct Incoming {
     pub(super) xid: u32,
     pub(super) outcome: Result<Reply, Failure>,
@@ -76,7 +76,7 @@ pub(super) fn judge(body: &[u8], body_bytes: usize, receive_buffer: Option<&Rece
     }
 }
 
-/// Decodes a reply in contiguous memory. Returns `None` if no such call is outstanding.
+/// Decodes a reply in contiguous memory. Returns `None` if it answers no outstanding call.
 pub(super) fn whole(body: &[u8], lookup: &mut dyn FnMut(u32) -> Option<ReplyContext>) -> Option<Incoming> {
     let xid = xid_of(body)?;
     let ReplyContext { receive_buffer, spare } = lookup(xid)?;
@@ -85,8 +85,8 @@ pub(super) fn whole(body: &[u8], lookup: &mut dyn FnMut(u32) -> Option<ReplyCont
     Some(Incoming { xid, outcome, copied_bytes })
 }
 
-/// Decodes the reply to a call. `body` is a private copy of its beginning, `behind` the remainder, in
-/// memory that the peer may still change. Data are copied once, to their destination. `results` is an empty
+/// Decodes the reply to a call. `body` is its beginning, which the peer cannot change any more, `behind` the
+/// remainder, which the peer may still change. Data are copied to their destination. `results` is an empty
 /// buffer to reuse.
 pub(super) fn read(
     xid: u32,

@@ -1,8 +1,9 @@
 //! Receiving of replies over one connection.
 //!
-//! Data are received into a staging buffer, many small replies at a time. The data of a reply with a receive
-//! buffer go straight there, except for the part that arrived with the reply's head, which is copied. A
-//! malformed reply fails its call; a record that is too long also makes the remainder of the stream unusable.
+//! Data are received into a staging buffer, many small replies at a time. The file data of a long reply go
+//! straight to the call's receive buffer, except for the part that arrived with the reply's head, which is
+//! copied; those of short and of fragmented replies are copied as a whole. A malformed reply fails its call;
+//! a record that is too long also makes the remainder of the stream unusable.
 
 use std::mem;
 
@@ -22,8 +23,8 @@ const STAGING_BYTES: usize = 64 << 10;
 /// arrive in the staging buffer must be copied.
 const STAGING_SHORT_BYTES: usize = 4 << 10;
 
-/// Maximum length of a reply's beginning that is examined to locate its data. If that is not enough, the
-/// whole reply is collected.
+/// Length of a reply's beginning in which its data are expected to begin. If they do not, the whole reply is
+/// collected.
 const HEAD_BYTES_MAX: usize = 4 << 10;
 
 /// Receiving side of one connection.
@@ -137,7 +138,8 @@ impl ReplyReader {
         }
     }
 
-    /// Receives as much as the buffers take. `short`: data with a receive buffer of their own are awaited.
+    /// Receives what is available, up to the size of the buffers. `short`: data with a receive buffer of
+    /// their own are awaited, so little is received into the staging buffer.
     pub(super) fn receive(&mut self, socket: &dyn Socket, short: bool) -> Result<Received, Errno> {
         self.make_space();
         let free = if short { STAGING_SHORT_BYTES } else { STAGING_BYTES };

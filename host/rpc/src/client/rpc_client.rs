@@ -219,7 +219,7 @@ impl RpcClient {
         self.0.shared.wire.now()
     }
 
-    /// Returns a future that is ready after `time`.
+    /// Returns a future that is ready after `time`, or once the client has ended.
     #[must_use]
     pub fn sleep(&self, time: Duration) -> Sleep {
         Sleep::new(self.0.shared.clone(), self.now() + time)

@@ -65,7 +65,7 @@ pub(super) struct ClientState {
     /// Number of the server's current silence, or of the next one, from 1.
     pub(super) silences: u64,
     pub(super) ended: bool,
-    /// Number of retransmitted calls.
+    /// Number of retransmissions.
     pub(super) retransmissions: u64,
     label: Arc<str>,
     next_xid: u32,
@@ -364,8 +364,8 @@ impl ClientState {
         self.bulk_out + self.waiting_count <= limit - limit.div_ceil(4)
     }
 
-    /// Returns the time since which the server has been silent with calls outstanding; `None` if it responds
-    /// or nothing is outstanding.
+    /// Returns the time since which the server has been silent with calls outstanding, a recent one if it
+    /// responds; `None` if nothing is outstanding.
     pub(super) fn silent_since(&self) -> Option<Instant> {
         // One responding connection proves that the server is alive.
         let silent = self.connections.iter().filter_map(Connection::silent_since).max()?;

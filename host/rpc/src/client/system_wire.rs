@@ -17,7 +17,7 @@ use tombolo_sys::epoll::{Epoll, Event, EventFd, Interest};
 use tombolo_sys::gather::Gather;
 use tombolo_sys::{Errno, Result, random, socket, tcp, udp};
 
-/// Ports that servers accept as those of a privileged caller; lower ones belong to well-known services.
+/// Local ports that mark a privileged caller for servers. Lower ones mostly belong to well-known services.
 const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 665..=1023;
 
 /// Number of attempts, and delay between them, to reuse the last connection's port before another is chosen.

@@ -11,7 +11,7 @@ use tombolo_core::lock;
 pub(super) struct BulkSpace {
     waiters: Mutex<Vec<Waker>>,
     is_waited: AtomicBool,
-    /// Lock of taking two spans: no other thread takes the first of a pair until both are taken, or neither.
+    /// Lock held while the two spans of a pair are taken: no other holder finds only one of them taken.
     pair: Mutex<()>,
 }
 

@@ -7,8 +7,8 @@ use tombolo_shm::link::FRAME_BYTES;
 /// Maximum length of a message's frame, in bytes: the size of the buffer that belongs to a request's id.
 pub(super) const FRAME_MAX: usize = FRAME_BYTES as usize;
 
-/// Maximum length of data sent in the frame: copying them a second time costs less than another memory
-/// access. Longer data are read where they lie.
+/// Maximum length of data that are sent in the frame by preference: copying them a second time costs less
+/// than another memory access. Longer data are read where they lie.
 pub(super) const SHORT_DATA_BYTES: usize = 512;
 
 /// Request kind of a call.

@@ -4,8 +4,9 @@
 //! over TCP and UDP. [`Route`] connects a client to such a server, and reconnects when the link is lost;
 //! [`RpcClient`](crate::client::RpcClient) makes its calls over it.
 //!
-//! Short messages travel in the buffer of a request's id. File data and longer messages lie in bulk memory,
-//! which the client allocates on both sides: each side copies them once, as in the waist's own protocol.
+//! Short messages travel in the buffer of a request's id. Longer ones, mostly with file data, extend into
+//! bulk memory, which the client allocates on both sides: each side copies the data once, as in the waist's
+//! own protocol.
 //!
 //! Non-goals: interpretation and retransmission of calls.
 //!

@@ -95,7 +95,7 @@ impl Route {
     }
 
     /// Returns the maximum length of one call's or reply's data, in bytes: the largest power of two within a
-    /// quarter of the current link's bulk memory (of its smaller side), at least 4096.
+    /// quarter of the current link's bulk memory (of its smaller side), at least 4096; 4096 without a link.
     #[must_use]
     pub fn data_bytes_max(&self) -> u32 {
         let state = lock(&self.state);
@@ -126,12 +126,13 @@ impl Route {
         state.live.clone()
     }
 
-    /// Returns the reason why there is no link.
+    /// Returns the reason why there is no link; empty before the first loss.
     pub(crate) fn why(&self) -> Arc<str> {
         lock(&self.state).why.clone()
     }
 
-    /// Reports a lost link, wakes its waiters for memory and, if it is the current link, starts to reconnect.
+    /// Handles the loss of a link: wakes the waiters for memory of the link and, if it is the current one,
+    /// starts to reconnect.
     pub(crate) fn lost(self: &Arc<Self>, lost: &Arc<Live>) {
         let was_live = {
             let mut state = lock(&self.state);

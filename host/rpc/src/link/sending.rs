@@ -36,8 +36,8 @@ pub(crate) enum Attempt {
 }
 
 impl Live {
-    /// Sends a call if bulk memory suffices, or queues it while no slot is free. All data are copied before
-    /// this returns.
+    /// Sends a call if bulk memory suffices; while no slot is free, the call is queued instead. Its data are
+    /// copied before this returns.
     pub(crate) fn send(&self, outgoing: &Outgoing<'_>) -> Attempt {
         let Outgoing { head, data, buffer_bytes } = *outgoing;
         let line = &self.line;

@@ -32,13 +32,13 @@ pub struct RpcLinks<S> {
 }
 
 impl<S: Service> RpcLinks<S> {
-    /// Creates a service that offers these exports by name; the service confines the callers of a link to its
-    /// export ([`LinkOrigin::export`]). `limits` apply to reply data.
+    /// Returns a service of links that offers these exports by name; `service` confines the callers of a link
+    /// to that link's export ([`LinkOrigin::export`]). `limits` apply to reply data of all links together.
     pub fn new(service: Arc<S>, exports: Vec<String>, limits: BufferLimits) -> Self {
         Self { service, exports, pool: BufferPool::new(limits) }
     }
 
-    /// Returns the export of that name; an empty name selects the only export.
+    /// Returns the export of that name, or `None` if there is none; an empty name selects the only export.
     fn export(&self, name: &str) -> Option<&str> {
         match (name, &*self.exports) {
             ("", [only]) => Some(only),

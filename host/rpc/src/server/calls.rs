@@ -39,7 +39,7 @@ pub(super) trait Calls: Send {
 pub(super) enum RunResult {
     /// The call is complete.
     Done(Box<Exchange>, Outcome),
-    /// The call is pending: the thread that completes it will send the reply.
+    /// The call is pending. Its reply is queued when it is complete.
     Later,
     /// The service panicked.
     Panicked,
@@ -109,8 +109,8 @@ where
     }
 }
 
-/// Polls a call. Returns `None` once it has panicked. The future is dropped after a panic and when it is
-/// ready.
+/// Polls a call. The result `None` reports a panic, after which the caller drops the future; otherwise a
+/// ready future is dropped at once.
 fn poll<F>(slot: &mut Slot<F>, context: &mut Context<'_>) -> Poll<Option<(Box<Exchange>, Outcome)>>
 where
     F: Future<Output = (Box<Exchange>, Outcome)>,
@@ -128,7 +128,7 @@ where
     polled.unwrap_or(Poll::Ready(None))
 }
 
-/// Polls the pending call with a real waker until it is ready. The thread that wakes it then sends its reply.
+/// Polls the pending call with a real waker until it is ready, and then delivers its reply.
 fn spawn_pending<F>(mut slot: Slot<F>, finish: Finish)
 where
     F: Future<Output = (Box<Exchange>, Outcome)> + Send + 'static,
@@ -152,7 +152,8 @@ pub(super) enum Destination {
     Datagram(Arc<Datagrams>, Return),
 }
 
-/// A pending call's completion; dropping it fails the call, for instance after a panic.
+/// A pending call's completion; dropping it before [`answer`](Self::answer), as after a panic, fails the
+/// call.
 struct Finish {
     destination: Option<Destination>,
     common: Arc<Common>,
@@ -202,7 +203,7 @@ impl Destination {
         }
     }
 
-    /// Returns memory to the account, and wakes the event thread if the connection is below its limits again.
+    /// Returns memory to the account, and resumes a connection that waits for its limits, if they permit.
     fn give_back(&self, bytes: usize) {
         self.account().give_back(bytes);
         if let Destination::SharedConnection(shared) = self {
@@ -238,7 +239,7 @@ impl Datagrams {
         self.calls.load(Ordering::SeqCst) > 0
     }
 
-    /// Sends the reply, if there is one. If the reply is lost, the client repeats the call.
+    /// Sends the reply, if there is one, and ends the call. A client whose reply is lost repeats the call.
     pub(super) fn answer(&self, back: &Return, exchange: &Exchange, outcome: Outcome) {
         if outcome == Outcome::Reply {
             self.send(exchange, &back.route);

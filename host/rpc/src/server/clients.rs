@@ -1,10 +1,10 @@
 //! Clients by address: limits shared by all connections and datagrams of one address, among them the number
 //! of connections.
 //!
-//! An address may have at most as many connections as it leaves free: a single one gets half of all, the next
-//! one half of the remainder, and there is always something left for others. When a new connection exceeds
-//! the limit, idle ones are closed: those of the address with the most connections, or else of the new one's
-//! address; first those that never had a call answered, then the longest idle.
+//! An address may have at most as many connections as it leaves free: the first one gets half of all, the
+//! next one half of the remainder, and so on. When an accepted connection exceeds the limit, some idle ones
+//! are closed: those of the address with the most connections, or else of the new one's address; first those
+//! that never had a call answered, then the longest idle.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ use tombolo_host_runtime::waiters::{Queued, Waiter, Waiters};
 use super::common::Common;
 use super::shared_connection::SharedConnection;
 
-/// Clients by address. Unused ones are removed by the periodic [`sweep`](Self::sweep), or at once if there
-/// are [`CLIENTS_MAX`].
+/// Clients by address. Unused ones are removed by the periodic [`sweep`](Self::sweep), and by look-ups while
+/// there are at least [`CLIENTS_MAX`] clients.
 pub(super) struct Clients {
     pool: Arc<BufferPool>,
     calls_max: usize,
@@ -41,7 +41,7 @@ impl Clients {
         by_address.entry(address).or_insert_with(|| Arc::new(self.fresh())).clone()
     }
 
-    /// Returns the client with the most connections.
+    /// Returns the client with the most connections, or `None` if no client is registered.
     pub(super) fn with_most_connections(&self) -> Option<Arc<Client>> {
         lock(&self.by_address).values().max_by_key(|client| client.connections.count()).cloned()
     }
@@ -69,7 +69,7 @@ impl Clients {
     }
 }
 
-/// Number of clients at which unused ones are removed at once.
+/// Number of clients at which look-ups begin to remove unused ones.
 const CLIENTS_MAX: usize = 1 << 16;
 
 /// Limits of one client address, and its present use of them.
@@ -94,7 +94,8 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Returns the number of connections, including those that their threads have not adopted yet.
+    /// Returns the number of connections, including those that wait for their threads, and closed ones with
+    /// pending calls.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
@@ -134,7 +135,8 @@ impl Client {
     }
 
     /// Wakes one waiter for calls, if calls may begin, and waiters for memory, if memory is free. Called
-    /// after each turn of a connection, so that a waiter that leaves some of the limit unused wakes the next.
+    /// after a connection has received and when it is closed, so that a waiter that leaves some of the limit
+    /// unused wakes the next.
     pub(super) fn pass_on(&self) {
         if self.is_below_limit() {
             self.waiters.wake_one();

@@ -11,7 +11,7 @@ use tombolo_host_runtime::buffer_pool::{BufferPool, Buffers};
 use tombolo_host_runtime::free_list::FreeList;
 use tombolo_host_runtime::rate_limit::RateLimit;
 
-/// Maximum number of exchanges retained for reuse.
+/// Maximum number of exchanges in the list that all threads share.
 const SPARE_MAX: usize = 256;
 
 /// State shared by all threads of one server.
@@ -21,7 +21,7 @@ pub(super) struct Common {
     pub(super) counters: Counters,
     pub(super) pool: Arc<BufferPool>,
     pub(super) clients: Clients,
-    /// Exchanges released by threads other than the one that took them.
+    /// Exchanges of calls that were answered later, for reuse by all threads.
     pub(super) spare: FreeList<Box<Exchange>>,
     pub(super) lines: Lines,
 }
@@ -68,7 +68,7 @@ impl Exchanges {
         Self { common, own: Vec::with_capacity(Self::COUNT_MAX) }
     }
 
-    /// Takes an exchange whose buffers are charged to `buffers`.
+    /// Takes an exchange whose buffers are charged to the account of `buffers`.
     pub(super) fn take(&mut self, buffers: &Buffers) -> Box<Exchange> {
         let Some(mut exchange) = self.own.pop().or_else(|| self.common.spare.take()) else {
             return Box::new(Exchange::new(buffers.clone()));
@@ -95,7 +95,7 @@ tombolo_core::counters! {
     pub struct Counts {
         /// Open connections (a gauge).
         connections,
-        /// Connections accepted.
+        /// Connections accepted or adopted.
         connections_total,
         /// Connections and datagrams refused: address not admitted, or too many connections.
         refused,
@@ -108,7 +108,7 @@ tombolo_core::counters! {
         closed_for_others,
         /// Connections closed because a record exceeded the maximum length.
         closed_too_long,
-        /// Connections closed because TLS was not requested, or its handshake failed.
+        /// Connections closed because TLS was required and not established.
         closed_insecure,
         /// Calls received.
         calls,

@@ -27,8 +27,8 @@ const TURN_BYTES_MAX: usize = 2 << 20;
 /// while cached.
 const FLUSH_BYTES: usize = 256 << 10;
 
-/// Number of bytes of an incomplete call that count as activity; a client that sends more slowly counts as
-/// idle.
+/// Number of bytes of an incomplete call that count as activity; a client that sends fewer within the
+/// time-out counts as idle.
 const TRICKLE_BYTES: usize = 16 << 10;
 
 /// Limits on reading after the last reply: closing a socket with unread input could destroy that reply in
@@ -63,7 +63,7 @@ pub(super) struct Connection {
     waits: bool,
     /// Registration with the waiters for memory or calls.
     wait: Queued,
-    /// `true` once a call was answered, or accepted to be answered later.
+    /// `true` once a call became pending, or was completed with an outcome other than `Close`.
     answered: bool,
     /// Calls and bytes received since the last recorded activity.
     active_calls: usize,
@@ -173,7 +173,7 @@ impl Connection {
     }
 
     /// Tries to receive at the least possible cost. Returns `true` if the connection needs a turn, which must
-    /// be the next one: the receive area contains its data.
+    /// be the next one: the receive area may contain its data.
     pub(super) fn try_receive(&mut self, context: &mut ThreadContext) -> bool {
         if self.phase != Phase::Open || self.waits {
             return false;
@@ -233,8 +233,8 @@ impl Connection {
         if self.shared.has_calls() { NextStep::Wait } else { NextStep::Close }
     }
 
-    /// Returns `true` if the connection should be checked early when memory is short: it waits for memory, or
-    /// has unsent replies.
+    /// Returns `true` if the connection should be checked early: it waits for memory or at a limit, or has
+    /// unsent replies.
     pub(super) fn needs_early_sweep(&self) -> bool {
         self.must_wait() || self.shared.has_unsent_replies()
     }
@@ -451,7 +451,7 @@ impl Connection {
         false
     }
 
-    /// Continues the handshake. Returns the end of the turn if it is not complete.
+    /// Continues the handshake. Returns the end of the turn if the handshake is not complete or has failed.
     fn shake_hands(&mut self, context: &ThreadContext) -> Option<TurnEnd> {
         let (shared, session) = (&self.shared, self.shared.session.get()?);
         if !self.readable {
@@ -472,7 +472,7 @@ impl Connection {
                     Some(fault) => security::refused(&context.common, &shared.peer, &fault),
                     None => security::refused(&context.common, &shared.peer, &error),
                 }
-                // The TLS alert already queued tells the peer the reason.
+                // An alert with the reason, if TLS has one, is already sent, unless the socket is full.
                 Some(TurnEnd::Seal)
             }
         }
@@ -564,7 +564,7 @@ fn needs_buffer(calls: &dyn Calls, record: &Source) -> bool {
     calls.needs_buffer(head.get(..len).unwrap_or_default())
 }
 
-/// Prepares a call for serving later. A short one is copied out of the shared receive area.
+/// Prepares a call for serving later. A short one is copied, since it may lie in the shared receive area.
 fn detach(record: Source, lease: Lease) -> (Source, Option<Lease>) {
     match record.len() {
         len @ ..=HEAD_BYTES => (Source::from(record.to_vec(len)), None),

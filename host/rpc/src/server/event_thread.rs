@@ -254,7 +254,7 @@ impl EventThread {
         shared.client.pass_on();
     }
 
-    /// Waits for events, and queues their connections. Returns `true` if there were any.
+    /// Waits for events and handles them. Returns `true` if there were any.
     fn poll_events(&mut self, timeout: Option<Duration>) -> bool {
         if let Err(error) = self.epoll.wait(&mut self.events, timeout) {
             // At worst the kernel lacks memory, so the thread retries soon.

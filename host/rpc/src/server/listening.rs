@@ -54,7 +54,7 @@ impl Listening {
         Ok(())
     }
 
-    /// Closes the listening sockets; the kernel refuses connections not yet accepted.
+    /// Closes the listening sockets; the kernel resets connections not yet accepted.
     pub(super) fn close(&mut self, epoll: &Epoll) {
         self.ignore(epoll);
         self.sockets.clear();
@@ -186,7 +186,7 @@ pub struct Listeners {
     pub udp: Vec<SocketAddr>,
 }
 
-/// Bound sockets, which refuse connections until a server is started with them.
+/// Bound sockets. Those for TCP refuse connections until a server is started with them.
 #[derive(Debug, Default)]
 pub struct Bound {
     pub(super) tcp: Vec<(SocketAddr, OwnedFd)>,
@@ -210,8 +210,8 @@ pub struct BindError {
 const FREE_PORT_TRIES: usize = 50;
 
 impl Listeners {
-    /// Binds a socket to each address. The ports stay reserved: no other process gets them before the server
-    /// starts.
+    /// Binds a socket to each address. The ports stay reserved until the server starts, except from processes
+    /// that bind with SO_REUSEADDR.
     ///
     /// # Errors
     /// An address is not available: EADDRINUSE if another program uses it.

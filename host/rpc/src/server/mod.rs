@@ -4,11 +4,13 @@
 //! procedures.
 //!
 //! A few event threads ([`Options::threads`]) serve calls, each those of its own connections, and poll for a
-//! while before they sleep. Replies that are ready at once are sent in one batch at the end of a turn; later
-//! replies are sent by the thread that completes the call. Calls, memory and time are limited for each
-//! client, so a client at its limit delays no other.
+//! while before they sleep. Replies that are ready at once are normally sent in one batch at the end of a
+//! turn. A later reply is queued by the thread that completes the call, which also sends it unless another
+//! thread is sending or the socket is full. Calls and memory are limited for each client address, turns for
+//! each connection.
 //!
-//! With [`Options::tls`] a connection must establish TLS before its first call (module `security`).
+//! With [`Options::tls`] a connection must establish TLS before its first call (module `security`), unless
+//! [`Options::admit_plain`] exempts its address.
 //!
 //! Non-goals: clients, the portmapper, authorization by certificate subject.
 //!

@@ -24,11 +24,11 @@ pub struct Options {
     /// Maximum length of a call in bytes; a connection that announces more is closed. Default and upper
     /// bound: 1 MiB + 8 KiB.
     pub record_max_bytes: usize,
-    /// Predicate applied to each connection, and to each sender of datagrams not heard of recently. Default:
-    /// all may call.
+    /// Predicate applied to each accepted connection, and to each sender of datagrams that is not cached from
+    /// an earlier one. Default: all may call.
     pub admit: Option<Admit>,
-    /// TLS configuration: every connection must begin TLS before its first call (RFC 9289). Datagrams are not
-    /// encrypted.
+    /// TLS configuration: a connection must begin TLS before its first call (RFC 9289), unless `admit_plain`
+    /// exempts its address. Datagrams are not encrypted.
     pub tls: Option<Arc<ServerTls>>,
     /// Predicate on addresses that may call without TLS. Default: none.
     pub admit_plain: Option<Admit>,
@@ -37,21 +37,23 @@ pub struct Options {
     pub connections_max: usize,
     /// Maximum number of calls of one connection whose replies are not yet sent. Default: 256.
     pub connection_calls_max: usize,
-    /// Maximum number of bytes of buffers for one connection's calls and replies. Default: 16 MiB.
+    /// Number of bytes of buffers for one connection's calls and replies at which it begins no further call.
+    /// Default: 16 MiB.
     pub connection_bytes_max: usize,
-    /// Maximum number of unanswered calls of one client address. Default: 1,024.
+    /// Number of unanswered calls of one client address at which its connections begin no others, except
+    /// long calls already being received. Default: 1,024.
     pub client_calls_max: usize,
     /// Limits of memory for calls and file data.
     pub buffers: BufferLimits,
-    /// Time after which a connection is closed that receives none of its replies, or that sent part of a call
-    /// and no more. Default: 30 s.
+    /// Time after which a connection is closed that receives none of its replies, that sent part of a call
+    /// and no more, or whose TLS handshake does not end. Default: 30 s.
     pub stuck_after: Duration,
     /// Time after which a connection that receives none of its replies is closed while memory is short.
     /// Default: 1 s.
     pub stuck_after_if_short: Duration,
     /// Time after which a connection is closed that never had a call answered. Default: 6 minutes, as in the
-    /// Linux server. Connections with an answered call stay open until their peer disconnects, or until they
-    /// are idle at the limit of connections.
+    /// Linux server. After an answered call, a connection idle between calls is closed only at the limit of
+    /// connections.
     pub silent_after: Duration,
     /// Grace period for running calls when the server stops. Default: 5 s.
     pub grace: Duration,

@@ -1,9 +1,10 @@
-//! Reassembly of records from a TCP stream, in the memory that they were received into.
+//! Reassembly of records from a TCP stream, mostly in the memory that they were received into.
 //!
 //! Each event thread has one small buffer, the [`ReceiveArea`], shared by its connections in turn, so an idle
 //! connection needs none. Data left over at the end of a turn moves to a buffer of the connection. A long
-//! record (file data) gets a buffer of its size as soon as its record mark is received, and the remainder is
-//! received straight into that.
+//! record (file data) of one fragment gets a buffer of its size once its record mark is received and memory
+//! suffices, and the remainder is received straight into that. The fragments of other records are copied
+//! together.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -123,7 +124,7 @@ pub(super) struct RecordReader {
     partial: Partial,
     /// Fragments received so far of a multi-fragment record.
     assembled: Option<Span>,
-    /// `true` if the last record was long: the next is likely to be long too.
+    /// `true` if the last record was long and not fragmented: the next is likely to be long too.
     expects_long: bool,
 }
 
@@ -216,8 +217,8 @@ impl RecordReader {
         }
     }
 
-    /// Receives as much as fits. Returns EAGAIN if nothing is available, and 0 bytes at the end of the
-    /// stream.
+    /// Receives as much as fits, but little beyond a long record, and little if one is expected. Returns
+    /// EAGAIN if nothing is available, and 0 bytes at the end of the stream.
     pub(super) fn receive(
         &mut self,
         area: &mut ReceiveArea,
@@ -288,8 +289,8 @@ impl RecordReader {
         if assembled.free_bytes() >= more || assembled.lease.len() >= BUFFER_MAX_BYTES {
             return true;
         }
-        // The buffer is grown once, to the maximum length of a record: records that grow step by step could
-        // deadlock on each other's memory.
+        // The buffer of a long record is grown once, to the maximum length of a record: long records that
+        // grow step by step could deadlock on each other's memory.
         let is_long = assembled.len() + more > SHORT_MAX_BYTES;
         if is_long && !buffers.account().has_room() {
             return false;

@@ -76,8 +76,8 @@ impl Batch {
         self.len
     }
 
-    /// Returns the length of the encoded replies, in bytes. File data are not included, as the pool accounts
-    /// for their buffers.
+    /// Returns the memory of the encoded replies, in bytes. That of file data is not included, as the pool
+    /// accounts for their buffers.
     pub(super) fn uncounted_bytes(&self) -> usize {
         let long = self.pieces.iter().filter_map(|piece| piece.long.as_ref());
         self.small.len() + long.map(Vec::len).sum::<usize>()
@@ -109,8 +109,8 @@ impl Batch {
         }
     }
 
-    /// Sends until everything is sent or the socket is full. `send` sends a prefix of its argument and
-    /// returns its length.
+    /// Sends until everything is sent, the socket is full, or an error occurs. `send` sends a prefix of its
+    /// argument and returns the length of that prefix.
     pub(super) fn send(&mut self, mut send: impl FnMut(&mut Gather<'_>) -> Result<usize, Errno>) -> Sent {
         let (mut replies, mut bytes) = (0, 0);
         let state = loop {

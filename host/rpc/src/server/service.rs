@@ -26,9 +26,10 @@ pub trait Service: Send + Sync + 'static {
     /// Answers one call. Returns the exchange with the reply in it, for reuse.
     ///
     /// The transport polls the future once on the thread that received the call; if it is ready, the reply is
-    /// sent with the batch. A pending future becomes a task (`tombolo_host_runtime::task`): the thread that
-    /// wakes it polls it and sends the reply. The future must therefore never block. If it panics, the
-    /// connection or link is closed.
+    /// sent at once or, over TCP, with its batch. A pending future becomes a task
+    /// (`tombolo_host_runtime::task`): the thread that wakes it polls it and delivers the reply. The future
+    /// must therefore never block. If it panics, the connection or link is closed; over UDP only the call
+    /// ends.
     fn serve(
         self: Arc<Self>,
         peer: Arc<Peer>,
@@ -36,8 +37,8 @@ pub trait Service: Send + Sync + 'static {
     ) -> impl Future<Output = (Box<Exchange>, Outcome)> + Send + 'static;
 
     /// Returns `true` if a call beginning with `head` may take a buffer ([`Exchange::buffers`]). Consulted
-    /// only when memory is short: a call that takes no buffer does not wait for memory. `head` has at most
-    /// [`LONG_HEAD_BYTES`] bytes.
+    /// only over TCP, when memory is short: a call that takes no buffer does not wait for memory. `head` has
+    /// at most [`LONG_HEAD_BYTES`] bytes.
     fn needs_buffer(&self, _head: &[u8]) -> bool {
         true
     }
@@ -158,14 +159,13 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// Memory of one call and its reply, reused from call to call. It is passed in a box, because it has about
-/// 400 bytes.
+/// Memory of one call and its reply, reused from call to call. It is passed in a box, because it is large.
 #[derive(Debug)]
 pub struct Exchange {
     /// Private copy of the call's beginning: all of it up to [`HEAD_BYTES`], the first [`LONG_HEAD_BYTES`] of
     /// a longer one.
     pub head: Vec<u8>,
-    /// The whole call in the memory that received it, from which file data are passed on without a copy.
+    /// The whole call, from whose memory file data are passed on without a copy.
     pub record: Source,
     /// Reply encoded by the service, without record mark. Empty at the start of the call.
     pub reply: Vec<u8>,
@@ -213,7 +213,7 @@ impl Exchange {
         self.record = record;
     }
 
-    /// Drops the call and the reply, and retains their buffers.
+    /// Drops the call and the reply. Retains memory of `head` and `reply` for the next call.
     pub fn clear(&mut self) {
         self.head.clear();
         self.record = Source::new();

@@ -129,8 +129,8 @@ impl SharedConnection {
         self.client.begin_call();
     }
 
-    /// Queues the reply to a call, if there is one. Returns the number of bytes in the next batch. Nothing is
-    /// sent before [`flush`](Self::flush).
+    /// Queues the reply to a call, if there is one; the caller must call [`flush`](Self::flush). Returns the
+    /// number of bytes in the next batch, or 0 if no reply was queued.
     pub(super) fn add_reply(&self, exchange: &mut Exchange, outcome: Outcome) -> usize {
         // From here on the call counts against the client's memory only, and no longer against its other
         // limits.
@@ -244,7 +244,7 @@ impl SharedConnection {
         }
     }
 
-    /// Returns `true` if no more replies are accepted.
+    /// Returns `true` once the connection was sealed.
     pub(super) fn is_sealed(&self) -> bool {
         self.sealed.load(Ordering::SeqCst)
     }
