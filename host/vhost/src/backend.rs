@@ -39,7 +39,7 @@ pub(crate) struct Connection {
     guest: GuestId,
     device: Arc<dyn Device>,
     settings: Settings,
-    /// Process id of the front end; 0 if it is in another pid namespace.
+    /// Process id of the front end; 0 if the front end is in another pid namespace, or behind a keeper.
     pid: u32,
     /// `true` once SET_OWNER has arrived.
     has_owner: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Connection {
     in_flight: Vec<Arc<InFlight>>,
     /// Descriptor store, until it is passed to the device.
     store: Option<FdStore>,
-    /// Dirty log for writes to guest memory, while FEATURE_LOG_ALL is negotiated.
+    /// Dirty log for writes to guest memory; used while FEATURE_LOG_ALL is negotiated.
     log: Option<Arc<DirtyLog>>,
     /// The guest's turn among guests that may not run concurrently.
     turn: Turn,
@@ -463,7 +463,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         let state = VhostUserVringState::new(index, u32::from(control.next));
         if was_started && !self.queues.iter().any(|control| control.started) {
             device.stopped();
-            // A guest with a dirty log is migrating: it continues on another host. A guest that only stops,
+            // A guest with a dirty log is migrating: another front end continues it. A guest that only stops,
             // for example to reboot, keeps its turn.
             if self.is_logging() {
                 self.turn.pass();

@@ -21,7 +21,7 @@ pub trait Device: Send + Sync + 'static {
     fn config(&self) -> Cow<'_, [u8]>;
 
     /// Returns `true` if every front end reads the configuration space from the device. QEMU itself provides
-    /// the configuration space of a file-system device, and refuses any other device without one.
+    /// the configuration space of a file-system device, and refuses any other device that offers none.
     fn offers_config(&self) -> bool {
         true
     }
@@ -69,8 +69,9 @@ pub trait Device: Send + Sync + 'static {
     }
 
     /// Receives the device's part of the in-flight area: zeros if the area is new, otherwise as an earlier
-    /// process left it. Called before any queue starts. The front end may have changed it, unless that is the
-    /// server's own keeper, which also provides a descriptor store. An error disconnects the front end.
+    /// process left it. Called before any queue starts. The front end may have changed the memory, unless the
+    /// front end is the server's own keeper, which also provides a descriptor store. An error disconnects the
+    /// front end.
     fn set_state_memory(
         &self,
         _memory: Region,

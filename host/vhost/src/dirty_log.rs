@@ -119,8 +119,8 @@ impl QueueLog {
         });
     }
 
-    /// Marks the used ring. One byte of the log covers eight pages, so marking the whole ring costs no more
-    /// than marking one entry.
+    /// Marks the used ring. One byte of the log covers eight pages, so marking the whole ring costs little
+    /// more than marking one entry.
     pub(crate) fn used_ring(&self) {
         // The range was checked in `new`.
         let _ = self.log.mark(self.used, self.used_len);

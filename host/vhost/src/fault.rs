@@ -1,6 +1,6 @@
 use tombolo_mem::OutOfBounds;
 
-/// Protocol violation in a virtqueue. The queue stops until the guest resets it.
+/// Fault of a virtqueue, mostly a protocol violation by the guest. The queue stops until the guest resets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QueueFault {
     /// The available index is further ahead than the queue's size.
@@ -71,7 +71,8 @@ pub enum QueueFault {
     /// An indirect table inside an indirect table, or with a next descriptor (virtio 1.2, 2.7.5.3.1).
     #[error("an indirect table where none is allowed")]
     IndirectMisplaced,
-    /// An indirect table whose length is not a multiple of an entry, or that has more than 65,535 entries.
+    /// An indirect table that is empty, whose length is not a multiple of an entry, or that has more than
+    /// 65,535 entries.
     #[error("an indirect table has an invalid length of {len} bytes")]
     IndirectLength {
         /// Length in bytes.

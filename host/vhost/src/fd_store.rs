@@ -156,8 +156,9 @@ impl FdStore {
         mem::take(&mut lock(&self.stored))
     }
 
-    /// Stores a duplicate of a descriptor, replacing one with the same key. It is stored when this returns,
-    /// unless the keeper's share of descriptors is exhausted. Waits for at most one second.
+    /// Stores a duplicate of a descriptor, replacing one with the same key. After success the descriptor
+    /// outlives this process, unless the keeper's share of descriptors is exhausted. Waits for at most one
+    /// second to send each message: this one, and releases not sent before.
     ///
     /// # Errors
     /// The keeper has ended, or does not receive.
@@ -166,8 +167,8 @@ impl FdStore {
         send(&self.socket, Message::Keep(key), Some(descriptor), Some(&SEND_TIMEOUT))
     }
 
-    /// Releases a descriptor. Waits for at most one second; a release not sent by then precedes the next
-    /// message.
+    /// Releases a descriptor. Waits for at most one second to send each message; a release not sent by then
+    /// precedes the next message.
     pub fn release(&self, key: FdKey) {
         let mut unsent = lock(&self.unsent);
         unsent.push_back(Message::Drop(key));

@@ -4,7 +4,8 @@ use rustix::io::{self, Errno};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Interrupt descriptor of the guest: an eventfd, or the write end of a pipe (UML).
+/// Descriptor that signals an interrupt of the guest or a queue's fault: an eventfd, or the write end of a
+/// pipe (UML).
 #[derive(Debug)]
 pub(crate) struct Notifier(OwnedFd);
 

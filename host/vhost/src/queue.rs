@@ -84,8 +84,8 @@ impl Queue {
         Ok(used.is_stopped && at == used.next_used && usize::from(available.wrapping_sub(at)) >= left)
     }
 
-    /// Attaches the rings, and returns the number of the run. Called for each run, when the queue
-    /// continues, and when the guest's memory is replaced.
+    /// Attaches the rings, and returns the number of the run. Called whenever the queue starts or continues,
+    /// for instance after the guest's memory is replaced.
     pub(crate) fn attach(
         &self,
         rings: Arc<Rings>,

@@ -67,8 +67,8 @@ impl fmt::Display for GuestId {
 pub type MakeDevice =
     dyn Fn(GuestId) -> Result<Arc<dyn Device>, Box<dyn std::error::Error + Send + Sync>> + Send + Sync;
 
-/// Server of a socket, with one thread per guest for messages and one for each queue. Guests are independent
-/// of each other. Dropping it stops it.
+/// Server of a socket, with one thread per guest for messages and one for each queue. Dropping the server
+/// stops it.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<ServerShared>,

@@ -15,8 +15,8 @@ pub(crate) const REMEDY: &str = "QEMU: -object memory-backend-memfd,id=mem,size=
 pub(crate) const MAPPED_PRIVATELY: &str =
     "the guest will hang: its VMM has mapped its memory privately, so the guest's writes are not visible";
 
-/// Returns the first of these addresses that the process `pid` has mapped privately; `None` also if its table
-/// is not readable.
+/// Returns one of these addresses that the process `pid` has mapped privately, if there is one; `None` also
+/// if its table is not readable.
 pub(crate) fn private_address(pid: u32, addresses: &[u64]) -> Option<u64> {
     find_private(BufReader::new(File::open(format!("/proc/{pid}/maps")).ok()?), addresses)
 }

@@ -31,7 +31,7 @@ pub(super) enum SessionEnd {
     /// The front end uses its own in-flight area, which was not offered.
     #[error("it uses an in-flight area of its own, but the keeper's is required")]
     OwnArea,
-    /// The running server has closed the connection.
+    /// The running server has closed the connection, or sent an unsolicited message.
     #[error("the server has cut it off")]
     Disconnected,
     /// A new server could not know the requests under way.
@@ -122,7 +122,8 @@ impl Session {
         Ok(())
     }
 
-    /// Relays a message of the front end, until a server has handled it and its reply has been sent back.
+    /// Relays a message of the front end to a server, and the reply, if there is one, to the front end;
+    /// records the message.
     fn relay(&mut self, mut message: Message) -> Result<(), SessionEnd> {
         match message.request {
             request::SET_PROTOCOL_FEATURES => self.add_features(&mut message),

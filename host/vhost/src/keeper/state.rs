@@ -31,7 +31,7 @@ const USER_ADDRESS_OFFSET: usize = 16;
 /// Mask of the queue index in messages that bring a queue's descriptor.
 const INDEX_MASK: u32 = 0xff;
 
-/// Connection-wide messages to repeat: the last of each kind, in the order that a server expects.
+/// Connection-wide messages to repeat first: the last of each kind, in the order that a server expects.
 const CONNECTION_MESSAGES: [u32; 4] =
     [request::SET_OWNER, request::SET_PROTOCOL_FEATURES, request::SET_FEATURES, request::SET_BACKEND_REQ_FD];
 
@@ -66,7 +66,7 @@ struct MemoryRegion {
 }
 
 impl FrontEndState {
-    /// Records a message that the server has handled, with its reply.
+    /// Records a message sent to the server, with its reply, if there is one.
     pub(super) fn record(&mut self, message: Message, answer: Option<&Message>) {
         // A repeated message needs no acknowledgement.
         let message = Message::new(message.request, message.body, message.files);
@@ -228,7 +228,8 @@ fn regions(message: Message) -> Vec<MemoryRegion> {
     regions.zip(message.files).map(|(bytes, file)| MemoryRegion { bytes, file }).collect()
 }
 
-/// Builds a request for an in-flight area from the reply to `GET_QUEUE_NUM`.
+/// Builds a request for an in-flight area from the reply to `GET_QUEUE_NUM`. Returns `None` for more than
+/// [`QUEUES_MAX`] queues.
 pub(super) fn in_flight_wanted(queues: u64, size: u16) -> Option<Message> {
     let queues = u16::try_from(queues).ok().filter(|queues| u32::from(*queues) <= QUEUES_MAX)?;
     let mut body = vec![0; 16];
