@@ -412,7 +412,7 @@ fn wait(handshake: &mut ClientHandshake, timeout: Duration) -> Result<Ends, Join
         if now >= until {
             return Err(if is_requested { JoinError::Silent } else { JoinError::Busy });
         }
-        // The server cannot wake this process: there is no common kernel.
+        // The server cannot wake this process, as there may be no common kernel.
         thread::sleep(LOOK);
     }
 }

@@ -93,9 +93,9 @@ impl Call {
         Some(Self { core: core.clone(), stage: Stage::Sent(id), spans })
     }
 
-    /// Returns kind and body of the answer if it was received, without taking it or polling for it. Without
-    /// polling, the answer is received when another call is polled, or by
-    /// [`Line::receive`](super::Line::receive).
+    /// Returns kind and body of the answer if it was received, without taking it or polling for it. An answer
+    /// for which no thread polls is received when another call is polled, by the receiver thread if that is
+    /// active, or by [`Line::receive`](super::Line::receive).
     #[must_use]
     pub fn received(&self) -> Option<(u32, [u8; 48])> {
         self.core.received(self.id()?)

@@ -12,8 +12,8 @@ use super::message::{RawReply, Spans};
 /// State of the request of one buffer, on cache lines of its own, because a waiting caller polls it.
 ///
 /// The state is changed under the lock of the completion, except where no other thread can change it: by the
-/// caller that has taken the id but not sent yet, and by the leader that receives the answer to its own call
-/// while no waker is registered.
+/// thread that is about to send a request with this id, and by the leader that receives the answer to its own
+/// call while no waker is registered.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct CompletionSlot {

@@ -45,7 +45,7 @@ pub(super) struct Core {
     pub(super) ids: Ids,
     pub(super) spare: Arc<FreeList<Buffer>>,
     pub(super) counters: Counters,
-    /// Replies not yet taken by their callers, while requests are queued for ids.
+    /// Replies moved out of their slots before their callers took them, because requests were queued for ids.
     pub(super) parked_replies: Mutex<HashMap<u32, RawReply>>,
     /// Bulk memory of this side, and of the peer.
     pub(super) areas: [Area; 2],

@@ -11,7 +11,7 @@ use super::queued_request::QueuedRequest;
 /// Free ids, and the queue of calls waiting for one.
 #[derive(Debug)]
 pub(super) struct Ids {
-    /// One free id, outside the lock; empty while a request is queued.
+    /// Cache of one free id, outside the lock; empty while a request is queued, except for moments.
     cached: IdCache,
     inner: Mutex<Inner>,
     slots: u32,

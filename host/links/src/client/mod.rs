@@ -2,9 +2,9 @@
 //! caller and its answer.
 //!
 //! A caller encodes its request in shared memory, where the server reads it. It then polls the answer ring
-//! itself, and takes out available answers for all callers (`intake`). Only calls whose answers take long are
-//! not polled; the receiver thread, which the server wakes, completes them. A call allocates no memory unless
-//! all ids are in use.
+//! itself, and takes out available answers for all callers (`intake`). Calls whose answers take long are no
+//! longer polled; mostly the receiver thread, which the server wakes, completes them. A call allocates no
+//! memory unless all ids are in use.
 //!
 //! An id consists of the number of a request buffer and a generation, the count of its reuses. There are as
 //! many buffers as slots in the ring. Outstanding requests therefore never exceed the ring, and an answer to

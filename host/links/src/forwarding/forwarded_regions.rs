@@ -12,7 +12,7 @@ use tombolo_shm::region::sealed;
 use super::forwardable_region::{CutFn, ForwardableRegion};
 use crate::end::ProtocolError;
 
-/// Regions forwarded by a client. Usable from any thread; the lock covers look-ups only.
+/// Regions forwarded by a client. Usable from any thread; no region is mapped under the lock.
 #[derive(Debug)]
 pub(crate) struct ForwardedRegions {
     /// Maximum number of bytes of all regions together.
