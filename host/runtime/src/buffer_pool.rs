@@ -27,7 +27,8 @@ pub const BUFFER_MAX_BYTES: usize = SIZES[SIZES.len() - 1];
 const SIZES: [usize; 9] =
     [2 << 10, 16 << 10, 44 << 10, 76 << 10, 140 << 10, 268 << 10, 396 << 10, 524 << 10, 1036 << 10];
 
-/// Limits on lent memory.
+/// Limits on lent memory. Memory that is charged once it is in use ([`Lease::charge`],
+/// [`ConnectionAccount::charge`]) may exceed them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferLimits {
     /// Maximum lent to all clients together, in bytes.
@@ -255,8 +256,8 @@ impl ClientAccount {
 impl ConnectionAccount {
     /// Returns `true` if the connection may begin work that takes memory. In general its client must use at
     /// most half of its share, so that the other half can complete what was begun, and all clients together
-    /// at most half of the total. A connection or client with little memory may begin as long as any is left,
-    /// so that a few large users do not exclude all others.
+    /// at most half of the total. A connection or client with little memory may begin as long as a long call
+    /// still fits, so that a few large users do not exclude all others.
     pub fn has_room(&self) -> bool {
         let (share, pool) = (&self.share, &self.share.pool);
         match pool.is_below_half() {

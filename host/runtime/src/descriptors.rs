@@ -1,10 +1,10 @@
 //! The process's file descriptors (RLIMIT_NOFILE), divided among its sessions and caches.
 //!
 //! Some are left to the process itself: for listening, the control socket, logs, and short-lived use by
-//! threads. Of the others, a quarter is reserved for future sessions, so that each gets its guaranteed share
-//! whatever the others do. The remainder is available to all beyond their shares, to each as long as it
-//! leaves at least as many free as it has taken: a single one gets half of the remainder, the next one half
-//! of what is then left, and so on.
+//! threads. Of the others, a quarter is reserved for guaranteed shares: no session takes more than its own
+//! share of them. The remainder is available to all beyond their shares, to each until it has taken about as
+//! many as are free: a single one gets half of the remainder, the next one half of what is then left, and so
+//! on.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -12,8 +12,8 @@ use tombolo_sys::process;
 
 use crate::lock;
 
-/// Number of descriptors for the process itself: mostly for 64 connected but unidentified peers, with two
-/// each.
+/// Number of descriptors for the process itself, half of them for 64 connected but unidentified peers, with
+/// two each.
 const OWN_USE: usize = 256;
 /// Divisor of the descriptors reserved for future sessions.
 const RESERVED_ONE_IN: usize = 4;
@@ -119,7 +119,8 @@ impl Share {
         self.0.guaranteed()
     }
 
-    /// Returns the maximum that this share could have now, if no other share took any more.
+    /// Returns the maximum that this share could have, provided that it has none beyond its guaranteed number
+    /// now, and no other share takes any.
     pub fn most(&self) -> usize {
         self.guaranteed() + lock(&self.0.budget.left).free.div_ceil(2)
     }

@@ -40,7 +40,7 @@ pub fn offer(receiving: Weak<dyn Receiving>) {
 pub struct Place(Arc<dyn Receiving>);
 
 impl Place {
-    /// Takes the place of the latest receiver thread that offers its own.
+    /// Takes the place of the latest receiver thread that offers its own; `None` if none can be taken.
     pub fn take() -> Option<Place> {
         // No lock is held while a receiver thread is asked.
         let offered: Vec<_> = {

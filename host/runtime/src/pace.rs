@@ -20,8 +20,8 @@ const WEIGHT: u32 = 32;
 /// Statistics on the duration of one kind of work.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Score of slowness: slow work in which the thread waited adds [`WEIGHT`], up to twice that; quick
-    /// work subtracts one.
+    /// Score of slowness: slow work adds [`WEIGHT`], up to twice that, unless the thread is found not to have
+    /// waited; quick work subtracts one.
     slowness: AtomicU32,
 }
 

@@ -31,8 +31,8 @@ impl PollWindow {
         self.0.is_open()
     }
 
-    /// Pauses between two polls; `since` is the time of the first. Returns `false` once the time is over; one
-    /// more poll is then due.
+    /// Pauses between two polls; `since` is the time of the first. Returns `false` once the time is over: the
+    /// thread then checks for work once more as it goes to sleep.
     pub fn pause(&mut self, since: Moment) -> bool {
         let polled = since.elapsed();
         if polled <= EAGER {

@@ -55,8 +55,8 @@ pub fn draft(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a database file and its companions (`-wal`, `-shm`, `-journal`) private. SQLite gives new companions
-/// the mode of the database.
+/// Makes a database file, which is created if necessary, and its companions (`-wal`, `-shm`, `-journal`)
+/// private. SQLite gives new companions the mode of the database.
 ///
 /// # Errors
 /// One of the files cannot be opened or made private, or belongs to another user.

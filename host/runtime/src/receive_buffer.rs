@@ -3,7 +3,7 @@
 use tombolo_mem::{Buffer, Sink};
 use tombolo_sys::Errno;
 
-/// Number of bytes received at a time, except for long data.
+/// Maximum number of bytes received at a time, except for long data.
 pub const RECEIVE_BYTES: usize = 64 << 10;
 
 /// Received and unconsumed bytes of a stream.

@@ -63,7 +63,8 @@ impl<T> SendQueue<T> {
         lock(&self.0).messages.push_back(message);
     }
 
-    /// Sends as much as the stream accepts. An error other than EAGAIN ends the stream.
+    /// Sends as much as the stream accepts, unless another thread is sending or the stream is full. An error
+    /// other than EAGAIN ends the stream and is returned.
     pub fn flush(&self, stream: &impl Outgoing) -> Result<()> {
         self.send_all(stream, false)
     }

@@ -16,7 +16,8 @@ use std::thread;
 
 use crate::lock;
 
-/// Polls `future` on this thread, and afterwards on whichever thread wakes it, until it is ready.
+/// Polls `future` on this thread, after the task that the thread may be polling, and afterwards on whichever
+/// thread wakes it, until it is ready.
 ///
 /// No caller waits for the future, so it must use its result itself. If it panics, the panic propagates to
 /// the thread that polled it, and the future is dropped.
@@ -58,7 +59,7 @@ impl Wake for Task {
 }
 
 thread_local! {
-    /// Tasks woken while this thread polls one; `None` while it polls none.
+    /// Tasks woken while this thread polls one or defers them; `None` at other times.
     static WAITING: RefCell<Option<VecDeque<Arc<Task>>>> = const { RefCell::new(None) };
 }
 
@@ -83,9 +84,9 @@ pub fn defer_woken_tasks<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Polls a task in state `POLLING`, and tasks woken on this thread meanwhile. A panic of one does not prevent
-/// the others from being polled. None is polled while the thread unwinds: a task could not distinguish that
-/// panic from its own, and a second one would end the process. The first panic propagates after all are
-/// polled.
+/// the others from being polled. A task woken while the thread unwinds is polled on another thread, if one
+/// can be started: it could not distinguish that panic from its own, and a second one would end the process.
+/// The first panic propagates after all are polled.
 fn run(task: Arc<Task>) {
     let mut first = Some(task);
     let nested = WAITING.with_borrow_mut(|waiting| match waiting {
@@ -124,7 +125,7 @@ fn run(task: Arc<Task>) {
     }
 }
 
-/// Polls a task as [`run`] does, on a thread of its own.
+/// Polls a task as [`run`] does, on a thread of its own; on this one if none can be started.
 fn run_elsewhere(task: Arc<Task>) {
     let left = task.clone();
     if let Err(error) = thread::Builder::new().name("after-panic".into()).spawn(move || run(task)) {

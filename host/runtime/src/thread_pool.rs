@@ -2,7 +2,7 @@
 //!
 //! A [`ThreadPool`] has a bounded number of threads. Each user (a session) has a [`Lane`] with a bounded
 //! queue. Threads serve the lanes in turn, and with four threads or more no lane may occupy more than three
-//! quarters of them (rounded up), so a client that requests much, or whose disk hangs, does not delay the
+//! quarters of them (rounded up), so a client that requests much, or whose disk hangs, leaves threads for the
 //! others. A job that panics fails alone.
 
 use std::any::Any;

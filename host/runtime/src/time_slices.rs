@@ -8,9 +8,10 @@ use tombolo_sys::scheduling;
 /// running thread sooner.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Requests short time slices for all threads started later; a server calls this once, before it starts any
-/// thread. On a busy processor they then run when there is a request or a notification, rather than at the
-/// end of another thread's slice (1.4 to 4 ms; Linux 6.12). Their total share is unchanged.
+/// Requests short time slices for this thread and those that it starts later; a server calls this once,
+/// before it starts any thread. On a busy processor they then mostly run when there is a request or a
+/// notification, rather than at the end of another thread's slice (1.4 to 4 ms; Linux 6.12). Their total
+/// share is unchanged.
 pub fn request_short_slices() {
     if let Err(error) = scheduling::use_short_slices(SLICE) {
         tracing::debug!(%error, "cannot shorten the time slices");

@@ -4,7 +4,8 @@
 //! program they crash; and while a module waits for a directory service, its caller is blocked. This module
 //! therefore reads `/etc/passwd` and `/etc/group` itself, and queries all other services of nsswitch.conf
 //! through getent(1): a process for each look-up, few at a time, killed at its time-out. A process in a
-//! sandbox starts none, and delegates its look-ups to another one ([`delegate`]).
+//! sandbox starts none, and delegates its look-ups of users' groups and of hosts to another one
+//! ([`delegate`]).
 
 mod databases;
 mod getent;
@@ -44,13 +45,13 @@ pub enum LookUpError {
     /// The look-up program is missing.
     #[error("getent, needed to look up names, is missing (Debian: libc-bin)")]
     NoGetent,
-    /// The look-up program cannot be started.
+    /// The look-up program cannot be started, or its output not read.
     #[error("cannot start getent")]
     Start(#[source] io::Error),
     /// A service does not answer within this time.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
-    /// Other look-ups used all of the time, so this look-up was not made.
+    /// Other look-ups used most of the time, so this look-up was not made, or not given enough time.
     #[error("timed out after {0:?} behind other look-ups: try again")]
     Busy(Duration),
     /// A service recently did not answer, and was not queried.
