@@ -77,7 +77,8 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Returns `$XDG_STATE_HOME/tombolo` (default `~/.local/state/tombolo`), or `/var/lib/tombolo` for root.
+    /// Returns `$XDG_STATE_HOME/tombolo`; without that variable `/var/lib/tombolo` for root, and
+    /// `~/.local/state/tombolo` for others.
     pub fn default_path() -> Result<PathBuf, StateError> {
         let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let (uid, _) = creds::own_ids();

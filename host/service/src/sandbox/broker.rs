@@ -165,7 +165,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word))
 }
 
-/// Returns `true` if `place` is a regular file on an export's mount, and its path is unknown or in that
+/// Returns `true` if `place` is a regular file on a mount of an export, and its path is unknown or in that
 /// export.
 fn may_be_exported(own: &OwnDescriptors, exports: &[Export], place: &OwnedFd) -> Result<bool> {
     let (found, path) = (stat(place.as_fd())?, own.path(place.as_fd())?);

@@ -17,7 +17,8 @@ const WANTED: ABI = ABI::V6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Confined {
     Full,
-    /// The kernel does not support ports (before 6.7), or signals and abstract sockets (before 6.12).
+    /// The kernel supports only a part: it lacks, for instance, rules for ports (before 6.7), or for signals
+    /// and abstract sockets (before 6.12).
     Partial,
     Off,
 }

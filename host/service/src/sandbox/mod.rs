@@ -128,7 +128,7 @@ enum Capabilities {
     None,
     /// The needed ones.
     Few,
-    /// All capabilities.
+    /// All that the process had.
     Kept,
 }
 
@@ -257,7 +257,8 @@ const FILE_CAPABILITIES: [Capability; 11] = [
     Capability::CAP_SYS_ADMIN,
 ];
 
-/// Drops all capabilities of this thread, of threads that it starts later, and of programs that they start.
+/// Drops all capabilities of this thread and of threads that it starts later, also, if CAP_SETPCAP permits,
+/// for programs that they start.
 pub fn give_up_capabilities() -> Result<(), SandboxError> {
     let dropped = drop_capabilities(&Needs::default());
     dropped.map(drop).map_err(|error| SandboxError::Capabilities(error.to_string()))
