@@ -60,7 +60,8 @@ pub enum AuthorityError {
     /// No certificate was issued to this name, or all of them are already revoked.
     #[error("no valid certificate of {0}")]
     NotIssued(String),
-    /// The certificate could not be created, for instance because of an invalid host name.
+    /// The certificate could not be created, for instance because of an invalid host name, or the CA's key is
+    /// malformed.
     #[error("cannot make the certificate")]
     Make(#[from] rcgen::Error),
     /// Random numbers are not available.

@@ -61,7 +61,7 @@ pub enum SetupError {
         /// The reason, such as a key that does not match the certificate.
         source: rustls::Error,
     },
-    /// The revocation lists are unusable.
+    /// The revocation lists are unusable, or required and missing.
     #[error("{}: {why}", .path.display())]
     Revoked {
         /// The file.

@@ -92,7 +92,8 @@ fn is_about_certificates(alert: AlertDescription) -> bool {
     !reason(alert).is_empty()
 }
 
-/// Returns the meaning of an alert about certificates, and the remedy (RFC 8446 §6.2).
+/// Returns the meaning of an alert about certificates, and the remedy (RFC 8446 §6.2); empty for another
+/// alert.
 fn reason(alert: AlertDescription) -> &'static str {
     match alert {
         AlertDescription::CertificateExpired => "it has expired; issue a new one (tombolo keys issue)",

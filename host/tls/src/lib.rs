@@ -1,8 +1,8 @@
-//! TLS 1.3 over TCP, for RPC (RFC 9289) and NBD: mutually authenticated sessions, and their certificates.
+//! TLS 1.3 over TCP, for RPC (RFC 9289) and NBD: sessions authenticated by the certificates of both sides or
+//! of the server, and those certificates.
 //!
-//! - [`Session`] is the TLS state of one connection: data are encrypted from their memory, and decrypted into
-//!   their destination. It never blocks, as its socket does not. [`Stream`] is a socket with or without a
-//!   session.
+//! - [`Session`] is the TLS state of one connection. It never blocks. [`Stream`] is a socket with or without
+//!   a session.
 //! - [`ServerTls`] and [`ClientTls`] begin sessions with the files of a directory: `ca.pem`, `cert.pem`,
 //!   `key.pem`, and `crl.pem` where certificates were revoked. Changed files apply from the next session on.
 //! - [`Authority`] issues and revokes such certificates.

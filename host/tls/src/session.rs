@@ -154,7 +154,7 @@ impl SessionState {
         Ok(copied)
     }
 
-    /// Decrypts some of the received data, or receives more.
+    /// Decrypts some of the received data, after receiving more if none are left.
     fn advance(&mut self, stream: BorrowedFd<'_>) -> Result<()> {
         if self.fault.is_some() {
             return Err(Errno::PROTO);
