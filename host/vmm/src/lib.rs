@@ -4,7 +4,7 @@
 //! and [`Events`] reports the reason for its end.
 //!
 //! A machine is saved without its memory (`x-ignore-shared`), which remains in its file. The saved *device
-//! state* is smaller than 1 MB.
+//! state* is small, mostly less than 1 MB.
 //!
 //! Non-goals: location of files, supervision of processes.
 //!

@@ -65,7 +65,7 @@ pub(crate) const NETWORK_SLOT: &str = "network-slot";
 pub(crate) const IDENTITY_SLOT: &str = "identity-slot";
 
 impl Machine {
-    /// Checks that all words can be passed to QEMU, so that no external input becomes an option.
+    /// Checks machine type, accelerator and CPU description, so that none of them can add an option of QEMU.
     ///
     /// # Errors
     /// The invalid word.

@@ -24,9 +24,9 @@ impl Monitor {
     }
 
     /// Pauses the guest and writes the device state to the [passed file](Self::pass_state). From then on QEMU
-    /// does not access the machine's memory, until it is ended ([`quit`](Self::quit)) or the guest is
-    /// resumed. The migration itself stops the CPUs, last, so the guest runs while it is set up. Returns the
-    /// time at which the guest was about to be paused.
+    /// does not access the machine's memory, until QEMU is ended ([`quit`](Self::quit)) or the guest is
+    /// resumed. The migration itself stops the CPUs, last, so the guest runs while the migration is set up.
+    /// Returns the time at which the guest was about to be paused.
     pub fn save(&mut self, within: Duration) -> Result<Instant, MonitorError> {
         let requested = Instant::now();
         let asked = self.execute("migrate", &json!({ "uri": format!("fd:{STATE}") }));

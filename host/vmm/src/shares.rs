@@ -2,8 +2,8 @@
 //! QEMU 7.2 cannot save.
 //!
 //! They are the functions 1 to 7 of the slot whose function 0 is the identity disk: a guest scans for the
-//! others when that appears, and all are unplugged together. Thus a machine has the same ports with and
-//! without shares.
+//! others when function 0 appears, and all are unplugged together. Thus a machine has the same ports with
+//! and without shares.
 
 use std::path::Path;
 
