@@ -1,8 +1,9 @@
 //! Receiving, connecting and time-outs, run by one thread; deterministic given the wire's behaviour.
 //!
 //! Only the engine ends calls (except those whose end it decided while they were being sent), so a buffer
-//! being received into always has a waiting owner. It holds no lock while it receives, sends or wakes; the
-//! lock covers the look-up of calls for the replies of one batch, and the copying of short replies.
+//! being received into always has a waiting owner. The engine holds no lock while it receives, sends or
+//! wakes; the lock covers the look-up of calls for the replies of one batch, and the copying of short
+//! replies.
 
 use std::sync::Arc;
 use std::time::Instant;

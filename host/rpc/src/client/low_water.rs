@@ -1,7 +1,8 @@
 //! Receive low-water marks: one wake-up for many packets.
 //!
 //! While a long reply arrives over a network slower than memory, each packet would wake the receiver.
-//! Instead it sleeps until two milliseconds' worth of data have arrived, or the remainder of the reply.
+//! Instead the receiver sleeps until two milliseconds' worth of data have arrived, or the remainder of the
+//! reply.
 //! This is only an optimization: without it everything works the same.
 
 use std::time::{Duration, Instant};

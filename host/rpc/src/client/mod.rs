@@ -3,8 +3,8 @@
 //! The caller's thread encodes its call and, unless the call must wait, sends it at once, file data without
 //! a copy. One receiver thread takes the available replies, up to a limit, receives most file data straight
 //! into their buffers, and then wakes the waiters. A table indexed by transaction id contains the state of
-//! every call. Unanswered calls are retransmitted with the same id: over UDP by round-trip estimates, over
-//! TCP after a time-out or a reconnect.
+//! every call over TCP or UDP. Unanswered calls are retransmitted with the same id: over UDP by round-trip
+//! estimates, over TCP after a time-out or a reconnect.
 //!
 //! The [`Engine`] uses sockets, clock and random numbers only through the traits of [`Wire`], and acts only
 //! when called: a simulation can run it deterministically in one thread.

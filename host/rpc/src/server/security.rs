@@ -1,4 +1,5 @@
-//! TLS start-up of a connection (RFC 9289 §4.1): the probe, and refusal of any other first call.
+//! TLS start-up of a connection (RFC 9289 §4.1): the probe, and refusal of another first call where TLS is
+//! required.
 
 use std::fmt::Display;
 

@@ -60,7 +60,8 @@ struct SendQueue {
     /// Remainder of a partly sent batch; empty while a thread sends.
     remainder: Batch,
     phase: Phase,
-    /// `true` while a thread sends; that thread will also send replies queued meanwhile.
+    /// `true` while a thread sends; that thread also sends replies queued meanwhile, unless the socket is
+    /// full.
     sending: bool,
     /// `true` if the socket became writable while a thread was sending; that thread then retries.
     again: bool,
@@ -132,7 +133,7 @@ impl SharedConnection {
     /// Queues the reply to a call, if there is one; the caller must call [`flush`](Self::flush). Returns the
     /// number of bytes in the next batch, or 0 if no reply was queued.
     pub(super) fn add_reply(&self, exchange: &mut Exchange, outcome: Outcome) -> usize {
-        // From here on the call counts against the client's memory only, and no longer against its other
+        // From now on the call counts against the client's memory only, and no longer against its other
         // limits.
         self.client.end_calls(1);
         if outcome == Outcome::Reply {
