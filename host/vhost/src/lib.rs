@@ -1,8 +1,8 @@
 //! vhost-user back end: serves a virtio device to a virtual machine from a separate process.
 //!
 //! The virtual machine monitor (the *front end* of the protocol) connects to a UNIX socket and passes its
-//! guest's memory and virtqueues. This crate implements the protocol, walks the queues, and passes one
-//! checked [`Chain`] at a time to a [`Device`], as [`Source`](tombolo_mem::Source) and
+//! guest's memory and virtqueues. This crate implements the protocol, walks the queues, and passes the
+//! checked [`Chain`]s of each queue one at a time to a [`Device`], as [`Source`](tombolo_mem::Source) and
 //! [`Sink`](tombolo_mem::Sink) over the guest's own pages. It supports split virtqueues with indirect
 //! descriptors and event index (virtio 1.2, sections 2.7 and 5; the vhost-user specification of QEMU).
 //!
@@ -12,7 +12,8 @@
 //! - [`Server`], [`Settings`]: a socket that serves guests successively and concurrently.
 //! - [`GuestMemory`], [`DescriptorTable`]: guest addresses, and the walk along descriptors.
 //! - [`keeper`]: successive servers whose change guests do not notice.
-//! - [`QueueFault`]: protocol violations of a guest. They stop its own queue, with one line in the log.
+//! - [`QueueFault`]: faults of a queue, mostly protocol violations by its guest. They stop that queue alone,
+//!   with one line in the log.
 //!
 //! In-flight tracking survives a restart of this process, with front ends and devices that support it
 //! (`inflight`); writes to a live-migrating guest are logged (`dirty_log`). Non-goal: packed rings. Rationale

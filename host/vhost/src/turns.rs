@@ -66,7 +66,7 @@ impl Turn {
         }
     }
 
-    /// Waits for the guest's next message or its turn. Returns `true` if its turn has come.
+    /// Waits for the guest's next message or its turn. Returns `true` if the guest was passed the turn.
     pub(crate) fn wait_for_turn_or_message(&self, stream: &UnixStream) -> bool {
         let Some((_, called)) = &self.shared else { return false };
         let mut fds = [PollFd::new(stream, PollFlags::IN), PollFd::new(called, PollFlags::IN)];
