@@ -10,7 +10,8 @@
 //! [[allow]]
 //! exports = ["/public"]
 //! everybody = true
-//! identities = "own"        # of requests: "own" or "any"; default: "any" for root and the server's user
+//! identities = "own"        # of requests: "own" or "any"; default: "any" for root and the server's user,
+//!                           # "own" for others
 //! ```
 
 use std::fs::File;

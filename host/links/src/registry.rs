@@ -200,7 +200,7 @@ impl Registry for Directory {
             .mode(0o600)
             .open(self.path.join(&hidden))
             .map_err(self.io(&hidden))?;
-        // From here on dropping the entry removes its files.
+        // From now on dropping the entry removes its files.
         let mut entry = DirectoryRegistration { directory: self.clone(), id, lock };
         entry.lock.try_lock().map_err(|error| self.io(&hidden)(error.into()))?;
         entry.update(announcement)?;

@@ -6,7 +6,7 @@ use std::sync::atomic::fence;
 use tombolo_mem::{OutOfBounds, WordMut};
 use tombolo_shm::link::{Ends, NOTIFY_FLAG_OFFSET};
 
-/// The flag that tells the server whether this side sleeps. Unlike a
+/// The flag by which this side requests the server to ring. Unlike a
 /// [`Sleeper`](tombolo_shm::doorbell::Sleeper), this type does not sleep: any thread may set the flag while
 /// another one sleeps.
 #[derive(Debug)]
