@@ -11,7 +11,8 @@
 //!   before it sleeps; [`rate_limit`] how often a log message may appear. [`time_slices`] reduces the
 //!   scheduling latency of threads.
 //! - [`joint_wait`] lets one thread wait for a descriptor and for the answers of a link.
-//! - [`listener`] binds sockets in the file system; [`signals`] waits for the signals that end a process.
+//! - [`listener`] binds sockets in the file system; [`signals`] waits for the signals that end a process,
+//!   and for user signals.
 //! - [`send_queue`] sends messages over a stream from any thread without blocking; [`receive_buffer`] buffers
 //!   a stream's input.
 //! - [`names`] looks up users, groups and hosts, for which the C library would load modules.

@@ -1,6 +1,6 @@
 //! Adaptive choice between inline execution and the thread pool, for work that may wait for a disk.
 //!
-//! The kernel does not tell beforehand whether a look-up, an unlink or a buffered write will wait for a disk.
+//! It cannot be determined beforehand whether a look-up, an unlink or a buffered write waits for a disk.
 //! Such work is therefore done inline and timed; when it was slow twice in a short while, further work goes
 //! to the pool, until it proves quick again. (A single slow one may just mean that the thread lost its
 //! processor; for the second one, the kernel is asked whether the thread waited.) Occasionally a request may

@@ -115,7 +115,7 @@ struct PoolShared {
 #[derive(Default)]
 struct PoolState {
     next_lane: u64,
-    /// Lanes with queued or running jobs; the first is served next.
+    /// Lanes with queued or running jobs; the first lane that may run a job is served next.
     lanes: VecDeque<Queue>,
     /// Number of queued jobs in all lanes.
     waiting: usize,
@@ -163,8 +163,7 @@ impl PoolShared {
         if alone { self.withdraw(lane) } else { Ok(()) }
     }
 
-    /// Removes the newest job of a lane, because no thread could be started to run it. Returns
-    /// [`Error::NoMemory`].
+    /// Removes the newest job of a lane, because no thread could be started. Returns [`Error::NoMemory`].
     fn withdraw(&self, lane: u64) -> Result<()> {
         let mut state = lock(&self.state);
         if let Some(queue) = state.lanes.iter_mut().find(|queue| queue.id == lane) {

@@ -230,7 +230,7 @@ impl Names {
     }
 
     fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, LookUpError> {
-        // The name may come from a sandboxed process.
+        // The name may be that of a sandboxed process's request.
         let is_name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
         if host.is_empty() || host.len() > HOST_BYTES_MAX || host.starts_with('-') || !is_name {
             return Err(LookUpError::NoHost);
