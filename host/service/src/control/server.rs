@@ -45,8 +45,8 @@ pub trait Answers: Send + Sync {
     }
 }
 
-/// A running control server. Dropping it removes the socket, then closes all connections: a tool whose
-/// connection has ended finds no socket.
+/// A running control server. Dropping it removes the socket, then closes the connections: a tool whose
+/// connection has ended finds no socket, unless it connected while the server was being dropped.
 pub struct Server {
     /// Listening socket, whose file is removed when the last reference is dropped; `None` once the server
     /// stops.

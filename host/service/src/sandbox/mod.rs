@@ -2,8 +2,8 @@
 //! gains little.
 //!
 //! Four independent mechanisms: own mounts (if permitted), landlock (files, ports, signals), a system-call
-//! filter (seccomp), and no capabilities. All are inherited by threads started later and cannot be revoked,
-//! so [`enter`] is called before the first thread starts.
+//! filter (seccomp), and removal of unneeded capabilities. All are inherited by threads started later and
+//! cannot be revoked, so [`enter`] is called before the first thread starts.
 //!
 //! Reading order: this file; `mounts`, `files`, `calls`; `helper`, `broker`.
 
