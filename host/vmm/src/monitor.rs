@@ -49,7 +49,7 @@ pub enum MonitorError {
 pub struct Monitor {
     stream: UnixStream,
     received: Vec<u8>,
-    /// Length of the prefix of `received` that is known to have no newline.
+    /// Length of the prefix of `received` that was searched and has no newline.
     searched: usize,
     events: VecDeque<Value>,
     /// Number of the last command, by which its reply is distinguished from the late one of another command.
