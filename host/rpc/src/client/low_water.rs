@@ -2,8 +2,7 @@
 //!
 //! While a long reply arrives over a network slower than memory, each packet would wake the receiver.
 //! Instead the receiver sleeps until two milliseconds' worth of data have arrived, or the remainder of the
-//! reply.
-//! This is only an optimization: without it everything works the same.
+//! reply. This is only an optimization: without it everything works the same.
 
 use std::time::{Duration, Instant};
 

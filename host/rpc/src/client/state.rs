@@ -21,8 +21,8 @@ use super::reply_reader::ProtocolError;
 use super::round_trip::RoundTrip;
 use super::timers::Timers;
 
-/// Number of spare entries that must be newer than one before that is reused, because the waiter of its
-/// outcome may still be using its cell.
+/// Number of spare entries that must be newer than the oldest one before the oldest is reused, because the
+/// waiter of the oldest entry's outcome may still be using the entry's cell.
 const SPARE_MIN: usize = 8;
 
 /// Maximum number of entries and of buffers retained for reuse.
