@@ -78,7 +78,7 @@ pub enum QueueFault {
         /// Length in bytes.
         len: u32,
     },
-    /// A file of the guest's memory, or its dirty log, was truncated.
+    /// A file of the guest's memory, or the dirty log, was truncated.
     #[error("the guest's memory was truncated")]
     MemoryGone,
     /// A ring is not accessible.

@@ -75,8 +75,8 @@ impl Queue {
         self.lock().is_stopped = true;
     }
 
-    /// Returns `true` if these rings are unchanged since the queue stopped, so that the guest waits for all
-    /// requests that were under way.
+    /// Returns `true` if the queue is stopped, the used index in these rings is that of the stop, and the
+    /// guest waits for at least as many chains as are not returned: the requests under way may continue.
     pub(crate) fn is_unchanged(&self, rings: &Rings) -> Result<bool, OutOfBounds> {
         let used = self.lock();
         let (at, available) = (rings.used_index()?, rings.available_index()?);

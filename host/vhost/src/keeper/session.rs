@@ -244,8 +244,7 @@ impl Session {
     }
 }
 
-/// Connects to the current or next server. If that server dies before it accepts, the error shows at the
-/// first message.
+/// Connects to the current server, or to the next one if the current one dies before it accepts.
 fn connect(place: &Place, store: Option<&mut DescriptorStore>) -> io::Result<Channel> {
     let stream = place.connect()?;
     if let Some(store) = store {
