@@ -117,8 +117,8 @@ impl Call {
         }
     }
 
-    /// Returns the id of the request, for reference in another request; `None` while queued, once the answer
-    /// was taken, and if the request was not sent.
+    /// Returns the id of the request, for reference in another request; `None` for a queued request until a
+    /// poll finds that it was sent, once the answer was taken, and if the request was not sent.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         match self.stage {

@@ -166,7 +166,7 @@ impl LinkHandle {
         }
     }
 
-    /// Returns the reason for the end, or `None` while the link exists.
+    /// Returns the reason for the end, or `None` if the link has not ended.
     #[must_use]
     pub fn end(&self) -> Option<EndReason> {
         self.outcome.why()
