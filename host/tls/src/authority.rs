@@ -107,7 +107,7 @@ impl Authority {
     /// Creates an authority; `name` is its certificate's subject.
     ///
     /// # Errors
-    /// The directory already has an authority, or cannot be written to.
+    /// The name is invalid, or the directory already has an authority or cannot be written to.
     pub fn create(dir: &Path, name: &str) -> Result<Self> {
         let name = checked(name)?;
         fs::create_dir_all(dir).map_err(|source| AuthorityError::File { path: dir.into(), source })?;
@@ -149,7 +149,7 @@ impl Authority {
     /// Issues a certificate, and writes it with its key, the CA and the revocation list to `out`.
     ///
     /// # Errors
-    /// A name is invalid, or a file cannot be written.
+    /// A name is invalid, random numbers are not available, or a file cannot be read or written.
     pub fn issue(&self, request: &Request, out: &Path) -> Result<Issued> {
         let name = checked(&request.name)?;
         let mut serial = [0; SERIAL_BYTES];
@@ -191,7 +191,7 @@ impl Authority {
     /// revoked certificates, for the peers that must refuse them.
     ///
     /// # Errors
-    /// There are no such certificates, or a file cannot be written.
+    /// There are no such certificates, or a file cannot be read or written.
     pub fn revoke(&self, name: &str) -> Result<usize> {
         let mut index = self.issued()?;
         let now = now_s();
@@ -213,7 +213,7 @@ impl Authority {
     /// Returns all issued certificates, the oldest first.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// The index cannot be read, or is malformed.
     pub fn issued(&self) -> Result<Vec<Issued>> {
         let path = self.dir.join(INDEX_FILE);
         let text = String::from_utf8(read(&path)?).map_err(|_| AuthorityError::Malformed(path.clone()))?;
