@@ -72,8 +72,8 @@ fn log_event(message: &Value) {
     }
 }
 
-/// Receives the events of a VMM on its monitor until it closes the connection, usually because it ends. All
-/// events are read, so that the VMM is never blocked by a full connection.
+/// Receives the events of a VMM on its monitor until the VMM closes the connection, usually because it ends,
+/// or violates the protocol. All events are read, so that a full connection does not block the VMM.
 pub(crate) fn receive_events(mut stream: UnixStream) -> End {
     // The command takes effect once the VMM has sent its greeting; a failed write shows when events are
     // received.
