@@ -63,7 +63,7 @@ pub(crate) struct Cache {
     pub middle: OnceLock<Middle>,
     /// Recorder of first reads, once one was requested.
     pub recorder: OnceLock<Recorder>,
-    /// `true` if the origin is a server without compressed reads.
+    /// `true` once the origin was found to be a server without compressed reads.
     pub packs_nothing: AtomicBool,
     /// Sessions to be notified of changes.
     pub watchers: Watchers<Session>,
@@ -139,7 +139,7 @@ impl Cache {
 
     /// Marks data of this version as recent if another client's change in the same tick of the origin's clock
     /// would leave no trace. Under *exclusive* there is no such change while this process runs, but there may
-    /// be one before the next.
+    /// be one before the next process does.
     pub(crate) fn mark_recent(&self, object: &Arc<Object>, data: &Data, version: &WeakAttr) {
         let Some(recent_for) = self.clock.recent_for(version) else { return };
         let is_new = data.file.set_recent();
@@ -235,8 +235,8 @@ impl Cache {
         error
     }
 
-    /// Stores the attributes of an object that accompanied an answer. Returns `true` if any did and they are
-    /// stored.
+    /// Stores the attributes of an object that accompanied an answer, as [`Object::learn`] does. Returns
+    /// `true` if any did and they belong to the object.
     pub(crate) fn told(&self, cx: &Ctx, object: &Arc<Object>, asked: Instant) -> bool {
         let told = object.node().and_then(|node| self.origin.told(cx, node, asked));
         let is_told = told.is_some_and(|attr| object.learn(&attr, asked, self.options_of(object).contract));
@@ -276,7 +276,7 @@ impl Cache {
             match data.file.write(start, &mut bytes) {
                 Err(Error::NoSpace | Error::QuotaExceeded)
                     if self.store.kept_bytes() > left && self.drop_next() => {}
-                // Evicted files occupy the disk until the commit thread releases them.
+                // Evicted files may occupy the disk until the commit thread releases them.
                 Err(Error::NoSpace | Error::QuotaExceeded) if !has_waited => {
                     self.store.flush();
                     has_waited = true;
@@ -286,7 +286,7 @@ impl Cache {
         }
     }
 
-    /// Drops the data that are next to be evicted, if any may be.
+    /// Drops the data that are next to be evicted. Returns `false` if none may be.
     fn drop_next(&self) -> bool {
         let Some((id, generation)) = self.store.next_to_go() else { return false };
         if let Some(object) = self.objects.in_memory(id) {

@@ -10,7 +10,8 @@ use tombolo_core::lock;
 /// and the difference of two hosts' clocks.
 const RECENT_MAX: Duration = Duration::from_secs(2);
 
-/// Lower bound of the origin's clock by the times that it reports, as this host's may be set at any time.
+/// Estimate of the origin's clock: by the times that it reports, and by this host's clock, which may be set
+/// at any time.
 #[derive(Debug)]
 pub(crate) struct Clock {
     /// This host's clock.
@@ -37,7 +38,7 @@ impl Clock {
             }
             now.max(told)
         };
-        // A clock that was set forwards since the start is ignored.
+        // A setting of the clock forwards since the start is ignored.
         let here = since_epoch((self.wall)()).min(self.started.0.saturating_add(self.started.1.elapsed()));
         let changed = Duration::from_secs(seconds(version.ctime).max(seconds(version.mtime)));
         changed.saturating_add(RECENT_MAX).checked_sub(at_origin.max(here)).filter(|left| !left.is_zero())

@@ -44,7 +44,7 @@ tombolo_core::counters! {
         /// counters.
         backed,
         ;
-        /// Bytes not read from the origin because another cached file has the same block.
+        /// Bytes not read from the origin because an equal block was cached.
         equal_bytes: u64,
         /// State of the lease of the tree, if the cache uses one.
         lease: Option<LeaseState>,

@@ -20,7 +20,8 @@ use crate::store::DataFile;
 /// is cut at a digest's boundary.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 
-/// Cached data of one version of a file. A change of the version drops them, so versions never mix.
+/// Cached data of one version of a file. A change drops them, except a local write under *exclusive*, which
+/// drops only the written parts.
 #[derive(Debug)]
 pub(crate) struct Data {
     version: Mutex<WeakAttr>,
@@ -59,13 +60,13 @@ pub(crate) struct Fetch {
 pub(crate) enum Came {
     /// The data are cached.
     Here,
-    /// Fetched, but not cached: no space, or another error of the local disk.
+    /// Fetched or offered, but not cached: no space, or another error of the local disk.
     Unkept,
     /// Not cached, to be read anew: another version at the origin, a short reply, or a wrong sidecar.
     Changed,
     /// Fetched, but not cached: the data do not match the sidecar.
     Unlike,
-    /// Failed; the reader that started the fetch has the error.
+    /// Failed; the error is for the reader that started the fetch.
     Failed,
 }
 
@@ -99,7 +100,7 @@ impl Fetch {
         self.came.clone().kept().await
     }
 
-    /// Returns the error of a failed fetch, to the first caller only.
+    /// Returns the error of a failed fetch; after the first call, a general I/O error.
     pub(crate) fn error(&self) -> Error {
         let error = lock(&self.error).take();
         error.unwrap_or(Error::Io { source: None })

@@ -1,7 +1,8 @@
 //! Deduplication by digest, for blocks of files with a sidecar.
 //!
-//! Fetched blocks of such a file are hashed when stored. A block with the same digest in the sidecar of
-//! another file is copied from there and verified, so no wrong byte is taken even if the source has changed.
+//! Fetched blocks of such a file are hashed when stored. A missing block with the same digest in its file's
+//! sidecar is copied from a stored one and verified, so no wrong byte is taken even if the source has
+//! changed.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -35,7 +36,7 @@ struct Place {
     len: usize,
 }
 
-/// Maximum number of indexed blocks: 1 GiB in blocks of 4 KiB, with some 20 MiB of memory.
+/// Maximum number of indexed blocks: 1 GiB in blocks of 4 KiB, with some 33 MiB of memory.
 const PLACES_MAX: usize = 1 << 18;
 
 /// Hashed blocks: offset, length and digest of each.
@@ -107,7 +108,7 @@ pub(crate) fn hashed(advice: &Advice, start: u64, bytes: &[u8]) -> Hashed {
 }
 
 impl Cache {
-    /// Copies missing blocks of a range from other files of the same owner. May block on the disk.
+    /// Copies missing blocks of a range from equal blocks of files of the same owner. May block on the disk.
     pub(crate) fn copy_duplicates(&self, uid: u32, data: &Arc<Data>, range: &Range<u64>) -> Result<()> {
         let Some(advice) = data.advice() else { return Ok(()) };
         let block_bytes = u64::from(advice.file.block_bytes);

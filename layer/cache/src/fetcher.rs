@@ -95,7 +95,7 @@ impl Fetcher {
         self.fetch_missing(range).await
     }
 
-    /// Copies missing blocks of a range from cached blocks of other files with the same digests.
+    /// Copies missing blocks of a range from cached blocks with the same digests.
     pub(crate) async fn copy_equal(&self, range: &Range<u64>) {
         let Self { cache, data, .. } = self;
         if !data.is_here(range) && data.advice().is_some_and(|advice| advice.has_digests()) {

@@ -71,8 +71,8 @@ const READ_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl FilesAhead {
-    /// Records that a caller waits for a file of `dir`, whose parent is `above`. With `is_wanted`, the others
-    /// of `dir` are prefetched even if it is the first. Returns the number of workers to start.
+    /// Records that a caller waits for a file of `dir`, whose parent is `above`. With `is_wanted`, the other
+    /// files of `dir` are prefetched even if this one is the first. Returns the number of workers to start.
     #[must_use]
     pub(crate) fn missed(
         &self,

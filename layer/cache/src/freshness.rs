@@ -7,8 +7,8 @@ use tombolo_core::fs::FileType;
 use crate::object::State;
 use crate::options::{Contract, Options};
 
-/// Age up to which a directory's attributes at the start of a look-up prove that a name missing in the cache
-/// is absent.
+/// Maximum age of a directory's attributes, at the start of a look-up, for which a name missing in the cache
+/// counts as absent.
 const ABSENCE_KEPT: Duration = Duration::from_millis(100);
 
 /// Purpose of an attribute query.
@@ -65,7 +65,7 @@ impl State {
         (self.recency.is_none() || is_attr) && self.term.covers(asked)
     }
 
-    /// Returns `true` if the file's version is unknown after a local change, so a reader must query it.
+    /// Returns `true` if a reader must query the file's version first, as after a local change.
     pub(crate) fn is_version_unknown(&self, options: &Options) -> bool {
         self.asked.is_none() && options.contract != Contract::Immutable
     }

@@ -122,7 +122,8 @@ impl Keeper {
     ///
     /// # Errors
     /// [`Error::NotSupported`]: the origin grants no leases. [`Error::NotPermitted`],
-    /// [`Error::AccessDenied`]: the origin grants none to this client, or to this user.
+    /// [`Error::AccessDenied`]: the origin grants none to this client, or to this user. [`Error::Io`]: the
+    /// system refuses a thread.
     pub(crate) fn start(origin: &Arc<Origin>, term: &Arc<Term>) -> Result<Self> {
         let (origin, term) = (origin.clone(), term.clone());
         let kept = Kept {

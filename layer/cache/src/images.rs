@@ -161,7 +161,7 @@ impl Advice {
         self.file.zeros.within(blocks.clone()).next() == Some(blocks)
     }
 
-    /// Stores the digests, and returns `false` if they do not match the head's digest.
+    /// Stores the digests if they match the digest in the sidecar's head; otherwise returns `false`.
     pub(crate) fn set_digests(&self, table: &[u8]) -> bool {
         let is_whole = self.file.table == Some(digest(table));
         if is_whole {
@@ -197,7 +197,7 @@ impl Advice {
 }
 
 /// Returns `true` if a sidecar is trusted for a file: its contents cannot be verified, so it must be owned by
-/// the file's owner or root, and not be writable by others.
+/// the file's owner or root, and not be writable by group or others.
 fn is_trusted(sidecar: &Attr, file: &Attr) -> bool {
     let is_owner_s = sidecar.uid == 0 || sidecar.uid == file.uid;
     is_owner_s && sidecar.mode.bits() & 0o022 == 0
@@ -219,7 +219,7 @@ impl Cache {
     }
 
     /// Applies the sidecar's entry of this name to a file, unless the entry is untrusted, outdated or wrong,
-    /// or the file was written locally.
+    /// or the file is open for writing or was written locally.
     pub(crate) fn advise(
         &self,
         object: &Arc<Object>,

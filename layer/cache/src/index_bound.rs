@@ -189,7 +189,8 @@ impl Cache {
         is_removed
     }
 
-    /// Returns `true` if any name of a directory is cached, or a listing is in progress.
+    /// Returns `true` if any name of a directory is cached, or may be soon: a listing or a change is in
+    /// progress.
     fn lists(&self, dir: ObjectId) -> bool {
         self.store.keeps_names(dir)
             || self.objects.in_memory(dir).is_some_and(|dir| {

@@ -9,7 +9,8 @@
 //!   outlive restarts of either side. The run of one process with a cache directory is a *life* of the cache.
 //! - All sessions share the cached state and one session of the origin. Each user sees only what the origin
 //!   permits that user to see.
-//! - A sidecar lists zero blocks of its directory's files, which are not fetched (`tombolo-wire-image`).
+//! - A sidecar lists blocks of its directory's files that are zero, so that they are not fetched
+//!   (`tombolo-wire-image`).
 //! - One cache of a host can lend its data to others ([`CacheExport::share`], [`CacheExport::borrow_from`]).
 //!
 //! Non-goals: changes that are answered before the origin has them (`layer/write-back`); file locks.
@@ -93,11 +94,12 @@ pub struct CacheExport {
     _pool: ThreadPool,
 }
 
-/// Creates a cache over `origin`, which must have handles that outlive restarts. Blocks on the origin.
+/// Creates a cache over `origin`, which must have persistent handles. Blocks on the origin.
 ///
 /// # Errors
-/// Fails if the origin does not answer or has no such handles; under [`Contract::Lease`] also if it refuses a
-/// lease, with [`Error::NotSupported`] if it grants none to anyone.
+/// Fails if a request to the origin fails, if it has no persistent handles, or if the system refuses a
+/// thread; under [`Contract::Lease`] also if it refuses a lease, with [`Error::NotSupported`] if it grants
+/// none to anyone.
 pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -> Result<CacheExport> {
     put_over(origin, store, policy.into(), None)
 }
@@ -106,7 +108,8 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -
 /// held, an exclusive contract is close-to-open.
 ///
 /// # Errors
-/// Fails as [`over`] does, or if the lease cannot be acquired.
+/// Fails as [`over`] does, or if the lease cannot be acquired and the claim does not allow to acquire it
+/// later ([`Claim::may_come_later`]).
 pub fn over_leased(
     origin: &dyn Export,
     store: Arc<Store>,
@@ -175,7 +178,7 @@ fn put_over(
     // The capacity may be smaller than in an earlier process.
     cache.make_room();
     cache.look_for_unnamed();
-    // The index must be bounded before a session looks up names, as rows of these stay.
+    // The index must be bounded before a session looks up names: rows of objects that a session knows stay.
     cache.bound_index();
     if let Some(lease) = &cache.lease {
         let told = Arc::downgrade(&cache);
@@ -197,11 +200,12 @@ impl CacheExport {
         self.cache.store.flush();
     }
 
-    /// Lends cached data to caches of the same origin in other processes of this user, for those users whom
-    /// the origin permits to read the file.
+    /// Lends cached data to caches of the same origin in other processes of this user or root, for those
+    /// users whom the origin permits to read the file.
     ///
     /// # Errors
-    /// Fails if no socket can be created in the cache directory.
+    /// Fails if no socket can be created in the cache directory, or the system refuses a thread or a
+    /// descriptor.
     pub fn share(&mut self) -> std::result::Result<(), ListenError> {
         let volume = self.volume().map_err(|error| {
             let path = self.cache.store.path().to_owned();
@@ -213,7 +217,7 @@ impl CacheExport {
     }
 
     /// Reads data from the cache in this directory from now on, as far as its owner lends them, and otherwise
-    /// from the origin. Returns `true` if there is an owner that lends now.
+    /// from the origin. Later calls change nothing. Returns `true` if there is an owner that lends now.
     ///
     /// # Errors
     /// Fails if the system refuses a thread or a descriptor.
@@ -227,7 +231,8 @@ impl CacheExport {
 
     /// Requests data from an untrusted cache of the same origin from now on. The data are verified by the
     /// origin's digests; the origin is read if it has no digest for them, or if the cache does not answer or
-    /// its data do not match. `name` is for the log. Waits up to `first_wait` for the first connection.
+    /// its data do not match. `name` is for the log. Waits up to `first_wait` for the first attempt to
+    /// connect. Later calls change nothing.
     ///
     /// # Errors
     /// Fails if the origin provides no digests.
@@ -237,8 +242,8 @@ impl CacheExport {
         Ok(())
     }
 
-    /// Records reads from now on, in order: a line with offset, length and path for each read of a part of a
-    /// file that was not read before.
+    /// Records reads from now on, in order and up to a limit: a line with offset, length and path for each
+    /// read of a part of a file that was not recorded before. Later calls change nothing.
     pub fn record(&self, out: File) {
         let _ = self.cache.recorder.set(Recorder::new(out));
     }
@@ -247,7 +252,8 @@ impl CacheExport {
         Ok(self.cache.origin.handles()?.volume())
     }
 
-    /// Marks everything for revalidation at its next use, except under [`Contract::Immutable`].
+    /// Marks everything for revalidation at its next use; attributes under [`Contract::Immutable`] stay
+    /// valid.
     pub fn invalidate(&self) {
         self.cache.objects.doubt_all();
     }

@@ -57,8 +57,8 @@ pub(crate) struct State {
     /// Time of the request for `attr`, or of a later one whose answer confirmed them, the time of access
     /// aside. `None` if `attr` are from the index or must be revalidated.
     pub asked: Option<Instant>,
-    /// Time before which requests have unusable answers, because a later answer is cached, or a local change
-    /// was made since. `None` if all answers are usable.
+    /// Time before which requests have late answers, because a later answer is cached, or a local change was
+    /// made since. `None` if no answer is late.
     pub latest: Option<Instant>,
     /// Arrival of the last answer stored. Requests made before it may be performed in any order.
     pub came: Option<Instant>,
@@ -84,7 +84,7 @@ pub(crate) struct State {
     pub listed: Option<Instant>,
     /// Size in bytes of a prefetched listing that was not used yet; 0 if it was no guess.
     pub unused_listing: Option<u64>,
-    /// Data of a regular file, if they were used since the object was loaded.
+    /// Data of a regular file, from their first use until they are evicted or another version is found.
     pub data: Option<Arc<Data>>,
     /// Sidecar's entry for the file, perhaps for another version.
     pub advice: Option<Arc<Advice>>,
@@ -303,9 +303,9 @@ impl Object {
         true
     }
 
-    /// Records that the origin confirmed the cached version in answer to a request made at `asked`. State too
-    /// recent to rely on is dropped once, unless all changes are made through this cache (*immutable*,
-    /// *exclusive*).
+    /// Records that the origin confirmed the cached version in answer to a request made at `asked`. State
+    /// that arrived before and is too recent to rely on is dropped, unless no other client makes changes
+    /// (*immutable*, *exclusive*).
     pub(crate) fn settle(&self, asked: Instant, contract: Contract) {
         let mut state = self.state();
         if !contract.tells_changes() && state.recency.is_some_and(|recency| asked > recency.came) {
@@ -367,7 +367,7 @@ impl Object {
                 state.names = names.into();
             }
             state.rights = Rights::restored(rights);
-            // Others may have changed the object since, while no process used the cache.
+            // Others may have changed the object since; perhaps no process used the cache meanwhile.
             state.is_suspect = true;
             state.is_dirty = false;
         }

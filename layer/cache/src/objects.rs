@@ -205,7 +205,8 @@ impl Objects {
             self.doubt_late(&object, asked);
             return Ok(object);
         }
-        // The handle is another file's now, which gets a new number; the former file is gone.
+        // The handle is another file's now, or another version's of a held file: it gets a new number, and
+        // the former object is gone.
         self.forget(&object);
         store.remove(&object);
         let new = self.add(Arc::new(Object::new(store.new_id()?, handle.clone(), entry.attr, &self.shared)));
@@ -242,7 +243,7 @@ impl Objects {
         found.inspect(|object| object.use_it())
     }
 
-    /// Removes an object that is gone at the origin from the tables.
+    /// Marks an object as gone, and removes it from the tables.
     pub(crate) fn forget(&self, object: &Object) {
         object.state().is_gone = true;
         lock(&self.left).add(object, Some(Instant::now()));
@@ -258,8 +259,8 @@ impl Objects {
         all.iter().for_each(|object| object.doubt_all());
     }
 
-    /// Evicts unused objects when they take too much memory or have too many nodes of the origin's; their
-    /// state is in the store. Eviction returns an object's node to the origin, so objects in use stay.
+    /// Evicts unused objects when all objects take too much memory or have too many nodes of the origin's.
+    /// Eviction returns an object's node to the origin, so objects in use stay.
     fn make_room(&self) {
         let (shared, most) = (&self.shared, self.memory_bytes);
         self.keep_below(&self.bytes_max, most, || shared.bytes(), Object::weight_bytes);
@@ -268,7 +269,7 @@ impl Objects {
     }
 
     /// Evicts unused objects once the sum `taken`, to which each object contributes `part`, exceeds
-    /// `looked_for_at`, down to three quarters of `most`.
+    /// `looked_for_at`, if possible down to three quarters of `most`.
     fn keep_below(
         &self,
         looked_for_at: &AtomicUsize,
@@ -336,8 +337,8 @@ impl Tables {
         found.ok().map(|found| found.remove().0)
     }
 
-    /// Returns `true` if only these tables refer to an object, so that it may leave memory; not for the root,
-    /// and for a file with an unanswered write. An object to be written is referenced by the queue.
+    /// Returns `true` if only these tables refer to an object, so that it may leave memory; never for the
+    /// root or a file with an unanswered write. An object queued for writing is referenced by the queue.
     fn is_unused(&self, object: &Arc<Object>) -> bool {
         let by_handle = self.of_handle(&object.handle).is_some_and(|known| Arc::ptr_eq(known, object));
         let is_held = Arc::strong_count(object) > 1 + usize::from(by_handle);
@@ -372,7 +373,7 @@ pub(crate) fn node_of(id: ObjectId) -> NodeId {
     NodeId(id.0)
 }
 
-/// Returns the number of a node's object; fails with `Stale` if the node is none.
+/// Returns the number of a node's object; fails with `Stale` for [`NodeId::NONE`].
 pub(crate) fn id_of(node: NodeId) -> Result<ObjectId> {
     if node == NodeId::NONE { Err(Error::Stale) } else { Ok(ObjectId(node.0)) }
 }

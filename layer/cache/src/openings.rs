@@ -110,7 +110,7 @@ impl Openings {
         })
     }
 
-    /// Closes an opening, and returns its object.
+    /// Closes an opening, and returns the number of its object; `None` if there is no such opening.
     pub(crate) fn end(&self, file: File) -> Option<ObjectId> {
         let opening = self.of(file).ok()?;
         lock(&self.by_id).remove(&file.open);

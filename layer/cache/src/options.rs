@@ -9,14 +9,14 @@ use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 pub enum Contract {
     /// The tree never changes: cached state is never revalidated, not even after a restart.
     Immutable,
-    /// All changes are made through this cache: state fetched since the start is never revalidated.
+    /// All changes are made through this cache: state fetched since the start does not age.
     Exclusive,
     /// An open returns data of every earlier close, on any client. Attributes without an open are valid for
     /// [`Options::attr_refresh`].
     #[default]
     CloseToOpen,
-    /// Cached state is valid while the cache has a lease, which the origin's server recalls before others
-    /// change anything; without it, as [`CloseToOpen`](Self::CloseToOpen).
+    /// State fetched while the cache has a lease is valid until the lease ends; the origin's server recalls
+    /// it before others change anything. Without a lease, as [`CloseToOpen`](Self::CloseToOpen).
     Lease,
     /// Cached state is valid for this long.
     Refresh(Duration),
@@ -30,10 +30,10 @@ impl Contract {
     }
 }
 
-/// Extent of prefetching.
+/// Extent of the prefetch of directories and small files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefetch {
-    /// No prefetching except read-ahead.
+    /// No such prefetch.
     Off,
     /// Directories of a walk, and small files of directories in which a client reads one after another.
     #[default]

@@ -9,7 +9,7 @@ use tombolo_core::lock;
 use crate::options::Contract;
 
 /// Time of the last removal of a name whose target was uncertain: any file may have lost that name. Where no
-/// client of the origin but this cache creates names, only a file with several can have.
+/// client of the origin but this cache creates names, only a file with several names is concerned.
 #[derive(Debug, Default)]
 pub(crate) struct UnknownRemoval(Mutex<Option<Instant>>);
 

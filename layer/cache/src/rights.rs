@@ -27,9 +27,9 @@ struct Right {
     /// Permissions that were queried; and the granted ones of them.
     known: AccessMask,
     allowed: AccessMask,
-    /// The file's ctime at the time of the answer, which a change of mode or owner makes void.
+    /// Ctime of the file for which the answer is valid: a change of mode or owner changes it.
     ctime: Timestamp,
-    /// Time of the request; `None` if an earlier process made it.
+    /// Time of the request; `None` if unknown, as the answer was restored.
     asked: Option<Instant>,
 }
 
@@ -97,7 +97,7 @@ impl Rights {
         self.0.iter().map(|right| (right.user.clone(), right.known, right.allowed, right.ctime)).collect()
     }
 
-    /// Restores answers stored by an earlier process, whose age is unknown.
+    /// Restores stored answers, whose age is unknown.
     pub(crate) fn restored(rows: Vec<RightRow>) -> Self {
         let rights = rows.into_iter().take(USERS_MAX);
         Self(

@@ -1,7 +1,8 @@
 //! Cache options by name and path.
 //!
-//! A rule applies by the name under which an object was last looked up. For an object known only by its
-//! handle, the name is searched in its last known directory; until it is found, the strictest options apply.
+//! A rule applies by the name under which the origin last reported an object. For an object known only by its
+//! handle, the name is searched in its last known directory; until the name is found, the strictest options
+//! apply.
 
 use std::ffi::CString;
 use std::ops::Deref;
@@ -164,7 +165,7 @@ const NONE: u32 = 1;
 const FIRST: u32 = 2;
 
 impl Place {
-    /// Records that no rule matches, as the file has no name.
+    /// Records that no rule matches, as the object has no name.
     pub(crate) fn set_unnamed(&self) {
         self.rule.store(NONE, Ordering::Relaxed);
     }
@@ -244,8 +245,8 @@ impl Cache {
         }
     }
 
-    /// Returns `true` if the rule of an object follows from its name: no rule is of paths, or the path of its
-    /// directory is known.
+    /// Returns `true` if the rule of an object can be determined by its name: no rule is of paths, or the
+    /// path of its directory is known. The root counts as such an object.
     fn can_decide(&self, object: &Object) -> bool {
         if object.id == ObjectId::ROOT
             || !self.held_policy.rules.iter().any(|rule| rule.pattern.is_of_paths())

@@ -1,8 +1,8 @@
 //! Directories with more names than are cached: the first names are listed from the cache, the others by the
 //! origin, a page at a time.
 //!
-//! A reader may continue after any entry it was given. Uncached names have positions beyond all others, each
-//! used once; for the latest of them the origin's continuation is remembered.
+//! A reader may continue after any cached name it was given. Uncached names have positions beyond all others,
+//! each used once; for the positions assigned last, the origin's continuations are remembered.
 
 use std::collections::VecDeque;
 
@@ -63,8 +63,8 @@ impl Unkept {
 impl State {
     /// Records that names from this cookie on are not cached.
     pub(crate) fn set_unkept(&mut self, from: Cookie) {
-        // Names without a known target are dropped: cached again later at an old position, one would be in
-        // neither part.
+        // Names without a known target are dropped: cached again later at its old position, such a name would
+        // be in neither part.
         self.names.drop_unknown();
         let (epoch, last_kept) = (self.names.epoch(), self.names.next_place() - 1);
         // Positions already given stay valid, so that their readers can continue.
@@ -79,7 +79,7 @@ impl State {
         !self.names.is_complete() && self.unkept.as_ref().is_some_and(|unkept| unkept.epoch == epoch)
     }
 
-    /// Returns `true` if no name is cached, so the origin lists all of them.
+    /// Returns `true` if no listing is cached, so the origin lists all names.
     pub(crate) fn keeps_no_listing(&self) -> bool {
         self.has_unkept() && self.unkept.as_ref().is_some_and(|unkept| unkept.from == Cookie::START)
     }
@@ -105,7 +105,8 @@ impl State {
         self.shows_names() && self.unkept_from(cookie).is_none()
     }
 
-    /// Returns the continuation at the origin after a position, if the names after it are not cached.
+    /// Returns the continuation at the origin after a position, if the names after it are not cached; fails
+    /// with [`Error::OutOfRange`] if it is no longer remembered.
     pub(crate) fn unkept_from(&self, cookie: Cookie) -> Option<Result<Continuation>> {
         if cookie.0 >= FIRST_PLACE {
             let after = self.unkept.as_ref().and_then(|unkept| unkept.after(cookie.0));

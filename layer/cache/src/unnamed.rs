@@ -1,8 +1,8 @@
 //! Files that have lost a name through this cache: one without a name is retained while something holds it.
 //!
 //! Holders of a file are openings, look-ups of sessions, links in progress, and others' descriptors of the
-//! file's data. Under *exclusive* it is known whether a file has another name; otherwise a background worker
-//! queries the origin once nothing holds the file.
+//! file's data. Under *exclusive* the cache mostly knows whether a file has another name; otherwise a
+//! background worker queries the origin once nothing holds the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +43,7 @@ struct State {
 /// Names left to a file that has lost one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Names {
-    /// None, known from its link count.
+    /// Certainly none.
     None,
     Unknown,
 }

@@ -32,7 +32,7 @@ struct State {
     listed: VecDeque<ObjectId>,
     /// Directories in which callers looked up uncached names lately.
     looked_in: VecDeque<ObjectId>,
-    /// Pairs of a parent and the first of its directories that was listed after look-ups.
+    /// Pairs of a parent and the first of its directories in which look-ups were repeated.
     above: VecDeque<(ObjectId, ObjectId)>,
     /// `true` if the whole trees below the queued directories are wanted.
     wants_all: bool,
@@ -58,7 +58,7 @@ pub(crate) enum LookedIn {
     AfterAnother,
 }
 
-/// Minimum and maximum number of listings in flight; and their total size in between: the bandwidth-delay
+/// Bounds of the maximum number of listings in flight; and their total size in between: the bandwidth-delay
 /// product of 100 Mbit/s and 80 ms, so that a caller's request does not queue for long.
 const WORKERS: (usize, usize) = (16, 128);
 const IN_FLIGHT_BYTES: u64 = 1 << 20;

@@ -15,7 +15,8 @@ pub(crate) struct WalkOrder<T> {
     beginnings: u32,
 }
 
-/// Path of a directory from the beginning of a walk: the index in the parent's listing for each step.
+/// Path of a directory from the beginning of a walk: the beginning, then for each step the index among the
+/// subdirectories added.
 type Place = Arc<[u32]>;
 
 /// Maximum depth of a place; below it a directory counts as the beginning of another walk.

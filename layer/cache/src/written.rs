@@ -1,10 +1,11 @@
 //! Local writes to a file under *exclusive*: only the written parts become invalid.
 //!
-//! From the start of a write, its part is read from the origin; the remainder stays valid. Once no write is
-//! in progress and the new version is known, the parts are fetched again. The whole file is invalid until the
-//! last opening for writing ends if parts are not enough: a write fails, the size changes, an append's offset
-//! is known only to the origin, or others read the data by descriptors of their own. If the origin may still
-//! perform an unanswered write, the file is treated as changed by others for as long as the cache runs.
+//! From the start of a write, its part is read from the origin; the remainder stays valid. Once no write or
+//! opening for writing is left and the new version is known, the parts are fetched again. The whole file is
+//! invalid until the last opening for writing ends if parts are not enough: for example if a write fails, the
+//! size changes, an append's offset is known only to the origin, or others read the data by descriptors of
+//! their own. If the origin may still perform an unanswered write, the file is treated as changed by others
+//! for as long as the cache runs.
 
 use std::ops::Range;
 use std::sync::Arc;

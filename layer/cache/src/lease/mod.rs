@@ -61,8 +61,9 @@ pub struct Claim {
     pub life: Life,
     /// `true` to take over a lease that another holder still renews.
     pub takes: bool,
-    /// `true` if the cache starts even if the lease is free but cannot be created, as the origin is full; the
-    /// contract is then *close-to-open* until it can. For caches with pending changes for the origin.
+    /// `true` if the cache starts even if the lease is free but its file cannot be created, for example
+    /// because the origin is full; the contract is then *close-to-open* until the lease is acquired. For
+    /// caches with pending changes for the origin.
     pub may_come_later: bool,
     /// `true` if the lease is relied on while it cannot be renewed, until another is seen to have taken it.
     /// For caches that work offline and detect others' changes before they write to the origin.
@@ -91,10 +92,10 @@ pub enum LeaseError {
         /// The origin's error.
         #[source]
         source: Error,
-        /// `true` if no other cache holds the lease.
+        /// `true` if certainly no other cache holds the lease.
         is_free: bool,
     },
-    /// The origin fails requests.
+    /// A request to the origin has failed, or the system refuses a thread.
     #[error(transparent)]
     Origin(#[from] Error),
 }
@@ -104,7 +105,8 @@ pub enum LeaseError {
 pub enum LeaseState {
     /// Held by this cache.
     Held,
-    /// Not renewed for so long that another may have taken it. It may be held again.
+    /// Not acquired yet, or not renewed for so long that another may have taken it. It may still be held
+    /// later.
     RunOut,
     /// Taken by another, removed, or returned.
     Lost,
@@ -171,8 +173,8 @@ impl Lease {
         has_changed
     }
 
-    /// Acquires the lease if it is still missing, otherwise updates its file's times if that is still its
-    /// own.
+    /// Acquires the lease if it is still missing, otherwise updates the times of the lease file if that is
+    /// still this cache's.
     async fn renew(&self) {
         if self.is_missing.load(Ordering::Acquire) {
             return self.take_late().await;

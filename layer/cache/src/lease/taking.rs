@@ -83,7 +83,7 @@ impl Taking<'_> {
         if self.root.touch(found).await.is_err() {
             return Err(LeaseError::Unwritable { source, is_free: true });
         }
-        // The rewrite needs no more space. If it fails, the file names the earlier process.
+        // The rewrite mostly needs no more space. If it fails, the file still names the earlier process.
         if let Err(error) = self.root.rewrite(found, text).await {
             tracing::warn!(%error, "cannot rewrite {LEASE_NAME}: it still names an earlier process");
         }
@@ -98,7 +98,7 @@ impl Taking<'_> {
         (holder.id == self.own.id).then(|| self.own.life.knows(&holder.process, &holder.life, is_same_host))
     }
 
-    /// Returns the present lease file, unless it has just been removed.
+    /// Returns the present lease file and its holder; `None` if there is none, or not any more.
     async fn look(&self) -> Result<Option<(Found<'_>, Holder)>, Error> {
         let Some(found) = self.root.find(LEASE_NAME.as_bytes()).await? else { return Ok(None) };
         match self.root.holder(&found).await {

@@ -83,7 +83,7 @@ fn part_of(place: u64) -> u64 {
     place / PART_PLACES
 }
 
-/// Maximum number of absent names of a directory.
+/// Maximum number of cached absent names of a directory.
 const ABSENT_MAX: usize = 4096;
 
 /// Approximate memory of an absent name, in bytes.
@@ -321,8 +321,7 @@ impl Names {
         self.dirty_parts.clear();
     }
 
-    /// Restores a name stored by an earlier process, in order of positions. Returns `false` if it is out of
-    /// order or a duplicate.
+    /// Restores a stored name, in order of positions. Returns `false` if it is out of order or a duplicate.
     pub(crate) fn restore(&mut self, place: u64, name: &[u8], target: Target) -> bool {
         let fits = place >= self.next_place && self.table.find(name).is_none();
         if fits {

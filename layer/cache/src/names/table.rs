@@ -1,7 +1,7 @@
 //! Compact table of names: a directory may have a million.
 //!
-//! The bytes of all names are stored consecutively, each name has a slot of 24 bytes, and an index has four
-//! bytes for each. A new name always gets the last position, so slots are ordered by position.
+//! The bytes of all names are stored consecutively, each name has a slot of 32 bytes, and an index has some
+//! five to ten bytes for each. A new name always gets the last position, so slots are ordered by position.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

@@ -25,13 +25,14 @@ use crate::read_ahead::Ahead;
 use crate::store::ObjectId;
 use crate::walk::LookedIn;
 
-/// Maximum size of a directory that is listed because of two look-ups, in bytes as reported by the origin.
+/// Maximum size of a directory that is listed because of look-ups in it, in bytes as reported by the origin.
 const LISTED_BYTES_MAX: u64 = 1 << 20;
 
 /// Maximum size of a directory that is listed when a path leads through it, as fast as a few look-ups.
 const SMALL_BYTES_MAX: u64 = 4096;
 
-/// Maximum size of a directory whose listing is awaited by look-ups of single names.
+/// Maximum size of a directory that is listed at its open, and whose listing is awaited by look-ups and
+/// opens.
 const AWAITED_BYTES_MAX: u64 = 64 << 10;
 
 /// Maximum number of names of one directory examined.
@@ -110,7 +111,7 @@ impl View {
         }
     }
 
-    /// Queues the subdirectories of a directory, and those below them, once.
+    /// Queues the subdirectories of a listed directory, once. The workers then queue those below them.
     fn go_through(&self, dir: &Arc<Object>) {
         let is_listed = dir.state().names.is_complete();
         if is_listed && self.cache().walk.is_new(dir.id) {
@@ -197,7 +198,7 @@ impl View {
         begins
     }
 
-    /// Waits for a listing in progress, unless it is long. Returns `false` if there is none.
+    /// Waits for a listing in progress, unless the directory is large. Returns `false` if it has not waited.
     pub(super) async fn await_listing(&self, dir: &Object) -> Result<bool> {
         if dir.state().attr.size > AWAITED_BYTES_MAX {
             return Ok(false);
@@ -205,8 +206,8 @@ impl View {
         unless_interrupted(&self.cx.interrupt, self.cache().walk.wait_for(dir.id)).await
     }
 
-    /// Lists a directory at its open, if it is small and not wholly cached. Returns `true` if a listing has
-    /// started or is in progress.
+    /// Lists a directory at its open, if it is small and its cached listing is incomplete or too old. Returns
+    /// `true` if a listing has started or is in progress.
     pub(super) fn list_at_open(&self, dir: &Arc<Object>) -> bool {
         // The options are determined before the state is locked, as that may search for the object's name.
         let options = self.cache().options_of(dir);
@@ -251,7 +252,7 @@ impl View {
         Ok(())
     }
 
-    /// Returns the cached subdirectories of which a listing would find new names.
+    /// Returns the cached subdirectories of which a listing would bring names or newer attributes.
     fn unlisted_below(&self, dir: &Object) -> Vec<Arc<Object>> {
         let names: Vec<Target> = dir.state().names.after(0).map(|(.., target)| target).collect();
         let dirs = names.into_iter().filter(|target| target.file_type == FileType::Directory);
@@ -263,7 +264,7 @@ impl View {
         .collect()
     }
 
-    /// Prefetches queued small files, and finds more, until none is left.
+    /// Prefetches queued small files, and finds more, until none is left or the window is full.
     async fn read_on(self) {
         while let Some(next) = self.cache().files_ahead.next() {
             // A caller will see the error itself.

@@ -58,8 +58,8 @@ impl View {
         Ok((object.shown(&attr), self.shown_change(&object, change)))
     }
 
-    /// Records a change of an object's attributes by this cache. Cached data and names stay valid if nobody
-    /// else has changed the object since the cached version.
+    /// Records a change of an object's attributes by this cache. Cached names and link targets stay valid if
+    /// nobody else has changed the object since the cached version.
     fn changed_here(
         &self,
         object: &Arc<Object>,

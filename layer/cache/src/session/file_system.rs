@@ -309,7 +309,7 @@ impl FileSystem for CachedFileSystem {
         self.0.cache.origin.fs.syncfs(&self.view(cx).at_origin())
     }
 
-    /// Returns `None` if others may change the origin, as those changes go unnoticed.
+    /// Returns `None` if a contract lets others change the origin, as those changes go unnoticed.
     fn changes(&self) -> Option<&dyn Changes> {
         self.0.tells_changes.then_some(self as &dyn Changes)
     }

@@ -120,7 +120,8 @@ impl PersistentHandles for CachedFileSystem {
 
 impl View {
     /// Finds an object whose row was removed, by the origin's handle, and gives it its former number. Fails
-    /// with [`Error::Stale`] if it has got another number that is in use.
+    /// with [`Error::Stale`] if the number was never given, if the origin's handle is another file's now, or
+    /// if it has got another number that is in use.
     async fn found_again(self, node: NodeId, origins: (u32, PersistentHandle)) -> Result<Entry> {
         let (id, (expected, handle), cache) = (id_of(node)?, origins, self.cache());
         if !cache.store.has_given(id) {

@@ -1,4 +1,5 @@
-//! Nodes known to a session: it is notified of their changes only, and they stay usable without a name.
+//! Nodes known to a session: it is notified only of changes of these and of the root, and they stay usable
+//! without a name.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -117,7 +117,7 @@ impl View {
         Ok(())
     }
 
-    /// Resolves a handle unknown to the cache. A client that names the file's version may have it looked up.
+    /// Resolves a handle unknown to the cache, which becomes known.
     async fn resolved(&self, handle: &PersistentHandle) -> Result<Arc<Object>> {
         let asked = Instant::now();
         let entry = self.cache().origin.handles()?.resolve(&self.at_origin(), handle).resolve().await?;

@@ -50,7 +50,8 @@ impl View {
         Some(opened)
     }
 
-    /// Opens at the origin, which checks the permission and returns current attributes.
+    /// Opens at the origin, which checks the permission and returns current attributes; or a directory from
+    /// the cache, if a listing made at this open or before has brought all that is needed.
     pub(super) async fn open(self, object: Arc<Object>, flags: OpenFlags) -> Result<Opened> {
         let began = Instant::now();
         if object.file_type == FileType::Directory {

@@ -183,8 +183,8 @@ impl View {
     }
 
     /// Returns the file whose name a change is about to remove, looked up if it is not cached: the change
-    /// also alters its attributes. If sessions are to be notified, requests its attributes first, for its
-    /// number of links.
+    /// also alters its attributes. Waits for the end of the cache's own openings of the file. If sessions are
+    /// to be notified, requests its attributes first, for its number of links.
     async fn victim(&self, dir: &Arc<Object>, name: &NameBuf) -> Result<Option<Arc<Object>>> {
         let known = dir.state().names.look_up(name.as_name().as_bytes());
         let found = match known {

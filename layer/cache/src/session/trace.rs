@@ -137,7 +137,7 @@ impl View {
             Some(origin) => origin,
             None => traced.origin.insert(self.open_unasked(object, OpenFlags::READ).await?),
         };
-        // The open may have returned another version.
+        // The version may have changed meanwhile.
         let data = cache.data(object);
         let begun: Vec<_> =
             batch.ranges.iter().flat_map(|range| data.want(range, &Ahead::NONE, 0).own).collect();

@@ -1,4 +1,4 @@
-//! Extended attributes, uncached: each request goes to the origin, as origins that support them are local.
+//! Extended attributes, uncached: each request goes to the origin.
 
 use tombolo_core::fs::{NodeId, Notice, XattrName, XattrSet, Xattrs, within};
 use tombolo_core::{Answer, Ctx, Error, Result};

@@ -112,8 +112,8 @@ enum Ended {
     Violated,
 }
 
-/// First and longest pause, before another attempt to connect or a request to an owner that did not answer in
-/// time.
+/// Shortest and longest pause, before another attempt to connect or a request to an owner that did not answer
+/// in time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Maximum range of a request, in bytes; it begins with the part that is needed now.

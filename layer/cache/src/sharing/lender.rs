@@ -1,4 +1,4 @@
-//! The lending side: a socket in the cache directory for proxies of the same user.
+//! The lending side: a socket in the cache directory for proxies of the same user or root.
 
 use std::collections::HashMap;
 use std::io;

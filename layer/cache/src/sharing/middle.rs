@@ -1,8 +1,8 @@
 //! An untrusted cache on the network, whose data are verified by the origin's digests.
 //!
-//! The origin determines a file's version and content; the intermediate cache only saves bandwidth of the
-//! origin's connection. Requests to it must fail soon by themselves: no other limit bounds a reader's wait.
-//! On any failure the origin is read.
+//! The origin determines a file's version and content; the site cache only saves bandwidth of the origin's
+//! connection. Requests to it must fail soon by themselves: no other limit bounds a reader's wait. On any
+//! failure the origin is read.
 
 use std::ops::Range;
 use std::sync::mpsc::{self, Sender};
@@ -115,7 +115,8 @@ impl Middle {
         Some((part(lent, (range.start - start) as usize, (range.end.min(end) - range.start) as usize)?, attr))
     }
 
-    /// Returns the connection, if there is one; otherwise starts one, unless in a pause.
+    /// Returns the connection; `None` in a pause, and while there is none, in which case an attempt to
+    /// connect is started.
     fn connected(&self) -> Option<Arc<dyn FileSystem>> {
         let mut state = lock(&self.state);
         let is_quiet = state.quiet.is_some_and(|(until, _)| Instant::now() < until);

@@ -38,7 +38,8 @@ pub(super) fn clear(file: &File, range: Range<u64>) -> Result<()> {
 }
 
 /// Reads from the page cache without blocking, where the file system supports that (RWF_NOWAIT); otherwise
-/// may block. Returns `None` if the data are not in the page cache, or the read fails.
+/// may block. Returns `None` if the data are not in the page cache, or the read without blocking fails for
+/// another reason.
 pub(crate) fn read_now(file: &File, offset: u64, into: &Sink) -> Result<Option<usize>> {
     match rw::read(file.as_fd(), into, offset, TransferFlags::NOWAIT) {
         Ok(count) => Ok(Some(count)),

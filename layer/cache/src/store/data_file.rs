@@ -75,8 +75,7 @@ struct Blocks {
     kept_bytes: u64,
     /// Bytes of verified blocks.
     verified_bytes: u64,
-    /// `true` if an earlier process left blocks, so that chunks that are not in memory may be in the
-    /// database.
+    /// `true` if the data are in the database, so that chunks that are not in memory may be there.
     is_old: bool,
 }
 
@@ -510,8 +509,7 @@ impl State {
         chunk.verified.get(at).copied().unwrap_or(false)
     }
 
-    /// Returns the chunk of a block, loaded from the database if an earlier process left it, and the block's
-    /// index in it.
+    /// Returns the chunk of a block, loaded from the database if it is stored, and the block's index in it.
     fn chunk<'a>(&self, blocks: &'a mut Blocks, block: u64) -> (&'a mut Chunk, usize) {
         let index = block / CHUNK_BLOCKS;
         let is_old = blocks.is_old;

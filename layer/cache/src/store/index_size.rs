@@ -25,7 +25,7 @@ const NAME_BYTES: u64 = 320;
 /// Approximate size of the rows of a full queue and of as many rows being written.
 const QUEUE_BYTES_MAX: u64 = 2 * OBJECTS_MAX as u64 * NAME_BYTES;
 
-/// Minimum and maximum number of cached names of a directory, which are in memory while in use.
+/// Bounds of the maximum number of cached names of a directory, which are in memory while in use.
 const NAMES: (usize, usize) = (4096, 1 << 20);
 
 impl Store {

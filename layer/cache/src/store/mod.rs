@@ -1,9 +1,9 @@
 //! The on-disk store of a cache: a database of objects, and a sparse file for the data of each file.
 //!
-//! All of it is a copy of the origin, so anything may be lost but nothing may be wrong: each row and each
-//! block has a checksum. One thread writes changes, all of a few hundredths of a second in one transaction,
-//! without syncing them to the disk. Only reservations of object numbers are synced, so that no number is
-//! ever given to two objects.
+//! All of it is a copy of the origin, so anything may be lost but nothing may be wrong: the rows of objects,
+//! names and data and each block have checksums. One thread writes changes, all of a few hundredths of a
+//! second in one transaction, without waiting for the disk. Reservations of object numbers are synced, so
+//! that no number is ever given to two objects.
 //!
 //! Reading order: `directory` (ownership), `database` and `rows` (objects), `data_file` (data), `commit` (the
 //! writing thread), `ripening`, `eviction`, `index_size`, `list`.
@@ -59,7 +59,8 @@ impl ObjectId {
 /// Limits and block size of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Capacity in bytes, beyond which data are evicted. A quarter is the bound of the index.
+    /// Capacity in bytes, beyond which data are evicted. A quarter is the bound of the index, or up to half
+    /// if clients hold its rows.
     pub capacity_bytes: u64,
     /// Unit of fetches and checksums in bytes: a power of two from 4 KiB to 1 MiB. Files already in the store
     /// keep theirs.
@@ -159,8 +160,7 @@ impl Store {
     /// Opens a cache directory, creating it if it is missing.
     ///
     /// # Errors
-    /// Fails with [`OpenError`]. An unreadable database is set aside, as it holds nothing that the origin
-    /// lacks.
+    /// Fails with [`OpenError`]. A damaged database is set aside, as it holds nothing that the origin lacks.
     pub fn open(
         path: &Path,
         origin: &OriginIdentity,
@@ -276,8 +276,8 @@ impl Store {
         self.shared.queue.flush();
     }
 
-    /// Returns the data of a version of a file: those in use or of an earlier process, or empty data with
-    /// blocks of this size.
+    /// Returns the data of a version of a file: those in use or stored, or empty data with blocks of this
+    /// size (`None`: the store's).
     pub(crate) fn data(&self, id: ObjectId, version: &WeakAttr, block_bytes: Option<u32>) -> DataFile {
         let shared = &self.shared;
         let in_use = lock(&shared.files).known.get(&id).and_then(Weak::upgrade);
@@ -388,8 +388,8 @@ impl Store {
     }
 
     /// Verifies all data by their checksums, and drops the data of each file with a damaged block. Calls
-    /// `progress` for each file with its index and the number of files. Returns the numbers of blocks
-    /// verified and of damaged ones.
+    /// `progress` before each file with its index and the number of files, and at the end. Returns the
+    /// numbers of blocks verified and of damaged ones.
     pub fn verify(&self, mut progress: impl FnMut(u64, u64)) -> (u64, u64) {
         let all = readable(lock(&self.shared.reader).all_data()).unwrap_or_default();
         let (count, mut here, mut bad) = (all.len() as u64, 0, 0);
