@@ -201,7 +201,7 @@ impl Journal {
         lock(&self.shared.pending).trouble.map_or(Ok(()), Outcome::result)
     }
 
-    /// Waits until everything added so far is on the disk.
+    /// Waits until everything added so far is on the disk. Fails if it cannot be written now.
     pub(crate) async fn all_stable(&self) -> Result<()> {
         let ticket = {
             let pending = lock(&self.shared.pending);

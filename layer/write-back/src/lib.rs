@@ -73,8 +73,8 @@ pub struct WriteBackExport {
 /// `below` through this export.
 ///
 /// # Errors
-/// Fails if the journal cannot be used, or if `below` refuses a session, has no persistent handles or cannot
-/// restore a node of the journal.
+/// Fails if the journal cannot be used, if `below` refuses a session, has no persistent handles or cannot
+/// restore a node of the journal, or if the system refuses a thread.
 pub fn over(below: &dyn Export, dir: &Path, options: Options) -> Result<WriteBackExport> {
     let below = below.attach(&client())?;
     // Primes the cache: programs call statfs even while the origin is unreachable.

@@ -80,7 +80,7 @@ pub(crate) struct ControlState {
     /// `true` if writers wait for space.
     pub has_waiting: bool,
     pub is_closing: bool,
-    /// Times of the first and the last change that the origin lacks.
+    /// Times of the first and the last change to be sent by the next attempt, except those in `stuck`.
     pub dirty_since: Option<(Instant, Instant)>,
     /// Latest change that the origin has.
     pub at_origin: u64,

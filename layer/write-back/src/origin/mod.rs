@@ -43,7 +43,7 @@ pub struct Status {
     pub dirty_bytes: u64,
     /// Number of nodes of which the origin lacks something.
     pub dirty_nodes: usize,
-    /// Age of the oldest change that the origin lacks.
+    /// Age of the oldest change that waits for an attempt to send it.
     pub oldest: Option<Duration>,
     /// Number of the latest change.
     pub change: u64,

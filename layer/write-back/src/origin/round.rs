@@ -87,8 +87,8 @@ struct Found {
     refused_operation: Option<String>,
     /// Names that a failed operation may have changed.
     in_doubt: HashSet<Key>,
-    /// `true` if the origin is unreachable or the journal cannot be written, so that no further operation is
-    /// tried.
+    /// `true` if the origin is unreachable, the journal cannot be written or the sender is ending, so that no
+    /// further operation is tried.
     is_over: bool,
     /// `true` if another writer's changes were adopted, and another round is due.
     has_conflicts: bool,

@@ -1,4 +1,4 @@
-//! Persistent handles: node numbers, which never change.
+//! Persistent handles: the cache's, or the numbers of locally created nodes, which never change.
 
 use tombolo_core::fs::{Entry, NodeId, PersistentHandle, PersistentHandles, Volume};
 use tombolo_core::{Answer, Ctx, Error, Result};
@@ -7,7 +7,7 @@ use super::View;
 use super::file_system::WriteBackFileSystem;
 use crate::tree::MADE_HERE;
 
-/// Type number of the handles: that of the cache's handles, which are node numbers, too.
+/// Type number of the handles: that of the cache's handles, which begin with a node number, too.
 const KIND: i32 = 1 << 12;
 
 impl PersistentHandles for WriteBackFileSystem {

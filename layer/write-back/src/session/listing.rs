@@ -70,7 +70,7 @@ impl View {
         Ok(page)
     }
 
-    /// Adds unchanged names. Returns `true` if the page is full.
+    /// Adds unchanged names. Returns `true` if the page is full, or the cache has returned an empty one.
     async fn list_below(&self, opening: &Opening, mut cookie: Cookie, page: &mut DirPage) -> Result<bool> {
         let below = self.opened_below(opening).await?;
         let (fs, cx) = (&self.shared().below, self.below_cx());
