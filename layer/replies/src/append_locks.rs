@@ -1,4 +1,5 @@
-//! Locks that serialize the appends to each file, so that a crash leaves no doubt whose bytes were written.
+//! Locks that serialize the recorded appends to each file, so that after a crash bytes at its end can be
+//! attributed to one of them.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};

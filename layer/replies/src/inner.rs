@@ -48,7 +48,7 @@ impl InnerSession {
         Err(Error::Stale)
     }
 
-    /// Opens a node again with the original flags.
+    /// Opens a node again with the original flags, except truncation.
     ///
     /// The creator of a file with mode 0400 had it open for writing, which the file system would now refuse.
     /// The server opens it on behalf of the user, who already had that opening.

@@ -245,7 +245,7 @@ impl<'a> Reconciler<'a> {
         })
     }
 
-    /// Judges an append. No other request of this server appended meanwhile, because appends are serialized.
+    /// Judges an append. No other recorded append of this server ran meanwhile, because these are serialized.
     fn judge_append(&self, node: &PersistentHandle, size_before: u64, len: u64) -> Result<Verdict> {
         let Some(entry) = self.resolve(node)? else { return Ok(Verdict::no(true)) };
         self.forget(entry.node);

@@ -1,4 +1,4 @@
-//! A session: changes go through the table, all other operations pass.
+//! A session: most changes go through the table, all other operations pass.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::execution::Execution;
 use super::key::EntryKey;
 use super::table::Begin;
 
-/// A session that passes each changing request on once, and answers duplicates from the outcome.
+/// A session that performs each recorded request once, and answers its duplicates from the outcome.
 pub(super) struct Session {
     pub inner: Arc<dyn FileSystem>,
     pub shared: Arc<LayerState>,
