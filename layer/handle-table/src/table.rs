@@ -17,7 +17,7 @@ struct File {
     age: u64,
 }
 
-/// Maximum depth of a path; a longer one must be a cycle, and is stale.
+/// Maximum depth of a path; a longer one counts as a cycle, and is stale.
 const DEPTH_MAX: usize = 4096;
 
 /// All files with a number, by number, identity and location.
