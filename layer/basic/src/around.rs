@@ -16,7 +16,8 @@ pub use disk::LayeredDisk;
 
 /// The behaviour of a layer, applied to every operation.
 pub trait Around: Send + Sync + 'static {
-    /// Performs the operation `inner`, or refuses it. Called once for each operation that has an answer.
+    /// Performs the operation `inner`, or refuses it. Called once for each operation of [`Op`] that has an
+    /// answer.
     fn around<T: Payload>(&self, call: Call, inner: impl FnOnce() -> Answer<T>) -> Answer<T>;
 
     /// Performs an operation without an answer (`forget`, `release`).

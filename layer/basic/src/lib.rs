@@ -2,7 +2,7 @@
 //! the layers that have crates of their own (`layer/replies`, `layer/handle-table`).
 //!
 //! - [`stats`] counts operations and their times, also those of disks ([`stats::disk`]).
-//! - [`delay`] delays all answers, to exercise the treatment of answers that are not immediate.
+//! - [`delay`] delays answers, to exercise the treatment of answers that are not immediate.
 //! - [`fault`] injects errors and short transfers by a plan.
 //! - [`readonly`] refuses every change.
 //! - [`recall`] recalls the leases of clients before every change.

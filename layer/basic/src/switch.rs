@@ -333,7 +333,7 @@ impl Switch {
     }
 
     /// Fails the flushes that wait for [`go_on`](Self::go_on), which will not be called, and all later ones.
-    /// Does nothing unless [`settle`](Self::settle) has been called.
+    /// Does nothing unless [`settle`](Self::settle) has been called, and `go_on` has not since.
     pub fn give_up(&self) {
         self.0.step(|now| now.is_lost |= matches!(now.phase, Phase::Settling(_) | Phase::Settled));
     }

@@ -1,4 +1,4 @@
-//! Delay of all answers by a fixed time, to exercise the treatment of answers that are not immediate.
+//! Delay of answers by a fixed time, to exercise the treatment of answers that are not immediate.
 //!
 //! The operation begins after the delay; until then its buffers are in use and nothing has happened. If an
 //! interrupt is raised during the delay, the operation is not performed and answers `Interrupted`. `forget`

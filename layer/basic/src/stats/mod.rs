@@ -103,9 +103,9 @@ pub const TIMED_EVERY: u64 = 16;
 /// Maximum number of shards; further threads share.
 const SHARDS_MAX: usize = 16;
 
-/// Counts, errors, bytes and a histogram of times for each operation, in one shard per core; threads are
-/// distributed among the shards, so that queues on different cores share no cache lines. The counters take
-/// about 160 KB for each of up to sixteen cores.
+/// Counts, errors, bytes and a histogram of times for each operation, in one shard per core: a power of two
+/// of shards, at most sixteen. Threads are distributed among the shards, so that few share cache lines. A
+/// shard takes about 160 KB.
 pub struct Counters {
     shards: Box<[Shard]>,
     /// `true` if ended operations are counted too, so that the number in progress is known.
