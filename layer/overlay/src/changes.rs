@@ -168,7 +168,7 @@ impl RedoLog {
         })
     }
 
-    /// Marks locked blocks as zeroes, and frees their space.
+    /// Marks locked blocks as zeroes, and frees their space if the redo log supports that.
     async fn mark_zero(&self, cx: &Ctx, blocks: ops::Range<u64>) -> Result<()> {
         self.states.set(blocks.clone(), BlockState::Zero);
         if !self.log.profile().discards {
