@@ -45,7 +45,7 @@ impl Session {
         }
     }
 
-    /// Returns the answer to all changes of names and attributes: `NotPermitted`.
+    /// Returns the answer to refused changes of names and attributes: `NotPermitted`.
     fn refused<T>() -> Answer<T> {
         Answer::err(Error::NotPermitted)
     }
@@ -126,7 +126,7 @@ impl FileSystem for Session {
         Answer::Done(self.attr(node))
     }
 
-    /// Accepts only the present size.
+    /// Accepts only a change to the present size, or of nothing.
     fn setattr(&self, cx: &Ctx, node: NodeId, _: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
         let attr = or_answer!(self.attr(node));
         let same = SetAttr { size: Some(attr.size), ..SetAttr::default() };
