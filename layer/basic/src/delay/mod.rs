@@ -31,7 +31,7 @@ pub struct Delay {
     time: Duration,
 }
 
-/// Wraps `inner`, delaying each answer by `time`. Starts a timer thread; fails if it cannot be started.
+/// Wraps `inner`, delaying answers by `time`. Starts a timer thread; fails if it cannot be started.
 pub fn over(inner: Arc<dyn Export>, time: Duration) -> io::Result<Delay> {
     Ok(Delay { inner, timer: Timer::start()?, time })
 }
