@@ -2,7 +2,7 @@
 //!
 //! All blocks of a file were verified before it is read in this way, and its data file is not written any
 //! more. The cache is not consulted for each read, so an opening's guarantees must hold by themselves: the
-//! file is not evicted, and a newer version is another file of another node.
+//! contents stay readable, and a newer version is another file of another node.
 
 use std::sync::Arc;
 

@@ -209,7 +209,8 @@ impl Cache {
         self.learn(object, &attr, asked)
     }
 
-    /// Stores attributes of an object, and returns them as shown to clients.
+    /// Stores attributes of an object, and returns them as shown to clients. Fails with `Stale` if they
+    /// belong to another file.
     pub(crate) fn learn(&self, object: &Arc<Object>, attr: &Attr, asked: Instant) -> Result<Attr> {
         if !object.learn(attr, asked, self.options_of(object).contract) {
             return Err(self.failed(object, Error::Stale));
@@ -236,7 +237,7 @@ impl Cache {
     }
 
     /// Stores the attributes of an object that accompanied an answer, as [`Object::learn`] does. Returns
-    /// `true` if any did and they belong to the object.
+    /// `true` if there are any and they belong to the object.
     pub(crate) fn told(&self, cx: &Ctx, object: &Arc<Object>, asked: Instant) -> bool {
         let told = object.node().and_then(|node| self.origin.told(cx, node, asked));
         let is_told = told.is_some_and(|attr| object.learn(&attr, asked, self.options_of(object).contract));

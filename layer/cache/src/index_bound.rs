@@ -5,7 +5,7 @@
 //! are cached, a session knows the object, it is open or its data are lent. A client's handle of a file
 //! without a row still finds the file, as it carries the origin's handle. Under a layer that records numbers
 //! (write-back), rows are removed only at the start; they are never removed once clients were given handles
-//! without the origin's. Nothing is removed with rules for files (`--rule`).
+//! without the origin's. With rules for files (`--rule`), the hand does not run.
 //!
 //! Each step reads a few hundred rows, so no look-up waits for long. Listings do not wait at all: while the
 //! index is full their names are not cached.

@@ -105,7 +105,7 @@ pub fn over(origin: &dyn Export, store: Arc<Store>, policy: impl Into<Policy>) -
 }
 
 /// Creates a cache that reserves the origin's tree by a lease file ([`LEASE_NAME`]). While the lease is not
-/// held, an exclusive contract is close-to-open.
+/// held, *exclusive* and *lease* contracts are *close-to-open*.
 ///
 /// # Errors
 /// Fails as [`over`] does, or if the lease cannot be acquired and the claim does not allow to acquire it

@@ -68,7 +68,7 @@ pub(crate) struct State {
     turned: Option<Turned>,
     /// `true` if others may have changed the object since the last reply, whatever the contract.
     pub is_suspect: bool,
-    /// Directory in which the object was last looked up.
+    /// Directory in which the origin last reported the object.
     pub parent: Option<ObjectId>,
     /// Target of a symbolic link.
     pub link: Option<Arc<[u8]>>,
@@ -413,7 +413,7 @@ impl Object {
         }
     }
 
-    /// Returns whether a user has these permissions, if that is cached.
+    /// Returns whether a user has these permissions, if a valid answer is cached.
     pub(crate) fn allows(&self, user: &Identity, mask: AccessMask, options: &Options) -> Option<bool> {
         let life = match options.contract {
             Contract::Immutable | Contract::Exclusive => Life::Ever,

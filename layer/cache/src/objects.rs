@@ -54,7 +54,7 @@ struct Left {
 /// Maximum number of changes recorded by handle.
 const LEFT_MAX: usize = 4096;
 
-/// Bytes of the memory limit per node of the origin's session, which takes about 1 KB in the NFS client.
+/// Bytes of the memory limit per node of the origin's session; a node takes about 1 KB in the NFS client.
 const NODE_BYTES: usize = 2048;
 
 impl Objects {

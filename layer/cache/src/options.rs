@@ -15,8 +15,9 @@ pub enum Contract {
     /// [`Options::attr_refresh`].
     #[default]
     CloseToOpen,
-    /// State fetched while the cache has a lease is valid until the lease ends; the origin's server recalls
-    /// it before others change anything. Without a lease, as [`CloseToOpen`](Self::CloseToOpen).
+    /// Names, attributes and data fetched while the cache has a lease are valid until the lease ends; the
+    /// origin's server recalls the lease before others change anything. Without a lease, as
+    /// [`CloseToOpen`](Self::CloseToOpen).
     Lease,
     /// Cached state is valid for this long.
     Refresh(Duration),

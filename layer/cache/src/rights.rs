@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tombolo_core::Identity;
 use tombolo_core::fs::{AccessMask, Timestamp};
 
-/// Maximum number of users cached for one file; the least recently queried are dropped first.
+/// Maximum number of users cached for one file; the one with the oldest answer is dropped first.
 const USERS_MAX: usize = 16;
 
 /// Lifetime of an answer.
@@ -24,17 +24,17 @@ pub(crate) struct Rights(Vec<Right>);
 #[derive(Debug)]
 struct Right {
     user: Identity,
-    /// Permissions that were queried; and the granted ones of them.
+    /// Permissions that the answer concerns; and the granted ones of them.
     known: AccessMask,
     allowed: AccessMask,
-    /// Ctime of the file for which the answer is valid: a change of mode or owner changes it.
+    /// Ctime of the file with which the answer is valid; a change of mode or owner changes the ctime.
     ctime: Timestamp,
     /// Time of the request; `None` if unknown, as the answer was restored.
     asked: Option<Instant>,
 }
 
-/// Stored form of an answer: the user, the permissions queried, those granted, and the file's ctime at the
-/// time.
+/// Stored form of an answer: the user, the permissions that it concerns, those granted, and the file's ctime
+/// for which it is valid.
 pub(crate) type RightRow = (Identity, AccessMask, AccessMask, Timestamp);
 
 impl Rights {

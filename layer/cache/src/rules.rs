@@ -208,7 +208,8 @@ impl Cache {
         policy.options_by(rule_for(&policy.rules, name, || self.path_below(dir, name)))
     }
 
-    /// Applies the rule for an object that was looked up in this directory under this name.
+    /// Records that the origin has reported an object in this directory under this name, and applies the
+    /// rule.
     pub(crate) fn found_in(&self, object: &Object, dir: &Object, name: &[u8]) {
         object.state().parent = Some(dir.id);
         self.named(object, dir, name);
@@ -258,7 +259,8 @@ impl Cache {
         dir.is_some_and(|dir| self.path_of(&dir, DEPTH_MAX).is_some())
     }
 
-    /// Returns the directory of an object's last look-up, and a name of the object in it, if one is cached.
+    /// Returns the directory in which the origin last reported an object, and a name of the object in it, if
+    /// one is cached.
     pub(crate) fn parent_and_name(&self, object: &Object) -> Option<(Arc<Object>, Vec<u8>)> {
         let parent = object.state().parent.filter(|parent| *parent != object.id)?;
         let dir = self.object(parent).ok()?;

@@ -203,7 +203,7 @@ impl Cache {
                         cache.unnamed.add(object.id, Names::None);
                         cache.end_unless_held(object.id);
                     }
-                    // The file is queried again when another file loses a name.
+                    // The file is queried again later, when other files lose names.
                     Err(error) if is_unanswered(&error) => cache.unnamed.add(object.id, Names::Unknown),
                     Ok(_) | Err(_) => {}
                 }

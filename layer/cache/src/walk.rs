@@ -3,7 +3,7 @@
 //! have had two look-ups each. A program that looks into a single directory triggers nothing else. The window
 //! of unused listings grows while the predictions are right.
 //!
-//! Where a whole tree is wanted, it is listed without a limit, but only a few directories at a time until a
+//! Where a whole tree is wanted, it is listed without a window, but only a few directories at a time until a
 //! caller walks, so that callers' requests do not wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -26,7 +26,7 @@ struct State {
     queue: WalkOrder<Arc<Object>>,
     /// Listings in progress, each with the promise of its end.
     under_way: HashMap<ObjectId, Arc<Promise<()>>>,
-    /// Directories whose subdirectories were all queued since the walk began, so not again.
+    /// Directories whose subdirectories were all queued since the walk began, and are not queued again.
     gone_through: HashSet<ObjectId>,
     /// Directories listed lately by callers.
     listed: VecDeque<ObjectId>,
@@ -86,7 +86,7 @@ const MISS_BYTES: u64 = 64 << 10;
 const LISTING_BYTES: u64 = 256;
 const ENTRY_BYTES: u64 = 200;
 
-/// Idle time after which a walk is over, and its guesses were wrong.
+/// Idle time after which a walk counts as over, and its unused listings are written off.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Computes the approximate size of a listing on the wire.

@@ -27,8 +27,8 @@ pub(crate) struct Target {
 /// Cached names of a directory, by position and by name.
 #[derive(Debug)]
 pub(crate) struct Names {
-    /// Present and former names. A name that stays or is added again keeps its position, so that listings
-    /// continue correctly.
+    /// Present names, and those of which a drop has made the target unknown. A name that stays, or is found
+    /// again after a drop, keeps its position, so that listings continue correctly.
     table: Table,
     /// Names known to be absent, while not all names are cached.
     absent: HashSet<Box<[u8]>>,

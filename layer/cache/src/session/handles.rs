@@ -135,8 +135,8 @@ impl View {
             return Err(Error::Stale);
         }
         if new.file_type == FileType::Directory {
-            // The position must be beyond all that a reader may have from before. It follows from the next
-            // object number, as almost every new name came with a new one.
+            // The position must exceed all that a reader may have received before. It is derived from the
+            // next object number, because almost every new name has used up an object number.
             let place = cache.store.new_id()?.0.saturating_mul(PLACES_PER_ID).min(PLACE_MAX);
             new.state().names.restored(false, place);
         }
@@ -158,8 +158,8 @@ impl View {
         self.given(Entry { node, attr }, &object).await
     }
 
-    /// Returns the parent directory: of a directory, as the origin reports it; of a file, the one in which it
-    /// was last looked up.
+    /// Returns the parent directory: of a directory, as the origin reports it; of a file, the one in which
+    /// the origin last reported it.
     async fn parent(self, node: NodeId) -> Result<Entry> {
         let dir = self.object(node)?;
         if dir.file_type != FileType::Directory {

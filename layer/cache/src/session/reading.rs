@@ -69,8 +69,8 @@ impl View {
         origin.fs().read(&self.at_origin(), origin.file, offset, into).resolve().await
     }
 
-    /// Reads cached data from the page cache without blocking. Returns `None` if not all are in it, or if the
-    /// version is to be queried or read-ahead to be started first.
+    /// Reads cached data from the page cache, without blocking where the file system supports that. Returns
+    /// `None` if not all are in it, or if the version is to be queried or read-ahead to be started first.
     fn read_here(&self, opening: &Opening, offset: u64, into: &Sink) -> Result<Option<ReadDone>> {
         let options = self.cache().options_of(&opening.object);
         if opening.object.state().is_version_unknown(options) {

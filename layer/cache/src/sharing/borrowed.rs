@@ -26,7 +26,7 @@ impl Borrowed {
         Self { loan, extents: Mutex::default(), is_used: AtomicBool::new(true) }
     }
 
-    /// Returns `true` while the owner is connected, which does not evict the data for so long.
+    /// Returns `true` while the owner is connected.
     pub(crate) fn holds(&self) -> bool {
         self.loan.holds()
     }
@@ -59,7 +59,8 @@ impl Borrowed {
 
 /// Reads of cached data: from borrowed data where these cover the range, otherwise from the cache's own file.
 impl Data {
-    /// Reads verified data from the page cache without blocking, or returns `None`.
+    /// Reads verified data from the page cache, without blocking where the file system supports that. Returns
+    /// `None` if they are not in it or not verified.
     pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
         let range = offset..offset.saturating_add(into.len() as u64);
         match self.borrowed().filter(|borrowed| borrowed.covers(&range)) {

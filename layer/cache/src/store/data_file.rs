@@ -140,8 +140,8 @@ impl DataFile {
             || of_range.all(|block| state.sum(&mut blocks, block).is_some())
     }
 
-    /// Reads verified blocks from the page cache without blocking. Returns `None` if they are not in it or
-    /// not verified.
+    /// Reads verified blocks from the page cache, without blocking where the file system supports that.
+    /// Returns `None` if they are not in it or not verified.
     pub(crate) fn read_at_once(&self, offset: u64, into: &Sink) -> Result<Option<usize>> {
         let state = &*self.0;
         let is_verified = {

@@ -4,7 +4,7 @@
 //! everything does not evict the files in use. Existing crates do not fit: they assume constant weights, but
 //! a file grows while it is fetched.
 //!
-//! Held files, which others read through descriptors of their own, are skipped.
+//! Held files, which others read through descriptors of their own, are skipped unless too much is held.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -135,8 +135,8 @@ impl Eviction {
     /// Removes and returns the next data to evict, if there are any. Held data stay, unless all held data
     /// together exceed `most_bytes`, having grown since.
     pub(super) fn next(&mut self, most_bytes: u64) -> Option<(ObjectId, u64)> {
-        // Number of times that held files are skipped, which bounds the loop: a file may be met again while
-        // the uses of others are counted down.
+        // Maximum number of times that held files are skipped, which bounds the loop: a file may be met again
+        // while the uses of others are counted down.
         let mut held_left = 4 * (self.small.len() + self.main.len());
         loop {
             let from_small = self.small_bytes * SMALL_PART >= self.bytes || self.main.is_empty();

@@ -1,9 +1,9 @@
 //! The on-disk store of a cache: a database of objects, and a sparse file for the data of each file.
 //!
-//! All of it is a copy of the origin, so anything may be lost but nothing may be wrong: the rows of objects,
-//! names and data and each block have checksums. One thread writes changes, all of a few hundredths of a
-//! second in one transaction, without waiting for the disk. Reservations of object numbers are synced, so
-//! that no number is ever given to two objects.
+//! All of it is a copy of the origin, so anything may be lost but nothing may be wrong: each block has a
+//! checksum, and each row except those of handles. One thread writes changes, all of a few hundredths of a
+//! second in one transaction, which is not synced to the disk by itself. Reservations of object numbers are
+//! synced, so that no number is ever given to two objects.
 //!
 //! Reading order: `directory` (ownership), `database` and `rows` (objects), `data_file` (data), `commit` (the
 //! writing thread), `ripening`, `eviction`, `index_size`, `list`.
