@@ -15,7 +15,7 @@ use crate::disk::{FileDisk, OpenFile};
 /// Reasons why a file was not opened.
 #[derive(Debug, ThisError)]
 pub enum OpenError {
-    /// The file system refuses the request.
+    /// The file cannot be found, opened, locked or examined.
     #[error("cannot open the file")]
     Refused(#[from] Error),
     /// A directory, a symbolic link or the like.
