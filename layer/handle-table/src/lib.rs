@@ -9,8 +9,8 @@
 //!   same file with the same handle, as far as the file system distinguishes files.
 //! - A file last seen with one link gets a new handle if others have linked it since and its known name is
 //!   then removed: removed files are dropped at once, or they would fill the table.
-//! - Where the file system records no births, a file that reuses a removed file's name *and* inode number is
-//!   mistaken for it.
+//! - Where the file system records no births, a file that reuses the name *and* inode number of a file that
+//!   others have removed is mistaken for it.
 //! - Numbers issued shortly before a power failure, or stored in a damaged part of the table, are stale. A
 //!   number is never reused for another file.
 //!
