@@ -89,7 +89,7 @@ pub(crate) struct ControlState {
     pub ended: u64,
     /// Reason why the last attempt failed.
     pub failure: Option<String>,
-    /// `true` if the origin refused something in the last attempt.
+    /// `true` if the origin refused an operation other than a change of attributes in the last attempt.
     pub is_refused: bool,
     /// Latest refusal of requested attributes. The origin may have accepted the attributes since.
     pub refusal: Option<String>,

@@ -23,7 +23,7 @@ pub(super) struct Chosen {
     pub layers: Vec<Layer>,
     pub link: Option<Vec<u8>>,
     pub user: Identity,
-    /// Version last seen at the origin. A different one there is another writer's.
+    /// Version last seen at the origin. Another size or modification time there is another writer's.
     pub version: Option<WeakAttr>,
     /// Directory and name under which a new node is created; `None` if the origin has the node.
     pub home: Option<Key>,

@@ -51,7 +51,7 @@ pub(super) enum Outcome {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failure {
     pub reason: String,
-    /// `true` if the origin has refused some of the changes.
+    /// `true` if the origin has refused an operation other than a change of attributes.
     pub is_refused: bool,
     /// Number of nodes with a refused operation.
     pub refused: usize,

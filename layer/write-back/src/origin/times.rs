@@ -53,7 +53,8 @@ impl Times {
         }
     }
 
-    /// Restores the times of the noted directories at the origin.
+    /// Restores the times of the noted directories at the origin, where names were changed there or may have
+    /// been.
     pub(super) fn restore(self, round: &Arc<Round>) {
         for (dir, attr) in self.noted {
             if !round.has_changed(dir) && !round.has_failed(dir) {

@@ -39,11 +39,11 @@ pub(crate) struct Session {
     budget: Arc<Budget>,
 }
 
-/// An opening, and the cache's opening once something is read from there.
+/// An opening, with an opening of the cache once data or names are read from the cache.
 struct Opening {
     node: NodeId,
     flags: OpenFlags,
-    /// Opening below, established by the first read there.
+    /// Opening below, established by the first read or listing of the cache.
     below: Mutex<Option<File>>,
     user: Identity,
     shared: Arc<Shared>,
