@@ -120,7 +120,7 @@ impl Fetcher {
 
     /// Reads a range from the site cache or the origin, verifies its version, and stores it.
     async fn fetch(&self, range: &Range<u64>) -> Result<Came> {
-        // Data damaged in transit match on the second attempt. Otherwise the sidecar is wrong.
+        // Data damaged in transit match on the second attempt. Otherwise the sidecar counts as wrong.
         for _ in 0..2 {
             let came = self.fetch_once(range).await?;
             if came != Came::Unlike {

@@ -143,8 +143,8 @@ impl Walk {
         state.workers_to_start()
     }
 
-    /// Queues the directories below a directory. Returns the number of workers to start; each must call
-    /// `next` until it returns `None`.
+    /// Queues the directories below a directory, as many as there is space for in the queue. Returns the
+    /// number of workers to start; each must call `next` until it returns `None`.
     #[must_use]
     pub(crate) fn add(&self, dir: ObjectId, below: Vec<Arc<Object>>) -> usize {
         let mut state = lock(&self.0);

@@ -443,7 +443,7 @@ impl View {
     }
 }
 
-/// Waits while a listing is in progress and none of its names after `cookie` has arrived.
+/// Waits until names after `cookie` can be read from the cache, or no listing is in progress.
 async fn await_more(dir: &Object, cookie: Cookie) {
     loop {
         let more = {

@@ -337,7 +337,7 @@ impl Store {
         lock(&self.shared.eviction).bytes()
     }
 
-    /// Returns `true` if data and index together exceed the capacity.
+    /// Returns `true` if the data and the counted part of the index together exceed the capacity.
     pub(crate) fn is_full(&self) -> bool {
         let capacity = self.shared.options.capacity_bytes;
         let index = self.shared.index_bytes.load(Ordering::Relaxed);
@@ -408,7 +408,8 @@ impl Store {
         (here, bad)
     }
 
-    /// Evicts data, in the order in which a full cache does, until at most `bytes` are stored.
+    /// Evicts data, in the order in which a full cache does, until at most `bytes` are stored or nothing more
+    /// can be evicted.
     pub fn trim(&self, bytes: u64) {
         while lock(&self.shared.eviction).bytes() > bytes {
             let Some((id, generation)) = self.next_to_go() else { break };
