@@ -24,8 +24,8 @@ pub(crate) async fn learn_root(below: Arc<dyn FileSystem>, cx: Ctx, user: Identi
     }
 }
 
-/// Requests all rights, and if that fails only those to read, because a refusal does not state which of the
-/// rights is denied.
+/// Requests the rights to read, search and write, and if that fails only the first two, because a refusal
+/// does not state which of the rights is denied.
 async fn learn_rights(below: &dyn FileSystem, cx: &Ctx) {
     let reads = AccessMask::READ | AccessMask::EXECUTE;
     for mask in [reads | AccessMask::WRITE, reads] {

@@ -51,7 +51,7 @@ pub(crate) struct Target {
 pub(crate) struct Place {
     /// Target below, as last known; `None` if the name is absent.
     pub before: Option<Target>,
-    /// Local target; `None` if the name was removed.
+    /// Local target; `None` if the name is absent locally.
     pub now: Option<Target>,
     /// User of the last change.
     pub user: Identity,
