@@ -10,7 +10,8 @@ use tombolo_wire_rpc::{AuthSys, Credential, GIDS_MAX, Gids};
 pub(crate) struct Caller {
     pub identity: Identity,
     pub interrupt: Interrupt,
-    /// Time on the RPC client's clock from which on no call is repeated after JUKEBOX; `None`: no limit.
+    /// Time on the RPC client's clock after which no call is to be repeated because of JUKEBOX; `None`: no
+    /// limit.
     pub deadline: Option<Instant>,
 }
 
@@ -21,13 +22,13 @@ impl From<&Ctx> for Caller {
 }
 
 impl Caller {
-    /// Returns the same user without the interrupt, for work that outlives the operation.
+    /// Returns the same user without interrupt and deadline, for work that outlives the operation.
     pub(crate) fn detached(&self) -> Self {
         Self { identity: self.identity.clone(), ..Self::default() }
     }
 
     /// Returns AUTH_SYS credentials. The stamp distinguishes this client from others on this machine. Groups
-    /// beyond the limit of 16 are omitted, as by every client; a server may look up all groups itself.
+    /// beyond the limit of 16 are omitted; a server may look up all groups itself.
     pub(crate) fn credential<'m>(&self, stamp: u32, machine: &'m [u8]) -> Credential<'m> {
         let groups = self.identity.groups();
         let gids = Gids::new(groups.get(..GIDS_MAX).unwrap_or(groups)).unwrap_or_default();

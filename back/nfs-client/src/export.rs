@@ -64,7 +64,7 @@ impl NfsExport {
 
     /// Mounts as [`NfsExport::mount`] does, over the standard streams of a program. Each call of the mount
     /// may take 30 seconds, because the program may first have to connect and authenticate. The tunnel is
-    /// closed with the export, or if the mount fails.
+    /// closed by [`leave`](Self::leave), with the export and its last session, or if the mount fails.
     ///
     /// # Errors
     /// Fails with [`MountError`].
@@ -148,7 +148,8 @@ impl NfsExport {
 
     /// Ends the use of the export; call it after its sessions have ended. Waits up to ten seconds for their
     /// background work (flushes, removals of files unlinked while open), and once that has ended notifies the
-    /// server of the unmount, which only affects its list of clients.
+    /// server of the unmount, which only affects its list of clients. A tunnel is closed in any case, without
+    /// that notification.
     pub fn leave(&self) {
         let is_done = self.root.background.wait(LEAVING);
         if !is_done {

@@ -5,8 +5,8 @@ use tombolo_host_rpc::client::CallError;
 use tombolo_sys::Errno;
 use tombolo_wire_nfs3::Procedure;
 
-/// Failure of a call to the server, whose text names host and operation. Except for interrupts and time-outs,
-/// the waist reports "input/output error", with this as the source.
+/// Failure of a call to the server. Its text, with that of its sources, names host and operation. Except for
+/// interrupts and time-outs, the waist reports "input/output error", with this as the source.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// No reply, or one that is not from NFS.

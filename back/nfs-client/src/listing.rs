@@ -108,8 +108,7 @@ impl Progress {
         }
         let before = self.page.as_ref().filter(|_| page.start != Cookie::START);
         match before.map(|before| (before, before.index_of(page.start))) {
-            // Continues from an entry of the last page: the last one, or an earlier one if another kind of
-            // page is requested.
+            // Continues from an entry of the last page: the last one or an earlier one.
             Some((before, Some(index))) => {
                 let behind = before.listing.entries.get(..=index).unwrap_or_default();
                 Arc::make_mut(&mut self.given).add(&before.listing, behind);
@@ -131,7 +130,7 @@ impl Progress {
 
 impl Progress {
     /// Returns the names up to this position, to be skipped in a listing from the start if the server no
-    /// longer knows the position. `None` if some are missing.
+    /// longer knows the position. `None` if some are missing, or the position is not of the last page.
     pub(crate) fn given_until(&self, cookie: Cookie) -> Option<Arc<Given>> {
         let page = self.page.as_ref()?;
         let mut given = Given::clone(&self.given);
@@ -144,7 +143,7 @@ impl Progress {
         (!given.is_partial).then(|| Arc::new(given))
     }
 
-    /// Stores the first page with new names after a restart of the listing.
+    /// Stores the first page with new names, or the last page, after a restart of the listing.
     pub(crate) fn take_anew(&mut self, page: Page, given: Arc<Given>) -> Result<(), &'static str> {
         (self.page, self.circle) = (None, Circle::default());
         self.take(page)?;

@@ -100,7 +100,7 @@ pub enum MountError {
         /// The cause.
         source: tombolo_core::Error,
     },
-    /// This host lacks resources.
+    /// The RPC client cannot be started, for instance because this host lacks resources.
     #[error("cannot start the RPC client")]
     Start(#[source] io::Error),
 }
@@ -345,7 +345,7 @@ pub(crate) async fn exports(
     Ok(list.into_iter().map(|export| export.path.as_bytes().to_vec()).collect())
 }
 
-/// Calls FSINFO, PATHCONF and GETATTR of a root in one round trip.
+/// Calls FSINFO, PATHCONF and GETATTR of a root concurrently.
 pub(crate) async fn about(
     nfs: &Nfs,
     caller: &Caller,

@@ -133,7 +133,7 @@ fn good(handle: FileHandle<'_>) -> Option<FileHandleBuf> {
     (!handle.as_bytes().is_empty()).then(|| handle.to_owned())
 }
 
-/// Converts a successful reply into an owned value.
+/// Converts the results of a successful reply to an owned type.
 pub(super) fn owned<T, U: From<T>, F>(reply: Reply<T, F>) -> Reply<U, F> {
     match reply {
         Reply::Ok(results) => Reply::Ok(results.into()),

@@ -39,7 +39,7 @@ pub(crate) struct ReadDone {
 /// file, length.
 const READ_HEAD_BYTES: usize = 4 + 4 + tombolo_wire_nfs3::FATTR_BYTES + 4 + 4 + 4;
 
-/// Locates the data in the results of a READ, of which `results` is the beginning received so far.
+/// Locates the data in the results of a READ or LEND, of which `results` is the beginning received so far.
 pub(crate) fn read_data(results: &[u8], results_bytes: usize) -> DataLocation {
     match ReadReply::decode(&mut Decoder::new(results)) {
         Ok(Reply::Ok(ok)) => ok.data.range(results_bytes).map_or(DataLocation::None, DataLocation::Data),
@@ -87,8 +87,7 @@ impl Nfs {
     }
 
     /// Calls WRITE (§3.3.7) with data of at most `write_max` bytes, or UNPACK if `frame` has them compressed;
-    /// UNPACK fails with NOTSUPP if the server does not implement it. Data and frame are in use until the
-    /// reply.
+    /// UNPACK fails with NOTSUPP if the server does not implement it.
     pub(crate) async fn write_piece(
         &self,
         caller: &Caller,

@@ -1,8 +1,8 @@
 //! The procedures of NFS version 3 as typed calls of one mount.
 //!
-//! A call waits for its reply according to the mount's options, and is repeated after JUKEBOX (RFC 1813
-//! §2.6) unless its comment excludes that. It returns the server's success or refusal; anything that is not
-//! an NFS reply, and a failure of the server itself (IO, SERVERFAULT), is an error.
+//! A call waits for its reply according to the mount's options, and is repeated after JUKEBOX (RFC 1813 §2.6)
+//! unless its comment excludes that. It returns the server's success or refusal; anything that is not an NFS
+//! reply, and a failure of the server itself (IO, SERVERFAULT, REMOTE), is an error.
 
 mod answers;
 mod attributes;
@@ -76,7 +76,7 @@ fn host_name() -> Vec<u8> {
     name
 }
 
-/// Returns a random number, different for each client and not 0.
+/// Returns a random number other than 0.
 fn stamp() -> u32 {
     let number = RandomState::new().build_hasher().finish();
     (number as u32).max(1)
@@ -108,7 +108,7 @@ impl Nfs {
         Failure::InvalidReply { server: self.label().to_owned(), procedure, what }.into()
     }
 
-    /// Calls repeatedly until the reply is not JUKEBOX.
+    /// Makes a call, and repeats it after JUKEBOX.
     async fn ask<T, F>(
         &self,
         caller: &Caller,
@@ -127,7 +127,8 @@ impl Nfs {
         }
     }
 
-    /// Makes one call, with data after the arguments and a buffer for data after the results.
+    /// Makes one call, with optional data after the arguments and an optional buffer for the data in the
+    /// results.
     async fn once(
         &self,
         caller: &Caller,
@@ -174,8 +175,8 @@ impl Nfs {
         }
     }
 
-    /// Sleeps before the next attempt and doubles the delay; fails at once when the caller is interrupted, or
-    /// if the next attempt would be after the caller's deadline.
+    /// Sleeps before the next attempt and doubles the delay up to its maximum; fails at once when the caller
+    /// is interrupted, or if the next attempt would be after the caller's deadline.
     async fn wait_for_server(&self, caller: &Caller, pause: &mut Duration) -> Result<()> {
         if caller.deadline.is_some_and(|deadline| self.rpc.now() + *pause > deadline) {
             return Err(Error::TimedOut);

@@ -16,7 +16,7 @@ use super::Nfs;
 use super::answers::{Found, Listing, New, Target, owned};
 use crate::caller::Caller;
 
-/// Decodes results; trailing bytes are ignored, as by every client.
+/// Decodes results; trailing bytes are ignored.
 pub(super) fn all_of<T: for<'r> Decode<'r>>(results: &[u8]) -> XdrResult<T> {
     Decoder::new(results).value()
 }
@@ -159,7 +159,8 @@ impl Nfs {
         (cookie, verifier): (Cookie3, CookieVerifier),
     ) -> Result<Reply<Listing, PostOpAttr>> {
         let maxcount = self.sizes().listing;
-        // Names alone are a sixth of an entry with attributes and handle, so only `maxcount` limits the page.
+        // Entries without attributes and handles are smaller than whole ones, so only `maxcount` limits the
+        // page.
         let args = ReaddirplusArgs { dir: dir.as_handle(), cookie, verifier, dircount: maxcount, maxcount };
         let read = |results: &[u8]| {
             let reply: ReaddirplusReply<'_> = Decoder::new(results).value()?;

@@ -47,7 +47,7 @@ pub(crate) struct Extent {
     pub with_subtree: bool,
 }
 
-/// Returns the NFS procedure that a side procedure replaces, for errors.
+/// Returns the NFS procedure that errors of a side procedure name.
 fn stands_for(procedure: side::Procedure) -> Procedure {
     match procedure {
         side::Procedure::Unpack => Procedure::Write,
@@ -172,7 +172,8 @@ impl Nfs {
         self.read(Procedure::Getattr, read)
     }
 
-    /// Calls UNPACK: a WRITE of `count` bytes, compressed in `frame`.
+    /// Calls UNPACK: a WRITE of `count` bytes, compressed in `frame`. Makes one call, whose reply is not
+    /// decoded; returns `None` if the server lacks the program or procedure.
     pub(super) async fn unpack(
         &self,
         caller: &Caller,
@@ -185,8 +186,8 @@ impl Nfs {
         self.side(caller, Call::Unpack(args), |call| call.data = Some(frame.clone())).await
     }
 
-    /// Makes a call, after `complete` has added data and buffers. Returns `None` if the server lacks the
-    /// program or procedure.
+    /// Makes one call, to which `complete` adds data, buffers and the size of the results. Returns `None` if
+    /// the server lacks the program or procedure.
     async fn side(
         &self,
         caller: &Caller,
@@ -214,7 +215,7 @@ impl Nfs {
     }
 }
 
-/// Bytes of PACK's results beyond the data, and overhead of a frame whose data cannot be compressed.
+/// Maximum number of bytes by which PACK's results exceed the data, also if the data cannot be compressed.
 const PACKED_REST_BYTES: usize = 4 << 10;
 
 fn listed(parts: &[Range<u64>]) -> Vec<u8> {

@@ -51,8 +51,8 @@ impl Allowance {
         Some(Charge { allowance: self.clone(), bytes })
     }
 
-    /// Waits for memory for a piece of `len_bytes`: if there is none now, until a quarter of the limit is
-    /// free. The caller must retry [`take`](Self::take), because others wait too.
+    /// Waits for memory for a piece of `len_bytes`. A waiter checks again when [`wake`](Self::wake) finds a
+    /// quarter of the limit free. The caller must retry [`take`](Self::take), because others wait too.
     pub(super) async fn wait_for(&self, len_bytes: usize) {
         let _stuck = self.stuck();
         poll_fn(|context| {
@@ -60,7 +60,7 @@ impl Allowance {
                 return Poll::Ready(());
             }
             lock(&self.waiters).push(context.waker().clone());
-            // Memory that was freed before this waker was registered woke no waiter.
+            // Memory that was freed before this waker was registered has not woken this waiter.
             if self.has_memory(len_bytes) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;

@@ -15,7 +15,7 @@ use super::memory::Memory;
 const AHEAD_BYTES_MAX: usize = 64 << 20;
 /// Limit of unused memory cached in each buffer pool.
 const RETAINED_BYTES: usize = 16 << 20;
-/// Maximum number of files committed at a time when memory is scarce.
+/// Maximum number of files that one [`Budget::relieve`] commits.
 const RELIEVED_MAX: usize = 16;
 
 /// Memory of a mount: for retained written bytes and for read-ahead.

@@ -111,8 +111,9 @@ async fn send_commit<S: Server>(server: Arc<S>, node: Arc<S::Node>, caller: Call
     server.budget().relieve();
 }
 
-/// Waits until all writes so far are answered and no COMMIT is pending, and sends nothing until the result is
-/// dropped. A WRITE resent after a truncation could otherwise restore the truncated data.
+/// Waits until all writes so far are answered and no COMMIT is pending. No WRITE or COMMIT of the file is
+/// sent then until the result is dropped: a WRITE resent after a truncation could otherwise restore the
+/// truncated data.
 pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Caller) -> Answer<Paused<S>> {
     let file = node.as_ref().as_ref().state().clone();
     let seq = all_so_far(&file);
@@ -139,7 +140,7 @@ pub(crate) fn pause<S: Server>(server: &Arc<S>, node: &Arc<S::Node>, caller: &Ca
     }))
 }
 
-/// Guard during which nothing is sent for a file.
+/// Guard during which no WRITE or COMMIT of a file is sent.
 pub(crate) struct Paused<S: Server> {
     server: Arc<S>,
     node: Arc<S::Node>,

@@ -45,7 +45,7 @@ impl NewWrite<'_> {
 /// Written bytes of one file that are not on the server's stable storage.
 #[derive(Debug, Default)]
 pub(super) struct DirtyRanges {
-    /// Unsent pieces, oldest first. They may overlap: the newer one wins.
+    /// Waiting pieces, oldest first. They may overlap: the newer one wins.
     waiting: VecDeque<Piece>,
     waiting_bytes: usize,
     /// Sent and unanswered pieces by offset.
@@ -169,7 +169,7 @@ impl DirtyRanges {
     }
 
     /// Records the reply to the COMMIT. Pieces with another verifier were lost and wait again (RFC 1813
-    /// §3.3.21, §4.8); returns their ranges.
+    /// §3.3.21); returns their ranges.
     pub(super) fn committed(&mut self, verifier: WriteVerifier) -> Vec<Range<u64>> {
         let mut lost = Vec::new();
         self.take_covered(|entry| {
@@ -214,12 +214,12 @@ impl DirtyRanges {
         WriteSeq(self.next)
     }
 
-    /// Returns `true` if writes before `seq` are unanswered.
+    /// Returns `true` if writes before `seq` wait or are under way.
     pub(super) fn has_pending(&self, seq: WriteSeq) -> bool {
         self.waiting.iter().chain(self.under_way.values()).any(|piece| piece.first < seq)
     }
 
-    /// Returns `true` if writes before `seq` that overlap with the range are unanswered.
+    /// Returns `true` if writes before `seq` that overlap with the range wait or are under way.
     pub(super) fn has_pending_in(&self, range: &Range<u64>, seq: WriteSeq) -> bool {
         let mut pending = self.waiting.iter().chain(self.under_way.values());
         pending.any(|piece| piece.first < seq && piece.overlaps(range))
@@ -231,7 +231,7 @@ impl DirtyRanges {
         self.uncommitted.values().any(|entry| entry.piece.first < seq || covers(entry))
     }
 
-    /// Makes a sole unsent piece a stable WRITE, which saves a COMMIT.
+    /// Makes a piece that waits a stable WRITE if there is no other piece, which saves a COMMIT.
     pub(super) fn make_only_piece_stable(&mut self) {
         let is_only = self.waiting.len() == 1 && self.under_way.is_empty() && self.uncommitted.is_empty();
         if let Some(only) = self.waiting.front_mut().filter(|_| is_only) {
@@ -244,7 +244,7 @@ impl DirtyRanges {
         self.waiting.is_empty() && self.under_way.is_empty() && self.uncommitted.is_empty()
     }
 
-    /// Returns the number of unsent bytes.
+    /// Returns the number of waiting bytes.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
@@ -341,7 +341,7 @@ impl DirtyRanges {
             && !self.waiting.iter().any(|other| other.overlaps(&range))
     }
 
-    /// Cuts the range of the new piece out of unsent pieces of the same user that require no higher
+    /// Cuts the range of the new piece out of waiting pieces of the same user that require no higher
     /// stability. Returns the first write that the new piece now stands for.
     fn cut_unsent(&mut self, new: &Piece) -> WriteSeq {
         let identity = new.caller.identity.clone();

@@ -17,18 +17,18 @@ use super::read_ahead::Readers;
 
 /// Data of a file: unstable written bytes and read-ahead.
 ///
-/// Costs a pointer until something is read or written.
+/// Allocates nothing until its first use.
 #[derive(Debug, Default)]
 pub(crate) struct FileData(OnceLock<Arc<FileState>>);
 
 impl FileData {
-    /// Returns the furthest end of a retained or beginning write, which may be beyond the end known to the
-    /// server; `None` without such writes.
+    /// Returns the furthest end of a write that is retained or not yet completely queued, which may be beyond
+    /// the end known to the server; `None` without such writes.
     pub(crate) fn end(&self) -> Option<u64> {
         self.0.get()?.look(|state| state.end())
     }
 
-    /// Returns `true` if writes are unanswered, so that the server's attributes differ from the writers'
+    /// Returns `true` if writes are unanswered, so that the server's attributes may differ from the writers'
     /// view.
     pub(crate) fn is_under_way(&self) -> bool {
         self.0.get().is_some_and(|file| file.look(|state| state.dirty.has_pending(WriteSeq(u64::MAX))))
@@ -82,8 +82,8 @@ pub(super) struct State {
     /// Budget and registration, while bytes are retained.
     listed: Option<(Arc<Budget>, Registration)>,
     wakers: Vec<Waker>,
-    /// Writers that wait for space in the queue, and the queue length below which they are woken: waking a
-    /// writer for each answered WRITE costs more than the WRITE.
+    /// Queue length in bytes, at or below which writers that wait for space are woken, and their wakers: not
+    /// every answered WRITE wakes a writer.
     writers: (usize, Vec<Waker>),
 }
 
@@ -134,7 +134,7 @@ impl FileState {
         .await
     }
 
-    /// Waits until at most this many bytes are unsent.
+    /// Waits until at most this many bytes wait to be sent.
     pub(super) async fn queue_space(&self, waiting_bytes_max: usize) {
         poll_fn(|context| {
             let mut state = lock(&self.0);
@@ -165,7 +165,7 @@ impl FileState {
 }
 
 impl State {
-    /// Returns the furthest end of a retained or beginning write.
+    /// Returns the furthest end of a write that is retained or not yet completely queued.
     pub(super) fn end(&self) -> Option<u64> {
         self.dirty.end().max(self.beginning.iter().max().copied())
     }
@@ -220,7 +220,8 @@ impl State {
     }
 }
 
-/// Runs the work until its waiter is interrupted. The work must be safe to drop.
+/// Runs the work; fails with [`Error::Interrupted`] if `interruption` ends first. The work must be safe to
+/// drop.
 pub(crate) async fn unless_interrupted<T>(
     interruption: impl Future<Output = ()>,
     work: impl Future<Output = Result<T>>,

@@ -4,8 +4,8 @@ use tombolo_core::{Error, Result};
 
 use super::copy_of_error::copy_of;
 
-/// Number of failed writes and of those reported. The next write or flush reports a failure, and so do all
-/// that were waiting when it occurred.
+/// Number of failures, and of those reported. The next write or flush reports a failure, and so do all that
+/// were waiting when it occurred.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     count: u64,
@@ -37,7 +37,8 @@ impl Losses {
         Reported(self.reported)
     }
 
-    /// Fails with the cause if a loss has occurred since `before`; all losses then count as reported.
+    /// Fails with the cause if a loss was unreported at `before` or has occurred since; all losses then count
+    /// as reported.
     pub(super) fn report(&mut self, before: Reported) -> Result<()> {
         if self.count <= before.0 {
             return Ok(());

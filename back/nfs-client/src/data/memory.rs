@@ -6,8 +6,7 @@ use tombolo_mem::Source;
 
 use super::allowance::Charge;
 
-/// Maximum number of spans in one WRITE, well below the 1024 of a system call: beyond it a second WRITE is
-/// cheaper.
+/// Maximum number of spans of writes that are joined to one WRITE, well below the 1024 of a system call.
 const SEGMENTS_MAX: usize = 256;
 
 /// The bytes of one or more adjacent writes of a file.
@@ -27,7 +26,8 @@ impl Memory {
         Self { source, leases: SmallVec::new(), slack_bytes: 0, charge }
     }
 
-    /// Copies data that the writer may change into a buffer with `spare_bytes` more at the end.
+    /// Copies data that the writer may change into a buffer, with `spare_bytes` more at the end if one of
+    /// that length is available.
     pub(super) fn copy(from: &Source, spare_bytes: usize, buffers: &Buffers, mut charge: Charge) -> Self {
         let len = from.len();
         let lease = buffers.take(len.saturating_add(spare_bytes)).or_else(|| buffers.take(len));
@@ -79,7 +79,7 @@ impl Memory {
             self.leases.append(&mut leases);
             self.slack_bytes = slack_bytes;
         } else {
-            // The last span is borrowed memory now.
+            // The last span is not of a pooled buffer now.
             self.slack_bytes = 0;
         }
         self.charge.absorb(charge);

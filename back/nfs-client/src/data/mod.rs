@@ -1,15 +1,16 @@
 //! File data: written data not yet on the server's stable storage, and read-ahead.
 //!
-//! A write is answered once it is sent or queued: the bytes are retained, in the writer's own memory if that
-//! is retainable, otherwise in one copy, until a COMMIT confirms that they are stable. A read goes directly
-//! into the reader's memory; only read-ahead is copied. There is no thread: the thread that receives a reply
-//! runs the tasks that waited for it.
+//! An unstable write is answered once it is sent or queued: the bytes are retained, in the writer's own
+//! memory if that is retainable, otherwise in one copy, until a COMMIT confirms that they are stable. A read
+//! goes directly into the reader's memory; only read-ahead and uncommitted writes are copied. There is no
+//! thread: the thread that receives a reply runs the tasks that waited for it.
 //!
 //! Invariants, tested against a server that reorders, fails and restarts (`model`):
 //! 1. Two WRITEs of one file that share a byte are never outstanding together. The later one waits, or
 //!    replaces the earlier one if that has not been sent.
-//! 2. Data answered as written are retained until they are on stable storage or lost. The loss is reported
-//!    once, to the next write, flush or sync, and to all that were waiting when it occurred.
+//! 2. Data answered as written are retained until they are on stable storage, overwritten or truncated, or
+//!    until their WRITE or COMMIT fails. The failure is reported once, to the next write, flush or sync, and
+//!    to all that were waiting when it occurred.
 //! 3. After a successful flush, every byte written before it, or a newer one, is on stable storage, unless
 //!    its loss was reported before. This holds even if the server restarts between any two calls (RFC 1813
 //!    §4.8).

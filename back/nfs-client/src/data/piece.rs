@@ -17,9 +17,9 @@ pub(super) struct WriteSeq(pub(super) u64);
 /// Reply to a WRITE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wrote {
-    /// Number of bytes taken: not 0, at most the number sent.
+    /// Number of bytes taken; valid from 1 to the number sent.
     pub(crate) count: usize,
-    /// Stability of the bytes, at least the requested one.
+    /// Stability of the bytes; valid if at least the requested one.
     pub(crate) stability: Stability,
     /// Verifier of the server, which changes when it loses unstable data.
     pub(crate) verifier: WriteVerifier,
@@ -34,8 +34,7 @@ pub(super) struct Piece {
     pub(super) len: usize,
     /// The last write in the piece.
     pub(super) seq: WriteSeq,
-    /// The first write in the piece, or in unsent bytes that it overwrote: flushes of those wait for this
-    /// piece.
+    /// The first write in the piece, or in bytes that it overwrote: flushes of those wait for this piece.
     pub(super) first: WriteSeq,
     /// Requested stability.
     pub(super) stability: Stability,
@@ -88,7 +87,7 @@ impl Piece {
         self.after(range.start)?.before(range.end)
     }
 
-    /// Returns `true` if the other piece follows in the file and in memory.
+    /// Returns `true` if the other piece follows in the file and in memory, and was lost as often.
     pub(super) fn is_continued_by(&self, next: &Self) -> bool {
         self.end() == next.offset
             && Arc::ptr_eq(&self.memory, &next.memory)

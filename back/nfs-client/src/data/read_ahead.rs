@@ -200,7 +200,7 @@ impl Reader {
         match result {
             Some((count, eof)) if count > 0 => {
                 if let Some(piece) = self.pieces.get_mut(index) {
-                    // A short piece ends at its count: reads beyond go to the server.
+                    // A short piece ends at its count.
                     piece.len = count;
                     piece.arrived = Some(Arrived { count, eof });
                 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// Distance from the front within which a read still counts as sequential, the larger of so many bytes and so
-/// many reads of its length: threads that read one file, or a kernel that does, overtake each other.
+/// many reads of its length: concurrent reads of one file overtake each other.
 const SLACK_BYTES: u64 = 512 << 10;
 const SLACK_READS: u64 = 4;
 /// Initial read-ahead window in bytes; four times the length of the first read if that is longer.
@@ -46,8 +46,8 @@ impl ReadSequence {
         true
     }
 
-    /// Returns the next range to read ahead; `known_end` is the end of the existing read-ahead. `None` if the
-    /// window is full or the file ends.
+    /// Returns the next range to read ahead; `known_end` is the end of the existing read-ahead. `None` if too
+    /// little of the window is free, or the file ends.
     pub(super) fn next(&self, known_end: u64, file_end: u64, limits: &ReadAheadLimits) -> Option<Range<u64>> {
         let start = known_end.max(self.front);
         let window_end = self.front.saturating_add(self.window as u64).min(file_end);

@@ -33,7 +33,7 @@ enum Opening {
 }
 
 impl ReadAhead {
-    /// Stops and discards the read-ahead when the opening ends.
+    /// Discards the read-ahead when the opening ends; later reads have none.
     pub(crate) fn stop(&self) {
         let before = std::mem::replace(&mut *lock(&self.0), Opening::Over);
         if let Opening::Reads(file, reader) = before
@@ -63,8 +63,8 @@ impl Drop for ReadAhead {
     }
 }
 
-/// Reads into the start of `into`, directly from the wire except for read-ahead data. Waits for unanswered
-/// writes to the range.
+/// Reads into the start of `into`, directly from the wire except for read-ahead and uncommitted data. Waits
+/// for unanswered writes to the range.
 pub(crate) fn read<S: Server>(
     server: &Arc<S>,
     node: &Arc<S::Node>,
@@ -112,12 +112,13 @@ struct Plan {
     parts: Vec<Part>,
     /// Uncommitted written bytes. If the server has lost them, its READ replies lack them.
     written: Overlay,
-    /// Furthest end of a retained write, which the server may not know yet; 0 without retained writes.
+    /// Furthest end of a write that is retained or not yet completely queued, which the server may not know
+    /// yet; 0 without such writes.
     end: u64,
     fetches: Vec<Fetch>,
 }
 
-/// Written bytes borrowed for a read. If they are committed meanwhile, this is their last reference, so
+/// Written bytes borrowed for a read. If they are committed meanwhile, this may be their last reference, so
 /// dropping it wakes waiters for memory.
 struct Overlay {
     pieces: Vec<Piece>,
@@ -211,7 +212,7 @@ impl Progress {
 }
 
 impl<S: Server> Reading<S> {
-    /// Returns the plan, unless bytes of the range are being written to the server.
+    /// Returns the plan; `None` while writes before `seq` to the range are unanswered.
     fn plan(&self, seq: WriteSeq) -> Option<Plan> {
         let sizes = self.server.sizes();
         let limits = ReadAheadLimits { window_max: sizes.read_ahead_max, piece_max: sizes.read_max.max(1) };
@@ -241,7 +242,7 @@ impl<S: Server> Reading<S> {
     }
 
     /// Returns the read-ahead READs to start, as memory and in-flight permits allow. They end before bytes
-    /// that are being written.
+    /// whose write is unanswered.
     fn fetches(&self, state: &mut State, limits: &ReadAheadLimits, file_end: u64) -> Vec<Fetch> {
         let mut fetches = Vec::new();
         let Some(reader) = self.reader.filter(|_| limits.window_max > 0) else { return fetches };
@@ -354,7 +355,7 @@ impl<S: Server> Reading<S> {
                 Part::Ahead(id, range) => progress.add(self.ahead(*id, range).await, length(range)),
             }
         }
-        // The read-ahead data ended with the file, which has grown since.
+        // The read-ahead data ended with the file, which may have grown since.
         let read_end = self.range.start + progress.count as u64;
         if !progress.is_over && !progress.eof && read_end < self.range.end {
             let rest = read_end..self.range.end;
@@ -428,8 +429,8 @@ impl<S: Server> Reading<S> {
         sink
     }
 
-    /// Copies uncommitted data over the data read, and fills a gap before them with zeroes. Returns the
-    /// resulting count and end of file.
+    /// Zero-fills the range after the data read, up to the end of retained writes, and copies uncommitted
+    /// data over it all. Returns the resulting count and end of file.
     fn with_written(&self, progress: &Progress, plan: &Plan) -> ReadDone {
         let &Progress { mut count, eof, is_over, .. } = progress;
         let end = usize::try_from(plan.end.saturating_sub(self.range.start)).unwrap_or(usize::MAX);

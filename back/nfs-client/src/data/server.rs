@@ -41,7 +41,7 @@ pub(crate) trait Server: Send + Sync + 'static {
     fn sizes(&self) -> Sizes;
     /// Returns `true` if another READ or WRITE may be sent.
     fn has_permit(&self) -> bool;
-    /// Waits for an in-flight permit.
+    /// Waits until an in-flight permit is free.
     fn permit(&self) -> impl Future<Output = ()> + Send + 'static;
     /// Returns the present time by the RPC client's clock, which tests can simulate.
     fn now(&self) -> Instant;

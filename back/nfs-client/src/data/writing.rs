@@ -19,8 +19,9 @@ use crate::caller::Caller;
 /// Spare bytes in the buffers of small waiting writes, for the writes that follow.
 const SPARE_BYTES: usize = 128 << 10;
 
-/// Limits of a file's queue while the in-flight limit is reached: number of full WRITEs, and number of bytes
-/// unless one WRITE is longer. A writer blocked by a full queue continues when a quarter is left.
+/// Limits of a file's queue while the in-flight limit is reached or WRITEs are paused: number of full WRITEs,
+/// and number of bytes unless one WRITE is longer. A writer blocked by the in-flight limit continues when a
+/// quarter is left.
 const QUEUE_WRITES: usize = 16;
 const QUEUE_BYTES: usize = 4 << 20;
 

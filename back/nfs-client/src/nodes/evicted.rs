@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use tombolo_wire_nfs3::FileHandleBuf;
 
-/// Handles of nodes that changed and were evicted, with the time of their last attributes.
+/// Handles of nodes that changed and were evicted, with the time at which their last attributes were
+/// received.
 #[derive(Debug, Default)]
 pub(super) struct Evicted {
     heard: HashMap<FileHandleBuf, Instant>,
@@ -16,11 +17,11 @@ pub(super) struct Evicted {
     all: Option<Instant>,
 }
 
-/// Maximum number of individual entries, far above the number of pending calls.
+/// Maximum number of individual entries.
 const EVICTED_MAX: usize = 1024;
 
 impl Evicted {
-    /// Adds an evicted node with the time of its last attributes.
+    /// Adds an evicted node with the time at which its last attributes were received.
     pub(super) fn add(&mut self, handle: FileHandleBuf, heard: Instant) {
         if self.heard.len() >= EVICTED_MAX {
             self.all = self.all.max(self.heard.drain().map(|(_, heard)| heard).max());
@@ -28,7 +29,8 @@ impl Evicted {
         self.heard.insert(handle, heard);
     }
 
-    /// Returns `true` if a reply to a call made at `asked` is newer than the evicted attributes.
+    /// Returns `true` if a reply to a call made at `asked` is newer than the evicted attributes, or if none
+    /// are known.
     pub(super) fn may_tell(&self, handle: &FileHandleBuf, asked: Instant) -> bool {
         let heard = self.heard.get(handle).copied().max(self.all);
         heard.is_none_or(|heard| asked >= heard)

@@ -32,8 +32,8 @@ pub(super) struct Freshness {
     attr: Attr,
     /// Time of the latest call that returned these attributes.
     asked: Instant,
-    /// Time of their receipt. A call made before that may have been executed before or after the state that
-    /// they describe.
+    /// Time of their receipt or of their expiry; of the first ones, time of the call. A call made before that
+    /// may have been executed before or after the state that they describe.
     received: Instant,
     /// Lifetime from `asked` on.
     lifetime: Duration,
@@ -100,7 +100,7 @@ impl Freshness {
         is_believed.then_some(self.attr)
     }
 
-    /// Returns the time of receipt. Replies to earlier calls may be older.
+    /// Returns the time of receipt or expiry. Replies to earlier calls may be older.
     pub(super) fn received(&self) -> Instant {
         self.received
     }
@@ -115,8 +115,8 @@ impl Freshness {
         self.expired
     }
 
-    /// Expires the attributes after a change that they do not show. Replies to calls before `now` do not show
-    /// it either.
+    /// Expires the attributes after a change that they do not show. Replies to calls before `now` may not
+    /// show it either.
     pub(super) fn expire(&mut self, now: Instant) {
         self.expired = true;
         self.received = self.received.max(now);

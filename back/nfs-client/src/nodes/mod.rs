@@ -1,8 +1,8 @@
 //! Nodes of the server known to one session.
 //!
-//! A node is one file handle. It is retained while referenced: by its look-ups, by an opening, or by a
-//! pending operation. Its number and type never change; its handle may, when a server restarts with other
-//! handles; its attributes are as fresh as the options require.
+//! A node is one file handle. It is retained while it has look-ups, an opening or unstable writes, or is
+//! referenced by a pending operation or as the parent of another node. Its number and type never change; its
+//! handle may, when a server restarts with other handles; its attributes are as fresh as the options require.
 
 mod evicted;
 mod freshness;

@@ -14,7 +14,7 @@ use super::pending_removal::PendingRemovals;
 use crate::data::FileData;
 use crate::options::AttributeTimes;
 
-/// Number of changes of a directory by others: names learnt in another epoch are invalid.
+/// Number of changes of a directory that may be those of others: names learnt in another epoch are invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch(u64);
 
@@ -133,8 +133,8 @@ impl Node {
         lock(&self.state).handle
     }
 
-    /// Updates from attributes received `now` in a reply to a call made at `asked`. Returns `false` for those
-    /// of another file or type, for which the server has reused the handle.
+    /// Updates from attributes received `now` in a reply to a call made at `asked`. Returns `false` if they
+    /// are of another file or type: the server has reused the handle.
     pub(crate) fn learn(&self, fattr: &Fattr3, asked: Instant, now: Instant) -> bool {
         let attr = attr::attr(fattr);
         if attr.fileid != self.fileid || attr.file_type != self.file_type {
@@ -218,7 +218,7 @@ impl Node {
         lock(&self.state).freshness.known()
     }
 
-    /// Returns the attributes if a call made at `time` or later returned them.
+    /// Returns the attributes if a call made at `time` or later returned them and they have not expired.
     pub(crate) fn fetched_since(&self, time: Instant) -> Option<Attr> {
         let known = {
             let state = lock(&self.state);
@@ -319,8 +319,8 @@ impl Node {
     }
 
     /// Returns `true` if this directory can be the parent of `node`: it is not `node`, nor beneath it, nor
-    /// too deep. Locations of directories change with the table of nodes locked, so two cannot move into each
-    /// other concurrently.
+    /// too deep. Locations of directories are set with the table of nodes locked, so two cannot move into
+    /// each other concurrently.
     pub(super) fn may_hold(self: &Arc<Self>, node: &Node) -> bool {
         let mut above = Some(self.clone());
         for _ in 0..DEPTH_MAX {

@@ -1,9 +1,9 @@
 //! Nodes whose name is being removed.
 //!
 //! The decision between removal and silly rename precedes the REMOVE. A later open must not use a reply from
-//! before the decision, so it waits for the end of the removal and then queries the server. An open counts
-//! its opening before it looks for pending removals, and a removal is recorded before it looks for openings:
-//! at least one of the two sees the other.
+//! before the decision, so it waits for the end of the removal before it queries the server. An open that
+//! queries the server counts its opening before it looks for pending removals, and a removal is recorded
+//! before it looks for openings: at least one of the two sees the other.
 
 use std::sync::{Arc, Mutex};
 

@@ -61,14 +61,14 @@ pub(crate) enum CachedName {
 /// Maximum number of negative entries; then all of them are discarded.
 const ABSENT_MAX: usize = 1 << 16;
 
-/// Fraction of a session's node limit available to listings: 131,072 nodes by default, which take 120 MiB.
+/// Divisor of a session's node limit that gives the limit of listed nodes: 131,072 by default.
 const LISTED_ONE_IN: u64 = 32;
 
 #[derive(Debug)]
 struct Held {
     node: Arc<Node>,
     look_ups: u64,
-    /// `true` if the node is known from listings only: no operation has used its name or handle.
+    /// `true` if the node is known from listings only: no look-up has returned it.
     listed: bool,
     /// Permit; `None` for a node that was forgotten while in use and looked up again at the limit.
     _permit: Option<Permit>,
@@ -145,7 +145,7 @@ impl Nodes {
         self.enter_from(false, permit, (handle, fattr), asked, now)
     }
 
-    /// Enters a node from a listing as [`Nodes::enter`] does, and counts it as listed until an operation uses
+    /// Enters a node from a listing as [`Nodes::enter`] does, and counts it as listed until a look-up returns
     /// it.
     pub(crate) fn enter_listed(
         &self,
@@ -246,7 +246,7 @@ impl Nodes {
 }
 
 impl Held {
-    /// Removes the node from the count of `listed`, because an operation uses it or it is dropped.
+    /// Removes the node from the count of `listed`, because a look-up returns it or it is dropped.
     fn is_asked_for(&mut self, listed: &mut u64) {
         *listed -= u64::from(std::mem::take(&mut self.listed));
     }

@@ -58,8 +58,7 @@ impl View {
         })
     }
 
-    /// Appends at the known end of the file. Concurrent appends by other clients overwrite each other, as
-    /// with every NFS client.
+    /// Appends at the known end of the file. Concurrent appends by several clients may overwrite each other.
     fn append(&self, node: &Arc<Node>, how: &Write, from: Source) -> Answer<Written> {
         data::append(&self.session, node, &self.caller, how, from)
     }

@@ -1,4 +1,4 @@
-//! Dispatch of the waist's operations: answered immediately where possible, otherwise as a future.
+//! Dispatch of the waist's operations, which are answered immediately or by a future.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -166,7 +166,7 @@ impl FileSystem for NfsFileSystem {
     }
 
     fn flush(&self, cx: &Ctx, file: File, _: LockOwner) -> Answer<()> {
-        // A close after reading costs no call.
+        // A close after reading does not commit the writes of others.
         self.make_stable(cx, file, |opening| {
             opening.flags.contains(OpenFlags::WRITE) && opening.node.has_writes_of_others()
         })
@@ -220,8 +220,8 @@ impl FileSystem for NfsFileSystem {
 }
 
 impl NfsFileSystem {
-    /// Makes all writes of this client to a file stable, and those `of_others` if it returns `true`. Changes
-    /// of directories are already stable when answered (RFC 1813 §4.8).
+    /// Makes all writes of this session to a file stable; also those of others, if `of_others` returns
+    /// `true`. Changes of directories are already stable when answered (RFC 1813 §4.7).
     fn make_stable(&self, cx: &Ctx, file: File, of_others: impl FnOnce(&Opening) -> bool) -> Answer<()> {
         let view = self.view(cx);
         let opening = or_answer!(view.session.openings.of(file));
@@ -240,7 +240,8 @@ impl NfsFileSystem {
     }
 }
 
-/// Ends the session: files unlinked while open are removed at the server, and unflushed data are flushed.
+/// Ends the session: files unlinked while open are removed at the server, and unflushed data are flushed, in
+/// the background.
 impl Drop for NfsFileSystem {
     fn drop(&mut self) {
         let view = View::ending(&self.0);

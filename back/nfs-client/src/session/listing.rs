@@ -109,8 +109,8 @@ impl View {
         Err(Error::BadCookie)
     }
 
-    /// Requests pages from `from` on until one has new names, for a caller at position `start` of its
-    /// listing.
+    /// Requests pages from `from` on until one has new names or is the last, for a caller at position `start`
+    /// of its listing.
     async fn page_without(
         &self,
         given: &Given,
@@ -169,7 +169,8 @@ impl View {
         Ok(Page { start, from, listing: Arc::new(listing), plus, procedure, asked, epoch, changes })
     }
 
-    /// Calls LIST, if the server has it. Directories that come with the reply are retained for the tree walk.
+    /// Calls LIST, if the server has it. Subdirectories in the reply are retained for the tree walk. Returns
+    /// `None` if the server does not have it.
     async fn fetch_large_page(
         &self,
         opening: &Opening,
@@ -265,7 +266,7 @@ impl View {
         }
     }
 
-    /// Returns the verifier of the directory's cookies. If none is known, requests the first page again.
+    /// Returns the verifier of the directory's cookies. If none is known, requests the first page for it.
     async fn verifier(&self, opening: &Opening) -> Result<CookieVerifier> {
         if let Some(verifier) = self.progress(opening, |progress| progress.verifier) {
             return Ok(verifier);

@@ -1,7 +1,8 @@
 //! One session's view of the export: the waist's operations as calls of NFS.
 //!
-//! An operation with valid cached state is answered immediately; otherwise it is a future that waits for the
-//! server. Reading order: `file_system` (dispatch), `view` (common helpers), then by kind.
+//! Look-ups, attribute queries, reads and writes are answered immediately if the cached state suffices. Most
+//! other operations are futures that wait for the server where necessary. Reading order: `file_system`
+//! (dispatch), `view` (common helpers), then by kind.
 
 mod attributes;
 mod data;

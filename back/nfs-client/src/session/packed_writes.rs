@@ -8,7 +8,7 @@ use tombolo_mem::Source;
 
 use super::Session;
 
-/// Compression level: the fastest one with all features of the format.
+/// Compression level of zstd: the fastest of its regular ones.
 const LEVEL: i32 = 1;
 
 /// Minimum size to compress; smaller writes hardly load a link.

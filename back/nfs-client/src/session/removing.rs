@@ -12,7 +12,7 @@ use super::view::View;
 use crate::data::{self, Server};
 use crate::nodes::{Location, Node, PendingRemoval};
 
-/// Maximum number of silly names tried: conflicts arise only from files that a crashed client left.
+/// Maximum number of silly names tried. Conflicts are rare: a silly name contains the file's number.
 const TRIES_MAX: usize = 100;
 
 impl View {
@@ -349,7 +349,8 @@ impl View {
     }
 }
 
-/// Returns `true` if the file must survive the removal of its name: it is open, and has no silly name yet.
+/// Returns `true` if the file must survive the removal of its name: it is regular and open, and has no silly
+/// name yet.
 fn is_kept(node: &Node) -> bool {
     node.is_open() && node.file_type == FileType::Regular && !node.is_silly()
 }

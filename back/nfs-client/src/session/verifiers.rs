@@ -4,7 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Generator of verifiers that are unique among all clients, apart from chance collisions (1 in 2^64).
+/// Generator of verifiers that are unique among all clients, apart from chance collisions.
 #[derive(Debug)]
 pub(super) struct Verifiers {
     next: AtomicU64,
