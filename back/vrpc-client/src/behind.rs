@@ -1,9 +1,10 @@
 //! Writes behind: writes whose callers continue before the reply (docs/decisions/vrpc-writes-behind.md).
 //!
-//! Such a write is in the ring when its caller continues, and the server performs it before it begins a later
-//! request of the link. The write is recorded here, with its data, until its reply is taken out of the ring;
-//! if the link is lost before that, the write is sent again on the next link, ahead of any other request. A
-//! failure is kept for the next write, flush or fsync through the same opening.
+//! Such a write is in the ring when its caller continues, or is about to be sent again after a loss of the
+//! link. The server performs it before it begins a later request of the link. The write is recorded here,
+//! with its data, until its reply is taken out of the ring; if the link is lost before that, the write is
+//! sent again on the next link, ahead of any other request. A failure is kept for the next write, flush or
+//! fsync through the same opening.
 //!
 //! The table is never locked while a reply is taken or a request is sent, because both may run tasks that
 //! use it.
@@ -31,8 +32,8 @@ pub(crate) const WRITE_BYTES_MAX: usize = 64 << 10;
 /// Minimum number of slots of a link for writes behind, whose replies would otherwise keep other requests
 /// waiting for an id.
 const SLOTS_MIN: u32 = 32;
-/// Minimum size of a link's bulk memory for writes behind that exceed a frame, in bytes, so that others need
-/// not wait for some.
+/// Minimum size of a link's bulk memory for writes behind that exceed a frame, in bytes, so that other
+/// requests need not wait for memory.
 const BULK_BYTES_MIN: u64 = 4 * (WRITES_MAX * WRITE_BYTES_MAX) as u64;
 /// Flags of openings whose writes are awaited.
 const AWAITED: OpenFlags = OpenFlags::DIRECT.union(OpenFlags::SYNC).union(OpenFlags::DATA_SYNC);
@@ -82,8 +83,7 @@ impl UnansweredWrite {
         Arc::new(Self { sequence, file, how, data, cx })
     }
 
-    /// Returns the outcome according to the reply. A short write means that there is no space for the
-    /// remainder.
+    /// Returns the outcome according to the reply. A short write counts as a lack of space for the remainder.
     fn outcome(&self, kind: u32, body: &[u8; 48]) -> std::result::Result<Result<()>, DecodeError> {
         Ok(match Reply::decode(Kind::Write, kind, body, &[])? {
             Ok(Reply::Written(written)) if written.count >= self.data.len() => Ok(()),
@@ -162,11 +162,12 @@ impl WritesBehind {
             self.unanswered.store(table.entries.len(), Ordering::SeqCst);
             (lost, table.errors.remove(&open))
         };
-        // A write remains unanswered only if the session has waited in vain for another link.
+        // A write remains unanswered for instance if the session has waited in vain for another link.
         error.or_else(|| lost.first().map(|_| Error::Disconnected))
     }
 
-    /// Removes the writes whose replies were received, and records their failures.
+    /// Removes the writes whose replies were received, and records their failures. A malformed reply ends the
+    /// link.
     pub(crate) fn collect(&self, objects: &SessionObjects) {
         let mut failed = SmallVec::<[_; 1]>::new();
         let mut malformed = SmallVec::<[_; 1]>::new();

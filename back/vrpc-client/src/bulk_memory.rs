@@ -19,7 +19,7 @@ pub(crate) struct BulkWaiters {
 
 impl BulkWaiters {
     /// Allocates `len_bytes` contiguously, waiting until that is possible. The caller ensures that the area
-    /// is at least as large. Returns `None` once `is_lost` returns `true`, or if the request is interrupted.
+    /// is at least as large. Returns `None` if the link is lost or the request interrupted before that.
     pub(crate) async fn wait(
         &self,
         area: &Area,
@@ -42,7 +42,7 @@ impl BulkWaiters {
                 }
                 self.is_waited.store(true, Ordering::SeqCst);
             }
-            // A span freed before the registration woke no waiter.
+            // A span freed before the registration has not woken this waiter.
             match area.take(len_bytes) {
                 Some(span) => Poll::Ready(Some(span)),
                 None if is_lost() => Poll::Ready(None),

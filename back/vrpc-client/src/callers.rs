@@ -1,4 +1,5 @@
-//! Caller numbers: the server is sent each identity once, and requests then name it by number.
+//! Caller numbers: an identity is sent to the server before its first request, and requests name it by
+//! number.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
@@ -133,8 +134,8 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Adds a use if the number has this identity, which must have no supplementary groups, because only the
-    /// table stores those. Returns `true` if the server knows the identity.
+    /// Adds a use if the number has this identity, and returns `true` if the server knows it. Otherwise
+    /// returns `None`, also for an identity with supplementary groups, because only the table stores those.
     #[inline]
     fn enter_as(&self, identity: &Identity) -> Option<bool> {
         // The identity is checked before a use is added, because even a brief use prevents reassignment.

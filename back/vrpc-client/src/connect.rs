@@ -1,4 +1,4 @@
-//! Connecting an export to its server, and links over a Unix socket.
+//! Connecting an export to its server, and links set up over a Unix socket.
 
 use std::any::Any;
 use std::io;
@@ -50,8 +50,8 @@ pub enum LinkLossPolicy {
     None,
 }
 
-/// Factory of links over a Unix socket, all watched by one thread. A link is lost as soon as the server's
-/// process exits or announces its exit.
+/// Factory of links set up over a Unix socket, all watched by one thread. A link is lost as soon as the
+/// server's process exits or announces its exit.
 pub struct Socket {
     path: PathBuf,
     options: ConnectOptions,

@@ -28,7 +28,8 @@ enum AttachError {
     Random(#[source] tombolo_sys::Errno),
 }
 
-/// An export of another domain. Each session has its own link, which is replaced when lost.
+/// An export of another domain. Each session has its own link, which is replaced when lost, except with
+/// [`LinkLossPolicy::None`].
 pub struct VrpcExport {
     connect: Arc<dyn Connect>,
     link_loss_policy: LinkLossPolicy,

@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 use tombolo_core::Error;
 use tombolo_wire_vrpc::{EncodeError, FRAME_BYTES, FrameSink};
 
-/// Size in bytes up to which a frame needs no allocation: enough for two names or for attributes. File data
-/// is not part of the frame.
+/// Size in bytes up to which a frame needs no allocation: enough for a name or for attributes. File data is
+/// not part of the frame.
 const SHORT_BYTES: usize = 512;
 
 /// A frame in private memory.

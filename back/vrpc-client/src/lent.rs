@@ -38,7 +38,8 @@ impl VrpcFileSystem {
     }
 
     /// Writes the first `len_bytes` of lent memory, at most as many as one request may transfer, without
-    /// copying them. Consumes the memory, which is freed when the server has answered.
+    /// copying them. Consumes the memory, which is freed when the server has answered. Fails with
+    /// [`Error::InvalidArgument`] for memory of another session.
     ///
     /// The memory belongs to its link. If the link is lost before the answer, the write cannot be sent again:
     /// the result is [`Error::Disconnected`], and the write may or may not have been performed.

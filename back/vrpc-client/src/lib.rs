@@ -6,21 +6,21 @@
 //! this side: into memory that the server reads (WRITE), or from the server's (READ). Programs that use the
 //! library can access the memory itself ([`Lent`], [`VrpcFileSystem::read_in_place`]) and copy nothing.
 //!
-//! There is no cache. The server is not trusted: its replies are checked, and a protocol violation ends the
-//! link.
+//! There is no cache of data or attributes. The server is not trusted: its replies are checked, and a
+//! protocol violation ends the link.
 //!
 //! A session outlives its links ([`LinkLossPolicy`]). Without a link its requests wait; on the next one nodes
 //! are found again by their handles, files are reopened, locks are taken again, and unanswered requests are
-//! sent again with their original sequence numbers.
+//! sent again, those that change something with their original sequence numbers.
 //!
 //! Non-goals: rings, doorbells and memory (`tombolo_host_links`, `tombolo_shm`), connecting
 //! (`tombolo_host_links::connect`).
 //!
 //! Main types: [`VrpcExport`], [`Connect`] and [`Socket`], [`VrpcFileSystem`], [`LinkLossPolicy`].
 //!
-//! Reading order, each using only preceding ones: `callers`, `released`, `slab`, `nodes`, `openings`,
-//! `bulk_memory`, `frame` and `connect`; `link`; `reply`, `request`; `recovery`, `owned` (requests to send
-//! again), `behind`; `links`; `supervisor`, `session`; `lent`, `export`.
+//! Reading order: `callers`, `released`, `slab`, `nodes`, `openings`, `bulk_memory`, `frame` and `connect`;
+//! `link`; `reply`, `request`; `recovery`, `owned` (requests to send again), `behind`; `links`; `supervisor`,
+//! `session`; `lent`, `export`.
 #![forbid(unsafe_code)]
 
 mod behind;

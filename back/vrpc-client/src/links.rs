@@ -1,8 +1,8 @@
 //! The successive links of a session.
 //!
 //! A request is sent over the current link. If the link is lost before the reply, it is sent again over the
-//! next one, translated to the ids of that server, but with the same sequence number, by which the server
-//! recognises it.
+//! next one, translated to the ids of that server. A change then has the same sequence number as before, by
+//! which the server recognises it.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -110,7 +110,7 @@ impl Links {
         Some(behind)
     }
 
-    /// Sends a request. `finish` converts the reply to the waist's result, on the thread that receives it.
+    /// Sends a request. `finish` converts the reply to the waist's result.
     pub(crate) fn call<T: Send + 'static>(
         self: &Arc<Self>,
         cx: &Ctx,

@@ -52,7 +52,8 @@ impl Openings {
         self.0.with(file.open.0, |item| is_prompt(item.value).then_some(item.value.flags))?
     }
 
-    /// Records that the opening was reopened; returns `false` if that was not needed.
+    /// Records that the opening was reopened. Returns `false`, recording nothing, if it is bound on that link
+    /// already or has ended.
     pub(crate) fn reopened(&self, open: OpenId, link: u32, (server_id, is_prompt): (OpenId, bool)) -> bool {
         let is_needed = self.0.with(open.0, |item| {
             let is_needed = item.server_id(link).is_none();

@@ -155,7 +155,7 @@ impl Link {
         }
     }
 
-    /// Converts a reply to the waist's result, on the thread that received it.
+    /// Converts a reply to the waist's result.
     #[inline]
     pub(crate) fn finish<T>(
         &self,
@@ -164,13 +164,13 @@ impl Link {
         finish: impl FnOnce(&Link, Answered) -> Result<T>,
     ) -> Result<T> {
         let result = finish(self, Answered { kind, reply });
-        // `finish` has dropped the reply, and thereby freed its spans.
+        // `finish` may have dropped the reply, and thereby freed its spans.
         self.bulk_waiters.changed();
         result
     }
 
-    /// Sends a request whose result the waist ignores; the request is not sent again if the link is lost. No
-    /// thread waits for its reply, which is taken out of the ring together with a later one.
+    /// Sends a request whose result the waist ignores; the request is not sent again if the link is lost. If
+    /// it is in the ring at once, nothing waits for its reply, which is taken out together with a later one.
     pub(crate) fn send_detached(self: &Arc<Self>, cx: &Ctx, request: Request<'_>) {
         let sent = self.send_as(cx, self.objects.next_sequence(), request.into(), false);
         if let Sent::Pending(pending) = sent

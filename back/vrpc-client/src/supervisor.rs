@@ -251,7 +251,7 @@ fn repeat_writes(links: &Links, link: &Arc<Link>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Wakes requests that wait for a link at intervals, to check their deadlines, until dropped.
+/// Wakes requests that wait for a link at intervals, to check their deadlines, until the result is dropped.
 fn clock(links: Weak<Links>) -> Option<SyncSender<()>> {
     let (running, stop) = mpsc::sync_channel::<()>(1);
     let tick = move || {

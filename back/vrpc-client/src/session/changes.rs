@@ -14,7 +14,7 @@ use crate::link::Link;
 use crate::links::Links;
 use crate::reply::Answered;
 
-/// The notification task of a session. Ends on drop.
+/// The notification task of a session, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
     begun: Once,

@@ -20,8 +20,9 @@ use crate::links::Links;
 use crate::reply::{Answered, check_link_alive, check_unpoisoned};
 use crate::request::OutgoingRequest;
 
-/// Largest READ and WRITE in the frame: one copy more, but no bulk memory to allocate. Measured on one link
-/// with both sides polling, the break-even is at 2 to 3 KiB for a READ and at 1 KiB for a WRITE.
+/// Largest READ and WRITE for which the frame is preferred to bulk memory: one copy more, but no memory to
+/// allocate. Measured on one link with both sides polling, the break-even is at 2 to 3 KiB for a READ and at
+/// 1 KiB for a WRITE.
 const FRAME_READ_MAX: usize = 3 << 10;
 const FRAME_WRITE_MAX: usize = 512;
 

@@ -84,7 +84,7 @@ impl std::fmt::Debug for VrpcFileSystem {
     }
 }
 
-/// Maximum wait of a session that ends for its unanswered writes.
+/// Maximum time for which the end of a session waits for the replies to its writes.
 const LAST_WRITES_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the end of a session checks for the replies to those writes.
 const LAST_WRITES_INTERVAL: Duration = Duration::from_millis(1);
@@ -92,7 +92,7 @@ const LAST_WRITES_INTERVAL: Duration = Duration::from_millis(1);
 impl Drop for VrpcFileSystem {
     fn drop(&mut self) {
         let until = Instant::now() + LAST_WRITES_TIMEOUT;
-        // A lost link is replaced meanwhile, and the writes are sent again on the new one.
+        // A lost link may be replaced meanwhile; the writes are then sent again on the new one.
         while self.links.settled().is_some_and(|behind| !behind.is_empty()) && Instant::now() < until {
             thread::sleep(LAST_WRITES_INTERVAL);
         }
