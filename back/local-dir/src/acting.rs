@@ -7,14 +7,15 @@ use tombolo_sys::umask::{self, Masked};
 
 use crate::state::Session;
 
-/// Guard of a thread that acts as the caller, if the session's checks require it and the server may assume
+/// Guard of a thread that acts as the caller, if the operation requires it and the server may assume
 /// identities, until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Acting {
     _assumed: Option<Assumed>,
 }
 
-/// Guard under which new files belong to the caller and get the caller's umask.
+/// Guard under which the caller's umask applies to new files, which belong to the caller if the server may
+/// assume identities.
 #[derive(Debug)]
 pub(crate) struct Making {
     masked: Masked,

@@ -34,7 +34,8 @@ pub(crate) fn birth_mark(stat: &Stat) -> u64 {
     born.seconds.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(born.nanoseconds))
 }
 
-/// Returns the file type for a mode's type bits; `None` for 0, which listings use for "unknown".
+/// Returns the file type for a mode's type bits; `None` for other bits, such as 0, which listings use for
+/// "unknown".
 pub(crate) fn file_type(kind: u32) -> Option<FileType> {
     Some(match kind {
         stat::S_IFREG => FileType::Regular,

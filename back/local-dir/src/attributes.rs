@@ -48,7 +48,8 @@ impl Session {
         }
     }
 
-    /// Returns `true` if the truncation frees so much of the file that it takes long.
+    /// Returns `true` if the truncation frees so much of the file that it takes long; `false` also for a file
+    /// without an open descriptor.
     pub(crate) fn frees_much(&self, node: NodeId, set: &SetAttr) -> bool {
         let Some(size) = set.size else { return false };
         let Ok(Some(location)) = self.open_location(node) else { return false };

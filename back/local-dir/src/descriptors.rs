@@ -196,7 +196,7 @@ impl Session {
                 let mount = self.export.mounts.mount(identity.key.mount)?;
                 let found = mount.find(&handle)?;
                 // A node from a listing was never open, and its handle was fetched after its attributes, so
-                // both are compared.
+                // the identity of the file found is verified.
                 if mount.handles_have_inodes
                     && self.identity(&stat::stat(found.as_fd())?, identity.key.mount) != identity
                 {

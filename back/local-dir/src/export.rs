@@ -28,7 +28,7 @@ use crate::waiting::Waiting;
 /// Reasons why a directory cannot be served.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The directory does not exist, is no directory, or may not be entered.
+    /// The directory cannot be opened, for instance because it does not exist or may not be entered.
     #[error("cannot open {}", path.display())]
     Root {
         /// The directory.

@@ -1,6 +1,6 @@
 //! Persistent handles, made from the kernel's file handles (open_by_handle_at(2)).
 //!
-//! A kernel handle does not name its file system. Handles of the root's file system are the kernel's,
+//! A kernel handle does not name its file system. Handles of files on the root's mount are the kernel's,
 //! unchanged; handles of other mounts inside the export have [`ON_SUBMOUNT`] in their kind and a [`Tag`]
 //! before their bytes.
 
@@ -152,7 +152,7 @@ impl Session {
     }
 
     /// Searches all mounts of the file system with this tag, because possibly only one of them shows the
-    /// file; if none does, registers unknown mounts and searches again.
+    /// file; if none does, registers unknown mounts, unless that was done a moment ago, and searches again.
     fn find_on_submount(&self, tag: Tag, handle: &FileHandle) -> Result<(OwnedFd, Stat)> {
         let find =
             |mounts: Vec<Arc<Mount>>| mounts.iter().find_map(|mount| self.find_by_handle(mount, handle).ok());

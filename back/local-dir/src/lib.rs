@@ -7,11 +7,11 @@
 //! of a process. The host cannot unmount a file system inside the export once a session has found files
 //! there, because the export retains a descriptor on it.
 //!
-//! **Descriptors.** Recently used nodes have one (`O_PATH`), at most [`Options::descriptors`] in all; others
+//! **Descriptors.** Recently used nodes have one (`O_PATH`), about [`Options::descriptors`] in all; others
 //! are found again by their file handle. Each open file has one, and each owner of record locks on a file.
 //! **Threads.** Operations that cannot block run on the calling thread: attributes of an open node, reads
 //! from the page cache. Name operations, small writes and small removals do too on local file systems while
-//! they prove quick ([`Pace`](tombolo_host_runtime::pace::Pace)); all others run in a pool. **Permissions**
+//! they prove quick ([`Pace`](tombolo_host_runtime::pace::Pace)); most others run in a pool. **Permissions**
 //! are checked by one party, see `checks` in [`Client`]. `Caller`: this back end checks nothing, but new
 //! files belong to the caller. `BackEnd`: the host's kernel checks with the identity of each request.
 //!

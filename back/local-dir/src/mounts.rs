@@ -39,9 +39,9 @@ pub(crate) struct Mount {
 /// The storage under a mount, which determines the operations that cannot block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Medium {
-    /// `true` if it is on this machine, so operations on names are quick unless the disk is slow.
+    /// `true` if it is known to be on this machine, so operations on names are quick unless the disk is slow.
     pub local: bool,
-    /// `true` if it is in memory, so reads and syncs never block.
+    /// `true` if it is in memory, so reads and syncs wait for no disk but that of swap space.
     pub memory: bool,
     /// `true` if the kernel copies a range by reading and writing.
     pub plain_copies: bool,
@@ -198,5 +198,5 @@ const LOCAL: [u64; 5] =
 const SEEKS_ALL: [u64; 3] = [statfs::MAGIC_EXT4, statfs::MAGIC_XFS, statfs::MAGIC_BTRFS];
 
 /// File systems without `remap_file_range`: to share blocks, xfs and btrfs first write dirty data back, and
-/// so wait for the disk. An overlay does what its lower file system does.
+/// so wait for the disk. An overlay does as the file systems beneath it do.
 const PLAIN_COPIES: [u64; 2] = [statfs::MAGIC_EXT4, statfs::MAGIC_F2FS];

@@ -22,7 +22,7 @@ use crate::window::ChangedFile;
 const TARGET_MAX_LEN: usize = 4096;
 
 impl Session {
-    /// Looks a name up. A file that has a node costs one system call, any other file three.
+    /// Looks a name up. A file that is recognised by its attributes is not opened.
     pub(crate) fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Result<Entry> {
         let dir = self.location(parent)?;
         let acting = self.checked(cx)?;

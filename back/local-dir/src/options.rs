@@ -25,14 +25,14 @@ pub struct Options {
     pub read_only: bool,
     /// Treatment of mounts inside the export.
     pub submounts: Submounts,
-    /// Maximum number of descriptors of nodes, over all sessions. Openings and locks need further
-    /// descriptors.
+    /// Number of descriptors of nodes, over all sessions, above which those of unused nodes are closed,
+    /// except for a minimum of each session. Openings and locks need further descriptors.
     pub descriptors: usize,
     /// Limits of one session: nodes, openings, bytes in flight and pending operations.
     pub limits: Limits,
     /// Observe changes by other processes of the host to the file systems of the export while a session is
-    /// subscribed. This costs those processes 2 µs for each write and 7 µs for each new file, everywhere on
-    /// these file systems, and takes CAP_SYS_ADMIN.
+    /// subscribed. This costs those processes some 2 µs for each write and 7 µs for each new file, everywhere
+    /// on these file systems, and takes CAP_SYS_ADMIN.
     pub watch_host: bool,
     /// Files that are [volatile](tombolo_core::fs::Attr::volatile).
     pub ask: Vec<Pattern>,

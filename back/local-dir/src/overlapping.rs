@@ -1,5 +1,5 @@
-//! Other exports of this process that may show the same files. A change through one export is reported to the
-//! sessions of the others as a change by another process.
+//! Other exports of this process that may show the same files. An export that observes the host reports a
+//! change through another one as a change by another process.
 
 use std::sync::{Arc, Mutex, Weak};
 

@@ -18,8 +18,8 @@ use tombolo_sys::open::{OpenFlags as SysFlags, OwnDescriptors};
 
 use crate::files::{Allowance, OpenFile, OpenPermit};
 
-/// Number of locked ranges of a session from which on no further lock is taken. The last lock may exceed it,
-/// as one that splits a range adds two.
+/// Number of locked ranges of a session from which on no further lock is taken. It may be exceeded, as a lock
+/// that splits a range adds two, and concurrent locks are counted when granted.
 const RANGES_MAX: usize = 65_536;
 
 /// Maximum number of locks examined for a deadlock; all locks of a file count for each wait on it. A cycle
@@ -43,7 +43,8 @@ struct LockTable {
     ended: bool,
 }
 
-/// An owner on a file, until its flush: even without locks, because it may be about to take one.
+/// An owner on a file, until its flush or the end of an opening through which it locked: even without locks,
+/// because it may be about to take one.
 struct Owner {
     description: Arc<Description>,
     /// The openings through which locks were requested; mostly one.

@@ -308,7 +308,7 @@ impl NodeTable {
     }
 
     /// Records that a file was looked up under a name that makes it `volatile` or not. Returns its
-    /// volatility, and `true` if it has just become volatile.
+    /// volatility, and `true` if it had been looked up under ordinary names only and is now volatile.
     pub fn note_name(&self, node: NodeId, volatile: bool) -> (bool, bool) {
         let volatility = self.with(node, |slot| {
             let before = slot.naming;

@@ -68,7 +68,7 @@ enum Progress {
     Partial(usize),
 }
 
-/// Reads cached data; never blocks.
+/// Reads cached data, without waiting for a disk other than that of swap space.
 fn read_from_memory(open: &Arc<OpenFile>, offset: u64, into: &Sink) -> Result<Progress> {
     let flags = if open.medium.memory { TransferFlags::empty() } else { TransferFlags::NOWAIT };
     match rw::read(open.fd(), into, offset, flags) {

@@ -45,7 +45,8 @@ pub(crate) enum ChangedFile {
     Victim(Victim),
 }
 
-/// A change in progress. Until it is dropped, no version of its files is valid.
+/// A change in progress. Until it is dropped, no version of its files is valid, as far as the files are
+/// known.
 pub(crate) struct Changing<'a, const N: usize> {
     session: &'a Session,
     places: [ChangedFile; N],
@@ -64,7 +65,8 @@ enum WindowSlot {
 }
 
 impl Session {
-    /// Begins a change of these files: no version of them is valid until the result is dropped.
+    /// Begins a change of these files, of which those that are known have no valid version until the result
+    /// is dropped.
     #[inline]
     pub(crate) fn changing<const N: usize>(&self, places: [ChangedFile; N]) -> Changing<'_, N> {
         let begun = self.counting().map(|window| {
