@@ -4,7 +4,7 @@
 //!
 //! In addition, the open file of an io_uring holds a lock on a byte unknown to QEMU. The kernel closes the
 //! file when the ring's last transfer is done (io_uring(7)), possibly long after the process was killed. The
-//! next user waits until then.
+//! next user with which these transfers could conflict waits until then, within a time limit.
 
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -34,7 +34,7 @@ const RESIZES: Operation = Operation { offset: 3, done: "may resize it", refused
 /// Lock byte of a writer's ring. The bytes of readers' rings follow, by user number.
 const RING_BASE: u64 = 1 << 32;
 
-/// Maximum wait for the transfers of a killed user; longer than any healthy disk takes.
+/// Maximum wait for the transfers of killed users; longer than a healthy disk takes.
 const RING_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A user of an image.

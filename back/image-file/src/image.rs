@@ -38,7 +38,8 @@ pub(crate) struct Image {
     /// Alignment of direct I/O; `None` if transfers use the page cache.
     pub(crate) alignment: Option<Alignment>,
     profile: Profile,
-    /// `true` if the file is in memory (tmpfs): operations wait for no disk, and there is nothing to flush.
+    /// `true` if the file is in memory (tmpfs): operations wait for no disk but that of swap space, and there
+    /// is nothing to flush.
     pub(crate) in_memory: bool,
     is_block_device: bool,
     pub(crate) write_pace: Pace,

@@ -1,9 +1,9 @@
 //! Disks stored in files of this host: raw images, block devices, and qcow2 images with their backing files.
 //!
-//! Data in the page cache is read and written on the calling thread; operations that wait for a disk go to a
-//! pool. A raw image can be used past the page cache, through io_uring. Holes are preserved, and discarded
-//! space is freed. The file is locked as QEMU locks its images, so that neither opens an image that the other
-//! writes.
+//! Data of raw images in the page cache is read and written on the calling thread; operations that wait for a
+//! disk, and most of qcow2 images, go to a pool. A raw image can be used past the page cache, through
+//! io_uring. Holes are preserved, and discarded space is freed. By default the file is locked as QEMU locks
+//! its images, so that neither opens an image that the other writes.
 //!
 //! Non-goals: guessing the format (the guest controls the contents, and must not choose it); files of other
 //! file systems than the host's.

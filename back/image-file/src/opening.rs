@@ -36,7 +36,7 @@ pub enum OpenError {
         /// The path given.
         path: PathBuf,
     },
-    /// Another process uses the image in a conflicting way.
+    /// The image is in use in a conflicting way, mostly by another process.
     #[error(
         "{} is in use by another process, which {conflict}; stop that process, or open the image read-only in both",
         path.display()
@@ -62,7 +62,7 @@ pub enum OpenError {
         #[source]
         source: BlockSizeError,
     },
-    /// The image is shorter than a block.
+    /// The image is empty.
     #[error("{} is empty: set its size first, for example by truncate -s 10G", path.display())]
     Empty {
         /// The image.
@@ -76,9 +76,8 @@ impl ImageFile {
         Self::open_with(path, options, false, lane)
     }
 
-    /// Opens the image for direct I/O, which bypasses the page cache and takes none of the host's memory. The
-    /// disk's blocks are at least as long as the file system's alignment. A file in memory (tmpfs) is opened
-    /// as by [`open`](Self::open).
+    /// Opens the image for direct I/O, which bypasses the page cache. The disk's blocks are at least as long
+    /// as the file system's alignment. A file in memory (tmpfs) is opened as by [`open`](Self::open).
     pub fn open_direct(path: &Path, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>, OpenError> {
         Self::open_with(path, options, true, lane)
     }
@@ -114,8 +113,8 @@ impl ImageFile {
         Self::of_file(path, file, options, is_direct, lane)
     }
 
-    /// Creates a raw image of `size_bytes`, entirely a hole, with permissions for the owner only. An existing
-    /// file at `path` is emptied unless another process uses it as an image.
+    /// Creates a raw image of `size_bytes`, entirely a hole. A new file has permissions for the owner only;
+    /// an existing file at `path` is emptied unless it is in use as an image.
     pub fn create(
         path: &Path,
         size_bytes: u64,
@@ -167,7 +166,8 @@ impl ImageFile {
     }
 }
 
-/// Creates or empties the file at `path`, and locks it as a writer; fails if another process uses it.
+/// Creates or empties the file at `path`, and locks it as a writer; fails if it is in use as an image, or if
+/// `path` is a symbolic link.
 pub(crate) fn create_or_truncate(path: &Path) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
     let mut options = fs::OpenOptions::new();

@@ -68,7 +68,8 @@ fn truncated() -> Error {
 }
 
 impl Image {
-    /// Reads as much as is in the page cache, without blocking. Returns the number of bytes read, possibly 0.
+    /// Reads as much as is in the page cache, without waiting for a disk other than that of swap space.
+    /// Returns the number of bytes read, possibly 0.
     fn read_from_memory(&self, offset: u64, into: &Sink) -> Result<usize> {
         let flags = if self.in_memory { TransferFlags::empty() } else { TransferFlags::NOWAIT };
         match rw::read(self.file.as_fd(), into, offset, flags) {
@@ -89,7 +90,8 @@ impl Image {
         if self.is_whole(len) { Ok(()) } else { Err(Error::InvalidArgument) }
     }
 
-    /// Completes a read that reached the end of the file, with zeroes up to the end of the last block.
+    /// Completes a read that reached the end of the file, with zeroes up to the end of the last block; fails
+    /// if the image was truncated.
     pub(crate) fn pad(&self, offset: u64, into: &Sink) -> Result<()> {
         let size_bytes = size_of(&self.file).map_err(Error::io)?;
         if self.bounds.pad(size_bytes, offset, into) { Ok(()) } else { Err(truncated()) }

@@ -68,8 +68,8 @@ impl Checked {
 }
 
 impl Qcow2Image {
-    /// Checks all tables of the image at `path`, but not of its backing files. The image is only read; no
-    /// other program may write to it meanwhile.
+    /// Checks the refcounts and the mapping of the image at `path`, but not those of its backing files or
+    /// snapshots. The image is only read; no other program may write to it meanwhile.
     pub fn check(path: &Path) -> Result<Checked, Qcow2OpenError> {
         let (opener, path) = Opener::new(path, None, &OpenOptions::default())?;
         let file = opener.file(&path, false)?;
@@ -102,8 +102,7 @@ struct Walk<'a> {
     cluster_bytes: u64,
     /// Number of references to each cluster of the file.
     used: Vec<u16>,
-    /// Entries of the mapping: the cluster referenced, and the flag that this is its only reference. The list
-    /// takes twice the memory of the tables.
+    /// Entries of the mapping: the cluster referenced, and the flag that this is its only reference.
     shared: Vec<(u64, bool)>,
     found: Checked,
 }

@@ -150,7 +150,7 @@ impl Image {
 
     fn discard(&self, range: Range) -> Result<()> {
         match self.exclusive().discard_to_any(range.offset, range.len_bytes) {
-            // An image of version 2 has no discard. It is only a hint, so the data may stay.
+            // An image of version 2 has no discard. A discard is only a hint, so the data may stay.
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
             result => result.map_err(failed),
         }

@@ -55,7 +55,7 @@ pub enum Qcow2OpenError {
         #[source]
         source: Unsupported,
     },
-    /// Another process uses the image in a conflicting way.
+    /// The image is in use in a conflicting way, mostly by another process.
     #[error("{} is in use by another process, which {conflict}; stop that process first", path.display())]
     InUse {
         /// The image, or one of its backing files.
@@ -103,7 +103,7 @@ pub enum Qcow2OpenError {
     /// The requested block size is invalid, or does not divide the disk's size.
     #[error(transparent)]
     BlockSize(#[from] BlockSizeError),
-    /// The image is shorter than a block.
+    /// The image's disk is empty.
     #[error("{} is empty: set its size with qemu-img resize", path.display())]
     Empty {
         /// The image.
@@ -151,8 +151,8 @@ impl Qcow2Image {
 }
 
 impl Qcow2Image {
-    /// Creates an empty qcow2 image of `size_bytes` without a backing file, with permissions for the owner
-    /// only. An existing file at `path` is emptied unless another process uses it as an image.
+    /// Creates an empty qcow2 image of `size_bytes` without a backing file. A new file has permissions for
+    /// the owner only; an existing file at `path` is emptied unless it is in use as an image.
     pub fn create(path: &Path, size_bytes: u64, options: &OpenOptions, lane: Lane) -> Result<Arc<Self>> {
         let failed = |source| Qcow2OpenError::Open { path: path.to_owned(), source };
         let file = create_or_truncate(path)?;

@@ -1,5 +1,5 @@
 //! Check that an image's own tables have refcounts (the qcow2 specification, "Host cluster management").
-//! Otherwise new data would be allocated over the tables, and a growing table would find no free space.
+//! Otherwise new data could be allocated over the tables.
 
 use std::fs::File;
 use std::io;
