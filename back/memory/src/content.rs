@@ -158,7 +158,8 @@ impl Content {
         Some((page * PAGE_BYTES).max(offset)).filter(|&data| data < self.size).ok_or(Error::NoDevice)
     }
 
-    /// Returns the first byte of a hole at or after `offset`; the end of the file is one.
+    /// Returns the first byte of a hole at or after `offset`; the end of the file is one. [`Error::NoDevice`]
+    /// (ENXIO) from the end on.
     pub(crate) fn seek_hole(&self, offset: u64) -> Result<u64> {
         if offset >= self.size {
             return Err(Error::NoDevice);

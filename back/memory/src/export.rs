@@ -8,8 +8,8 @@ use crate::options::Options;
 use crate::session::Session;
 use crate::tree::{ExportState, Tree};
 
-/// An in-memory file system that sessions attach to. All share one tree, whose root belongs to the superuser
-/// and has mode 0755. The tree lives as long as the export or any session.
+/// An in-memory file system that sessions attach to. All share one tree, whose root initially belongs to the
+/// superuser and has mode 0755. The tree lives as long as the export or any session.
 pub struct Memory {
     shared: Arc<ExportState>,
 }

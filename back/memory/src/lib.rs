@@ -1,7 +1,7 @@
 //! An in-memory file system on the waist: the **reference model** for other back ends, and a scratch export.
 //!
 //! Simple rather than fast: one lock guards the whole tree, so every operation is atomic. All operations
-//! complete immediately, except waits for locks.
+//! complete immediately, except waits for locks and for change notifications.
 //!
 //! Non-goals: persistence, quotas per user, device I/O (device nodes, fifos and sockets can be created and
 //! listed, but not opened).

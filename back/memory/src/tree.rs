@@ -21,8 +21,8 @@ pub(crate) struct Tree {
     nodes: HashMap<Ino, Node>,
     next_ino: u64,
     node_limit: u64,
-    /// File system number, which distinguishes this tree from all others of this process and of earlier
-    /// processes.
+    /// File system number, derived from the time of creation to distinguish this tree from others of this
+    /// process and of earlier processes.
     pub(crate) fsid: u64,
     pub(crate) space: Space,
     /// Changes of the current operation.

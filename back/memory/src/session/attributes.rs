@@ -69,7 +69,7 @@ impl View<'_> {
         })
     }
 
-    /// Checks everything that can be refused, before anything is changed.
+    /// Checks the guard, the type and the permissions, before anything is changed.
     fn check_setattr(&self, cx: &Ctx, node: &Node, set: &SetAttr, through_writer: bool) -> Result<()> {
         if set.guard_ctime.is_some_and(|ctime| ctime != node.times.ctime) {
             return Err(Error::NotSync);
