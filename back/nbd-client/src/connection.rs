@@ -72,7 +72,8 @@ enum Lost {
     Malformed(#[from] Malformed),
 }
 
-/// Receives the disk's replies, and reconnects after a loss, until the disk is dropped.
+/// Receives the disk's replies, and reconnects after a loss, until the disk is dropped or a receiver cannot
+/// be created.
 pub(crate) fn run(shared: &Arc<DiskState>, mut connection: Arc<Connection>, mut negotiated: Negotiated) {
     loop {
         let mut receiver = match Receiver::new(shared.clone(), connection.clone(), negotiated) {
