@@ -1,4 +1,5 @@
-//! Direct I/O: past the page cache through an io_uring, or in the pool if there is none or it is full.
+//! Direct I/O: past the page cache through an io_uring, or in the pool if there is none, it is full, or the
+//! memory is not aligned.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -85,7 +86,8 @@ impl Ring {
         self.shared.ring.submit();
     }
 
-    /// Starts a transfer, whose byte count is the answer; `None` if the ring is full or unusable.
+    /// Queues a transfer, whose byte count is the answer; `None` if the ring is full or unusable. Submits a
+    /// full batch.
     fn begin(
         &self,
         memory: Memory,

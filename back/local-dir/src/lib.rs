@@ -7,8 +7,8 @@
 //! of a process. The host cannot unmount a file system inside the export once a session has found files
 //! there, because the export retains a descriptor on it.
 //!
-//! **Descriptors.** Recently used nodes have one (`O_PATH`), about [`Options::descriptors`] in all; others
-//! are found again by their file handle. Each open file has one, and each owner of record locks on a file.
+//! **Descriptors.** Recently used nodes have one (`O_PATH`), limited by [`Options::descriptors`]; others are
+//! found again by their file handle. Each open file has one, and each owner of record locks on a file.
 //! **Threads.** Operations that cannot block run on the calling thread: attributes of an open node, reads
 //! from the page cache. Name operations, small writes and small removals do too on local file systems while
 //! they prove quick ([`Pace`](tombolo_host_runtime::pace::Pace)); most others run in a pool. **Permissions**

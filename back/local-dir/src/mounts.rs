@@ -194,7 +194,8 @@ impl Medium {
 const LOCAL: [u64; 5] =
     [statfs::MAGIC_EXT4, statfs::MAGIC_XFS, statfs::MAGIC_BTRFS, statfs::MAGIC_OVERLAY, statfs::MAGIC_F2FS];
 
-/// File systems whose cookies are at most 2^63 - 1. An overlay has those of its lower file system.
+/// File systems whose cookies are at most 2^63 - 1. An overlay may pass on larger ones of the file systems
+/// beneath it.
 const SEEKS_ALL: [u64; 3] = [statfs::MAGIC_EXT4, statfs::MAGIC_XFS, statfs::MAGIC_BTRFS];
 
 /// File systems without `remap_file_range`: to share blocks, xfs and btrfs first write dirty data back, and

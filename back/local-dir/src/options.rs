@@ -25,8 +25,9 @@ pub struct Options {
     pub read_only: bool,
     /// Treatment of mounts inside the export.
     pub submounts: Submounts,
-    /// Number of descriptors of nodes, over all sessions, above which those of unused nodes are closed,
-    /// except for a minimum of each session. Openings and locks need further descriptors.
+    /// Limit of descriptors of nodes, over all sessions, above which those of unused nodes are closed. It is
+    /// lower if the process has few descriptors, but leaves each session a minimum. Openings and locks need
+    /// further descriptors.
     pub descriptors: usize,
     /// Limits of one session: nodes, openings, bytes in flight and pending operations.
     pub limits: Limits,
@@ -43,9 +44,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Returns options for a writable export: submounts shown, 768 descriptors (a limit of 1,000 for the
-    /// process is then enough for openings and all else), default limits, host not observed, no volatile
-    /// files.
+    /// Returns options for a writable export: submounts shown, 768 descriptors of nodes, default limits, host
+    /// not observed, no volatile files.
     fn default() -> Self {
         Self {
             read_only: false,

@@ -99,10 +99,10 @@ impl ExportState {
     }
 }
 
-/// Minimum interval between reads of the mount list, however many handles need it.
+/// Minimum interval between reads of the mount list for handles, however many need it.
 const MOUNT_SCAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time of the last read of the mount list.
+/// Time of the last read of the mount list for a handle.
 #[derive(Debug, Default)]
 pub(crate) struct LastMountScan(Mutex<Option<Instant>>);
 

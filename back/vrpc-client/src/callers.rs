@@ -32,7 +32,7 @@ struct Table {
 /// A caller number. Its identity changes only while the number is vacant, under the table's lock.
 #[derive(Debug)]
 struct Slot {
-    /// Number of requests that carry this caller number, and the flag [`VACANT`].
+    /// Number of uses by requests, each until [`Callers::leave`], and the flag [`VACANT`].
     uses: AtomicU32,
     user: AtomicU32,
     group: AtomicU32,
@@ -190,8 +190,7 @@ impl Table {
         numbers.iter().copied().find(|&number| self.is(number, identity))
     }
 
-    /// Assigns a number to an identity: a new one, or one that no request carries. `None` if requests carry
-    /// all.
+    /// Assigns a number to an identity: a new one, or one without uses. `None` if all are in use.
     fn add(&mut self, identity: &Identity, slots: &[Slot]) -> Option<u16> {
         let number = match u16::try_from(self.identities.len()).ok() {
             Some(number) if usize::from(number) < slots.len() => {

@@ -1,4 +1,4 @@
-//! The frame of a request: encoded once in private memory, then copied to the shared memory.
+//! The frame of a request: encoded in private memory, then copied to the shared memory.
 
 use smallvec::SmallVec;
 use tombolo_core::Error;

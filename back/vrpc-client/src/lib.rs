@@ -2,7 +2,7 @@
 //!
 //! [`VrpcExport`] establishes a link for each session, and [`VrpcFileSystem`] is the waist over it: each
 //! operation is encoded directly into memory that the server reads (`tombolo_wire_vrpc`), and a prompt reply
-//! is received by the calling thread itself before the call returns. Data beyond a few KiB is copied once on
+//! is received by the calling thread itself before the call returns. Larger data is copied at most once on
 //! this side: into memory that the server reads (WRITE), or from the server's (READ). Programs that use the
 //! library can access the memory itself ([`Lent`], [`VrpcFileSystem::read_in_place`]) and copy nothing.
 //!

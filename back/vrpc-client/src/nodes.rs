@@ -113,7 +113,8 @@ impl Nodes {
         self.slab.server_id(node.0, link)
     }
 
-    /// Registers a node in a reply of that link's server, and counts a look-up. Returns the session's id.
+    /// Registers a node in a reply of that link's server, and counts a look-up unless it is the root. Returns
+    /// the session's id.
     pub(crate) fn adopt(&self, link: u32, server_id: NodeId, handle: Option<PersistentHandle>) -> NodeId {
         self.adopt_from(false, link, server_id, handle)
     }

@@ -81,7 +81,7 @@ async fn reopen(link: &Arc<Link>, cx: &Ctx, open: OpenId) -> Restored {
     let opener = Ctx { identity: opening.identity.clone(), want: Default::default(), ..cx.clone() };
     let opened = match exchange(link, &opener, request, opened).await {
         // The opener may have lost the permission since the open. The file is then reopened as the superuser,
-        // which succeeds at a server that trusts this client's identities.
+        // which a server permits that trusts this client's identities.
         Err(NoAnswer::Failed(Error::AccessDenied | Error::NotPermitted)) => {
             let root = Ctx { identity: Identity::ROOT, ..opener };
             exchange(link, &root, request, opened).await?

@@ -29,8 +29,8 @@ impl ReleaseQueue {
         lock(&self.0).push(gone);
     }
 
-    /// Takes the releases for that link's server. Discards releases for former links, whose sessions have
-    /// ended.
+    /// Takes the releases for that link's server. Discards releases for former links, whose servers have
+    /// ended the session.
     pub(crate) fn take(&self, link: u32) -> Vec<Released> {
         let mut list = lock(&self.0);
         let (later, now) = std::mem::take(&mut *list).into_iter().partition(|gone| gone.link > link);

@@ -287,7 +287,7 @@ impl Drop for OwnedCallerGuard {
 /// caller: then it is never sent.
 pub(crate) struct InFlight {
     pub(crate) link: Arc<Link>,
-    /// The caller number, which is not reassigned before the reply.
+    /// The caller number, which is not reassigned before the reply, unless the reply is ignored.
     number: Option<OwnedCallerGuard>,
     stage: Stage,
 }

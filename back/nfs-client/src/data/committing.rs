@@ -76,7 +76,7 @@ fn has_any(state: &super::file::State, seq: WriteSeq) -> bool {
     state.dirty.has_pending(seq) || state.dirty.has_uncommitted(seq)
 }
 
-/// Sends a COMMIT for all answered writes, unless one is pending, writes are paused, or there are none.
+/// Sends a COMMIT for all uncommitted pieces, unless one is pending, writes are paused, or there are none.
 pub(super) fn start_commit<S: Server>(server: &Arc<S>, node: &Arc<S::Node>) {
     let caller = node.as_ref().as_ref().state().quietly(|state| {
         if state.is_committing || state.pauses > 0 {

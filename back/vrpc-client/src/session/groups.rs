@@ -77,7 +77,7 @@ fn xattr_request<'a>(node: NodeId, name: Option<XattrName<'a>>, destination: Des
     }
 }
 
-/// Handles the reply to a change that may have set an access list or a capability.
+/// Handles the reply to a change that may concern an access list or a capability.
 fn xattr_changed(link: &Link, answered: &Answered, node: NodeId) -> Result<()> {
     link.objects.nodes.xattrs_changed(node);
     answered.success(link).map(|_| ())
