@@ -1,8 +1,8 @@
 //! An NFS version 3 client: any server's export, behind the waist.
 //!
-//! The caller's thread encodes a call and sends it; one receiver drains all replies of a wake-up and runs the
-//! tasks that waited for them (`tombolo_host_rpc::client`). Many operations can be pending without a waiting
-//! thread. File data are sent from the caller's memory and received into it.
+//! The caller's thread encodes a call and sends it; over sockets, one receiver drains all replies of a
+//! wake-up and runs the tasks that waited for them (`tombolo_host_rpc::client`). Many operations can be
+//! pending without a waiting thread. File data are sent from the caller's memory and received into it.
 //!
 //! - [`NfsExport`] is a mounted export: [`NfsExport::mount`] with a [`Server`], a path and [`Options`].
 //! - Its sessions implement the waist. Attributes are cached for the time given by [`AttributeTimes`]; an

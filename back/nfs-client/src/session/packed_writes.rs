@@ -27,8 +27,8 @@ pub(super) struct PackedWrites {
 }
 
 impl PackedWrites {
-    /// Compresses the data. Returns `None` if the server is near or lacks the side program, the size is
-    /// unsuitable, or these or recent data are hardly compressible.
+    /// Compresses the data. Returns `None` if the server is not known to be distant or lacks the side
+    /// program, the size is unsuitable, or these or recent data are hardly compressible.
     pub(super) fn frame(&self, session: &Session, data: &Source) -> Option<Source> {
         let is_fit = (BYTES_MIN..=COMPRESSED_BYTES_MAX as usize).contains(&data.len());
         let is_far = || session.nfs.rpc().round_trip_min().is_some_and(|time| time >= FAR);
