@@ -23,19 +23,19 @@ use crate::failure::{OrCannot, Outcome};
 /// File in the directory of a VM that has not run yet: lines of offset and length in bytes, in reading order.
 const TRACE: &str = "trace";
 
-/// Size of a request, the kernel's maximum. Small requests for remote images avoid read-ahead by the cache.
+/// Maximum length of a request for pages of a local image.
 const PIECE_BYTES: u64 = 128 << 10;
+/// Maximum length of a request for pages of a remote image: so small that the cache reads nothing ahead.
 const FAR_PIECE_BYTES: u64 = 16 << 10;
 
 /// Limits of the trace, since a foreign sidecar may list more than exists.
 const PIECES_MAX: usize = 1 << 16;
 const BYTES_MAX: u64 = 1 << 30;
 
-/// Number of outstanding requests: a guest that accesses a requested page waits only for the requests before
-/// it.
+/// Maximum number of outstanding requests, for which a guest that accesses a page may have to wait.
 const UNDER_WAY: usize = 64;
 
-/// Maximum wait for a request. If the connection is lost, the guest waits only for pages that it accesses.
+/// Maximum wait for a request, after which the read-ahead ends.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
@@ -66,7 +66,8 @@ pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
     fs::write(&file, lines).or_cannot(format_args!("write {}", file.display()))
 }
 
-/// Read-ahead in progress. Dropping it closes the file, which the memory's server waits for at its end.
+/// Read-ahead in progress. Dropping it makes the thread close the memory's file: the open file would keep the
+/// memory mounted.
 pub struct Ahead {
     is_over: Arc<AtomicBool>,
 }
@@ -111,7 +112,7 @@ fn read(lines: &str, memory: &Path, is_over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until a page is in the page cache. Unlike a read, the wait can be abandoned.
+/// Waits until a page is in the page cache or `is_over` is set. Fails after [`WAIT_MAX`].
 fn wait_for_page(kept: &PageCacheProbe, offset: u64, is_over: &AtomicBool) -> io::Result<()> {
     let end = Instant::now() + WAIT_MAX;
     while !kept.is_here(offset)? && !is_over.load(Ordering::Relaxed) {

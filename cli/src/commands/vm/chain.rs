@@ -2,8 +2,9 @@
 //! over the original base.
 //!
 //! A checkpoint exists once its device state (`state.N`) does; `disk.N.overlay` and `memory.N.overlay` then
-//! hold the state below that moment. Writes go to `disk.overlay` and `memory.overlay`. Each step preserves
-//! the contents of both, so a process killed between two steps leaves only files that [`tidy`] cleans up.
+//! hold the changes between the previous checkpoint and this one. Later writes go to `disk.overlay` and
+//! `memory.overlay`. Each step of making a checkpoint preserves the contents of both, so a process killed
+//! between two steps leaves only files that [`tidy`] or [`remove_drafts`] cleans up.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -22,7 +23,7 @@ use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::overlay::{OverlaySource, mark_base, sync_name};
 use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Names of the images that a VM writes to.
+/// The two kinds of overlays of a VM, as in their file names.
 pub const KINDS: [&str; 2] = [DISK, MEMORY];
 
 /// Returns the file name of a checkpoint's overlay.
@@ -136,8 +137,9 @@ fn steady_lock(
     }
 }
 
-/// Locks the chains against changes until the result is dropped, so that they can be opened. [`tidy`] skips
-/// locked chains.
+/// Locks the chains until the result is dropped, so that no layer is replaced or removed while they are
+/// opened. Waits for another process that replaces layers; [`tidy`] does not wait, and leaves locked chains
+/// as they are.
 pub fn steady(home: &Home) -> Result<Option<File>, Failure> {
     steady_lock(home, |file| file.lock_shared().map_err(TryLockError::Error))
 }
@@ -168,7 +170,7 @@ pub struct Checkpoint {
     pub number: u32,
     /// Time at which the guest was paused for it.
     pub time: SystemTime,
-    /// Number of bytes that earlier checkpoints do not have.
+    /// Allocated size of its overlays and its device state.
     pub bytes: u64,
 }
 
@@ -244,7 +246,7 @@ impl<'a> Draft<'a> {
         Ok((named.dev(), named.ino()) == (own.dev(), own.ino()))
     }
 
-    /// Removes the draft, before anything was written to it.
+    /// Removes the draft, which must be empty, and the new name of the overlay below it.
     pub fn discard(self) {
         let _ = fs::remove_file(self.home.file(&new(self.what)));
         let _ = fs::remove_file(self.frozen());
@@ -293,7 +295,7 @@ pub fn freeze(home: &Home) -> Result<u32, Failure> {
     Ok(number)
 }
 
-/// Makes the memory file of a suspended VM the base of an overlay.
+/// Makes the memory file of a suspended VM the base of an overlay, unless the memory is an overlay already.
 fn adopt_memory(home: &Home) -> Outcome {
     if home.here()?.memory.is_some() {
         return Ok(());
@@ -302,8 +304,8 @@ fn adopt_memory(home: &Home) -> Outcome {
     write_down_memory(home)
 }
 
-/// Creates an empty overlay over a memory that is a plain file and may be in use. Returns its base. The
-/// overlay is not used before [`write_down_memory`].
+/// Creates an empty overlay over a memory that is a plain file and may be in use. Returns the overlay's base.
+/// Starts of the VM use the overlay only after [`write_down_memory`].
 pub fn cover_memory(home: &Home) -> Result<Bases, Failure> {
     let (top, base) = (home.file(&overlay(MEMORY)), Bases::default().under(home.file(MEMORY)));
     // A killed process may have left this file.
@@ -324,7 +326,7 @@ pub fn write_down_memory(home: &Home) -> Outcome {
     home.write(HERE, &HostConfig { memory: Some(memory), ..home.here()? })
 }
 
-/// Puts an empty overlay on top of these layers.
+/// Replaces the top overlay by an empty one over these layers.
 fn put_on_top(home: &Home, what: &str, over: Bases) -> Outcome {
     let (new, top) = (home.file(&new(what)), home.file(&overlay(what)));
     // A killed process may have left this file.
@@ -375,8 +377,9 @@ pub fn forget_oldest(home: &Home, keep: usize) -> Outcome {
     tidy(home)
 }
 
-/// Merges each overlay without a checkpoint into the one above it, and removes unused layers. Files opened by
-/// a running VM are unaffected. Layers just being opened are left for the next time.
+/// Merges each numbered overlay without a checkpoint into the numbered one above it, if there is one, and
+/// removes unused layers. Files opened by a running VM are unaffected. Locked chains ([`steady`]) are left
+/// for the next time.
 pub fn tidy(home: &Home) -> Outcome {
     let ground = Ground::of(home)?;
     let kept = numbers(home, STATE, "")?;

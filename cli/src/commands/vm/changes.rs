@@ -73,8 +73,9 @@ pub fn bases(image: &Path, config: &Config, said: &[PathBuf]) -> Result<Vec<Path
     Ok(all)
 }
 
-/// Returns the sibling image of this name; `None` for a symbolic link, which could lead to files that the
-/// image's creator cannot read.
+/// Returns the sibling image with this recorded name. `None` for any other name; next to a local image also
+/// if there is no such sibling, or if it is a symbolic link, which could lead to files that the image's
+/// creator cannot read.
 fn beside(image: &Path, word: &str) -> Option<PathBuf> {
     let name = word.strip_prefix("../")?;
     let is_none = |letter: char| letter == '/' || letter.is_control();
@@ -116,7 +117,8 @@ fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Resul
     Ok(format!("../{name}"))
 }
 
-/// Checks that an incremental image of the VM can be created in `dir`.
+/// Refuses to create `dir` as an incremental image if the VM was not cloned from an image, or if its chain of
+/// images has the maximum depth.
 pub fn check(home: &Home, dir: &Path) -> Outcome {
     let making = format!("create image {}", dir.display());
     let images = home.here()?.images();
@@ -131,7 +133,8 @@ pub fn check(home: &Home, dir: &Path) -> Outcome {
     Ok(())
 }
 
-/// Writes the changes of a suspended VM to `draft`, which will be renamed to `dir`. Returns the base images.
+/// Writes the changes of a suspended VM to `draft`, which will be renamed to `dir`. Returns the names of
+/// the base images, from the top down.
 pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failure> {
     let ground = Ground::of(home)?;
     let images = ground.here.images();
@@ -152,7 +155,7 @@ pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failu
     Ok(words)
 }
 
-/// Returns a message with the size of an image and the command to clone it.
+/// Returns a message with the size of an image and, if a clone needs `--base`, the command to clone it.
 pub fn told(dir: &Path) -> Result<String, Failure> {
     let file = dir.join(CONFIG);
     let reading = |error| Failure::cannot(format_args!("read {}", file.display()), &error);
@@ -188,8 +191,8 @@ impl Origins {
         Ok(())
     }
 
-    /// Returns the location by which an image, or a file of it, is read through its cache; `place` itself
-    /// without one.
+    /// Returns the location by which an image, or a file of it, is read through its cache; `place` itself if
+    /// there is no such cache.
     pub fn near(&self, place: &Path) -> PathBuf {
         let near = self.0.iter().map(|origin| origin.near(place)).find(|near| near != place);
         near.unwrap_or_else(|| place.to_owned())
@@ -200,7 +203,7 @@ impl Origins {
         Ok(Self(Origin::of_file(file, args)?.into_iter().collect()))
     }
 
-    /// Starts prefetching the image that contains the file.
+    /// Starts prefetching the image that contains the file, if that image has a cache.
     pub fn look_ahead(&self, file: &Path) {
         if let Some(origin) = self.0.iter().find(|origin| origin.near(file) != file) {
             origin.look_ahead(file);

@@ -24,8 +24,8 @@ impl Channel {
         Self { what, socket, unanswered: 0 }
     }
 
-    /// Sends a request without waiting for the reply, which [`answer`](Self::answer) or the next request
-    /// receives.
+    /// Sends a request without waiting for the reply, which [`answer`](Self::answer), the next
+    /// [`ask`](Self::ask) or [`is_quiet`](Self::is_quiet) receives.
     pub fn send(&mut self, request: &str, file: Option<&File>) -> Outcome {
         let files: Vec<_> = file.map(AsFd::as_fd).into_iter().collect();
         packet::send(&self.socket, request.as_bytes(), &files)
@@ -34,8 +34,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends a request and waits for the reply, up to a deadline. It is not sent while earlier ones have not
-    /// been replied to.
+    /// Waits for the replies to earlier requests, sends this one, and waits for its reply; all up to a
+    /// deadline, if there is one.
     pub fn ask(&mut self, request: &str, file: Option<&File>, until: Option<Instant>) -> Outcome {
         while self.unanswered > 0 {
             self.receive(until)?;
@@ -52,7 +52,7 @@ impl Channel {
         }
     }
 
-    /// Returns `true` once every reply has been received.
+    /// Receives the replies that have arrived. Returns `true` if none is outstanding.
     pub fn is_quiet(&mut self) -> bool {
         while self.unanswered > 0 && self.receive(Some(Instant::now())).is_ok() {}
         self.unanswered == 0

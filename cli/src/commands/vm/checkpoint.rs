@@ -15,10 +15,10 @@ use crate::commands::files::shown::{size, time};
 use crate::commands::files::{print, stop};
 use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Create a checkpoint of a VM, which continues to run.
+/// Create a checkpoint of a VM, which continues to run or stays suspended.
 ///
-/// A checkpoint is a consistent copy of device state, memory and disk, for tombolo vm restore. The guest
-/// loses its network card meanwhile, as in a suspension. Prints how long the guest was paused.
+/// A checkpoint is a consistent copy of device state, memory and disk, for tombolo vm restore. A running
+/// guest loses its network card meanwhile, as in a suspension. Prints how long a running guest was paused.
 #[derive(Args)]
 pub struct CheckpointArgs {
     /// Name of the VM.

@@ -52,12 +52,15 @@ pub struct BootConfig {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HostConfig {
     pub version: u32,
-    /// Base of the VM's disk: a file or a URL.
+    /// Base of the VM's disk: a file or a URL. For a clone, the file `disk` in its image, even if the image
+    /// is incremental and has only an overlay.
     pub disk: PathBuf,
-    /// Base of the overlay that is the VM's memory; `None` while the memory is a plain file.
+    /// Base of the overlay that is the VM's memory; `None` while the memory is a plain file. For a clone, the
+    /// file `memory` in its image, as for `disk`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<PathBuf>,
-    /// Image from which the VM was cloned, which has its kernel.
+    /// Image from which the VM was cloned. The kernel is in the last of `bases`, or without bases in this
+    /// image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<PathBuf>,
     /// Base images, if the image is incremental, from the top down.

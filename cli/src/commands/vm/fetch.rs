@@ -150,8 +150,8 @@ impl Files {
         }
     }
 
-    /// Refuses the image if a boot file has changed since its creation. Files covered by the sidecar are not
-    /// read.
+    /// Refuses the image if a boot file has changed since its creation. A file whose size and time are those
+    /// in the sidecar is not read.
     pub fn check_boot_files(&self, config: &Config) -> Outcome {
         let sidecar = if config.boot.is_some() { self.sidecar() } else { None };
         config.boot_files().try_for_each(|name| {

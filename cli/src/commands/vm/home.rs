@@ -172,7 +172,8 @@ impl Home {
         self.path.join(name)
     }
 
-    /// Locks the directory until the result is dropped. Returns `None` while the VM is running.
+    /// Locks the directory until the result is dropped. Returns `None` if it is locked, by the supervisor of
+    /// a running VM or by another command.
     pub fn lock(&self) -> Result<Option<ServerState>, Failure> {
         match self.state.existing(&format!("{PREFIX}{}", self.name)) {
             Ok(Some(state)) => Ok(Some(state)),
@@ -182,7 +183,7 @@ impl Home {
         }
     }
 
-    /// Locks the directory; fails while the VM is running.
+    /// Locks the directory. Fails if it stays locked for [`GLANCE`]: the VM is then taken to be running.
     pub fn locked(&self) -> Result<ServerState, Failure> {
         let running = || {
             Failure::cannot(format_args!("change VM {}", self.name), "it is running")
@@ -191,7 +192,8 @@ impl Home {
         self.lock_within(GLANCE)?.ok_or_else(running)
     }
 
-    /// Waits until the VM's supervisor has ended. Returns `None` if it is still running.
+    /// Locks the directory once it is free, usually because the VM's supervisor has ended. Returns `None` if
+    /// it is still locked after this time.
     pub fn lock_within(&self, within: Duration) -> Result<Option<ServerState>, Failure> {
         let began = Instant::now();
         loop {
@@ -329,10 +331,10 @@ pub struct Run {
     pub memory_control: PathBuf,
 }
 
-/// Maximum size of `vm.toml` from a foreign image.
+/// Maximum size of `vm.toml`, which may be from a foreign image, and of the VM's other text files.
 pub const TEXT_BYTES_MAX: u64 = 64 << 10;
 
-/// Maximum time that status queries hold the directory's lock.
+/// Wait for the directory's lock, which status queries hold for a shorter time.
 pub const GLANCE: Duration = Duration::from_millis(200);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);

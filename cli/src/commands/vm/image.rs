@@ -144,7 +144,7 @@ fn make_private(draft: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes all files of an image.
+/// Writes the files of an image, except the sidecar.
 fn fill(
     home: &Home,
     dir: &Path,
@@ -219,7 +219,8 @@ impl Image {
         Self::at(changes::place_of(word, &format!("find image {}", word.display()))?, bases, cache)
     }
 
-    /// Returns the image at a path that contains no links.
+    /// Returns the image at `place`, a URL or a path without links. Starts its cache if it is on an NFS
+    /// server.
     pub fn at(place: PathBuf, bases: &[PathBuf], cache: CacheArgs) -> Result<Self, Failure> {
         let origins = Origins::of(slice::from_ref(&place), &cache)?;
         Ok(Self { place, cache, bases: bases.to_vec(), origins })
@@ -363,7 +364,8 @@ impl Image {
     }
 }
 
-/// Refuses links, which in a foreign image may lead to files that its creator cannot read.
+/// Refuses a local image if one of its files is not a regular file: a link in a foreign image may lead to
+/// files that its creator cannot read.
 fn check_files(image: &Path) -> Outcome {
     if DiskSource::is_elsewhere(image) {
         return Ok(());

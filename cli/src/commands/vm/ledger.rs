@@ -47,8 +47,8 @@ impl Ledger {
         Self { clock: Some(Clock { begun: now, last: now }), ..Self::default() }
     }
 
-    /// Charges the time so far to finding the image's cache, and counts the cache's work from now on,
-    /// including its work for other users.
+    /// Charges the time since the last row to finding the image's cache, and counts the cache's work from now
+    /// on, including its work for other VMs. Does nothing if it counts already.
     pub fn reads_through(&mut self, control: &Path) {
         if self.cache.is_some() {
             return;
@@ -70,7 +70,7 @@ impl Ledger {
         self.rows.push(Row { cause: cause.into(), milliseconds, bytes });
     }
 
-    /// Adds rows for the work of the servers so far and for the total.
+    /// Adds rows for the work of the servers and of the image's cache so far, and for the total.
     pub fn end(&mut self, run: &Run) {
         let total = self.clock.map(|clock| clock.begun.elapsed().as_secs_f64() * 1e3);
         for (what, socket) in [("memory", &run.memory_control), ("disk", &run.disk_control)] {

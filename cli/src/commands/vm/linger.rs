@@ -24,7 +24,7 @@ pub fn tell() {
     }
 }
 
-/// Returns the effect of a logout on a VM with its sockets in this directory.
+/// Returns the effect of a logout on a VM with its sockets in this directory; `None` if there is none.
 fn cost(sockets: &Path, lingers: bool) -> Option<Failure> {
     let reason = "its sockets are removed with the session: it can no longer be suspended, and if logind kills processes (KillUserProcesses=yes) it is powered off";
     let keeps = "run loginctl enable-linger before logging out";

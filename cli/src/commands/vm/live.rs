@@ -10,7 +10,8 @@
 //! - The guest is paused. Its device state is written, the pages written meanwhile are sent to the memory's
 //!   server, and both servers put the drafts on top. None of this waits for a disk.
 //! - The guest continues. The frozen overlays become durable, the drafts get their final names, and last the
-//!   device state does. Until then no flush of the guest is answered.
+//!   device state gets its own. A flush of the guest's disk is answered only once the disk's frozen overlay
+//!   is durable and its draft has its name.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -48,7 +49,7 @@ pub struct Checkpoints(Arc<Shared>);
 struct Shared {
     /// `true` while an [`Exclusive`] exists.
     is_locked: AtomicBool,
-    /// `true` once the VM is ending: a checkpoint that has not paused the guest yet is undone.
+    /// `true` once the VM is ending: a checkpoint that does not hold the lock yet is undone.
     is_ending: AtomicBool,
     /// `true` while a checkpoint has begun, and is neither undone nor being completed.
     is_undoable: AtomicBool,
@@ -97,7 +98,7 @@ impl Checkpoints {
         Ok(Self(shared))
     }
 
-    /// Begins the VM's end: no further checkpoint pauses the guest.
+    /// Begins the VM's end: no checkpoint that does not hold the lock yet pauses the guest.
     pub fn cancel(&self) {
         self.0.is_ending.store(true, Ordering::SeqCst);
     }
@@ -356,7 +357,8 @@ impl Maker {
         }
     }
 
-    /// Completes a checkpoint while the guest runs. Flushes of the guest wait until this has ended.
+    /// Completes a checkpoint while the guest runs. Flushes by the guest wait until the disk's server has
+    /// been told to go on ([`settle`]).
     fn complete(
         &mut self,
         home: &Home,
@@ -374,7 +376,7 @@ impl Maker {
             .or_cannot(format_args!("{DOING} VM {}", home.name))
     }
 
-    /// Returns the channel to the server of the memory.
+    /// Returns the channel to the server of the memory; `None` if the memory is a plain file.
     fn memory(&mut self) -> Option<&mut Channel> {
         self.channels.iter_mut().find(|channel| channel.what == MEMORY)
     }
@@ -443,7 +445,8 @@ impl Laps {
     }
 }
 
-/// Returns the number of bytes written to the memory's server so far; 0 if the memory is a plain file.
+/// Returns the number of bytes written to the memory's server so far; 0 if the memory is a plain file or the
+/// server does not respond.
 fn written(home: &Home) -> u64 {
     ledger::moved(&home.run().memory_control).map_or(0, |(_, written)| written)
 }
@@ -462,7 +465,8 @@ struct Frozen<'a> {
     lock: Exclusive,
 }
 
-/// Records that the memory is an overlay, after syncing the file below, which is not written any more.
+/// Syncs the memory's file, which is not written any more, and records that the memory is an overlay over it,
+/// also if the sync fails. Returns the result of the sync.
 fn adopt(home: &Home, memory: &File) -> Outcome {
     let durable = sync_memory(home, memory);
     retry(|| chain::write_down_memory(home));

@@ -63,7 +63,8 @@ pub struct VmArgs {
 #[derive(Subcommand)]
 enum Action {
     Start(Box<StartArgs>),
-    /// Boot an existing VM from its disk. It must not be running; the contents of its memory are lost.
+    /// Boot an existing VM from its disk. It must be neither running nor suspended; the contents of its
+    /// memory are lost.
     Boot {
         /// Name of the VM.
         #[arg(value_parser = checked_name)]
@@ -104,7 +105,7 @@ enum Action {
     },
     /// List the VMs of this user.
     List,
-    /// Show a VM, and the cost of its last start.
+    /// Show a VM, and the cost of its last start from a device state.
     Show {
         /// Name of the VM.
         #[arg(value_parser = checked_name)]
@@ -205,9 +206,9 @@ impl PlaceArgs {
 
 /// Create a VM from an image; it resumes where the image was suspended.
 ///
-/// Nothing is booted or copied: the image's memory and disk are read on demand, and changes are stored in the
-/// VM's own directory. The image must not change. The guest gets a new network card with its own address.
-/// Prints the cost of the start.
+/// The guest is not booted, and memory and disk are not copied: they are read on demand, and changes are
+/// stored in the VM's own directory. The image must not change. The guest gets a new network card with its
+/// own address. Prints the cost of the start.
 #[derive(Args)]
 #[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {

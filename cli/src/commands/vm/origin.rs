@@ -1,5 +1,6 @@
-//! Caches of images on NFS servers: one proxy per tree, shared by all VMs of this user. The first command
-//! that needs a proxy starts it, supervisors of VMs restart it, and it ends by itself when unused.
+//! Caches of images on NFS servers: one proxy per tree and cache directory, shared by all VMs of this user.
+//! The first command that needs a proxy starts it, supervisors of VMs restart it, and it ends by itself when
+//! unused.
 
 use std::env;
 use std::fs::{DirBuilder, File};
@@ -42,8 +43,8 @@ pub struct CacheArgs {
     /// Directory of caches for images on NFS servers (by default $XDG_CACHE_HOME/tombolo, for root
     /// /var/cache/tombolo).
     ///
-    /// All VMs of a server's images share a cache. The proxy of a cache ends five minutes after the last VM
-    /// that uses it.
+    /// VMs of images in the same directory of a server share a cache, if the server permits. The proxy of a
+    /// cache ends five minutes after the last VM that uses it.
     #[arg(long = "cache", value_name = "DIR", help_heading = CACHE)]
     #[serde(rename = "dir", skip_serializing_if = "Option::is_none")]
     dir: Option<PathBuf>,
@@ -224,7 +225,8 @@ fn keep(link: Link, proxy: Proxy, wanted: Weak<()>) -> io::Result<()> {
     thread::Builder::new().name("origin".into()).spawn(keep).map(drop)
 }
 
-/// Parses the URL of an NFS server over a network or ssh; `None` for any other location.
+/// Parses the URL of an NFS server over a network or ssh; `None` for any other location, and for a path that
+/// is not UTF-8.
 fn far(word: &Path) -> Option<NfsUrl> {
     match Location::of_word(word.as_os_str()) {
         Ok(Location::Nfs(url)) if str::from_utf8(&url.path).is_ok() => Some(url),
@@ -232,7 +234,7 @@ fn far(word: &Path) -> Option<NfsUrl> {
     }
 }
 
-/// Returns the URL of the parent directory.
+/// Returns the URL of the parent directory; `None` for a root.
 fn above(url: &NfsUrl) -> Option<NfsUrl> {
     let end = url.path.iter().rposition(|byte| *byte == b'/')?;
     let path = url.path.get(..end.max(1)).filter(|path| path.len() < url.path.len())?.to_vec();
@@ -243,8 +245,8 @@ fn is_same_server(one: &NfsUrl, other: &NfsUrl) -> bool {
     NfsUrl { path: Vec::new(), ..one.clone() } == NfsUrl { path: Vec::new(), ..other.clone() }
 }
 
-/// Returns the possible proxies of the image at this URL. The first serves the parent directory, so that
-/// images share equal blocks; not every server permits that.
+/// Returns the possible proxies of the image at this URL. Unless the parent directory is a root, the first
+/// serves that directory, so that images share equal blocks; not every server permits that.
 fn proxies(image: NfsUrl, args: &CacheArgs) -> Result<Vec<Proxy>, Failure> {
     let trees = [above(&image).filter(|above| above.path != b"/"), Some(image)];
     trees.into_iter().flatten().map(|url| Proxy::new(url, args)).collect()

@@ -21,19 +21,19 @@ use crate::failure::{Failure, OrCannot, Outcome};
 /// Maximum wait for an answer of a VMM. A VMM that is starting loads its kernel first.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Maximum wait for a supervisor to end its VM. The supervisor's own waits are shorter.
+/// Maximum wait for a supervisor to end its VM, before it is killed.
 const STOP_PATIENCE: Duration = Duration::from_secs(40);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Maximum wait for a guest to release its network card.
+/// Maximum wait for a guest to release its network card, identity and shares, and to read its identity.
 const GUEST_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Device state while it is being written.
 pub const DRAFT: &str = "state.new";
 
-/// Device state of a guest being suspended. The supervisor declares the guest suspended once all processes
-/// have ended without an error.
+/// Device state of a guest being suspended. The supervisor declares the guest suspended once the VMM and the
+/// servers of memory and disk have ended without an error.
 pub const SAVED: &str = "state.saved";
 
 fn failed<'a>(home: &'a Home, doing: &'a str) -> impl Fn(MonitorError) -> Failure + use<'a> {
@@ -96,8 +96,8 @@ pub fn reach(home: &Home, monitor: &Path, doing: &str, runs: impl Fn() -> bool) 
     })
 }
 
-/// Returns `true` if a VMM's last message is that it does not support a machine type, with a hint to list the
-/// supported ones.
+/// Returns `true` if one of the log's last two lines reports an unsupported machine type: QEMU adds a line
+/// with a hint.
 fn is_unknown_machine(log: &str) -> bool {
     log.lines().rev().take(2).any(|line| line.contains("unsupported machine type"))
 }
@@ -177,13 +177,14 @@ fn prepare(home: &Home, monitor: &mut Monitor) -> Outcome {
     monitor.connect_network(&network).or_cannot(&connecting)
 }
 
-/// Plugs the guest's identity and then its network card. A running guest must have found the identity before
-/// the network card is plugged: it handles simultaneous devices in any order, and would be reachable on its
-/// network under the identity of the VM it was cloned from.
+/// Plugs the guest's shares, its identity and then its network card. A running guest gets time
+/// ([`GUEST_PATIENCE`]) to read the identity before the network card is plugged: it handles simultaneous
+/// devices in any order, and would be reachable on its network under the identity of the VM it was cloned
+/// from.
 fn plug(home: &Home, monitor: &mut Monitor, runs: bool) -> Outcome {
     let here = home.here()?;
     let telling = format!("provide VM {} with its identity", home.name);
-    // A share that fails affects nothing else.
+    // The failure of a share is returned only after the other devices are plugged.
     let shared = shares::plug(&here.shares, monitor);
     monitor.plug_identity(!here.shares.is_empty()).or_cannot(&telling)?;
     home.note("identity plugged");
@@ -359,7 +360,7 @@ fn plug_again(home: &Home, monitor: &mut Monitor) {
 }
 
 /// Syncs memory and disk repeatedly while the guest runs, until a round is short, or not much shorter than
-/// the one before.
+/// the one before, at most [`ROUNDS_MAX`] times.
 fn make_durable(home: &Home) -> Outcome {
     let memory = open_memory(home)?;
     let mut last = Duration::MAX;
@@ -381,7 +382,7 @@ fn sync(home: &Home, memory: &File) -> Outcome {
     disk.and_then(|()| memory.sync_all()).or_cannot(format_args!("make VM {} durable", home.name))
 }
 
-/// Maximum number of flushes of memory and disk before a guest is paused.
+/// Maximum number of rounds of [`make_durable`].
 const ROUNDS_MAX: u32 = 6;
 
 /// Duration of a round considered short.
@@ -484,7 +485,8 @@ pub fn stop(home: &Home) -> Outcome {
         return Ok(());
     }
     let end = Instant::now() + STOP_PATIENCE;
-    // A starting VM cannot be found yet, and an ending one cannot be found any more.
+    // A supervisor that is starting has not recorded its process id yet, and one that is ending has removed
+    // it.
     while home.run().stop().is_err() && Instant::now() < end {
         if let Some(_turn) = home.lock_within(LOOK_EVERY)? {
             home.run().clear();

@@ -1,6 +1,7 @@
 //! A second VMM for a guest whose memory is a plain file, mapped directly by its first VMM. The successor
 //! maps an overlay over that file, so that a checkpoint can freeze the file. Both VMMs are connected to the
-//! disk, as in a live migration. Until the successor runs the guest, dropping it undoes everything.
+//! disk, as in a live migration. Dropping a successor whose memory server was not taken over kills it and
+//! removes its overlay.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -27,7 +28,7 @@ pub struct Successor {
     pub vmm: Child,
     pub events: Option<Events>,
     pub memory: Option<Server>,
-    /// Channel by which the overlay of the memory is replaced.
+    /// Channel to the memory's server, by which an overlay is put over the present one.
     pub channel: Option<Channel>,
     /// `true` once the successor was requested to run the guest, which may have changed the disk since.
     pub may_run: bool,

@@ -43,7 +43,7 @@ pub struct RunArgs {
 
 const READY: &str = "ready\n";
 
-/// Starts a VM's supervisor, and returns once its VMM is running. The guest does not run yet.
+/// Starts a VM's supervisor, and returns once the VMM has been started. The guest does not run yet.
 pub fn start(home: &Home, incoming: bool) -> Outcome {
     let starting = format!("start VM {}", home.name);
     let cannot = |error: &io::Error| Failure::cannot(&starting, error);
@@ -221,7 +221,7 @@ impl Parts {
 
     /// Boots the guest in another VMM, with the present memory and disk.
     fn boot(&mut self, vm: &Vm<'_>) -> Outcome {
-        // Completes a checkpoint in progress, which may change the memory's file.
+        // A checkpoint that holds the lock may change the memory's file, so it is awaited.
         let _turn = self.turn(vm);
         fetch_boot_files(vm.home)?;
         for (number, (server, share)) in self.shares.iter_mut().zip(&vm.home.here()?.shares).enumerate() {
@@ -242,7 +242,8 @@ impl Parts {
         begin(vm.home, runs).and_then(|()| watch(&self.vmm)).inspect_err(|_| drop(self.vmm.kill()))
     }
 
-    /// Waits for a checkpoint in progress, and prevents new ones.
+    /// Waits for a checkpoint that holds the lock, and takes the lock, so that no other checkpoint pauses the
+    /// guest.
     fn turn(&mut self, vm: &Vm<'_>) -> Exclusive {
         loop {
             if let Some(turn) = self.checkpoints.end() {
