@@ -2,7 +2,8 @@
 //!
 //! The new process is the [`supervisor`](super::supervisor), which starts the [`server`](super::server).
 //! Unlike after a fork, no state is inherited, and errors are printed directly, because the process detaches
-//! from the terminal only once it has mounted (`docs/decisions/service-processes.md`).
+//! from the terminal only once it has mounted, or retries in the background
+//! (`docs/decisions/service-processes.md`).
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -15,7 +16,8 @@ use crate::failure::{Failure, Outcome};
 
 use super::Mount;
 
-/// Message of supervisor and server on standard output once the mount is ready.
+/// Message of supervisor and server on standard output once the mount is ready, or with `bg` once the server
+/// has been found unreachable.
 pub const READY: &str = "ready\n";
 
 /// Role of a started process.
@@ -32,7 +34,8 @@ pub enum Role<'a> {
     },
 }
 
-/// Starts the supervisor and returns once the mount is ready or has failed, with the reason printed.
+/// Starts the supervisor and returns once it has printed [`READY`], or the mount has failed, with the reason
+/// printed.
 pub fn start(mount: &Mount, options: &[String], log: LogArgs) -> Outcome {
     let mounting = format!("mount {}", mount.source);
     let cannot = |error: &io::Error| Failure::cannot(&mounting, error);

@@ -41,7 +41,7 @@ impl Log {
         &self.file
     }
 
-    /// Ends the log; an empty one is removed.
+    /// Ends the log; an empty one is removed, with the previous one.
     pub fn end(self) {
         let is_empty = self.file.metadata().is_ok_and(|log| log.len() == 0);
         if let Some(state) = self.state.filter(|_| is_empty) {

@@ -1,5 +1,5 @@
-//! `tombolo mount`: a FUSE mount of a directory or an NFS export; also `mount.tombolo`, for mount(8) and
-//! fstab.
+//! `tombolo mount`: a FUSE mount of a directory, an NFS export or an export over shared memory; also
+//! `mount.tombolo`, for mount(8) and fstab.
 
 mod background;
 mod helper;

@@ -33,11 +33,11 @@ use super::options::Locks;
 use super::source::{self, Source};
 use crate::mount_point::{MountTable, mounted_at};
 
-/// Mounts, and serves until the mount has ended. With a log, reports readiness and detaches from the
+/// Mounts, reports readiness, and serves until the mount has ended. With a log, also detaches from the
 /// terminal.
 ///
-/// `again`: the previous server of the mount was killed. The new one then waits until the remote server is
-/// reachable, as do the users of the mount.
+/// `again`: the previous server of the mount was killed. The new one then waits for the remote server without
+/// a time limit, until the dead mount is unmounted.
 pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let mounting = format!("mount {} at {}", mount.source, mount.point.path.display());
     // These calls must precede open files and threads.
@@ -64,8 +64,8 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     };
     let service = Service::new(status(mount), counted);
     let metrics = prometheus::serve(metrics, &service)?;
-    // The control socket is dropped last: a client that waits for the end of its connection finds everything
-    // else released.
+    // The control socket outlives the mount: a client that waits for the end of its connection finds the
+    // mount ended.
     let _control = ControlServer::start(control, service).or_cannot(&mounting)?;
     let (stop, stopped) = mpsc::channel();
     signals::on_stop(move |signal| {
@@ -76,7 +76,7 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let options = FuseOptions { coherence: coherence.into(), ..outside.options };
     let fuse = FuseMount::start(&*export, SESSION, &mount.point.path, &options)
         .map_err(|error| Failure::cannot(&mounting, reason(&error)))?;
-    // Only the mount keeps the export, and with it a directory, in use from here on.
+    // From here on only the mount keeps a local directory in use.
     drop(export);
     let fuse = Arc::new(fuse);
     let announced = announce(mount, coherence, &metrics, outside.sandbox, log.as_ref(), &has_left)
@@ -106,7 +106,7 @@ fn status(mount: &Mount) -> Status {
     Status::of_this_process(vec![export], vec![EndpointStatus { kind: "fuse".into(), at, export: source }])
 }
 
-/// Kernel read-ahead for remote sources: allows two maximum-size requests in flight. The client itself reads
+/// Kernel read-ahead for NFS servers: allows two maximum-size requests in flight. The client itself reads
 /// further ahead.
 const FAR_READ_AHEAD_BYTES: u32 = 2 << 20;
 

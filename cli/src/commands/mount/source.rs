@@ -143,7 +143,8 @@ pub fn needs(mount: &Mount) -> Needs {
     needs
 }
 
-/// Returns `true` if the location is reached over memory of a guest and its host.
+/// Returns `true` if the location is reached over a guest's memory or a shared file, without a link control
+/// socket.
 fn is_over_memory(location: &Location) -> bool {
     match location {
         Location::Nfs(_) | Location::Dir(_) => false,
@@ -253,7 +254,8 @@ const BACKGROUND_RETRY: Duration = Duration::from_secs(10_000 * 60);
 
 /// Policy of waiting for an unreachable server.
 struct Waiting<'a> {
-    /// Set if programs use the mount: waiting has no limit but the mount's end.
+    /// Mount table, if this process replaces a killed server: then the only limit is the end of the dead
+    /// mount.
     again: Option<&'a MountTable>,
     /// Detaches after the first failed attempt, so that the command returns.
     leave: Option<&'a dyn Fn() -> io::Result<()>>,
@@ -262,7 +264,7 @@ struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    /// Returns the policy from the options, by default with `retry`.
+    /// Returns the policy from the options. `retry` is the default without `bg`.
     fn new(
         again: Option<&'a MountTable>,
         leave: &'a dyn Fn() -> io::Result<()>,
@@ -275,7 +277,8 @@ impl<'a> Waiting<'a> {
         Self { again, leave: in_background.then_some(leave), retry, pause_max }
     }
 
-    /// Logs that the server will be retried, and for how long.
+    /// Logs that the server will be retried, and for how long; nothing if it will not. With `bg` also
+    /// detaches.
     fn log_retry(&self, reason: &str) -> Result<(), NotMounted> {
         match (self.again.is_some(), self.leave) {
             (true, _) => tracing::warn!(reason, "server unreachable: retrying until it responds"),
@@ -293,8 +296,8 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Retries until the server is reachable or the time is over. A restarted server gives up once its mount is
-/// unmounted.
+/// Repeats the attempt while the server is unreachable, until the time is over. A restarted server gives up
+/// once its mount is unmounted.
 fn with_retries<T>(
     mount: &Mount,
     waiting: &Waiting<'_>,
