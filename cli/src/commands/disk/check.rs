@@ -24,8 +24,8 @@ use super::{Shower, stopping};
 
 /// Check the tables of an image, and read all data.
 ///
-/// Also checks the backing files of qcow2 images and overlays. Nothing is changed. A disk that is being
-/// written to by others is refused. Exits with 1 if the disk is damaged.
+/// Also checks the backing files of qcow2 images and overlays. Nothing is changed. A local disk that
+/// others write to is refused. Exits with 1 if the disk is damaged.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskCheckArgs {

@@ -91,7 +91,7 @@ impl DiskInfoArgs {
     }
 }
 
-/// Returns the backing chain; empty for formats without one.
+/// Returns the image and its backing chain; empty for formats without one.
 fn images(source: &DiskSource) -> Result<Vec<Image>, Failure> {
     if !matches!(source, DiskSource::Qcow2 { .. } | DiskSource::Overlay(_)) {
         return Ok(Vec::new());

@@ -76,7 +76,7 @@ pub fn is_one_file(one: &DiskSource, other: &DiskSource) -> bool {
 }
 
 /// Returns an identifier of a copy. That of a local file differs from those of later files of the same name,
-/// and of another format. Empty for a disk of an NBD server.
+/// if the file system records birth times, and of another format. Empty for a disk of an NBD server.
 pub fn of_copy(source: &DiskSource) -> Result<String, Failure> {
     if let Some(location) = source.location() {
         let Attr { fsid, fileid, .. } = attr_of(location)?;

@@ -39,12 +39,13 @@ use target::{Prepared, Target};
 
 /// Copy a disk to another format or place.
 ///
-/// FROM and TO are raw and qcow2 images, block devices, disks of NBD servers, or files on NFS servers.
+/// FROM and TO are raw and qcow2 images, block devices, disks of NBD servers, or files on NFS servers. FROM
+/// may also be an overlay.
 ///
 /// Holes are preserved, blocks of zeroes become holes, and many pieces are copied concurrently. A local file
 /// is written as .NAME.tombolo-part in the same directory and renamed when it is complete and durable; an
-/// existing file is replaced only then. Other targets, such as a block device, are overwritten in place;
-/// anything beyond the source's length is left as is.
+/// existing file is replaced only then. Other targets are written in place; on those of fixed length, such as
+/// block devices, anything beyond the source's length is left as is.
 ///
 /// After any interruption, the same command with --resume continues from what is durable. It starts over if
 /// the source has changed meanwhile. Changes of block devices and NBD servers cannot be detected: use
@@ -105,7 +106,7 @@ fn whole_image() -> impl TypedValueParser<Value = ImageFormat> {
 }
 
 /// Amount, in bytes, after which copied data are made durable and recorded; after five seconds in any case.
-/// After a kill no more than that is copied again.
+/// Only data copied since the last record are copied again after a kill.
 const DURABLE_EVERY_BYTES: u64 = 256 << 20;
 
 const RECORDING: &str = "record the progress of the conversion";
@@ -229,7 +230,8 @@ impl DiskConvertArgs {
     }
 }
 
-/// Returns the offset up to which an interrupted conversion has copied data that are still valid.
+/// Returns the offset up to which an interrupted conversion has copied data that are still valid; `None` if
+/// the conversion must start over.
 fn resume_offset(
     record: &Record,
     from: &DiskSource,
@@ -253,7 +255,7 @@ fn resume_offset(
     None
 }
 
-/// Returns `true` if a layer below `one`, or a data file of it, is `other`.
+/// Returns `true` if `other` is a layer below `one`, or the data file of any layer.
 fn depends_on(one: &DiskSource, other: &DiskSource) -> Result<bool, Failure> {
     let raw = |path: &Path| DiskSource::Raw { path: path.to_owned(), cache: HostCache::Host };
     let layers = one.layers()?;

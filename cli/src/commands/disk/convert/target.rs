@@ -59,7 +59,8 @@ pub struct Prepared {
 
 impl Target {
     /// Inspects the target for a disk of `size_bytes`; a new file gets `access`. An existing target is
-    /// accepted if it may be overwritten, or has the record of an earlier conversion.
+    /// accepted if it may be overwritten or, except for a local file, if it has the record of an earlier
+    /// conversion.
     pub fn of(
         to: &DiskSource,
         size_bytes: u64,
@@ -142,8 +143,8 @@ impl Target {
         }
     }
 
-    /// Opens the target for a disk of `size_bytes`, whose first `start` bytes are complete; if none are, the
-    /// target is created anew.
+    /// Opens the target for a disk of `size_bytes`, whose first `start` bytes are complete. If none are, a
+    /// temporary file is created anew.
     pub fn open(&self, size_bytes: u64, start: u64, pool: &ThreadPool) -> Result<Prepared, Failure> {
         let options = OpenOptions::default();
         let making = format!("create {}", self.disk);
@@ -187,7 +188,8 @@ impl Target {
         Ok(Prepared { disk, is_blank })
     }
 
-    /// Renames a copy under a temporary name to the name of the target. All data must be durable.
+    /// Renames a copy under a temporary name to the name of the target. All data must be durable. Does
+    /// nothing for other targets.
     pub fn finish(&self) -> Outcome {
         let (Destination::Temporary { name, access, old }, Some(part)) = (&self.destination, self.part())
         else {
