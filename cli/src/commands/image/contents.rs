@@ -23,7 +23,7 @@ pub struct Scanned {
 #[derive(Default)]
 pub struct Contents {
     pub zeros: ZeroMap,
-    /// Digests of all other blocks, in order.
+    /// Digests of all other blocks, in order; empty if the scan makes none.
     pub digests: Vec<Digest>,
 }
 
@@ -60,8 +60,8 @@ impl Scan<'_> {
     /// Scans all files concurrently. Holes are not read.
     ///
     /// # Errors
-    /// The index of the first file that cannot be read, or with which the digests exceed `digests_max`, and
-    /// the reason.
+    /// The index of a file that cannot be read, or with which the digests exceed `digests_max`, and the
+    /// reason.
     pub fn of(&self, files: &[Scanned]) -> Result<Vec<Contents>, (usize, io::Error)> {
         let parts = files.iter().map(|_| Vec::new()).collect();
         let shared = Mutex::new(ScanProgress { next: (0, 0), parts, digests: 0, failed: None });
@@ -103,7 +103,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Returns the next part that may contain data, assigned to this thread.
+    /// Returns the next part that may contain data, assigned to this thread; `None` after the last one or a
+    /// failure.
     fn next_part(&self, files: &[Scanned], shared: &Mutex<ScanProgress>) -> Option<(usize, Range<u64>)> {
         let mut shared = lock(shared);
         loop {

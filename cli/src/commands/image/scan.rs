@@ -27,7 +27,7 @@ use crate::progress::bar;
 
 /// Scan the files of a VM and write their description, which proxies use to fetch less.
 ///
-/// All files of the directory itself are read once, except holes and hidden files. The result,
+/// All files of the directory itself are read, except holes and hidden files. The result,
 /// .tombolo-image, lists the blocks of zeroes and digests (BLAKE3) of the others. It is replaced as a whole,
 /// and readable only by those who may read all of the files. The entry of a file is valid until the file's
 /// size or modification time changes: then scan again.
