@@ -1,5 +1,6 @@
 //! Mounter of a sandboxed server: a second process of this program, outside the sandbox. Mount points and
-//! options are fixed at its start: a request of the server selects one of them, and an operation.
+//! their options, except the kernel's permission checks and read-ahead, are fixed at its start: a request of
+//! the server selects a mount point and an operation.
 
 use std::fmt;
 use std::fs::File;
@@ -180,7 +181,7 @@ impl MountState {
             (Request::Mount { kernel_checks }, Stage::Unmounted) => {
                 let (device, by_helper) =
                     DirectMounter.mount(&prepared.path, &self.options, kernel_checks)?;
-                // The mount is attempted once, even if a symbolic link has redirected it.
+                // A mount is made once, even if a symbolic link has redirected it.
                 self.stage = Stage::Over;
                 self.stage =
                     Stage::Mounted(prepared.mounted().map_err(|errno| RemoteError::of(&errno.into()))?);

@@ -1,5 +1,6 @@
 //! Name look-ups for a sandboxed server, which cannot start programs: a second process of this program
-//! answers them, outside the sandbox and without capabilities. Requests are a user's number or a host's name.
+//! answers them, outside the sandbox and, unless they cannot be dropped, without capabilities. Requests are a
+//! user's number or a host's name.
 
 use std::fs::File;
 use std::io;

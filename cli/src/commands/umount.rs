@@ -14,8 +14,8 @@ use crate::service::status::{self, Status};
 
 /// Unmount a mount of `tombolo mount`.
 ///
-/// Returns once the server has ended, so that the directory behind it is no longer in use. umount(8) works
-/// too, but does not wait.
+/// Returns once the server has ended, so that the directory behind it is no longer in use, unless its control
+/// socket was named with --control. umount(8) works too, but does not wait.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UmountArgs {
@@ -91,7 +91,7 @@ pub fn server_that(holds: impl Fn(&Status) -> bool) -> Option<(Client, Status)> 
     })
 }
 
-/// Waits until the server closes its control connection, which it does last.
+/// Waits until the server closes its control connection, which it does after the mount has ended.
 fn wait_for_end(mut server: Client) -> Result<(), ()> {
     let end = Instant::now() + END_TIMEOUT;
     while server.ask("status").is_ok() {

@@ -82,7 +82,7 @@ fn open_files() -> Finding {
     }
 }
 
-/// Numbers of capabilities (capability(7)).
+/// Numbers of capabilities (capabilities(7)).
 const CAP_DAC_READ_SEARCH: u32 = 2;
 const CAP_SYS_ADMIN: u32 = 21;
 

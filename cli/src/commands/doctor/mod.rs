@@ -58,7 +58,7 @@ enum Level {
 struct Finding {
     name: &'static str,
     level: Level,
-    /// `true` if no command works without this feature.
+    /// `true` if the machine counts as unsuitable without this feature.
     essential: bool,
     found: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -13,7 +13,7 @@ use super::Finding;
 const NAME: &str = "wake-ups";
 const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 const ROUND_TRIPS: usize = 500;
-/// Above this latency, a guest with one outstanding request spends more time on wake-ups than on service.
+/// Latency above which a guest with one outstanding request spends more time on wake-ups than on service.
 const SLOW: Duration = Duration::from_micros(25);
 
 pub(super) fn finding() -> Finding {
@@ -39,7 +39,8 @@ pub(super) fn finding() -> Finding {
     Finding::warn(NAME, found, mend)
 }
 
-/// Returns the median round-trip time of a byte between threads on these cores.
+/// Returns the median round-trip time of a byte between threads on these cores; `None` if they cannot be
+/// pinned.
 fn round_trip(caller: usize, server: usize) -> Option<Duration> {
     let (mut ours, mut theirs) = UnixStream::pair().ok()?;
     // The server's thread ends once the caller's thread has ended and thereby closed the other socket.

@@ -15,7 +15,8 @@ use super::{problem, shown};
 
 /// Show the disk usage of directories, on NFS servers and on this host.
 ///
-/// In allocated KiB, each directory including its subdirectories. Files with several names are counted once.
+/// In allocated KiB, each directory including its subdirectories. Files with several names are counted once
+/// for each argument.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct DuArgs {

@@ -69,7 +69,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Returns `true` if requests are outstanding but not answered.
+    /// Returns `true` if the server has left requests unanswered for some seconds.
     pub fn is_unresponsive(&self) -> bool {
         !self.export.counts().unresponsive.is_zero()
     }

@@ -13,8 +13,8 @@ use super::{problem, shown};
 
 /// Remove files and trees on NFS servers and on this host.
 ///
-/// Many names are removed concurrently. Symbolic links are removed, not followed. The root of an export
-/// cannot be removed.
+/// The names in a tree are removed concurrently. Symbolic links are removed, not followed. The root of an
+/// export cannot be removed.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RmArgs {

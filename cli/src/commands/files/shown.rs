@@ -80,7 +80,7 @@ pub fn size(bytes: u64) -> String {
     unit.map_or_else(|| format!("{bytes} bytes"), |unit| format!("{value:.1} {unit}"))
 }
 
-/// Formats bytes like ls(1) and du(1) with -h: at most three digits, rounded up, and a letter for the power
+/// Formats bytes like ls(1) and du(1) with -h: at most four digits, rounded up, and a letter for the power
 /// of 1024.
 pub fn short_size(bytes: u64) -> String {
     let mut unit = 1_u128;

@@ -14,8 +14,8 @@ pub struct Myself {
 }
 
 impl Myself {
-    /// Reads the user's identity and umask. Must be called on the initial thread, whose umask /proc shows: it
-    /// changes while that thread creates a file.
+    /// Reads the user's identity and umask. The umask is that of the initial thread, which /proc shows; it is
+    /// another one while that thread creates a file.
     pub fn ask() -> Self {
         let (uid, gid) = creds::own_ids();
         // Without /proc nothing local can be opened anyway.

@@ -33,7 +33,7 @@ const SEQUENCES: &[(&[u8], Key)] = &[
     (b"\x1b[4~", Key::Bottom),
 ];
 
-/// Decodes a terminal's input; unknown keys are ignored.
+/// Decodes a terminal's input. Bytes that begin no known sequence are skipped.
 pub fn keys(mut sent: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     while let Some((_, rest)) = sent.split_first() {

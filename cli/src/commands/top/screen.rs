@@ -35,8 +35,8 @@ const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
 impl Screen {
-    /// Opens the screen: with `live` on the terminal's alternate screen, which is restored at the end and by
-    /// ^C.
+    /// Opens the screen: with `live` on the terminal's alternate screen, which is left at the end, and on
+    /// SIGINT and SIGTERM.
     pub fn new(live: bool) -> io::Result<Self> {
         let mut out = io::stdout();
         let mut keyboard = None;
@@ -63,7 +63,7 @@ impl Screen {
         self.out.flush()
     }
 
-    /// Waits for `time`, scrolling the text meanwhile.
+    /// Waits for `time`. Meanwhile keys scroll the text, or end the wait to quit.
     pub fn wait(&mut self, time: Duration, text: &str) -> io::Result<ScreenAction> {
         if self.keyboard.is_none() {
             std::thread::sleep(time);
