@@ -144,8 +144,8 @@ fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
     })
 }
 
-/// Opens the socket just created. In a directory that others can write, it may have been replaced, for
-/// instance by a link to another user's file.
+/// Opens the socket just created. Fails if it was replaced, for instance by a link to another user's file,
+/// which is possible in a directory that others can write.
 fn place_of(path: &Path) -> io::Result<File> {
     let path = absolute(path)?;
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {

@@ -143,8 +143,8 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// Binds all sockets before any export is opened, so that a busy address fails the start without
-    /// effect, and enters the sandbox. Starts no thread: it would remain outside the sandbox.
+    /// Binds all sockets but those of links before any export is opened, so that a busy address fails the
+    /// start without effect, and enters the sandbox. Starts no thread: it would remain outside the sandbox.
     fn open(plan: &Plan) -> Result<Self, Failure> {
         let places = Places::take(plan)?;
         let control = service::control_socket(plan.control.as_deref(), || plan.name())?;
@@ -262,7 +262,7 @@ struct Serving {
     nfs: Option<NfsServers>,
     disks: Vec<ServedDisk>,
     unsent_changes: UnsentChanges,
-    /// Dropped after everything that sends changes.
+    /// Dropped after the front ends.
     _leases: Vec<LeaseEnd>,
     _state: Arc<DurableState>,
     sockets: Vec<GuestSocket>,
@@ -271,8 +271,8 @@ struct Serving {
 }
 
 impl Serving {
-    /// Opens the exports and starts the front ends with addresses. Guests and mounts follow with
-    /// [`admit`](Self::admit).
+    /// Opens the exports and disks, and starts NFS and the links. [`admit`](Self::admit) starts the other
+    /// front ends.
     fn open(plan: &Plan, places: Places) -> Result<(Self, Status, Counted), Failure> {
         let Places { sockets, ports, disks, broker, mounters } = places;
         let opened = plan.exports.iter().enumerate();
@@ -314,7 +314,7 @@ impl Serving {
         Ok((serving, status, counted))
     }
 
-    /// Begins to accept guests, and mounts the trees on this host.
+    /// Begins to accept guests, mounts the trees on this host, and starts the front ends of the disks.
     fn admit(&mut self, plan: &Plan) -> Outcome {
         for (guests, socket) in plan.front_ends.guests.iter().zip(&self.sockets) {
             let admitted =
@@ -389,12 +389,13 @@ impl Serving {
 }
 
 impl Serving {
-    /// Returns the NFS server of `--stdio`, which [`stdio`] gives its connections.
+    /// Returns the NFS server of `--stdio`, which [`stdio`] gives its connections; `None` without
+    /// that option.
     fn stdio(&self) -> Option<Arc<NfsServer>> {
         self.nfs.as_ref().and_then(NfsServers::stdio)
     }
 
-    /// Stops the front ends: no request arrives afterwards.
+    /// Stops the front ends of the exports. A busy mount is only detached.
     fn end_front_ends(&mut self) {
         for mount in self.mounts.drain(..) {
             end(&mount);

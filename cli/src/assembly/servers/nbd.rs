@@ -92,7 +92,7 @@ impl NbdSockets {
         self.places.iter().filter_map(|place| place.address.strip_prefix("unix:").map(PathBuf::from))
     }
 
-    /// Returns the certificate directory; changed files are read again.
+    /// Returns the certificate directory, whose files are read again when they change; `None` without TLS.
     pub fn certificates(&self) -> Option<&Path> {
         self.tls_dir.as_deref()
     }

@@ -42,7 +42,7 @@ struct Served {
 
 pub struct Port {
     pub address: SocketAddr,
-    /// `true` if plain connections are refused.
+    /// `true` if calls without TLS are refused, except from the addresses of `--allow-plain`.
     pub over_tls: bool,
     /// Indices of the offered exports in the plan.
     pub exports: Vec<usize>,
@@ -142,7 +142,8 @@ fn tls(plan: &NfsPlan) -> Result<Option<Arc<ServerTls>>, Failure> {
     opened.map_err(|failure| failure.remedy(certificates::GIVE_TLS_DIR))
 }
 
-/// Reserves descriptors: a share of the free ones, or the minimum if few are free.
+/// Reserves descriptors: a share of the free ones, or the minimum if few are free. Returns `None` if fewer
+/// are free.
 fn for_connections(wanted: usize) -> Option<Share> {
     let account = DescriptorBudget::of_process();
     let share = account.cache(wanted);

@@ -195,7 +195,7 @@ fn listen(
             options.policy = policy.clone();
             options.socket_mode = ALL_USERS;
         }
-        // A single user gets the shares of all: each VM has three links to the cache of its image.
+        // A single user gets the shares of several: each VM has three links to the cache of its image.
         None => {
             options.pending_max *= USERS;
             options.links_max *= USERS;

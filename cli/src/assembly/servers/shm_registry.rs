@@ -90,7 +90,7 @@ impl Lister {
         }
     }
 
-    /// Updates the entry if it has changed.
+    /// Updates the entry if the guests or their counters have changed.
     fn refresh(&mut self) {
         let guests = self.endpoints.iter().flat_map(Endpoint::guests);
         let mut guests: Vec<_> = guests.map(GuestEntry::from).collect();

@@ -77,7 +77,7 @@ pub fn serve(plan: &Plan) -> Outcome {
     }
 }
 
-/// Returns the socket path for these options. Only processes of the same version of the program agree on it.
+/// Returns the socket path for these options. Other versions of the program may use another path.
 fn place(plan: &Plan) -> Result<PathBuf, Failure> {
     let dir = state_path(plan.state.as_deref())?;
     StateDir::open(&dir).or_cannot(SERVING)?;

@@ -210,7 +210,7 @@ impl Sessions {
         Ok(plan)
     }
 
-    /// Opens and serves the session. It becomes visible once it is complete.
+    /// Opens and serves the session. Its endpoints and counters are shown once all of it is served.
     fn make(&self, name: &str, plan: &Plan) -> Outcome {
         let cannot = |error| Failure::cannot(format_args!("create directory {}", self.dir.display()), &error);
         private::directory(&self.dir).map_err(cannot)?;
@@ -325,8 +325,8 @@ impl Sessions {
         drop(serving);
     }
 
-    /// Ends all sessions in parallel. Unsent changes are retained for the next start, which restores all
-    /// sessions.
+    /// Ends all added sessions in parallel. Unsent changes are retained for the next start, which restores
+    /// all recorded sessions.
     pub fn end(&self) -> Outcome {
         let running: Vec<_> = {
             let mut inner = lock(&self.inner);
