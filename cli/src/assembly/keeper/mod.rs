@@ -87,8 +87,8 @@ struct Keeping {
 }
 
 /// Control of the running server, through its standard input: a line permits the server to open its files and
-/// to serve, end of file stops it. Signals are not used: the user may have sent one already, and a second one
-/// would kill the server.
+/// to serve, end of file stops it. Signals are not used for that: the user may have sent one already, and a
+/// second one would kill the server.
 #[derive(Default)]
 struct RunningServer {
     input: Option<Input>,

@@ -21,7 +21,7 @@ use crate::failure::{Failure, OrCannot, Reason};
 /// Time limit until a program waits for its turn, and then until it serves.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time limit for the reply to an upgrade, which may take both, and the start of the old program.
+/// Time limit for the reply to an upgrade, which may take [`START_TIMEOUT`] twice.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the directory of the keepers' control sockets, which have their servers' names.
