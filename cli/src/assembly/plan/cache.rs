@@ -111,7 +111,7 @@ impl CachePlan {
         })
     }
 
-    /// Refuses all changes, regardless of mode and rules.
+    /// Makes the cache refuse all changes, whatever the rules say. Fails with write-back.
     pub fn refuse_changes(&mut self) -> Result<(), Failure> {
         if self.write_back.is_some() {
             let problem = "--readonly and --mode write-back exclude each other";
@@ -137,8 +137,8 @@ impl CachePlan {
         self.policy.tells_changes()
     }
 
-    /// Returns `true` if the cache acquires the tree's lease, which keeps other proxies from changing the
-    /// tree.
+    /// Returns `true` if the cache acquires the tree's lease, which other proxies with an exclusive contract
+    /// respect.
     pub fn takes_lease(&self, tree: &Tree) -> bool {
         let is_over_nfs = matches!(tree, Tree::Nfs(_) | Tree::NfsShm(_));
         is_over_nfs && self.lease != Lease::None && self.policy.is_exclusive()

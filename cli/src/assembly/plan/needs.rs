@@ -85,7 +85,8 @@ pub fn with_targets(dir: &Path) -> Vec<PathBuf> {
     std::iter::once(dir.to_owned()).chain(targets).collect()
 }
 
-/// Returns the directory of a link's target.
+/// Returns the directory of a link's target, or the target itself if it is in the root directory; `None` if
+/// the path is no link, or its target is missing.
 fn target_of(link: &Path) -> Option<PathBuf> {
     let target = link.is_symlink().then(|| link.canonicalize().ok()).flatten()?;
     let dir = target.parent().filter(|dir| dir.parent().is_some());

@@ -40,7 +40,7 @@ pub struct NfsPlan {
 #[derive(Debug)]
 pub struct PlannedPort {
     pub address: SocketAddr,
-    /// `true` if plain connections are refused.
+    /// `true` if calls without TLS are refused, except from the addresses of `--allow-plain`.
     pub over_tls: bool,
     /// Indices of the offered exports in the plan.
     pub exports: Vec<usize>,

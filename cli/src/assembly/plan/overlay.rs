@@ -283,7 +283,8 @@ impl OverlaySource {
         self.record.is_some()
     }
 
-    /// Returns an identity of the redo log that differs from that of a later file of the same name.
+    /// Returns an identity of the redo log that differs from that of a later file of the same name, if the
+    /// file system records birth times.
     fn identity(&self) -> std::io::Result<Identity> {
         let it = fs::metadata(&self.path)?;
         // Inode numbers are reused, birth times are not.
@@ -440,7 +441,7 @@ fn of_log(options: &DiskOpenOptions) -> DiskOpenOptions {
     DiskOpenOptions { block_bytes: DiskOpenOptions::default().block_bytes, ..*options }
 }
 
-/// Syncs the directory of a new file.
+/// Syncs the directory of a file, which makes the creation, renaming or removal of the file durable.
 pub fn sync_name(path: &Path) -> std::io::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     File::open(dir.unwrap_or(Path::new(".")))?.sync_all()

@@ -217,7 +217,8 @@ impl Merged {
             let new = File::open(&self.path)?;
             like(&fs::metadata(&below.path)?, &new)?;
             // The modification time is the mark of a base. Overlays on top of the upper file recorded that
-            // file's time and remain valid; overlays on the lower file must not, so its time is avoided.
+            // file's time and remain valid, unless both times are equal; overlays on the lower file must not,
+            // so its time is avoided.
             let (upper, lower) = (modified(&top.path)?, modified(&below.path)?);
             let own = if upper == lower { upper + Duration::from_nanos(1000) } else { upper };
             new.set_times(FileTimes::new().set_modified(own))?;
