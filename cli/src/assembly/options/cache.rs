@@ -51,8 +51,8 @@ pub struct CacheOptions {
     ///
     /// immutable: the tree never changes; nothing is revalidated. exclusive: all changes are made through
     /// this proxy; nothing is revalidated while it runs; over NFS a lease file at the root of the export
-    /// keeps other proxies away. close-to-open: each open revalidates the file with the origin, and so sees
-    /// the changes of all clients that closed it before; a look-up without an open may be as old as
+    /// keeps other exclusive proxies away. close-to-open: each open revalidates the file with the origin, and
+    /// so sees the changes of all clients that closed it before; a look-up without an open may be as old as
     /// --attr-refresh. lease: nothing is revalidated while the origin, which must be a directory served by
     /// tombolo, promises to notify this proxy before another client changes anything; otherwise like
     /// close-to-open. refresh: everything may be SECONDS old.
@@ -63,7 +63,7 @@ pub struct CacheOptions {
     #[arg(long, help_heading = CACHE, conflicts_with = "no_lease")]
     pub take_lease: bool,
     /// Take no lease with --contract exclusive: neither write .tombolo-lease at the root of the export nor
-    /// keep other proxies away.
+    /// keep other exclusive proxies away.
     #[arg(long, help_heading = CACHE)]
     pub no_lease: bool,
     /// Seconds for which attributes and names stay valid without an open, with --contract close-to-open, and

@@ -65,8 +65,8 @@ pub struct DiskOptions {
     #[arg(long, value_name = "ADDR")]
     #[serde(default, deserialize_with = "list")]
     pub nbd_tls: Vec<NbdListen>,
-    /// Directory of ca.pem, cert.pem and key.pem for --nbd-tls (by default tls in /etc/tombolo for root,
-    /// otherwise in ~/.config/tombolo).
+    /// Directory of ca.pem, cert.pem and key.pem for --nbd-tls (by default tls in
+    /// $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls).
     #[arg(long, value_name = "DIR", requires = "nbd_tls")]
     #[serde(default)]
     pub tls_dir: Option<PathBuf>,
@@ -84,7 +84,7 @@ pub struct DiskOptions {
     #[serde(default = "one_queue", deserialize_with = "file_queues")]
     pub queues: u16,
     /// Serial number, as in the guest's /dev/disk/by-id/virtio-SERIAL: 1 to 20 visible ASCII characters (by
-    /// default the file name).
+    /// default from the name).
     #[arg(long, value_name = "SERIAL", value_parser = serial)]
     #[serde(default, deserialize_with = "file_serial")]
     pub serial: Option<String>,
@@ -124,7 +124,7 @@ pub struct DiskServerOptions {
     #[arg(long, value_name = "FILE", hide = true)]
     pub record: Option<PathBuf>,
     /// Accept messages on the socket at standard input that change the layers below an overlay while it is
-    /// served; N overlays lie above the base that never changes.
+    /// served; N overlays lie between it and the base that never changes.
     #[arg(long, value_name = "N", hide = true)]
     pub layers: Option<u32>,
     /// Accept a base that is still written to: its mark is not verified. The starter of the server must mark

@@ -85,8 +85,8 @@ impl SessionOptions {
         Ok(options)
     }
 
-    /// Refuses options that exist once per proxy, the name `default`, and all but one location without a
-    /// name.
+    /// Refuses `--metrics`, `--sandbox` and `--fd`, which exist once per proxy, the name `default`, and
+    /// anything but one location without an export name.
     pub fn check(&self) -> Result<(), Failure> {
         let (name, server) = (&self.name, &self.server);
         let refused = |problem: String, remedy: &str| Err(Failure::usage(problem).remedy(remedy));
