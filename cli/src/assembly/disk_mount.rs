@@ -92,7 +92,7 @@ impl PreparedDiskMount {
         let name = Name::new(self.name.as_bytes()).or_cannot(&mounting)?;
         let files = DiskFiles::new([(name.to_owned(), disk)], Identity { uid, gid, groups: None });
         if self.ends_at_failed_write {
-            // Once the server has exited, the kernel signals all processes that map the file (SIGBUS).
+            // Once the server has exited, accesses to missing pages of the mapped file fail (SIGBUS).
             files.when_failed(|| std::process::exit(Code::Failed as i32));
         }
         let mount = FuseMount::start(&files, SESSION, &self.point, &self.options)

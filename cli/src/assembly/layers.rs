@@ -37,10 +37,10 @@ pub const LAYER: &str = "layer";
 pub const GO_ON: &str = "go on";
 pub const DONE: &str = "done";
 
-/// Interval at which [`ABANDON`] checks that the first VMM's connection has ended.
+/// Interval at which [`ABANDON`] checks that only one VMM is connected.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Maximum length of an error text.
+/// Maximum length of a message and of an answer.
 pub const BYTES_MAX: usize = 1024;
 
 /// Channel for the messages, and the slot of the base, of an overlay that is not open yet.

@@ -32,7 +32,7 @@ use crate::failure::{Failure, OrCannot, Outcome, Reason};
 use crate::service::Counted;
 use crate::service::status::{EndpointStatus, ExportStatus};
 
-/// Maximum number of pending requests on local disks: more than all guests' queues can hold.
+/// Maximum number of pending requests on a local disk.
 const PENDING_MAX: usize = 1 << 17;
 
 /// Maximum time for which a checkpoint waits for outstanding requests; shorter than the wait for the VMM's

@@ -14,9 +14,9 @@ pub fn socket(out: &mut impl Write, socket: &Path, export: &str) -> io::Result<(
     writeln!(out, "  this host:  tombolo mount {} /mnt", quoted(&place))
 }
 
-/// Prints a line for each kind of guest that can mount an export over shared memory; if the server runs in a
-/// guest, also one for its host, where the file has another name. `index` is the position among the
-/// endpoints: devices of one guest need different ids.
+/// Prints the commands with which guests and this host mount an export over shared memory; if the server runs
+/// in a guest, those for other guests and for the host, where the file has another name. `index` is the
+/// position among the endpoints: devices of one guest need different ids.
 pub fn memory(
     out: &mut impl Write,
     index: usize,
