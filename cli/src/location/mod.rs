@@ -165,7 +165,8 @@ impl Location {
     }
 }
 
-/// Retries until the server is reachable, or `patience` has passed since `since`.
+/// Retries until the server is reachable, or `patience` has passed since `since`. Without `since` makes one
+/// attempt.
 pub fn retry_until_reachable<T>(
     since: Option<Instant>,
     patience: Duration,

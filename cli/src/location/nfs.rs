@@ -253,7 +253,7 @@ fn at_any_address<T>(
     Err(failed.unwrap_or_else(|| unknown("the host has no address".into())))
 }
 
-/// Returns the server's exports; empty if it refuses to list them.
+/// Returns the server's exports; empty if it responds without listing them.
 fn list(server: &Server, settings: &Settings) -> Result<Vec<Vec<u8>>, MountError> {
     match NfsExport::exports_of(server, settings.client.rpc.reserved_port) {
         Err(error) if is_unreachable(&error) => Err(error),

@@ -148,7 +148,7 @@ impl Connector {
         self.link_as(self.options.client)
     }
 
-    /// Makes another link for the client incarnation `client`.
+    /// Makes a link for the client incarnation `client`.
     fn link_as(&self, client: Incarnation) -> Result<Connected, NoLink> {
         let options = ConnectOptions { client, ..self.options.clone() };
         match &self.at {
