@@ -91,7 +91,8 @@ impl WriteBackState {
         self.is_clean || self.is_reached(now) || now.attempts_ended > self.attempts_begun
     }
 
-    /// Returns the reason that the origin lacks changes up to this state after a completed flush.
+    /// Returns the reason that the origin lacks changes up to this state after a completed flush; `None` if
+    /// it lacks none.
     pub fn refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
         let is_refused = now.refused > 0 || !self.is_reached(now);
         now.failure.as_deref().filter(|_| !self.is_clean && is_refused)

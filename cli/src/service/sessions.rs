@@ -19,7 +19,7 @@ pub struct SessionStatus {
     pub cache: String,
     pub mode: String,
     pub contract: String,
-    /// Endpoints that serve the session; empty unless it runs.
+    /// Endpoints that serve the session; empty before it runs and after it has ended.
     #[serde(rename = "ways")]
     pub endpoints: Vec<EndpointStatus>,
 }
@@ -31,7 +31,8 @@ pub enum SessionState {
     Running,
     /// Front ends are closed, and remaining changes are being sent.
     Ending,
-    /// The origin has everything, some of it in two versions.
+    /// The origin has everything, but some of it in two versions, or the record of sessions still contains
+    /// this one.
     Ended,
     /// Restored at the proxy's start, and being retried.
     Waiting,
