@@ -53,7 +53,8 @@ impl Failure {
         Self { text: String::new(), code: Code::Failed }
     }
 
-    /// Returns a failure with the exit code of a process that has reported it.
+    /// Returns a failure that another process has reported and ended with: exit code 2 is kept, any other
+    /// becomes 1.
     pub fn with_exit_code(code: i32) -> Self {
         let code = if code == Code::Usage as i32 { Code::Usage } else { Code::Failed };
         Self { text: String::new(), code }
