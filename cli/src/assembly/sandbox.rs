@@ -82,8 +82,8 @@ impl<'a> Sandbox<'a> {
         }
     }
 
-    /// Enters the sandbox: drops all privileges that are no longer needed, for good. Returns the broker of
-    /// these directories, if there is one, which has the same view of mounts.
+    /// Enters the sandbox: drops all privileges that are no longer needed, for good. Returns the status, and
+    /// the broker of these directories, if one is needed, which has this process's view of mounts.
     pub fn close(mut self, dirs: &[PathBuf]) -> Result<Closed, Failure> {
         let cannot = |error: SandboxError| {
             let word = if matches!(error, SandboxError::Stuck(_)) { "off" } else { "auto" };

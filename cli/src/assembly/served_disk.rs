@@ -39,8 +39,8 @@ const PENDING_MAX: usize = 1 << 17;
 /// answer. A request that is missing from a device state is never answered.
 const CHECKPOINT_DRAIN_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Time after which the flush at the end counts as delayed, by a slow disk or an unreachable server. It is
-/// then abandoned if the disk belongs to a server and nothing was written, otherwise awaited.
+/// Time after which the flush at the end counts as delayed, by a slow disk or an unreachable server. The
+/// flush is then abandoned if the disk belongs to a server and nothing was written, otherwise awaited.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Resources of a disk that are opened before the sandbox is entered.

@@ -107,7 +107,7 @@ impl Keeping {
     }
 }
 
-/// Kills a successor that is not needed, and reaps it. Both calls fail only if it has exited.
+/// Kills a successor that is not needed, and reaps it.
 fn end(successor: &mut Child) {
     let _ = successor.kill();
     let _ = successor.wait();

@@ -37,7 +37,7 @@ pub enum DiskSource {
     Overlay(OverlaySource),
     /// Disk of an NBD server.
     Nbd(NbdUrl),
-    /// File of a file system that this process is a client of.
+    /// File at a location, such as one of an NFS server.
     File(Location),
 }
 
@@ -149,7 +149,7 @@ impl DiskSource {
         }
     }
 
-    /// Returns the location, for a file of a file system that this process is a client of.
+    /// Returns the location of a disk or redo log that is a file at one; `None` for others.
     pub fn location(&self) -> Option<&Location> {
         match self {
             Self::File(location) | Self::Overlay(OverlaySource { location: Some(location), .. }) => {
@@ -269,7 +269,7 @@ impl DiskSource {
 /// Session in which a disk that is a file is opened.
 const SESSION: SessionId = SessionId(0);
 
-/// Opens a file of a file system that this process is a client of.
+/// Opens a file at a location as a disk.
 pub fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<OpenedDisk, Failure> {
     let DiskOpenOptions { read_only, .. } = *options;
     let Myself { identity, .. } = Myself::ask();

@@ -21,7 +21,7 @@ const PCI_DEVICES: [&str; 2] = ["/sys/bus/pci/devices", "/sys/devices"];
 
 /// Returns the needs of a client of a remote NFS server.
 pub fn of_client(url: &NfsUrl) -> Needs {
-    // The connection is made by ssh, which the server starts.
+    // The connection is made by ssh, which this process starts.
     let unconfinable = url.ssh.is_some().then_some(Unconfinable::StartsPrograms);
     let (reads, looks_up) = (certificates(&url.options), url.host.is_name());
     Needs { connects: true, looks_up, reads, unconfinable, ..Needs::default() }

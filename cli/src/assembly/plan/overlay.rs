@@ -98,8 +98,7 @@ impl OverlaySource {
         }
     }
 
-    /// Returns an overlay with a finished redo log in a file of a file system that this process is a client
-    /// of.
+    /// Returns an overlay whose finished redo log is a file at a location, such as one of an NFS server.
     pub fn elsewhere(path: PathBuf, location: Location, options: &ImageOptions) -> Self {
         Self { location: Some(location), ..Self::new(path, options) }
     }

@@ -25,7 +25,7 @@ enum Call {
     Stop,
 }
 
-/// Maximum age of the guests' counters. Without guests the thread does not wake up.
+/// Maximum age of the guests' counters. Without guests the thread waits for a change.
 const REFRESH: Duration = Duration::from_secs(1);
 
 impl Listed {

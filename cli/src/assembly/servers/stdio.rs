@@ -2,10 +2,10 @@
 //!
 //! A client has several connections, each of which starts a process on this host, and a request repeated over
 //! another connection must be recognised. Therefore one process serves: the first to listen at a socket in
-//! the state directory, whose name is a hash of all options. The server runs until the last connection, of
-//! its own or another process, is closed. The other processes copy bytes between their streams and that
-//! socket. A process with other options finds no such socket, and fails because the state directory is in
-//! use.
+//! the state directory; the socket's name is a hash of all options. The server runs until the last
+//! connection, of its own or another process, is closed. The other processes copy bytes between their streams
+//! and that socket. A process with other options finds no such socket, and fails because the state directory
+//! is in use.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
