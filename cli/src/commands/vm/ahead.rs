@@ -42,7 +42,7 @@ const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Writes the file of the pages that the VM's first start reads ahead, taken from the sidecar's trace. Does
 /// nothing for a VM whose accesses are being recorded. Remote images (`is_far`) are read in trace order,
-/// others in the fewest requests.
+/// others in file order, in few requests.
 pub fn write_down(home: &Home, sidecar: &Sidecar, is_far: bool) -> Outcome {
     if home.file(RECORD).exists() {
         return Ok(());

@@ -170,7 +170,7 @@ pub struct Checkpoint {
     pub number: u32,
     /// Time at which the guest was paused for it.
     pub time: SystemTime,
-    /// Allocated size of its overlays and its device state.
+    /// Allocated size of its overlays and its device state, in bytes.
     pub bytes: u64,
 }
 

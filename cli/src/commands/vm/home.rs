@@ -293,7 +293,7 @@ impl Home {
         }
     }
 
-    /// Creates the runtime directory for this process, in that of its login session, and records its path.
+    /// Records the path of the login session's socket directory, and creates the VM's directory in it.
     pub fn make_run(&self) -> Result<Run, Failure> {
         let usual = control::default_directory();
         let usual = usual

@@ -114,7 +114,7 @@ pub fn remove_unfinished(home: &Home) {
     }
 }
 
-/// Removes the directory of a record, unless another one has its path by now.
+/// Removes the directory of a record, unless another directory has its path by now.
 fn remove_draft(home: &Home, record: &[u8]) -> io::Result<()> {
     let place = record.iter().position(|&byte| byte == b' ').ok_or(io::ErrorKind::NotFound)?;
     let (inode, path) = (&record[..place], Path::new(OsStr::from_bytes(&record[place + 1..])));

@@ -85,7 +85,7 @@ impl Rehearsal<'_> {
         Ok(read)
     }
 
-    /// Waits for the end. Returns the reason of a premature one.
+    /// Waits until the recording may end. Fails with the reason of a premature end.
     fn wait(&self) -> Result<(), String> {
         let end = Instant::now() + self.at_most;
         let is_over = || stop::came().is_some() || Instant::now() > end;

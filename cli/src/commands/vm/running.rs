@@ -263,8 +263,8 @@ impl<'a> Asleep<'a> {
         }
     }
 
-    /// Resumes the guest. A VMM that does not respond may wait for a server: waits for it until `is_over`
-    /// returns `true`.
+    /// Resumes the guest. A VMM that does not respond may be waiting for a server: its reply is awaited until
+    /// `is_over` returns `true`.
     pub fn proceed(&mut self, is_over: impl Fn() -> bool) -> Result<(), MonitorError> {
         loop {
             let done = match self.monitor.proceed() {
@@ -424,7 +424,7 @@ pub fn suspend(home: &Home) -> Outcome {
         return Err(asleep.go_on_after(failure));
     }
     asleep.monitor.quit().map_err(failed(home, "suspend"))?;
-    // Open files would keep the mount.
+    // Open files would keep the memory mounted.
     drop(asleep);
     let Some(_lock) = home.lock_within(PATIENCE)? else {
         let reason = "its writes are not durable yet";
