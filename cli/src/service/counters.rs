@@ -99,7 +99,7 @@ impl WriteBackState {
     }
 
     /// Returns the reason that waiting for the changes up to this state is useless: the origin has refused
-    /// some of them since, or lacks only refused ones.
+    /// some of them since, or lacks only refused ones. Returns `None` if waiting may help.
     pub fn lasting_refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
         let lasts = match now.at_origin >= self.change {
             true => now.refused > 0,

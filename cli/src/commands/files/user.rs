@@ -14,8 +14,8 @@ pub struct Myself {
 }
 
 impl Myself {
-    /// Reads the user's identity and umask. The umask is that of the initial thread, which /proc shows; it is
-    /// another one while that thread creates a file.
+    /// Reads the user's identity, and the umask of the initial thread, which changes while that thread
+    /// creates a file.
     pub fn ask() -> Self {
         let (uid, gid) = creds::own_ids();
         // Without /proc nothing local can be opened anyway.
