@@ -72,10 +72,11 @@ pub struct Layers {
     devices: Devices,
     /// Layer below the top overlay, once [`TOP`] has put an overlay on it.
     below: Option<Switch>,
-    /// Value of `below` before the last [`TOP`], while that can be undone; `None` otherwise.
+    /// Value of `below` before the last [`TOP`], until that is undone or followed by [`GO_ON`]; `None`
+    /// otherwise.
     before: Option<Option<Switch>>,
     bottom: Bottom,
-    /// Layers received by [`LAYER`] since the last [`GO_ON`], from the bottom up.
+    /// Layers received by [`LAYER`] for the next [`GO_ON`], from the bottom up.
     passed: Vec<File>,
     pool: Arc<ThreadPool>,
 }

@@ -38,8 +38,8 @@ impl<'a> Sandbox<'a> {
         self.strictness != Strictness::Off && self.needs.unconfinable.is_none()
     }
 
-    /// Starts the helper that opens files of these directories by handle, if landlock prevents this process
-    /// from doing so.
+    /// Starts the helper that opens files of these directories by handle, if this process requires it because
+    /// of landlock.
     fn broker(&mut self, dirs: &[PathBuf]) -> Result<Option<Arc<dyn Reopen>>, Failure> {
         if !(self.is_wanted() && self.needs.serves_users && broker::is_needed()) {
             return Ok(None);
@@ -70,7 +70,8 @@ impl<'a> Sandbox<'a> {
         Ok(())
     }
 
-    /// Disables the sandbox if a helper failed to start; fails with `strict`.
+    /// Returns a started helper. If it failed to start, fails with `strict`, and otherwise disables the
+    /// sandbox and returns `None`.
     fn or_without<T>(&mut self, started: Result<T, Failure>) -> Result<Option<T>, Failure> {
         match started {
             Err(failure) if self.strictness != Strictness::Strict => {

@@ -242,7 +242,7 @@ impl ServedDisk {
         (status, endpoints)
     }
 
-    /// Ends the connections of guests and clients, and flushes the disk.
+    /// Ends the connections of guests and clients, and flushes the disk unless it is read-only.
     pub fn end(&mut self) -> Outcome {
         self.guests.drain(..).for_each(VhostServer::stop);
         self.nbd.clear();

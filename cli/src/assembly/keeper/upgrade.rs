@@ -54,8 +54,8 @@ impl Answers for Upgrades {
 }
 
 impl Keeping {
-    /// Replaces the running server by one of `program`; if that one fails, the old program is started
-    /// again. Returns the time without a server.
+    /// Replaces the running server by one of `program`; if that one fails, the old server continues or the
+    /// old program is started again. Returns the time without a server.
     fn upgrade(&self, program: &Path) -> Result<Duration, String> {
         let _only = lock(&self.upgrading);
         let shown = program.display();

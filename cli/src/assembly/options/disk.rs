@@ -290,7 +290,7 @@ fn queues(text: &str) -> Result<u16, String> {
 
 const QUEUES_MAX: u16 = 64;
 
-/// Parses a number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024.
+/// Parses a number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024; `None` for other texts.
 pub fn size(text: &str) -> Option<u64> {
     Setting { text, name: "size", value: Some(text) }.bytes()
 }

@@ -25,7 +25,8 @@ impl ExportName {
         Self(format!("/{}", tree.name()))
     }
 
-    /// Returns the name as one word, for the name of the server and its sockets: `-` in place of `/`.
+    /// Returns the name as one word, for the name of the server and its sockets: `-` in place of `/`, and
+    /// `root` for `/` alone.
     pub fn word(&self) -> String {
         let word = self.0.trim_start_matches('/').replace('/', "-");
         if word.is_empty() { "root".into() } else { word }

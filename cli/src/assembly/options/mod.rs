@@ -92,7 +92,7 @@ pub struct ServerOptions {
     /// Map COUNT client users starting at CLIENT to local users starting at HERE (COUNT is 1 by default);
     /// repeatable.
     ///
-    /// Applies in both directions, to all front ends and to access lists. With any mapping, unmapped users
+    /// Applies in both directions, to all front ends and to access lists. With this option, unmapped users
     /// become 65534 in either direction; an unmapped root is treated as --squash says.
     #[arg(long, value_name = "CLIENT:HERE[:COUNT]")]
     #[serde(deserialize_with = "list")]

@@ -1,5 +1,4 @@
-//! `SOCKET[,export=/NAME…]` and `MEMORY[,size=SIZE][,bell=PATH|off][,squash=MODE][,export=/NAME…]`: serving
-//! over shared memory.
+//! `SOCKET[,export=/NAME]…` and `MEMORY[,SETTING]…`: serving over shared memory.
 
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 pub struct Layer {
     /// Source of the layer as a disk of its own.
     pub source: DiskSource,
-    /// Size of the layer's disk in bytes, if the layer or the overlay over it records that size.
+    /// Size of the layer's disk in bytes, if the disk has several layers or is a qcow2 image.
     pub size_bytes: Option<u64>,
     /// Allocation unit of a qcow2 image, in bytes.
     pub cluster_bytes: Option<u64>,

@@ -196,7 +196,8 @@ fn only_stdio() -> Failure {
     Failure::usage(problem).remedy("use another server for them")
 }
 
-/// Id of users and groups outside all ranges of `--map-users` and `--map-groups`, in both directions.
+/// Id, in both directions, of users outside all ranges of `--map-users`, if there are any, and likewise of
+/// groups.
 const NOBODY: u32 = 65_534;
 
 fn id_map(options: &mut ServerOptions) -> Result<Option<IdMap>, Failure> {

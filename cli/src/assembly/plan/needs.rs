@@ -63,7 +63,7 @@ pub fn of_mounts() -> Needs {
     Needs { reads, changes, serves_mounts: true, unconfinable, ..Needs::default() }
 }
 
-/// Returns `true` if /proc is mounted with `hidepid=` (proc(5)).
+/// Returns `true` if /proc hides processes, by its mount option `hidepid=` (proc(5)).
 fn hides_processes() -> bool {
     let lines = mountinfo::lines().unwrap_or_default();
     let line = lines.iter().rfind(|line| mountinfo::point(line).as_deref() == Some(b"/proc"));

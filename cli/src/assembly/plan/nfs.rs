@@ -167,8 +167,8 @@ fn claims_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Optio
     tls_users::read(&path).map(Some)
 }
 
-/// Returns an option that was given and has no effect without `--nfs`. Some options also apply to links and
-/// streams, which have no port (`without_port`).
+/// Returns the first option that was given and has no effect without `--nfs`, if any. Some options also apply
+/// to links and streams, which have no port (`without_port`).
 fn given(options: &ServerOptions, without_port: bool) -> Option<&'static str> {
     let given = [
         (options.squash.is_some() && !without_port, "--squash"),
@@ -184,8 +184,8 @@ fn given(options: &ServerOptions, without_port: bool) -> Option<&'static str> {
     given.into_iter().find_map(|(given, option)| given.then_some(option))
 }
 
-/// Returns the indices of the named exports; of all if none is named. Fails if two of them have the same name
-/// or id.
+/// Returns the indices of the named exports; of all if none is named. Fails if a name is unknown, or if two
+/// of the exports have the same name or id.
 fn offered(names: Vec<ExportName>, exports: &[PlannedExport], serving: &str) -> Result<Vec<usize>, Failure> {
     let offered = super::offered(names, exports, serving)?;
     let names: Vec<String> = offered.iter().map(|&index| exports[index].name.to_string()).collect();

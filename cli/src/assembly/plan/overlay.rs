@@ -40,7 +40,7 @@ const DEPTH_MAX: u32 = 16;
 #[derive(Clone, Debug)]
 pub struct OverlaySource {
     pub path: PathBuf,
-    /// Location of a redo log that is not a local file; the overlay is then read-only.
+    /// Location of the redo log, if it is not given as a plain path; the overlay is then read-only.
     pub location: Option<Location>,
     /// Bases given on the command line, which override those recorded in the redo logs.
     bases: Vec<PathBuf>,
@@ -273,7 +273,7 @@ impl OverlaySource {
         self.bottom = Some((layers, Bottom::default()));
     }
 
-    /// Returns the slot of [`hand_out_below`](Self::hand_out_below).
+    /// Returns the slot that [`hand_out_below`](Self::hand_out_below) has created, if any.
     pub fn bottom(&self) -> Option<Bottom> {
         self.bottom.as_ref().map(|(_, place)| place.clone())
     }

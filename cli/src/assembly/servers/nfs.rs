@@ -135,7 +135,7 @@ impl Served {
     }
 }
 
-/// Loads the certificates of the TLS ports.
+/// Loads the certificates of the TLS ports, if there are any.
 fn tls(plan: &NfsPlan) -> Result<Option<Arc<ServerTls>>, Failure> {
     let open = |dir: &PathBuf| ServerTls::open(dir).map(Arc::new);
     let opened = plan.tls_dir.as_ref().map(open).transpose().or_cannot("serve NFS over TLS");

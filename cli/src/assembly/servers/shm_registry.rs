@@ -29,7 +29,7 @@ enum Call {
 const REFRESH: Duration = Duration::from_secs(1);
 
 impl Listed {
-    /// Registers a server. On failure it logs a warning and the server continues.
+    /// Registers a server. A failure is only logged, and `None` is returned.
     pub fn start(announcement: Announcement, endpoints: Arc<[Endpoint]>) -> Option<Self> {
         match Self::try_start(announcement, endpoints) {
             Ok(listed) => Some(listed),

@@ -222,9 +222,9 @@ impl Opened {
     }
 }
 
-/// Returns `true` if leases may be granted: all changes must pass through this export. That excludes cached
-/// and remote trees, and directories that overlap with another export, whose changes recall no lease of this
-/// one.
+/// Returns `true` if leases may be granted: NFS clients must have access, and all changes by clients must
+/// pass through this export. That excludes cached and remote trees, and directories that overlap with another
+/// export, whose changes recall no lease of this one.
 fn may_lease(plan: &Plan, index: usize) -> bool {
     let directory = |export: &PlannedExport| match &export.tree {
         Tree::Dir(path) => path.canonicalize().ok(),

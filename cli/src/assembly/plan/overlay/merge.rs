@@ -26,8 +26,7 @@ use crate::failure::{Failure, OrCannot, Outcome};
 /// The unit of `st_blocks`, in bytes (stat(3type)).
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// A new redo log with the merged content of a chain, whose files are locked against writers until this value
-/// is dropped.
+/// A new redo log with the merged content of a chain, whose files are locked against writers meanwhile.
 pub struct Merged {
     path: PathBuf,
     /// Merged layers, from the top down.

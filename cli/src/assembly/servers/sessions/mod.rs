@@ -44,7 +44,7 @@ pub struct Sessions {
     /// `true` if no session can be added: the sandbox is strict, or the proxy ends when unused.
     is_confined: bool,
     inner: Mutex<Inner>,
-    /// Signalled when a session changes its state.
+    /// Signalled after a change for which a thread may wait.
     changed: Condvar,
 }
 
