@@ -115,7 +115,7 @@ impl Home {
 
     /// Records that the VMM has started, so that the VM is kept from now on.
     pub fn has_started(&self) {
-        // With a leftover marker later failures only quote the log instead of naming it.
+        // A leftover marker affects only the messages of later failures.
         let _ = fs::remove_file(self.file(UNSTARTED));
     }
 
@@ -272,7 +272,8 @@ impl Home {
         toml::from_str(&self.text(name)?).or_cannot(format_args!("use {}", path.display()))
     }
 
-    /// Returns the runtime paths, as recorded by the login session that started the VM.
+    /// Returns the runtime paths: those recorded by the login session that started the VM, otherwise those of
+    /// the present one.
     pub fn run(&self) -> Run {
         let written = fs::read_to_string(self.file(RUN)).ok().map(PathBuf::from);
         // A directory owned by another user could hold that user's sockets.
@@ -331,7 +332,7 @@ pub struct Run {
     pub memory_control: PathBuf,
 }
 
-/// Maximum size of `vm.toml`, which may be from a foreign image, and of the VM's other text files.
+/// Maximum size in bytes of `vm.toml`, which may be from a foreign image, and of the VM's other TOML files.
 pub const TEXT_BYTES_MAX: u64 = 64 << 10;
 
 /// Wait for the directory's lock, which status queries hold for a shorter time.

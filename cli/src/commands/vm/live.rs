@@ -98,7 +98,7 @@ impl Checkpoints {
         Ok(Self(shared))
     }
 
-    /// Begins the VM's end: no checkpoint that does not hold the lock yet pauses the guest.
+    /// Begins the VM's end: a checkpoint that still waits for the lock is undone.
     pub fn cancel(&self) {
         self.0.is_ending.store(true, Ordering::SeqCst);
     }
@@ -228,7 +228,7 @@ impl Maker {
 
     /// Pauses the guest, freezes device state, memory and disk at that moment, and resumes the guest without
     /// its network card, identity and shares, which the caller plugs again. After a failure the guest
-    /// continues as before.
+    /// continues as before, unless the VM is ending or the VMM does not respond.
     fn freeze<'a>(
         &mut self,
         home: &'a Home,
@@ -332,7 +332,7 @@ impl Maker {
     }
 
     /// Passes a successor that runs the guest to the thread that owns the VM's processes, and waits until it
-    /// has replaced the first VMM. Returns its monitor.
+    /// has replaced the first VMM. Returns the successor's monitor.
     fn hand_over(&self, mut successor: Successor) -> Option<Monitor> {
         let monitor = successor.take_monitor();
         *lock(&self.shared.successor) = Some(successor);
@@ -357,8 +357,8 @@ impl Maker {
         }
     }
 
-    /// Completes a checkpoint while the guest runs. Flushes by the guest wait until the disk's server has
-    /// been told to go on ([`settle`]).
+    /// Completes a checkpoint while the guest runs. Flushes by the guest wait until the disk's server
+    /// receives [`GO_ON`].
     fn complete(
         &mut self,
         home: &Home,

@@ -273,7 +273,8 @@ impl Proxy {
         self.base.join(format!("{}{ending}", self.name))
     }
 
-    /// Returns the directory of the sockets, as recorded by the login session that started the proxy.
+    /// Returns the directory of the sockets: that recorded by the login session that started the proxy,
+    /// otherwise that of the present one.
     fn sockets(&self) -> PathBuf {
         let written = std::fs::read_to_string(self.file(".run")).ok().map(PathBuf::from);
         // A directory owned by another user could hold that user's sockets.

@@ -247,7 +247,7 @@ impl<'a> Asleep<'a> {
         Ok(asleep)
     }
 
-    /// Pauses the guest and writes its device state. Returns the time of the pause.
+    /// Pauses the guest and writes its device state. Returns the time at which the guest was paused.
     pub fn stop(&mut self, doing: &str) -> Result<Instant, Failure> {
         let paused = self.monitor.save(PATIENCE).map_err(failed(self.home, doing))?;
         // A request taken by the disk and not yet answered is in no device state: the guest would wait for it
@@ -397,8 +397,8 @@ fn open_memory(home: &Home) -> Result<File, Failure> {
         .or_cannot(format_args!("access the memory of VM {}", home.name))
 }
 
-/// Suspends a guest: device state, memory and disk are then consistent and durable. Waits up to [`PATIENCE`]
-/// for that.
+/// Suspends a guest, and waits up to [`PATIENCE`] for the VM's end: device state, memory and disk are then
+/// consistent and durable.
 pub fn suspend(home: &Home) -> Outcome {
     let suspending = format!("suspend VM {}", home.name);
     if home.lock()?.is_some() {

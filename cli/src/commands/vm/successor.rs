@@ -40,9 +40,9 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Starts a successor that waits for the device state, if the VM's memory is a plain file. It is the same
-    /// machine as the running one, also if another version of QEMU has been installed since. Fails early once
-    /// `is_over` returns `true`.
+    /// Starts a successor that waits for the device state; `None` unless the VM's memory is a plain file. The
+    /// successor emulates the same machine as the running VMM, also if another version of QEMU has been
+    /// installed since. Fails early once `is_over` returns `true`.
     pub fn start(home: &Home, is_over: impl Fn() -> bool) -> Result<Option<Self>, Failure> {
         let here = home.here()?;
         if here.memory.is_some() {
@@ -122,7 +122,7 @@ impl Successor {
     }
 
     /// Takes the successor's monitor, once the successor runs the guest; later requests have the usual
-    /// time-out.
+    /// time-out. `None` if it was already taken.
     pub fn take_monitor(&mut self) -> Option<Monitor> {
         let mut monitor = self.monitor.take()?;
         monitor.set_timeout(PATIENCE);
