@@ -115,8 +115,8 @@ struct MountState {
 }
 
 /// State of a mount point. A compromised server could place symbolic links on its path, or have another mount
-/// moved there; therefore a mount point is prepared and mounted once, at the start, and only that mount is
-/// unmounted, once.
+/// moved there; therefore a mount point is prepared and mounted at most once, and only that mount is
+/// unmounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Unmounted,

@@ -74,7 +74,8 @@ fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
     if fuse_dev::unmount_by_helper(point, lazy)? { Ok(()) } else { Err(io::ErrorKind::ResourceBusy.into()) }
 }
 
-/// Returns a connection to the server of this mount and its status, if it responds.
+/// Returns a connection to the server of this mount, and its status, under the conditions of
+/// [`server_that`].
 pub fn server_of(point: &Path) -> Option<(Client, Status)> {
     let at = point.display().to_string();
     server_that(|status| status.endpoints.iter().any(|endpoint| endpoint.kind == "fuse" && endpoint.at == at))

@@ -20,8 +20,8 @@ pub fn name(bytes: &[u8]) -> String {
     shown
 }
 
-/// Returns `true` for characters without width, marks that change the text direction, and line breaks that
-/// are not control characters.
+/// Returns `true` for zero-width spaces and joiners, marks that change the text direction, and line breaks
+/// that are not control characters.
 fn is_invisible(letter: char) -> bool {
     matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

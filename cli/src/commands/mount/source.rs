@@ -32,8 +32,8 @@ pub struct Source {
     pub nfs: Option<Arc<NfsExport>>,
 }
 
-/// Resolves symbolic links and relative parts of the location; fails if a directory does not exist or the
-/// options do not apply. Servers are not contacted.
+/// Makes the location absolute, and resolves the symbolic links of a directory; fails if the directory does
+/// not exist or the options do not apply. Servers are not contacted.
 pub fn checked(location: Location, options: &MountOptions) -> Result<Location, Failure> {
     match &location {
         Location::Nfs(_) | Location::NfsShm(_) | Location::Shm(_) if options.submounts.is_some() => Err(
@@ -154,7 +154,7 @@ fn is_over_memory(location: &Location) -> bool {
 
 /// Opens the bell of a mount over memory, which the sandbox would prevent. A failure is only logged if the
 /// bell was found in this guest and not named, or if the mount is made `again`, because programs wait for the
-/// mount.
+/// mount. `None` for other mounts, and without a bell.
 pub fn open_bell(mount: &Mount, again: bool) -> Result<Option<Arc<BellSource>>, Failure> {
     let (Location::Shm(place) | Location::NfsShm(NfsShmUrl { place, .. })) = &mount.source else {
         return Ok(None);
@@ -296,8 +296,8 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Repeats the attempt while the server is unreachable, until the time is over. A restarted server gives up
-/// once its mount is unmounted.
+/// Repeats the attempt while the server is unreachable (with `bg` and for a restarted server, also while its
+/// name has no address), until the time is over. A restarted server gives up once its mount is unmounted.
 fn with_retries<T>(
     mount: &Mount,
     waiting: &Waiting<'_>,

@@ -28,7 +28,7 @@ impl Record {
     }
 }
 
-/// Storage of the record of a conversion into one disk; locks out other conversions into it.
+/// Storage of the record of a conversion into one disk; locks out this user's other conversions into it.
 pub struct Records {
     state: Option<ServerState>,
     is_written: bool,
