@@ -234,7 +234,7 @@ impl FromStr for Location {
     }
 }
 
-/// Returns a suggestion for a text with an unknown scheme.
+/// Returns the text with the scheme that is most similar to its unknown one, if any is.
 fn meant(text: &str) -> Option<String> {
     let (written, rest) = text.split_once(':')?;
     let scheme = nearest(written, SCHEMES.iter().copied()).filter(|scheme| *scheme != written)?;

@@ -2,7 +2,7 @@
 //!
 //! Only the server knows which part of a URL's path names an export. Therefore its list of exports is
 //! fetched, and the longest export that is a prefix of the path is mounted, so that links within it resolve.
-//! If there is no list, or no match in it, the whole path is tried, then its parents
+//! If there is no list, or no match in it, or the match is refused, the whole path and its parents are tried
 //! (`docs/decisions/libtombolo.md`).
 
 use std::net::IpAddr;
@@ -149,8 +149,8 @@ fn tls(url: &NfsUrl, asked: &NfsOptions, transport: Transport) -> Result<Option<
 }
 
 /// Returns the ports to try, in order: a given port serves both protocols, as with Tombolo, unless
-/// `mountport=` is given too; without one the portmapper is queried, then the default port is tried, since a
-/// Tombolo server needs no portmapper. Portmappers have no TLS.
+/// `mountport=` is given too; without one the portmapper is queried and, if it does not respond, the default
+/// port is tried, since a Tombolo server needs no portmapper. Portmappers have no TLS.
 fn ports(url: Option<u16>, asked: &NfsOptions, over_tls: bool) -> Vec<Ports> {
     let port = asked.last(|option| if let NfsOption::Port(port) = option { Some(port) } else { None });
     let mount = asked.last(|option| if let NfsOption::MountPort(port) = option { Some(port) } else { None });
@@ -221,8 +221,8 @@ fn time_of(times: &mut AttributeTimes, which: AttributeTime) -> &mut Duration {
     }
 }
 
-/// Tries all addresses of the host and all ports, until a server responds. If none does, the first failure is
-/// returned.
+/// Tries the addresses of the host and the ports, until a server or its portmapper responds. If none does,
+/// the first failure is returned.
 fn at_any_address<T>(
     url: &NfsUrl,
     settings: &Settings,

@@ -84,7 +84,7 @@ impl NfsOptions {
         self.0.iter().map(|(_, option)| option.clone())
     }
 
-    /// Returns the options as written.
+    /// Returns the options as text, `NAME` or `NAME=VALUE`.
     pub fn words(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(text, _)| text.as_str())
     }
