@@ -21,7 +21,8 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
     finish(Cli::try_parse_from(words).map(Cli::run), &command, ExitCode::from)
 }
 
-/// Returns `true` for `/sbin/mount.TYPE`, the link to this program that mount(8) runs.
+/// Returns `true` for the name `mount.tombolo`, in any directory: that of the link by which mount(8) runs
+/// this program.
 fn is_mount_helper(name: &OsStr) -> bool {
     Path::new(name).file_name() == Some(OsStr::new("mount.tombolo"))
 }
@@ -76,7 +77,7 @@ fn misunderstood(error: &Error, command: &str) -> Failure {
     }
 }
 
-/// Returns the parser's best suggestion.
+/// Returns the parser's best suggestion, if any.
 fn meant(error: &Error) -> Option<&str> {
     use ContextKind::{SuggestedArg, SuggestedSubcommand, SuggestedValue};
     [SuggestedSubcommand, SuggestedArg, SuggestedValue].into_iter().find_map(|kind| {

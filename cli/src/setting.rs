@@ -57,7 +57,7 @@ impl Setting<'_> {
         number.ok_or_else(|| self.wrong(format_args!("{what} from {} to {}", range.start(), range.end())))
     }
 
-    /// Parses a number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024.
+    /// Parses a number of bytes: `N`, or `NK`, `NM`, `NG` for powers of 1024; `None` for other values.
     pub fn bytes(&self) -> Option<u64> {
         let value = self.value?;
         let (digits, shift) = [(['k', 'K'], 10), (['m', 'M'], 20), (['g', 'G'], 30)]

@@ -33,7 +33,7 @@ impl MountTable {
         File::open("/proc/self/mountinfo").map(Self)
     }
 
-    /// Returns the topmost mount at exactly this absolute path.
+    /// Returns the topmost mount at exactly this absolute path, if there is one.
     pub fn at(&self, point: &Path) -> io::Result<Option<MountEntry>> {
         let (mut file, mut table) = (&self.0, Vec::new());
         file.rewind()?;

@@ -164,7 +164,7 @@ pub struct CacheCounters {
     /// Files passed to a kernel for passthrough reads, which no other counter includes.
     #[serde(default)]
     pub backed: u64,
-    /// Lease of the tree, if one was taken.
+    /// State of the tree's lease, if the cache uses one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
 }

@@ -32,7 +32,7 @@ pub struct EndpointStatus {
     /// `virtiofs`, `fuse`, `shm`, `shm-file`, `nfs` or `nfs-tls`; for a disk `vhost-user-blk`, `nbd` or
     /// `fuse`.
     pub kind: String,
-    /// Socket, mount point or address.
+    /// Socket, memory, mount point or address; `stdio` for standard input and output.
     pub at: String,
     /// Name of the export.
     pub export: String,
