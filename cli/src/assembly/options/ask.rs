@@ -1,4 +1,4 @@
-//! `PATTERN[,export=/NAME…]`: files that clients must not cache.
+//! `PATTERN[,export=/NAME]…`: files that clients must not cache.
 
 use std::str::FromStr;
 

@@ -1,4 +1,4 @@
-//! `ADDR[,export=/NAME…]` and related options of the NFS server.
+//! `ADDR[,export=/NAME]…` and related options of the NFS server.
 
 use std::str::FromStr;
 

@@ -134,7 +134,8 @@ impl DiskSource {
         }
     }
 
-    /// Returns `true` if the argument is a URL or a location (`dir:` included) rather than a plain path.
+    /// Returns `true` if the argument is a URL or a location with a scheme (`dir:` included), not a plain
+    /// path.
     pub fn is_elsewhere(word: &Path) -> bool {
         NbdUrl::parse(word).is_some() || Tree::is_location(word)
     }
@@ -288,7 +289,7 @@ pub fn open_file(location: &Location, options: &DiskOpenOptions) -> Result<Opene
 }
 
 impl fmt::Display for DiskSource {
-    /// Formats the source so that it is valid in any working directory.
+    /// Formats the source as a URL, a location or an absolute path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Overlay(OverlaySource { location: Some(location), .. }) => location.fmt(f),
