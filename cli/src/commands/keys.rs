@@ -26,8 +26,8 @@ pub struct KeysArgs {
     /// State directory (by default $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
     #[arg(long, value_name = "DIR", global = true)]
     state: Option<PathBuf>,
-    /// Server: the name of its first export without the slash (with -2 and so on if servers of other trees
-    /// share the name). Required only if there are several.
+    /// Server: the name of its first export without the leading slash, and with - for others (with -2 and so
+    /// on if servers of other trees share the name). Required only if there are several.
     #[arg(long, value_name = "NAME", global = true)]
     server: Option<String>,
 }

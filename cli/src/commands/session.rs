@@ -28,7 +28,7 @@ use crate::service::status::{EndpointStatus, ask};
 pub struct SessionArgs {
     #[command(subcommand)]
     action: Action,
-    /// Control socket of the proxy (by default that of the only running one).
+    /// Control socket of the proxy (by default the only suitable one in the default directory).
     #[arg(long, value_name = "SOCKET", global = true)]
     control: Option<PathBuf>,
 }

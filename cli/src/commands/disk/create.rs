@@ -23,8 +23,8 @@ use crate::failure::{Failure, OrCannot, Outcome};
 /// An overlay stores the changes to another disk, its base, in a file of its own.
 ///
 /// The base of an overlay is neither copied nor changed. Many overlays may share a base, and overlays may be
-/// stacked. The base must not change: an overlay whose base was written to is refused. A base on another host
-/// must be named with --base whenever the overlay is used.
+/// stacked. The base must not change: an overlay whose base was written to is refused. A base that is
+/// given as a URL must be named with --base whenever the overlay is used.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiskCreateArgs {

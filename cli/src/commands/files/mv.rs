@@ -184,7 +184,7 @@ impl MvArgs {
         Err(failure.remedy("several sources need a directory"))
     }
 
-    /// Returns [`NotRenamed::OtherFileSystem`] with the location to copy to; fails if a directory is there.
+    /// Returns [`NotRenamed::OtherFileSystem`] with the location to copy to; fails if that is a directory.
     /// Directories never replace directories, because that would merge them.
     fn other_file_system(
         &self,

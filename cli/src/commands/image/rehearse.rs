@@ -18,7 +18,7 @@ use crate::failure::{OrCannot, Outcome};
 ///
 /// Runs clones for a while and writes their first reads of memory and disk, in order, to .tombolo-image,
 /// replacing any earlier trace. An outdated sidecar is first rebuilt, as by tombolo image scan. The clones
-/// are removed afterwards; the image is not changed.
+/// are removed afterwards; the image's other files are not changed.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ImageRehearseArgs {

@@ -22,7 +22,7 @@ use source::Source;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TopArgs {
-    /// Control sockets (by default those of all servers of this user).
+    /// Control sockets (by default all in this user's default directory).
     socket: Vec<PathBuf>,
     /// Print totals since the servers' start, and exit.
     #[arg(long)]
