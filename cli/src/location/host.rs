@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use tombolo_host_runtime::names::{self, LookUpError};
 
-/// A host as the user wrote it; IPv6 addresses without brackets.
+/// A host name or address; IPv6 addresses in canonical form, without brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host(String);
 
