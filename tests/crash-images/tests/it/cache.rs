@@ -166,7 +166,7 @@ fn cache_survives_power_loss_without_wrong_or_leaked_data() {
         }
         cached.cache.flush();
         drop(cached);
-        let store = await_store(dir, || Store::open_existing(dir));
+        let store = await_store(|| Store::open_existing(dir));
         let info = store.info();
         let all_bytes = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         assert!(
