@@ -24,9 +24,9 @@ pub(super) struct BufferPool {
 struct Memory {
     slots: Vec<Box<Slot>>,
     buffers: Vec<Buffer>,
-    /// Buffers that were still in use when their request was answered.
+    /// Lent buffers that were still in use when they were returned.
     retained: Vec<Buffer>,
-    /// Number of buffers that the file system may use after the reply: those lent to unanswered requests, and
+    /// Number of buffers that the file system may use after the reply: those lent and not yet returned, and
     /// those in `retained`.
     lent: usize,
 }
@@ -76,8 +76,7 @@ impl BufferPool {
         may
     }
 
-    /// Exchanges a lent buffer for a free one, which is the same buffer if the file system has not retained
-    /// it.
+    /// Exchanges a lent buffer for a free one, which may be the same.
     pub(super) fn exchange(&self, lent: Buffer) -> Buffer {
         let spare = {
             let mut memory = lock(&self.memory);
@@ -87,7 +86,7 @@ impl BufferPool {
         spare.unwrap_or_else(|| self.fresh())
     }
 
-    /// Takes back a buffer lent to a request that was not answered.
+    /// Takes back a lent buffer whose exchange is dropped.
     pub(super) fn give_up(&self, lent: Buffer) {
         lock(&self.memory).end_loan(lent);
     }

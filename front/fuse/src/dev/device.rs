@@ -68,7 +68,7 @@ impl DevExchange {
         DevExchange { device, buffers, buffer, waiting: None, caller: 0, transfer_bytes: 0, lent: false }
     }
 
-    /// Receives a request and copies its private bytes (all except for the data of a WRITE) to `slot`.
+    /// Receives a request and copies its private bytes (see [`Extent`]; not the data of a WRITE) to `slot`.
     ///
     /// # Errors
     /// The device's error; see [`fuse_dev::receive`].
@@ -109,7 +109,7 @@ impl DevExchange {
     }
 
     /// Ends the request with the outcome of its send; returns `true` if the kernel took the reply. ENOENT:
-    /// the requester has been killed.
+    /// the kernel has ended the request.
     fn sent(&mut self, outcome: Result<(), Errno>) -> bool {
         self.waiting = None;
         match outcome {
@@ -171,7 +171,8 @@ impl Exchange for DevExchange {
     }
 }
 
-/// A WRITE of at least 1/16 of the buffer may be retained: 64 KiB of the usual 1 MiB.
+/// A WRITE of at least 1/16 of the buffer may be retained: a little more than 64 KiB if WRITEs have at most 1
+/// MiB.
 const RETAINED_PART: usize = 16;
 
 /// Transfer size whose copy takes as long as waking up another thread.

@@ -1,7 +1,7 @@
 //! FUSE-device transport: mounts on this host.
 //!
 //! [`Mount::start`] mounts a file system and serves it with a few threads, each with its own descriptor. The
-//! mount lasts until [`Mount::unmount`]; a dead mount left by an earlier server is removed first.
+//! mount lasts until it is unmounted. A dead mount left by an earlier server is removed before mounting.
 
 mod buffer_pool;
 mod device;
@@ -33,7 +33,7 @@ pub struct Options {
     /// Source shown by `df` and `/proc/mounts`.
     pub source: String,
     /// `true` if other users may use the mount. Otherwise only the server's own user may, with the server's
-    /// rights, and the kernel checks no permissions.
+    /// rights.
     pub allow_other: bool,
     /// `true` if the kernel checks mode bits when others may use the mount. The kernel caches names looked up
     /// by one user, and no other check applies to another user that walks them. `false` has an effect only if
@@ -41,13 +41,13 @@ pub struct Options {
     pub kernel_checks: bool,
     /// `true` to refuse changes in the kernel.
     pub read_only: bool,
-    /// `true` to honour device nodes.
+    /// `true` to honour device nodes; ignored if fusermount3 mounts.
     pub devices: bool,
-    /// `true` to honour set-user-id bits.
+    /// `true` to honour set-user-id bits; ignored if fusermount3 mounts.
     pub set_id: bool,
     /// `true` to allow execution of programs.
     pub exec: bool,
-    /// Number of threads; at least one. Threads without requests sleep.
+    /// Number of threads, if the device can be cloned; at least one. Threads without requests sleep.
     pub threads: usize,
     /// Lifetimes of the kernel's cached names, attributes and data.
     pub coherence: Coherence,
@@ -111,7 +111,7 @@ pub enum MountError {
     Target {
         /// Mount point as the caller gave it.
         path: PathBuf,
-        /// Error of resolving the path, or of detaching a dead mount on it.
+        /// Error of resolving the path, of detaching a dead mount on it, or `NotADirectory`.
         source: io::Error,
     },
     /// The kernel, or fusermount3, refused to mount.
@@ -122,7 +122,7 @@ pub enum MountError {
         /// Error of mount(2), or of fusermount3 with its message.
         source: io::Error,
     },
-    /// The file system cannot be attached, or its root is not a directory.
+    /// The file system cannot be attached, or its root cannot be queried or is not a directory.
     #[error("cannot attach to the file system")]
     FileSystem(#[source] FsError),
     /// A thread could not be started.
@@ -144,10 +144,10 @@ pub struct Mount {
 
 impl Mount {
     /// Mounts `export` on the directory `target` and starts to serve it. A dead mount left by a killed server
-    /// is removed first.
+    /// is removed before mounting.
     ///
     /// # Errors
-    /// See [`MountError`]. Nothing stays mounted then.
+    /// See [`MountError`]. If a thread cannot be started, the file system is unmounted again.
     pub fn start(
         export: &dyn Export,
         session: SessionId,
@@ -228,7 +228,7 @@ impl Mount {
     /// user has left.
     ///
     /// # Errors
-    /// The kernel's error. A mount that was already removed is not an error.
+    /// The error of detaching. A mount that was already removed is not an error.
     pub fn unmount(&self) -> io::Result<bool> {
         self.session.interrupt_all();
         match self.mounter.unmount(&self.path, self.by_helper, false) {
@@ -278,9 +278,9 @@ fn check_root(file_system: &dyn FileSystem, session: SessionId) -> Result<(), Mo
     }
 }
 
-/// Returns one descriptor of the connection for each thread. They are not shared, because a thread that polls
-/// sets O_NONBLOCK, which would keep the others from blocking. If the device cannot be cloned, there are
-/// fewer descriptors, and as many threads.
+/// Returns one descriptor of the connection for each thread. Threads do not share descriptors, because a
+/// thread that polls sets O_NONBLOCK, which would keep the others from blocking. If the device cannot be
+/// cloned, there are fewer descriptors, and as many threads.
 fn descriptors(device: OwnedFd, threads: usize) -> Vec<Arc<Device>> {
     let first = Device::new(device);
     let mut all = vec![first.clone()];

@@ -10,14 +10,14 @@ use tombolo_sys::{Errno, creds};
 
 use super::{MountError, Options, read_ahead};
 
-/// Means to mount and unmount at one mount point, in this process or in a helper process.
+/// Means to mount and unmount, in this process or in a helper process.
 pub trait Mounter: fmt::Debug + Send + Sync {
     /// Returns the mount point without symbolic links, after detaching a dead mount; the flag is `true` if
     /// there was one.
     fn prepare(&self, target: &Path) -> Result<(PathBuf, bool), MountError>;
 
-    /// Mounts a file system whose root is a directory; the flag is `true` if fusermount3 did it.
-    /// `kernel_checks`: the kernel checks mode bits if other users may use the mount.
+    /// Mounts a file system whose root is a directory. Returns the device; the flag is `true` if fusermount3
+    /// mounted it. `kernel_checks`: the kernel checks mode bits if other users may use the mount.
     fn mount(
         &self,
         path: &Path,

@@ -26,8 +26,8 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Starts the thread if the session has [`Coherence::Push`]. The thread holds the device weakly, so that
-    /// the connection ends with the serving threads.
+    /// Starts the thread if the session has [`Coherence::Push`], otherwise returns `None`. The thread holds
+    /// the device weakly, so that the connection ends with the serving threads.
     pub(super) fn start(session: &Arc<Session>, device: &Arc<Device>) -> io::Result<Option<Notifier>> {
         let Some(push) = session.push() else { return Ok(None) };
         let interrupt = Interrupt::new();
@@ -91,8 +91,9 @@ impl NotifierThread {
                     }
                     was_complete = is_complete;
                     for notice in list {
-                        // The notice is logged before it is sent: a reply written after this point must be
-                        // followed by the notice again.
+                        // The notice is logged before it is sent: if a request began before this point, its
+                        // reply may be written after the notice and must then be followed by the notice
+                        // again.
                         self.push.log_notice(&notice);
                         self.notify(notice, &mut under_way);
                     }
@@ -212,7 +213,7 @@ impl NotifierThread {
         let mut buffer = [0; BYTES_MAX];
         match fuse_dev::send(device.fd(), notification.encode(&mut buffer)) {
             Err(Errno::NOENT) => return false,
-            // The mount is being unmounted, or the node is no directory any more.
+            // The mount is being unmounted, or the node is not a directory.
             Ok(()) | Err(Errno::NODEV | Errno::NOTCONN | Errno::NOTDIR) => {}
             // A removed directory has names in use on this host, or a mount on it.
             Err(Errno::NOTEMPTY | Errno::BUSY) => {}

@@ -21,7 +21,7 @@ pub(super) fn set(path: &Path, bytes: u32) -> io::Result<()> {
     fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), (bytes >> 10).to_string())
 }
 
-/// Returns the device number of the topmost mount at a path, as `MAJOR:MINOR`.
+/// Returns the device number of the topmost mount at a path, as `MAJOR:MINOR`; `None` if there is no mount.
 fn device_of<'t>(lines: &'t [Vec<u8>], path: &Path) -> Option<&'t str> {
     let is_there = |line: &&Vec<u8>| mountinfo::point(line).as_deref() == Some(path.as_os_str().as_bytes());
     mountinfo::device(lines.iter().rfind(is_there)?)

@@ -35,7 +35,7 @@ pub(super) fn serve(pool: &ThreadPool, device: &Arc<Device>) {
     }
 }
 
-/// Callers of the requests since the last pause.
+/// Callers of the requests since the last pause, or since this thread last called another.
 #[derive(Debug, Default)]
 struct Callers {
     last: u32,

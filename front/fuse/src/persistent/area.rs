@@ -1,9 +1,10 @@
 //! Area that survives the process: a header, a record for each node that the guest knows, and one for each of
 //! its openings.
 //!
-//! A stored word survives a kill at any instruction; a record is valid once its last word is stored. The area
-//! is large and mostly a hole: memory of a record is allocated when it is written. The content is trusted to
-//! be the previous server's; arbitrary content cannot cause accesses outside of the area.
+//! A stored word survives a kill at any instruction; a record is in use once its first word, which is stored
+//! last, is not 0. The area is large and mostly a hole: memory of a record is allocated when it is written.
+//! The content is trusted to be the previous server's; arbitrary content cannot cause accesses outside of the
+//! area.
 
 use std::sync::atomic::Ordering;
 
@@ -24,7 +25,7 @@ const CAPABILITIES_AT: usize = 16;
 const MINOR_AT: usize = 24;
 /// Token that distinguishes the session's requests from those of other sessions.
 const TOKEN_AT: usize = 32;
-/// Number of records ever used.
+/// Number of records used since the area was last cleared.
 const NODES_USED_AT: usize = 48;
 const OPENINGS_USED_AT: usize = 56;
 /// Identity of the root: its file system and its handle.
@@ -181,7 +182,7 @@ impl Area {
         let _ = self.0.write_at(TOKEN_AT, &token);
     }
 
-    /// Returns the number of records ever used.
+    /// Returns the number of records used since the area was last cleared.
     pub(super) fn used(&self, records: Records) -> u32 {
         u32::try_from(self.load(records.used_at())).map_or(records.max(), |used| used.min(records.max()))
     }
@@ -191,7 +192,7 @@ impl Area {
         (0..self.used(records)).filter(move |index| !self.is_free(records, *index))
     }
 
-    /// Stores the number of records ever used. To be called before another record is used.
+    /// Stores the number of records used so far. To be called before another record is used.
     pub(super) fn set_used(&self, records: Records, used: u32) {
         self.store(records.used_at(), used.into());
     }
@@ -248,7 +249,8 @@ impl Area {
         remaining == 0
     }
 
-    /// Returns the handle of the node with this number, also after the guest has forgotten it.
+    /// Returns the handle of the node with this number, also after the guest has forgotten it; `None` if it
+    /// has none, or once the record is reused.
     pub(super) fn handle_by(&self, number: Number) -> Option<PersistentHandle> {
         let index = number.index(Records::Nodes);
         let generation = self.load(Records::Nodes.at(index) + GENERATION);

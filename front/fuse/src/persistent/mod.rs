@@ -3,7 +3,7 @@
 //!
 //! [`PersistentFs`] is a file system stacked on another one. The guest gets the numbers of records in the
 //! area, which stay valid in the next process; `PersistentFs` translates them. The next process finds a node
-//! by its handle and reopens an opening before it performs the first request that names them
+//! by its handle and reopens an opening before it performs the first request that needs them
 //! ([`PersistentFs::find`]).
 //!
 //! Reading order: `area`, the memory layout; `numbers`; `table`; this file; `recovery`; `stored`;
@@ -45,7 +45,7 @@ pub enum PersistError {
     /// The root's handle is not available.
     #[error("cannot get the root's file handle")]
     Root(#[source] Error),
-    /// The memory is too short or belongs to another tree.
+    /// The memory is too short, has another layout, or belongs to another tree.
     #[error("the saved session state belongs to another tree")]
     NotOurs,
     /// Random bytes for the session's token are not available.
@@ -63,7 +63,7 @@ struct Inner {
     nodes: Numbers,
     openings: Numbers,
     table: Mutex<RecordTable>,
-    /// Descriptors that the keeper holds; `None` if it holds none for this session.
+    /// Descriptors that the keeper holds; `None` if no store for them was passed.
     stored: Option<StoredDescriptors>,
     client: ClientId,
     /// `true` if an earlier process began the session.
@@ -135,7 +135,8 @@ impl PersistentFs {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// Ends the session and clears the area for the next one; late requests fail with ESTALE.
+    /// Ends the session and clears the area for the next one. A late request that would register a node or an
+    /// opening fails with ESTALE.
     pub(crate) fn end(&self) {
         if self.0.table().end() {
             self.0.area.clear([0; 16]);
@@ -157,8 +158,8 @@ impl PersistentFs {
         self.0.is_resumed
     }
 
-    /// Returns a request's key, the same in each process that executes the request. It is fenced, because the
-    /// previous process is dead: none of its requests is under way.
+    /// Returns a request's key, the same in each process that executes the request. The key is fenced,
+    /// because the previous process is dead: none of that process's requests is under way.
     pub(crate) fn key(&self, unique: Unique) -> RequestKey {
         let properties = KeyProperties::FENCED | KeyProperties::FEW_UNDER_WAY;
         RequestKey { client: self.0.client, key: unique.0.into(), properties }
@@ -295,8 +296,9 @@ impl Inner {
         })
     }
 
-    /// Truncates a file opened with TRUNCATE. The truncation is separate from the open, because under the
-    /// request's key it is executed once across processes.
+    /// Truncates a file opened with TRUNCATE and returns its attributes; `None` without TRUNCATE. The
+    /// truncation is separate from the open, because under the request's key it is executed once across
+    /// processes.
     fn empty(self: &Arc<Self>, cx: &Ctx, flags: OpenFlags, local: File) -> Answer<Option<Attr>> {
         if !flags.contains(OpenFlags::TRUNCATE) {
             return Answer::ok(None);

@@ -50,7 +50,7 @@ impl Numbers {
         }
     }
 
-    /// Unmaps a guest's number; returns this process's.
+    /// Unmaps a guest's number; returns this process's, or `None` if it was not mapped.
     pub(super) fn take(&self, number: Number) -> Option<u64> {
         let local = self.local(number)?;
         self.pair(number)?.guest.store(0, Ordering::Release);

@@ -1,5 +1,5 @@
-//! Descriptors handed to the keeper for the next process: of openings with locks, and of open files without a
-//! name.
+//! Descriptors handed to the keeper for the next process: of openings with locks, and of open files that have
+//! no name or are about to lose one.
 
 use std::collections::{HashMap, HashSet, hash_map};
 use std::os::fd::{AsFd, OwnedFd};
@@ -115,8 +115,8 @@ pub(super) struct Removal {
 }
 
 impl Removal {
-    /// Records the node about to lose a name and returns its openings. Openings made from now on find the
-    /// removal.
+    /// Records the node about to lose a name and returns its openings if it is a regular file. Openings made
+    /// from now on find the removal.
     fn found(&mut self, entry: &Entry) -> Vec<OpenId> {
         self.found = Some(Arc::new(entry.attr));
         let mut table = self.inner.table();
@@ -177,7 +177,8 @@ impl Inner {
         }
     }
 
-    /// Begins the release of the owner's record locks on the file.
+    /// Begins the release of the owner's record locks on the file; `None` if the keeper stores no
+    /// descriptors.
     pub(super) fn flushes(self: &Arc<Self>, node: NodeId, owner: LockOwner) -> Option<Flush> {
         let stored = self.stored.as_ref()?;
         *lock(&stored.state).flushes.entry((node, owner)).or_default() += 1;
@@ -226,7 +227,7 @@ impl Inner {
         }
         let (inner, cx) = (Arc::clone(self), removal.cx.clone());
         let found = self.below.lookup(&cx.clone(), parent, name).then(move |entry| inner.adopt(&cx, entry));
-        // The removal will fail with the same error.
+        // The removal itself reports an error if the name cannot be looked up.
         found.map_result(Ok).then(move |entry| {
             let Ok(entry) = entry else { return Answer::ok(removal) };
             let openings = removal.found(&entry);

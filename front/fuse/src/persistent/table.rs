@@ -10,10 +10,11 @@ use tombolo_core::fs::{File, NodeId, OpenId, PersistentHandle};
 use super::area::{Area, Number, Opening, Records};
 use super::numbers::Numbers;
 
-/// Number of forgotten nodes whose records are not reused, because the guest may have put their numbers into
-/// file handles.
+/// Number of forgotten nodes whose records are not reused until the table is full, because the guest may have
+/// put their numbers into file handles.
 const FORGOTTEN_MAX: usize = 1 << 16;
-/// Number of stale entries that a queue of free records may have before it is cleaned up.
+/// Number of stale entries, beyond one for each free record, that a queue of free records may have before it
+/// is cleaned up.
 const SPARE: usize = 1024;
 
 /// Process-local index of the area; guarded by a mutex.
@@ -31,12 +32,12 @@ pub(super) struct RecordTable {
     /// Number of removals of names in progress, by the guest's number of the node; `None`: the node is not
     /// known yet.
     removals: HashMap<Option<NodeId>, usize>,
-    /// `true` once the session is over: the area belongs to another one.
+    /// `true` once the session is over: the area may belong to the next one.
     has_ended: bool,
 }
 
-/// Records of nodes unknown to this process, by digests of their handles: left by an earlier process, or
-/// forgotten by the guest. A look-up of the same handle gets the same record.
+/// Records of nodes left by an earlier process or forgotten by the guest, by digests of their handles. A
+/// look-up of the same handle gets the same record.
 #[derive(Debug, Default)]
 struct DormantRecords {
     records: HashMap<u64, u32>,
@@ -87,7 +88,8 @@ struct KnownNode {
 #[derive(Debug)]
 struct FreeRecords {
     records: Records,
-    /// Longest free first. May contain records in use, and duplicates.
+    /// Free records: first those that were free when the process started, then the longest free first. May
+    /// contain records in use, and duplicates.
     queue: VecDeque<u32>,
     count: usize,
     /// Number of free records that are not reused until the table is full.
@@ -125,7 +127,7 @@ impl FreeRecords {
         Ok(index)
     }
 
-    /// Counts a free record that is used again for the same node.
+    /// Discounts a free record that is used again for the same node.
     fn revived(&mut self) {
         self.count = self.count.saturating_sub(1);
     }
@@ -141,7 +143,7 @@ impl FreeRecords {
 }
 
 impl RecordTable {
-    /// Builds the table from the records in use.
+    /// Builds the table from the records in the area.
     pub(super) fn of(area: &Area) -> Self {
         let mut openings_by_node = HashMap::<_, SmallVec<_>>::new();
         for index in area.in_use(Records::Openings) {
@@ -162,7 +164,7 @@ impl RecordTable {
         }
     }
 
-    /// Ends the session; later calls change nothing. Returns `false` if it had ended before.
+    /// Ends the session; later calls change no records. Returns `false` if it had ended before.
     pub(super) fn end(&mut self) -> bool {
         !std::mem::replace(&mut self.has_ended, true)
     }
@@ -180,7 +182,7 @@ impl RecordTable {
         Some(known_node.number)
     }
 
-    /// Registers a node that may be unknown, and counts its look-up.
+    /// Registers a node, unless it is registered already, and counts its look-up.
     pub(super) fn enter(
         &mut self,
         area: &Area,
@@ -213,7 +215,7 @@ impl RecordTable {
         Ok(number)
     }
 
-    /// Registers a node recovered from an earlier process. Returns `false` if it was forgotten or recovered
+    /// Registers a node recovered from an earlier process. Returns `false` if it was forgotten or registered
     /// in the meantime, or if the session has ended.
     pub(super) fn recovered(&mut self, area: &Area, numbers: &Numbers, number: Number, node: NodeId) -> bool {
         let is_there = area.find(Records::Nodes, number).is_some();
@@ -225,8 +227,8 @@ impl RecordTable {
         true
     }
 
-    /// Subtracts look-ups that the guest has forgotten. With the last one, returns the node and the number of
-    /// look-ups to forget in the file system.
+    /// Subtracts look-ups that the guest has forgotten. With the last one of a node that this process knows,
+    /// returns the node and the number of look-ups to forget in the file system; otherwise `None`.
     pub(super) fn forgotten(
         &mut self,
         area: &Area,
@@ -272,7 +274,8 @@ impl RecordTable {
         indices.map(|index| area.number(Records::Openings, *index).into()).collect()
     }
 
-    /// Returns the opening made by an earlier process that executed this request without answering it.
+    /// Returns the opening made by an earlier process that executed this request without answering it, if
+    /// there is one.
     pub(super) fn earlier_opening(&self, area: &Area, unique: u64) -> Option<File> {
         let index = *self.earlier_openings.get(&unique)?;
         let opening = area.opening(index);

@@ -1,10 +1,10 @@
 //! Identity of callers, for file systems that check permissions themselves.
 //!
-//! A FUSE request carries the caller's user and primary group, but no supplementary groups. Where the file
-//! system checks permissions (an NFS server called with the caller's credentials), the groups are looked up.
-//! An operation on an open file runs as the user that opened it, as in POSIX: a program that opened a file
-//! and then dropped its privileges can still read it, and pages written back by the kernel belong to no user
-//! in particular.
+//! A FUSE request carries the caller's user and primary group, but not all supplementary groups. Where the
+//! file system checks permissions (an NFS server called with the caller's credentials), the groups are looked
+//! up. Reading, writing and most other operations on an open file run as the user that opened it, as in
+//! POSIX: a program that opened a file and then dropped its privileges can still read it, and pages written
+//! back by the kernel belong to no user in particular.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -66,7 +66,8 @@ impl Callers {
     }
 }
 
-/// Returns the open file under whose opener's identity a request is performed.
+/// Returns the open file under whose opener's identity a request is performed; `None` if it is performed
+/// under the caller's.
 pub(crate) fn file_of(request: &Request<'_>) -> Option<FileHandle> {
     match request {
         Request::Read(read) | Request::Readdir(read) | Request::Readdirplus(read) => Some(read.handle),

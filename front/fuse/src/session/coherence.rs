@@ -12,8 +12,8 @@ use tombolo_wire_fuse::reply::Lifetimes;
 /// Bound on the age of the kernel's cache when others change the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coherence {
-    /// Nothing is cached in the kernel: every call reaches the server. Before Linux 6.6 pages are cached, and
-    /// dropped at each open.
+    /// Names and attributes are not cached in the kernel, and pages only if they are mapped. Before Linux 6.6
+    /// all pages are cached, and dropped at each open.
     Strict,
     /// Names and attributes are cached for one second; pages are kept as long as each open finds the file
     /// unchanged.
@@ -22,8 +22,9 @@ pub enum Coherence {
     /// All state is cached for a day, negative entries too, for a tree that changes through this session
     /// alone.
     Always,
-    /// All state is cached until a notice reports a change, as long as the file system reports all changes;
-    /// otherwise as in `Strict`.
+    /// All state is cached until a notice reports a change (names for one second at most, if the kernel
+    /// cannot invalidate all names at once), as long as the file system reports all changes; otherwise as in
+    /// `Strict`.
     Push,
 }
 
@@ -32,7 +33,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// Upper bound of the granularity of time stamps: two changes within one tick of the server's kernel (10 ms
-/// at 100 Hz) may share a stamp, so a more recent stamp does not prove a file unchanged.
+/// at 100 Hz) may share a stamp, so a stamp younger than this does not prove a file unchanged.
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
 impl Coherence {
@@ -93,7 +94,7 @@ impl PageCache {
             Coherence::Push if Self::bypasses_page_cache(how, negotiated) => OpenOutFlags::DIRECT_IO,
             Coherence::Push => OpenOutFlags::KEEP_CACHE,
             // Without mappings no program could be executed; a kernel that cannot map direct-I/O files caches
-            // pages while the file is open.
+            // pages until the next open.
             Coherence::Strict if negotiated.contains(Capabilities::DIRECT_IO_ALLOW_MMAP) => {
                 OpenOutFlags::DIRECT_IO | OpenOutFlags::PARALLEL_DIRECT_WRITES
             }
@@ -125,7 +126,8 @@ impl PageCache {
         past && negotiated.contains(Capabilities::DIRECT_IO_ALLOW_MMAP)
     }
 
-    /// Removes the record of a node. The kernel has forgotten the node and dropped its pages.
+    /// Removes the record of a node that the kernel forgets. If the kernel still knows the node, this costs
+    /// the next open its page cache.
     pub(super) fn forget(&self, node: NodeId) {
         if self.coherence == Coherence::Auto {
             self.shard(node).remove(&node);

@@ -45,7 +45,7 @@ impl Counters {
             .filter(|(_, count)| *count > 0)
     }
 
-    /// Returns the number of requests refused before they reached the file system.
+    /// Returns the number of requests that could not be decoded.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

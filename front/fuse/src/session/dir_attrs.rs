@@ -2,9 +2,10 @@
 //!
 //! After a change of names the kernel drops its attributes of the directory, and requests them before the
 //! next walk through it. The reply to the change has them, so with
-//! [`Coherence::Push`](super::Coherence::Push) that request is answered without the server. They are stored
-//! only from a change that no other change of this session overlapped, and dropped at this session's next
-//! change of names or of these attributes, at the next notice, and when the kernel forgets the directory.
+//! [`Coherence::Push`](super::Coherence::Push) that request is answered without the server. Attributes are
+//! stored only from a change that no other change of this session overlapped, and dropped at this session's
+//! next change of names or of these attributes, at the next notice, and when the kernel forgets the
+//! directory.
 //!
 //! A fast path: without this file such a GETATTR goes to the server (docs/decisions/fuse-push.md).
 
@@ -20,7 +21,7 @@ pub(super) struct DirAttrs(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of changes under way, and of changes begun.
+    /// Number of changes under way; number of changes begun and of directories forgotten.
     under_way: usize,
     begun: u64,
     known: Option<Known>,

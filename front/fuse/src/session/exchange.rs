@@ -23,10 +23,11 @@ pub trait Exchange: Send + Sized + 'static {
     /// less. Called at most once.
     fn reply_space(&mut self, len_bytes: usize) -> Sink;
 
-    /// Sends a complete reply. Returns `false` if no requester waits for it any more.
+    /// Sends a complete reply. Returns `false` if it did not reach the requester.
     fn send(&mut self, reply: &[u8]) -> bool;
 
-    /// Sends a reply made of `header` and the first `data_bytes` of the reply space.
+    /// Sends a reply made of `header` and the first `data_bytes` of the reply space; returns as
+    /// [`Exchange::send`].
     fn send_data(&mut self, header: &[u8], data_bytes: usize) -> bool;
 
     /// Completes a request that has no reply.

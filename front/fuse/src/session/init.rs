@@ -22,7 +22,7 @@ const ALWAYS: Capabilities = Capabilities::ASYNC_READ
     .union(Capabilities::HAS_EXPIRE_ONLY)
     .union(Capabilities::DIRECT_IO_ALLOW_MMAP);
 
-/// Maximum number of requests in the kernel's background queue.
+/// Maximum number of background requests, such as read-ahead, that the kernel has under way at a time.
 const BACKGROUND_MAX: u16 = 64;
 
 /// Stacking depth declared to the kernel: backing files are on unstacked file systems, and one overlay may
@@ -38,9 +38,9 @@ pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Pr
     if file_system.persistent_handles().is_some() {
         capabilities |= Capabilities::EXPORT_SUPPORT;
     }
-    // With POSIX_ACL the kernel caches access lists and checks permissions by them. It is negotiated only if
-    // no other party checks, or if the kernel is notified when a cached list changes and its check refuses
-    // nothing that the server would grant.
+    // With POSIX_ACL the kernel caches access lists and checks permissions by them. The capability is
+    // negotiated only if no other party checks, or if the kernel is notified when a cached list changes and
+    // the kernel's check refuses nothing that the server would grant.
     let checks_alone = options.kernel_checks && profile.permission_check == PermissionCheck::Caller;
     let keeps_lists = options.coherence == Coherence::Push && options.kernel_may_check;
     if file_system.xattrs().is_some() && options.xattrs && (checks_alone || keeps_lists) {
@@ -48,8 +48,8 @@ pub(super) fn preferences(file_system: &dyn FileSystem, options: &Options) -> Pr
     }
     if options.coherence != Coherence::Strict {
         // READDIRPLUS is useless with `Strict`: its entries expire at once, so each would be looked up again,
-        // then forgotten. Not with READDIRPLUS_AUTO: only the first page of a listing, with 25 names, would
-        // have attributes, and a walk that lists the directory first would look up all other names.
+        // then forgotten. READDIRPLUS_AUTO is not requested: only the first page of a listing, with 25 names,
+        // would have attributes, and a walk that lists the directory first would look up all other names.
         capabilities |= Capabilities::CACHE_SYMLINKS | Capabilities::DO_READDIRPLUS;
     }
     if options.backing.is_some() && file_system.backing_files().is_some() {

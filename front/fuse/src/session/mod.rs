@@ -1,8 +1,8 @@
 //! Transport-independent FUSE session: requests in, replies out.
 //!
-//! [`Session::handle`] takes one request. An answer that is ready at once is sent at once, on the same thread
-//! and without an allocation; otherwise the request continues as a task, and the thread that completes the
-//! operation sends the reply.
+//! [`Session::handle`] takes one request. An answer that is ready at once is sent at once, on the same
+//! thread; otherwise the request continues as a task, and the thread that completes the operation sends the
+//! reply.
 
 mod body;
 mod callers;
@@ -63,7 +63,7 @@ pub struct Options {
     pub coherence: Coherence,
     /// Maximum size of a READ and of a WRITE, in bytes.
     pub max_write_bytes: u32,
-    /// Limits on pending requests.
+    /// Limits of the session, of which only that on pending requests is enforced.
     pub limits: Limits,
     /// Capabilities of this transport in addition to those of all transports.
     pub extra: Capabilities,
@@ -81,7 +81,7 @@ pub struct Options {
     /// the kernel sends no more of them.
     pub xattrs: bool,
     /// `true` if the kernel labels files (SELinux). Otherwise a request for a missing label answers
-    /// EOPNOTSUPP until a label has been found, so that programs stop requesting labels.
+    /// EOPNOTSUPP until a label has been found or set, so that programs stop requesting labels.
     pub labels: bool,
     /// `true` if names are invalidated all at once where the kernel supports it (Linux 6.16), and not each by
     /// itself.
@@ -123,7 +123,7 @@ pub struct Session {
     interrupt_epoch: AtomicU64,
     /// `true` once a protocol violation has been logged.
     violation_logged: AtomicBool,
-    /// `true` if labels may exist: the kernel labels files, or a label has been found.
+    /// `true` if labels may exist: the kernel labels files, or a label has been found or set.
     labels: Arc<AtomicBool>,
     pages: Arc<PageCache>,
     open_retry: Arc<OpenRetry>,
@@ -216,8 +216,7 @@ impl Session {
                 let session = self.clone();
                 task::spawn(async move {
                     let result = match later.await {
-                        // No signal was sent: `admit` interrupted the operation because too many requests
-                        // were pending.
+                        // `admit` interrupted the operation, because too many requests were pending.
                         Err(Error::Interrupted) if permit.is_none() => Err(Error::Busy),
                         result => result,
                     };
@@ -330,7 +329,7 @@ impl Session {
     }
 
     /// Begins a change: of names, or with `node` of that node's attributes. Thereby [`Session::dir_attr`]
-    /// returns no attributes from before the change.
+    /// returns no attributes from before the change. `None` without [`Coherence::Push`].
     fn dir_change(&self, node: Option<NodeId>) -> Option<DirChange> {
         self.push.as_ref().map(|push| self.dir_attrs.change(push, node))
     }
@@ -414,7 +413,7 @@ impl Session {
         ops::dispatch(self, &ctx, &decoded, &mut slot.page, exchange)
     }
 
-    /// Sends the reply. `notices` is the number of notices sent before the request began.
+    /// Sends the reply. `notices` is the number of notices when the request began.
     fn finish<E: Exchange>(
         &self,
         unique: Unique,
@@ -473,8 +472,8 @@ impl Session {
         }
     }
 
-    /// Counts a request as pending. A request beyond the session's limit is interrupted at once, and still
-    /// gets a reply.
+    /// Counts a request as pending. A request beyond the session's limit gets no permit: it is interrupted at
+    /// once, and still gets a reply.
     fn admit(&self, unique: Unique, interrupt: &Interrupt, on_signal: OnSignal) -> Option<Permit> {
         self.counters.later.fetch_add(1, Ordering::Relaxed);
         self.pending.add(unique, interrupt, on_signal);
@@ -536,7 +535,7 @@ impl Session {
         self.file_system.forget(&self.ctx_root(Interrupt::default()), &[(node, 1)]);
     }
 
-    /// Drops the session's own state of a node that the kernel has forgotten.
+    /// Drops the session's own state of a node that the kernel forgets.
     fn forget(&self, node: NodeId, look_ups: u64) {
         if let Some(push) = &self.push {
             push.forgotten(node, look_ups);

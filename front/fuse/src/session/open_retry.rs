@@ -4,8 +4,8 @@
 //! An open of a file that changed while its former attributes may still be cached is therefore answered with
 //! ESTALE: the kernel looks the name up again, which updates the attributes, and opens once more, unnoticed
 //! by the program. A second ESTALE would reach the program. The thread's next open of the node that it found
-//! succeeds whatever has happened to the file since: close-to-open does not cover a close after the open
-//! began.
+//! is therefore not answered with ESTALE, whatever has happened to the file since: close-to-open does not
+//! cover a close after the open began.
 //!
 //! Threads outside of the mount's pid namespace all have the number 0 (`fuse_get_req` of Linux) and cannot be
 //! told apart; their opens are never retried.
@@ -30,7 +30,7 @@ pub(super) struct OpenRetry {
 
 #[derive(Debug, Default)]
 struct RetryTable {
-    /// Attributes of each file as last sent to the kernel.
+    /// Attributes of each recently changed file as last sent in reply to a look-up.
     sent_attrs: HashMap<NodeId, WeakAttr>,
     /// Threads whose open was answered with ESTALE.
     retrying: HashMap<u32, Retrying>,
@@ -59,9 +59,9 @@ pub(super) struct Attempt {
 /// more, and a thread's second attempt may fail with ESTALE.
 const ENTRIES_MAX: usize = 8192;
 
-/// Maximum delay of a second attempt. After this time the thread was killed, or its look-up failed and it now
-/// opens another file. The limit is generous, because look-ups on a slow server precede the second attempt,
-/// and an unrecognised one may fail.
+/// Maximum delay of a second attempt. After this time the thread is assumed to have been killed, or to have
+/// failed to look up the file. The limit is generous, because look-ups on a slow server precede the second
+/// attempt, and an unrecognised one may fail.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Number of all threads outside of the mount's pid namespace.

@@ -74,8 +74,8 @@ impl Passthrough {
         }))
     }
 
-    /// Registers an opening; returns the flags and the backing file for the reply, given `flags` without
-    /// passthrough. `may_pass`: this opening may bypass the session.
+    /// Registers an opening; returns the flags and the backing file, if any, for the reply, given `flags`
+    /// without passthrough. `may_pass`: this opening may bypass the session.
     pub(super) fn opened(
         &self,
         file: File,

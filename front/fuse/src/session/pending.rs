@@ -14,11 +14,11 @@ use tombolo_core::{Interrupt, lock};
 use tombolo_sys::caller;
 use tombolo_wire_fuse::Unique;
 
-/// Maximum number of retained interrupts whose request was not received yet.
+/// Maximum number of retained interrupts whose request was not pending.
 const EARLY_MAX: usize = 64;
 
-/// Interval at which the state of a signalled thread is polled; the first poll is one interval after the
-/// signal.
+/// Interval at which the state of a signalled thread is polled; the first poll follows the signal within
+/// about one interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Effect of a signal to the waiting thread on its request.
@@ -74,7 +74,7 @@ impl Pending {
         }
     }
 
-    /// Removes an answered request.
+    /// Removes a completed request.
     pub(super) fn remove(&self, unique: Unique) {
         lock(&self.0.table).requests.remove(&unique);
     }

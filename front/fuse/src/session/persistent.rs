@@ -25,8 +25,8 @@ impl Session {
         Arc::new(session)
     }
 
-    /// Interrupts all pending requests. Ends a persistent session for later processes too; its late requests
-    /// fail with ESTALE.
+    /// Interrupts all pending requests. Ends a persistent session for later processes too: its late requests
+    /// for further nodes or openings fail with ESTALE.
     pub fn end(&self) {
         self.interrupt_all();
         if let Some(persistent) = &self.persistent {

@@ -51,7 +51,7 @@ impl PosixLocks {
         lock(&self.table).owners.remove(&open).unwrap_or_default()
     }
 
-    /// Removes a forgotten node, which has no opening.
+    /// Removes a node that the kernel forgets.
     pub(super) fn forget(&self, node: NodeId) {
         if self.any.load(Ordering::Acquire) {
             lock(&self.table).nodes.remove(&node);

@@ -7,7 +7,7 @@ use tombolo_wire_fuse::reply::HEADER_BYTES;
 /// Maximum size of a listing, an attribute's value or a link's target in a reply.
 pub(super) const BODY_BYTES: usize = 64 << 10;
 
-/// Private memory of one request. A transport has as many slots as concurrent requests.
+/// Private memory of one request. Concurrent requests have a slot each.
 #[derive(Debug)]
 pub struct Slot {
     /// The request's private bytes.

@@ -34,7 +34,7 @@ impl Call<'_> {
     }
 
     /// Begins a change of a directory's names. Returns the context for its operation, and the change, which
-    /// lasts until dropped.
+    /// lasts until dropped; `None` without [`Coherence::Push`](super::Coherence::Push).
     fn dir_change(self) -> (Ctx, Option<DirChange>) {
         let change = self.session.dir_change(None);
         let wants_attr = change.as_ref().is_some_and(DirChange::wants_attr);
@@ -42,7 +42,7 @@ impl Call<'_> {
         (Ctx { want: self.ctx.want | more, ..self.ctx.clone() }, change)
     }
 
-    /// Returns the table of openers, and the identity to record in it.
+    /// Returns the table of openers, and the identity to record in it, if any.
     fn opener(self) -> (Arc<Callers>, Option<Identity>) {
         (self.session.callers.clone(), self.session.callers.opener(&self.ctx.identity))
     }

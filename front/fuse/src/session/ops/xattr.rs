@@ -75,7 +75,7 @@ pub(super) fn remove(call: Call<'_>, name: XattrName<'_>) -> Answer<Body> {
 
 /// Answers a request for a label. Programs that list files (`ls -l`) request each file's label, and stop once
 /// they get EOPNOTSUPP. If the kernel labels no files, the answer is therefore EOPNOTSUPP until a label is
-/// found.
+/// found or set.
 fn labelled(answer: Answer<Body>, labels: Arc<AtomicBool>) -> Answer<Body> {
     answer.map_result(move |outcome| match outcome {
         Err(Error::NoAttribute) if !labels.load(Ordering::Relaxed) => Err(Error::NotSupported),
@@ -88,7 +88,7 @@ fn labelled(answer: Answer<Body>, labels: Arc<AtomicBool>) -> Answer<Body> {
 }
 
 /// Maps EOPNOTSUPP to ENODATA, which a kernel that checks access lists caches as the absence of a list. At
-/// EOPNOTSUPP it would refuse all access.
+/// EOPNOTSUPP it would refuse access to users other than the owner.
 fn listed(answer: Answer<Body>) -> Answer<Body> {
     answer.map_result(|outcome| match outcome {
         Err(Error::NotSupported) => Err(Error::NoAttribute),
