@@ -50,7 +50,7 @@ impl Clients {
     }
 
     /// Admits one more connection; returns its permit and buffers. A client may have at most as many
-    /// connections as remain free, so that others can always connect. Returns `None` at that limit.
+    /// connections as remain free, so that one client does not use up all. Returns `None` at that limit.
     pub(crate) fn admit(self: &Arc<Self>, client: Client) -> Option<(Admitted, Buffers)> {
         let mut connected = lock(&self.connected);
         let free = self.connections_max - connected.count;

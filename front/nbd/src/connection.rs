@@ -25,7 +25,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Reason for the end of a connection.
 #[derive(Debug, ThisError)]
 pub(crate) enum ConnectionEnd {
-    /// The client closed the connection without NBD_CMD_DISC, or the connection broke.
+    /// The client closed the connection without NBD_CMD_DISC, the connection broke, or the TLS handshake
+    /// failed.
     #[error("the client disconnected")]
     Gone,
     /// The client sent NBD_CMD_DISC or NBD_OPT_ABORT.

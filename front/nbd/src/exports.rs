@@ -21,7 +21,7 @@ impl Exports {
         self.0.keys().map(String::as_str)
     }
 
-    /// Returns the disk that a client requests by `name`, and the disk's own name.
+    /// Returns the disk that a client requests by `name`, if there is one, and the disk's own name.
     pub(crate) fn find(&self, name: &str) -> Option<(&str, &Arc<dyn BlockDevice>)> {
         let found = self.0.get_key_value(name).or_else(|| {
             let alone = name.is_empty() && self.0.len() == 1;

@@ -5,8 +5,8 @@
 //! No thread blocks on a client that does not receive its replies: they are queued, and the connection's
 //! thread continues to send them.
 //!
-//! Limits per client: connections, requests under way, memory, and time for the handshake and for the
-//! remainder of a request that has begun.
+//! Limits per client: connections and memory. Limits per connection: requests under way, and time for the
+//! handshake and for the remainder of a request that has begun.
 //!
 //! - [`Exports`] are the disks; [`Server`] serves them.
 //!

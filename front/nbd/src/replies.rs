@@ -1,4 +1,5 @@
-//! Sending of replies. The thread that completes a request sends its reply; none blocks on the client.
+//! Sending of replies. The thread that completes a request sends its reply, unless another thread is sending;
+//! none blocks on the client.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
