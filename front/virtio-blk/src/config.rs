@@ -46,8 +46,8 @@ impl Features {
     }
 }
 
-/// Maximum number of data segments in a request; with header and status they fill QEMU's default queue of
-/// 128.
+/// Maximum number of data segments in a request; with header and status they fill the default queue of QEMU's
+/// vhost-user-blk, 128 descriptors.
 pub(crate) const SEGMENTS_MAX: u32 = 126;
 /// Maximum length of a data segment in bytes.
 pub(crate) const SEGMENT_BYTES_MAX: u32 = 128 << 10;

@@ -43,7 +43,8 @@ pub struct VirtioBlk {
     cx: Ctx,
     /// Features accepted by the driver.
     negotiated: AtomicU64,
-    /// Cache mode: `true` for a write-back cache, until the driver turns it off.
+    /// Cache mode: `true` for a write-back cache. At first `true` if the disk has a cache; the driver may
+    /// change it.
     writeback: AtomicBool,
     watch: Mutex<Option<Arc<SizeWatch>>>,
 }

@@ -2,7 +2,8 @@
 //!
 //! [`VirtioBlk`] is the device; `tombolo-host-vhost` walks the queues and delivers one checked descriptor
 //! chain at a time. Data is transferred directly from and to the guest's pages; a request's header is copied
-//! out once before it is evaluated. An invalid chain gets an error status and has no other effect.
+//! out once before it is evaluated. An invalid chain gets an error status if it has space for one, and has no
+//! other effect.
 //!
 //! Main types: [`VirtioBlk`], [`Options`], [`DeviceError`].
 //!
