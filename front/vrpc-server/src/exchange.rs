@@ -78,8 +78,7 @@ impl<'a> Exchange<'a> {
                 task::spawn(async move {
                     let shared = session;
                     let result = match later.await {
-                        // The interrupt was raised by this server, because too many requests were pending,
-                        // rather than by the peer.
+                        // This server raised the interrupt, because too many requests were pending.
                         Err(Error::Interrupted) if permit.is_none() => Err(Error::Busy),
                         result => result,
                     };
@@ -113,8 +112,8 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// Counts a request as pending. A request beyond the session's limit is interrupted at once, and still gets a
-/// reply.
+/// Counts a request as pending. A request beyond the session's limit gets no permit: it is interrupted at
+/// once, and still gets a reply.
 fn admit(shared: &SessionShared, responder: &Responder, interrupt: &Interrupt) -> Option<Permit> {
     shared.pending.add(responder.id(), interrupt);
     let permit = shared.budget.take(Resource::Pending, 1);

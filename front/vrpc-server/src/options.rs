@@ -6,7 +6,7 @@ use tombolo_core::{Limits, Squash};
 /// Limits and permissions of the sessions of one export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Party that checks permissions. It is the back end in any case if the peer may not claim any identity,
+    /// Party that checks permissions. It is always the back end if the peer may claim only some identities,
     /// or if callers are squashed.
     pub checks: PermissionCheck,
     /// Callers that become the anonymous user, whatever the peer claims.

@@ -47,8 +47,8 @@ pub(crate) struct SessionGuard {
 
 impl ReconnectFence {
     /// Admits the next session of `client`. The previous session loses its link, and its end is awaited;
-    /// returns `None` if that takes longer than `timeout`. Of several waiting sessions one is admitted, and
-    /// the others wait for its end.
+    /// returns `None` if that takes longer than `timeout`. Of several waiting sessions one is admitted; the
+    /// others then end that one in the same way.
     pub(crate) fn enter(
         self: &Arc<Self>,
         export: &str,

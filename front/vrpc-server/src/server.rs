@@ -17,7 +17,7 @@ use crate::reconnect_fence::ReconnectFence;
 use crate::session::LinkSession;
 
 /// Maximum wait of a reconnecting client for requests of its previous link, before the client must retry:
-/// short enough for a handshake, and longer than an interrupted request takes.
+/// short enough for a handshake, and longer than an interrupted request usually takes.
 const PREVIOUS_LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Exports by name, for the links of a [`Server`](tombolo_host_links::server::Server). Each link gets its own
@@ -64,7 +64,7 @@ impl VrpcServer {
         self
     }
 
-    /// Returns the export with this name; without a name the only export.
+    /// Returns the export with this name, if there is one; for an empty name the only export.
     fn export(&self, name: &str) -> Option<(&String, &ExportEntry)> {
         match (name, self.exports.len()) {
             ("", 1) => self.exports.iter().next(),
