@@ -75,8 +75,8 @@ impl<'a> Caller<'a> {
         if export.admits(&self.peer.origin) { Ok(export) } else { Err(Failure(Status::Acces)) }
     }
 
-    /// Returns the client's identity for leases; `None` unless the call's AUTH_SYS credential has a stamp, by
-    /// which clients of one party are distinguished.
+    /// Returns the client's identity for leases; `None` unless the call's AUTH_SYS credential has a stamp
+    /// other than 0, by which clients of one party are distinguished.
     pub fn lease_client(&self) -> Option<LeaseClient> {
         match &self.credential {
             Credential::Sys(auth) if auth.stamp != 0 => Some(lease_client(self.peer, auth.stamp)),
@@ -90,8 +90,8 @@ impl<'a> Caller<'a> {
     }
 
     /// Recalls other clients' leases before a change, and waits until they are returned or expired; `None` if
-    /// the procedure changes nothing or the export grants no leases. The result must be held until the change
-    /// is made.
+    /// the procedure changes nothing, the export grants no leases, or the client may not use it. The result
+    /// must be held until the change is made.
     pub async fn begin_change(&self, handle: FileHandle<'_>) -> Option<Changing> {
         self.key?;
         let leases = self.export(handle).ok()?.leases.as_ref()?;

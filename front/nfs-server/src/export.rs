@@ -264,7 +264,7 @@ impl NfsService {
         self.leases().for_each(LeaseTable::tick);
     }
 
-    /// Completes the calls that wait for the recall of a lease, because the server stops.
+    /// Answers pending renewals of leases and grants no more, because the server stops.
     pub(crate) fn end_waits(&self) {
         self.leases().for_each(LeaseTable::end);
     }
@@ -273,7 +273,7 @@ impl NfsService {
         self.exports.iter().filter_map(|export| export.leases.as_deref())
     }
 
-    /// Returns the export with this id in handles.
+    /// Returns the export with this id in handles, if there is one.
     pub(crate) fn export(&self, id: ExportId) -> Option<&Arc<Served>> {
         self.exports.iter().find(|export| export.id == id)
     }

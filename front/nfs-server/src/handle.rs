@@ -1,8 +1,9 @@
-//! Signed file handles, which clients may retain indefinitely and cannot forge.
+//! Signed file handles, which clients cannot forge.
 //!
 //! A handle identifies a file by its file system's persistent handle (`tombolo_core::fs::PersistentHandle`)
 //! and carries a MAC that proves that a server with this key issued it for this export of this file system.
-//! It survives restarts. The format is specified in `docs/formats/handles.md`.
+//! It survives restarts for as long as its key is valid. The format is specified in
+//! `docs/formats/handles.md`.
 //!
 //! The keys are in [`tombolo_host_runtime::signing_keys`].
 
@@ -114,7 +115,7 @@ impl<'a> Fields<'a> {
 /// Reason for refusing a handle of a call (RFC 1813 §2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refused {
-    /// BADHANDLE: never issued; the format, the MAC or the key is wrong.
+    /// BADHANDLE: never issued for this export; the format, the MAC, the key or the export is wrong.
     #[error("not a handle of this server")]
     Bad,
     /// STALE: the handle was issued, but is no longer valid, because its key is retired or its export no
@@ -215,7 +216,7 @@ fn proof(key: &Key, fields: &Fields<'_>, volume: Volume) -> [u8; MAC_LEN] {
     mac
 }
 
-/// Compares two MACs in constant time.
+/// Compares two MACs in constant time; returns `true` if they are equal.
 fn same(one: &[u8; MAC_LEN], other: &[u8; MAC_LEN]) -> bool {
     let differing = one.iter().zip(other).fold(0, |all, (one, other)| black_box(all | (one ^ other)));
     black_box(differing) == 0

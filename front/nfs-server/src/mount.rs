@@ -74,7 +74,8 @@ async fn walk(service: &NfsService, peer: &Peer, path: &[u8]) -> Result<Arc<Node
     Ok(node)
 }
 
-/// Returns the export with the longest name that is a prefix of the path, and the remaining path.
+/// Returns the export with the longest name that is a prefix of the path, if there is one, and the remaining
+/// path.
 fn find_export<'a>(service: &'a NfsService, path: &'a [u8]) -> Option<(&'a Arc<Served>, &'a [u8])> {
     let remaining_path = |export: &Arc<Served>| {
         let remaining = path.strip_prefix(export.name.trim_end_matches('/').as_bytes())?;

@@ -83,7 +83,7 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// The node cache. Its single mutex is held for a few dozen nanoseconds, by a handful of threads.
+/// The node cache. Its single mutex is held for operations on the table only.
 pub(crate) struct Nodes {
     table: Mutex<NodeTable>,
     hasher: RandomState,
@@ -95,7 +95,8 @@ struct NodeTable {
     by_handle: HashTable<Arc<Node>>,
     by_id: HashTable<Arc<Node>>,
     /// Nodes in the order of the eviction clock, whose hand is at the front. References are weak, so that an
-    /// evicted node is dropped at once: a node still held would keep a removed file's space allocated.
+    /// evicted or removed node is dropped at once: a node still held would keep a removed file's space
+    /// allocated.
     ring: VecDeque<Weak<Node>>,
     /// Number of ring entries that are no longer in the tables.
     dead: usize,
@@ -152,7 +153,7 @@ impl Nodes {
         node
     }
 
-    /// Removes a node whose file no longer exists, under all its handles.
+    /// Removes a node, under all its handles.
     pub fn remove(&self, id: NodeId) {
         let mut table = lock(&self.table);
         let mut out = Vec::new();
@@ -168,7 +169,8 @@ impl Nodes {
     /// of the lock.
     fn evict(&self, table: &mut NodeTable) -> Vec<Arc<Node>> {
         let mut out = Vec::new();
-        // Removed nodes leave ring entries; this loop also removes these, so that the ring stays short.
+        // Removed nodes leave ring entries; this loop also removes those entries, so that the ring stays
+        // short.
         while table.by_handle.len() > self.limit || table.dead > self.limit {
             let Some(entry) = table.ring.pop_front() else { break };
             let Some(node) = entry.upgrade() else {

@@ -1,9 +1,9 @@
 //! Cache of open files: NFS has no open, the waist reads and writes through openings.
 //!
 //! Files are opened with the server's own rights, for all clients together; permissions are checked per call
-//! (`permission.rs`). An opening with unstable writes is synced before it is closed, because the kernel
-//! reports a failed write-back only through an open file. Idle openings are closed, so that the space of
-//! removed files is freed.
+//! (`permission.rs`). An opening with unstable writes is synced before it is closed, unless its file has been
+//! removed, because the kernel reports a failed write-back only through an open file. Idle openings are
+//! closed, so that the space of removed files is freed.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,8 +17,8 @@ use tombolo_host_runtime::task;
 
 use crate::shared_sync::{self, SharedSync, Syncs};
 
-/// Write verifier (RFC 1813 §3.3.7, §3.3.21). It changes at every start, and whenever unstable data could not
-/// be written. A client that sees a change sends its unstable data again.
+/// Write verifier (RFC 1813 §3.3.7, §3.3.21). It changes at every start, and whenever unstable data may have
+/// been lost. A client that sees a change sends its unstable data again.
 #[derive(Debug)]
 pub(crate) struct WriteVerifier(AtomicU64);
 
@@ -97,7 +97,8 @@ impl Opening {
         self.unsynced.store(true, Ordering::Release);
     }
 
-    /// Makes the file stable. If that fails, unstable data may be lost, and the verifier changes.
+    /// Makes the file stable. The verifier changes if that fails with an error after which unstable data may
+    /// be lost.
     pub async fn sync(self: &Arc<Self>) -> Result<()> {
         shared_sync::sync(self).await
     }
@@ -163,7 +164,8 @@ pub(crate) struct Openings {
     backing: Arc<Backing>,
     cache: Cache<Key, Arc<Opening>>,
     started: Instant,
-    /// Number of evictions; locked during one.
+    /// Number of evictions of openings without unstable writes; locked while these are removed from the
+    /// cache.
     evictions: Mutex<u64>,
 }
 
@@ -206,7 +208,7 @@ impl Openings {
         self.cached(node, Use::Write)
     }
 
-    /// Returns a cached opening of a file, for any purpose.
+    /// Returns a cached opening of a file, for any purpose, if there is one.
     pub fn of_file(&self, node: NodeId) -> Option<Arc<Opening>> {
         self.cached(node, Use::Write).or_else(|| self.cached(node, Use::Read))
     }
@@ -224,8 +226,7 @@ impl Openings {
         self.enter(node, Use::Write, open);
     }
 
-    /// Closes the cached openings of a node, unless any has unstable writes. Returns `true` if they were
-    /// closed.
+    /// Closes the cached openings of a node, unless any has unstable writes: then returns `false`.
     pub fn close_stable(&self, node: NodeId) -> bool {
         let is_stable = |opening: &Arc<Opening>| !opening.unsynced.load(Ordering::Acquire);
         let keys = Use::ALL.map(|kind| (node, kind));
@@ -286,7 +287,8 @@ impl Openings {
     /// closed.
     async fn evict(&self, evictions_before: u64) -> bool {
         let Some(unsynced) = self.close_half(evictions_before) else { return true };
-        // Only one is closed, because it must be synced first. A failed sync changes the verifier.
+        // Only one is closed, because it must be synced first. If unstable data may be lost, the sync changes
+        // the verifier.
         for (key, opening) in unsynced {
             let _ = opening.sync().await;
             if self.cache.remove_if(&key, |cached| Arc::ptr_eq(cached, &opening)).is_some() {
@@ -296,8 +298,9 @@ impl Openings {
         false
     }
 
-    /// Closes the least recently used half of the openings, except those with unstable writes. Returns the
-    /// latter if no other could be closed.
+    /// Closes openings without unstable writes, the least recently used first, up to half of all openings. If
+    /// none could be closed, returns openings with unstable writes instead; otherwise, or if another call has
+    /// evicted since `evictions_before`, returns `None`.
     fn close_half(&self, evictions_before: u64) -> Option<Vec<CachedOpening>> {
         let mut evictions = lock(&self.evictions);
         if *evictions != evictions_before {

@@ -23,7 +23,7 @@ pub struct ExportOptions {
     pub allow: AllowList,
     /// Durability of changes of names and attributes at the time of the reply.
     pub durability: Durability,
-    /// Leases of the tree; `None` if the tree may be changed by others than this server.
+    /// Leases of the tree; `None` to grant none, as for a tree that others than this server may change.
     pub leases: Option<Arc<LeaseTable>>,
     /// Clients that may hold leases.
     pub lease_holders: LeaseHolders,

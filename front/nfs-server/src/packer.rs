@@ -28,7 +28,7 @@ impl Packer {
         packed.resolve().await
     }
 
-    /// Decompresses a frame into `into`. Returns `false` unless its data has exactly that length.
+    /// Decompresses a frame into `into`. Returns `false` unless its data has exactly the length of `into`.
     pub(crate) async fn unpack(&self, cx: &Ctx, frame: Source, into: Sink) -> Result<bool> {
         let unpacked = self.lane.run(cx, move || {
             let (mut bytes, mut data) = (vec![0; frame.len()], vec![0; into.len()]);

@@ -52,9 +52,9 @@ impl Permissions {
         Self { file_system, grants: Cache::new(GRANTS_MAX) }
     }
 
-    /// Checks that the caller may read the file. The owner always may, because the file may have been opened
-    /// before a change of its mode. A caller with execute permission may, too, because the client's kernel
-    /// reads the file to execute it (RFC 1813 §4.4).
+    /// Checks that the caller may read the file. The superuser always may, and so may the owner, because the
+    /// file may have been opened before a change of its mode. A caller with execute permission may, too,
+    /// because the client's kernel reads the file to execute it (RFC 1813 §4.4).
     pub async fn check_read(&self, cx: &Ctx, node: NodeId, attr: &Attr) -> Result<()> {
         if is_privileged(&cx.identity, attr) {
             return Ok(());
@@ -64,7 +64,7 @@ impl Permissions {
         if allowed.intersects(wanted) { Ok(()) } else { Err(Error::AccessDenied) }
     }
 
-    /// Checks that the caller may write the file. The owner always may (RFC 1813 §4.4).
+    /// Checks that the caller may write the file. The superuser and the owner always may (RFC 1813 §4.4).
     pub async fn check_write(&self, cx: &Ctx, node: NodeId, attr: &Attr) -> Result<()> {
         if is_privileged(&cx.identity, attr) {
             return Ok(());

@@ -56,8 +56,8 @@ pub(crate) async fn sync<S: Syncs>(object: &Arc<S>) -> Result<()> {
 }
 
 impl SharedSync {
-    /// Returns the promise of the next sync if a sync is running. Otherwise the caller must sync by itself;
-    /// its sync counts as running until its [`RunningSync`] is dropped.
+    /// Returns the promise of the next sync if a sync is running. Otherwise returns `None`, and the caller
+    /// must sync by itself; its sync counts as running until its [`RunningSync`] is dropped.
     fn wait(&self) -> Option<Arc<Promise<Outcome>>> {
         let mut state = lock(&self.0);
         if state.is_running {

@@ -2,8 +2,8 @@
 //! then.
 //!
 //! The reply layer (`layer/replies`) records files that a CREATE makes; files that a CREATE only finds are
-//! recorded in this table, in memory, for as long as that layer records replies. A duplicate after a restart
-//! looks the name up again.
+//! recorded in this table, in memory, for at least as long as that layer retains a reply by default, unless
+//! there are too many. A duplicate after a restart looks the name up again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use tombolo_core::{Ctx, RequestKey, lock};
 /// A request and its user: a result is never given to another user.
 type Key = (RequestKey, u32, u32);
 
-/// Maximum number of recorded requests, and their lifetime.
+/// Maximum number of recorded requests, and the age after which the next record displaces them.
 const COUNT_MAX: usize = 4096;
 const AGE_MAX: Duration = Duration::from_secs(120);
 
@@ -35,7 +35,7 @@ impl UncheckedCreates {
         self.record_at(cx, handle, Instant::now());
     }
 
-    /// Returns the handle that the original request found.
+    /// Returns the handle that the original request found, if it is recorded.
     pub fn handle(&self, cx: &Ctx) -> Option<Box<[u8]>> {
         lock(&self.0).handles.get(&key(cx)?).cloned()
     }
@@ -55,7 +55,7 @@ impl UncheckedCreates {
     }
 }
 
-/// Returns the key of a request; `None` if the request is never repeated.
+/// Returns the key of a request; `None` if the request has none.
 fn key(cx: &Ctx) -> Option<Key> {
     cx.key.map(|key| (key, cx.identity.uid, cx.identity.gid))
 }

@@ -59,8 +59,8 @@ impl Groups {
         }
     }
 
-    /// Returns the groups of a user; none for an unknown user, and after a failed look-up at most those of
-    /// /etc/group. [`Error::WouldBlock`] if too many look-ups are pending.
+    /// Returns the groups of a user; none for an unknown user, and after a failed look-up at most the primary
+    /// group and those of /etc/group. [`Error::WouldBlock`] if too many look-ups are pending.
     pub(super) async fn of(&self, uid: u32) -> Result<Arc<[u32]>> {
         let now = Instant::now();
         if let Some(cached) = self.cache.get(&uid) {

@@ -15,7 +15,7 @@ use super::groups::Groups;
 /// Maximum number of cached group lists.
 const LISTS_MAX: usize = 1024;
 
-/// Mapper of credentials to identities. A recently used group list costs no allocation.
+/// Mapper of credentials to identities, with a cache of group lists.
 #[derive(Debug)]
 pub struct Identities {
     lists: Cache<Arc<[u32]>, Arc<[u32]>>,
@@ -31,15 +31,15 @@ impl Identities {
         Self { lists: Cache::new(LISTS_MAX), groups, claims: None }
     }
 
-    /// Restricts network callers to the identities that their certificates allow.
+    /// Restricts network callers to the identities that their certificates allow, if there are `claims`.
     #[must_use]
     pub fn under(self, claims: Option<Claims>) -> Self {
         Self { claims, ..self }
     }
 
     /// Returns the identity of the caller with this credential. Waits only for a group look-up. Fails with
-    /// [`Error::WouldBlock`] if too many look-ups are pending, and with [`Error::NotPermitted`] if the caller
-    /// may not use the identity.
+    /// [`Error::WouldBlock`] if too many look-ups are pending, and with [`Error::NotPermitted`] if the
+    /// identity policy of the caller's link does not allow the identity.
     pub async fn identity(
         &self,
         squash: Squash,
@@ -123,7 +123,7 @@ impl Identities {
         Ok(Identity { uid: squash.uid(uid), gid: squash.gid(gid), groups })
     }
 
-    /// Returns the groups that the credential names, squashed.
+    /// Returns the groups that the credential names, squashed; `None` if it names none.
     fn credential_groups(&self, squash: Squash, sys: &AuthSys<'_>) -> Option<Arc<[u32]>> {
         let mut groups = [0; GIDS_MAX];
         let groups = groups.get_mut(..sys.gids.len())?;
@@ -140,7 +140,7 @@ impl Identities {
         self.shared(&squashed)
     }
 
-    /// Returns a list shared by all callers with these groups.
+    /// Returns a list shared by all callers with these groups; `None` if there are no groups.
     fn shared(&self, groups: &[u32]) -> Option<Arc<[u32]>> {
         if groups.is_empty() {
             return None;

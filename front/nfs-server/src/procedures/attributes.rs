@@ -21,8 +21,8 @@ pub(crate) async fn getattr(caller: &Caller<'_>, handle: FileHandle<'_>) -> Geta
     }
 }
 
-/// Executes SETATTR (§3.3.2): sets the size through an opening, and makes the changes stable before the
-/// reply.
+/// Executes SETATTR (§3.3.2): sets the size through an opening, and makes the changes stable before the reply
+/// if the export's durability requires it.
 pub(crate) async fn setattr(caller: &Caller<'_>, args: SetattrArgs<'_>) -> SetattrReply {
     let target = match caller.target(args.object).await {
         Ok(target) => target,
@@ -38,7 +38,8 @@ pub(crate) async fn setattr(caller: &Caller<'_>, args: SetattrArgs<'_>) -> Setat
     }
 }
 
-/// Changes attributes on the caller's behalf, and makes the change stable.
+/// Changes attributes on the caller's behalf, and makes the change stable if the export's durability requires
+/// it.
 pub(super) async fn change(target: &CallTarget, set: &SetAttr) -> Result<Change> {
     let attr = target.attr().await?;
     let (_, change) = match set.size {

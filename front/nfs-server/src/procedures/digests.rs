@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 /// Maximum number of attempts for a file that keeps changing.
 const TRIES_MAX: u32 = 3;
 
-/// Executes DIGESTS, from the cache if it has all chunks of the file's version.
+/// Executes DIGESTS, from the cache if it has all requested chunks of the file's version.
 pub(crate) async fn digests(
     caller: &Caller<'_>,
     args: DigestsArgs<'_>,

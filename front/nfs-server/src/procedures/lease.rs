@@ -10,8 +10,8 @@ use tombolo_wire_nfs3::{Reply, Status};
 use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 
-/// Executes LEASE. A call that keeps a lease is answered when the lease is recalled, or after a twentieth of
-/// the term.
+/// Executes LEASE. A call that keeps a lease is answered after a twentieth of the term, or earlier if the
+/// lease is recalled or not held.
 pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseReply {
     let answered = async {
         let target = caller.target(args.file).await?;
@@ -30,7 +30,8 @@ pub(crate) async fn lease(caller: &Caller<'_>, args: LeaseArgs<'_>) -> LeaseRepl
     }
 }
 
-/// Checks that the client may hold a lease and that its user may list the tree and look up names in it.
+/// Checks that the client may hold a lease, and that its user may list the export's root and look up names in
+/// it.
 async fn may_hold(caller: &Caller<'_>, target: &CallTarget) -> Result<()> {
     let export = &target.export;
     if !export.lease_holders.admits(caller.peer()) {

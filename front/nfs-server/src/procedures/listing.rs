@@ -57,7 +57,7 @@ pub(super) struct Wanted {
     verifier: CookieVerifier,
     /// Maximum size of the results.
     all_bytes: usize,
-    /// READDIRPLUS: maximum size of the entries without attributes and handles.
+    /// Maximum size of the entries without attributes and handles; `None` for READDIR.
     dir_bytes: Option<usize>,
     /// Approximate length of an entry's handle in bytes: that of the directory's.
     handle_len: usize,

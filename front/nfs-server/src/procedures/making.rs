@@ -53,7 +53,7 @@ pub(crate) async fn mkdir(caller: &Caller<'_>, args: MkdirArgs<'_>, results: &mu
 /// Executes SYMLINK (§3.3.10).
 pub(crate) async fn symlink(caller: &Caller<'_>, args: SymlinkArgs<'_>, results: &mut Encoder<'_>) {
     make(caller, args.location, &args.attributes, results, async |dir, name, set| {
-        // No back end stores a mode for symbolic links (RFC 1813 §3.3.10 leaves that to the server).
+        // The waist creates symbolic links without a mode (RFC 1813 §3.3.10 leaves that to the server).
         set.mode = None;
         Ok(dir.export.file_system.symlink(&dir.cx, dir.node.id, name, args.target).resolve().await?)
     })
@@ -235,8 +235,8 @@ async fn entered(dir: &CallTarget, created: &Created) -> Result<Arc<Node>> {
     Ok(dir.export.adopt(created.entry.node).await?)
 }
 
-/// Sets the remaining attributes and makes the new node stable: a sync of the directory covers the node as it
-/// was made, but not attributes set afterwards.
+/// Sets the remaining attributes and makes the new node stable if the export's durability requires it: a sync
+/// of the directory covers the node as it was made, but not attributes set afterwards.
 async fn finish(
     dir: &CallTarget,
     node: Arc<Node>,

@@ -125,7 +125,7 @@ async fn look_up_victim(dir: &CallTarget, name: Name<'_>) -> (Option<Victim>, Ct
     (is_cached.then_some(Victim { guard, is_last }), cx)
 }
 
-/// Drops a node that lost its last name, so that its space is freed at once.
+/// Drops a node if it has lost its last name, so that its space is freed at once.
 async fn drop_victim(dir: &CallTarget, victim: Option<Victim>) {
     let Some(Victim { guard, is_last }) = victim else { return };
     let (export, node) = (&dir.export, guard.id());

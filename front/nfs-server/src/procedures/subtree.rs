@@ -16,7 +16,7 @@ use crate::caller::{CallTarget, Caller};
 use crate::failure::{Failure, Result};
 use crate::nodes::Node;
 
-/// Maximum number of directories per call, including those that the user may not list.
+/// Maximum number of subdirectories per call, including those that the user may not list.
 const DIRS_MAX: usize = 256;
 
 /// Time after which no further directory is begun: a distant file system answers slowly, one directory at a

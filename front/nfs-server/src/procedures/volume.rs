@@ -12,8 +12,8 @@ use crate::failure::{Failure, Result};
 
 /// Preferred multiple of transfer sizes: a page.
 const PAGE_BYTES: u32 = 4096;
-/// Link limit reported to clients: the minimum of Linux's file systems (btrfs and xfs allow more). Clients do
-/// not check it before LINK.
+/// Link limit reported to clients: that of ext3; newer file systems of Linux allow more. Clients do not check
+/// it before LINK.
 const LINK_MAX: u32 = 32_000;
 
 /// Executes FSSTAT (RFC 1813 §3.3.18).
