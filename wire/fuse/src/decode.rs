@@ -25,7 +25,8 @@ pub struct Decoded<'a> {
     pub header: Header,
     /// The operation with its arguments.
     pub request: Request<'a>,
-    /// Extensions at the end of the request; never decoded for WRITE, whose end is not in private memory.
+    /// Extensions at the end of the request; never decoded for WRITE and NOTIFY_REPLY, whose end is not in
+    /// private memory.
     pub extensions: Extensions<'a>,
 }
 
@@ -34,7 +35,8 @@ impl<'a> Request<'a> {
     /// peer's memory once. `negotiated`: the capabilities negotiated by INIT; before it, empty.
     ///
     /// # Errors
-    /// See [`DecodeError`]. Trailing bytes and truncated arguments are errors too.
+    /// See [`DecodeError`]. Bytes after the arguments are an error too, except for INIT, TMPFILE and
+    /// REMOVEMAPPING.
     pub fn decode(bytes: &'a [u8], negotiated: Capabilities) -> Result<Decoded<'a>> {
         let Ok((raw, args)) = InHeader::read_from_prefix(bytes) else {
             return Err(DecodeError::NoHeader { found_bytes: bytes.len() });

@@ -76,8 +76,7 @@ errnos! {
 }
 
 impl Errno {
-    /// Returns the error with this number; `None` for 0 and beyond 4095, which the kernel does not accept in
-    /// a reply.
+    /// Returns the error with this number; `None` for 0 and beyond 4095, which are no error numbers.
     #[must_use]
     pub fn from_wire(number: u16) -> Option<Errno> {
         (1..4096).contains(&number).then_some(Errno(number))

@@ -43,7 +43,8 @@ impl<'a> Extensions<'a> {
     }
 }
 
-/// Splits the first extension off: its header, its body, and the bytes behind it at the next multiple of 8.
+/// Splits the first extension off: its header, its body, and the bytes behind it at the next multiple of 8;
+/// `None` if its length is invalid.
 fn split(bytes: &[u8]) -> Option<(ExtHeader, &[u8], &[u8])> {
     let (header, _) = ExtHeader::read_from_prefix(bytes).ok()?;
     let size = header.size as usize;

@@ -1,7 +1,7 @@
 //! Constants of Linux's user interface in FUSE messages: `O_*`, `S_IF*`, `SEEK_*` and others.
 //!
-//! Generic values, as on x86 and most others. A guest of an architecture with different values (`O_DIRECT` on
-//! arm) translates them only where its kernel does.
+//! Generic values, as on x86 and most others. The values of a kernel of another architecture, such as
+//! `O_DIRECT` on arm, are not translated.
 #![allow(missing_docs, reason = "names that the kernel's header explains")]
 
 /// Mask of the access mode.

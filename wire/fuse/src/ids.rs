@@ -18,7 +18,8 @@ pub struct FileHandle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackingId(pub i32);
 
-/// The owner of a lock: opaque, assigned by the kernel per file table.
+/// The owner of a lock: an opaque number that the kernel assigns to a file table, or for flock(2) and
+/// `F_OFD_SETLK` to an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockOwner(pub u64);
 

@@ -22,7 +22,7 @@ bitflags! {
         const ASYNC_READ = 1 << 0;
         /// POSIX locks are sent to the server.
         const POSIX_LOCKS = 1 << 1;
-        /// Never used by any kernel.
+        /// Unused.
         const FILE_OPS = 1 << 2;
         /// OPEN includes O_TRUNC.
         const ATOMIC_O_TRUNC = 1 << 3;
@@ -100,7 +100,7 @@ bitflags! {
         const ALLOW_IDMAP = 1 << 40;
         /// Requests and replies can be transferred by io_uring instead of the device.
         const OVER_IO_URING = 1 << 41;
-        /// Requests are aborted by the kernel after a timeout.
+        /// The kernel aborts the connection if a request times out.
         const REQUEST_TIMEOUT = 1 << 42;
     }
 }
@@ -159,7 +159,8 @@ pub struct Preferences {
     pub map_alignment_log2: u16,
     /// Maximum stacking depth of a backing file; with PASSTHROUGH only.
     pub max_stack_depth: u32,
-    /// Timeout after which the kernel aborts a request, in seconds; with REQUEST_TIMEOUT only.
+    /// Timeout of a request, in seconds, after which the kernel aborts the connection; with REQUEST_TIMEOUT
+    /// only.
     pub request_timeout_s: u16,
 }
 
@@ -183,7 +184,7 @@ pub enum Negotiation {
     Agreed(Agreed),
     /// The kernel has a newer major version: send this reply and expect another INIT.
     Again(InitOut),
-    /// The kernel is older than [`MINOR_MIN`]: reply EPROTO.
+    /// The kernel is older than [`MINOR_MIN`]: reply an error.
     TooOld {
         /// Major version of the kernel.
         major: u32,

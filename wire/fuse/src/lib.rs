@@ -8,7 +8,7 @@
 //! - [`init::negotiate`] negotiates version and capabilities.
 //! - [`reply`] and [`dirent`] encode replies, [`notification`] unsolicited messages of the server.
 //! - [`status`] and [`attr`] convert between the waist's types and Linux's; only these two, and the names in
-//!   a request, know the waist.
+//!   messages, know the waist.
 //! - [`layout`] has the structures of the protocol, byte for byte.
 //!
 //! Non-goals: execution of operations (`front/fuse`), DAX windows, CUSE.

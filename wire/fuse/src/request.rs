@@ -22,7 +22,7 @@ pub struct Header {
     pub uid: Option<u32>,
     /// Group id of the caller; `None` if hidden by an id-mapped mount.
     pub gid: Option<u32>,
-    /// Process id of the caller; 0 if not visible.
+    /// Thread id of the caller; 0 if not visible.
     pub pid: u32,
 }
 

@@ -17,7 +17,7 @@ wire_struct! {
         pub uid: u32,
         /// Group id of the caller; [`INVALID_ID`] if hidden by an id-mapped mount.
         pub gid: u32,
-        /// Process id of the caller; 0 if not visible to the server.
+        /// Thread id of the caller; 0 if not visible to the server.
         pub pid: u32,
         /// Length of the extensions at the end of the request, in units of 8 bytes (since 7.38).
         pub total_extlen: u16,

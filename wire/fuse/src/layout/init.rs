@@ -40,7 +40,8 @@ wire_struct! {
         pub flags2: u32,
         /// Maximum stacking depth of a passthrough backing file.
         pub max_stack_depth: u32,
-        /// Timeout after which the kernel aborts a request, in seconds, with REQUEST_TIMEOUT.
+        /// Timeout of a request, in seconds, after which the kernel aborts the connection; with
+        /// REQUEST_TIMEOUT.
         pub request_timeout: u16,
         pub unused: [u16; 11],
     }
