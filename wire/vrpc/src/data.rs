@@ -11,7 +11,7 @@ use crate::{DecodeError, EncodeError, FRAME_BYTES, FrameSink};
 pub const REFERENCES_MAX: usize = 128;
 
 /// A range of bulk memory, which is the part of a region for file data; never empty, and within one domain.
-/// The receiver checks that the range is inside a region of the link.
+/// The receiver checks that the range is inside a region of the link or of a forwarded domain.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Reference {

@@ -54,7 +54,7 @@ pub enum DecodeError {
         /// Length, in bytes.
         len_bytes: u32,
     },
-    /// A list that is too long, or empty where it must not be.
+    /// A list that is longer or shorter than its message allows.
     #[error("invalid length of a list: {0}")]
     ListLength(u64),
     /// A status unknown to this version.

@@ -398,7 +398,7 @@ const PLUS: u32 = 1 << 2;
 impl<'a> Field<'a> for DirBudget {
     const FLAGS: u32 = PLUS;
 
-    /// Encodes the budget. Larger values are clamped to 32 bits; no page is that large.
+    /// Encodes the budget. Sizes are clamped to 32 bits; no page is larger.
     fn encode<W: FrameSink + ?Sized>(&self, _: usize, to: &mut Encoder<'_, W>) -> Result<(), EncodeError> {
         let wire = |value: usize| U32::new(u32::try_from(value).unwrap_or(u32::MAX));
         if !self.align.is_power_of_two() || u32::try_from(self.align).is_err() {

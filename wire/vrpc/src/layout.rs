@@ -156,7 +156,7 @@ layouts! {
         29 kind: u8,
         30 reserved: [u8; 2],
     }
-    /// Attributes of a node. The frequently used ones are in the first cache line.
+    /// Attributes of a node. The frequently used ones are in the first 64 bytes.
     AttrItem: 120 {
         0 type_and_mode: U16,
         2 flags: U16,

@@ -8,7 +8,8 @@ use crate::frame::{ALIGN, Items, Reader, zero};
 use crate::layout::{EntryAttrItem, EntryHandleItem, EntryItem};
 use crate::{DecodeError, EncodeError, FrameSink, HandleBytes};
 
-/// Returns the length of an entry without its name, in bytes. The next entry is aligned to eight bytes.
+/// Returns the length of an entry without its handle and name, in bytes. The next entry is aligned to eight
+/// bytes.
 #[must_use]
 pub const fn entry_bytes(plus: bool) -> usize {
     size_of::<EntryItem>() + if plus { size_of::<EntryAttrItem>() } else { 0 }
@@ -19,7 +20,8 @@ const fn handle_bytes(len_bytes: usize) -> usize {
     size_of::<EntryHandleItem>() + len_bytes.next_multiple_of(ALIGN)
 }
 
-/// Returns the budget of a page that fits both the caller's `budget` and a destination of `place_bytes`.
+/// Returns the budget of a page that fits both the caller's `budget` and, if no entry has a handle, a
+/// destination of `place_bytes`.
 #[must_use]
 pub fn budget_within(budget: &DirBudget, place_bytes: usize) -> DirBudget {
     DirBudget {
@@ -48,8 +50,8 @@ impl<'f, W: FrameSink + ?Sized> ListingWriter<'f, W> {
     }
 
     /// Appends an entry, and the handle of its node if it has one. Returns `false` if it does not fit: then
-    /// the listing ends before it, and its look-up must be released. Also returns `false` for an invalid
-    /// name.
+    /// the listing ends before it, and its look-up must be released. Also returns `false` for a name or
+    /// handle of invalid length.
     #[must_use]
     pub fn push_with(&mut self, entry: &DirEntry<'_>, handle: Option<HandleBytes<'_>>) -> bool {
         let Ok(name_len) = u8::try_from(entry.name.len()) else { return false };

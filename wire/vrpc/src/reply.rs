@@ -173,7 +173,7 @@ replies! {
     Entry(8 entry: Entry, 24 handle: Option<HandleBytes<'a>>);
     /// Attributes of a node.
     Attr(frame attr: Attr);
-    /// Attributes, after and before the change.
+    /// The new attributes, and the change if requested.
     Setattr(frame attr: Attr, frame change: Change);
     /// A created node, and the change of its directory, if requested.
     Made(8 made: Made, 24 handle: Option<HandleBytes<'a>>);
@@ -207,7 +207,7 @@ replies! {
     Offset(8 offset: u64);
     /// Number of the last notice, the notices, and whether all changes are notified.
     Changes(8 last: u64, frame list: NoticeList<'a>, flags is_complete: bool as Bit<{ fields::COMPLETE }>);
-    /// Attributes, and the node's version from before they were read.
+    /// Attributes, and the node's version from before they were read, if it has one.
     Looked(8 version: Option<Version>, frame attr: Attr);
 }
 

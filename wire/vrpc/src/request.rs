@@ -26,9 +26,11 @@ pub struct CallerId(pub u16);
 /// The part that all requests have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Number of the request in its session. Retransmissions have the same number.
+    /// Number of the request, unique among the client's requests to the export. Retransmissions, also over a
+    /// later link, have the same number.
     pub sequence: u64,
-    /// Identity of the caller: an id that an earlier [`Request::Caller`] on the link has assigned.
+    /// Identity of the caller: an id that an earlier [`Request::Caller`] on the link has assigned. Without
+    /// meaning for requests that need no identity.
     pub caller: CallerId,
     /// Optional results requested; the server omits others.
     pub want: Want,
@@ -143,8 +145,8 @@ macro_rules! requests {
                 Ok((header, request))
             }
 
-            /// Translates the ids in the request, except those of [`Request::Forget`]: there are many, and
-            /// few of them differ.
+            /// Translates the ids in the request, except those of [`Request::Forget`], which the client sends
+            /// with the server's own ids.
             #[inline]
             pub fn translated<T: Translate>(&self, to: &mut T) -> Result<Request<'a>, T::Error> {
                 let mut request = *self;

@@ -20,7 +20,7 @@ pub(super) const COMPLETE: u32 = 1 << 9;
 /// Flag of answers with an opening: writes through it may be quiet.
 pub(super) const PROMPT: u32 = 1 << 10;
 
-/// Flags of answers. Bits 0 and 1 have another meaning in the answer to PROFILE.
+/// Flags of answers. The bits have other meanings in the answer to PROFILE.
 mod flag {
     /// The frame has the attributes before the change, of the file or directory; for RENAME of the old
     /// name's directory.
