@@ -130,7 +130,7 @@ impl ImageFile {
 }
 
 impl Sidecar {
-    /// Returns the description of the file with this name.
+    /// Returns the description of the file with this name, if there is one.
     pub fn file(&self, name: &[u8]) -> Option<&ImageFile> {
         let at = self.files.binary_search_by(|file| file.name.as_slice().cmp(name)).ok()?;
         self.files.get(at)
@@ -166,7 +166,7 @@ impl Sidecar {
 /// The reason why bytes are not a sidecar, or why a sidecar cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ThisError)]
 pub enum Malformed {
-    /// Truncated, or longer than stated.
+    /// Truncated, longer than stated, or of a length that no head has.
     #[error("wrong length")]
     Length,
     /// Wrong magic bytes.
