@@ -67,7 +67,7 @@ pub enum Malformed {
     /// An invalid value.
     #[error("invalid value")]
     Value,
-    /// An oldstyle server, which does not support the selection of an export.
+    /// A server that does not support the fixed newstyle handshake.
     #[error("the server does not support the fixed newstyle handshake")]
     OldStyle,
 }

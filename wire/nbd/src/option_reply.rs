@@ -70,7 +70,7 @@ pub enum OptionReply<'a> {
     Info(Info<'a>),
     /// A metadata context that is available, or was selected.
     MetaContext {
-        /// Id of the context in later replies to BLOCK_STATUS.
+        /// Id of a selected context in later replies to BLOCK_STATUS.
         id: u32,
         /// Name of the context, such as [`BASE_ALLOCATION`](crate::BASE_ALLOCATION).
         name: &'a str,
