@@ -113,7 +113,7 @@ xdr_struct! {
 xdr_union! {
     /// CREATE's behaviour if the name exists (§3.3.8, `createhow3`).
     pub enum CreateHow: "createmode3" {
-        /// Opens the existing file, and sets these attributes.
+        /// Succeeds with the existing file, of which the server may set these attributes, such as the size.
         Unchecked(attributes: Sattr3) = 0,
         /// Fails with EXIST; otherwise the new file has these attributes.
         Guarded(attributes: Sattr3) = 1,

@@ -156,8 +156,8 @@ pub fn change(wcc: &WccData) -> Change {
     Change { before: wcc.before.as_ref().map(weak_attr), after: wcc.after.as_ref().map(attr) }
 }
 
-/// Converts from `sattr3` and the guard of a SETATTR. The caller sets [`SetAttr::kill_privileges`], which
-/// NFS does not transmit.
+/// Converts from `sattr3` and the guard of a SETATTR. [`SetAttr::kill_privileges`], which NFS does not
+/// transmit, is left to the caller.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for nanoseconds beyond a second, and for the user or group 2³²−1, which no node

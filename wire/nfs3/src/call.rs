@@ -66,7 +66,7 @@ impl<'a> Call<'a> {
     /// Decodes the arguments of `procedure` in a message of `message_bytes`. For a WRITE the decoder may
     /// contain only the part before the data.
     ///
-    /// Bytes behind the arguments are ignored, as in every server.
+    /// Bytes behind the arguments are ignored.
     ///
     /// # Errors
     /// The arguments are invalid, to be answered GARBAGE_ARGS; also if the data of a WRITE extend beyond the

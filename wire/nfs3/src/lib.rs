@@ -1,9 +1,10 @@
 //! NFS version 3 and MOUNT version 3 (RFC 1813): typed calls and results.
 //!
 //! A codec without I/O, for servers and clients. Arguments and results borrow from the message, which must be
-//! private memory; nothing allocates. File data are not decoded: [`Data`] is their position in the message.
+//! private memory; decoding does not allocate. File data are not decoded: [`Data`] is their position in the
+//! message.
 //!
-//! - [`Call::decode`] decodes the arguments of a [`Procedure`]; each has a structure in [`args`].
+//! - [`Call::decode`] decodes the arguments of a [`Procedure`], whose structures are in [`args`].
 //! - [`results`] has the results of procedures, a [`Reply`] each; [`listing`] encodes directory listings
 //!   entry by entry.
 //! - [`mount`] is the MOUNT protocol; [`side`] is the extension program of our own servers.

@@ -204,7 +204,7 @@ xdr_struct! {
     }
 }
 
-/// Results of PACK. INVAL: a range is past the end of the file.
+/// Results of PACK. INVAL: a range is past the end of the file, or the ranges are empty or exceed a limit.
 pub type PackReply<'a> = Reply<PackOk<'a>, PostOpAttr>;
 
 xdr_struct! {

@@ -67,7 +67,7 @@ xdr_enum! {
     pub enum Status {
         /// The caller is not the owner, or lacks the privilege.
         Perm = 1,
-        /// The export does not exist.
+        /// The path does not exist.
         NoEnt = 2,
         /// I/O error.
         Io = 5,
@@ -90,9 +90,9 @@ xdr_enum! {
 pub type MntReply<'a> = Reply<MntOk<'a>, (), Status>;
 
 xdr_struct! {
-    /// The root of an export (`mountres3_ok`).
+    /// A mounted directory (`mountres3_ok`).
     pub struct MntOk<'a> {
-        /// Handle of the export's root directory, for NFS calls.
+        /// Handle of the directory, for NFS calls.
         pub handle: FileHandle<'a>,
         /// Accepted credential flavors, in order of preference.
         pub flavors: Flavors,

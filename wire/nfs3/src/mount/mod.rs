@@ -1,4 +1,5 @@
-//! MOUNT version 3 (RFC 1813 appendix I), which maps an export's path to the handle of its root.
+//! MOUNT version 3 (RFC 1813 appendix I), which maps the path of an export, or of a directory in it, to a
+//! handle.
 
 mod list;
 mod mnt;
@@ -28,7 +29,7 @@ xdr_program! {
     pub fn decode;
     /// No operation.
     Null = 0,
-    /// Get the handle of an export's root.
+    /// Get the handle of an export's root, or of a directory in it.
     Mnt(path: DirPath<'a>) = 1,
     /// List the mounts.
     Dump = 2,
