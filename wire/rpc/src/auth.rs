@@ -82,7 +82,7 @@ pub enum Credential<'a> {
 /// An AUTH_SYS credential (appendix A). The server cannot verify it, and must trust the client or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthSys<'a> {
-    /// An arbitrary number chosen by the client; servers ignore it.
+    /// An arbitrary number chosen by the client. Our servers distinguish the holders of leases by it.
     pub stamp: u32,
     /// The caller's machine name as claimed, at most [`MACHINE_BYTES_MAX`] bytes.
     pub machine: &'a [u8],

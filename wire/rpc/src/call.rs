@@ -74,7 +74,8 @@ impl<'a> CallHeader<'a> {
     /// Program, version and procedure are returned unchecked, for the server to look up.
     ///
     /// # Errors
-    /// [`CallFault`], which contains the reply. Checked in this order: version of RPC, credential, verifier.
+    /// [`CallFault`], from which [`CallFault::reply`] makes the reply. Checked in this order: version of RPC,
+    /// credential, verifier.
     #[inline]
     pub fn receive(xdr: &mut Decoder<'a>) -> Result<Self, CallFault> {
         let xid = xdr.u32().map(Xid).map_err(|_| CallFault::NotCall)?;

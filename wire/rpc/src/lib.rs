@@ -2,7 +2,7 @@
 //!
 //! A codec without I/O, for servers and clients. [`Records`] finds messages in a TCP stream; a datagram is a
 //! message by itself. [`CallHeader`] precedes a procedure's arguments, [`ReplyHeader`] its results. Only
-//! [`RecordAssembler`] allocates: it reassembles fragmented records, up to a limit.
+//! [`RecordAssembler`] has memory of its own: it reassembles fragmented records, up to a limit.
 //!
 //! ```
 //! use tombolo_wire_rpc::{Accepted, CallHeader, Credential, ReplyHeader, Xid};

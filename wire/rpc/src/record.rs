@@ -202,8 +202,7 @@ impl Records {
     }
 }
 
-/// A wrapper of [`Records`] with a buffer for fragmented records, for received bytes in a slice: clients,
-/// tests.
+/// A wrapper of [`Records`] with a buffer for fragmented records, for received bytes in a slice.
 #[derive(Debug)]
 pub struct RecordAssembler {
     records: Records,
