@@ -4,7 +4,7 @@ use crate::{Error, Result, padded};
 
 /// A type that can be decoded from XDR. Values that are slices borrow from the message.
 pub trait Decode<'a>: Sized {
-    /// Decodes one value and advances behind it. After an error the decoder's position is within the value.
+    /// Decodes one value and advances behind it. After an error the decoder's position is unspecified.
     ///
     /// # Errors
     /// The bytes are not a valid value.

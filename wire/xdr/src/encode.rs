@@ -91,7 +91,7 @@ impl<'b> Encoder<'b> {
 
     /// Appends variable-length opaque data or a string: length, bytes, padding (§4.10, §4.11).
     ///
-    /// Bytes beyond the maximum length of XDR, 4 GiB, are dropped.
+    /// Bytes beyond the maximum length of XDR, 2³²−1, are dropped.
     #[inline]
     pub fn opaque(&mut self, bytes: &[u8]) -> &mut Self {
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);

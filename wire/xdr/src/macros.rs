@@ -51,10 +51,10 @@ macro_rules! xdr_enum {
         pub enum $name { $($(#[$case_meta])* $case = $value,)+ }
 
         impl $name {
-            /// All values, in the order of the specification.
+            /// All values, in the order of their declaration.
             pub const ALL: &'static [Self] = &[$(Self::$case,)+];
 
-            /// Returns the value with this number in the protocol.
+            /// Returns the value with this number in the protocol, if it is defined.
             #[inline]
             #[must_use]
             pub const fn from_number(number: u32) -> Option<Self> {
