@@ -8,7 +8,7 @@ use crate::{Error, Result, block_on};
 /// The remainder of an operation that could not be finished at once. The future is independent of any
 /// runtime: any thread may poll it, and its waker may be called from any thread.
 ///
-/// Dropping the future abandons the *answer*: a mutation that has begun still runs to its end, and a waiting
+/// Dropping the future abandons the *answer*: a mutation that has begun may still take effect, and a waiting
 /// lock request is withdrawn. To stop the work itself, raise the [`Interrupt`](crate::Interrupt) in the
 /// request's [`Ctx`](crate::Ctx) and wait for the answer: memory passed in (a `Sink` or a `Source`) is in use
 /// until then.
@@ -102,8 +102,8 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Blocks the calling thread until the answer is available. Meant for tools and tests: a thread that
-    /// serves a queue must never call this.
+    /// Blocks the calling thread until the answer is available. A thread that serves a queue must never call
+    /// this.
     pub fn wait(self) -> Result<T> {
         match self {
             Self::Done(result) => result,

@@ -66,7 +66,8 @@ impl Budget {
             .is_ok()
     }
 
-    /// Releases an amount acquired by [`Budget::try_add`].
+    /// Releases an amount that was acquired by [`Budget::try_add`], or whose permit was dropped by
+    /// [`Permit::keep`].
     pub fn give_back(&self, resource: Resource, amount: u64) {
         self.counter(resource).fetch_sub(amount, Ordering::Relaxed);
     }

@@ -39,8 +39,8 @@ impl Counter {
 }
 
 /// Defines a structure of counters and its snapshot, both from the list of the snapshot's fields: those
-/// before the semicolon are counters; those after it are gauges, which a snapshot has by default and its
-/// reader sets.
+/// before the semicolon are counters; those after it are gauges, which have their default values in a
+/// snapshot until its reader sets them.
 #[macro_export]
 macro_rules! counters {
     (

@@ -8,12 +8,12 @@ use bitflags::bitflags;
 use crate::Interrupt;
 use crate::fs::Attr;
 
-/// A session: one client's use of an export. Unique within a server process.
+/// The id of a session (one client's use of an export), chosen by the front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
 
 /// The id of one request in the logs, from the front end that received it to the back end that answered it.
-/// Unique within a server process.
+/// Other sessions may use the same ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
@@ -49,7 +49,8 @@ bitflags! {
 pub struct RequestKey {
     /// The client that sent the request, over whichever connection.
     pub client: ClientId,
-    /// Number that is unique among the client's requests, and the same in retransmissions.
+    /// Number that is the same in retransmissions, and differs between the client's requests as far as the
+    /// protocol permits (RFC 5531 §9: a client may reuse transaction ids).
     pub key: u128,
     /// Guarantees that apply to all of the client's requests.
     pub properties: KeyProperties,
@@ -76,7 +77,7 @@ impl Identity {
         self.groups.as_deref().unwrap_or_default()
     }
 
-    /// Returns `true` if `gid` is the group or one of the supplementary groups.
+    /// Returns `true` if `gid` is the user's group or one of the supplementary groups.
     #[inline]
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups().contains(&gid)
@@ -101,7 +102,8 @@ pub struct Ctx {
     pub session: SessionId,
     /// The request's id in the logs.
     pub request: RequestId,
-    /// Key that identifies retransmissions; `None` where the transport never retransmits (FUSE, virtio-fs).
+    /// Key that identifies retransmissions; `None` if the request is never repeated, or may be executed
+    /// twice.
     pub key: Option<RequestKey>,
     /// User on whose behalf the operation runs.
     pub identity: Identity,

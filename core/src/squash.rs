@@ -29,7 +29,7 @@ pub struct Squash {
 /// leave the server's own id unchanged.
 pub const NO_ID: u32 = u32::MAX;
 
-/// The ids of the user `nobody` on all Linux systems.
+/// The ids of the user `nobody` on most Linux systems.
 const NOBODY: u32 = 65_534;
 
 impl Default for Squash {

@@ -64,7 +64,7 @@ pub trait BlockDevice: Send + Sync {
     /// after each batch of requests, or some of them may wait forever.
     fn submit(&self) {}
 
-    /// Returns the operations that resize the disk, where possible.
+    /// Returns the operations that resize the disk; `None` if its size is fixed.
     fn resize(&self) -> Option<&dyn Resize> {
         None
     }
@@ -77,6 +77,6 @@ pub trait Resize: Send + Sync {
     fn set_size(&self, cx: &Ctx, size_bytes: u64) -> Answer<()>;
     /// Adopts an external change of the underlying storage's size. Returns the current size, in bytes.
     fn follow_size(&self, cx: &Ctx) -> Answer<u64>;
-    /// Notifies `watch` of each new size from now on, until `watch` is dropped.
+    /// Notifies `watch` of each new size from now on, until its last reference is dropped.
     fn watch(&self, watch: &Arc<SizeWatch>);
 }

@@ -7,8 +7,8 @@ use crate::Error;
 /// The unit of virtio offsets (virtio 1.2, §5.2.4) and the smallest block size, in bytes.
 pub const SECTOR_BYTES: u32 = 512;
 
-/// Maximum disk length that an image header or a server may claim, in bytes. Scanning a longer disk would
-/// take years.
+/// Maximum disk length that an image header or a server may claim, in bytes. Reading a longer disk would take
+/// more than a year at 1 GB/s.
 pub const SIZE_BYTES_MAX: u64 = 1 << 55;
 
 /// The sizes of a disk. Only [`size_bytes`](Self::size_bytes) changes during its life.
@@ -24,7 +24,7 @@ pub struct Geometry {
     pub physical_block_bytes: u32,
     /// Preferred transfer size, in bytes; 0: no preference.
     pub optimal_bytes: u32,
-    /// The unit of discarding, in bytes; a power of two. Partial units are not discarded.
+    /// The unit of discarding, in bytes; a power of two. Partial units need not be discarded.
     pub discard_granularity_bytes: u32,
 }
 
@@ -32,8 +32,8 @@ impl Geometry {
     /// The largest block, in bytes.
     pub const BLOCK_BYTES_MAX: u32 = 64 << 10;
 
-    /// Returns the geometry of a file: blocks of 512 bytes in pages of 4 KiB. The missing part of the last
-    /// block reads as zeroes, and writing it extends the file.
+    /// Returns the geometry of a file: blocks of 512 bytes, in physical blocks of 4 KiB. The missing part of
+    /// the last block reads as zeroes, and writing it extends the file.
     pub fn of_file(size_bytes: u64) -> Self {
         Self {
             size_bytes: padded(size_bytes, SECTOR_BYTES),
@@ -59,7 +59,7 @@ impl Geometry {
         })
     }
 
-    /// Changes the block size of a disk that cannot grow: fails if the last block would be partial.
+    /// Changes the block size of a disk that cannot grow: also fails if the last block would be partial.
     pub fn in_whole_blocks(self, block_bytes: u32) -> Result<Self, BlockSizeError> {
         let size_bytes = self.size_bytes;
         match self.in_blocks(block_bytes)? {

@@ -7,8 +7,8 @@ use super::SECTOR_BYTES;
 pub struct OpenOptions {
     /// Open the storage for reading only, so that the disk refuses all changes.
     pub read_only: bool,
-    /// Lock the storage against other programs, where possible. Without the lock, two writers corrupt each
-    /// other's data.
+    /// Lock the storage against other programs, where possible. Without the lock, two writers may corrupt
+    /// each other's data.
     pub locks: bool,
     /// Number that distinguishes concurrent readers of one disk: the process that replaces a killed one
     /// passes the same number, and requests that the kernel is still executing for the killed process are

@@ -3,8 +3,8 @@
 use crate::lock;
 use std::sync::{Arc, Mutex, Weak};
 
-/// A callback that receives a disk's new size, in bytes. It runs on the thread that resized the disk and must
-/// not block.
+/// A callback that receives a disk's new size, in bytes. It runs on the thread that calls [`Sizes::changed`]
+/// and must not block.
 pub type SizeWatch = dyn Fn(u64) + Send + Sync;
 
 /// The registered watchers of one resizable disk.
@@ -12,7 +12,7 @@ pub type SizeWatch = dyn Fn(u64) + Send + Sync;
 pub struct Sizes(Mutex<Vec<Weak<SizeWatch>>>);
 
 impl Sizes {
-    /// Registers a watcher for as long as the caller has a reference to it.
+    /// Registers a watcher until the last reference to it is dropped.
     pub fn watch(&self, watch: &Arc<SizeWatch>) {
         let mut watches = lock(&self.0);
         watches.retain(|watch| watch.strong_count() > 0);

@@ -74,10 +74,10 @@ pub trait FileSystem: Send + Sync {
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry>;
     /// Releases the given number of look-ups of each node. Unknown nodes and excess counts are ignored.
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]);
-    /// Returns the attributes of a node, through its opening if the caller has one (an unlinked file is
+    /// Returns the attributes of a node, through its opening if the caller has one (an unlinked file may be
     /// reachable in no other way).
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr>;
-    /// Changes attributes and returns the new ones, and the previous ones if requested.
+    /// Changes attributes. Returns the new ones, and the [`Change`] as far as requested and available.
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)>;
     /// Checks access. Fails with [`Error::AccessDenied`](crate::Error::AccessDenied) if the user lacks it.
     fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()>;
@@ -142,7 +142,7 @@ pub trait FileSystem: Send + Sync {
     /// cannot be read: then [`ReadDone::eof`] is not set, and a read of the remainder, as by
     /// [`read_whole`](super::read_whole), returns the error.
     fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone>;
-    /// Writes all of `from`, or returns how much was written.
+    /// Writes `from`. [`Written::count`] is less than its length if only a part was written.
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written>;
     /// Lists a directory from `cookie` on, filling `page`. An empty page without the end mark means that the
     /// first entry does not fit. Fails with [`Error::NotFound`](crate::Error::NotFound) if the directory has

@@ -122,7 +122,7 @@ pub trait Locks {
     fn test(&self, cx: &Ctx, file: File, lock: &Lock) -> Answer<Option<Lock>>;
     /// Acquires a lock. If `wait` is set, waits for conflicting locks, and fails with
     /// [`Error::Interrupted`](crate::Error::Interrupted) once the request's interrupt is raised; otherwise
-    /// fails with [`Error::WouldBlock`](crate::Error::WouldBlock).
+    /// fails with [`Error::WouldBlock`](crate::Error::WouldBlock) on a conflict.
     fn lock(&self, cx: &Ctx, file: File, lock: &Lock, wait: bool) -> Answer<()>;
     /// Releases the locks of `owner` of this family in `range`; a lock that extends beyond it is cut.
     fn unlock(
@@ -257,8 +257,7 @@ pub struct Packed {
     pub compressed_bytes: usize,
 }
 
-/// Minimum round-trip time to a server for which data are sent compressed: such a connection is slower than
-/// compression and decompression.
+/// Round-trip time to a server from which on data are transferred compressed.
 pub const FAR: Duration = Duration::from_millis(5);
 
 /// Maximum total size of a compressed read, in bytes.
@@ -268,8 +267,8 @@ pub const COMPRESSED_RANGES_MAX: usize = 256;
 
 /// Leases of the tree, where the server grants them.
 pub trait Leases: Send + Sync {
-    /// Requests, renews or returns a lease. [`LeaseRequest::Keep`] is answered on recall, or after a
-    /// twentieth of the term.
+    /// Requests, renews or returns a lease. [`LeaseRequest::Keep`] is answered on recall, else after about a
+    /// twentieth of the term; at once if the lease is not held.
     fn lease(&self, cx: &Ctx, ask: LeaseRequest) -> Answer<LeaseAnswer>;
 }
 

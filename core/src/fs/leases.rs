@@ -17,7 +17,8 @@ use crate::{Answer, lock};
 pub enum LeaseRequest {
     /// Request a lease of the tree.
     Grant,
-    /// Renew the lease with this epoch. Answered on recall, or after a twentieth of the term.
+    /// Renew the lease with this epoch. Answered on recall, else after about a twentieth of the term; at once
+    /// if the lease is not held.
     Keep(u64),
     /// Return the lease with this epoch.
     GiveBack(u64),
@@ -71,13 +72,13 @@ const LATE_PART: u32 = 2;
 /// Number of terms after which waits for a party's leases are forgotten.
 const WAITS_TERMS: u32 = 60;
 
-/// Length of a party's first bar in terms. Each further bar is twice as long, up to [`BAR_DOUBLINGS_MAX`]
-/// times.
+/// Length of a party's first bar in terms. A bar that begins soon after the previous one (within the length
+/// of the longest bar) is twice as long, up to [`BAR_DOUBLINGS_MAX`] times.
 const BAR_TERMS: u32 = 6;
 const BAR_DOUBLINGS_MAX: u32 = 4;
 
-/// Maximum number of recorded bars, and of waits. Beyond this number the bar that ends first is dropped, or
-/// the shortest wait.
+/// Maximum number of recorded bars, and of parties with recorded waits. Beyond this number the bar that ends
+/// first is dropped, or the party with the shortest waits.
 const BARS_MAX: usize = 1024;
 
 /// A client of a server: its responsible party, which it cannot choose, and a number that distinguishes
@@ -209,7 +210,8 @@ impl LeaseTable {
         })
     }
 
-    /// Executes a lease operation of a client. A renewal waits for at most a twentieth of the term.
+    /// Executes a lease operation of a client. A renewal pends until the lease ends or is recalled, or until
+    /// the first [`tick`](Self::tick) after a twentieth of the term.
     pub async fn ask(self: Arc<Self>, client: LeaseClient, ask: LeaseRequest) -> LeaseAnswer {
         match ask {
             LeaseRequest::Grant => self.step(|state| state.grant(client, self.term, Instant::now())),
@@ -230,7 +232,8 @@ impl LeaseTable {
         }
     }
 
-    /// Expires leases and the grace period. The server must call this about once a second.
+    /// Expires leases and the grace period, and answers the renewals that are due. The server must call this
+    /// about once a second.
     pub fn tick(&self) {
         let now = Instant::now();
         self.step(|state| {
@@ -413,8 +416,8 @@ impl LeaseTableState {
         LeaseAnswer::Held { epoch, term }
     }
 
-    /// Polls renewal number `asked` of the lease with this epoch. `began`: on the first poll, the time at
-    /// which the renewal is answered at the latest.
+    /// Polls renewal number `asked` of the lease with this epoch. `began`: on the first poll, the time from
+    /// which on the renewal is answered even without a recall.
     fn poll_keep(
         &mut self,
         (client, epoch, asked): (LeaseClient, u64, u64),

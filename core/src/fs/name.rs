@@ -5,7 +5,7 @@ use std::fmt;
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// Maximum length of a name, in bytes (POSIX `NAME_MAX` on every file system that we serve).
+/// Maximum length of a name, in bytes (`NAME_MAX` of Linux).
 pub const NAME_MAX: usize = 255;
 
 /// The name of one directory entry: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`.
@@ -38,7 +38,7 @@ impl<'a> Name<'a> {
             [] => Err(NameError::Empty),
             _ if bytes.len() > NAME_MAX => Err(NameError::TooLong),
             b"." | b".." => Err(NameError::Dots),
-            // Checking all bytes at once is faster than stopping at the first.
+            // Checking all bytes is faster than stopping at the first forbidden one.
             _ if bytes.iter().fold(0, |any, &byte| any | u8::from(byte == b'/' || byte == 0)) != 0 => {
                 Err(NameError::ForbiddenByte)
             }

@@ -45,7 +45,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All operations, in the order of the waist.
+    /// All operations, in the order of their numbers.
     pub const ALL: [Self; 37] = [
         Self::Lookup,
         Self::Forget,
@@ -134,8 +134,8 @@ impl Op {
         Self::ALL.into_iter().find(|op| op.name() == name)
     }
 
-    /// Returns `true` if calls change the file system whatever their arguments. A layer that refuses changes
-    /// must also examine `open`, which may truncate, and `access`, which may check for write access.
+    /// Returns `true` for operations whose purpose is a change. A layer that refuses changes must also
+    /// examine `open`, which may truncate, and `access`, which may check for write access.
     pub const fn mutates(self) -> bool {
         matches!(
             self,

@@ -155,8 +155,8 @@ pub struct Write {
     /// its attributes immediately before the write: otherwise nothing is written, and the write fails with
     /// [`Error::WouldBlock`](crate::Error::WouldBlock), or for an unlinked file with
     /// [`Error::Stale`](crate::Error::Stale). For a front end whose openings are shared by users: it checks
-    /// other users' rights with separate operations, and its clients cannot refer to unlinked files. Only if
-    /// the [`Profile`](super::Profile) supports it.
+    /// other users' rights with separate operations, and its clients cannot refer to unlinked files. To be
+    /// set only if the [`Profile`](super::Profile) supports it.
     pub by_owner: bool,
 }
 

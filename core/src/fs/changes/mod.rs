@@ -59,7 +59,8 @@ pub struct Notices {
     pub list: Vec<Notice>,
 }
 
-/// Bytes that a notice takes of [`Changes::next`]'s limit; a name adds its length, rounded up to eight.
+/// Bytes that a notice takes of [`Changes::next`]'s limit; a name adds its length, rounded up to a multiple
+/// of eight.
 pub const NOTICE_BYTES: usize = 32;
 
 impl Notice {
@@ -88,7 +89,8 @@ pub trait Changes: Send + Sync {
     fn next(&self, cx: &Ctx, since: u64, limit_bytes: usize) -> Answer<Notices>;
 
     /// Returns `true` if the session is notified of all changes since the first answer of
-    /// [`next`](Self::next), including those made outside of the server, where possible. When that ceases,
-    /// the session receives [`Notice::Everything`] and must not rely on caches from then on.
+    /// [`next`](Self::next), including those made outside of the server, except of
+    /// [volatile](super::Attr::volatile) nodes. When that ceases, the session receives [`Notice::Everything`]
+    /// and must not rely on caches from then on.
     fn is_complete(&self) -> bool;
 }

@@ -18,8 +18,8 @@ const NOTICES_MAX: usize = 8192;
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// The notices of one session: numbered, retained until acknowledged, and coalesced with undelivered ones
-/// about the same attributes, data or name. A session that never subscribes costs nothing. Usable from any
-/// thread. No method blocks: only the answer of [`next`](Self::next) may be pending.
+/// about the same attributes, data or name. The queue of a session that never subscribes stays empty. Usable
+/// from any thread. No method blocks: only the answer of [`next`](Self::next) may be pending.
 #[derive(Debug, Default)]
 pub struct NoticeQueue(Mutex<QueueState>);
 
@@ -27,12 +27,12 @@ pub struct NoticeQueue(Mutex<QueueState>);
 struct QueueState {
     is_watched: bool,
     has_ended: bool,
-    /// Number of the first notice in the queue, once subscribed.
+    /// Number of the first notice in the queue, or of the next one if it is empty, once subscribed.
     first: u64,
     notices: VecDeque<Notice>,
-    /// Number of the last delivered notice; delivered notices are immutable.
+    /// Number up to which notices have been delivered or discarded; delivered notices are immutable.
     delivered: u64,
-    /// Latest undelivered notices of each node.
+    /// Latest notices of each node that has an undelivered one.
     nodes: HashMap<NodeId, Latest, BuildHasherDefault<NodeHasher>>,
     /// Latest undelivered notice of each name.
     names: HashMap<(NodeId, NameBuf), u64>,
@@ -154,7 +154,7 @@ impl QueueState {
         std::mem::take(&mut self.wakers)
     }
 
-    /// Returns `true` if an undelivered notice covers this one, extending it if necessary.
+    /// Returns `true` if an undelivered notice covers this one; extends that notice if necessary.
     fn absorb(&mut self, notice: &Notice) -> bool {
         if self.everything > self.delivered {
             return true;
@@ -185,8 +185,9 @@ impl QueueState {
         }
     }
 
-    /// Returns the notices after `since`, or `None` if there are none yet; drops those up to `since`. A
-    /// number that was not delivered, or is discarded already, restarts the numbering.
+    /// Returns the notices after `since`, or `None` if there are none yet; drops those up to `since`. The
+    /// first call, and a number that was not delivered or is discarded already, restart the numbering. Fails
+    /// once the session has ended.
     fn next(&mut self, since: u64, limit_bytes: usize) -> Option<Result<Notices>> {
         if self.has_ended {
             return Some(Err(Error::Disconnected));

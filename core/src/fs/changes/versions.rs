@@ -24,8 +24,8 @@ pub struct Version {
 /// by any session is visible before it is answered, one by another process of the host once the kernel has
 /// reported it.
 pub trait Versions: Send + Sync {
-    /// Returns the attributes of a node, and its version from before they were read; `None` while a change is
-    /// in progress, or if not all changes are observed.
+    /// Returns the attributes of a node, and its version from before they were read; `None` if there is no
+    /// valid one, as while a change is in progress, or if not all changes are observed.
     fn look(&self, cx: &Ctx, node: NodeId) -> Answer<(Attr, Option<Version>)>;
 
     /// Returns `true` if all versions hold: none of their nodes has changed since. No request is sent, and

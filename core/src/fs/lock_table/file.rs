@@ -152,8 +152,8 @@ impl FileLocks {
         before != self.waiters.len()
     }
 
-    /// Settles the waiting claims that have no conflicts, first come, first served: grants them, or refuses
-    /// them if not `may_grant`. Calls `settled` with the owner and the waker of each.
+    /// Settles the waiting claims that have no conflicts, in order of arrival: grants them, or refuses them
+    /// if not `may_grant`. Calls `settled` with the owner and the waker of each.
     pub(super) fn settle_waiters(&mut self, may_grant: bool, mut settled: impl FnMut(Owner, Option<Waker>)) {
         let mut index = 0;
         while let Some(waiter) = self.waiters.get(index) {

@@ -42,7 +42,8 @@ pub struct SessionLocks {
     session: u64,
 }
 
-/// Wakers called on drop, which the caller must delay until it holds no mutex that the waiters may need.
+/// Wakers that are called when this is dropped. The caller must not drop it while holding a mutex that the
+/// waiters may need.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Woken(Vec<Waker>);
@@ -112,7 +113,7 @@ impl SessionLocks {
         (answer, woken)
     }
 
-    /// Acquires a lock, or enqueues the claim.
+    /// Acquires a lock and returns `None`, or enqueues the claim and returns it with its grant.
     fn take(
         &self,
         (file, flags): (File, OpenFlags),
@@ -158,8 +159,8 @@ impl SessionLocks {
     /// Implements [`Locks::unlock`](super::Locks::unlock).
     ///
     /// # Errors
-    /// The range is invalid, or unlocking would split a range of a file that has too many
-    /// ([`Error::NoLocks`], as of F_UNLCK in fcntl(2)).
+    /// The range is invalid, or unlocking would split a locked range of a file that has the maximum number of
+    /// them ([`Error::NoLocks`], as of F_UNLCK in fcntl(2)).
     pub fn unlock(
         &self,
         file: File,
