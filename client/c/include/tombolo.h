@@ -78,7 +78,7 @@ struct tombolo_stat {
 /* Counts of how queries were answered. */
 struct tombolo_counts {
     uint64_t from_memory; /* from the cache, at once */
-    uint64_t asked;       /* by the server */
+    uint64_t asked;       /* others, mostly by the server */
     uint64_t requests;    /* sent for the queries in `asked`; reading a file and listing a directory count as one */
 };
 

@@ -17,9 +17,9 @@ pub type Callback = unsafe extern "C" fn(*mut c_void, c_int, *const Stat);
 
 /// Flag `TOMBOLO_LSTAT`: a symbolic link at the end of the path is not followed.
 const LSTAT: c_uint = 1;
-/// Result `TOMBOLO_DONE`: the callback was called before the function returned.
+/// Result `TOMBOLO_DONE`: the function itself called the callback.
 const DONE: c_int = 1;
-/// Result `TOMBOLO_LATER`: another thread calls the callback later.
+/// Result `TOMBOLO_LATER`: another thread calls the callback, or has called it already.
 const LATER: c_int = 0;
 
 /// Requests attributes and calls back; documented in the header.

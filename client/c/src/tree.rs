@@ -22,7 +22,7 @@ pub struct TomboloTree {
 pub struct Counts {
     /// Queries answered from the cache.
     pub from_memory: u64,
-    /// Queries that were sent to the server.
+    /// All other queries, most of which were sent to the server.
     pub asked: u64,
     /// Requests sent for the queries in `asked`.
     pub requests: u64,
