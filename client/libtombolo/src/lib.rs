@@ -1,9 +1,9 @@
 //! A client library: paths, listings, files and copies of trees over the waist, without a mount.
 //!
-//! [`Tree`] is an attached export; [`Node`] and [`File`] are found and opened in it. All operations are
-//! futures, or answers that become one, so that a single thread can have many in flight; none needs a runtime
+//! [`Tree`] is an attached export; [`Node`] and [`File`] are found and opened in it. Operations are futures,
+//! or answers that become one, so that a single thread can have many in flight; none needs a runtime
 //! ([`block_on`] waits for one). [`copy`] and [`remove_tree`] work on whole trees, with a bounded number of
-//! files in progress on a few threads; [`disk`] on whole disks.
+//! files in progress; [`disk`] on whole disks.
 //!
 //! [`CachedTree`] caches answers about paths and uses them without a request while nothing has changed.
 //!
@@ -45,6 +45,6 @@ pub use watermarks::Reached;
 /// and each ancestor of the walk takes some hundred bytes of memory.
 pub const DEPTH_MAX: u32 = 1 << 18;
 
-/// Number of a walk's ancestor directories that retain their listing: a descriptor, and entries. Others are
-/// reopened when the walk returns to them, so that depth does not consume descriptors.
+/// Number of a walk's innermost directories that retain their listing: a descriptor, and entries. Those above
+/// are reopened when the walk returns to them, so that depth does not consume descriptors.
 const LISTINGS_OPEN: usize = 16;

@@ -86,8 +86,7 @@ impl Node {
         Ok(File::new(self.clone(), opened.open, opened.attr))
     }
 
-    /// Creates a file in this directory, or opens it, according to `how`. The tree's umask is applied to its
-    /// mode.
+    /// Creates a file in this directory, or opens it, according to `how`, which also has the umask.
     pub async fn create(&self, name: Name<'_>, how: Create) -> Result<File> {
         let created = self.tree().fs().create(&self.tree().cx(), self.id(), name, &how).resolve().await?;
         let attr = created.entry.attr;

@@ -6,7 +6,7 @@ use tombolo_core::{Error, Result};
 use crate::node::Node;
 use crate::tree::Tree;
 
-/// Maximum number of symbolic links followed in one path (POSIX `SYMLOOP_MAX`, path_resolution(7)).
+/// Maximum number of symbolic links followed in one path, as in Linux (path_resolution(7)).
 pub const LINKS_MAX: u32 = 40;
 
 /// Maximum length of a link's target that is followed, in bytes (`PATH_MAX`).
@@ -73,7 +73,7 @@ impl Tree {
 /// The directories from the top to the present position, for `..`.
 struct Way {
     tree: Tree,
-    /// Directories below the top, down to the present one.
+    /// Directories below the top, down to the present position; the last may be any node.
     nodes: Vec<Node>,
 }
 

@@ -11,20 +11,20 @@ use crate::run::Window;
 
 const IN_FLIGHT: usize = 64;
 
-/// Maximum number of listings of a directory to which names are added all the time.
+/// Maximum number of attempts at a directory that is still not empty after its entries were removed.
 const ROUNDS_MAX: u32 = 3;
 
 /// Outcome of a removal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removal {
-    /// Number of names removed.
+    /// Number of names removed, with some that another process removed first.
     pub removed: u64,
     /// Number of failures reported. Directories that stay because of failed entries do not count.
     pub failed: u64,
 }
 
 /// Removes a name, and a directory's descendants, many at a time. `failed` is called with the path of each
-/// name that cannot be removed, which begins with `path`; other names are still removed.
+/// failure, which begins with `path`; other names are still removed.
 pub async fn remove_tree(
     dir: &Node,
     name: Name<'_>,
@@ -136,8 +136,8 @@ impl Task<'_> {
         }
     }
 
-    /// Lists a directory anew after the server has forgotten the position in its listing, since it changed
-    /// (RFC 1813 §3.3.16). Each time fewer entries are left.
+    /// Lists a directory anew after the server has forgotten the position in its listing, since the directory
+    /// changed (RFC 1813 §3.3.16). Each time fewer entries are left.
     async fn list_what_is_left(&mut self) {
         while self.settle().await {}
         let Some(level) = self.levels.last_mut() else { return };

@@ -55,8 +55,8 @@ impl File {
         let mut reads = Window::new();
         let (start, mut ahead) = (offset, offset);
         loop {
-            // One request beyond the reported size: the file may have grown, and some files report size 0
-            // (proc(5)).
+            // One request at a time beyond the reported size: the file may have grown, and some files report
+            // size 0 (proc(5)).
             while reads.len() < options.in_flight.max(1) && (ahead < size || reads.len() == 0) {
                 reads.add(self.piece(&buffers, ahead, options.piece_bytes));
                 ahead += options.piece_bytes as u64;

@@ -32,10 +32,10 @@ struct Session {
 pub struct User {
     /// Identity of all operations.
     pub identity: Identity,
-    /// Mode bits removed from whatever is created.
+    /// Mode bits to be removed from whatever is created.
     pub umask: Mode,
     /// Scope in which file numbers identify a file: the same for all trees of one server or one machine. It
-    /// serves to detect the copy of a directory into itself.
+    /// serves to recognise hard links, and the copy of a file onto itself or of a directory into itself.
     pub realm: String,
 }
 
@@ -86,7 +86,7 @@ impl Tree {
         &self.session.identity
     }
 
-    /// Returns the mode bits that are removed from whatever is created in the tree.
+    /// Returns the mode bits to be removed from whatever is created in the tree.
     pub fn umask(&self) -> Mode {
         self.session.umask
     }

@@ -24,7 +24,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Returns the size of the entry in memory, in bytes.
+    /// Returns the approximate size of the entry in memory, in bytes.
     fn size_bytes(&self) -> u64 {
         (size_of::<Self>() + self.name.as_name().as_bytes().len()) as u64
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub struct Counts {
     /// Queries answered at once from the cache.
     pub from_memory: u64,
-    /// Queries that needed the server.
+    /// All other queries, most of which needed the server.
     pub asked: u64,
     /// Requests sent for the queries in `asked`. Reading a file counts as one, as do listing a directory and,
     /// where not all changes are counted, walking a path.

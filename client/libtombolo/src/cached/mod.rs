@@ -29,15 +29,15 @@ use crate::node::Node;
 use crate::path::Last;
 use crate::tree::Tree;
 
-/// Limits of a [`CachedTree`]. The least recently used answers are evicted.
+/// Limits of a [`CachedTree`]. Answers that were not used for long are evicted first, approximately.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheOptions {
-    /// Maximum number of answers about paths, and of names in directories. Each takes about 1 KiB of memory
-    /// and a node of the session.
+    /// Maximum number of answers about paths, and the same maximum for names in directories. Each takes about
+    /// 1 KiB of memory and at most one node of the session.
     pub entries_max: usize,
     /// Maximum size of file contents, link targets and listings together, in bytes.
     pub content_bytes_max: u64,
-    /// Maximum size of a file that is cached, and read whole by [`CachedTree::read`].
+    /// Maximum size of a file that is cached, and read whole by [`CachedTree::read`], in bytes.
     pub file_bytes_max: u64,
 }
 
@@ -53,13 +53,13 @@ impl Default for CacheOptions {
 ///
 /// A cached answer is used only while the server's change counts say that nothing it depends on has changed;
 /// then it is available at once ([`Answer::Done`]) and no request is sent. Otherwise the answer is a future,
-/// and only what has changed is requested. Where not all changes are counted nothing is cached and each query
-/// is sent. Of errors only [`Error::NotFound`] is cached.
+/// and only what is missing or may have changed is requested. Where not all changes are counted nothing is
+/// cached and each query is sent. Of errors only [`Error::NotFound`] is cached.
 ///
 /// Paths are resolved as by [`Tree::find`], on behalf of the tree's user. A clone is another reference to the
 /// same cache. Any number of threads may query it concurrently; no lock is held during a request. Cached
-/// answers retain nodes of the session; all are released with the last reference, and when the session
-/// reaches its limit of nodes.
+/// answers retain nodes of the session; all are released with the last reference, and when a query fails
+/// because the session has too many nodes or openings.
 #[derive(Clone)]
 pub struct CachedTree(Arc<Cache>);
 
@@ -179,8 +179,8 @@ impl CachedTree {
         })
     }
 
-    /// Checks that the tree's user has all these kinds of access to what `path` leads to. Fails with
-    /// [`Error::AccessDenied`] otherwise, which is not cached.
+    /// Checks that the tree's user has all these kinds of access to what `path` leads to. A refusal
+    /// ([`Error::AccessDenied`], [`Error::ReadOnly`]) is not cached.
     pub fn access(&self, path: &[u8], mask: AccessMask) -> Answer<()> {
         if let Some(place) = self.0.believed(path, Last::Follow) {
             let is_granted = |end: &ResolvedNode| mask.is_empty() || end.known.grants(end.version, mask);
@@ -243,7 +243,7 @@ impl CachedTree {
         self.len() == 0
     }
 
-    /// Returns the size of the cached contents in bytes, valid or not.
+    /// Returns the approximate size of the cached contents with their overhead, valid or not, in bytes.
     pub fn content_bytes(&self) -> u64 {
         self.0.contents.weight()
     }

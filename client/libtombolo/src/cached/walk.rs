@@ -170,7 +170,7 @@ impl Walk<'_> {
         self.nodes.last().unwrap_or(&self.cache.top)
     }
 
-    /// Returns the node behind a name in the current directory.
+    /// Returns the node behind a name in the current directory; `None` if the name does not exist.
     async fn step(&mut self, name: Name<'_>) -> Result<Option<Arc<CachedNode>>> {
         let dir = Arc::clone(self.here());
         // The version is taken before the look-up, so that the answer is not older.
@@ -207,7 +207,7 @@ impl Walk<'_> {
         self.cache.target(link, version).await
     }
 
-    /// Makes the answer depend on this version.
+    /// Makes the answer depend on this version; without one the answer is not cached.
     fn hang_on(&mut self, version: Option<Version>) {
         match (&mut self.trail, version) {
             (Some(trail), Some(version)) => trail.push(version),

@@ -47,8 +47,8 @@ pub(super) fn to_preserve(work: &Work, attr: &Attr, made: &Attr, tree: &Tree) ->
     })
 }
 
-/// Sets attributes by `set`; if the server refuses only the owner, the other attributes are set without
-/// set-user-id and set-group-id bits. The first refusal of a copy is reported.
+/// Sets attributes by `set`; if the server refuses them, and owner or group are among them, sets the others
+/// without set-user-id and set-group-id bits. Of such refusals only the first in the whole copy is reported.
 pub(super) async fn apply(
     work: &Work,
     asked: SetAttr,
@@ -90,8 +90,8 @@ fn plain_mode(attr: &Attr, tree: &Tree) -> Mode {
     Mode::new(attr.mode.bits() & RIGHTS).without(tree.umask())
 }
 
-/// Returns `true` if the target already is what the source would become: same size and time. Equal times mean
-/// that it was copied completely with its attributes preserved, as times are set last.
+/// Returns `true` if the target already is what the source would become: same size and time. Equal times are
+/// taken to mean that the file was copied completely with its attributes preserved, as times are set last.
 pub(super) fn is_same(from: &Attr, to: &Attr, granularity_ns: u32) -> bool {
     if from.file_type != FileType::Regular || to.file_type != FileType::Regular || from.size != to.size {
         return false;

@@ -14,7 +14,8 @@ use super::Work;
 use super::attributes;
 use super::event::{Event, Failure, Step};
 
-/// Permission bits of the owner while a directory is filled: without them it could not be searched or listed.
+/// Permission bits of the owner while a directory is filled: without them it could not be searched or
+/// written.
 const OWNER_ALL: u32 = 0o700;
 
 /// A directory at the target. Dropping the last reference finishes it: its attributes are set after those of
@@ -23,13 +24,14 @@ pub(super) struct Directory {
     work: Arc<Work>,
     /// `None` for the directory that the copy was given.
     up: Option<Arc<Directory>>,
-    /// The source's path as given, for the first directory of a source; else its name.
+    /// The source's path as given, for the first directory of a source; empty for the directory that the copy
+    /// was given; else the source's name.
     from: Vec<u8>,
-    /// The target's path as given, for the first directory of a source; else its name.
+    /// The path as given, for the directory that the copy was given; else the name.
     to: Vec<u8>,
     /// Target directory; `None` once it is being finished.
     node: Option<Node>,
-    /// `true` if this copy made the target directory, which then contains nothing else.
+    /// `true` if this copy made the target directory, so that nothing existed in it before.
     pub is_new: bool,
     attr: Option<Attr>,
     unfinished: Option<NameBuf>,
@@ -151,7 +153,7 @@ impl Directory {
         }
     }
 
-    /// Reports a file copied to a name in this directory, if that was requested.
+    /// Reports that something was copied to a name in this directory, if such reports were requested.
     pub fn tell_copied(&self, from_path: Option<&[u8]>, name: Name<'_>) {
         if self.work.options.tell_each {
             let from = self.path(from_path.unwrap_or(name.as_bytes()), |dir| &dir.from);
@@ -208,7 +210,7 @@ impl Directory {
 
 impl Directory {
     /// Schedules removing the mark and setting the attributes of the directory, as needed. Returns the
-    /// parent, unless the parent must wait for that.
+    /// parent, if there is one and it need not wait for that.
     fn end(&mut self) -> Option<Arc<Directory>> {
         let up = self.up.take()?;
         if self.work.spawner.is_closed() {
@@ -248,8 +250,8 @@ impl Drop for Directory {
 }
 
 impl Work {
-    /// Registers a source's directory as being copied. Returns `true` if it was being copied already: under
-    /// another name elsewhere, or as its own ancestor.
+    /// Registers a source's directory as being copied. Returns also `true` if a directory of this number, of
+    /// any session, is being copied already.
     fn begin_directory(self: &Arc<Self>, dir: &Node) -> (Source, bool) {
         let mut entered = lock(&self.entered.0);
         let count = entered.entry(dir.id()).or_insert(0);

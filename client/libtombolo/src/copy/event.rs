@@ -11,7 +11,7 @@ pub trait Observer: Send + Sync {
 /// An event of a copy.
 #[derive(Debug)]
 pub enum Event {
-    /// A file, directory or link was not copied, or not entirely.
+    /// Something was not copied, or not entirely.
     Failed(Failure),
     /// A file, directory, link or special file was copied. Only with
     /// [`Options::tell_each`](super::Options::tell_each).
@@ -54,8 +54,8 @@ pub enum Step {
     Write,
     /// Setting the target's attributes, after its data were copied.
     Attributes,
-    /// Setting the target's owner, which takes a privilege that a server may refuse (root squash). Reported
-    /// once; everything else was copied.
+    /// Setting the target's owner or group, which takes a privilege that a server may refuse (root squash).
+    /// Reported once; the rest was copied, except set-user-id and set-group-id bits.
     Owner,
     /// Renaming the target to its final name.
     Rename,

@@ -12,7 +12,7 @@ use super::small::{reading, writing};
 use super::transfer::{Outcome, Transfer};
 use super::{Work, attributes, mark};
 
-/// Minimum size of a part that is retained for resuming.
+/// Minimum number of valid bytes of a part that is retained for resuming.
 const WORTH_KEEPING_BYTES: u64 = 1 << 20;
 
 impl Work {
@@ -49,7 +49,8 @@ impl Work {
         trouble.map_or(Ok(None), Err)
     }
 
-    /// Returns the position from which a part can be resumed; 0 if there is no valid part.
+    /// Returns the position from which a part is resumed; 0 if there is no valid part, or none may be
+    /// resumed.
     async fn start_of(&self, entry: &Entry, part: &NameBuf) -> u64 {
         let Ok(dir) = entry.dir() else { return 0 };
         if !self.options.resume || entry.dir.is_new {
@@ -62,7 +63,8 @@ impl Work {
         }
     }
 
-    /// Completes the target after all writes: flushes it and sets size and attributes.
+    /// Completes the target after all writes: flushes it and sets size and attributes. Fails if the source of
+    /// a resumed copy has changed.
     async fn complete(&self, entry: &Entry, transfer: &Transfer, resumed: bool) -> Result<(), Trouble> {
         let target = &transfer.to;
         target.flush().resolve().await.map_err(writing)?;

@@ -29,7 +29,8 @@ pub(super) struct First(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Result of the copy: its node, or `Some(None)` if it failed; `None` while the file is being copied.
+    /// Result of the copy: its node, or `Some(None)` if it failed or was stopped; `None` while the file is
+    /// being copied.
     outcome: Option<Option<Node>>,
     waiting: Vec<Waker>,
 }
@@ -41,7 +42,8 @@ pub(super) enum Role {
     Further(Arc<First>),
 }
 
-/// Obligation to report the outcome of the copy under the first name. Dropping it reports a failure.
+/// Obligation to report the outcome of the copy under the first name. Dropping it unreported reports a
+/// failure.
 pub(super) struct FirstName(Arc<First>);
 
 impl Links {
@@ -64,7 +66,7 @@ impl Links {
 }
 
 impl First {
-    /// Waits for the copy to complete; `None` if it failed.
+    /// Waits for the copy to complete; `None` if it failed or was stopped.
     pub async fn copied(&self) -> Option<Node> {
         poll_fn(|context| {
             let mut state = lock(&self.0);

@@ -2,10 +2,10 @@
 //!
 //! The mark is in the part's access time: in its seconds a digest of the source's size and modification time,
 //! in its nanoseconds the number of MiB from the beginning that are complete and stable. Writing does not
-//! change that time, setting it is stable once answered (RFC 1813 §1.5), and it needs neither an extra file
-//! nor an attribute that NFS lacks. A reader of the part may change it meanwhile: then the mark does not
-//! match and the copy starts over; so it does where times have whole seconds. A file system with coarser
-//! times rounds down, and some data are copied twice.
+//! change that time, setting it is stable once answered (RFC 1813 §4.7), and it needs neither an extra file
+//! nor an attribute that NFS lacks. A reader of the part may change the time meanwhile: then the mark does
+//! not match and the copy starts over, as it does on a file system whose times are whole seconds. A file
+//! system with coarser times rounds down, and some data are copied twice.
 
 use tombolo_core::fs::{Attr, SetAttr, SetTime, Timestamp};
 

@@ -6,8 +6,9 @@ use tombolo_core::fs::FileType;
 use crate::above::Above;
 use crate::node::Node;
 
-/// Adds up the sizes of the regular files in a source. `add` is called for each page of a directory, and
-/// returns `true` to continue. Unreadable directories and those that contain themselves are left out.
+/// Passes the sizes of the regular files in a source to `add`: one sum for each page of a directory, or the
+/// size of a source that is not a directory. `add` returns `true` to continue. Unreadable or too deep
+/// directories and those that contain themselves are left out.
 pub async fn measure(source: &Node, add: impl Fn(u64) -> bool) -> Result<()> {
     let attr = source.attr().await?;
     if attr.file_type != FileType::Directory {

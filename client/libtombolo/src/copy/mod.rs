@@ -1,11 +1,10 @@
 //! Copies of files and trees, from any tree to any tree.
 //!
 //! A [`Copier`] walks the sources depth first and keeps a bounded number of files in progress on a few
-//! threads: a small file costs round trips, so those of many files overlap. A small file is read, created
-//! under its own name and written in two round trips to a server (three when attributes are preserved). A
-//! large one is read and written in pieces, many at a time, straight from the buffer that it was read into;
-//! it is written under the name `.NAME.tombolo-part`, as a *part*, and renamed when complete. So is every
-//! file that replaces another.
+//! threads: a small file costs round trips, so those of many files overlap. A small file is read in one piece
+//! and created under its own name. A large one is read and written in pieces, many at a time, straight from
+//! the buffer that it was read into; it is written under the name `.NAME.tombolo-part`, as a *part*, and
+//! renamed when complete. So is every file that replaces another.
 //!
 //! **Resuming.** A part records how much of it is valid, and for which version of its source, in a timestamp
 //! that is otherwise unused meanwhile: see [`mark`]. The record is written every few seconds and when a copy
@@ -64,7 +63,7 @@ pub struct Options {
     pub jobs: usize,
     /// Number of threads that read, write and send.
     pub threads: usize,
-    /// Maximum amount of data in memory, in bytes.
+    /// Maximum amount of file data in flight, in bytes.
     pub window_bytes: usize,
     /// Copy directories recursively, and links and special files as such.
     pub recursive: bool,
@@ -94,7 +93,7 @@ pub enum Existing {
     Keep,
 }
 
-/// Treatment of zeroes in the source.
+/// Treatment of zeroes in the source. Files of at most [`PIECE_BYTES`] are written in full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holes {
     /// Holes stay holes where the source's file system reports them.
@@ -102,7 +101,7 @@ pub enum Holes {
     AsTheyAre,
     /// Blocks of zeroes become holes as well.
     Make,
-    /// All data are written.
+    /// Everything is written, holes as zeroes.
     Fill,
 }
 
@@ -124,7 +123,7 @@ impl Default for Options {
     }
 }
 
-/// Size of one read or write in bytes, and the maximum size of a small file.
+/// Maximum size of one read or write, and of a small file, in bytes.
 pub const PIECE_BYTES: usize = 1 << 20;
 
 const WALKERS: usize = 16;
@@ -153,7 +152,7 @@ struct Work {
     claims: Claims,
     entered: Entered,
     stopped: AtomicBool,
-    /// `true` after the target has refused to set an owner.
+    /// `true` after the target has refused to set an owner or a group.
     owners_refused: AtomicBool,
 }
 
@@ -228,8 +227,8 @@ impl Copier {
         self.work.counters.read()
     }
 
-    /// Stops the copy: starts nothing more, finishes small files, and leaves parts of large ones to be
-    /// resumed.
+    /// Stops the copy: starts nothing more, finishes small files, and leaves the parts of large ones that are
+    /// worth resuming.
     pub fn stop(&self) {
         self.stopper().stop();
     }

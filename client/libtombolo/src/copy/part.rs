@@ -23,8 +23,8 @@ pub fn part_name(name: Name<'_>, longest: u32) -> Result<NameBuf> {
     Ok(Name::new(&part)?.to_owned())
 }
 
-/// Returns the name of the marker file in an unfinished copy of a directory of this name. It differs from the
-/// parts of files copied into it, unless a name was chosen to collide.
+/// Returns the name of the marker file in an unfinished copy of a directory of this name. The name differs
+/// from those of the parts of files copied into the directory, unless a name was chosen to collide.
 pub fn unfinished_name(source: Name<'_>) -> Result<NameBuf> {
     let name = [format!(".~{:016x}", digest(source.as_bytes())).as_bytes(), SUFFIX].concat();
     Ok(Name::new(&name)?.to_owned())

@@ -15,8 +15,8 @@ use super::{PIECE_BYTES, Work, attributes};
 const UNSAID_BYTES: usize = 16 << 10;
 
 impl Work {
-    /// Copies a file of at most one piece. If the target does not exist it is created under its own name: a
-    /// single write leaves no partial file.
+    /// Copies a file of at most one piece. A target that does not exist is created under its own name, and
+    /// removed if writing it fails.
     pub(super) async fn small(&self, entry: &Entry, replaces: bool) -> Result<Node, Trouble> {
         let said = usize::try_from(entry.attr.size).unwrap_or(PIECE_BYTES);
         let size = if said == 0 { UNSAID_BYTES } else { said };

@@ -19,7 +19,7 @@ use super::{Holes, PIECE_BYTES, Work, mark};
 /// Interval at which a part is marked.
 const MARK_EVERY: Duration = Duration::from_secs(5);
 
-/// Minimum length and alignment of zeroes that become a hole, in bytes.
+/// Size of the blocks of a piece that are searched for zeroes, in bytes; its last block may be shorter.
 const BLOCK_BYTES: usize = 32 << 10;
 
 /// Data in flight from one file to another.
@@ -83,8 +83,8 @@ impl Transfer {
         }
     }
 
-    /// Returns the size to set on the target, if it ends with a hole, the source ended early, or the part was
-    /// longer.
+    /// Returns the size to set on the target, if the target may have another: it ends with a hole, the source
+    /// ended early, or a part was resumed.
     pub fn size_to_set(&self) -> Option<u64> {
         let state = lock(&self.state);
         (self.start > 0 || state.written_end != state.end).then_some(state.end)

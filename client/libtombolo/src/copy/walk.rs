@@ -153,7 +153,7 @@ impl Work {
         if dir.depth >= DEPTH_MAX {
             return Err(fail(too_deep()));
         }
-        // The source is listed first, so that an unreadable directory leaves nothing at the target.
+        // The source is opened first, so that a directory that may not be read leaves nothing at the target.
         let listing = from.list(true).await.map_err(fail)?;
         let dir = dir.make(&from, attr, from_path.as_deref(), name.as_name(), unfinished).await?;
         Ok(Level { dir, listing })

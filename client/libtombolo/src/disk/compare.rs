@@ -65,7 +65,7 @@ impl Pair {
         Ok(found.map(|at| range.offset + at))
     }
 
-    /// Returns the position in the other disk of the range's first non-zero byte.
+    /// Returns the position in the other disk of the range's first non-zero byte; `None` if all are zero.
     async fn is_not_zero(&self, range: Range) -> Result<Option<u64>, Fault> {
         let mut pieces = Pieces::of(self.other.clone(), range, self.unit_bytes);
         while let Some(piece) = pieces.next().await {

@@ -87,12 +87,13 @@ impl Copy {
         let ended = going.go().await;
         if let Err(fault) = &ended {
             let mut may_have_lost = fault.step == Step::Flush;
-            // Operations in flight may still write; their results are in order up to the first failure.
+            // Operations in flight may still write. Their results are ignored, as a piece before them may be
+            // missing.
             while let Some(event) = going.walk.window.next().await {
                 may_have_lost |= matches!(event, Err(Fault { step: Step::Flush, .. }));
             }
-            // A disk that loses acknowledged writes reports the loss once: the next flush would succeed
-            // without them.
+            // A disk that loses acknowledged writes may report the loss only once: the next flush would
+            // succeed without them.
             if may_have_lost {
                 return ended;
             }

@@ -43,9 +43,9 @@ impl fmt::Display for Step {
 pub struct Fault {
     /// The step that failed.
     pub step: Step,
-    /// Offset from the disk's beginning in bytes; for a flush, the end of what was to be durable.
+    /// Offset from the disk's beginning in bytes; for a flush or a record, the end of what was to be durable.
     pub offset: u64,
-    /// The disk's error.
+    /// Cause of the failure.
     #[source]
     pub error: Error,
 }

@@ -1,6 +1,7 @@
 //! Operations on whole disks: allocation, resumable copies, comparison, and a search for unreadable blocks.
 //!
-//! All of them walk a disk in pieces, many of them in flight, and skip what is known to be zero.
+//! Copies, comparisons and searches walk a disk in pieces, with many of them in flight, and do not read what
+//! is known to be zero.
 //!
 //! Main types: [`Copy`], [`Room`], [`Unreadable`]. Reading order: `pieces`, `transfer` (one piece), `walk`
 //! (many), `copy`.

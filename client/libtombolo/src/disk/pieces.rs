@@ -8,7 +8,7 @@ use tombolo_core::{Ctx, Error, SessionId};
 
 use super::fault::{Fault, Step};
 
-/// Size of one read or write, in bytes.
+/// Maximum size of one read or write, in bytes.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
 
 /// Maximum size of one skip or zeroing in bytes, small enough for a walk to stop soon.
@@ -47,7 +47,7 @@ pub(super) struct Piece {
     pub is_zero: bool,
 }
 
-/// Consecutive pieces of a range of a disk, each of whole units.
+/// Consecutive pieces of a range of a disk, each of whole units except at the end of the range.
 pub(super) struct Pieces {
     disk: Arc<dyn BlockDevice>,
     unit_bytes: u64,
@@ -58,7 +58,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// Splits `range`, which begins at a unit, into pieces of whole units; `unit_bytes` is a power of two.
+    /// Splits `range`, which begins at a unit, into pieces; `unit_bytes` is a power of two.
     pub fn of(disk: Arc<dyn BlockDevice>, range: Range, unit_bytes: u64) -> Self {
         Self { disk, unit_bytes, next: range.offset, end: range.end(), known: VecDeque::new() }
     }

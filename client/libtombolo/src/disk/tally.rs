@@ -5,13 +5,13 @@ use std::sync::Arc;
 tombolo_core::counters! {
     pub(super) struct Counts;
 
-    /// Progress of a copy or comparison of disks so far.
+    /// Progress of a walk over a disk so far.
     pub struct Tally {
         /// Bytes of the disk that are done, including those of earlier runs.
         done_bytes,
-        /// Bytes written, or read and compared, in this run.
+        /// Bytes written or read, in this run, other than zeroes.
         data_bytes,
-        /// Bytes that are zero, in holes or in data, in this run.
+        /// Bytes found to be zero, in this run.
         zero_bytes,
     }
 }

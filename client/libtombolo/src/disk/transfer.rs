@@ -9,7 +9,7 @@ use tombolo_mem::Buffer;
 use super::fault::{Fault, Step};
 use super::pieces::{PIECE_BYTES, cx};
 
-/// Length and alignment of zeroes that are skipped or become a hole, in bytes.
+/// Minimum length and alignment of zeroes that are skipped or become a hole, in bytes.
 pub(super) const ZERO_UNIT_BYTES: usize = 4 << 10;
 
 /// Buffers of completed pieces, for reuse.

@@ -1,7 +1,7 @@
 //! A pool of threads that run tasks.
 //!
-//! A task is polled by a thread of the pool, never by the thread that wakes it: so the receiver of a server's
-//! replies continues while the pool reads the next file, and the two overlap.
+//! A task is polled by a thread of the pool, never within the call that wakes it: so the receiver of a
+//! server's replies continues while the pool reads the next file, and the two overlap.
 
 use std::fmt;
 use std::future::Future;
@@ -93,7 +93,8 @@ impl fmt::Debug for ThreadPool {
 pub struct Spawner(Weak<Shared>);
 
 impl Spawner {
-    /// Runs a future on the pool. No thread waits for it; a panic ends only this task.
+    /// Runs a future on the pool, or drops it if the pool has ended. No thread waits for it; a panic ends
+    /// only this task.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         if let Some(shared) = self.open() {
             shared.executor.spawn(future).detach();
