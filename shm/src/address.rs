@@ -1,7 +1,7 @@
 //! Global addresses: a domain number and an offset, valid on both sides of a link.
 //!
-//! The sender of a reference translates a place in its memory to an address once, and the receiver checks
-//! the address against its [`BaseTable`]. There is no other way from a number to memory.
+//! The sender of a reference translates a place in its memory to an address once, and the receiver checks the
+//! address against its [`BaseTable`]. There is no other way from a global address to memory.
 
 use std::fmt;
 use std::ops::Range;

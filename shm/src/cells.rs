@@ -146,7 +146,8 @@ impl DoorbellWord for Word {
     }
 
     fn wake(&self) {
-        // The call fails only if the word's file was truncated: then no thread can sleep on the word.
+        // The call fails only if no thread can sleep on the word, because its file was truncated or the
+        // system forbids futexes.
         let _ = futex::wake(self);
     }
 

@@ -1,8 +1,8 @@
 //! Links over shared memory between two domains: two processes, or a guest and its host.
 //!
 //! Each side owns one region, which only it writes, and reads the other's. Requests and answers are slots of
-//! one cache line in rings; larger messages use buffers outside the rings. All data that a peer can write are
-//! copied once and then checked.
+//! one cache line in rings; larger messages use buffers outside the rings. What a peer writes for this side
+//! to interpret is copied once and then checked.
 //!
 //! Non-goals: the meaning of requests (`wire/vrpc`); threads, sockets and policies (`host/links/src`).
 //!

@@ -67,7 +67,7 @@ struct Trust {
     patience: Duration,
     /// Next interval while the bell is lost or muted.
     interval: Duration,
-    /// Number of wake-ups by the peer since the last message.
+    /// Number of wake-ups by the peer since the last message, or since the stream was muted.
     empty: u32,
     waker: Waker,
 }

@@ -165,7 +165,8 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         }
     }
 
-    /// Sleeps once, unless the message arrives during the preparation. Returns `true` if it has arrived.
+    /// Sleeps once, unless the message or a nudge arrives during the preparation. Returns `true` if the
+    /// message has arrived.
     fn sleep(&mut self, left: Option<Duration>, interval: &mut Duration, awaited: &mut impl Awaited) -> bool {
         let Some(doorbell) = self.doorbell.clone() else {
             self.sleep_for(left, interval);
@@ -197,7 +198,8 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         is_found || awaited.is_ready()
     }
 
-    /// Sleeps for the interval, unless nudged, and doubles the interval, up to [`INTERVAL_MAX`].
+    /// Sleeps for the interval, at most for the time `left`, unless nudged, and doubles the interval, up to
+    /// [`INTERVAL_MAX`].
     fn sleep_for(&mut self, left: Option<Duration>, interval: &mut Duration) {
         self.counts.sleeps += 1;
         let time = left.map_or(*interval, |left| left.min(*interval));

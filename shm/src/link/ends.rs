@@ -28,7 +28,8 @@ impl Role {
     }
 }
 
-/// The generation of a link: slots of the previous 65,535 ones never match. Chosen by the server; never zero.
+/// The generation of a link: slots of the previous 65,535 generations never match. Chosen by the server;
+/// never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Epoch(NonZeroU32);
 
@@ -109,8 +110,7 @@ impl Extent {
     }
 
     /// Translates `len` bytes at `offset` of this end to an offset in the region. Fails if they are not all
-    /// inside this end. This is the only check between an offset that a peer names and the memory at that
-    /// offset.
+    /// inside this end. An offset that a peer names must pass this check.
     #[inline]
     pub fn place(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
         let outside = || OutOfBounds {

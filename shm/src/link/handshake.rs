@@ -3,7 +3,7 @@
 //!
 //! No threads, no clock and no randomness: the owner of a handshake calls `step` about once per heartbeat,
 //! and more often while an event is expected. The peer can write all of the page, so nonsense in it ends the
-//! attempt, and never does more.
+//! attempt or the link at worst.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ enum ServerState {
     Welcomed { agreement: Agreement, until: Instant },
     /// The link is in use.
     Running,
-    /// The link has ended. Its owner calls `reopen` once the memory is no longer in use.
+    /// The link has ended. The handshake's owner calls `reopen` once the memory is no longer in use.
     Ended,
 }
 
@@ -128,8 +128,8 @@ impl ServerHandshake {
             return self.take(owner, now);
         }
         if self.page.owner.load(Ordering::SeqCst) != self.token {
-            // Another server owns the page, because this process was stopped for longer than the heartbeat's
-            // timeout.
+            // Another server owns the page, probably because this process was stopped for longer than the
+            // heartbeat's timeout.
             self.watch = Watch::of(&self.own, now);
             self.state = ServerState::Foreign { owner: self.page.owner.load(Ordering::SeqCst) };
             return Ok(ServerStep::Busy);
@@ -322,11 +322,11 @@ pub enum ClientStep {
     Busy,
     /// The server refused the link, with its reason; the handshake has ended.
     Refused(Refused),
-    /// The server's reply is invalid; the claim was released.
+    /// The server's reply is invalid; the handshake has ended.
     InvalidWelcome(WelcomeError),
     /// The link is ready for use, with these parameters.
     Made(Box<(Agreement, Ends)>),
-    /// The link has ended, for this reason; the handshake cannot be used again.
+    /// The attempt or the link has ended, for this reason; the handshake cannot be used again.
     Over(LinkEnd),
 }
 

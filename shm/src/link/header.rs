@@ -85,8 +85,8 @@ pub enum HeaderError {
 }
 
 impl Header {
-    /// Initialises the end: clears header page and rings, removing all traces of an earlier link, and writes
-    /// the header. Must be called by the owner only, before the peer reads the end.
+    /// Initialises the end: clears header page and rings, so that no slot of an earlier link remains, and
+    /// writes the header. Must be called by the owner only, before the peer reads the end.
     pub fn format(&self, own: &Extent) -> Result<(), OutOfBounds> {
         const ZEROES: [u8; 4096] = [0; 4096];
         for page in (0..self.layout.buffers_offset()).step_by(ZEROES.len()) {

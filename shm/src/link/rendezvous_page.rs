@@ -41,7 +41,7 @@ const MAGIC: [u8; 8] = *b"TMBLPAGE";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Phase {
-    /// No process uses the page.
+    /// The side does not use the page.
     Closed = 0,
     /// The server waits for a client.
     Open = 1,
@@ -68,7 +68,8 @@ pub(super) const ATTEMPT_MASK: u32 = 0x00FF_FFFF;
 /// The reason why a file cannot carry a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PageError {
-    /// The file's size is not a number of whole pages, too small for a page and two halves, or too large.
+    /// The file's size is not a number of whole pages, too small for a page and two halves, too large, or
+    /// more than is mapped.
     #[error("{bytes} bytes cannot be shared: must be whole pages, at least three")]
     Size {
         /// Size of the file, in bytes.

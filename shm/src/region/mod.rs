@@ -30,7 +30,7 @@ pub enum RegionError {
         /// Announced size.
         wanted_bytes: u64,
     },
-    /// The size is not a number of whole pages, or larger than the address space.
+    /// The size is zero, not a number of whole pages, or larger than the address space.
     #[error("{}: {bytes} bytes are not a valid region size", path.display())]
     Size {
         /// The file or device to be mapped.
