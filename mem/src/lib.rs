@@ -1,14 +1,14 @@
 //! Owned, `Send`, reference-counted I/O vectors over memory that untrusted peers may change.
 //!
 //! A guest's memory, a shared region, a reader's pages: a peer may write them at any moment, and may even
-//! truncate the file beneath them. No `&[u8]` ever refers to them. [`Sink`] and [`Source`] are lists of
-//! spans that keep their memory alive, can cross threads, and are copied with instructions about which the
-//! compiler makes no assumptions.
+//! truncate the file beneath them. No `&[u8]` ever refers to them. [`Sink`] and [`Source`] are lists of spans
+//! that keep their memory alive, can cross threads, and are copied with instructions about which the compiler
+//! makes no assumptions.
 //!
 //! Non-goals: allocation, address spaces (`host/vhost` translates guest addresses to regions), protocols.
 //!
-//! - [`Region`]: a reference-counted span of memory; heap, or a mapping of a file that belongs to another
-//!   process.
+//! - [`Region`]: a reference-counted span of memory; heap, or a mapping of a file that other processes may
+//!   change.
 //! - [`Sink`]: memory that an answer is written into. [`Source`]: memory that a request is read from.
 //! - [`Buffer`]: a reusable allocation that lends sinks and sources, and becomes a plain slice again once
 //!   they are dropped.

@@ -112,8 +112,9 @@ impl Region {
     }
 
     /// Maps `len` bytes of `file` from byte `offset`, shared and writable. The peer that passed us the file
-    /// may write to it at any time. If it truncates the file, the first access beyond the new end changes the
-    /// whole region to private zeroes, and it is [poisoned](Self::is_poisoned) from then on.
+    /// may write to it at any time. If the file is truncated, this program's first access beyond the new end
+    /// changes the whole region to private zeroes, and the region is [poisoned](Self::is_poisoned) from then
+    /// on.
     ///
     /// The offset needs no alignment. At most [`REGION_LIMIT`](crate::REGION_LIMIT) mapped regions can exist
     /// at a time.

@@ -156,7 +156,7 @@ fn recover(info: *const libc::siginfo_t) -> bool {
     let Some((entry, (start, len))) = found else { return false };
     entry.poisoned.store(true, Ordering::Release);
     // SAFETY: the call replaces pages of this process's own mapping, which the faulting thread keeps alive.
-    // Only raw copies, which may read any bytes, access these pages.
+    // Only raw copies and atomics, which may read any bytes, access these pages.
     let mapped = unsafe {
         libc::mmap(
             start as *mut libc::c_void,
