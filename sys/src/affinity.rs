@@ -5,9 +5,9 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
 use crate::errno::{Errno, Result};
 
-/// Restricts a thread to `cores`; numbers that no kernel supports are ignored. `thread` is a kernel thread
-/// id; `None` is the calling thread. Threads that the restricted thread starts later inherit the set. EINVAL
-/// if none of the cores exists, ESRCH for an unknown thread.
+/// Restricts a thread to `cores`; numbers from 1,024 on are ignored. `thread` is a kernel thread id; `None`
+/// is the calling thread. Threads that the restricted thread starts later inherit the set. EINVAL if none of
+/// the cores exists, ESRCH for an unknown thread.
 pub fn pin(thread: Option<u32>, cores: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     for &core in cores.iter().filter(|&&core| core < CpuSet::MAX_CPU) {

@@ -15,9 +15,9 @@ pub enum SetTime {
     /// Do not change.
     #[default]
     Keep,
-    /// The server's clock; allowed to every user with write permission.
+    /// The server's clock; if given for both times, allowed to every user with write permission.
     Now,
-    /// A given time; allowed to the owner only.
+    /// A given time; allowed to the owner and the superuser only.
     To(Moment),
 }
 

@@ -8,8 +8,8 @@ use crate::errno::{Errno, Result, check, retry};
 
 /// A position in a directory, in its file system's encoding (`d_off`): opaque, 0 is the start.
 ///
-/// On ext4, xfs, btrfs and tmpfs it stays valid during the life of the directory, across restarts and
-/// renames.
+/// On ext4, xfs, btrfs and (since Linux 6.6) tmpfs it stays valid during the life of the directory, across
+/// renames and restarts of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Cookie(pub u64);
 

@@ -48,7 +48,7 @@ pub struct Event<'a> {
     pub deeds: EventMask,
     /// Process that caused the event; 0 if not visible to this one.
     pub process: u32,
-    /// Affected file; `None` if it is removed already, and for [`EventMask::OVERFLOW`].
+    /// Affected file; `None` if the kernel reports none, as for [`EventMask::OVERFLOW`].
     pub file: Option<FileHandle>,
     /// Directory and name, for a change of a name.
     pub name: Option<(FileHandle, &'a [u8])>,

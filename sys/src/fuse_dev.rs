@@ -39,8 +39,8 @@ pub fn clone(device: BorrowedFd<'_>) -> Result<OwnedFd> {
 /// `_IOR(229, 0, uint32_t)`.
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500;
 
-/// Returns `true` if this process may register backing files: only the superuser may, because tools such as
-/// lsof(8) do not show backing files.
+/// Returns `true` if this process may register backing files, which needs CAP_SYS_ADMIN, because tools such
+/// as lsof(8) do not show backing files.
 pub fn may_back() -> bool {
     let held = rustix::thread::capabilities(None);
     held.is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))

@@ -1,8 +1,8 @@
 //! Safe wrappers of the system calls that Tombolo makes.
 //!
-//! No crate that uses this one names `libc`, `rustix` or the number of a descriptor. A wrapper takes
-//! `BorrowedFd`, returns `OwnedFd` or a plain structure, and fails with [`Errno`]. Wrappers contain no
-//! policy, no cache, and no retry except for EINTR and for races in the kernel, each with its reason.
+//! Front ends, layers, back ends and the programs name neither `libc` nor `rustix`. Most wrappers take
+//! `BorrowedFd`, return `OwnedFd` or a plain structure, and fail with [`Errno`]. They contain no policy, and
+//! no retry except for EINTR and for races in the kernel, each with its reason.
 //!
 //! Non-goals: wrappers without a caller, and memory that others may change (`tombolo-mem`).
 //!

@@ -1,6 +1,6 @@
 //! File locks of open file descriptions: range locks (OFD) and whole-file locks (flock).
 //!
-//! OFD locks conflict with the POSIX locks of other processes; neither conflicts with flock.
+//! OFD locks also conflict with POSIX locks, even of the same process; neither conflicts with flock.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -145,8 +145,8 @@ impl AsFd for NewRoot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountId(u64);
 
-/// Returns the topmost mount at an entry of `dir`. EINVAL if nothing is mounted there. Queries no file
-/// system.
+/// Returns the topmost mount at an entry of `dir`. EINVAL if nothing is mounted there. Requests no attributes
+/// from the mounted file system.
 pub fn mounted_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<MountId> {
     check_component(name)?;
     identify(dir, name, AtFlags::SYMLINK_NOFOLLOW)

@@ -69,7 +69,7 @@ pub fn rename(
     retry(|| rfs::renameat_with(from, name, to, to_name, flags))
 }
 
-/// Returns the target of the symbolic link of the `O_PATH` descriptor `fd`, truncated to the buffer; EINVAL
+/// Returns the target of the symbolic link of the `O_PATH` descriptor `fd`, truncated to the buffer; ENOENT
 /// for anything else.
 pub fn link_target<'a>(fd: BorrowedFd<'_>, buffer: &'a mut [MaybeUninit<u8>]) -> Result<&'a [u8]> {
     let (target, _) = rfs::readlinkat_raw(fd, "", buffer)?;

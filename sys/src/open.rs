@@ -126,7 +126,7 @@ pub fn check_component(name: &[u8]) -> Result<()> {
     if reserved || name.iter().any(|&byte| byte == b'/' || byte == 0) { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// The directory of this process's descriptors: the only way to reopen an `O_PATH` descriptor for I/O.
+/// The directory of this process's descriptors, through which an `O_PATH` descriptor is reopened for I/O.
 ///
 /// It belongs to the process that opened it. After a fork, the child must open its own.
 #[derive(Debug)]

@@ -39,8 +39,8 @@ pub fn listen(path: &Path, mode: u32, backlog: i32) -> Result<OwnedFd> {
     listen_as(SocketType::SEQPACKET, SocketFlags::NONBLOCK, path, mode, backlog)
 }
 
-/// Returns `true` if a process listens at `path`, even if it is too busy to accept, or listens for a stream.
-/// Does not block.
+/// Returns `true` if a process listens at `path`, even if it is too busy to accept, or if a process has a
+/// socket of another type there. Does not block.
 pub fn listens(path: &Path) -> Result<bool> {
     match listens_as(SocketType::SEQPACKET, path) {
         Err(Errno::PROTOTYPE) => Ok(true),
@@ -72,7 +72,8 @@ pub fn wait(socket: impl AsFd) -> Result<()> {
     }
 }
 
-/// Blocks at most for `time`, also across signals. Returns `true` if a message can be received.
+/// Blocks at most for `time`, also across signals. Returns `true` if a message can be received, or the peer
+/// has closed its end.
 pub fn wait_for(socket: impl AsFd, time: Duration) -> Result<bool> {
     let end = Instant::now() + time;
     loop {

@@ -19,8 +19,8 @@ pub fn next_data(fd: BorrowedFd<'_>, offset: u64) -> Result<u64> {
     rfs::seek(fd, SeekFrom::Data(offset))
 }
 
-/// Returns the offset of the next hole at or after `offset`, the end of the file at the latest; ENXIO beyond
-/// it.
+/// Returns the offset of the next hole at or after `offset`, the end of the file at the latest; ENXIO if
+/// `offset` is the end or beyond.
 pub fn next_hole(fd: BorrowedFd<'_>, offset: u64) -> Result<u64> {
     rfs::seek(fd, SeekFrom::Hole(offset))
 }

@@ -110,8 +110,8 @@ impl<T> FileRing<T> {
         Ok(())
     }
 
-    /// Adds a transfer, which starts with the next [`submit`](Self::submit). Returns it if the maximum number
-    /// is in flight.
+    /// Adds a transfer, which starts with the next [`submit`](Self::submit). Returns the transfer if the
+    /// maximum number is in flight.
     pub fn push(&self, transfer: Transfer<T>) -> Option<Transfer<T>> {
         let mut slots = self.slots();
         let Some(index) = slots.free.pop() else { return Some(transfer) };
@@ -155,8 +155,8 @@ impl<T> FileRing<T> {
         }
     }
 
-    /// Submits until the queue is empty. The kernel stops after an entry that it refuses, or when out of
-    /// memory (io_uring_enter(2), "RETURN VALUE").
+    /// Submits until the queue is empty, or the kernel reports a lasting error. The kernel stops after an
+    /// entry that it refuses, or when out of memory (io_uring_enter(2), "RETURN VALUE").
     fn submit_all(&self) {
         loop {
             match self.ring.submit().map_err(|error| errno(&error)) {
@@ -175,7 +175,8 @@ impl<T> FileRing<T> {
         unsafe { self.ring.submission_shared() }.is_empty()
     }
 
-    /// Waits for completions, and passes each to `done` with the number of bytes transferred.
+    /// Waits for completions, and passes the transfer of each to `done` with the number of bytes, or the
+    /// error.
     pub fn wait(&self, mut done: impl FnMut(Transfer<T>, Result<usize>)) {
         let completing = self.completing.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: no pointer is passed: the call submits no entry and waits for one completion.

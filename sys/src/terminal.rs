@@ -61,7 +61,8 @@ fn last_errno() -> Errno {
     std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// Returns the bytes of one key press within `time`; `None` if there is none, empty after a hang-up.
+/// Returns the bytes of a key press within `time`, and of others that followed at once; `None` if there is
+/// none, empty after a hang-up.
 pub fn key_within(terminal: BorrowedFd<'_>, time: Duration) -> Result<Option<Vec<u8>>> {
     let mut polled = [PollFd::from_borrowed_fd(terminal.as_fd(), PollFlags::IN)];
     let time = Timespec::try_from(time).map_err(|_| Errno::INVAL)?;
