@@ -17,8 +17,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Returns four million nodes, 65,536 openings, 256 MiB and 4,096 operations: above the measured use of a
-    /// busy guest, and small for a host that runs guests.
+    /// Returns about four million nodes, 65,536 openings, 256 MiB and 4,096 operations: above the measured
+    /// use of a busy guest, and small for a host that runs guests.
     fn default() -> Self {
         Self { nodes: 4 << 20, opens: 1 << 16, bytes_in_flight: 256 << 20, pending: 4096 }
     }

@@ -49,8 +49,8 @@ bitflags! {
 pub struct RequestKey {
     /// The client that sent the request, over whichever connection.
     pub client: ClientId,
-    /// Number that is the same in retransmissions, and differs between the client's requests as far as the
-    /// protocol permits (RFC 5531 §9: a client may reuse transaction ids).
+    /// Number that is the same in retransmissions of a request, and differs from those of the client's other
+    /// requests as far as the protocol ensures that.
     pub key: u128,
     /// Guarantees that apply to all of the client's requests.
     pub properties: KeyProperties,

@@ -12,7 +12,7 @@ pub const WRITE: u32 = 2;
 pub const READ: u32 = 4;
 
 /// Succeeds if the thread, with its current credentials, has all of `mask` on the object of `fd`; otherwise
-/// fails, as with EACCES, or with EROFS for [`WRITE`] on a read-only file system.
+/// fails, mostly with EACCES; with EROFS for [`WRITE`] on a read-only file system.
 ///
 /// A mask of 0 checks for existence, which always succeeds. Needs Linux 5.8.
 pub fn check_access(fd: BorrowedFd<'_>, mask: u32) -> Result<()> {

@@ -34,7 +34,7 @@ pub fn may_assume() -> bool {
     held && own().uid == 0
 }
 
-/// Returns the user and group of this process.
+/// Returns the user and group of this process, as of the first use of this module.
 pub fn own_ids() -> (u32, u32) {
     (own().uid, own().gid)
 }

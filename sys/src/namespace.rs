@@ -35,7 +35,7 @@ pub fn make_symlink(target: &[u8], dir: BorrowedFd<'_>, name: &[u8]) -> Result<(
 pub fn link(fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     check_component(name)?;
     match retry(|| rfs::linkat(fd, "", dir, name, AtFlags::EMPTY_PATH)) {
-        // Without CAP_DAC_READ_SEARCH the kernel fails with ENOENT; the path through proc is allowed.
+        // Without CAP_DAC_READ_SEARCH the kernel may fail with ENOENT; the path through proc is allowed.
         Err(Errno::NOENT) => {
             let path = OwnPath::of(fd);
             retry(|| rfs::linkat(CWD, path.as_bytes(), dir, name, AtFlags::SYMLINK_FOLLOW))

@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-/// Returns the number of voluntary context switches of the calling thread: sleeps in the kernel and yields,
-/// but not preemptions. Costs a system call (0.2 µs).
+/// Returns the number of voluntary context switches of the calling thread: sleeps in the kernel, but neither
+/// yields nor preemptions. Costs a system call (0.2 µs).
 pub fn waits() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the kernel writes one `struct rusage` to a buffer of that size.

@@ -13,8 +13,8 @@ const SIZES: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
 /// Number of returned buffers examined for remaining references before a new one is allocated.
 const TRIES: usize = 8;
 
-/// Buffers of a few sizes. A returned buffer is lent again once nothing refers to its memory: a file system
-/// may retain written data until its server has stored them.
+/// Buffers of a few sizes. A returned buffer may be lent again once nothing refers to its memory: a file
+/// system may retain written data until its server has stored them.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferPool(Arc<Shared>);
 

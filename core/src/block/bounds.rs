@@ -72,7 +72,7 @@ impl Bounds {
 
     /// Zero-fills `into`, the unread part of a read that reached the end of the file at `offset`, if that
     /// part is in the disk's last block and beyond a file of `size_bytes`. Returns `false` otherwise: the
-    /// file was truncated, has grown since the read, or the memory of `into` is inaccessible.
+    /// file was truncated, or has grown since the read.
     pub fn pad(&self, size_bytes: u64, offset: u64, into: &Sink) -> bool {
         // A file that has grown since the read may have data at `offset`: only the padding is zero-filled.
         let is_padding =

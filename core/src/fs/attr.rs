@@ -35,7 +35,7 @@ impl Mode {
     /// entry.
     pub const STICKY: u32 = 0o1000;
 
-    /// Keeps the low twelve bits of `bits`.
+    /// Returns the mode of the low twelve bits of `bits`.
     #[inline]
     pub const fn new(bits: u32) -> Self {
         Self((bits & Self::MASK) as u16)
@@ -47,7 +47,7 @@ impl Mode {
         self.0 as u32
     }
 
-    /// Clears the bits of `umask`.
+    /// Returns the mode without the bits of `umask`.
     #[inline]
     pub const fn without(self, umask: Mode) -> Self {
         Self(self.0 & !umask.0)

@@ -93,7 +93,8 @@ pub trait FileSystem: Send + Sync {
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made>;
     /// Creates a symbolic link. The target is stored as it is, and not interpreted.
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made>;
-    /// Creates a node that is neither a directory nor a link: a regular file, a device, a fifo, a socket.
+    /// Creates a node that is neither a directory nor a symbolic link: a regular file, a device, a fifo, a
+    /// socket.
     fn mknod(
         &self,
         cx: &Ctx,
@@ -145,8 +146,8 @@ pub trait FileSystem: Send + Sync {
     /// Writes `from`. [`Written::count`] is less than its length if only a part was written.
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written>;
     /// Lists a directory from `cookie` on, filling `page`. An empty page without the end mark means that the
-    /// first entry does not fit. Fails with [`Error::NotFound`](crate::Error::NotFound) if the directory has
-    /// been removed, which ends the listing.
+    /// first entry does not fit. Fails with [`Error::NotFound`](crate::Error::NotFound) or
+    /// [`Error::Stale`](crate::Error::Stale) if the directory has been removed.
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage>;
 
     /// Returns space and limits of the file system that contains `node`.

@@ -257,7 +257,7 @@ pub struct Packed {
     pub compressed_bytes: usize,
 }
 
-/// Round-trip time to a server from which on data are transferred compressed.
+/// Minimum round-trip time to a server at which data are transferred compressed.
 pub const FAR: Duration = Duration::from_millis(5);
 
 /// Maximum total size of a compressed read, in bytes.

@@ -210,8 +210,9 @@ impl LeaseTable {
         })
     }
 
-    /// Executes a lease operation of a client. A renewal pends until the lease ends or is recalled, or until
-    /// the first [`tick`](Self::tick) after a twentieth of the term.
+    /// Executes a lease operation of a client. A renewal pends until the lease ends, is recalled or is
+    /// renewed by another request, and at most until the first [`tick`](Self::tick) after a twentieth of the
+    /// term.
     pub async fn ask(self: Arc<Self>, client: LeaseClient, ask: LeaseRequest) -> LeaseAnswer {
         match ask {
             LeaseRequest::Grant => self.step(|state| state.grant(client, self.term, Instant::now())),

@@ -64,7 +64,8 @@ pub struct SleeperCounts {
     pub sleeps: u64,
 }
 
-/// The consumer's side of a doorbell: waits for messages. Each end of a link has one, which one thread uses.
+/// The consumer's side of a doorbell: waits for messages. Each end of a link has one, which one thread at a
+/// time uses.
 #[derive(Debug)]
 pub struct Sleeper<W = PeerDoorbell, M = WordMut> {
     mode: Mode,

@@ -9,7 +9,7 @@ use crate::cells::{Cells, CellsMut};
 const EPOCH_LINE: usize = 2;
 
 /// Increment of a slot while a change is in progress: the lower 16 bits count the changes in progress, of
-/// which there are at most as many as threads.
+/// which each thread has a few at most.
 const UNDER_WAY: u64 = 1;
 /// Increment of a slot for a completed change: the upper 48 bits count these, and wrap after nine years at a
 /// million changes per second.

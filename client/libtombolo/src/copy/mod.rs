@@ -78,7 +78,7 @@ pub struct Options {
     /// Stability that a small file's data must have when a write is answered. A stable write saves the round
     /// trip of a commit, but waits for the server's disk; `Unstable` is as safe as cp(1).
     pub small_files: Stability,
-    /// Report each copied file ([`Event::Copied`]).
+    /// Report everything that is copied ([`Event::Copied`]).
     pub tell_each: bool,
 }
 

@@ -16,7 +16,7 @@ struct State {
     empty: Event,
 }
 
-/// Membership in a [`Group`], which waits until it is dropped.
+/// Membership in a [`Group`]; [`Group::ended`] waits until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Member(Arc<State>);
 
