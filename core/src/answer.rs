@@ -14,7 +14,7 @@ use crate::{Error, Result, block_on};
 /// until then.
 pub type Later<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-/// The return value of every operation of the waist.
+/// The return value of the operations of the waist.
 ///
 /// `Done` is the common case and allocates nothing. Only a pending operation allocates its future (measured
 /// through four layers: see `docs/decisions/waist-answers.md`).

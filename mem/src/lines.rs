@@ -28,8 +28,8 @@ unsafe impl Send for Lines {}
 unsafe impl Sync for Lines {}
 
 impl Lines {
-    /// Returns `count` lines from `offset` on. Fails if they are not inside the region, not aligned to a
-    /// line, or not a power of two.
+    /// Returns `count` lines from `offset` on. Fails if they are not inside the region or not aligned to a
+    /// line, or if `count` is not a power of two.
     pub fn new(region: &Region, offset: usize, count: usize) -> Result<Lines, OutOfBounds> {
         let len = count.saturating_mul(LINE_BYTES);
         let at = region.aligned_span(offset, len, LINE_BYTES)?;

@@ -1,5 +1,4 @@
-//! Private mount namespaces (mount_namespaces(7)), read-only mounts, and race-free unmounting of a particular
-//! mount.
+//! Private mount namespaces (mount_namespaces(7)), read-only mounts, and unmounting of a particular mount.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;

@@ -64,7 +64,7 @@ pub fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OpenFlags, extra: R
     let resolve = extra | Resolve::BENEATH | Resolve::NO_MAGICLINKS;
     let open = || retry(|| rfs::openat2(dir, path, flags | OpenFlags::CLOEXEC, Mode::empty(), resolve));
     let mut opened = open();
-    // A walk over `..` fails if anything is renamed or mounted meanwhile (openat2(2), EAGAIN).
+    // A walk over `..` may fail if anything is renamed or mounted meanwhile (openat2(2), EAGAIN).
     for _ in 0..WALKS_MAX {
         match opened {
             Err(Errno::AGAIN) if !extra.contains(Resolve::CACHED) => opened = open(),

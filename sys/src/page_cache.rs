@@ -12,8 +12,8 @@ use rustix::param::page_size;
 use crate::errno::{Errno, Result, check, retry};
 
 /// Starts read-ahead of the uncached part of a range, in bytes, without waiting (posix_fadvise(2)). Only the
-/// beginning is read: at most the file system's read-ahead window, and 128 KiB where that is zero (Linux,
-/// `force_page_cache_ra`).
+/// beginning is read: at most the larger of the file's read-ahead window and the device's transfer size,
+/// which is 128 KiB for a file system without a device (Linux, `force_page_cache_ra`).
 pub fn will_need(file: BorrowedFd<'_>, offset: u64, len_bytes: NonZero<u64>) -> Result<()> {
     retry(|| fadvise(file, offset, Some(len_bytes), Advice::WillNeed))
 }
