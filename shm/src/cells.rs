@@ -49,7 +49,7 @@ pub trait DoorbellWord {
     /// Loads the value.
     fn load(&self, order: Ordering) -> u32;
 
-    /// Sleeps while the value is `expected`, until [woken](DoorbellWordMut::wake), for at most `timeout`. It
+    /// Sleeps while the value is `expected`, until [woken](Self::wake), for at most `timeout`. It
     /// may return earlier without a reason.
     fn wait(&self, expected: u32, timeout: Option<Duration>) -> SleepOutcome;
 
