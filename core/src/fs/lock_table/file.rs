@@ -163,6 +163,10 @@ impl FileLocks {
                 let outcome = if may_grant { Ok(()) } else { Err(Error::NoLocks) };
                 if may_grant {
                     self.grant(waiter.claim);
+                    // It may replace a write lock, for which earlier claims wait.
+                    if waiter.claim.lock.kind == LockKind::Read {
+                        index = 0;
+                    }
                 }
                 settled(waiter.claim.owner, waiter.grant.settle(outcome));
             }
@@ -256,6 +260,19 @@ mod tests {
             table.conflict(&claim(1, LockKind::Write, 0, 99)).is_none(),
             "one's own locks do not conflict"
         );
+    }
+
+    #[test]
+    fn downgrade_by_a_waiter_grants_earlier_waiters() {
+        let mut table = FileLocks::default();
+        table.grant(claim(1, LockKind::Write, 0, 9));
+        table.grant(claim(2, LockKind::Write, 15, 20));
+        table.enqueue(claim(3, LockKind::Read, 0, 9));
+        table.enqueue(claim(1, LockKind::Read, 0, 20));
+        table.cut(claim(2, LockKind::Write, 0, 0).owner, LockRange { start: 15, last: 20 });
+        let mut settled = 0;
+        table.settle_waiters(true, |_, _| settled += 1);
+        assert_eq!(settled, 2);
     }
 
     #[test]
