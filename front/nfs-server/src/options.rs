@@ -42,7 +42,7 @@ pub struct Options {
 /// Durability of changes of names and attributes when they are answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// On stable storage, as required by RFC 1813 §1.5 and §4.8: an answered change survives a loss of power.
+    /// On stable storage, as required by RFC 1813 §4.7 and §4.8: an answered change survives a loss of power.
     #[default]
     Stable,
     /// As durable as the host's own changes: an answered change survives a crash of the server, but not a

@@ -1,4 +1,4 @@
-//! Syncs before replies that promise stability (RFC 1813 §1.5, §3.3.7, §4.8), observed between server and
+//! Syncs before replies that promise stability (RFC 1813 §3.3.7, §4.7, §4.8), observed between server and
 //! back end. `tests/kill` verifies the back end's own system calls.
 
 use std::any::Any;
