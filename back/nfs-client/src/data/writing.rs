@@ -183,8 +183,9 @@ impl<S: Server> Writing<S> {
         while let Some(what) = stuck {
             let interruption = self.server.interruption(&self.caller);
             if let Err(error) = unless_interrupted(interruption, self.unstick(what)).await {
-                // Queued bytes count as written.
-                return if self.done > 0 { Ok(self.written()) } else { Err(error) };
+                // Queued bytes count as written, but have no stability yet.
+                let is_written = self.done > 0 && self.how.stability == Stability::Unstable;
+                return if is_written { Ok(self.written()) } else { Err(error) };
             }
             stuck = self.take_in();
         }

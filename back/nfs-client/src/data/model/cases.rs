@@ -229,6 +229,19 @@ fn an_interrupted_writer_returns_and_its_data_arrive() {
 }
 
 #[test]
+fn interrupted_stable_write_does_not_claim_stability() {
+    let mut mount = Mount::new(MANY, 1);
+    let interrupt = Interrupt::new();
+    mount.caller.interrupt = interrupt.clone();
+    let how = Write { stability: Stability::FileSync, retainable: true, ..Write::default() };
+    let bytes = Source::from(vec![1; 20 * SIZES.write_max]);
+    let written = waited_for(write(&mount.server, &mount.file, &mount.caller, &how, bytes));
+    assert!(said(&written).is_none(), "the queue is full");
+    interrupt.raise();
+    assert!(matches!(said(&written), Some(Err(Error::Interrupted))), "no WRITE was answered");
+}
+
+#[test]
 fn memory_is_freed_from_an_unflushed_file() {
     let mount = Mount::new(1500, 8);
     let idle = Mount { file: Arc::default(), server: mount.server.clone(), caller: Caller::default() };
