@@ -72,15 +72,12 @@ enum Lost {
     Malformed(#[from] Malformed),
 }
 
-/// Receives the disk's replies, and reconnects after a loss, until the disk is dropped or a receiver cannot
-/// be created.
+/// Receives the disk's replies, and reconnects after a loss, or if a receiver cannot be created, until the
+/// disk is dropped.
 pub(crate) fn run(shared: &Arc<DiskState>, mut connection: Arc<Connection>, mut negotiated: Negotiated) {
     loop {
-        let mut receiver = match Receiver::new(shared.clone(), connection.clone(), negotiated) {
-            Ok(receiver) => receiver,
-            Err(error) => return tracing::error!(%error, "NBD: cannot wait for replies"),
-        };
-        let lost = match receiver.run() {
+        let receiver = Receiver::new(shared.clone(), connection.clone(), negotiated);
+        let lost = match receiver.map_err(Lost::from).and_then(|mut receiver| receiver.run()) {
             Ok(()) => return,
             Err(lost) => lost,
         };

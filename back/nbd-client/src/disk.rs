@@ -12,7 +12,7 @@ use tombolo_core::block::{BlockDevice, Extent, Extents, Geometry, Profile, Range
 use tombolo_core::{Answer, Ctx, Error, Stability, lock, or_answer};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::send_queue::Message;
-use tombolo_host_tls::ClientTls;
+use tombolo_host_tls::{ClientTls, Stream};
 use tombolo_mem::{Region, Sink, Source};
 use tombolo_sys::epoll::EventFd;
 use tombolo_wire_nbd::status::{Status, from_status};
@@ -118,6 +118,17 @@ impl NbdDisk {
         export: &str,
     ) -> Result<Arc<Self>, ConnectError> {
         let (stream, first) = connect(&address, tls.as_ref(), export)?;
+        Self::over(stream, first, address, tls, export)
+    }
+
+    /// Starts the disk's thread over a connection.
+    fn over(
+        stream: Stream,
+        first: Negotiated,
+        address: Address,
+        tls: Option<ClientTls>,
+        export: &str,
+    ) -> Result<Arc<Self>, ConnectError> {
         let connection = Arc::new(Connection::new(stream));
         let requests = Requests { connection: Some(connection.clone()), ..Requests::default() };
         let shared = Arc::new(DiskState {
@@ -482,5 +493,33 @@ impl BlockDevice for NbdDisk {
             }
             Ok(extents)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::net::TcpListener;
+    use std::sync::mpsc;
+
+    use tombolo_wire_nbd::{BlockSizes, ReplyStyle};
+
+    use super::*;
+
+    #[test]
+    fn disk_whose_receiver_cannot_be_created_reconnects() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address =
+            Address::Tcp("127.0.0.1".to_owned(), listener.local_addr().expect("its address").port());
+        let sizes = BlockSizes { minimum: 512, preferred: 4096, payload_max: 1 << 20 };
+        let (style, flags) = (ReplyStyle::Simple, Flags::empty());
+        let first = Negotiated { style, context: None, flags, size_bytes: 4096, sizes };
+        // epoll_ctl(2) refuses this file.
+        let unsuitable = Stream::new(File::open("/dev/null").expect("open").into());
+        let (accepted, is_accepted) = mpsc::channel();
+        thread::spawn(move || accepted.send(listener.accept().is_ok()));
+        let disk = NbdDisk::over(unsuitable, first, address, None, "").expect("a thread");
+        assert_eq!(is_accepted.recv_timeout(Duration::from_secs(20)), Ok(true));
+        drop(disk);
     }
 }
