@@ -7,7 +7,7 @@
 //! for example), others proceed, and none of those that overlap returns attributes from before the change.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub(crate) struct Turns {
     ended: Condvar,
     /// `true` once a caller has requested attributes from before a change. Until then nothing is recorded.
     are_wanted: AtomicBool,
+    /// Number of unrecorded changes in progress, in any directory: those begun before `are_wanted`.
+    unrecorded: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +49,7 @@ struct UnderWay {
     overlap: bool,
 }
 
-/// A change in progress in `N` directories; it ends on drop.
+/// A change in progress in `N` directories; it ends on drop. An unrecorded one has none.
 #[derive(Debug)]
 pub(crate) struct Turn<'a, const N: usize> {
     turns: &'a Turns,
@@ -59,11 +61,12 @@ impl Turns {
     /// others, at most [`WAIT_MAX`].
     pub fn begin<const N: usize>(&self, dirs: [Key; N], wanted: bool) -> Turn<'_, N> {
         let mut turn = Turn { turns: self, dirs: [None; N] };
-        if !self.are_wanted.load(Ordering::Relaxed) {
-            if !wanted {
+        if !self.are_wanted.load(Ordering::SeqCst) {
+            if wanted {
+                self.are_wanted.store(true, Ordering::SeqCst);
+            } else if self.begin_unrecorded() {
                 return turn;
             }
-            self.are_wanted.store(true, Ordering::Relaxed);
         }
         let mut state = lock(&self.state);
         if wanted && state.is_any_under_way(&dirs) {
@@ -73,15 +76,27 @@ impl Turns {
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             state.waiting -= 1;
         }
+        let overlaps_unrecorded = self.unrecorded.load(Ordering::SeqCst) > 0;
         for (at, dir) in dirs.into_iter().enumerate() {
             if !turn.dirs.contains(&Some(dir)) {
                 turn.dirs[at] = Some(dir);
                 let under_way = state.under_way.entry(dir).or_default();
-                under_way.overlap |= under_way.count > 0;
+                under_way.overlap |= under_way.count > 0 || overlaps_unrecorded;
                 under_way.count += 1;
             }
         }
         turn
+    }
+
+    /// Counts a change as unrecorded; `false` if changes must be recorded by now. It is counted before the
+    /// second check, so that the first recorded change finds the count, or this one must be recorded.
+    fn begin_unrecorded(&self) -> bool {
+        self.unrecorded.fetch_add(1, Ordering::SeqCst);
+        let is_unrecorded = !self.are_wanted.load(Ordering::SeqCst);
+        if !is_unrecorded {
+            self.unrecorded.fetch_sub(1, Ordering::SeqCst);
+        }
+        is_unrecorded
     }
 }
 
@@ -102,6 +117,7 @@ impl<const N: usize> Turn<'_, N> {
 impl<const N: usize> Drop for Turn<'_, N> {
     fn drop(&mut self) {
         if self.dirs.iter().all(Option::is_none) {
+            self.turns.unrecorded.fetch_sub(1, Ordering::SeqCst);
             return;
         }
         let mut state = lock(&self.turns.state);
@@ -217,5 +233,16 @@ mod tests {
         let turns = Turns::default();
         let _first = turns.begin([key(1)], false);
         assert!(lock(&turns.state).under_way.is_empty());
+    }
+
+    #[test]
+    fn changes_that_overlap_an_unrecorded_one_are_not_alone() {
+        let turns = Turns::default();
+        let unrecorded = turns.begin([key(1)], false);
+        for _ in 0..2 {
+            assert!(!turns.begin([key(1)], true).is_alone(), "an earlier change is in progress");
+        }
+        drop(unrecorded);
+        assert!(turns.begin([key(1)], true).is_alone());
     }
 }
