@@ -32,8 +32,8 @@ pub(super) struct Freshness {
     attr: Attr,
     /// Time of the latest call that returned these attributes.
     asked: Instant,
-    /// Time of their receipt or of their expiry; of the first ones, time of the call. A call made before that
-    /// may have been executed before or after the state that they describe.
+    /// Time of their receipt or of their expiry. A call made before that may have been executed before or
+    /// after the state that they describe.
     received: Instant,
     /// Lifetime from `asked` on.
     lifetime: Duration,
@@ -42,9 +42,9 @@ pub(super) struct Freshness {
 }
 
 impl Freshness {
-    /// Creates attributes requested at `asked`.
-    pub(super) fn new(attr: Attr, asked: Instant, times: &AttributeTimes) -> Self {
-        Self { attr, asked, received: asked, lifetime: span(times, attr.file_type).0, expired: false }
+    /// Creates attributes requested at `asked` and received `now`.
+    pub(super) fn new(attr: Attr, asked: Instant, now: Instant, times: &AttributeTimes) -> Self {
+        Self { attr, asked, received: now, lifetime: span(times, attr.file_type).0, expired: false }
     }
 
     /// Updates from attributes requested at `asked` and received `now`. Replies to calls made after the
@@ -173,7 +173,7 @@ mod tests {
     fn attribute_lifetime_doubles_while_unchanged_and_resets_on_change() {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
-        let mut known = Freshness::new(attr(1), start, &TIMES);
+        let mut known = Freshness::new(attr(1), start, start, &TIMES);
         assert!(known.believed(at(2), &NONE).is_some() && known.believed(at(3), &NONE).is_none());
         known.learn(attr(1), at(4), at(4), &TIMES);
         assert!(known.believed(at(9), &NONE).is_some() && known.believed(at(10), &NONE).is_none());
@@ -190,7 +190,7 @@ mod tests {
     fn a_late_old_reply_does_not_replace_newer_attributes() {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
-        let mut known = Freshness::new(attr(5), at(1), &TIMES);
+        let mut known = Freshness::new(attr(5), at(1), at(1), &TIMES);
         known.learn(attr(4), start, at(2), &TIMES);
         assert_eq!(known.known().ctime.secs, 5);
         known.learn(attr(6), start, at(2), &TIMES);
@@ -200,17 +200,26 @@ mod tests {
     }
 
     #[test]
+    fn concurrent_older_reply_does_not_replace_first_attributes() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut known = Freshness::new(attr(5), start, at(2), &TIMES);
+        known.learn(attr(4), at(1), at(3), &TIMES);
+        assert_eq!(known.known().ctime.secs, 5);
+    }
+
+    #[test]
     fn concurrent_getattr_does_not_revert_attributes_of_a_write() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let long = |ctime| Attr { size: 100, ..attr(ctime) };
         // WRITE requested at 1; GETATTR requested at 2, executed before it, and answered after it.
-        let mut known = Freshness::new(attr(1), start, &TIMES);
+        let mut known = Freshness::new(attr(1), start, start, &TIMES);
         known.learn(long(2), at(1), at(3), &TIMES);
         known.learn(attr(1), at(2), at(4), &TIMES);
         assert_eq!(known.known().size, 100);
         // Within one tick of the server's clock the order is unknown, so the server is queried again.
-        let mut known = Freshness::new(attr(1), start, &TIMES);
+        let mut known = Freshness::new(attr(1), start, start, &TIMES);
         known.learn(long(1), at(1), at(3), &TIMES);
         known.learn(attr(1), at(2), at(4), &TIMES);
         assert_eq!((known.known().size, known.believed(at(5), &NONE)), (100, None));
@@ -225,7 +234,7 @@ mod tests {
     #[test]
     fn expired_attributes_are_not_used_until_the_next_reply() {
         let now = Instant::now();
-        let mut known = Freshness::new(attr(1), now, &TIMES);
+        let mut known = Freshness::new(attr(1), now, now, &TIMES);
         known.expire(now);
         assert!(known.believed(now, &NONE).is_none() && !known.is_since(now));
         known.learn(attr(1), now, now, &TIMES);
@@ -235,7 +244,7 @@ mod tests {
     #[test]
     fn attribute_times_of_zero_disable_caching() {
         let now = Instant::now();
-        assert!(Freshness::new(attr(1), now, &AttributeTimes::NONE).believed(now, &NONE).is_none());
+        assert!(Freshness::new(attr(1), now, now, &AttributeTimes::NONE).believed(now, &NONE).is_none());
     }
 
     #[test]
@@ -243,8 +252,8 @@ mod tests {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let removal = UnknownRemoval::default();
-        let one = Freshness::new(attr(1), start, &TIMES);
-        let mut two = Freshness::new(Attr { nlink: 2, ..attr(1) }, start, &TIMES);
+        let one = Freshness::new(attr(1), start, start, &TIMES);
+        let mut two = Freshness::new(Attr { nlink: 2, ..attr(1) }, start, start, &TIMES);
         assert!(two.believed(at(1), &removal).is_some());
         removal.happened(at(2));
         assert!(one.believed(at(3), &removal).is_some() && two.believed(at(3), &removal).is_none());

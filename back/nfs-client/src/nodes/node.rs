@@ -86,12 +86,12 @@ impl Node {
         id: NodeId,
         handle: FileHandleBuf,
         fattr: &Fattr3,
-        asked: Instant,
+        (asked, now): (Instant, Instant),
         times: AttributeTimes,
         removal: Arc<UnknownRemoval>,
     ) -> Self {
         let attr = attr::attr(fattr);
-        let freshness = Freshness::new(attr, asked, &times);
+        let freshness = Freshness::new(attr, asked, now, &times);
         let state = State {
             handle,
             freshness,

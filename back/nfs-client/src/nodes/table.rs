@@ -84,7 +84,7 @@ impl Nodes {
         counts: Arc<Budget>,
     ) -> Self {
         let removal = Arc::<UnknownRemoval>::default();
-        let node = Arc::new(Node::new(NodeId::ROOT, root, fattr, asked, times, removal.clone()));
+        let node = Arc::new(Node::new(NodeId::ROOT, root, fattr, (asked, asked), times, removal.clone()));
         let permit = counts.take(Resource::Nodes, 1);
         let held = Held { node: node.clone(), look_ups: 1, listed: false, _permit: permit };
         let table = Table {
@@ -185,7 +185,7 @@ impl Nodes {
         };
         let id = NodeId(table.next);
         table.next += 1;
-        let node = Arc::new(Node::new(id, handle, fattr, asked, self.times, self.removal.clone()));
+        let node = Arc::new(Node::new(id, handle, fattr, (asked, now), self.times, self.removal.clone()));
         if !table.evicted.may_tell(&handle, asked) {
             node.expire(now);
         }
