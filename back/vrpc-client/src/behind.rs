@@ -214,13 +214,17 @@ impl WritesBehind {
         Some(write)
     }
 
-    /// Records the outcome of a write that was sent again.
+    /// Records the outcome of a write that was sent again; no failure if its opening has ended meanwhile,
+    /// because no operation would report it.
     pub(crate) fn repeated(&self, objects: &SessionObjects, write: &UnansweredWrite, outcome: Result<()>) {
         {
             let mut table = lock(&self.table);
+            let is_here = table.entry(write).is_some();
             self.remove(&mut table, write);
             let Err(error) = outcome else { return };
-            table.errors.entry(write.file.open).or_insert(error);
+            if is_here {
+                table.errors.entry(write.file.open).or_insert(error);
+            }
         }
         objects.nodes.notice(write.notice());
     }
@@ -314,5 +318,28 @@ impl Link {
             }
         };
         Ok((OutgoingRequest { request: Request::Write { file: write.file, how, data }, tail, spans }, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_core::SessionId;
+    use tombolo_core::fs::NodeId;
+
+    use super::*;
+
+    fn unanswered_write(len: usize) -> Arc<UnansweredWrite> {
+        let file = File { node: NodeId(1), open: OpenId(1) };
+        let data = vec![1; len].into_boxed_slice();
+        UnansweredWrite::new(1, &Ctx::root(SessionId(1)), file, Write::default(), data)
+    }
+
+    #[test]
+    fn failure_after_its_opening_ended_is_not_kept() {
+        let (behind, write) = (WritesBehind::default(), unanswered_write(1));
+        assert!(behind.register(&write) && behind.first_to_repeat().is_some());
+        assert!(matches!(behind.released(write.file.open), Some(Error::Disconnected)));
+        behind.repeated(&SessionObjects::default(), &write, Err(Error::Disconnected));
+        assert!(lock(&behind.table).errors.is_empty());
     }
 }
