@@ -95,7 +95,7 @@ impl UnansweredWrite {
     /// Returns the notice by which caches drop the data of a failed write.
     fn notice(&self) -> Notice {
         let (node, start) = (self.file.node, self.how.offset);
-        Notice::Data { node, start, last: start.saturating_add(self.data.len() as u64) }
+        Notice::Data { node, start, last: start.saturating_add(self.data.len() as u64).saturating_sub(1) }
     }
 }
 
@@ -332,6 +332,12 @@ mod tests {
         let file = File { node: NodeId(1), open: OpenId(1) };
         let data = vec![1; len].into_boxed_slice();
         UnansweredWrite::new(1, &Ctx::root(SessionId(1)), file, Write::default(), data)
+    }
+
+    #[test]
+    fn failed_write_notice_ends_with_last_byte() {
+        let notice = unanswered_write(4096).notice();
+        assert_eq!(notice, Notice::Data { node: NodeId(1), start: 0, last: 4095 });
     }
 
     #[test]
