@@ -170,6 +170,10 @@ impl ImageFile {
 /// `path` is a symbolic link.
 pub(crate) fn create_or_truncate(path: &Path) -> Result<File, OpenError> {
     let failed = |source| OpenError::Open { path: path.to_owned(), source };
+    // The target of a symbolic link must not be created.
+    if fs::symlink_metadata(path).is_ok_and(|named| named.is_symlink()) {
+        return Err(failed(io::Error::other("it is a symbolic link, which is not followed")));
+    }
     let mut options = fs::OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
     let file = file.map_err(failed)?;

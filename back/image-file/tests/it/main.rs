@@ -4,7 +4,7 @@ mod direct;
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,6 +114,19 @@ fn non_disk_is_refused() {
         let options = OpenOptions { block_bytes, ..OpenOptions::default() };
         assert!(matches!(bed.open(&bed.image(MIB), &options), Err(OpenError::BlockSize { .. })));
     }
+}
+
+#[test]
+fn create_refuses_a_symbolic_link() {
+    let bed = Bed::new();
+    let [link, target] = ["link", "target"].map(|name| bed.dir.path().join(name));
+    symlink(&target, &link).expect("a link");
+    let create = || ImageFile::create(&link, MIB, &OpenOptions::default(), bed.pool.lane());
+    assert!(matches!(create(), Err(OpenError::Open { .. })));
+    assert!(!target.exists(), "the target was created");
+    fs::write(&target, "precious").expect("written");
+    assert!(matches!(create(), Err(OpenError::Open { .. })));
+    assert_eq!(fs::read(&target).expect("read"), b"precious");
 }
 
 #[test]
