@@ -38,7 +38,7 @@ pub enum OpenError {
     },
     /// The image is in use in a conflicting way, mostly by another process.
     #[error(
-        "{} is in use by another process, which {conflict}; stop that process, or open the image read-only in both",
+        "{} is in use by another process or disk, which {conflict}; end that use, or open the image read-only in both",
         path.display()
     )]
     InUse {

@@ -56,7 +56,7 @@ pub enum Qcow2OpenError {
         source: Unsupported,
     },
     /// The image is in use in a conflicting way, mostly by another process.
-    #[error("{} is in use by another process, which {conflict}; stop that process first", path.display())]
+    #[error("{} is in use by another process or disk, which {conflict}; end that use first", path.display())]
     InUse {
         /// The image, or one of its backing files.
         path: PathBuf,
