@@ -52,7 +52,7 @@ pub enum ConnectError {
     #[error("disks of more than {max} bytes are not supported, and the server's has {0}", max = SIZE_BYTES_MAX)]
     Size(u64),
     /// The export has changed since the first connection.
-    #[error("the export has changed: another size, or read-only")]
+    #[error("the export has changed: another size or block size, or other properties")]
     Changed,
 }
 
