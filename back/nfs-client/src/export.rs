@@ -153,7 +153,10 @@ impl NfsExport {
     pub fn leave(&self) {
         let is_done = self.root.background.wait(LEAVING);
         if !is_done {
-            tracing::warn!(server = self.nfs.label(), "server not responding: unflushed data lost");
+            tracing::warn!(
+                server = self.nfs.label(),
+                "unmounted before the server has answered: unflushed data may be lost, and .nfs files may remain"
+            );
         }
         let Some(Mounted { endpoint, path, reserved_port }) = &self.root.mounted else { return };
         if let Endpoint::Tunnel(tunnel) = endpoint {
