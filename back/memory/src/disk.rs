@@ -123,7 +123,7 @@ impl BlockDevice for MemoryDisk {
 
 impl Resize for MemoryDisk {
     fn set_size(&self, _cx: &Ctx, size_bytes: u64) -> Answer<()> {
-        if size_bytes != Geometry::of_file(size_bytes).size_bytes {
+        if size_bytes == 0 || size_bytes != Geometry::of_file(size_bytes).size_bytes {
             return Answer::err(Error::InvalidArgument);
         }
         let mut guard = lock(&self.state);

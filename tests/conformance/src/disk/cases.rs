@@ -319,6 +319,7 @@ fn a_new_size_is_told_and_what_is_new_reads_as_zeroes(bench: &Bench) -> Verdict 
         bench.check_extents(range(0, to));
     }
     refused(&bench.set_size(SIZE_BYTES + 1), "a part of a block");
+    refused(&bench.set_size(0), "an empty disk");
     bench.write(2 * SIZE_BYTES - 512, &pattern(4, 512)).expect("written at the new end");
     drop(watch);
     bench.set_size(SIZE_BYTES).expect("resized");
