@@ -149,8 +149,8 @@ fn tls(url: &NfsUrl, asked: &NfsOptions, transport: Transport) -> Result<Option<
 }
 
 /// Returns the ports to try, in order: a given port serves both protocols, as with Tombolo, unless
-/// `mountport=` is given too; without one the portmapper is queried and, if it does not respond, the default
-/// port is tried, since a Tombolo server needs no portmapper. Portmappers have no TLS.
+/// `mountport=` is given too; without one the portmapper is queried and, if it does not respond or knows no
+/// server, the default port is tried, since a Tombolo server does not register. Portmappers have no TLS.
 fn ports(url: Option<u16>, asked: &NfsOptions, over_tls: bool) -> Vec<Ports> {
     let port = asked.last(|option| if let NfsOption::Port(port) = option { Some(port) } else { None });
     let mount = asked.last(|option| if let NfsOption::MountPort(port) = option { Some(port) } else { None });
@@ -221,8 +221,8 @@ fn time_of(times: &mut AttributeTimes, which: AttributeTime) -> &mut Duration {
     }
 }
 
-/// Tries the addresses of the host and the ports, until a server or its portmapper responds. If none does,
-/// the first failure is returned.
+/// Tries the addresses of the host and the ports, until a server responds. If none does, the first failure is
+/// returned.
 fn at_any_address<T>(
     url: &NfsUrl,
     settings: &Settings,
@@ -235,9 +235,14 @@ fn at_any_address<T>(
     let addresses = url.host.addresses().map_err(|error| unknown((&error).into()))?;
     let mut failed = None;
     for address in addresses {
+        let mut is_unregistered = false;
         for ports in &settings.ports {
             match attempt(&settings.server(url, address, *ports)) {
                 Ok(result) => return Ok(result),
+                Err(error @ MountError::NotRegistered { .. }) => {
+                    is_unregistered = true;
+                    failed = failed.or(Some(NotMounted::from(&error)));
+                }
                 Err(error) if is_unreachable(&error) => {
                     failed = failed.or(Some(NotMounted::from(&error)));
                     use MountError::{Root, Unreachable};
@@ -246,6 +251,8 @@ fn at_any_address<T>(
                         break;
                     }
                 }
+                // The kernel's server responds at the default port before MOUNT is registered at another one.
+                Err(MountError::Unreachable { .. }) if is_unregistered => {}
                 Err(error) => return Err(NotMounted::from(&error)),
             }
         }
@@ -309,6 +316,10 @@ fn at_least_root(path: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
     use tombolo_host_rpc::client::InFlight;
 
     use super::*;
@@ -355,6 +366,50 @@ mod tests {
         assert_eq!(ports("nfs://h:11/a?mountport=12"), [Ports::Two { nfs: 11, mount: 12 }]);
         assert_eq!(ports("nfs://h/a?mountport=12"), [Ports::Two { nfs: 2049, mount: 12 }]);
         assert_eq!(ports("nfs://h/a")[0], Ports::Portmapper { nfs: None });
+    }
+
+    fn opened_without_registration(
+        at_default_port: impl Fn(&Server) -> Result<(), MountError>,
+    ) -> Result<(), NotMounted> {
+        let url = "nfs://127.0.0.1/a".parse().expect("good");
+        at_any_address(&url, &settings("nfs://127.0.0.1/a"), |server| match server.ports {
+            Ports::One(NFS_PORT) => at_default_port(server),
+            _ => Err(MountError::NotRegistered {
+                server: server.to_string(),
+                what: "MOUNT",
+                transport: server.transport,
+            }),
+        })
+    }
+
+    #[test]
+    fn default_port_is_tried_if_portmapper_knows_no_server() {
+        assert_eq!(opened_without_registration(|_| Ok(())), Ok(()));
+        let refused = opened_without_registration(|_| Err(MountError::PathTooLong { server: "h".into() }));
+        assert_eq!(refused.expect_err("refused").server, Reachability::Permanent);
+    }
+
+    #[test]
+    fn default_port_without_mount_counts_as_unreachable() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let port = listener.local_addr().expect("address").port();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accept");
+            let mut call = [0; 8];
+            stream.read_exact(&mut call).expect("record mark and transaction");
+            // REPLY, MSG_ACCEPTED, an empty verifier, PROG_UNAVAIL (RFC 5531 §9).
+            let reply = [1_u32, 0, 0, 0, 1].map(u32::to_be_bytes);
+            let record = [&[0x80, 0, 0, 24], &call[4..], reply.as_flattened()].concat();
+            stream.write_all(&record).expect("reply");
+            stream.read_to_end(&mut Vec::new()).expect("end of the client");
+        });
+        let opened = opened_without_registration(|default| {
+            let server = Server { ports: Ports::One(port), ..default.clone() };
+            NfsExport::exports_of(&server, Some(false)).map(drop)
+        });
+        let failed = opened.expect_err("no MOUNT");
+        assert_eq!(failed.server, Reachability::Unreachable);
+        assert!(failed.reason.contains("the portmapper has no MOUNT"), "{}", failed.reason);
     }
 
     #[test]
