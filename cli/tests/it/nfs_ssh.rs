@@ -170,6 +170,15 @@ fn remote_ssh_failures_are_one_line() {
 }
 
 #[test]
+fn ls_over_ssh_makes_no_other_connection() {
+    let scratch = Scratch::new();
+    let server = scratch.serve("serve tree --nfs 127.0.0.1:0");
+    let url = format!("nfs+ssh://{}/?ssh=false", server.nfs_address());
+    scratch.run(format!("ls {url}")).failed(1, &["false ended with code 1"]);
+    server.stop();
+}
+
+#[test]
 fn stdio_processes_share_server_until_last_ends() {
     let scratch = Scratch::new();
     let remote = Remote::new(&scratch);

@@ -2,10 +2,11 @@
 
 use crate::location::{self, Location};
 
-/// Returns the export paths of a server, if the location names only the server and the server lists them.
+/// Returns the export paths of a server, if the location names only the server and the server lists them. A
+/// server over ssh is not queried: its paths are those of its host, and only ssh connects to it.
 pub fn of(location: &Location) -> Option<Vec<Vec<u8>>> {
     let Location::Nfs(url) = location else { return None };
-    if url.path != b"/" {
+    if url.path != b"/" || url.ssh.is_some() {
         return None;
     }
     let mut exports = location::exports(url).ok()?;
