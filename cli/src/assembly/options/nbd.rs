@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -11,7 +12,7 @@ use tombolo_host_tls::{ClientTls, HostName};
 use super::address::ListenAddress;
 use crate::certificates;
 use crate::failure::{Failure, OrCannot};
-use crate::location::{Host, decoded};
+use crate::location::{Host, decoded, encoded};
 
 /// NBD's port (IANA).
 const PORT: u16 = 10809;
@@ -125,13 +126,19 @@ fn plain(part: &str) -> String {
 impl fmt::Display for NbdUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, export, tls } = self;
+        let encoded_path = |path: &Path| encoded(path.as_os_str().as_bytes());
+        let export = encoded(export.as_bytes());
         let scheme = if tls.is_some() { "nbds" } else { "nbd" };
         match server {
-            Address::Unix(socket) => write!(f, "nbd+unix:///{export}?socket={}", socket.display()),
+            Address::Unix(socket) => write!(f, "nbd+unix:///{export}?socket={}", encoded_path(socket))?,
             Address::Tcp(host, port) if host.contains(':') => {
-                write!(f, "{scheme}://[{host}]:{port}/{export}")
+                write!(f, "{scheme}://[{host}]:{port}/{export}")?;
             }
-            Address::Tcp(host, port) => write!(f, "{scheme}://{host}:{port}/{export}"),
+            Address::Tcp(host, port) => write!(f, "{scheme}://{host}:{port}/{export}")?,
+        }
+        match tls.as_ref().and_then(|tls| tls.dir.as_ref()) {
+            Some(dir) => write!(f, "?tlsdir={}", encoded_path(dir)),
+            None => Ok(()),
         }
     }
 }
@@ -142,15 +149,18 @@ mod tests {
 
     #[test]
     fn nbd_urls_are_recognised_and_others_are_files() {
-        let shown = |text: &str| NbdUrl::parse(Path::new(text)).map(|url| url.map(|url| url.to_string()));
+        let parsed = |text: &str| NbdUrl::parse(Path::new(text));
+        let shown = |text: &str| parsed(text).map(|url| url.map(|url| url.to_string()));
         for (text, wanted) in [
             ("nbd://ship/disk", "nbd://ship:10809/disk"),
             ("nbd://ship:1", "nbd://ship:1/"),
-            ("nbd://[::1]:5/a%20b", "nbd://[::1]:5/a b"),
-            ("nbds://ship/disk?tlsdir=/etc/a%20b", "nbds://ship:10809/disk"),
+            ("nbd://[::1]:5/a b%3f%25", "nbd://[::1]:5/a%20b%3F%25"),
+            ("nbds://ship/disk?tlsdir=/etc/a b", "nbds://ship:10809/disk?tlsdir=/etc/a%20b"),
             ("nbd+unix:///disk?socket=/run/s", "nbd+unix:///disk?socket=/run/s"),
+            ("nbd+unix:///a%3fsocket=b?socket=/a%25", "nbd+unix:///a%3Fsocket%3Db?socket=/a%25"),
         ] {
             assert_eq!(shown(text), Some(Ok(wanted.to_owned())));
+            assert_eq!(parsed(text), parsed(wanted));
         }
         for bad in [
             "nbd://",

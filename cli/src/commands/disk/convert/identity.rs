@@ -66,9 +66,12 @@ impl Version {
     }
 }
 
-/// Returns `true` if two remote names refer to the same file. The time distinguishes files with equal numbers
-/// on two servers.
+/// Returns `true` if two remote names refer to the same file, or disk of an NBD server, whatever the
+/// certificates. The time distinguishes files with equal numbers on two servers.
 pub fn is_one_file(one: &DiskSource, other: &DiskSource) -> bool {
+    if let (DiskSource::Nbd(one), DiskSource::Nbd(other)) = (one, other) {
+        return (&one.server, &one.export) == (&other.server, &other.export);
+    }
     let (DiskSource::File(one), DiskSource::File(other)) = (one, other) else { return false };
     let known = |location| attr_of(location).map(|Attr { fsid, fileid, ctime, .. }| (fsid, fileid, ctime));
     // A nonexistent file equals no other.
@@ -125,4 +128,20 @@ pub fn make(location: &Location, size_bytes: u64, mode: Mode, is_there: bool) ->
         Ok(())
     });
     made.map_err(|error| place.cannot("create", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::assembly::options::disk::ImageOptions;
+
+    #[test]
+    fn certificates_do_not_distinguish_disks() {
+        let disk = |url| DiskSource::of_word(Path::new(url), &ImageOptions::default()).expect("good");
+        let one = disk("nbds://ship/disk?tlsdir=a");
+        assert!(is_one_file(&one, &disk("nbds://ship:10809/disk?tlsdir=b")));
+        assert!(!is_one_file(&one, &disk("nbds://ship/other?tlsdir=a")));
+    }
 }
