@@ -66,7 +66,8 @@ fn incomplete(home: &Home, doing: &str) -> Failure {
         .remedy(format_args!("tombolo vm rm {}", home.name))
 }
 
-/// Starts the guest of a VMM that was started for a boot. Fails early once `runs` returns `false`.
+/// Starts the guest of a VMM that was started for a boot. Fails early once `runs` returns `false`. A device
+/// that cannot be plugged is a failure, unlike at a resumption: the guest has not run and nothing is lost.
 pub fn begin(home: &Home, runs: impl Fn() -> bool) -> Outcome {
     let mut monitor = reach(home, &home.run().monitor, "start", runs)?;
     prepare(home, &mut monitor)?;
@@ -156,7 +157,7 @@ fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     monitor.proceed().map_err(&failed)?;
     home.note("guest resumed from its device state");
     if let Err(failure) = plug(home, &mut monitor, true) {
-        // A failure to plug a device does not stop the running guest.
+        // A failure to plug a device does not stop the running guest, whose memory would be lost.
         failure.remedy("running without it").print();
     }
     ledger.enter("identity, network card", None);
