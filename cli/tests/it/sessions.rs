@@ -148,6 +148,30 @@ fn detached_session_keeps_unsent_changes() {
 }
 
 #[test]
+fn ending_session_has_no_endpoints() {
+    let Some(far) = Far::new() else { return };
+    let proxy = far.proxy_of_sessions();
+    let url = far.url("?soft&timeo=600");
+    let options = "--mode write-back --contract exclusive --no-lease --fuse mnt";
+    far.sessions(&format!("create work {url} {options}")).succeeded();
+    fs::read_dir(far.place.mnt()).expect("list").for_each(drop);
+    let origin = far.origin.as_ref().expect("it runs");
+    origin.signal("STOP");
+    fs::write(far.mnt("one"), "1\n").expect("write");
+    let mut detach = far.tombolo("session detach work --control proxy.sock").spawn().expect("start");
+    let mut listed = String::new();
+    until("the session is ending", || {
+        listed = far.listed();
+        listed.contains("work ending")
+    });
+    origin.signal("CONT");
+    assert!(!listed.contains("export=/work"), "{listed}");
+    assert!(detach.wait().expect("its end").success());
+    assert_eq!(fs::read_to_string(far.tree("one")).expect("read"), "1\n");
+    proxy.stop();
+}
+
+#[test]
 fn proxy_end_flushes_each_session_and_reports_first_failure() {
     let (Some(far), Some(mut absent)) = (Far::new(), Far::new()) else { return };
     let url = far.url("?retry=1&soft");

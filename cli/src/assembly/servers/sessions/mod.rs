@@ -275,8 +275,8 @@ impl Sessions {
             SessionState::Starting => Err(Failure::cannot(ending, "it is being created").remedy("try again")),
             SessionState::Ending => Ok(()),
             SessionState::Running => {
-                session.status.state = SessionState::Ending;
                 let serving = session.serving.take();
+                inner.put_state(name, SessionState::Ending, None);
                 drop(inner);
                 self.in_thread(name, move |sessions, name| sessions.end_one(name, serving));
                 Ok(())
