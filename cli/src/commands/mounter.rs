@@ -115,8 +115,8 @@ struct MountState {
 }
 
 /// State of a mount point. A compromised server could place symbolic links on its path, or have another mount
-/// moved there; therefore a mount point is prepared and mounted at most once, and only that mount is
-/// unmounted.
+/// moved there; therefore a mount point is prepared at most once, one mount is attempted, and only that mount
+/// is unmounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Unmounted,
@@ -179,10 +179,10 @@ impl MountState {
         };
         let done = match (*request, self.stage) {
             (Request::Mount { kernel_checks }, Stage::Unmounted) => {
+                // A mount is attempted once, even if it fails or a symbolic link redirects it.
+                self.stage = Stage::Over;
                 let (device, by_helper) =
                     DirectMounter.mount(&prepared.path, &self.options, kernel_checks)?;
-                // A mount is made once, even if a symbolic link has redirected it.
-                self.stage = Stage::Over;
                 self.stage =
                     Stage::Mounted(prepared.mounted().map_err(|errno| RemoteError::of(&errno.into()))?);
                 return Ok((Answer::Mounted { by_helper }, Some(device)));

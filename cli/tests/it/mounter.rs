@@ -20,7 +20,7 @@ struct Mounter {
 }
 
 impl Mounter {
-    fn mounted(scratch: &Scratch, target: &Path) -> Self {
+    fn prepared(scratch: &Scratch, target: &Path) -> Helper {
         let place = json!({
             "target": target, "source": "test", "allow_other": false, "read_only": false, "devices": false, "set_id": false,
             "exec": false,
@@ -28,6 +28,11 @@ impl Mounter {
         let mut command = scratch.tombolo(format!("mounter -- {}", place));
         let helper = Helper::start(&mut command, 1).expect("a mounter");
         assert!(ask(&helper, &json!("Prepare")).0["Prepared"].is_object());
+        helper
+    }
+
+    fn mounted(scratch: &Scratch, target: &Path) -> Self {
+        let helper = Self::prepared(scratch, target);
         let (mounted, device) = ask(&helper, &json!({"Mount": {"kernel_checks": true}}));
         assert_eq!(mounted, json!({"Mounted": {"by_helper": false}}));
         assert!(is_mounted(target));
@@ -62,6 +67,20 @@ impl Drop for Others {
             while unmount(at, UnmountFlags::DETACH).is_ok() {}
         }
     }
+}
+
+#[test]
+fn mounter_attempts_mount_once() {
+    let Some(place) = MountPlace::new() else { return };
+    let target = place.0.path("own");
+    fs::create_dir(&target).expect("made");
+    let helper = Mounter::prepared(&place.0, &target);
+    fs::remove_dir(&target).expect("removed");
+    let mount = || ask(&helper, &json!({"Mount": {"kernel_checks": true}})).0["Failed"]["errno"].clone();
+    assert_eq!(mount(), 2, "ENOENT");
+    fs::create_dir(&target).expect("made");
+    assert_eq!(mount(), 1, "EPERM");
+    assert!(!is_mounted(&target));
 }
 
 #[test]
