@@ -71,8 +71,8 @@ impl CheckpointArgs {
             self.make(&home)?;
             let Some(seconds) = self.every else { break };
             // A VM that is not running would give the same checkpoint again.
-            let is_over = has_ended(&stopped, Duration::from_secs(seconds.into()));
-            if is_over || !home.path.is_dir() || home.lock_within(GLANCE)?.is_some() {
+            let interval = Duration::from_secs(seconds.into());
+            if !is_running(&home)? || has_ended(&stopped, interval) || !is_running(&home)? {
                 break;
             }
         }
@@ -80,7 +80,7 @@ impl CheckpointArgs {
     }
 
     fn make(&self, home: &Home) -> Outcome {
-        if home.lock_within(GLANCE)?.is_none() {
+        if is_running(home)? {
             let (number, still) = live::ask(home, self.keep.into())?;
             return told(home, number, Some(still));
         }
@@ -100,6 +100,11 @@ fn told(home: &Home, number: u32, still: Option<Duration>) -> Outcome {
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Returns `true` if the VM exists and its supervisor runs.
+fn is_running(home: &Home) -> Result<bool, Failure> {
+    Ok(home.path.is_dir() && home.lock_within(GLANCE)?.is_none())
+}
 
 /// Returns `true` if a stop is requested within that time.
 fn has_ended(stopped: &Receiver<()>, within: Duration) -> bool {

@@ -565,3 +565,13 @@ fn periodic_checkpoints_run_until_stopped() {
     let kept = bed.numbered().iter().filter(|name| name.starts_with("state")).count();
     assert_eq!(kept, 2, "{:?}", bed.numbered());
 }
+
+#[test]
+fn periodic_checkpoints_of_suspended_vm_end_at_once() {
+    let (bed, _told) = Bed::with_clone("none", Flaw::None);
+    bed.run("vm suspend one").succeeded();
+    let began = Instant::now();
+    bed.run("vm checkpoint one --every 60").succeeded();
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert!(bed.vm("one").join("state.1").exists());
+}
