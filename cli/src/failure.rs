@@ -53,10 +53,11 @@ impl Failure {
         Self { text: String::new(), code: Code::Failed }
     }
 
-    /// Returns a failure that another process has reported and ended with: exit code 2 is kept, any other
+    /// Returns a failure that another process has reported and ended with. An exit code that is no [`Code`]
     /// becomes 1.
     pub fn with_exit_code(code: i32) -> Self {
-        let code = if code == Code::Usage as i32 { Code::Usage } else { Code::Failed };
+        let known = [Code::Usage, Code::Interrupted, Code::Terminated];
+        let code = known.into_iter().find(|known| *known as i32 == code).unwrap_or(Code::Failed);
         Self { text: String::new(), code }
     }
 
@@ -169,6 +170,12 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exit_codes_of_other_processes_are_kept() {
+        let kept = [2, 130, 143, 1, 101].map(|code| Failure::with_exit_code(code).code() as i32);
+        assert_eq!(kept, [2, 130, 143, 1, 1]);
+    }
 
     #[test]
     fn a_failure_is_one_line_without_numbers() {
