@@ -183,7 +183,10 @@ impl Proxy {
             (Some(proxy), true) => Ok(proxy),
             (Some(_), false) => Err(Failure::cannot(finding, "several are running").remedy(remedy)),
             (None, _) if is_named => Err(Failure::cannot(finding, lacks)),
-            (None, _) => Err(Failure::cannot(finding, "none is running").remedy(remedy)),
+            (None, _) => {
+                let finding = format!("{finding} in {}", control::default_directory().display());
+                Err(Failure::cannot(finding, "none is running").remedy(remedy))
+            }
         }
     }
 

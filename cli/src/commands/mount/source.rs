@@ -281,7 +281,9 @@ impl<'a> Waiting<'a> {
     /// detaches.
     fn log_retry(&self, reason: &str) -> Result<(), NotMounted> {
         match (self.again.is_some(), self.leave) {
-            (true, _) => tracing::warn!(reason, "server unreachable: retrying until it responds"),
+            (true, _) => {
+                tracing::warn!(reason, "server unreachable: retrying until it responds or the mount ends");
+            }
             (false, None) if self.retry.is_zero() => {}
             (false, None) => {
                 tracing::warn!(reason, "server unreachable: retrying for {}", minutes(self.retry));

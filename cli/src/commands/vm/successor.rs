@@ -113,10 +113,7 @@ impl Successor {
         let Some(monitor) = &mut self.monitor else { return Ok(()) };
         monitor.set_timeout(within);
         command(monitor).map_err(|error| match error {
-            MonitorError::Late { .. } => {
-                let seconds = PAUSE_PATIENCE.as_secs();
-                cannot(home, format!("it has not responded within {seconds} s").into())
-            }
+            MonitorError::Late { .. } => cannot(home, "it has not responded in time".into()),
             error => cannot(home, Reason::from(&error)),
         })
     }

@@ -301,9 +301,9 @@ fn first_checkpoint_that_fails_leaves_booted_vm_running() {
     for (flaw, of_next, said) in [
         (Flaw::SavesNot, Flaw::None, "device state"),
         (Flaw::None, Flaw::LoadsNot, "device state"),
-        (Flaw::None, Flaw::NeverLoads, "it has not responded within 5 s"),
-        (Flaw::None, Flaw::Silent("migrate-incoming"), "it has not responded within 5 s"),
-        (Flaw::None, Flaw::Silent("cont"), "it has not responded within 5 s"),
+        (Flaw::None, Flaw::NeverLoads, "it has not responded in time"),
+        (Flaw::None, Flaw::Silent("migrate-incoming"), "it has not responded in time"),
+        (Flaw::None, Flaw::Silent("cont"), "it has not responded in time"),
         (Flaw::None, Flaw::RunsNot, "refused cont"),
     ] {
         let bed = Bed::new();
