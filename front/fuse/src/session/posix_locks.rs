@@ -6,13 +6,13 @@
 //! no process in this session has locked it. A lock taken later through such an opening is released with the
 //! opening: see [`PosixLocks::release`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tombolo_core::fs::{LockOwner, NodeId, OpenId};
+use tombolo_core::fs::{File, LockOwner, NodeId};
 use tombolo_core::lock;
 
-/// Files of a session that were locked since the kernel last forgot them, and each opening's lock owners.
+/// Files that were locked, until the kernel forgets them, and each opening's lock owners.
 #[derive(Debug, Default)]
 pub(super) struct PosixLocks {
     /// `true` from the first lock request on; until then the table need not be searched.
@@ -22,39 +22,50 @@ pub(super) struct PosixLocks {
 
 #[derive(Debug, Default)]
 struct Table {
-    nodes: HashSet<NodeId>,
-    owners: HashMap<OpenId, Vec<LockOwner>>,
+    /// Number of openings with owners, by node.
+    nodes: HashMap<NodeId, usize>,
+    owners: HashMap<File, Vec<LockOwner>>,
 }
 
 impl PosixLocks {
     /// Records a lock request of `owner`.
-    pub(super) fn lock(&self, node: NodeId, open: OpenId, owner: LockOwner) {
+    pub(super) fn lock(&self, file: File, owner: LockOwner) {
         self.any.store(true, Ordering::Release);
-        let mut table = lock(&self.table);
-        table.nodes.insert(node);
-        let owners = table.owners.entry(open).or_default();
+        let Table { nodes, owners } = &mut *lock(&self.table);
+        let owners = owners.entry(file).or_default();
+        if owners.is_empty() {
+            *nodes.entry(file.node).or_default() += 1;
+        }
         if !owners.contains(&owner) {
             owners.push(owner);
         }
     }
 
-    /// Returns `true` if the file was not locked since the kernel last forgot it.
+    /// Returns `true` if the file has not been locked, as far as is recorded.
     pub(super) fn is_free(&self, node: NodeId) -> bool {
-        !self.any.load(Ordering::Acquire) || !lock(&self.table).nodes.contains(&node)
+        !self.any.load(Ordering::Acquire) || !lock(&self.table).nodes.contains_key(&node)
     }
 
     /// Removes an opening; returns the owners that took locks through it.
-    pub(super) fn release(&self, open: OpenId) -> Vec<LockOwner> {
+    pub(super) fn release(&self, file: File) -> Vec<LockOwner> {
         if !self.any.load(Ordering::Acquire) {
             return Vec::new();
         }
-        lock(&self.table).owners.remove(&open).unwrap_or_default()
+        let Table { nodes, owners } = &mut *lock(&self.table);
+        let Some(owners) = owners.remove(&file) else { return Vec::new() };
+        nodes.entry(file.node).and_modify(|openings| *openings -= 1);
+        owners
     }
 
-    /// Removes a node that the kernel forgets.
+    /// Removes a node of which the kernel forgets look-ups, unless an opening with owners remains: Linux also
+    /// forgets a look-up of a node in use, when a cached name turns out to lead to that node.
     pub(super) fn forget(&self, node: NodeId) {
-        if self.any.load(Ordering::Acquire) {
-            lock(&self.table).nodes.remove(&node);
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        let nodes = &mut lock(&self.table).nodes;
+        if nodes.get(&node) == Some(&0) {
+            nodes.remove(&node);
         }
     }
 }
@@ -62,17 +73,23 @@ impl PosixLocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tombolo_core::fs::OpenId;
 
     #[test]
     fn locked_file_stays_marked_until_forgotten() {
         let locks = PosixLocks::default();
         assert!(locks.is_free(NodeId(5)));
-        locks.lock(NodeId(5), OpenId(1), LockOwner(7));
-        locks.lock(NodeId(5), OpenId(1), LockOwner(7));
+        let [first, second] = [1, 2].map(|open| File { node: NodeId(5), open: OpenId(open) });
+        for (file, owner) in [(first, 7), (first, 7), (first, 8), (second, 7)] {
+            locks.lock(file, LockOwner(owner));
+        }
         assert!(!locks.is_free(NodeId(5)) && locks.is_free(NodeId(6)));
-        assert_eq!(locks.release(OpenId(1)), [LockOwner(7)]);
-        assert!(locks.release(OpenId(1)).is_empty());
-        assert!(!locks.is_free(NodeId(5)), "another opening may still hold one");
+        assert_eq!(locks.release(first), [LockOwner(7), LockOwner(8)]);
+        assert!(locks.release(first).is_empty());
+        locks.forget(NodeId(5));
+        assert!(!locks.is_free(NodeId(5)), "only one look-up was forgotten");
+        assert_eq!(locks.release(second), [LockOwner(7)]);
+        assert!(!locks.is_free(NodeId(5)), "the kernel still knows it");
         locks.forget(NodeId(5));
         assert!(locks.is_free(NodeId(5)));
     }

@@ -9,6 +9,7 @@ mod handles;
 mod kept;
 mod kept_held;
 mod limits;
+mod locks;
 mod mount;
 mod overlap;
 mod places;

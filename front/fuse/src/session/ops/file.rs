@@ -176,7 +176,7 @@ fn write_back(call: Call<'_>, file: File, mut how: HowToWrite, mut from: Source)
 pub(super) fn release(call: Call<'_>, release: &Release) -> Answer<Body> {
     let file = call.file(release.handle);
     if let Some(locks) = call.fs.locks() {
-        for owner in call.session.posix_locks.release(file.open) {
+        for owner in call.session.posix_locks.release(file) {
             // The kernel ignores the outcome of a RELEASE.
             drop(locks.unlock(call.ctx, file, LockFamily::Posix, LockRange::ALL, owner));
         }

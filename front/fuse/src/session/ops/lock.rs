@@ -20,7 +20,7 @@ pub(super) fn set(call: Call<'_>, lock: &request::Lock, wait: bool) -> Answer<Bo
     let answer = match wanted(lock) {
         Some(wanted) => {
             if wanted.family == LockFamily::Posix {
-                call.session.posix_locks.lock(file.node, file.open, wanted.owner);
+                call.session.posix_locks.lock(file, wanted.owner);
             }
             locks.lock(call.ctx, file, &wanted, wait)
         }
