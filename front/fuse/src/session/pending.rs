@@ -106,6 +106,11 @@ impl Pending {
         }
     }
 
+    /// Interrupts a request if it is pending, because the session ends.
+    pub(super) fn interrupt_one(&self, unique: Unique) {
+        self.0.raise(unique);
+    }
+
     /// Interrupts all requests, because the session ends.
     pub(super) fn interrupt_all(&self) {
         let all: Vec<_> =
@@ -126,6 +131,11 @@ impl Default for PendingShared {
 }
 
 impl PendingShared {
+    fn raise(&self, unique: Unique) {
+        let interrupt = lock(&self.table).requests.get(&unique).map(|request| request.interrupt.clone());
+        interrupt.iter().for_each(Interrupt::raise);
+    }
+
     /// Starts the polling thread. Returns `false` on failure.
     fn watch(self: &Arc<Self>) -> bool {
         let shared = self.clone();
@@ -160,8 +170,7 @@ impl PendingShared {
         for (unique, thread) in &signalled {
             if (self.is_killed)(*thread) {
                 // Request numbers are unique: this is the same request, or it has been answered.
-                let killed = lock(&self.table).requests.get(unique).map(|request| request.interrupt.clone());
-                killed.iter().for_each(Interrupt::raise);
+                self.raise(*unique);
             }
         }
         !signalled.is_empty()

@@ -87,7 +87,7 @@ impl Session {
                 exchange.retire(slot);
             } else if session.interrupt_epoch.load(Ordering::SeqCst) != interrupt_epoch {
                 // `interrupt_all` ran before this request was pending.
-                unique.into_iter().for_each(|unique| session.pending.interrupt(unique));
+                unique.into_iter().for_each(|unique| session.pending.interrupt_one(unique));
             }
         });
     }

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Client, Export, PermissionCheck};
 use tombolo_host_vhost::FdStore;
+use tombolo_layer_basic::delay;
 use tombolo_layer_replies::{self as replies, Options as RepliesOptions};
 use tombolo_mem::{Region, Sink, Source};
 use tombolo_sys::packet;
@@ -122,9 +124,13 @@ struct Process {
 }
 
 impl Process {
-    fn start(tree: &Path, left: Left) -> Process {
+    fn start(tree: &Path, left: Left, latency: Duration) -> Process {
         let bottom = Arc::new(LocalDir::open(tree, DirOptions::default()).expect("the tree"));
-        let export = replies::open(bottom, &RepliesOptions::default(), &left.notes).expect("the notes");
+        let replies = replies::open(bottom, &RepliesOptions::default(), &left.notes).expect("the notes");
+        let export: Arc<dyn Export> = match latency {
+            Duration::ZERO => Arc::new(replies),
+            latency => Arc::new(delay::over(Arc::new(replies), latency).expect("a timer")),
+        };
         let client = Client { session: SessionId(1), label: "guest".into(), checks: PermissionCheck::Caller };
         let file_system = export.attach(&client).expect("attached");
         let store = left.keeper.lock().expect("a keeper").greet();
@@ -183,6 +189,26 @@ impl Exchange for Probe {
     fn retire(self, _slot: Box<Slot>) {}
 }
 
+/// A request that was sent: its reply, and the state left by a process killed before it.
+struct Sent {
+    answer: Arc<Mutex<Option<Vec<u8>>>>,
+    left: Arc<Mutex<Option<Left>>>,
+}
+
+impl Sent {
+    fn wait(self) -> (Vec<u8>, Left) {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            let found = self.answer.lock().expect("an answer").take();
+            if let Some(found) = found {
+                return (found, self.left.lock().expect("left").take().expect("a copy"));
+            }
+            assert!(Instant::now() < until, "no answer");
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// A guest whose server dies before each reply.
 pub(crate) struct Guest {
     /// `None` between two processes.
@@ -198,15 +224,19 @@ impl Guest {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let tree = dir.path().join("tree");
         std::fs::create_dir(&tree).expect("mkdir");
-        let process = Process::start(&tree, Left::new(dir.path()));
+        let process = Process::start(&tree, Left::new(dir.path()), Duration::ZERO);
         let mut guest = Guest { process: Some(process), tree, deaths: 0, unique: 0, dir };
         let init = InitIn { major: 7, minor: 36, flags: u32::MAX, ..Default::default() };
         guest.ask(Opcode::Init, 0, &[init.as_bytes()]).expect("INIT");
         guest
     }
 
-    /// Sends a request; returns the reply, and the state left by a process killed before it.
+    /// Sends a request, and waits for its reply.
     fn send(&mut self, bytes: &[u8]) -> (Vec<u8>, Left) {
+        self.submit(bytes).wait()
+    }
+
+    fn submit(&mut self, bytes: &[u8]) -> Sent {
         let (header, _) = InHeader::read_from_prefix(bytes).expect("a header");
         let private = Extent::of(&header).map_or(bytes.len(), |extent| extent.private_bytes);
         let (head, payload) = bytes.split_at(private);
@@ -224,15 +254,7 @@ impl Guest {
             answer: Arc::clone(&answer),
         };
         drop(kept.handle(slot, probe));
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        loop {
-            let found = answer.lock().expect("an answer").take();
-            if let Some(found) = found {
-                return (found, left.lock().expect("left").take().expect("a copy"));
-            }
-            assert!(std::time::Instant::now() < until, "no answer");
-            std::thread::yield_now();
-        }
+        Sent { answer, left }
     }
 
     /// Ends the session, as a device does at another INIT.
@@ -251,7 +273,7 @@ impl Guest {
     /// Starts the next process with the state left; everything else of the previous one is closed.
     fn die(&mut self, left: Left) {
         self.process = None;
-        self.process = Some(Process::start(&self.tree, left));
+        self.process = Some(Process::start(&self.tree, left, Duration::ZERO));
     }
 
     /// Returns the number of descriptors at the keeper.
@@ -487,6 +509,22 @@ fn truncating_open_executes_once_across_kills() {
         let set = SetattrIn { valid: SetattrValid::SIZE.bits(), ..Default::default() };
         guest.ask(Opcode::Setattr, node, &[set.as_bytes()]).expect("SETATTR");
     }
+}
+
+/// The queues stop while the node is looked up; then its attributes would take as long again.
+#[test]
+fn queue_stop_interrupts_request_under_recovery() {
+    const INTERRUPTED: i32 = 4;
+    let mut guest = Guest::new();
+    let (node, _) = guest.create(b"file\0");
+    let left = guest.process().left.share();
+    guest.process = None;
+    guest.process = Some(Process::start(&guest.tree, left, Duration::from_millis(500)));
+    let bytes = guest.encode(Opcode::Getattr, node, &[GetattrIn::default().as_bytes()]);
+    let sent = guest.submit(&bytes);
+    guest.process().session.interrupt_all();
+    let (answer, _) = sent.wait();
+    assert_eq!(OutHeader::read_from_prefix(&answer).expect("a reply").0.error, -INTERRUPTED);
 }
 
 #[test]
