@@ -135,10 +135,13 @@ impl PersistentFs {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// Ends the session and clears the area for the next one. A late request that would register a node or an
-    /// opening fails with ESTALE.
+    /// Ends the session and clears the area for the next one. A late request that names or would register a
+    /// node other than the root, or an opening, fails with ESTALE.
     pub(crate) fn end(&self) {
         if self.0.table().end() {
+            // No number is mapped any more from here on.
+            self.0.nodes.clear();
+            self.0.openings.clear();
             self.0.area.clear([0; 16]);
             self.0.stored.iter().for_each(StoredDescriptors::clear);
         }

@@ -57,6 +57,12 @@ impl Numbers {
         Some(local)
     }
 
+    /// Unmaps all numbers.
+    pub(super) fn clear(&self) {
+        let chunks = self.chunks.iter().filter_map(OnceLock::get);
+        chunks.flatten().for_each(|pair| pair.guest.store(0, Ordering::Release));
+    }
+
     fn pair(&self, number: Number) -> Option<&Pair> {
         let index = number.index(self.records) as usize;
         let chunk = self.chunks.get(index / CHUNK)?;

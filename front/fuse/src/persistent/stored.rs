@@ -146,14 +146,19 @@ impl Inner {
     pub(super) fn store_opening(&self, open: OpenId, local: File) {
         let (Some(stored), Some(descriptors)) = (&self.stored, self.below.descriptors()) else { return };
         let mut state = lock(&stored.state);
-        // The keeper would never release the descriptor of an opening that has ended meanwhile.
-        if self.openings.local(Number(open.0)).is_some()
+        if self.is_open(open)
             && !state.openings.contains(&open)
             && let Ok(descriptor) = descriptors.of_opening(local)
             && stored.keep(open, None, &descriptor)
         {
             state.openings.insert(open);
         }
+    }
+
+    /// Returns `true` unless the opening or the session has ended: the keeper would never release a descriptor
+    /// that it gets after that. To be called under the lock of the state.
+    fn is_open(&self, open: OpenId) -> bool {
+        self.openings.local(Number(open.0)).is_some()
     }
 
     /// Gives the keeper the descriptor of a lock, taken through `file`.
@@ -164,6 +169,9 @@ impl Inner {
             return;
         }
         let mut state = lock(&stored.state);
+        if !self.is_open(file.open) {
+            return;
+        }
         let key = (file.node, taken.owner);
         // The keeper's descriptor may be from before the flush.
         let is_flushed = state.flushes.contains_key(&key);

@@ -26,7 +26,7 @@ impl Session {
     }
 
     /// Interrupts all pending requests. Ends a persistent session for later processes too: its late requests
-    /// for further nodes or openings fail with ESTALE.
+    /// for nodes other than the root and for openings fail with ESTALE.
     pub fn end(&self) {
         self.interrupt_all();
         if let Some(persistent) = &self.persistent {

@@ -259,11 +259,15 @@ impl Guest {
 
     /// Ends the session, as a device does at another INIT.
     pub(crate) fn begin_anew(&mut self) {
-        self.process().session.end();
+        self.end();
         let mut left = self.process().left.share();
         left.notes.set_extension("anew");
         left.keeper.lock().expect("a keeper").hear();
         self.die(left);
+    }
+
+    pub(crate) fn end(&self) {
+        self.process().session.end();
     }
 
     fn process(&self) -> &Process {
@@ -292,10 +296,14 @@ impl Guest {
 
     /// Sends a look-up that is answered by the process that receives it.
     fn look_up_once(&mut self, name: &[u8]) -> u64 {
-        let bytes = self.encode(Opcode::Lookup, 1, &[name]);
-        let (answer, _) = self.send(&bytes);
-        let body = answer.get(size_of::<OutHeader>()..).expect("a reply");
-        EntryOut::read_from_prefix(body).expect("an entry").0.nodeid
+        let body = self.ask_once(Opcode::Lookup, 1, &[name]).expect("LOOKUP");
+        EntryOut::read_from_prefix(&body).expect("an entry").0.nodeid
+    }
+
+    /// Sends a request that is answered by the process that receives it.
+    pub(crate) fn ask_once(&mut self, opcode: Opcode, node: u64, parts: &[&[u8]]) -> Result<Vec<u8>, i32> {
+        let bytes = self.encode(opcode, node, parts);
+        body_of(&self.send(&bytes).0)
     }
 
     /// Sends a request that is answered by the next process.
@@ -306,12 +314,7 @@ impl Guest {
         if opcode == Opcode::Init {
             self.begin_anew();
         }
-        let (answer, _) = self.send(&bytes);
-        if answer.is_empty() {
-            return Ok(answer);
-        }
-        let (head, body) = OutHeader::read_from_prefix(&answer).expect("a reply");
-        if head.error == 0 { Ok(body.to_vec()) } else { Err(-head.error) }
+        body_of(&self.send(&bytes).0)
     }
 
     pub(crate) fn entry(&mut self, opcode: Opcode, node: u64, how: &[u8], names: &[u8]) -> (u64, Vec<u8>) {
@@ -347,11 +350,20 @@ impl Guest {
     }
 }
 
+/// Returns the body of a reply, which FORGET does not have, or its errno.
+fn body_of(answer: &[u8]) -> Result<Vec<u8>, i32> {
+    if answer.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (head, body) = OutHeader::read_from_prefix(answer).expect("a reply");
+    if head.error == 0 { Ok(body.to_vec()) } else { Err(-head.error) }
+}
+
 /// EEXIST, ENOENT.
 const EXISTS: i32 = 17;
 const ABSENT: i32 = 2;
 /// ESTALE.
-const STALE: i32 = 116;
+pub(crate) const STALE: i32 = 116;
 
 #[test]
 fn name_changes_execute_once_across_kills() {
@@ -523,8 +535,7 @@ fn queue_stop_interrupts_request_under_recovery() {
     let bytes = guest.encode(Opcode::Getattr, node, &[GetattrIn::default().as_bytes()]);
     let sent = guest.submit(&bytes);
     guest.process().session.interrupt_all();
-    let (answer, _) = sent.wait();
-    assert_eq!(OutHeader::read_from_prefix(&answer).expect("a reply").0.error, -INTERRUPTED);
+    assert_eq!(body_of(&sent.wait().0), Err(INTERRUPTED));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tombolo_wire_fuse::layout::lock::{F_UNLCK, F_WRLCK, FileLock, LK_FLOCK, LkIn
 use tombolo_wire_fuse::layout::open::{CreateIn, FlushIn, OpenIn, OpenOut, ReleaseIn};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::kept::{Guest, O_RDWR};
+use crate::kept::{Guest, O_RDWR, STALE};
 
 const WOULD_BLOCK: i32 = 11;
 /// An owner number as chosen by a guest's kernel.
@@ -19,10 +19,7 @@ const OWNER: u64 = 0xfeed_0123_4567_89ab;
 
 impl Guest {
     fn lock(&mut self, at: (u64, u64), owner: u64, kind: u32, lk_flags: u32) -> Result<(), i32> {
-        let (node, fh) = at;
-        let lk = FileLock { start: 0, end: 9, kind, pid: 1 };
-        let lk = LkIn { fh, owner, lk, lk_flags, ..Default::default() };
-        self.ask(Opcode::Setlk, node, &[lk.as_bytes()]).map(drop)
+        self.ask(Opcode::Setlk, at.0, &[lock_of(at.1, owner, kind, lk_flags).as_bytes()]).map(drop)
     }
 
     fn open(&mut self, node: u64) -> (u64, u64) {
@@ -48,6 +45,11 @@ impl Guest {
         let record = lock::conflict(file.as_fd(), LockKind::Exclusive, range).expect("a look");
         (lock::try_flock(file.as_fd(), LockKind::Exclusive).is_err(), record.is_some())
     }
+}
+
+fn lock_of(fh: u64, owner: u64, kind: u32, lk_flags: u32) -> LkIn {
+    let lk = FileLock { start: 0, end: 9, kind, pid: 1 };
+    LkIn { fh, owner, lk, lk_flags, ..Default::default() }
 }
 
 #[test]
@@ -146,4 +148,16 @@ fn ended_session_leaves_no_descriptors_at_keeper() {
     assert_eq!(guest.held_elsewhere(), 1);
     guest.begin_anew();
     assert_eq!((guest.is_locked("file"), guest.held_elsewhere()), ((false, false), 0));
+}
+
+#[test]
+fn late_lock_of_ended_session_is_stale() {
+    for lk_flags in [0, LK_FLOCK] {
+        let mut guest = Guest::new();
+        let (node, fh) = guest.create(b"file\0");
+        guest.end();
+        let late = lock_of(fh, OWNER, F_WRLCK, lk_flags);
+        assert_eq!(guest.ask_once(Opcode::Setlk, node, &[late.as_bytes()]), Err(STALE));
+        assert_eq!((guest.is_locked("file"), guest.held_elsewhere()), ((false, false), 0));
+    }
 }
