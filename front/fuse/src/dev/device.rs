@@ -131,7 +131,8 @@ impl Exchange for DevExchange {
     /// Lends the buffer only if the data fill much of it, because a file system that retains a part retains
     /// the whole buffer.
     fn may_retain_payload(&mut self, len_bytes: usize) -> bool {
-        self.lent = len_bytes >= self.buffer.len() / RETAINED_PART && self.buffers.lend();
+        let data_max = self.buffer.len() - DATA_OFFSET;
+        self.lent = len_bytes >= data_max / RETAINED_PART && self.buffers.lend();
         self.lent
     }
 
@@ -171,8 +172,7 @@ impl Exchange for DevExchange {
     }
 }
 
-/// A WRITE of at least 1/16 of the buffer may be retained: a little more than 64 KiB if WRITEs have at most 1
-/// MiB.
+/// A WRITE of at least 1/16 of the largest one may be retained: 64 KiB if WRITEs have at most 1 MiB.
 const RETAINED_PART: usize = 16;
 
 /// Transfer size whose copy takes as long as waking up another thread.

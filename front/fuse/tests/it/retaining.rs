@@ -40,8 +40,11 @@ fn keeps(later: bool) {
     check(&retained);
     check(&more);
     drop((retained, more));
-    file.write_all_at(&[7; 4096], 0).expect("written");
-    assert!(one_file.retained.lock().unwrap().is_empty(), "a page is not worth keeping a mebibyte");
+    for (len_bytes, is_retained) in [(4096, false), (60 << 10, false), (64 << 10, true)] {
+        file.write_all_at(&vec![7; len_bytes], 0).expect("written");
+        let retained = std::mem::take(&mut *one_file.retained.lock().unwrap());
+        assert_eq!(!retained.is_empty(), is_retained, "a sixteenth of the buffer or more: {len_bytes}");
+    }
 }
 
 #[test]
