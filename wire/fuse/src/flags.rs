@@ -1,7 +1,7 @@
 //! Constants of Linux's user interface in FUSE messages: `O_*`, `S_IF*`, `SEEK_*` and others.
 //!
-//! Generic values, as on x86 and most others. The values of a kernel of another architecture, such as
-//! `O_DIRECT` on arm, are not translated.
+//! Generic values, as on x86 and most others, and those of arm in a program for arm. The values of a kernel
+//! of another architecture are not translated.
 #![allow(missing_docs, reason = "names that the kernel's header explains")]
 
 /// Mask of the access mode.
@@ -19,8 +19,11 @@ pub const O_APPEND: u32 = 0o2000;
 pub const O_NONBLOCK: u32 = 0o4000;
 /// Data are durable when a write returns.
 pub const O_DSYNC: u32 = 0o10000;
-/// Bypass the page cache.
-pub const O_DIRECT: u32 = 0o40000;
+/// Bypass the page cache. On arm, the generic value is that of `O_DIRECTORY`.
+pub const O_DIRECT: u32 = match cfg!(any(target_arch = "arm", target_arch = "aarch64")) {
+    true => 0o200_000,
+    false => 0o40000,
+};
 /// Do not update the access time.
 pub const O_NOATIME: u32 = 0o1_000_000;
 /// Data and attributes are durable when a write returns.

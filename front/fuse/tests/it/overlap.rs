@@ -1,6 +1,7 @@
 //! Concurrency: many requests of a mount are under way at a time.
 
 use crate::common::Mounted;
+use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,6 +16,7 @@ use tombolo_core::fs::Op;
 use tombolo_front_fuse::dev::Options;
 use tombolo_layer_basic::around::{Call, Payload};
 use tombolo_layer_basic::{Around, Layered, delay};
+use tombolo_wire_fuse::flags;
 
 /// Counter of concurrent operations of each kind.
 #[derive(Default)]
@@ -66,7 +68,8 @@ impl Around for Counting {
 }
 
 const TIME: Duration = Duration::from_millis(5);
-const O_DIRECT: i32 = 0o40000;
+const O_DIRECT: i32 = OFlags::DIRECT.bits() as i32;
+const _: () = assert!(flags::O_DIRECT == OFlags::DIRECT.bits());
 
 /// Mounts a memory file system that answers after 5 ms, with a counter of its concurrent operations.
 fn mounted(read_ahead_bytes: Option<u32>) -> (Mounted, Arc<Overlap>) {
