@@ -288,7 +288,7 @@ fn descriptors(device: OwnedFd, threads: usize) -> Vec<Arc<Device>> {
         match fuse_dev::clone(first.fd()) {
             Ok(copy) => all.push(Device::new(copy)),
             Err(error) => {
-                tracing::debug!(%error, "the FUSE device cannot be cloned; one thread serves the mount");
+                tracing::debug!(%error, threads = all.len(), "cannot clone the FUSE device; fewer threads serve");
                 break;
             }
         }
