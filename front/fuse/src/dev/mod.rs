@@ -231,12 +231,13 @@ impl Mount {
     /// The error of detaching. A mount that was already removed is not an error.
     pub fn unmount(&self) -> io::Result<bool> {
         self.session.interrupt_all();
-        match self.mounter.unmount(&self.path, self.by_helper, false) {
-            Ok(()) => return Ok(true),
-            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(true),
-            Err(error) => tracing::warn!(path = %self.path.display(), %error, "mount is busy; detached"),
+        let Err(error) = self.mounter.unmount(&self.path, self.by_helper, false) else { return Ok(true) };
+        if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) {
+            return Ok(true);
         }
-        self.mounter.unmount(&self.path, self.by_helper, true).map(|()| false)
+        self.mounter.unmount(&self.path, self.by_helper, true)?;
+        tracing::warn!(path = %self.path.display(), %error, "cannot unmount; detached");
+        Ok(false)
     }
 
     /// Blocks until the mount has ended, for any reason, and is no longer in use.
