@@ -126,7 +126,7 @@ pub enum Refused {
 
 /// Error of signing a persistent handle that does not fit into a file handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("file system has file handles longer than {FILE_BYTES_MAX} bytes")]
+#[error("file system has file handles longer than {FILE_BYTES_MAX} bytes, or of a type above {}", u16::MAX)]
 pub struct Unsignable;
 
 impl From<Unsignable> for tombolo_core::Error {
