@@ -85,7 +85,7 @@ impl Groups {
                         uid,
                         error,
                         unlogged,
-                        "group look-up failed: using only the groups of /etc/group"
+                        "group look-up failed: using only the primary group and those of /etc/group"
                     );
                 }
                 (groups, failure_lifetime)
