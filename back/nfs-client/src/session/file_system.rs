@@ -49,7 +49,9 @@ impl FileSystem for NfsFileSystem {
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let (view, name) = (self.view(cx), name.to_owned());
-        match view.known_entry(parent, &name).filter(|_| cx.fetched_since.is_none()) {
+        // A known entry counts as a look-up even if it is not returned.
+        let known = if cx.fetched_since.is_none() { view.known_entry(parent, &name) } else { None };
+        match known {
             Some(known) => known.into(),
             None => Answer::later(view.lookup(parent, name)),
         }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{NodeId, RenameFlags};
-use tombolo_core::{Error, Result};
+use tombolo_core::fs::{NameBuf, NodeId, RenameFlags};
+use tombolo_core::{Ctx, Error, Result};
 
 use crate::clients::pair::{Pair, close, contents};
 
@@ -72,6 +72,23 @@ fn hard_links_are_one_node() {
     pair.one.unlink("first").expect("unlink");
     assert_eq!(pair.one.contents(node), b"contents");
     assert_eq!(pair.one.attr(node).nlink, 1);
+}
+
+/// Each look-up is counted once, so the node is gone after as many are forgotten.
+#[test]
+fn fetched_lookup_is_counted_once() {
+    let pair = Pair::new();
+    let world = &pair.one;
+    let node = world.file_with("file", b"contents");
+    world.fs.forget(&world.cx, &[(node, u64::MAX)]);
+    let known = world.lookup("file").expect("lookup").node;
+    let fetching = Ctx { fetched_since: Some(Instant::now()), ..world.cx.clone() };
+    let name = NameBuf::from_bytes(b"file").expect("a name");
+    let fetched = world.fs.lookup(&fetching, world.dir, name.as_name()).wait().expect("lookup");
+    assert_eq!(fetched.node, known);
+    world.fs.forget(&world.cx, &[(known, 2)]);
+    let gone = world.fs.getattr(&world.cx, known, None).wait();
+    assert!(matches!(gone, Err(Error::Stale)), "{gone:?}");
 }
 
 /// Nested directories, with a file in each.
