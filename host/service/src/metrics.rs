@@ -41,9 +41,11 @@ impl Endpoint {
         let server = {
             let (listener, connection) = (Arc::clone(&listener), Arc::clone(&connection));
             let serve = move || {
-                while !matches!(*lock(&connection), Connection::Ended) {
+                let is_stopping = || matches!(*lock(&connection), Connection::Ended);
+                while !is_stopping() {
                     match listener.accept() {
                         Ok((stream, _)) => serve(&stream, &connection, &text),
+                        Err(_) if is_stopping() => break,
                         Err(_) => std::thread::sleep(ACCEPT_PAUSE),
                     }
                 }
@@ -181,6 +183,18 @@ mod tests {
         let address = endpoint.address();
         drop(endpoint);
         assert!(TcpStream::connect(address).is_err());
+    }
+
+    #[test]
+    fn idle_server_stops_at_once() {
+        let stop = || {
+            let idle = endpoint();
+            let begun = Instant::now();
+            drop(idle);
+            begun.elapsed()
+        };
+        let fastest = (0..20).map(|_| stop()).min().expect("some");
+        assert!(fastest < ACCEPT_PAUSE, "{fastest:?}");
     }
 
     fn endpoint() -> Endpoint {
