@@ -14,6 +14,7 @@ use super::home::Home;
 use super::image::Image;
 use super::ledger::Ledger;
 use super::origin::CacheArgs;
+use super::shares::{self, Share};
 use super::{PlaceArgs, running};
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::stop;
@@ -31,6 +32,7 @@ const INTERRUPTED: &str = "interrupted";
 pub struct Rehearsal<'a> {
     pub image: &'a Path,
     pub place: &'a PlaceArgs,
+    pub shares: Vec<Share>,
     pub at_most: Duration,
     /// Shell command that succeeds when the recording is complete.
     pub until: Option<&'a str>,
@@ -51,7 +53,12 @@ impl Drop for Clone {
     }
 }
 
-impl Rehearsal<'_> {
+impl<'a> Rehearsal<'a> {
+    /// Creates a recording that ends after that time.
+    pub fn new(image: &'a Path, place: &'a PlaceArgs, at_most: Duration) -> Result<Self, Failure> {
+        Ok(Self { image, place, shares: shares::checked(&place.share)?, at_most, until: None })
+    }
+
     /// Runs the clone. Returns its reads: lines of offset, length and file name, in order.
     pub fn run(&self) -> Result<Vec<u8>, Failure> {
         let rehearsing = format!("rehearse {}", self.image.display());
@@ -70,7 +77,13 @@ impl Rehearsal<'_> {
         let clone = Clone(Home::create(&format!("rehearsal-{}", std::process::id()))?);
         let home = &clone.0;
         File::create_new(home.file(RECORD)).map_err(cannot)?;
-        image.clone_to(home, &self.place.qemu()?, self.place.net(), Vec::new(), &mut Ledger::begin())?;
+        image.clone_to(
+            home,
+            &self.place.qemu()?,
+            self.place.net(),
+            self.shares.clone(),
+            &mut Ledger::begin(),
+        )?;
         running::resume(home, &mut Ledger::begin())?;
         let over = self.wait();
         running::stop(home)?;
