@@ -217,7 +217,7 @@ impl ServedDisk {
         for place in &self.nbd_places {
             let tls = if place.is_secure { " tls" } else { "" };
             writeln!(out, "ready nbd {} disk={name} size={size_bytes}{only}{tls}", place.address)?;
-            hints::disk::nbd(out, &place.address, &place.url, name, place.is_secure)?;
+            hints::disk::nbd(out, place, name)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! NBD front end of a disk, plain and with TLS.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use tombolo_core::block::BlockDevice;
 use tombolo_front_nbd::{Exports, Listeners, Options, Server, StartError};
 use tombolo_host_tls::ServerTls;
 
+use crate::assembly::hints::nfs::host_name;
 use crate::assembly::options::nbd::NbdListen;
 use crate::certificates;
 use crate::failure::{Failure, OrCannot};
@@ -21,10 +23,12 @@ pub struct NbdRequest<'a> {
     pub mode: u32,
 }
 
-/// Address of a served disk, and its URL.
+/// Address of a served disk.
 pub struct NbdPlace {
-    /// `unix:PATH` or `HOST:PORT`.
+    /// `unix:PATH` or `IP:PORT`.
     pub address: String,
+    /// Address for clients: with the name of this host if it listens on all interfaces.
+    pub reached_at: String,
     pub url: String,
     pub is_secure: bool,
 }
@@ -74,13 +78,15 @@ impl NbdSockets {
                     encoded(export.as_bytes()),
                     encoded(path.as_os_str().as_encoded_bytes())
                 );
-                self.places.push(NbdPlace { address: format!("unix:{}", path.display()), url, is_secure });
+                let address = format!("unix:{}", path.display());
+                self.places.push(NbdPlace { reached_at: address.clone(), address, url, is_secure });
             }
             NbdListen::Tcp(address) => {
                 for address in address.resolve()? {
                     let address = listeners.add_tcp(address).map_err(failed)?;
-                    let url = format!("{scheme}://{address}/{}", encoded(export.as_bytes()));
-                    self.places.push(NbdPlace { address: address.to_string(), url, is_secure });
+                    let reached_at = reached_at(address, &host_name());
+                    let url = format!("{scheme}://{reached_at}/{}", encoded(export.as_bytes()));
+                    self.places.push(NbdPlace { address: address.to_string(), reached_at, url, is_secure });
                 }
             }
         }
@@ -119,6 +125,11 @@ impl NbdSockets {
     }
 }
 
+/// Returns the address for clients; `host` is the name of this host.
+fn reached_at(address: SocketAddr, host: &str) -> String {
+    if address.ip().is_unspecified() { format!("{host}:{}", address.port()) } else { address.to_string() }
+}
+
 /// Loads the certificates; returns them and their directory.
 fn load_tls(request: &NbdRequest<'_>) -> Result<(Arc<ServerTls>, PathBuf), Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::cannot("serve NBD over TLS", why.to_string());
@@ -128,4 +139,21 @@ fn load_tls(request: &NbdRequest<'_>) -> Result<(Arc<ServerTls>, PathBuf), Failu
     };
     let tls = ServerTls::open_for_nbd(&dir).or_cannot("serve NBD over TLS");
     Ok((Arc::new(tls.map_err(|failure| failure.remedy(certificates::GIVE_TLS_DIR))?), dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unspecified_address_is_reached_by_host_name() {
+        for (address, expected) in [
+            ("0.0.0.0:10809", "ship:10809"),
+            ("[::]:10809", "ship:10809"),
+            ("192.0.2.1:7", "192.0.2.1:7"),
+            ("[fd00::1]:7", "[fd00::1]:7"),
+        ] {
+            assert_eq!(reached_at(address.parse().expect("an address"), "ship"), expected);
+        }
+    }
 }
