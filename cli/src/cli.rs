@@ -1,6 +1,6 @@
 //! Command line of `tombolo`: its commands, and the options for logging that all of them have.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use tombolo_host_service::logging::{self, Destination, VARIABLE, Verbosity};
 
 use crate::commands::broker::BrokerArgs;
@@ -76,10 +76,23 @@ enum Command {
     Names(NamesArgs),
 }
 
+/// Commands by purpose, as listed by `tombolo --help`.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Directories and disks", &["serve", "mount", "umount", "disk"]),
+    ("Caches of remote trees", &["proxy", "session", "cache"]),
+    ("Virtual machines", &["vm", "clone", "image"]),
+    (
+        "Files of servers and of this host, without a mount",
+        &["ls", "cat", "cp", "mv", "mkdir", "stat", "du", "rm"],
+    ),
+    ("Running servers", &["top", "links", "tune", "upgrade", "keys"]),
+    ("This program", &["doctor", "completions", "man"]),
+];
+
 /// Log verbosity.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct LogArgs {
-    /// Log more: -v events, -vv decisions, -vvv requests (cp, mv, mkdir: the first -v names files).
+    /// Log more: -v events, -vv decisions, -vvv requests (cp, mv, mkdir: the first -v prints names).
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Log less: -q errors only, -qq nothing.
@@ -88,7 +101,7 @@ pub struct LogArgs {
 }
 
 impl Command {
-    /// Returns the log verbosity: the first -v of cp, mv and mkdir names files, as in cp(1).
+    /// Returns the log verbosity: the first -v of cp, mv and mkdir prints names, as in cp(1).
     fn logging(&self, log: LogArgs) -> LogArgs {
         let verbose = match self {
             Self::Cp(_) | Self::Mv(_) | Self::Mkdir(_) => log.verbose.saturating_sub(1),
@@ -99,6 +112,25 @@ impl Command {
 }
 
 impl Cli {
+    /// Returns the parser, whose help lists the commands in groups.
+    pub fn program() -> clap::Command {
+        let program = Self::command();
+        let heading = *program.get_styles().get_header();
+        let literal = *program.get_styles().get_literal();
+        let mut groups = String::new();
+        for (title, names) in GROUPS {
+            groups += &format!("\n\n{heading}{title}:{heading:#}");
+            for command in names.iter().filter_map(|name| program.find_subcommand(name)) {
+                let (name, about) = (command.get_name(), command.get_about().cloned().unwrap_or_default());
+                groups += &format!("\n  {literal}{name:<11}{literal:#}  {about}");
+            }
+        }
+        program.help_template(format!(
+            "{{about-with-newline}}\n{{usage-heading}} {{usage}}{groups}\n\n\
+             {heading}Options:{heading:#}\n{{options}}{{after-help}}"
+        ))
+    }
+
     pub fn run(self) -> Outcome {
         let destination = match &self.command {
             Command::Mount(args) => args.log_destination(),
@@ -150,10 +182,14 @@ const AFTER_HELP: &str = "\
 Examples:
   tombolo serve ~/src --virtiofs /run/vm1.sock,tag=src
   tombolo mount nfs://nas.example/export/src /mnt/src
+  tombolo proxy nfs://far.example/src --cache /var/cache/src --fuse /mnt/src
+  tombolo disk vm.img --vhost-user /run/vm1.sock
+  tombolo clone nfs://ship/images/golden vm1
   tombolo cp -r -p src nfs://nas.example/export/backup
 
 Environment:
   TOMBOLO_LOG  log filter, overrides -v and -q: a level (error, warn, info, debug, trace), or
+               levels of modules by the beginning of the names in the log:
                `warn,tombolo_host=debug`
 
 Exit codes:
@@ -161,3 +197,19 @@ Exit codes:
   1  failure; one line on standard error states the reason
   2  invalid command line or configuration
   130, 143  terminated by SIGINT or SIGTERM";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_groups_list_each_command_once() {
+        let program = Cli::command();
+        let visible = program.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut visible: Vec<_> = visible.map(clap::Command::get_name).collect();
+        let mut listed: Vec<_> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        visible.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, visible);
+    }
+}

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{Command, FromArgMatches, Parser};
 
 use crate::cli::Cli;
 use crate::commands::mount::Helper;
@@ -17,8 +17,10 @@ pub fn run(words: Vec<OsString>) -> ExitCode {
         let outcome = Helper::try_parse_from(words).map(Helper::run);
         return finish(outcome, "mount.tombolo", mount_helper_code);
     }
-    let command = command_of(&words);
-    finish(Cli::try_parse_from(words).map(Cli::run), &command, ExitCode::from)
+    let program = Cli::program();
+    let command = command_of(&program, &words);
+    let parsed = program.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found));
+    finish(parsed.map(Cli::run), &command, ExitCode::from)
 }
 
 /// Returns `true` for the name `mount.tombolo`, in any directory: that of the link by which mount(8) runs
@@ -36,8 +38,7 @@ fn mount_helper_code(code: Code) -> ExitCode {
 }
 
 /// Returns `tombolo` and the command among the words, if any, to refer to its help.
-fn command_of(words: &[OsString]) -> String {
-    let program = Cli::command();
+fn command_of(program: &Command, words: &[OsString]) -> String {
     let is_command =
         |word: &&OsString| word.to_str().is_some_and(|word| program.find_subcommand(word).is_some());
     match words.iter().skip(1).find(is_command) {

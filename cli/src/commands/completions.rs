@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use crate::cli::Cli;
 use crate::failure::{OrCannot, Outcome};
 
-/// Print completions for a shell: `source <(tombolo completions bash)`.
+/// Print completions for a shell.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompletionsArgs {

@@ -13,21 +13,22 @@ use crate::commands::files::shown;
 use crate::commands::keys_of_tls::TlsAction;
 use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Manage the keys that sign NFS file handles, and certificates of NFS over TLS.
+/// Manage keys of NFS file handles, and certificates of NFS over TLS.
 ///
-/// Keys (list, rotate, retire): the newest one signs; older ones stay valid until they are retired. A running
-/// server keeps the keys that it started with. The certificates (ca, issue, revoke, issued) are those of your
-/// own authority; any other authority works as well.
+/// Keys (list, rotate, retire) sign the handles: the newest one signs; older ones stay valid until they are
+/// retired. A running server keeps the keys that it started with. The certificates (ca, issue, revoke,
+/// issued) are those of your own authority; any other authority works as well.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KeysArgs {
     #[command(subcommand)]
     action: Action,
-    /// State directory (by default $XDG_STATE_HOME/tombolo, for root /var/lib/tombolo).
+    /// For list, rotate and retire: state directory (by default $XDG_STATE_HOME/tombolo, for root
+    /// /var/lib/tombolo).
     #[arg(long, value_name = "DIR", global = true)]
     state: Option<PathBuf>,
-    /// Server: the name of its first export without the leading slash, and with - for others (with -2 and so
-    /// on if servers of other trees share the name). Required only if there are several.
+    /// For list, rotate and retire: server, the name of its first export without the slash (with -2 and so on
+    /// if servers of other trees share the name). Required only if there are several.
     #[arg(long, value_name = "NAME", global = true)]
     server: Option<String>,
 }

@@ -13,11 +13,11 @@ use crate::commands::files::shown;
 use crate::failure::{OrCannot, Outcome};
 use crate::table::table;
 
-/// List the servers that are reachable through shared memory (shm:), and their clients.
+/// List this user's servers over shared memory, and their clients.
 ///
-/// Lists those of this user.
-///
-/// Counters are at most a second old. A guest with a late heartbeat is busy, stopped or dying.
+/// A row is a client (guest), on this host or in a VM: the state of its heartbeat (late: busy, stopped or
+/// dying), the age of its link, the numbers of requests answered and under way, how often the server slept,
+/// and how often it woke the client. The numbers are at most a second old.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LinksArgs {

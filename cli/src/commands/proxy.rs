@@ -3,18 +3,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Arg, Args};
 
 use crate::assembly::options::ServerOptions;
 use crate::assembly::options::cache::{CACHE, CacheOptions};
+use crate::assembly::options::session::{ORIGIN, hidden};
 use crate::assembly::plan::Plan;
 use crate::assembly::servers;
 use crate::failure::Outcome;
 
-/// Cache a remote tree, and share it with guests, local processes and NFS clients.
+/// Cache a remote tree and share it, like `tombolo serve`.
 ///
-/// DIR is the origin: nfs://HOST/NAME, nfs+ssh://HOST/PATH, shm:SOCKET/NAME or a directory. Data read once
-/// are served from the cache directory, as --contract allows. Runs in the foreground, like `tombolo serve`.
+/// Data read once are served from the cache directory, as --contract allows. Runs in the foreground, like
+/// `tombolo serve`.
 ///
 /// With --mode write-back, SIGUSR1 sends all changes to the origin; SIGUSR2 does so and then revalidates
 /// everything cached; SIGINT or SIGTERM ends the proxy once the origin has all changes, and a second signal
@@ -25,6 +26,7 @@ use crate::failure::Outcome;
 /// session `default`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
+#[command(mut_arg("dir", describe_origin), mut_arg("keep", hidden), mut_arg("ask", hidden))]
 pub struct ProxyArgs {
     #[command(flatten)]
     options: ServerOptions,
@@ -34,7 +36,7 @@ pub struct ProxyArgs {
     #[command(flatten)]
     cache_options: CacheOptions,
     /// End after so many seconds without a shared-memory client. Only for proxies with --shm alone. Such a
-    /// proxy accepts no sessions, and its sandbox is limited to its own tree.
+    /// proxy accepts no sessions, so it can be confined to its own tree and cache.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     end_when_unused: Option<u32>,
 }
@@ -49,6 +51,12 @@ Examples:
   tombolo proxy nfs://far.example/src --cache /var/cache/src --data-from nfs://cache.lan/src --fuse /mnt/src
   tombolo proxy nfs+ssh://far.example/srv/src --cache /var/cache/src --fuse /mnt/src
   tombolo proxy nfs://far.example/home --cache /var/cache/home --nfs :2049 --allow 10.0.0.0/8";
+
+/// Replaces the help of `tombolo serve DIR[=/NAME]`.
+fn describe_origin(dir: Arg) -> Arg {
+    let help = format!("{ORIGIN}, and its export name (by default `/` and its last component)");
+    dir.value_name("LOCATION[=/NAME]").help(help).long_help(None::<&str>)
+}
 
 impl ProxyArgs {
     pub fn run(self) -> Outcome {

@@ -19,7 +19,7 @@ use crate::service::counters::{Counters, WriteBackState};
 use crate::service::sessions::{SessionState, SessionStatus};
 use crate::service::status::{EndpointStatus, ask};
 
-/// Add trees to a running proxy, each a session, and control when changes are sent to the origin.
+/// Add trees to a running proxy, and control the sending of changes.
 ///
 /// The tree that the proxy was started with is its session `default`. Every other session has its own origin,
 /// options, front ends and part of the cache directory, and is restored when the proxy is started again.
@@ -51,6 +51,11 @@ enum Action {
         name: String,
     },
     /// Show the progress of changes to the origin, and the refused ones.
+    ///
+    /// Changes are numbered: `change` is the last one, `on disk` and `at origin` the last that the local disk
+    /// and the origin have. `to go`: the unsent changes; `oldest`: their age; `conflicts`: versions of others
+    /// at the origin, kept next to ours; `torn`: blocks that were being overwritten at an unclean end;
+    /// `refused`: files and directories with changes that the origin refuses.
     Show {
         #[command(flatten)]
         of: Of,

@@ -10,15 +10,15 @@ use tombolo_host_service::control::Client;
 use crate::assembly::keeper::{REPLY_TIMEOUT, directory};
 use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Replace the program of a server that runs with --keep, while guests use it.
+/// Replace the program of a --keep server while guests use it.
 ///
 /// This program, or another, is started next to the old one and takes over. Guests see a pause of some
-/// milliseconds. If the new program fails, the old one continues or is started again, and the command reports
-/// the failure.
+/// milliseconds. If the new program fails, the old one continues, and the command reports it.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpgradeArgs {
-    /// Name of the server: that of its disk or directory, as in the ready line.
+    /// Name of the server: that of its disk, or of its first export without the first slash (with - for the
+    /// other slashes).
     name: String,
     /// Program to start instead of this one.
     #[arg(long, value_name = "PROGRAM")]

@@ -178,6 +178,22 @@ fn help_is_readable_everywhere() {
 }
 
 #[test]
+fn help_hides_refused_options() {
+    let scratch = Scratch::new();
+    for (command, refused) in
+        [("proxy", &["ask", "keep"][..]), ("session create", &["ask", "keep", "fd", "metrics", "sandbox"])]
+    {
+        let help = scratch.run(format!("{command} --help")).succeeded().out;
+        let is_refused =
+            |line: &&str| refused.iter().any(|name| line.trim().starts_with(&format!("--{name}")));
+        assert_eq!(help.lines().find(is_refused), None, "{command}");
+        assert!(help.contains("Origin: nfs://HOST/NAME"), "{help}");
+    }
+    let session = scratch.run("session create --help").succeeded().out;
+    assert!(session.contains("Control socket of the proxy"), "{session}");
+}
+
+#[test]
 fn manuals_and_completions_are_whole() {
     let scratch = Scratch::new();
     scratch.run("man pages").succeeded();

@@ -80,8 +80,11 @@ pub struct CacheOptions {
     pub record: Option<PathBuf>,
     /// Cache settings of matching files; repeatable, the first match applies.
     ///
-    /// PATTERN is as for `serve --ask`: with a `/` it matches a path within the tree, otherwise a name. KEY
-    /// is block-size, whole-files, prefetch, read-ahead, mode, contract or attr-refresh.
+    /// PATTERN is as for `serve --ask`: with a `/` it matches a path within the tree, otherwise a name.
+    /// whole-files=yes fetches all of a file once a part is read. prefetch=yes (the default) fetches
+    /// neighbours of what is read or listed, no does not, and tree fetches all names below a directory at its
+    /// first look-up. read-ahead=SIZE limits the read-ahead (by default 16M). block-size, mode, contract and
+    /// attr-refresh are as the options.
     #[arg(long, value_name = "PATTERN,KEY=VALUE[,…]", help_heading = CACHE)]
     pub rule: Vec<RuleArg>,
     /// TOML file with cache-size, write-back-limit and the keys of --rule for all files, and the latter for

@@ -57,7 +57,8 @@ pub struct DiskOptions {
     #[serde(skip)]
     pub mount: Option<PathBuf>,
     /// Serve the disk over NBD: on a socket (./NAME, /PATH), or PORT on this host only, :PORT on all
-    /// interfaces, IP:PORT or NAME:PORT on one; repeatable. Every client that reaches the address has access.
+    /// IPv4 interfaces, IP:PORT or NAME:PORT on one; repeatable. Every client that reaches the address has
+    /// access.
     #[arg(long, value_name = "ADDR")]
     #[serde(default, deserialize_with = "list")]
     pub nbd: Vec<NbdListen>,
@@ -139,8 +140,8 @@ pub struct DiskServerOptions {
     /// /run/tombolo for root, otherwise in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
-    /// NAME:PORT on one.
+    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all IPv4 interfaces, IP:PORT
+    /// or NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<ListenAddress>,
 }

@@ -136,8 +136,8 @@ pub struct ServerOptions {
     /// /run/tombolo for root, otherwise in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
-    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
-    /// NAME:PORT on one.
+    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all IPv4 interfaces, IP:PORT
+    /// or NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     #[serde(deserialize_with = "one")]
     pub metrics: Option<ListenAddress>,
@@ -157,21 +157,24 @@ pub struct ServerOptions {
     #[arg(long, value_name = "SOCKET[,export=/NAME]…", help_heading = SHM)]
     #[serde(deserialize_with = "list")]
     pub shm: Vec<ShmArg>,
-    /// Memory shared with a guest: a file used as QEMU's ivshmem or UML's iomem, or, inside a guest,
-    /// `pci:[BDF]` or `mmapper:`; repeatable.
+    /// Memory shared with a guest: a file that is a device of the guest (ivshmem of QEMU, iomem= of User Mode
+    /// Linux), or, inside a guest, that device: `pci:[BDF]` or `mmapper:`; repeatable.
     ///
-    /// A missing file is created with SIZE bytes (such as 64M). One client at a time uses it; both sides can
-    /// write to all of it. The client's root is root on this host, unless squash=root (or all) maps it to
-    /// user and group 65534, or to anonuid= and anongid=. With bell=PATH the two sides wake each other by the
-    /// FIFOs PATH.in and PATH.out, which are made if missing and belong on the guest's command line; inside a
-    /// guest the bell is found (bell=DEVICE names it, bell=off leaves it alone).
-    #[arg(long, value_name = "FILE[,size=SIZE][,bell=PATH][,squash=MODE][,export=/NAME]…", help_heading = SHM)]
+    /// BDF is the PCI address, if there are several. One client at a time uses the memory; both sides can
+    /// write to all of it. size=SIZE (such as 64M) creates a missing file. export=/NAME limits the exports
+    /// offered (by default all). The client's root is root on this host (squash=none), unless squash=root or
+    /// squash=all makes it, or everyone, user and group 65534, or those of anonuid=UID and anongid=GID. With
+    /// bell=PATH the two sides wake each other by the FIFOs PATH.in and PATH.out, which are made if missing
+    /// and belong on the VMM's command line; inside a guest the bell is found (bell=DEVICE names it, bell=off
+    /// uses none).
+    #[arg(long, value_name = "FILE[,KEY=VALUE]…", help_heading = SHM)]
     #[serde(deserialize_with = "list")]
     pub shm_file: Vec<ShmFileArg>,
     /// How to wait for requests over shared memory (by default adaptive).
     #[arg(long, value_name = "MODE", help_heading = SHM)]
     pub doorbell: Option<Doorbell>,
-    /// TOML file of the users that may connect to --shm sockets (by default root and the server's user).
+    /// TOML file of the users that may connect to --shm sockets (by default root and the server's user). The
+    /// keys are described in docs/operating.md.
     #[arg(long, value_name = "FILE", help_heading = SHM)]
     pub shm_policy: Option<PathBuf>,
     /// Serve NFS version 3 (and MOUNT, on the same port) over TCP and UDP; repeatable.
@@ -220,9 +223,9 @@ pub struct ServerOptions {
     #[arg(long, value_name = "CIDR", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub allow: Vec<AllowArg>,
-    /// Clients that may hold leases (`tombolo proxy --contract lease`), which other clients' changes wait
-    /// for: those of a network, those with certificates, or none; repeatable (by default those of this host
-    /// and those with certificates).
+    /// Clients that may hold leases (`tombolo proxy --contract lease`); a change by another client waits
+    /// until they return theirs. Those of a network, those with certificates (tls), or none (off); repeatable
+    /// (by default those of this host and those with certificates).
     #[arg(long, value_name = "CIDR|tls|off", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
     pub leases: Vec<LeasesArg>,

@@ -47,7 +47,8 @@ impl SessionName {
 
 /// Options of a session: those of a proxy, except the ones that exist once per proxy.
 #[derive(Args, Debug)]
-#[command(mut_arg("dir", describe_origin))]
+#[command(mut_arg("dir", describe_origin), mut_arg("control", describe_control))]
+#[command(mut_args(without_refused))]
 pub struct SessionOptions {
     /// Name of the session. It is served as /NAME.
     #[arg(value_name = "NAME")]
@@ -58,10 +59,30 @@ pub struct SessionOptions {
     pub cache: CacheOptions,
 }
 
+/// Description of a location that is cached.
+pub const ORIGIN: &str = "Origin: nfs://HOST/NAME, nfs+ssh://HOST/PATH, shm:SOCKET/NAME or a directory";
+
 /// Replaces the help of `tombolo serve DIR[=/NAME]`: the session has a name already.
 fn describe_origin(dir: Arg) -> Arg {
-    let help = "Origin: nfs://HOST/NAME, nfs+ssh://HOST/PATH, shm:SOCKET/NAME or a directory";
-    dir.value_name("LOCATION").help(help).long_help(None::<&str>)
+    dir.value_name("LOCATION").help(ORIGIN).long_help(None::<&str>)
+}
+
+/// Replaces the help of `tombolo serve --control`: the socket selects the proxy.
+fn describe_control(control: Arg) -> Arg {
+    control.help("Control socket of the proxy (by default that of the only running one)")
+}
+
+/// Hides an option that is always refused here.
+pub fn hidden(option: Arg) -> Arg {
+    option.hide(true)
+}
+
+/// Hides the options that [`SessionOptions::check`] refuses, and those that no proxy accepts.
+fn without_refused(option: Arg) -> Arg {
+    match option.get_id().as_str() {
+        "ask" | "fd" | "keep" | "metrics" | "sandbox" => hidden(option),
+        _ => option,
+    }
 }
 
 /// Parser of the arguments of `tombolo session create` without the program's name and command.

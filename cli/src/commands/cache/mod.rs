@@ -17,9 +17,7 @@ use crate::assembly::plan::write_back::refuse_what_is_kept;
 use crate::commands::files::shown;
 use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Inspect and maintain the cache of a proxy.
-///
-/// The proxy must not be running.
+/// Inspect and maintain the cache of a proxy that is not running.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CacheArgs {
@@ -29,25 +27,35 @@ pub struct CacheArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Fetch trees in advance. Cached data are not fetched again, so the same command resumes after an
-    /// interruption.
+    /// Fetch a tree, or parts of it, in advance. Cached data are not fetched again, so the same command
+    /// resumes after an interruption.
+    ///
+    /// The proxy must not be running.
     Fill(fill::FillArgs),
     /// Show the origin and the amount of cached data.
+    ///
+    /// The proxy must not be running.
     Info {
         /// Cache directory.
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
     /// List cached files.
+    ///
+    /// The proxy must not be running.
     List(list::ListArgs),
     /// Check all data against their checksums; the data of damaged files are dropped, and fetched again when
     /// needed.
+    ///
+    /// The proxy must not be running.
     Verify {
         /// Cache directory.
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
     /// Evict data not used recently until at most SIZE is left.
+    ///
+    /// The proxy must not be running.
     Trim {
         /// Cache directory.
         #[arg(value_name = "DIR")]
@@ -57,6 +65,8 @@ enum Action {
         size: Size,
     },
     /// Remove the whole cache.
+    ///
+    /// Refused if it has changes that the origin lacks. The proxy must not be running.
     Drop {
         /// Cache directory.
         #[arg(value_name = "DIR")]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Arg, Args};
 use tombolo_back_image_file::{ImageFile, Qcow2Image};
 use tombolo_core::block::{BlockDevice, OpenOptions};
 use tombolo_core::{Ctx, SessionId};
@@ -26,7 +26,7 @@ use crate::failure::{Failure, OrCannot, Outcome};
 /// stacked. The base must not change: an overlay whose base was written to is refused. A base that is
 /// given as a URL must be named with --base whenever the overlay is used.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_arg("base", describe_base))]
 pub struct DiskCreateArgs {
     /// Size of the disk in bytes; K, M and G are powers of 1024 (by default the size of the base).
     #[arg(long, value_name = "SIZE", value_parser = checked)]
@@ -42,6 +42,13 @@ Examples:
   tombolo disk create vm.qcow2 --size 20G
   tombolo disk create vm1.overlay --base golden.img
   tombolo disk create vm1.overlay --base nfs://ship/images/golden.img --size 40G";
+
+/// Replaces the help of --base for overlays that exist.
+fn describe_base(base: Arg) -> Arg {
+    let help = "Base of the new overlay, a file or a URL as for `tombolo disk`. Repeat for the base of a base that is \
+                an overlay itself";
+    base.help(help)
+}
 
 impl DiskCreateArgs {
     pub fn run(&self) -> Outcome {

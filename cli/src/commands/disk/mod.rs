@@ -34,7 +34,7 @@ use create::DiskCreateArgs;
 use info::DiskInfoArgs;
 use merge::{DiskDiscardArgs, DiskMergeArgs};
 
-/// Serve a disk to guests and NBD clients; create, check, convert, merge and resize disks.
+/// Serve a disk to guests and NBD clients; create and maintain disks.
 ///
 /// Serves an image (raw, qcow2 or an overlay), a block device, a disk of an NBD server, or a file on an NFS
 /// server.
@@ -64,7 +64,8 @@ enum Action {
     Discard(DiskDiscardArgs),
     /// Resize a disk that is being served, or pick up its new size; guests are notified.
     ///
-    /// Data beyond a smaller size are lost, so shrinking is refused without --shrink.
+    /// The server must be one of this user, with its control socket in the default directory. Data beyond a
+    /// smaller size are lost, so shrinking is refused without --shrink.
     #[command(after_help = RESIZE_EXAMPLES)]
     Resize {
         /// Allow SIZE to be smaller than the disk. Shrink the file system in it first.

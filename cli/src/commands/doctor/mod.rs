@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::failure::{Failure, OrCannot, Outcome};
 use crate::table::table;
 
-/// Check which features this machine supports, and suggest how to enable the others.
+/// Check what this machine supports, and suggest how to enable the rest.
 ///
 /// Prints a line for each feature: `ok`, `warn` (works, with limits) or `missing`. Exits with 1 if an
 /// essential one is missing.

@@ -14,14 +14,15 @@ use super::open_path::{OpenPath, Opener, WaitArgs};
 
 /// Print files of NFS servers and of this host.
 ///
-/// Issues several reads concurrently, to fill a link with high latency.
+/// Issues several reads concurrently, to fill a network of high latency.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CatArgs {
     #[command(flatten)]
     wait: WaitArgs,
-    /// Files: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
-    #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
+    /// Files: nfs://HOST[:PORT]/NAME/PATH, nfs+ssh://HOST/PATH, shm:SOCKET/NAME/PATH, dir:PATH, or a
+    /// path.
+    #[arg(required = true, value_name = "LOCATION", value_parser = Location::word_parser())]
     files: Vec<Location>,
 }
 

@@ -13,7 +13,7 @@ use crate::location::{End, Location};
 use super::open_path::{OpenPath, Opener, WaitArgs};
 use super::{problem, shown};
 
-/// Show the disk usage of directories, on NFS servers and on this host.
+/// Show the disk usage of directories on NFS servers and this host.
 ///
 /// In allocated KiB, each directory including its subdirectories. Files with several names are counted once
 /// for each argument.
@@ -31,8 +31,9 @@ pub struct DuArgs {
     /// Print help.
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// Directories: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
-    #[arg(value_name = "URL", default_value = ".", value_parser = Location::word_parser())]
+    /// Directories: nfs://HOST[:PORT]/NAME[/PATH], nfs+ssh://HOST/PATH, shm:SOCKET/NAME[/PATH], dir:PATH, or
+    /// a path.
+    #[arg(value_name = "LOCATION", default_value = ".", value_parser = Location::word_parser())]
     locations: Vec<Location>,
 }
 

@@ -17,10 +17,10 @@ use super::open_path::{OpenPath, Opener, WaitArgs};
 use super::stat::{self, Facts};
 use super::{problem, shown};
 
-/// List directories of NFS servers and of this host, and the exports of a server.
+/// List directories on NFS servers and this host, and exports.
 ///
 /// Names are sorted by bytes; control characters are escaped. Printed in columns on a terminal, otherwise one
-/// per line. nfs://HOST/ lists the exports of a server without an export `/`.
+/// per line. If the server has no export `/`, nfs://HOST/ lists its exports.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct LsArgs {
@@ -59,8 +59,9 @@ pub struct LsArgs {
     /// Print help.
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
-    /// Locations: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
-    #[arg(value_name = "URL", default_value = ".", value_parser = Location::word_parser())]
+    /// Locations: nfs://HOST[:PORT]/NAME[/PATH], nfs+ssh://HOST/PATH, shm:SOCKET/NAME[/PATH], dir:PATH, or a
+    /// path.
+    #[arg(value_name = "LOCATION", default_value = ".", value_parser = Location::word_parser())]
     locations: Vec<Location>,
 }
 

@@ -30,8 +30,9 @@ pub struct MkdirArgs {
     /// Permission bits in octal (by default 0777 minus the umask).
     #[arg(short, long, value_name = "MODE", value_parser = mode)]
     mode: Option<Mode>,
-    /// Directories: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
-    #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
+    /// Directories: nfs://HOST[:PORT]/NAME/PATH, nfs+ssh://HOST/PATH, shm:SOCKET/NAME/PATH, dir:PATH, or a
+    /// path.
+    #[arg(required = true, value_name = "LOCATION", value_parser = Location::word_parser())]
     names: Vec<Location>,
 }
 

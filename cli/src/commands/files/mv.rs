@@ -18,7 +18,7 @@ use super::open_path::{OpenPath, Opener, WaitArgs, label_of, own_name};
 use super::rm::RmArgs;
 use super::{shown, stop};
 
-/// Move and rename files and trees, on NFS servers and on this host, and between them.
+/// Move and rename files on and between NFS servers and this host.
 ///
 /// Within an export or a local file system this is a rename. Otherwise everything is copied as by `tombolo cp
 /// -a`, and the source is removed if nothing failed and it has not changed meanwhile. Either way a DST that
@@ -34,7 +34,8 @@ pub struct MvArgs {
     /// Treat DST as the new name, not as a directory to move into.
     #[arg(short = 'T', long)]
     no_target_directory: bool,
-    /// Files to move: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
+    /// Files to move: nfs://HOST[:PORT]/NAME/PATH, nfs+ssh://HOST/PATH, shm:SOCKET/NAME/PATH, dir:PATH,
+    /// or a path.
     #[arg(required = true, value_name = "SRC", value_parser = Location::word_parser())]
     sources: Vec<Location>,
     /// Destination: a directory to move into, or a new name.

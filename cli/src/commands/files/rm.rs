@@ -26,8 +26,9 @@ pub struct RmArgs {
     /// Ignore nonexistent names.
     #[arg(short, long)]
     force: bool,
-    /// Names to remove: nfs://HOST[:PORT]/NAME/PATH, dir:PATH, or a path.
-    #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
+    /// Names to remove: nfs://HOST[:PORT]/NAME/PATH, nfs+ssh://HOST/PATH, shm:SOCKET/NAME/PATH, dir:PATH, or
+    /// a path.
+    #[arg(required = true, value_name = "LOCATION", value_parser = Location::word_parser())]
     names: Vec<Location>,
 }
 

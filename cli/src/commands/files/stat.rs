@@ -23,8 +23,9 @@ pub struct StatArgs {
     /// Print JSON, one array for all.
     #[arg(long)]
     json: bool,
-    /// Files: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
-    #[arg(required = true, value_name = "URL", value_parser = Location::word_parser())]
+    /// Files: nfs://HOST[:PORT]/NAME[/PATH], nfs+ssh://HOST/PATH, shm:SOCKET/NAME[/PATH], dir:PATH, or a
+    /// path.
+    #[arg(required = true, value_name = "LOCATION", value_parser = Location::word_parser())]
     names: Vec<Location>,
 }
 

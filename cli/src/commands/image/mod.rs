@@ -18,9 +18,10 @@ use list::ImageListArgs;
 use rehearse::ImageRehearseArgs;
 use scan::ImageScanArgs;
 
-/// Describe images of suspended VMs, so that remote clones fetch only what they need.
+/// Describe images of VMs, so that remote clones fetch less.
 ///
-/// An image is the directory that `tombolo vm suspend NAME --to DIR` makes. Its description is the file
+/// An image is the directory that `tombolo vm suspend NAME --to DIR` makes, with the memory and disk of a VM
+/// (not the image file of a disk, as for `tombolo disk`). Its description is the file
 /// .tombolo-image in it, which `tombolo proxy` uses as long as the other files do not change.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

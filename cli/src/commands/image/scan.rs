@@ -25,7 +25,7 @@ use crate::commands::vm::{CONFIG, Config, TEXT_BYTES_MAX, digest_of_open, has_ch
 use crate::failure::{Failure, OrCannot, Outcome};
 use crate::progress::bar;
 
-/// Scan the files of a VM and write their description, which proxies use to fetch less.
+/// Scan the files of an image and write their description, which proxies use to fetch less.
 ///
 /// All files of the directory itself are read, except holes and hidden files. The result,
 /// .tombolo-image, lists the blocks of zeroes and digests (BLAKE3) of the others. It is replaced as a whole,

@@ -14,7 +14,7 @@ use crate::commands::mount::Helper;
 use crate::failure::{OrCannot, Outcome};
 use page::Page;
 
-/// Print the manual page tombolo(1), or write all pages to a directory.
+/// Print tombolo(1), or write all manual pages to a directory.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ManArgs {

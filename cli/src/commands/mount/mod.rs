@@ -25,7 +25,7 @@ pub use helper::Helper;
 use options::MountOptions;
 pub use server::reason;
 
-/// Mount an NFS export, a directory or a server reached through shared memory (shm:).
+/// Mount an NFS export, a directory or an export over shared memory.
 ///
 /// Mounts on this host, or in the guest where this program runs, through FUSE.
 ///
@@ -37,7 +37,7 @@ pub use server::reason;
 pub struct MountArgs {
     /// Source: `nfs://HOST[:PORT]/NAME`, an export of an NFS server; `nfs+ssh://[USER@]HOST/PATH`, a
     /// directory of another host through ssh(1); `shm:SOCKET/NAME`, an export of a local server over shared
-    /// memory (for guests see below); or `dir:PATH`, a local directory.
+    /// memory (for guests see below; `nfs+shm:` is NFS over it); or `dir:PATH`, a local directory.
     source: Location,
     /// Mount point: an existing directory.
     mountpoint: PathBuf,
@@ -50,8 +50,8 @@ pub struct MountArgs {
     /// Control socket for `tombolo top` and other tools.
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all interfaces, IP:PORT or
-    /// NAME:PORT on one.
+    /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all IPv4 interfaces, IP:PORT
+    /// or NAME:PORT on one.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<ListenAddress>,
     /// Run as the supervisor of a background mount.
@@ -83,13 +83,13 @@ Mount options:
                         locks managed by the kernel at a hundredth of the cost
   xattrs=on|off         show extended attributes (the default), or hide them: fewer requests, but
                         no access lists and file capabilities
-  threads=N             number of threads that serve requests
+  threads=N             number of threads that serve requests (default: one per core, 2 to 16)
   sandbox=HOW           confinement of the running server: off, auto (as much of strict as the
                         server, the kernel and the user allow; the default), or strict (no
                         privilege it does not need; fail to start otherwise)
   fsname=NAME           source shown by mount(8) (default: the directory, or HOST:/NAME)
-  dev, suid, noexec     honour device nodes and set-user-id bits; refuse execution (default:
-                        nodev, nosuid, exec)
+  dev, suid, noexec     honour device nodes and set-user-id bits; refuse execution
+  rw, nodev, nosuid, exec, perm: the defaults, the opposites of ro, dev, suid, noexec, noperm.
   remount               change an existing mount: ro, rw, dev, suid, exec and their opposites, and
                         inflight=; others are unchanged
   Options handled by mount(8) and systemd (defaults, nofail, _netdev, user, x-…) are ignored.
@@ -102,11 +102,12 @@ Options for directories:
 
 Options for shared-memory servers: shm:SOCKET/NAME on this host; in a guest shm+pci:[BDF]/NAME
 (QEMU's ivshmem; BDF is the device's address, if there are several) or shm+mmapper:/NAME (User Mode
-Linux); shm+file:FILE/NAME over a file:
+Linux); shm+file:FILE/NAME over a file; nfs+shm:, nfs+shm+pci: and so on for NFS instead:
   doorbell=MODE         how to wait for the server: poll (continuously), event (sleep), adaptive
                         (poll while it pays off; the default), umwait (x86 with WAITPKG)
-  bell=PATH|off         over a file: wake the server by the FIFOs PATH.in and PATH.out; in a guest: by
-                        this device (default: the virtio port tombolo.bell…, or /dev/ttyS1 of UML)
+  bell=PATH|off         over a file: wake the server by the FIFOs PATH.in and PATH.out; in a guest:
+                        by this device (default: the virtio port tombolo.bell…, or /dev/ttyS1 of
+                        UML)
 
 Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?proto=udp&soft:
   proto=tcp|udp         transport (default: tcp)
@@ -129,6 +130,10 @@ Options for NFS servers, as in nfs(5); also in the URL, as in nfs://host/name?pr
                         0; with bg 10000)
   bg, fg                return if the server is not reachable yet, and retry in the background; or
                         not (the default)
+  xprtsec=HOW           none (the default), mtls (TLS with a certificate, as serve --nfs-tls
+                        requires), or tls (without one)
+  tlsdir=DIR            directory of ca.pem, cert.pem and key.pem (default: tls in
+                        $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls)
   resvport, noresvport  call from a port below 1024, as many servers require (default: if
                         permitted)
   noperm                with allow_other: only the server checks permissions, not the kernel (not

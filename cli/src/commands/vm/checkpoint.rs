@@ -15,10 +15,11 @@ use crate::commands::files::shown::{size, time};
 use crate::commands::files::{print, stop};
 use crate::failure::{Failure, OrCannot, Outcome};
 
-/// Create a checkpoint of a VM, which continues to run or stays suspended.
+/// Create a checkpoint of a VM that runs, and continues to, or is suspended.
 ///
 /// A checkpoint is a consistent copy of device state, memory and disk, for tombolo vm restore. A running
-/// guest loses its network card meanwhile, as in a suspension. Prints how long a running guest was paused.
+/// guest loses its network card meanwhile, as in a suspension, and the time for which it was paused is
+/// printed.
 #[derive(Args)]
 pub struct CheckpointArgs {
     /// Name of the VM.

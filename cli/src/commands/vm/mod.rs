@@ -105,7 +105,7 @@ enum Action {
     },
     /// List the VMs of this user.
     List,
-    /// Show a VM, and the cost of its last start from a device state.
+    /// Show a VM, and the time and bytes of each step of its last start.
     Show {
         /// Name of the VM.
         #[arg(value_parser = checked_name)]
@@ -204,11 +204,11 @@ impl PlaceArgs {
     }
 }
 
-/// Create a VM from an image; it resumes where the image was suspended.
+/// Create a VM that resumes where its image was suspended.
 ///
-/// The guest is not booted, and memory and disk are not copied: they are read on demand, and changes are
-/// stored in the VM's own directory. The image must not change. The guest gets a new network card with its
-/// own address. Prints the cost of the start.
+/// Nothing is booted or copied: the image's memory and disk are read on demand, and changes are stored in the
+/// VM's own directory. The image must not change. The guest gets a new network card with its own address.
+/// Prints the time and bytes of each step of the start.
 #[derive(Args)]
 #[command(after_help = CLONE_EXAMPLES)]
 pub struct CloneArgs {

@@ -27,7 +27,7 @@ use sink::Sink;
 use source::Source;
 use target::{NameRules, Target};
 
-/// Copy files and trees between NFS servers and this host, without a mount.
+/// Copy files and trees between NFS servers and this host.
 ///
 /// Many files, and many pieces of a large file, are copied concurrently. Files larger than 1 MiB, and files
 /// that replace others, are written as `.NAME.tombolo-part` and renamed when complete, so that no program
@@ -76,7 +76,8 @@ pub struct CpArgs {
     /// Report progress every 10 seconds if there is no terminal for a bar.
     #[arg(long)]
     progress: bool,
-    /// Files to copy: nfs://HOST[:PORT]/NAME[/PATH], dir:PATH, or a path.
+    /// Files to copy: nfs://HOST[:PORT]/NAME[/PATH], nfs+ssh://HOST/PATH, shm:SOCKET/NAME[/PATH], dir:PATH,
+    /// or a path.
     #[arg(required = true, value_name = "SRC", value_parser = Location::word_parser())]
     sources: Vec<Location>,
     /// Destination: a directory to copy into, or a name for the copy.
