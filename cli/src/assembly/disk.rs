@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use tombolo_host_runtime::listener::Listener;
 use tombolo_host_service::control::Server as ControlServer;
-use tombolo_host_service::metrics::Endpoint;
+use tombolo_host_service::metrics::Server as MetricsServer;
 use tombolo_host_service::sandbox::SandboxStatus;
 use tombolo_host_vhost::Settings;
 use tombolo_host_vhost::keeper::Settings as KeeperSettings;
@@ -85,7 +85,7 @@ fn keep(plan: &DiskPlan) -> Outcome {
 struct DiskServer {
     mount: Option<DiskMount>,
     disk: ServedDisk,
-    metrics: Vec<Endpoint>,
+    metrics: Vec<MetricsServer>,
     _control: ControlServer,
     control_path: String,
     sandbox: SandboxStatus,

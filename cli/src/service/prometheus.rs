@@ -10,7 +10,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use tombolo_host_service::metrics::Endpoint;
+use tombolo_host_service::metrics::Server as MetricsServer;
 use tombolo_layer_basic::stats::Operation;
 
 use crate::assembly::options::address::ListenAddress;
@@ -31,11 +31,11 @@ pub fn listen(address: Option<&ListenAddress>) -> Result<Vec<TcpListener>, Failu
 
 /// Serves the metrics of a server. Warns about addresses other than loopback, because there is no access
 /// control.
-pub fn serve(listeners: Vec<TcpListener>, service: &Arc<Service>) -> Result<Vec<Endpoint>, Failure> {
+pub fn serve(listeners: Vec<TcpListener>, service: &Arc<Service>) -> Result<Vec<MetricsServer>, Failure> {
     let start = |listener: TcpListener| {
         let service = Arc::clone(service);
         let endpoint =
-            Endpoint::start(listener, move || text(service.counters())).or_cannot("serve metrics")?;
+            MetricsServer::start(listener, move || text(service.counters())).or_cannot("serve metrics")?;
         if !endpoint.address().ip().is_loopback() {
             tracing::warn!(address = %endpoint.address(), "metrics are readable by anyone who can reach this address");
         }

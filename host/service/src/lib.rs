@@ -9,7 +9,7 @@
 //!
 //! Non-goals: the counters and their presentation (`cli`, `layer`). Transports do not depend on this crate.
 //!
-//! Main types: [`control::Server`], [`metrics::Endpoint`], [`StateDir`](state_dir::StateDir).
+//! Main types: [`control::Server`], [`metrics::Server`], [`StateDir`](state_dir::StateDir).
 //!
 //! Reading order: [`control`], [`state_dir`], then the others as needed.
 #![forbid(unsafe_code)]

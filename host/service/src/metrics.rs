@@ -12,39 +12,38 @@ use std::time::{Duration, Instant};
 use tombolo_host_runtime::lock;
 use tombolo_sys::socket;
 
-/// A running endpoint. Dropping it stops it.
+/// A running server. Dropping it stops it.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct Server {
     listener: Arc<TcpListener>,
     address: SocketAddr,
-    connection: Arc<Mutex<Connection>>,
-    server: Option<JoinHandle<()>>,
+    state: Arc<Mutex<State>>,
+    thread: Option<JoinHandle<()>>,
 }
 
-/// The connection being served.
+/// State of the server's thread.
 #[derive(Debug)]
-enum Connection {
-    None,
-    /// Duplicate of the connection, for closing it.
-    Open(TcpStream),
-    /// The endpoint is stopping.
-    Ended,
+enum State {
+    Idle,
+    /// The server answers a request; this is a duplicate of the connection, for closing it.
+    Serving(TcpStream),
+    Stopping,
 }
 
-impl Endpoint {
+impl Server {
     /// Serves `text`, one request at a time, which suffices for scrapers; a slow client delays others for at
     /// most 2 seconds.
     pub fn start(listener: TcpListener, text: impl Fn() -> String + Send + 'static) -> io::Result<Self> {
         let listener = Arc::new(listener);
         let address = listener.local_addr()?;
-        let connection = Arc::new(Mutex::new(Connection::None));
-        let server = {
-            let (listener, connection) = (Arc::clone(&listener), Arc::clone(&connection));
+        let state = Arc::new(Mutex::new(State::Idle));
+        let thread = {
+            let (listener, state) = (Arc::clone(&listener), Arc::clone(&state));
             let serve = move || {
-                let is_stopping = || matches!(*lock(&connection), Connection::Ended);
+                let is_stopping = || matches!(*lock(&state), State::Stopping);
                 while !is_stopping() {
                     match listener.accept() {
-                        Ok((stream, _)) => serve(&stream, &connection, &text),
+                        Ok((stream, _)) => serve(&stream, &state, &text),
                         Err(_) if is_stopping() => break,
                         Err(_) => std::thread::sleep(ACCEPT_PAUSE),
                     }
@@ -52,7 +51,7 @@ impl Endpoint {
             };
             std::thread::Builder::new().name("metrics".into()).spawn(serve)?
         };
-        Ok(Self { listener, address, connection, server: Some(server) })
+        Ok(Self { listener, address, state, thread: Some(thread) })
     }
 
     /// Returns the address with the actual port.
@@ -61,14 +60,15 @@ impl Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for Server {
     fn drop(&mut self) {
-        if let Connection::Open(stream) = mem::replace(&mut *lock(&self.connection), Connection::Ended) {
+        if let State::Serving(stream) = mem::replace(&mut *lock(&self.state), State::Stopping) {
             let _ = stream.shutdown(Shutdown::Both);
         }
+        // A thread that could not be woken would be waited for until the next client comes.
         let woken = socket::shut_down(&*self.listener);
-        if let (Ok(()), Some(server)) = (woken, self.server.take()) {
-            let _ = server.join();
+        if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
+            let _ = thread.join();
         }
     }
 }
@@ -77,21 +77,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum duration of a request. Tests assert fractions of it, so theirs is longer.
 const TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 2 });
 const HEAD_LIMIT_BYTES: u64 = 8192;
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-fn serve(stream: &TcpStream, connection: &Mutex<Connection>, text: &impl Fn() -> String) {
+fn serve(stream: &TcpStream, state: &Mutex<State>, text: &impl Fn() -> String) {
     let answered = stream.try_clone().and_then(|second| {
-        match &mut *lock(connection) {
-            Connection::Ended => return Ok(()),
-            open => *open = Connection::Open(second),
+        match &mut *lock(state) {
+            State::Stopping => return Ok(()),
+            idle => *idle = State::Serving(second),
         }
         answer(Timed { stream, end: Instant::now() + TIMEOUT }, text)
     });
     if let Err(error) = answered {
         tracing::debug!(%error, "metrics connection ended");
     }
-    let mut connection = lock(connection);
-    if let Connection::Open(_) = *connection {
-        *connection = Connection::None;
+    let mut state = lock(state);
+    if let State::Serving(_) = *state {
+        *state = State::Idle;
     }
 }
 
@@ -141,8 +142,8 @@ fn answer(mut stream: Timed<'_>, text: &impl Fn() -> String) -> io::Result<()> {
     }
     let (status, body) = respond(&request, text);
     let length = body.len();
-    let length_and_type = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length";
-    write!(stream, "HTTP/1.1 {status}\r\n{length_and_type}: {length}\r\nConnection: close\r\n\r\n{body}")
+    let head = format!("HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}");
+    write!(stream, "{head}\r\nConnection: close\r\n\r\n{body}")
 }
 
 fn respond(request: &str, text: &impl Fn() -> String) -> (&'static str, String) {
@@ -163,8 +164,8 @@ fn path_of(target: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn ask(endpoint: &Endpoint, request: &str) -> String {
-        let mut stream = TcpStream::connect(endpoint.address()).expect("connect");
+    fn ask(server: &Server, request: &str) -> String {
+        let mut stream = TcpStream::connect(server.address()).expect("connect");
         stream.write_all(request.as_bytes()).expect("write");
         let mut said = String::new();
         stream.read_to_string(&mut said).expect("read");
@@ -173,22 +174,22 @@ mod tests {
 
     #[test]
     fn a_scraper_gets_the_text_and_others_a_status() {
-        let endpoint = endpoint();
-        let answer = ask(&endpoint, "GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+        let server = started();
+        let answer = ask(&server, "GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        assert!(answer.ends_with("\r\n\r\ntombolo_up 1\n# EOF\n"), "{answer}");
-        assert!(ask(&endpoint, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-        assert!(ask(&endpoint, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-        assert!(ask(&endpoint, "hello\r\n\r\n").starts_with("HTTP/1.1 400"));
-        let address = endpoint.address();
-        drop(endpoint);
+        assert!(answer.ends_with("\r\n\r\ntombolo_up 1\n"), "{answer}");
+        assert!(ask(&server, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+        assert!(ask(&server, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+        assert!(ask(&server, "hello\r\n\r\n").starts_with("HTTP/1.1 400"));
+        let address = server.address();
+        drop(server);
         assert!(TcpStream::connect(address).is_err());
     }
 
     #[test]
     fn idle_server_stops_at_once() {
         let stop = || {
-            let idle = endpoint();
+            let idle = started();
             let begun = Instant::now();
             drop(idle);
             begun.elapsed()
@@ -197,15 +198,15 @@ mod tests {
         assert!(fastest < ACCEPT_PAUSE, "{fastest:?}");
     }
 
-    fn endpoint() -> Endpoint {
+    fn started() -> Server {
         let any_port = TcpListener::bind("127.0.0.1:0").expect("a port");
-        Endpoint::start(any_port, || "tombolo_up 1\n# EOF\n".into()).expect("start")
+        Server::start(any_port, || "tombolo_up 1\n".into()).expect("start")
     }
 
     #[test]
     fn slow_scrape_delays_the_next_boundedly() {
-        let endpoint = endpoint();
-        let mut slow = TcpStream::connect(endpoint.address()).expect("connect");
+        let server = started();
+        let mut slow = TcpStream::connect(server.address()).expect("connect");
         slow.write_all(b"G").expect("write");
         let begun = Instant::now();
         let drips = std::thread::spawn(move || {
@@ -214,7 +215,7 @@ mod tests {
                 std::thread::sleep(TIMEOUT / 10);
             }
         });
-        let answer = ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n");
+        let answer = ask(&server, "GET /metrics HTTP/1.1\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(begun.elapsed() < 2 * TIMEOUT, "{:?}", begun.elapsed());
         drips.join().expect("it was cut off");
@@ -222,14 +223,14 @@ mod tests {
 
     #[test]
     fn the_end_waits_for_no_request() {
-        let endpoint = endpoint();
-        let mut slow = TcpStream::connect(endpoint.address()).expect("connect");
+        let server = started();
+        let mut slow = TcpStream::connect(server.address()).expect("connect");
         slow.write_all(b"GET /metrics").expect("write");
-        while !matches!(*lock(&endpoint.connection), Connection::Open(_)) {
+        while !matches!(*lock(&server.state), State::Serving(_)) {
             std::thread::yield_now();
         }
         let begun = Instant::now();
-        drop(endpoint);
+        drop(server);
         assert!(begun.elapsed() < TIMEOUT / 2, "{:?}", begun.elapsed());
     }
 }

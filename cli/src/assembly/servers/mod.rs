@@ -32,7 +32,7 @@ use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::listener::Listener;
 use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::{Answers, Server as ControlServer};
-use tombolo_host_service::metrics::Endpoint;
+use tombolo_host_service::metrics::Server as MetricsServer;
 use tombolo_host_service::sandbox::SandboxStatus;
 use tombolo_host_vhost::keeper::Settings as KeeperSettings;
 use tombolo_host_vhost::{Device, MakeDevice, Server as VhostServer, Settings};
@@ -192,7 +192,7 @@ struct Server {
     serving: Serving,
     /// Sessions added to a proxy at run time; `None` for other servers.
     sessions: Option<Arc<Sessions>>,
-    metrics: Vec<Endpoint>,
+    metrics: Vec<MetricsServer>,
     _control: ControlServer,
     control_path: String,
     sandbox: SandboxStatus,

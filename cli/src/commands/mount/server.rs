@@ -13,7 +13,7 @@ use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::Server as ControlServer;
 use tombolo_host_service::daemon;
-use tombolo_host_service::metrics::Endpoint;
+use tombolo_host_service::metrics::Server as MetricsServer;
 use tombolo_host_service::sandbox::SandboxStatus;
 use tombolo_sys::open::Reopen;
 
@@ -200,7 +200,7 @@ pub fn reason(error: &MountError) -> Reason {
 fn announce(
     mount: &Mount,
     coherence: Coherence,
-    metrics: &[Endpoint],
+    metrics: &[MetricsServer],
     sandbox: SandboxStatus,
     log: Option<&File>,
     has_left: &Cell<bool>,
