@@ -30,7 +30,7 @@ impl FileData {
 
     /// Returns `true` if writes are unanswered, so that the server's attributes may differ from the writers'
     /// view.
-    pub(crate) fn is_under_way(&self) -> bool {
+    pub(crate) fn has_unanswered_writes(&self) -> bool {
         self.0.get().is_some_and(|file| file.look(|state| state.dirty.has_pending(WriteSeq(u64::MAX))))
     }
 

@@ -64,7 +64,7 @@ impl FileSystem for NfsFileSystem {
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
         let view = self.view(cx);
         let node = or_answer!(view.through(node, file));
-        if !node.data.is_under_way()
+        if !node.data.has_unanswered_writes()
             && let Some(attr) = node.believed(view.now()).or_else(|| node.fetched_since(cx.fetched_since?))
         {
             return Answer::ok(attr);

@@ -30,7 +30,8 @@ impl View {
         }
         match self.session.nodes.cached(&dir, name)? {
             CachedName::Nothing => Some(Err(Error::NotFound)),
-            CachedName::Node(node) => match node.believed(now).filter(|_| !node.data.is_under_way()) {
+            CachedName::Node(node) => match node.believed(now).filter(|_| !node.data.has_unanswered_writes())
+            {
                 Some(attr) => Some(Ok(Entry { node: node.id, attr })),
                 None => {
                     self.session.nodes.forget(&[(node.id, 1)]);
@@ -58,6 +59,8 @@ impl View {
                 Reply::Ok(found) => found,
                 Reply::Failed(failed, dir_attributes) => {
                     self.absorb(dir, &dir_attributes, asked);
+                    // An absence is later believed by the directory's attributes alone, a found name by the
+                    // node's too.
                     if failed == Status::NoEnt && dir_attributes.is_some() && dir.changes() == changes {
                         self.session.nodes.record_absent(dir, name, dir.epoch());
                     }
@@ -78,17 +81,19 @@ impl View {
         }
     }
 
-    /// Enters the node of a reply and counts a look-up. A new node takes `permit`, or reserves one.
+    /// Enters the node of a reply and counts a look-up. `attributes` are those of the reply, requested at
+    /// `asked`; without any they are fetched. A new node takes `permit`, a place among the session's limited
+    /// number of nodes, or reserves one.
     pub(super) async fn enter(
         &self,
         permit: Option<Permit>,
         dir: &Arc<Node>,
         name: &NameBuf,
         handle: FileHandleBuf,
-        told: &PostOpAttr,
+        attributes: &PostOpAttr,
         mut asked: std::time::Instant,
     ) -> Result<(Entry, Arc<Node>)> {
-        let fattr = match told {
+        let fattr = match attributes {
             Some(fattr) => *fattr,
             None => {
                 asked = self.now();
@@ -97,12 +102,12 @@ impl View {
         };
         let node = self.session.nodes.enter(permit, handle, &fattr, asked, self.now())?;
         self.session.nodes.record(&node, dir, name, dir.epoch());
-        let entry = self.entry(&node).await?;
+        let entry = self.fresh_entry(&node).await?;
         Ok((entry, node))
     }
 
     /// Returns the entry of a node just looked up, with valid attributes. On failure the look-up is undone.
-    pub(super) async fn entry(&self, node: &Arc<Node>) -> Result<Entry> {
+    pub(super) async fn fresh_entry(&self, node: &Arc<Node>) -> Result<Entry> {
         let attr = match node.is_expired() {
             false => node.known(),
             true => match self.fetch(node).await {

@@ -52,7 +52,7 @@ impl View {
         if !is_known {
             node.set_writes_of_others(true);
         }
-        self.entry(&node).await
+        self.fresh_entry(&node).await
     }
 
     /// Returns the parent directory; counts a look-up.
@@ -69,7 +69,7 @@ impl View {
         match found.attributes {
             Some(fattr) => {
                 let node = self.session.nodes.enter(None, found.handle, &fattr, asked, self.now())?;
-                self.entry(&node).await
+                self.fresh_entry(&node).await
             }
             None => self.resolve(found.handle).await,
         }
