@@ -203,7 +203,7 @@ fn notify(export: &ExportState, event: &Event<'_>) {
     let dir = event.name.as_ref().map(|(dir, _)| dir);
     for handle in dir.into_iter().chain(&event.file) {
         match handle.inode() {
-            Some(inode) => export.keys_of(inode).for_each(|key| export.changed_by_others(&key)),
+            Some(inode) => export.keys_of(inode).for_each(|key| export.changed_uncounted(&key)),
             None => export.changed_everything(),
         }
     }

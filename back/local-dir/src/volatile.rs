@@ -52,7 +52,7 @@ impl Session {
         let (volatile, newly_volatile) = self.table.note_name(node, self.matches(dir, name));
         if newly_volatile {
             // Clients rely on what they cached under another name.
-            self.key_of(node).iter().for_each(|key| self.export.changed_by_others(key));
+            self.key_of(node).iter().for_each(|key| self.export.changed_uncounted(key));
             self.notices.push(Notice::Data { node, start: 0, last: u64::MAX });
         }
         volatile

@@ -22,14 +22,14 @@ impl Versions for LocalSession {
         let export = Arc::clone(&self.0.export);
         // Completeness is checked after getattr: if some changes are no longer observed, no version is valid.
         self.getattr(cx, node, None).map(move |attr| {
-            let is_told = !attr.volatile && export.sees_all_changes();
-            (attr, version.filter(|_| is_told))
+            let sees_all = !attr.volatile && export.sees_all_changes();
+            (attr, version.filter(|_| sees_all))
         })
     }
 
     fn hold(&self, versions: &[Version]) -> bool {
         let Some(window) = self.0.export.window() else { return false };
-        versions.iter().all(|version| window.seen().holds(version))
+        versions.iter().all(|version| window.readable().holds(version))
     }
 
     fn window(&self) -> Option<Arc<OwnedFd>> {
@@ -40,16 +40,19 @@ impl Versions for LocalSession {
 /// A file that is about to change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ChangedFile {
+    /// A node of the session.
     Node(NodeId),
+    /// A file that need not have a node.
     Key(Key),
+    /// The file whose name is removed or replaced, if any.
     Victim(Victim),
 }
 
-/// A change in progress. Until it is dropped, no version of its files is valid, as far as the files are
-/// known.
+/// A change in progress. While it lives, no version of the files in whose slots it counted its begin is
+/// valid; when it is dropped, the versions of all of its files become invalid.
 pub(crate) struct Changing<'a, const N: usize> {
     session: &'a Session,
-    places: [ChangedFile; N],
+    files: [ChangedFile; N],
     /// Slots of the files, in which the change was counted at its begin; `None` if no session was subscribed
     /// or no window existed then.
     begun: Option<(&'a Window, [WindowSlot; N])>,
@@ -65,12 +68,11 @@ enum WindowSlot {
 }
 
 impl Session {
-    /// Begins a change of these files, of which those that are known have no valid version until the result
-    /// is dropped.
+    /// Begins a change of these files, which ends when the result is dropped.
     #[inline]
-    pub(crate) fn changing<const N: usize>(&self, places: [ChangedFile; N]) -> Changing<'_, N> {
+    pub(crate) fn changing<const N: usize>(&self, files: [ChangedFile; N]) -> Changing<'_, N> {
         let begun = self.counting().map(|window| {
-            let slots = places.map(|place| self.slot(window, place));
+            let slots = files.map(|file| self.slot(window, file));
             for slot in slots {
                 if let WindowSlot::One(slot) = slot {
                     window.counts().begun(slot);
@@ -78,7 +80,7 @@ impl Session {
             }
             (window, slots)
         });
-        Changing { session: self, places, begun }
+        Changing { session: self, files, begun }
     }
 
     /// Returns the window, if it exists, while any session is subscribed.
@@ -90,8 +92,8 @@ impl Session {
         self.export.window.get()?.as_ref()
     }
 
-    fn slot(&self, window: &Window, place: ChangedFile) -> WindowSlot {
-        let key = match place {
+    fn slot(&self, window: &Window, file: ChangedFile) -> WindowSlot {
+        let key = match file {
             ChangedFile::Node(node) => self.key_of(node),
             ChangedFile::Key(key) | ChangedFile::Victim(Victim::File { key, .. }) => Some(key),
             ChangedFile::Victim(Victim::None) => return WindowSlot::None,
@@ -102,7 +104,7 @@ impl Session {
 
     fn version(&self, node: NodeId) -> Option<Version> {
         let (window, key) = (self.export.window()?, self.key_of(node)?);
-        window.seen().version(slot_of(window, &key))
+        window.readable().version(slot_of(window, &key))
     }
 }
 
@@ -110,7 +112,7 @@ impl<const N: usize> Changing<'_, N> {
     /// Cancels the change: nothing has changed.
     pub(crate) fn unchanged(mut self) {
         // Prevents counting on drop.
-        self.places = [ChangedFile::Victim(Victim::None); N];
+        self.files = [ChangedFile::Victim(Victim::None); N];
         let Some((window, slots)) = self.begun.take() else { return };
         for slot in slots {
             if let WindowSlot::One(slot) = slot {
@@ -146,8 +148,8 @@ impl<const N: usize> Drop for Changing<'_, N> {
 impl<const N: usize> Changing<'_, N> {
     #[cold]
     fn end_uncounted(&self, window: &Window) {
-        for place in self.places {
-            match self.session.slot(window, place) {
+        for file in self.files {
+            match self.session.slot(window, file) {
                 WindowSlot::None => {}
                 WindowSlot::One(slot) => window.counts().changed(slot),
                 WindowSlot::Any => window.counts().everything(),
@@ -170,8 +172,8 @@ impl ExportState {
         made.as_ref()
     }
 
-    /// Counts a change by another process to the file with this key.
-    pub(crate) fn changed_by_others(&self, key: &Key) {
+    /// Counts a change to the file with this key whose begin was not counted, such as by another process.
+    pub(crate) fn changed_uncounted(&self, key: &Key) {
         if let Some(Some(window)) = self.window.get() {
             window.counts().changed(slot_of(window, key));
         }

@@ -36,7 +36,7 @@ pub const WINDOW_BYTES: u64 = (HEADER_BYTES + SLOT_LINES * LINE_BYTES) as u64;
 #[derive(Debug)]
 pub struct Window {
     counts: Counts<LinesMut>,
-    seen: Counts<Lines>,
+    readable: Counts<Lines>,
     memory: Arc<OwnedFd>,
     /// The mapping of files to slots: a secret, so that a client knows the slots of only those files whose
     /// versions it received.
@@ -57,10 +57,10 @@ impl Window {
         let memory =
             own.as_fd().try_clone_to_owned().map_err(|error| RegionError::io("the window", error))?;
         let places = RandomState::new();
-        let seen = Counts::of(head.as_lines(), slots.as_lines());
+        let readable = Counts::of(head.as_lines(), slots.as_lines());
         // The shift leaves half of the numbers for increments of the epoch.
         let counts = Counts::begin(head, slots, places.hash_one(MAGIC) >> 1);
-        Ok(Self { counts, seen, memory: Arc::new(memory), places })
+        Ok(Self { counts, readable, memory: Arc::new(memory), places })
     }
 
     /// Returns the slot of a file, by its device and inode numbers.
@@ -76,8 +76,8 @@ impl Window {
 
     /// Returns the counts for reading, by which the server itself takes and checks versions.
     #[inline]
-    pub fn seen(&self) -> &Counts<Lines> {
-        &self.seen
+    pub fn readable(&self) -> &Counts<Lines> {
+        &self.readable
     }
 
     /// Returns the descriptor to be passed to readers, which can only read the memory.
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_version_of_another_window_does_not_hold() {
         let ((window, _), (_, reader)) = (both(), both());
-        let version = window.seen().version(3).expect("nothing under way");
+        let version = window.readable().version(3).expect("nothing under way");
         assert!(!reader.counts().holds(&version));
     }
 

@@ -16,13 +16,13 @@ impl Versions for Session {
     fn look(&self, cx: &Ctx, node: NodeId) -> Answer<(Attr, Option<Version>)> {
         self.begin_watch();
         let version =
-            self.shared.window().and_then(|window| window.seen().version(slot_of(window, Ino(node.0))));
+            self.shared.window().and_then(|window| window.readable().version(slot_of(window, Ino(node.0))));
         self.getattr(cx, node, None).map(move |attr| (attr, version))
     }
 
     fn hold(&self, versions: &[Version]) -> bool {
         let Some(window) = self.shared.window() else { return false };
-        versions.iter().all(|version| window.seen().holds(version))
+        versions.iter().all(|version| window.readable().holds(version))
     }
 
     fn window(&self) -> Option<Arc<OwnedFd>> {
