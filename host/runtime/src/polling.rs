@@ -5,17 +5,18 @@
 //! policies, both measured in docs/decisions/runtime-polling.md:
 //!
 //! - [`PollWindow`], for threads of RPC, links and mounts, yields between polls, since the program may be
-//!   waiting for this very core. The window shrinks, down to zero, while polling finds nothing in time; it
-//!   reopens after a sleep so short that polling would have avoided it.
+//!   waiting for this very core. Each long sleep halves the window, down to zero; a sleep so short that
+//!   polling would have avoided it restores it. A yield of over 200 µs went to a busy thread: it closes the
+//!   window for the next 256 short sleeps, doubled at each repetition.
 //! - [`SpinWindow`], for the threads of a guest's queues, never yields, since that would give the core away
 //!   for milliseconds on a busy machine. Polling must therefore be sure to pay: after failures it is tried
 //!   ever more rarely.
 //!
-//! Consumers of links poll by the window of `tombolo_shm` that [`PollWindow`] wraps.
+//! Consumers of links poll by the [`PollTime`] that [`PollWindow`] wraps.
 
 use std::time::{Duration, Instant};
 
-use tombolo_shm::doorbell::{self, WINDOW_MAX};
+use tombolo_shm::doorbell::{POLL_TIME_MAX, PollTime};
 use tombolo_sys::moment::Moment;
 
 /// Beginning of each polling time, during which a [`PollWindow`] does not yield.
@@ -23,7 +24,7 @@ const EAGER: Duration = Duration::from_micros(2);
 
 /// Adaptive polling time of one thread that yields in between.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PollWindow(doorbell::Window);
+pub struct PollWindow(PollTime);
 
 impl PollWindow {
     /// Returns `true` if polling pays at present.
@@ -31,8 +32,8 @@ impl PollWindow {
         self.0.is_open()
     }
 
-    /// Pauses between two polls; `since` is the time of the first. Returns `false` once the time is over: the
-    /// thread then checks for work once more as it goes to sleep.
+    /// Pauses between two polls; `since` is the time of the first. Returns `false` once the time is over, or
+    /// after a long yield; one more poll is then due.
     pub fn pause(&mut self, since: Moment) -> bool {
         let polled = since.elapsed();
         if polled <= EAGER {
@@ -45,20 +46,22 @@ impl PollWindow {
 
     /// Records the duration of a sleep, with or without polling before it.
     pub fn slept(&mut self, how_long: Duration) {
-        self.0.slept(how_long < WINDOW_MAX);
+        self.0.slept(how_long < POLL_TIME_MAX);
     }
 }
 
 /// Polling without yielding, while that has recently paid.
 ///
-/// Failed polling is not repeated soon: either the guest is idle, or it waits for the core that is polling,
-/// and is delayed by the polling.
+/// After polling in vain the next sleep tells why: a long one that the guest was idle, and the window opens
+/// after the next short one; a short one that the guest may have needed this core, and the window stays
+/// closed for ever more short sleeps.
 #[derive(Debug)]
 pub struct SpinWindow {
     max: Duration,
     open: bool,
-    /// Number of short sleeps before polling is tried again; `backoff` is its value after the next failure.
+    /// Number of short sleeps before polling is tried again.
     countdown: u32,
+    /// Value of `countdown` after the next poll in vain with a short sleep.
     backoff: u32,
 }
 
@@ -93,7 +96,8 @@ impl SpinWindow {
         }
     }
 
-    /// Records the duration of a sleep.
+    /// Records the duration of a sleep, with polling in vain before it if the window was open. It is short if
+    /// polling could have lasted as long.
     pub fn slept(&mut self, time: Duration) {
         let short = time <= self.max;
         if self.open {

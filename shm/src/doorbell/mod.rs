@@ -12,17 +12,17 @@
 mod bell;
 mod mode;
 mod poll_backoff;
+mod poll_time;
 mod polling;
 mod ringer;
 mod sleeper;
 mod umwait;
-mod window;
 mod words;
 
 pub use bell::{Bell, BellStream};
 pub use mode::{Mode, UnknownMode};
 pub use poll_backoff::PollBackoff;
+pub use poll_time::{POLL_TIME_MAX, PollTime};
 pub use ringer::Ringer;
 pub use sleeper::{Awaited, INTERVAL_MAX, INTERVAL_MIN, Nudger, Sleeper, SleeperCounts, WakeReason};
-pub use window::{WINDOW_MAX, Window};
 pub use words::{OwnDoorbell, PeerDoorbell};

@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 /// Maximum time that an adaptive consumer polls before it sleeps.
-pub const WINDOW_MAX: Duration = Duration::from_micros(50);
-/// Minimum length of a window that is worth its system calls.
-const WINDOW_MIN: Duration = Duration::from_micros(4);
+pub const POLL_TIME_MAX: Duration = Duration::from_micros(50);
+/// Minimum polling time that is worth its system calls.
+const POLL_TIME_MIN: Duration = Duration::from_micros(4);
 /// Duration of a yield beyond which another thread must have used the processor.
 const YIELD_MAX: Duration = Duration::from_micros(200);
-/// Initial and maximum number of short sleeps before the window opens again after a yield longer than
+/// Initial and maximum number of short sleeps before polling resumes after a yield longer than
 /// [`YIELD_MAX`].
 const PENALTY: (u32, u32) = (256, 1 << 16);
 
@@ -17,24 +17,24 @@ const PENALTY: (u32, u32) = (256, 1 << 16);
 /// thread, but not a thread that yielded. A long yield therefore disables polling for the next few hundred
 /// short sleeps, and each further one for twice as many.
 #[derive(Debug, Clone, Copy)]
-pub struct Window {
+pub struct PollTime {
     length: Duration,
-    /// Number of short sleeps until the window may open.
+    /// Number of short sleeps until polling may resume.
     closed_for: u32,
     /// Value of `closed_for` set by the last long yield; 0 before the first.
     penalty: u32,
 }
 
-impl Default for Window {
-    fn default() -> Window {
-        Window { length: WINDOW_MAX, closed_for: 0, penalty: 0 }
+impl Default for PollTime {
+    fn default() -> PollTime {
+        PollTime { length: POLL_TIME_MAX, closed_for: 0, penalty: 0 }
     }
 }
 
-impl Window {
+impl PollTime {
     /// Returns `true` if the consumer should poll before it sleeps.
     pub fn is_open(&self) -> bool {
-        self.length >= WINDOW_MIN
+        self.length >= POLL_TIME_MIN
     }
 
     /// Returns the time for which the consumer should poll at most.
@@ -42,7 +42,7 @@ impl Window {
         self.length
     }
 
-    /// Records the end of a sleep, by a message or timeout. `short`: less than [`WINDOW_MAX`], so that
+    /// Records the end of a sleep, by a message or timeout. `short`: less than [`POLL_TIME_MAX`], so that
     /// polling longer would have avoided it.
     pub fn slept(&mut self, short: bool) {
         if !short {
@@ -50,12 +50,12 @@ impl Window {
         } else if self.closed_for > 0 {
             self.closed_for -= 1;
         } else {
-            self.length = WINDOW_MAX;
+            self.length = POLL_TIME_MAX;
         }
     }
 
-    /// Records a yield of this duration, and closes the window if it was longer than 200 µs. Returns `true`
-    /// if polling should continue.
+    /// Records a yield of this duration, and ends polling if it was longer than 200 µs. Returns `true` if
+    /// polling should continue.
     pub fn yielded(&mut self, how_long: Duration) -> bool {
         if how_long <= YIELD_MAX {
             return true;
@@ -73,26 +73,26 @@ mod tests {
 
     #[test]
     fn poll_window_follows_sleep_durations() {
-        let mut window = Window::default();
-        assert!(window.is_open());
-        (0..8).for_each(|_| window.slept(false));
-        assert!(!window.is_open());
-        window.slept(true);
-        assert!(window.is_open());
+        let mut time = PollTime::default();
+        assert!(time.is_open());
+        (0..8).for_each(|_| time.slept(false));
+        assert!(!time.is_open());
+        time.slept(true);
+        assert!(time.is_open());
     }
 
     #[test]
     fn long_yields_disable_polling_for_increasing_periods() {
-        let mut window = Window::default();
+        let mut time = PollTime::default();
         for penalty in [PENALTY.0, 2 * PENALTY.0, 4 * PENALTY.0] {
-            assert!(window.yielded(Duration::from_micros(20)) && window.is_open());
-            assert!(!window.yielded(Duration::from_millis(3)));
+            assert!(time.yielded(Duration::from_micros(20)) && time.is_open());
+            assert!(!time.yielded(Duration::from_millis(3)));
             for _ in 0..penalty {
-                window.slept(true);
-                assert!(!window.is_open());
+                time.slept(true);
+                assert!(!time.is_open());
             }
-            window.slept(true);
-            assert!(window.is_open());
+            time.slept(true);
+            assert!(time.is_open());
         }
     }
 }

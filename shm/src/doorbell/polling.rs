@@ -11,25 +11,25 @@ use std::thread::yield_now;
 use std::time::Instant;
 
 use crate::doorbell::sleeper::Awaited;
-use crate::doorbell::{Mode, Window, umwait};
+use crate::doorbell::{Mode, PollTime, umwait};
 
 /// Initial polling time without yields, in µs; most answers arrive sooner.
 const EAGER_US: u32 = 2;
 /// Polling time between two yields, in µs.
 const SLICE_US: u32 = 1;
 
-/// Polls as mode and window prescribe. Returns `true` if the message has arrived; otherwise it is time to
+/// Polls as mode and poll time prescribe. Returns `true` if the message has arrived; otherwise it is time to
 /// sleep, or, in a mode that never sleeps, `is_over`, which is called repeatedly, has returned `true`.
 pub(super) fn poll(
     mode: Mode,
-    window: &mut Window,
+    poll_time: &mut PollTime,
     awaited: &mut impl Awaited,
     mut is_over: impl FnMut() -> bool,
 ) -> bool {
     if awaited.is_ready() {
         return true;
     }
-    if mode == Mode::Event || mode == Mode::Adaptive && !window.is_open() {
+    if mode == Mode::Event || mode == Mode::Adaptive && !poll_time.is_open() {
         return false;
     }
     if mode == Mode::Umwait && umwait::is_available() {
@@ -44,7 +44,7 @@ pub(super) fn poll(
         yield_now();
         if mode == Mode::Adaptive {
             let after = Instant::now();
-            if !window.yielded(after - before) || after - start >= window.length() {
+            if !poll_time.yielded(after - before) || after - start >= poll_time.length() {
                 return awaited.is_ready();
             }
             before = after;
@@ -113,7 +113,7 @@ mod tests {
                 times += 1;
                 times == 3
             };
-            assert!(!poll(mode, &mut Window::default(), &mut || false, is_over));
+            assert!(!poll(mode, &mut PollTime::default(), &mut || false, is_over));
             assert_eq!(times, asked, "{mode}");
         }
     }
@@ -130,7 +130,7 @@ mod tests {
                     looks += 1;
                     looks > after
                 };
-                assert!(poll(mode, &mut Window::default(), &mut awaited, || false), "{mode} {after}");
+                assert!(poll(mode, &mut PollTime::default(), &mut awaited, || false), "{mode} {after}");
             }
         }
     }

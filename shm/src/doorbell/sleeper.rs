@@ -5,7 +5,7 @@ use tombolo_mem::{OutOfBounds, Region, WordMut};
 
 use crate::cells::{Cells, DoorbellWord, DoorbellWordMut, SleepOutcome};
 use crate::doorbell::polling::{poll, polls_per_us};
-use crate::doorbell::{Mode, PeerDoorbell, WINDOW_MAX, Window};
+use crate::doorbell::{Mode, POLL_TIME_MAX, PeerDoorbell, PollTime};
 use crate::link::{Ends, NOTIFY_FLAG_OFFSET};
 use crate::ring::Consumer;
 
@@ -69,7 +69,7 @@ pub struct SleeperCounts {
 #[derive(Debug)]
 pub struct Sleeper<W = PeerDoorbell, M = WordMut> {
     mode: Mode,
-    window: Window,
+    poll_time: PollTime,
     /// Notify flag in this side's memory: odd while this consumer sleeps, changing with each sleep.
     notify_flag: M,
     /// Doorbell, in the peer's memory: changes with each ring. `None` without a doorbell.
@@ -105,9 +105,9 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
     /// `sleeping` are private words of zero.
     pub fn new(mode: Mode, notify_flag: M, doorbell: Option<W>, nudged: M, sleeping: M) -> Sleeper<W, M> {
         polls_per_us();
-        let window = Window::default();
+        let poll_time = PollTime::default();
         let counts = SleeperCounts::default();
-        Sleeper { mode, window, notify_flag, doorbell, nudged, sleeping, counts }
+        Sleeper { mode, poll_time, notify_flag, doorbell, nudged, sleeping, counts }
     }
 
     /// Returns the waiting strategy given at creation.
@@ -139,7 +139,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
         let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let nudged = &self.nudged;
         let is_over = || nudged.load(Relaxed) != 0 || is_late();
-        if poll(self.mode, &mut self.window, &mut awaited, is_over) {
+        if poll(self.mode, &mut self.poll_time, &mut awaited, is_over) {
             self.counts.found += 1;
             return WakeReason::Ready;
         }
@@ -151,16 +151,16 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                if start.elapsed() >= WINDOW_MAX {
-                    self.window.slept(false);
+                if start.elapsed() >= POLL_TIME_MAX {
+                    self.poll_time.slept(false);
                 }
                 return WakeReason::TimedOut;
             }
             let first = interval == INTERVAL_MIN;
             if self.sleep(left, &mut interval, &mut awaited) {
                 let by_interval = self.doorbell.is_none();
-                let short = if by_interval { first } else { start.elapsed() < WINDOW_MAX };
-                self.window.slept(short);
+                let short = if by_interval { first } else { start.elapsed() < POLL_TIME_MAX };
+                self.poll_time.slept(short);
                 return WakeReason::Ready;
             }
         }
