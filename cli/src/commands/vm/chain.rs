@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::changes::{Origins, files};
+use super::changes::{ImageCaches, files};
 use super::config::{DISK, HERE, HostConfig, MEMORY, STATE};
 use super::home::Home;
 use super::image::{begin_at, overlay};
@@ -90,17 +90,17 @@ fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
 pub struct Ground {
     pub here: HostConfig,
     /// Caches through which the VM's images are read.
-    pub origins: Origins,
+    pub caches: ImageCaches,
 }
 
 impl Ground {
     pub fn of(home: &Home) -> Result<Self, Failure> {
         let here = home.here()?;
-        let origins = match &here.image {
-            Some(_) => Origins::of(&here.images(), &here.cache)?,
-            None => Origins::of_file(&here.disk, &here.cache)?,
+        let caches = match &here.image {
+            Some(_) => ImageCaches::of(&here.images(), &here.cache)?,
+            None => ImageCaches::of_file(&here.disk, &here.cache)?,
         };
-        Ok(Self { origins, here })
+        Ok(Self { caches, here })
     }
 
     /// Returns the original base of disk or memory. `None` for a memory that is a plain file.
@@ -110,7 +110,7 @@ impl Ground {
             Some(_) => files(&self.here.images(), what),
             None => vec![if what == DISK { disk.clone() } else { memory.clone()? }],
         };
-        let files = files.iter().map(|file| self.origins.near(file)).collect();
+        let files = files.iter().map(|file| self.caches.near(file)).collect();
         Some(Bases { files, no_links: image.is_some() })
     }
 }

@@ -11,7 +11,7 @@ use super::chain::{self, Ground};
 use super::config::{CONFIG, Config, DISK, MEMORY};
 use super::home::Home;
 use super::image::overlay;
-use super::origin::{CacheArgs, Origin};
+use super::image_cache::{CacheArgs, ImageCache};
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::open_path::{attr_of, own_name};
 use crate::commands::files::shown::short_size;
@@ -40,7 +40,8 @@ pub fn files(images: &[PathBuf], what: &str) -> Vec<PathBuf> {
     changes.iter().map(|image| file_of(image, &overlay(what))).chain([file_of(whole, what)]).collect()
 }
 
-/// Returns the location of an image. For a local one links are resolved now, and not followed later.
+/// Returns the location of an image; of a local one the canonical path, so that a link replaced later has no
+/// effect.
 pub fn place_of(word: &Path, doing: &str) -> Result<PathBuf, Failure> {
     match Location::of_word(word.as_os_str()).map_err(Failure::usage)? {
         Location::Dir(path) => path.canonicalize().or_cannot(doing),
@@ -73,13 +74,12 @@ pub fn bases(image: &Path, config: &Config, said: &[PathBuf]) -> Result<Vec<Path
     Ok(all)
 }
 
-/// Returns the sibling image with this recorded name. `None` for any other name; next to a local image also
-/// if there is no such sibling, or if it is a symbolic link, which could lead to files that the image's
-/// creator cannot read.
+/// Returns the sibling of an image that `word`, `../NAME`, refers to. `None` for other words, and for a
+/// symbolic link, which could lead to files that the image's creator cannot read.
 fn beside(image: &Path, word: &str) -> Option<PathBuf> {
     let name = word.strip_prefix("../")?;
-    let is_none = |letter: char| letter == '/' || letter.is_control();
-    if ["", ".", ".."].contains(&name) || name.contains(is_none) {
+    let is_forbidden = |letter: char| letter == '/' || letter.is_control();
+    if ["", ".", ".."].contains(&name) || name.contains(is_forbidden) {
         return None;
     }
     if !DiskSource::is_elsewhere(image) {
@@ -94,12 +94,13 @@ fn beside(image: &Path, word: &str) -> Option<PathBuf> {
     Some(format!("{above}/{}{query}", encoded(name.as_bytes())).into())
 }
 
-/// Returns the name by which an image in `dir` refers to another: relative if the other is its sibling, even
-/// through another path to the directory.
+/// Returns the word by which an image in `dir` refers to another: `../NAME` if that is its sibling, otherwise
+/// the location. The other may be known by another path or a URL, so it is the sibling if both have `names`,
+/// its disk and memory, with the same sizes and times.
 fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Result<String, Failure> {
     let place = image.to_string_lossy().into_owned();
     let attr = |file: PathBuf| attr_of(&Location::of_word(file.as_os_str()).map_err(Failure::usage)?);
-    let version = |Attr { size, mtime, .. }| (size, mtime);
+    let size_and_time = |Attr { size, mtime, .. }| (size, mtime);
     let location = Location::of_word(image.as_os_str()).map_err(Failure::usage)?;
     let Some(name) = own_name(&location) else { return Ok(place) };
     let Ok(name) = str::from_utf8(name.as_name().as_bytes()) else { return Ok(place) };
@@ -110,15 +111,14 @@ fn word_of(dir: &Path, image: &Path, names: [&str; 2], ground: &Ground) -> Resul
     }
     for file in names {
         let Ok(there) = attr(beside.join(file)) else { return Ok(place) };
-        if version(there) != version(attr(ground.origins.near(&file_of(image, file)))?) {
+        if size_and_time(there) != size_and_time(attr(ground.caches.near(&file_of(image, file)))?) {
             return Ok(place);
         }
     }
     Ok(format!("../{name}"))
 }
 
-/// Refuses to create `dir` as an incremental image if the VM was not cloned from an image, or if its chain of
-/// images has the maximum depth.
+/// Checks that an incremental image of the VM can be created; failures name it as `dir`.
 pub fn check(home: &Home, dir: &Path) -> Outcome {
     let making = format!("create image {}", dir.display());
     let images = home.here()?.images();
@@ -133,8 +133,8 @@ pub fn check(home: &Home, dir: &Path) -> Outcome {
     Ok(())
 }
 
-/// Writes the changes of a suspended VM to `draft`, which will be renamed to `dir`. Returns the names of
-/// the base images, from the top down.
+/// Writes the changes of a suspended VM to `draft`, which will be renamed to `dir`. Returns the words by
+/// which the image refers to its bases.
 pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failure> {
     let ground = Ground::of(home)?;
     let images = ground.here.images();
@@ -155,8 +155,8 @@ pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failu
     Ok(words)
 }
 
-/// Returns a message with the size of an image and, if a clone needs `--base`, the command to clone it.
-pub fn told(dir: &Path) -> Result<String, Failure> {
+/// Returns a message with the size of an image and the command to clone it.
+pub fn summary(dir: &Path) -> Result<String, Failure> {
     let file = dir.join(CONFIG);
     let reading = |error| Failure::cannot(format_args!("read {}", file.display()), &error);
     let config = Config::read(&fs::read_to_string(&file).map_err(reading)?, &file)?;
@@ -168,25 +168,29 @@ pub fn told(dir: &Path) -> Result<String, Failure> {
     let said: String =
         config.bases.iter().take(away).map(|word| format!(" --base {}", place(word))).collect();
     let over = config.bases.first().map_or("", String::as_str);
-    let told = format!("{}: {disk} of disk and {memory} of memory, based on {over}", dir.display());
-    Ok(if said.is_empty() { told } else { format!("{told}: tombolo clone {} NAME{said}", dir.display()) })
+    let summary = format!("{}: {disk} of disk and {memory} of memory, based on {over}", dir.display());
+    Ok(if said.is_empty() {
+        summary
+    } else {
+        format!("{summary}: tombolo clone {} NAME{said}", dir.display())
+    })
 }
 
 /// Caches through which images on NFS servers are read; local images have none.
 #[derive(Default)]
-pub struct Origins(Vec<Origin>);
+pub struct ImageCaches(Vec<ImageCache>);
 
-impl Origins {
+impl ImageCaches {
     /// Starts the caches of these images.
     pub fn of(images: &[PathBuf], args: &CacheArgs) -> Result<Self, Failure> {
-        let mut origins = Self::default();
-        images.iter().try_for_each(|image| origins.add(image, args))?;
-        Ok(origins)
+        let mut caches = Self::default();
+        images.iter().try_for_each(|image| caches.add(image, args))?;
+        Ok(caches)
     }
 
     pub fn add(&mut self, image: &Path, args: &CacheArgs) -> Outcome {
         if self.near(image) == image {
-            self.0.extend(Origin::of_image(image, args)?);
+            self.0.extend(ImageCache::of_image(image, args)?);
         }
         Ok(())
     }
@@ -194,24 +198,24 @@ impl Origins {
     /// Returns the location by which an image, or a file of it, is read through its cache; `place` itself if
     /// there is no such cache.
     pub fn near(&self, place: &Path) -> PathBuf {
-        let near = self.0.iter().map(|origin| origin.near(place)).find(|near| near != place);
+        let near = self.0.iter().map(|cache| cache.near(place)).find(|near| near != place);
         near.unwrap_or_else(|| place.to_owned())
     }
 
     /// Starts the cache of the image that contains the file.
     pub fn of_file(file: &Path, args: &CacheArgs) -> Result<Self, Failure> {
-        Ok(Self(Origin::of_file(file, args)?.into_iter().collect()))
+        Ok(Self(ImageCache::of_file(file, args)?.into_iter().collect()))
     }
 
-    /// Starts prefetching the image that contains the file, if that image has a cache.
+    /// Starts prefetching the trace of the image that contains the file.
     pub fn look_ahead(&self, file: &Path) {
-        if let Some(origin) = self.0.iter().find(|origin| origin.near(file) != file) {
-            origin.look_ahead(file);
+        if let Some(cache) = self.0.iter().find(|cache| cache.near(file) != file) {
+            cache.look_ahead(file);
         }
     }
 
     /// Returns the first cache that was started, if any.
-    pub fn first(&self) -> Option<&Origin> {
+    pub fn first(&self) -> Option<&ImageCache> {
         self.0.first()
     }
 }

@@ -10,7 +10,7 @@ use tombolo_host_vmm::{Boot, Machine};
 use tombolo_wire_image::Digester;
 
 use super::changes::IMAGES_MAX;
-use super::origin::CacheArgs;
+use super::image_cache::CacheArgs;
 use super::shares::Share;
 use crate::failure::{Failure, OrCannot};
 

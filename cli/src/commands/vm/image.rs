@@ -16,12 +16,12 @@ use tombolo_sys::process::{Death, ends_with_this_thread};
 
 use super::ahead;
 use super::chain::{self, Bases, Ground};
-use super::changes::{self, Origins, file_of, files};
+use super::changes::{self, ImageCaches, file_of, files};
 use super::config::{CONFIG, Config, DISK, HERE, HostConfig, INITRD, KERNEL, MEMORY, STATE, digest_of, uuid};
 use super::fetch::{Files, has_changed};
 use super::home::{Home, Phase};
+use super::image_cache::CacheArgs;
 use super::ledger::Ledger;
-use super::origin::CacheArgs;
 use super::shares::Share;
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::access::Access;
@@ -91,7 +91,7 @@ pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
         .and_then(|()| fs::rename(&draft, dir).and_then(|()| sync_name(dir)).map_err(cannot))
         .inspect_err(|_| remove_unfinished(home))?;
     let _ = fs::remove_file(home.file(UNFINISHED));
-    if how.changes { print(&changes::told(dir)?) } else { Ok(()) }
+    if how.changes { print(&changes::summary(dir)?) } else { Ok(()) }
 }
 
 /// File in a VM's directory with the unfinished image of that VM: its inode, 0 until it exists, and its path.
@@ -211,7 +211,7 @@ pub struct Image {
     /// Locations of base images as the user gave them, from the top down; further ones are next to the image.
     bases: Vec<PathBuf>,
     /// Caches through which the image and its bases are read.
-    origins: Origins,
+    caches: ImageCaches,
 }
 
 impl Image {
@@ -222,8 +222,8 @@ impl Image {
     /// Returns the image at `place`, a URL or a path without links. Starts its cache if it is on an NFS
     /// server.
     pub fn at(place: PathBuf, bases: &[PathBuf], cache: CacheArgs) -> Result<Self, Failure> {
-        let origins = Origins::of(slice::from_ref(&place), &cache)?;
-        Ok(Self { place, cache, bases: bases.to_vec(), origins })
+        let caches = ImageCaches::of(slice::from_ref(&place), &cache)?;
+        Ok(Self { place, cache, bases: bases.to_vec(), caches })
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -232,7 +232,7 @@ impl Image {
 
     /// Opens the directory of the image, through the cache.
     fn open(&self) -> Result<Files, Failure> {
-        Files::of(&self.origins.near(&self.place))
+        Files::of(&self.caches.near(&self.place))
     }
 
     /// Creates a VM from the image, suspended at the image's state.
@@ -245,9 +245,9 @@ impl Image {
         ledger: &mut Ledger,
     ) -> Outcome {
         check_files(&self.place)?;
-        if let Some(origin) = self.origins.first() {
-            ledger.reads_through(origin.control());
-            origin.look_ahead(&self.file(MEMORY));
+        if let Some(cache) = self.caches.first() {
+            ledger.reads_through(cache.control());
+            cache.look_ahead(&self.file(MEMORY));
         }
         // `fetch` and `begin` run concurrently, as both mostly wait for the network.
         let (config, begun) = thread::scope(|scope| {
@@ -263,7 +263,7 @@ impl Image {
             None => self.begin_anew(home, slice::from_ref(&self.place))?,
             Some(whole) => {
                 self.begin_over(home, &bases)?;
-                Files::of(&self.origins.near(whole))?.check_boot_files(&config)?;
+                Files::of(&self.caches.near(whole))?.check_boot_files(&config)?;
             }
         }
         let fetched_bytes = fs::metadata(home.file(STATE)).map_or(0, |file| file.len());
@@ -278,7 +278,7 @@ impl Image {
     /// Creates the overlays of a VM over these images.
     fn begin(&self, home: &Home, images: &[PathBuf]) -> Outcome {
         let begin = |what| {
-            let files = files(images, what).iter().map(|file| self.origins.near(file)).collect();
+            let files = files(images, what).iter().map(|file| self.caches.near(file)).collect();
             begin_at(&home.file(&overlay(what)), Bases { files, no_links: true })
         };
         thread::scope(|scope| {
@@ -292,7 +292,7 @@ impl Image {
     fn begin_over(&mut self, home: &Home, bases: &[PathBuf]) -> Outcome {
         for base in bases {
             check_files(base)?;
-            self.origins.add(base, &self.cache)?;
+            self.caches.add(base, &self.cache)?;
         }
         let images: Vec<_> = [&self.place].into_iter().chain(bases).cloned().collect();
         // Remote overlays are validated when they are opened.
@@ -305,7 +305,7 @@ impl Image {
             }
         }
         for file in [files(&images, MEMORY).first(), files(&images, MEMORY).last()].into_iter().flatten() {
-            self.origins.look_ahead(file);
+            self.caches.look_ahead(file);
         }
         self.begin_anew(home, &images)
     }
@@ -345,7 +345,7 @@ impl Image {
     /// Writes the read-ahead trace. Remote images without a cache use read-around instead.
     fn look_ahead(&self, files: &Files, home: &Home) -> Outcome {
         let is_far = DiskSource::is_elsewhere(&self.place);
-        if is_far && self.origins.first().is_none() {
+        if is_far && self.caches.first().is_none() {
             return Ok(());
         }
         files.sidecar_of(MEMORY).map_or(Ok(()), |sidecar| ahead::write_down(home, &sidecar, is_far))

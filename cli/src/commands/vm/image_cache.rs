@@ -115,7 +115,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// A running proxy. While this value lives, the proxy is restarted when it ends; its users wait meanwhile.
-pub struct Origin {
+pub struct ImageCache {
     /// Dropping this ends the restarts.
     _wanted: Arc<()>,
     url: NfsUrl,
@@ -129,7 +129,7 @@ struct Link {
     _link: VrpcExport,
 }
 
-impl Origin {
+impl ImageCache {
     /// Starts the proxy of an image on an NFS server, unless one runs already, and restarts it while the
     /// result lives. `None` for other images and with `--no-cache`.
     pub fn of_image(image: &Path, args: &CacheArgs) -> Result<Option<Self>, Failure> {
@@ -316,9 +316,9 @@ impl Proxy {
         place.map_err(|reason| self.cannot(reason))
     }
 
-    fn kept(self, link: Link) -> Result<Origin, Failure> {
-        let (origin, cannot) = (
-            Origin {
+    fn kept(self, link: Link) -> Result<ImageCache, Failure> {
+        let (cache, cannot) = (
+            ImageCache {
                 _wanted: Arc::default(),
                 url: self.url.clone(),
                 place: self.place()?,
@@ -326,8 +326,8 @@ impl Proxy {
             },
             self.cannot("cannot start a thread"),
         );
-        keep(link, self, Arc::downgrade(&origin._wanted)).map_err(|_| cannot)?;
-        Ok(origin)
+        keep(link, self, Arc::downgrade(&cache._wanted)).map_err(|_| cannot)?;
+        Ok(cache)
     }
 
     fn cannot(&self, reason: impl Into<Reason>) -> Failure {

@@ -9,10 +9,10 @@ mod config;
 mod fetch;
 mod home;
 mod image;
+mod image_cache;
 mod ledger;
 mod linger;
 mod live;
-mod origin;
 pub mod rehearsal;
 mod running;
 mod shares;
@@ -44,8 +44,8 @@ pub use fetch::has_changed;
 use home::{Home, Phase};
 pub use home::{TEXT_BYTES_MAX, checked_name};
 use image::{Image, ImageArgs};
+use image_cache::{CacheArgs, ImageCache};
 use ledger::{LEDGER, Ledger};
-use origin::{CacheArgs, Origin};
 use shares::Share;
 use supervisor::RunArgs;
 
@@ -445,7 +445,7 @@ fn show(home: &Home) -> Outcome {
             moved.map(|(read, written)| (what, format!("{}, {}", size_text(read), size_text(written)))),
         );
     }
-    let cache = home.here().ok().and_then(|here| Origin::running(&here.disk, &here.cache));
+    let cache = home.here().ok().and_then(|here| ImageCache::running(&here.disk, &here.cache));
     let of_cache: Vec<_> = cache.iter().flat_map(|control| ledger::of_cache(control)).collect();
     lines.extend(of_cache.iter().map(|(what, bytes)| (&**what, size_text(*bytes))));
     let ledger: Option<Ledger> = home.toml(LEDGER).ok();

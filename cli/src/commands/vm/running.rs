@@ -12,8 +12,8 @@ use tombolo_host_vmm::{Monitor, MonitorError};
 use super::config::{CONFIG, DISK, IDENTITY, MEMORY, STATE, identity};
 use super::home::{GLANCE, Home, Phase, UNSTARTED};
 use super::image::{fetch_boot_files, overlay};
+use super::image_cache::ImageCache;
 use super::ledger::{LEDGER, Ledger, Meter};
-use super::origin::Origin;
 use super::{shares, supervisor};
 use crate::assembly::plan::overlay::sync_name;
 use crate::failure::{Failure, OrCannot, Outcome};
@@ -118,9 +118,9 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
         }
     }
     let here = home.here()?;
-    let origin = Origin::of_file(&here.disk, &here.cache)?;
-    if let Some(origin) = &origin {
-        ledger.reads_through(origin.control());
+    let cache = ImageCache::of_file(&here.disk, &here.cache)?;
+    if let Some(cache) = &cache {
+        ledger.reads_through(cache.control());
     }
     supervisor::start(home, true)?;
     go_on(home, ledger).map_err(|failure| {
