@@ -127,6 +127,7 @@ impl Cli {
         }
         program.help_template(format!(
             "{{about-with-newline}}\n{{usage-heading}} {{usage}}{groups}\n\n\
+             `tombolo COMMAND --help` describes a command.\n\n\
              {heading}Options:{heading:#}\n{{options}}{{after-help}}"
         ))
     }

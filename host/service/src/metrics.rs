@@ -190,11 +190,13 @@ mod tests {
     fn idle_server_stops_at_once() {
         let stop = || {
             let idle = started();
+            // Until it waits for a client.
+            std::thread::sleep(Duration::from_millis(20));
             let begun = Instant::now();
             drop(idle);
             begun.elapsed()
         };
-        let fastest = (0..20).map(|_| stop()).min().expect("some");
+        let fastest = (0..5).map(|_| stop()).min().expect("some");
         assert!(fastest < ACCEPT_PAUSE, "{fastest:?}");
     }
 

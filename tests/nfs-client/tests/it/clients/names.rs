@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tombolo_conformance::waist::World;
-use tombolo_core::fs::{NameBuf, NodeId, RenameFlags};
+use tombolo_core::fs::{Name, NodeId, RenameFlags};
 use tombolo_core::{Ctx, Error, Result};
 
 use crate::clients::pair::{Pair, close, contents};
@@ -83,8 +83,8 @@ fn fetched_lookup_is_counted_once() {
     world.fs.forget(&world.cx, &[(node, u64::MAX)]);
     let known = world.lookup("file").expect("lookup").node;
     let fetching = Ctx { fetched_since: Some(Instant::now()), ..world.cx.clone() };
-    let name = NameBuf::from_bytes(b"file").expect("a name");
-    let fetched = world.fs.lookup(&fetching, world.dir, name.as_name()).wait().expect("lookup");
+    let name = Name::new(b"file").expect("a name");
+    let fetched = world.fs.lookup(&fetching, world.dir, name).wait().expect("lookup");
     assert_eq!(fetched.node, known);
     world.fs.forget(&world.cx, &[(known, 2)]);
     let gone = world.fs.getattr(&world.cx, known, None).wait();
