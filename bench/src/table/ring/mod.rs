@@ -9,7 +9,7 @@
 //! prerequisites are reported as [`Error::Absent`], and the part is skipped.
 //! With [`Plan::quick`] a part takes a second or two.
 //!
-//! Reading order: [`session`]; [`speed`]; the other parts in any order.
+//! Reading order: [`session`]; [`cells`], the contests that a sheet lists; the other parts in any order.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -18,6 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 pub use guest::serve_orders;
+use serde::{Deserialize, Deserializer, de};
 pub use session::Endpoint;
 use tombolo_core::Answer;
 use tombolo_core::fs::Write;
@@ -26,12 +27,12 @@ use tombolo_shm::doorbell::Mode;
 
 use crate::error::{Doing, Error, OrWrong, Result, same, wrong};
 use crate::files::Place;
-use crate::measure::{Clock, CostMeter, Entrant, Moved, MovedMeter, Placement, Work, go_on, mappings};
+use crate::measure::{Clock, CostMeter, Entrant, Moved, MovedMeter, Placement, Series, go_on, mappings};
 use crate::peer::AtSocket;
 use crate::report::{Figure, Report, Unit};
-use crate::sheet::{Sheet, sheet};
+use crate::sheet::{Named, Sheet, sheet};
 use crate::table::{Part, Plan};
-use session::{At, Bare, Operation, Session, alone, linked, native, outstanding};
+use session::{At, Operation, Session, alone, bare, linked, native, outstanding};
 
 mod guest;
 mod nfs;
@@ -43,13 +44,13 @@ mod test_server;
 pub const PARTS: &[(&str, Part)] = &[
     ("speed", speed),
     ("rest", rest),
-    ("table-6.1", table_6_1),
+    ("table-6.1", |plan| plain(plan, sheet!(plan, "ring-table-6.1")?)),
     ("mounts", super::mounts::over_links),
     ("copies", copies),
     ("chain", chain),
     ("guest", guest::run),
     ("guest-bell", guest::bell),
-    ("nfs", nfs::run),
+    ("nfs", |plan| plain(plan, sheet!(plan, "ring-nfs")?)),
 ];
 
 /// Name of the file that is read and written.
@@ -66,13 +67,6 @@ fn served(within: &Path) -> Result<(Place, PathBuf)> {
     let file = place.shared().join(FILE);
     fs::write(&file, vec![b'x'; FILE_BYTES]).doing_to("write", &file)?;
     Ok((place, file))
-}
-
-/// Starts a server of a directory for each way to wait.
-fn servers(place: &Place) -> Result<Vec<(Mode, AtSocket)>> {
-    let start =
-        |mode: Mode| Ok((mode, AtSocket::waiting(&place.shared(), &place.beside(mode.name()), mode)?));
-    MODES.into_iter().map(start).collect()
 }
 
 /// Number of short operations per reading of the clock, and of untimed ones per turn.
@@ -107,34 +101,111 @@ fn timed_by(at_once: u64, count: u64, clock: &mut Clock, mut once: impl FnMut() 
     Ok(())
 }
 
-/// Requests in flight in the last row.
+/// Contestant, a cell of a sheet. All cells are interleaved.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cell {
+    name: String,
+    column: String,
+    #[serde(default)]
+    by: By,
+    /// Way in which both sides wait.
+    #[serde(default = "polling", deserialize_with = "mode")]
+    mode: Mode,
+    #[serde(default = "apart")]
+    place: Placement,
+    #[serde(default)]
+    work: Operation,
+}
+
+/// Way in which an operation is requested.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum By {
+    /// The library, over a link.
+    #[default]
+    Library,
+    /// Null requests on a link alone.
+    Link,
+    /// Many requests in flight on a link alone.
+    Outstanding,
+    /// Messages of NFS version 3, over a link.
+    Messages,
+    /// A system call on the served file.
+    SystemCall,
+    /// A number that two threads pass to each other, in memory alone or with futexes.
+    CacheLine,
+    Futex,
+}
+
+impl Named for Cell {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+fn polling() -> Mode {
+    Mode::Poll
+}
+
+fn apart() -> Placement {
+    Placement::TwoCores
+}
+
+fn mode<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Mode, D::Error> {
+    String::deserialize(from)?.parse().map_err(de::Error::custom)
+}
+
+/// Measures all cells of a sheet, with a server for each way to wait.
+fn cells(plan: &Plan, sheet: &Sheet<'_, Cell>, report: &mut Report) -> Result<Vec<Series>> {
+    let (place, file) = served(&plan.within)?;
+    let start = |mode: Mode| {
+        // NFS has its own squash.
+        let options = ["--doorbell", mode.name(), "--squash", "none"];
+        Ok((mode, AtSocket::links(&place.shared(), &place.beside(mode.name()), &options)?))
+    };
+    let is_used = |mode: &Mode| sheet.rows.iter().any(|cell| cell.mode == *mode);
+    let servers = MODES.into_iter().filter(is_used).map(start).collect::<Result<Vec<_>>>()?;
+    let mut entrants = Vec::new();
+    for Cell { name, column, by, mode, place, work } in &sheet.rows {
+        let Some((_, server)) = servers.iter().find(|(other, _)| other == mode) else { continue };
+        let (endpoint, mut processes) = (Endpoint::of(server, *mode), vec![server.server()]);
+        let work = match by {
+            By::Library => linked(endpoint, *work),
+            By::Link => alone(endpoint),
+            By::Outstanding => outstanding(endpoint, DEPTH),
+            By::Messages => nfs::messages(endpoint, server.export().to_owned(), *work),
+            By::SystemCall | By::CacheLine | By::Futex => {
+                processes.clear();
+                if *by == By::SystemCall { native(&file, *work)? } else { bare(*by == By::Futex) }
+            }
+        };
+        entrants.push(Entrant::new((name, column), work, &processes, *place));
+    }
+    let series = report.contest_of_rows(&sheet.contest(plan.timed()), entrants);
+    Placement::leave()?;
+    Ok(series)
+}
+
+/// Measures a sheet of cells: null requests of the FSVA paper's Table 6.1, by waiting mode, compared with the
+/// paper's figures; the native layout compared with NFS version 3 messages, on the same link.
+fn plain(plan: &Plan, sheet: Sheet<'_, Cell>) -> Result<Report> {
+    let mut report = sheet.report();
+    cells(plan, &sheet, &mut report)?;
+    Ok(sheet.finish(report))
+}
+
+/// Requests in flight of [`By::Outstanding`], its row, and the target of operations per second.
 const DEPTH: usize = 64;
-
-const NULL: &str = "null request";
-const ALONE: &str = "null request, link alone";
-/// Attributes of an open file.
-const GETATTR: &str = "getattr";
-/// The same by a system call on the file.
-const NATIVE: &str = "system call";
-const COPIED: &str = "into or out of own memory";
-const IN_PLACE: &str = "in place";
 const MANY: &str = "64 outstanding getattr";
-/// Target of operations per second with many in flight.
 const MANY_TARGET: f64 = 2e6;
-
-/// Sizes of reads and writes with their names. Small copied data travel in the message: see `border`.
-const SIZES: [(&str, usize); 5] =
-    [("256 B", 256), ("512 B", 512), ("1 KiB", 1024), ("4 KiB", 4096), ("1 MiB", 1 << 20)];
 
 /// Measures the cost of an operation, compared with the limits of the machine: a bare cache line or futex
 /// between two cores, and the system call on the served file.
 fn speed(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "ring")?;
+    let sheet = sheet!(plan, "ring")?;
     let mut report = sheet.report();
-    let (place, file) = served(&plan.within)?;
-    let servers = servers(&place)?;
-    let series = report.contest_of_rows(&plan.timed(), entrants(&servers, &file)?);
-    Placement::leave()?;
+    let series = cells(plan, &sheet, &mut report)?;
     let target = Figure::single(MANY, "", "2 M/s", Unit::PerSecond, MANY_TARGET);
     for (mode, wanted) in [(Mode::Poll, Some(1.0)), (Mode::Adaptive, None)] {
         let ours = report.figure(MANY, mode.name(), "").cloned();
@@ -147,79 +218,6 @@ fn speed(plan: &Plan) -> Result<Report> {
         report.condition(format!("{row}, {column}: p1, p50, p99 of all: {}", quantiles.join(", ")));
     }
     Ok(report)
-}
-
-fn entrants(servers: &[(Mode, AtSocket)], file: &Path) -> Result<Vec<Entrant<'static>>> {
-    let mut entrants = vec![
-        local(NULL, "bare cache line", Bare::CacheLine.work()),
-        local(NULL, "bare futex", Bare::Futex.work()),
-    ];
-    for side in servers {
-        entrants.push(entrant(NULL, side.0.name(), side, |endpoint| linked(endpoint, Operation::Null)));
-        entrants.push(entrant(ALONE, side.0.name(), side, alone));
-    }
-    entrants.push(local(GETATTR, NATIVE, native(file, Operation::Getattr)?));
-    for side in servers {
-        entrants.push(entrant(GETATTR, side.0.name(), side, |it| linked(it, Operation::Getattr)));
-    }
-    let polling = servers.iter().find(|(mode, _)| *mode == Mode::Poll);
-    for (size, bytes) in SIZES {
-        let (read, write) = (format!("read, {size}"), format!("write, {size}"));
-        for (row, operations) in [
-            (read, [Operation::Read(bytes), Operation::ReadInPlace(bytes)]),
-            (write, [Operation::Write(bytes), Operation::WriteInPlace(bytes)]),
-        ] {
-            entrants.push(local(&row, NATIVE, native(file, operations[0])?));
-            for (column, operation) in [COPIED, IN_PLACE].into_iter().zip(operations) {
-                entrants.extend(polling.map(|side| entrant(&row, column, side, |it| linked(it, operation))));
-            }
-        }
-    }
-    for side in servers.iter().filter(|(mode, _)| *mode != Mode::Event) {
-        entrants.push(entrant(MANY, side.0.name(), side, |endpoint| outstanding(endpoint, DEPTH)));
-    }
-    Ok(entrants)
-}
-
-/// Returns a contestant with a server that waits in this mode.
-fn entrant(
-    row: &str,
-    column: &str,
-    (mode, server): &(Mode, AtSocket),
-    work: impl FnOnce(Endpoint) -> Work<'static>,
-) -> Entrant<'static> {
-    let work = work(Endpoint::of(server, *mode));
-    Entrant::new((row, column), work, &[server.server()], Placement::TwoCores)
-}
-
-fn local(row: &str, column: &str, work: Work<'static>) -> Entrant<'static> {
-    Entrant::new((row, column), work, &[], Placement::TwoCores)
-}
-
-/// Placement and mode of each row.
-const PLACES: [(Placement, Mode); 4] = [
-    (Placement::SameCore, Mode::Event),
-    (Placement::TwoCores, Mode::Event),
-    (Placement::TwoCores, Mode::Poll),
-    (Placement::TwoCores, Mode::Adaptive),
-];
-
-/// Measures null requests of the FSVA paper's Table 6.1, by waiting mode, compared with the paper's figures.
-fn table_6_1(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "ring-table-6.1")?;
-    let mut report = sheet.report();
-    let (place, _) = served(&plan.within)?;
-    let servers = servers(&place)?;
-    let mut entrants = Vec::new();
-    for (row, (place, mode)) in sheet.rows.iter().zip(PLACES) {
-        for (_, server) in servers.iter().filter(|(other, _)| *other == mode) {
-            let work = linked(Endpoint::of(server, mode), Operation::Null);
-            entrants.push(Entrant::new((row, "here"), work, &[server.server()], place));
-        }
-    }
-    report.contest_of_rows(&plan.timed(), entrants);
-    Placement::leave()?;
-    Ok(sheet.finish(report))
 }
 
 const SERVER: &str = "at rest: the server's share of a processor";
@@ -333,6 +331,8 @@ fn judge(report: &mut Report) {
     }
 }
 
+const IN_PLACE: &str = "in place";
+const COPIED: &str = "into or out of own memory";
 const COPIES: &str = "copies of a byte";
 const KERNEL: &str = "the server's kernel, between the file and the link's memory";
 const ELSEWHERE: &str = "the server's kernel, between the file and other memory";
@@ -489,7 +489,7 @@ mod tests {
             let session = session::Session::begin(&endpoint, 1 << 20).unwrap();
             session.ask(Operation::Null).unwrap();
             session.ask(Operation::Getattr).unwrap();
-            for (_, bytes) in SIZES {
+            for bytes in [256, 512, 1024, 4096, 1 << 20] {
                 for operation in
                     [Operation::Read, Operation::ReadInPlace, Operation::Write, Operation::WriteInPlace]
                 {

@@ -7,54 +7,20 @@
 use tombolo_host_rpc::client::{Call, DataLocation, Options, ReceiveBuffer, Reply as RpcReply, RpcClient};
 use tombolo_host_rpc::link::Route;
 use tombolo_mem::Buffer;
-use tombolo_shm::doorbell::Mode;
 use tombolo_wire_nfs3::args::{DirOpArgs, ReadArgs, StableHow, WriteArgs};
 use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
 use tombolo_wire_nfs3::results::{GetattrReply, LookupReply, ReadReply, WriteReply};
 use tombolo_wire_nfs3::{self as nfs3, Data, FileHandleBuf, Reply};
 use tombolo_wire_xdr::{Decode, Decoder, Encoder};
 
-use super::session::{Endpoint, Operation, linked};
-use super::{FILE, Plan, served, timed_by, wrong};
+use super::session::{Endpoint, Operation};
+use super::{FILE, timed_by, wrong};
 use crate::error::{Doing, Error, OrWrong, Result};
-use crate::measure::{Entrant, Placement, Work};
+use crate::measure::Work;
 use crate::nfs::client::root;
-use crate::peer::AtSocket;
-use crate::report::Report;
-use crate::sheet::{Sheet, sheet};
-
-const ROWS: [(&str, Operation); 4] = [
-    ("null request", Operation::Null),
-    ("getattr", Operation::Getattr),
-    ("read, 4 KiB", Operation::Read(4096)),
-    ("write, 4 KiB", Operation::Write(4096)),
-];
-
-pub fn run(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "ring-nfs")?;
-    let mut report = sheet.report();
-    let (place, _) = served(&plan.within)?;
-    // NFS has its own squash.
-    let options = ["--doorbell", Mode::Poll.name(), "--squash", "none"];
-    let server = AtSocket::links(&place.shared(), &place.beside("socket"), &options)?;
-    let (endpoint, export) = (Endpoint::of(&server, Mode::Poll), server.export());
-    // Missing prerequisites are reported before the measurement.
-    Caller::begin(&endpoint, export, 0)
-        .map_err(|error| Error::Absent(format!("NFS over a link: {error}")))?;
-    for (row, operation) in ROWS {
-        let entrants = [
-            ("native layout", linked(endpoint.clone(), operation)),
-            ("NFSv3 messages", messages(endpoint.clone(), export.to_owned(), operation)),
-        ]
-        .map(|(column, work)| Entrant::new((column, ""), work, &[server.server()], Placement::TwoCores));
-        report.contest(row, &plan.timed(), entrants.into());
-    }
-    Placement::leave()?;
-    Ok(sheet.finish(report))
-}
 
 /// Repeats one operation over a link that lives for a turn.
-fn messages(endpoint: Endpoint, export: String, operation: Operation) -> Work<'static> {
+pub fn messages(endpoint: Endpoint, export: String, operation: Operation) -> Work<'static> {
     Work::new(move |count, clock| {
         let caller = Caller::begin(&endpoint, &export, operation.bytes())?;
         timed_by(super::at_once(operation.bytes()), count, clock, || caller.ask(operation))

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::result::Result as StdResult;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
+use serde::Deserialize;
 use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport, VrpcFileSystem};
 use tombolo_core::fs::{Client, File, FileSystem, Name, NodeId, OpenFlags, PermissionCheck, Write};
 use tombolo_core::{Answer, Ctx, SessionId};
@@ -100,8 +101,10 @@ impl Dial for Endpoint {
 }
 
 /// Operation over the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Operation {
+    #[default]
     Null,
     /// Attributes of an open file.
     Getattr,
@@ -268,108 +271,61 @@ const ANSWER: usize = 256;
 /// Interval at which a sleeper checks whether the other thread is alive.
 const NAP: Duration = Duration::from_millis(100);
 
-/// Way in which the threads wait for each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bare {
-    CacheLine,
-    Futex,
-}
-
-impl Bare {
-    pub fn work(self) -> Work<'static> {
-        Work::new(move |count, clock| {
-            let mut table = Pair::new(self, spare_cores().get(1).copied())?;
-            timed_by(AT_ONCE, count, clock, || {
-                table.turn();
+/// Passes a number to another thread, which lives for a turn, and back; `sleeps`: both wait with a futex.
+pub fn bare(sleeps: bool) -> Work<'static> {
+    Work::new(move |count, clock| {
+        let memory = Sealed::create("bench", WORDS_BYTES).or_wrong("memory to share")?;
+        let word = |at| WordMut::new(memory.region(), at).or_wrong("a word in shared memory");
+        let (there, back, over) = (word(0)?, word(ANSWER)?, AtomicBool::new(false));
+        let core = spare_cores().get(1).copied();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // A machine with one core has no alternative.
+                let _alone = core.map(|core| affinity::pin(None, &[core]));
+                let mut number: u32 = 1;
+                while hear(&there, number, sleeps, &over) {
+                    say(&back, number, sleeps);
+                    number = number.wrapping_add(1);
+                }
+            });
+            let mut last: u32 = 0;
+            let done = timed_by(AT_ONCE, count, clock, || {
+                last = last.wrapping_add(1);
+                say(&there, last, sleeps);
+                hear(&back, last, sleeps, &over);
                 Ok(())
-            })
+            });
+            over.store(true, Ordering::Relaxed);
+            done
         })
+    })
+}
+
+#[inline]
+fn say(word: &WordMut, number: u32, sleeps: bool) {
+    word.store(number, Ordering::Release);
+    if sleeps {
+        // Cannot fail for mapped words.
+        let _woken = futex::wake(word);
     }
 }
 
-/// Both sides; the peer is a thread that lives for a turn.
-struct Pair {
-    side: Thread,
-    last: u32,
-    over: Arc<AtomicBool>,
-    other: Option<JoinHandle<()>>,
-}
-
-struct Thread {
-    how: Bare,
-    outgoing: WordMut,
-    incoming: WordMut,
-}
-
-impl Pair {
-    /// Starts the peer thread on that core.
-    fn new(how: Bare, core: Option<usize>) -> Result<Self> {
-        let memory = Sealed::create("bench", WORDS_BYTES).map_err(std::io::Error::other);
-        let memory = memory.doing(|| "get memory to share".to_owned())?;
-        let word = |at| {
-            let word = WordMut::new(memory.region(), at).map_err(std::io::Error::other);
-            word.doing(|| "find a word in shared memory".to_owned())
-        };
-        let side = Thread { how, outgoing: word(0)?, incoming: word(ANSWER)? };
-        let there = Thread { how, outgoing: word(ANSWER)?, incoming: word(0)? };
-        let over = Arc::new(AtomicBool::new(false));
-        let over_there = Arc::clone(&over);
-        let other = thread::Builder::new().name("bare".into()).spawn(move || {
-            // A machine with one core has no alternative.
-            let _alone = core.map(|core| affinity::pin(None, &[core]));
-            let mut number: u32 = 1;
-            while there.hear(number, &over_there) {
-                there.say(number);
-                number = number.wrapping_add(1);
-            }
-        });
-        let other = Some(other.doing(|| "start a thread".to_owned())?);
-        Ok(Self { side, last: 0, over, other })
-    }
-
-    #[inline]
-    fn turn(&mut self) {
-        self.last = self.last.wrapping_add(1);
-        self.side.say(self.last);
-        self.side.hear(self.last, &self.over);
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        if let Some(other) = self.other.take() {
-            // The thread cannot panic.
-            let _ended = other.join();
+/// Waits for that number. Returns `false` at the end of the turn.
+#[inline]
+fn hear(word: &WordMut, number: u32, sleeps: bool, over: &AtomicBool) -> bool {
+    loop {
+        let seen = word.load(Ordering::Acquire);
+        if seen == number {
+            return true;
         }
-    }
-}
-
-impl Thread {
-    #[inline]
-    fn say(&self, number: u32) {
-        self.outgoing.store(number, Ordering::Release);
-        if self.how == Bare::Futex {
-            // Cannot fail for mapped words.
-            let _woken = futex::wake(&self.outgoing);
+        if over.load(Ordering::Relaxed) {
+            return false;
         }
-    }
-
-    /// Waits for that number. Returns `false` when the other side ends.
-    #[inline]
-    fn hear(&self, number: u32, over: &AtomicBool) -> bool {
-        loop {
-            let seen = self.incoming.load(Ordering::Acquire);
-            if seen == number {
-                return true;
-            }
-            if over.load(Ordering::Relaxed) {
-                return false;
-            }
-            match self.how {
-                Bare::CacheLine => spin_loop(),
-                Bare::Futex => drop(futex::wait(&self.incoming, seen, Some(NAP))),
-            }
+        if sleeps {
+            // Woken or not, the word is read again.
+            let _woken = futex::wait(word, seen, Some(NAP));
+        } else {
+            spin_loop();
         }
     }
 }
@@ -380,10 +336,10 @@ mod tests {
 
     #[test]
     fn numbers_travel_both_ways_until_the_peer_ends() {
-        for how in [Bare::CacheLine, Bare::Futex] {
+        for sleeps in [false, true] {
             let mut clock = Clock::new();
-            how.work().run(20, &mut clock).unwrap();
-            assert!(clock.count() >= 20, "{how:?}");
+            bare(sleeps).run(20, &mut clock).unwrap();
+            assert!(clock.count() >= 20, "sleeps: {sleeps}");
         }
     }
 }
