@@ -8,8 +8,9 @@ use clap::{Args, Parser, Subcommand};
 use tombolo_wan::Profile;
 
 use crate::drive::DriveArgs;
+use crate::measure::Placement;
 use crate::nfs::Limit;
-use crate::table::guest::{Place, Xattrs};
+use crate::table::guest::Xattrs;
 use crate::table::gvfs::Source;
 
 /// Measure Tombolo against its peers on this machine, interleaved, and print the figures with their spread.
@@ -57,7 +58,7 @@ pub struct Plan {
     pub here: bool,
     /// guest: only this placement of guest and server.
     #[arg(long, global = true, value_name = "PLACE[,PLACE]…", value_delimiter = ',')]
-    pub place: Vec<Place>,
+    pub place: Vec<Placement>,
     /// guest: enable extended attributes on both sides.
     #[arg(long, global = true, value_enum, default_value_t)]
     pub xattrs: Xattrs,

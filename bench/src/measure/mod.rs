@@ -9,6 +9,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 pub use contest::{Contest, Dropped, Entrant, Series};
 pub use counters::{Cost, CostMeter, Held, SyncCounter, SyscallCounter, mappings};
 use hdrhistogram::Histogram;
@@ -258,23 +259,28 @@ pub fn go_on() -> Result<()> {
 }
 
 /// Assignment to cores. Wake-up costs depend on it, so every figure states it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all(deserialize = "kebab-case"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Placement {
+    /// Placement by the kernel.
+    Unpinned,
     /// Server and caller share a core.
+    #[value(name = "one-core")]
     SameCore,
     /// Server and caller have a core each.
     TwoCores,
     /// The caller has one core, the server may use all.
+    #[value(skip)]
     Free,
 }
 
 impl Placement {
-    /// All placements in printing order.
+    /// All placements of a caller in this process, in printing order.
     pub const ALL: [Placement; 3] = [Placement::SameCore, Placement::TwoCores, Placement::Free];
 
     pub fn label(self) -> &'static str {
         match self {
+            Placement::Unpinned => "unpinned",
             Placement::SameCore => "same core",
             Placement::TwoCores => "two cores",
             Placement::Free => "server unpinned",
@@ -284,13 +290,16 @@ impl Placement {
     /// Assigns cores to the calling thread and all threads of `servers`.
     pub fn take(self, servers: &[u32]) -> Result<()> {
         let cores = spare_cores();
+        if self == Placement::Unpinned {
+            return pin(None, &cores);
+        }
         let first = cores.first().copied().unwrap_or_default();
         let other = cores.get(1).copied().unwrap_or(first);
         pin(None, &[first])?;
         let for_server = match self {
             Placement::SameCore => vec![first],
             Placement::TwoCores => vec![other],
-            Placement::Free => cores,
+            Placement::Free | Placement::Unpinned => cores,
         };
         for server in servers {
             for thread in threads(*server) {

@@ -58,36 +58,6 @@ impl Xattrs {
     }
 }
 
-/// Placement of guest and server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Place {
-    /// Placement by the kernel.
-    Unpinned,
-    /// Both on one core.
-    OneCore,
-    /// Guest and server on a core each.
-    TwoCores,
-}
-
-impl Place {
-    fn label(self) -> &'static str {
-        match self {
-            Self::Unpinned => "unpinned",
-            Self::OneCore => Placement::SameCore.label(),
-            Self::TwoCores => Placement::TwoCores.label(),
-        }
-    }
-
-    /// Assigns cores to the server and to the processes that this thread starts from now on.
-    fn take(self, server: Option<u32>) -> Result<()> {
-        match self {
-            Self::Unpinned => Placement::leave(),
-            Self::OneCore => Placement::SameCore.take(server.as_slice()),
-            Self::TwoCores => Placement::TwoCores.take(server.as_slice()),
-        }
-    }
-}
-
 const OWN_DISK: &str = "guest's own disk";
 const OWN_MEMORY: &str = "guest's own tmpfs";
 
@@ -140,8 +110,8 @@ pub fn run(plan: &Plan, project: &str) -> Result<Report> {
 }
 
 /// Returns the columns at their placements.
-fn contestants(columns: &[String], plan: &Plan) -> Vec<(String, Place)> {
-    let places = if plan.place.is_empty() { Place::value_variants() } else { &plan.place };
+fn contestants(columns: &[String], plan: &Plan) -> Vec<(String, Placement)> {
+    let places = if plan.place.is_empty() { Placement::value_variants() } else { &plan.place };
     let only: Vec<&str> = plan.only.iter().flat_map(|names| names.split(',')).collect();
     let is_wanted = |column: &&String| only.is_empty() || only.contains(&column.as_str());
     let columns: Vec<&String> = columns.iter().filter(is_wanted).collect();
@@ -177,7 +147,7 @@ impl Job {
     }
 
     /// Runs the job in a fresh guest; returns phases and seconds.
-    fn run(&self, column: &str, place: Place) -> Result<Vec<(String, f64)>> {
+    fn run(&self, column: &str, place: Placement) -> Result<Vec<(String, f64)>> {
         go_on()?;
         let folder = super::folder(&self.within)?;
         let shared = folder.path().join("shared");
@@ -199,7 +169,7 @@ impl Job {
             }
         };
         command.arg(&self.workload).arg(at).arg(&self.source);
-        place.take(server.as_ref().map(AtSocket::server))?;
+        place.take(server.as_ref().map(AtSocket::server).as_slice())?;
         // The server ends after the guest.
         phases_of(&mut command)
     }
