@@ -62,9 +62,11 @@ impl Session {
         Ok(File { node, open })
     }
 
-    /// Opens a file for writing.
-    pub fn writer(&self, path: &Path) -> Result<Writer<'_>> {
-        Ok(Writer { session: self, file: self.open(path, OpenFlags::WRITE)?, byte: Buffer::new(1) })
+    /// Writes a byte at this offset.
+    pub fn write_byte(&self, file: File, offset: u64) -> Result<()> {
+        let how = Write { offset, ..Write::default() };
+        let written = told("write", self.fs.write(&self.cx, file, &how, Buffer::new(1).source(0..1)).wait())?;
+        same("write", written.count, 1)
     }
 
     /// Subscribes to changes by others from its return on. Changes outside the server are included only with
@@ -108,24 +110,6 @@ impl Session {
     fn next(&self) -> Result<Answer<Notices>> {
         let changes = self.fs.changes().ok_or_else(|| absent("the server sends no change notifications"))?;
         Ok(changes.next(&self.cx, self.taken.load(Ordering::Relaxed), NOTICES_BYTES))
-    }
-}
-
-/// An opening for writes, which is closed with the session.
-pub struct Writer<'a> {
-    session: &'a Session,
-    file: File,
-    byte: Buffer,
-}
-
-impl Writer<'_> {
-    /// Writes a byte at this offset.
-    #[inline]
-    pub fn write(&self, offset: u64) -> Result<()> {
-        let Self { session, file, byte } = self;
-        let how = Write { offset, ..Write::default() };
-        let written = told("write", session.fs.write(&session.cx, *file, &how, byte.source(0..1)).wait())?;
-        same("write", written.count, 1)
     }
 }
 

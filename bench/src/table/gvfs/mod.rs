@@ -14,9 +14,9 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 pub use clone::answered;
@@ -229,7 +229,6 @@ fn write(plan: &Plan) -> Result<Report> {
     Ok(site.described(sheet.finish(report)))
 }
 
-const DAY: Duration = Duration::from_secs(86_400);
 /// Size of a listing page, in bytes.
 const PAGE_BYTES: u32 = 1 << 20;
 
@@ -246,7 +245,7 @@ fn walk(plan: &Plan) -> Result<Report> {
     describe(&mut sheet);
     sheet.set("listing_mb", &format!("{:.2}", listing_bytes as f64 / 1e6));
     let site = Site::new(plan, &tree.place)?;
-    let newest = dated(&tree)?;
+    let newest = tree.newest()?;
     for Row { name, work } in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_ok()) {
         let run = |root: &Path| match work {
             Walk::Find => timed(find_newer(root, &newest)),
@@ -256,15 +255,6 @@ fn walk(plan: &Plan) -> Result<Report> {
         measure(plan, &sheet, &mut report, &site, &job)?;
     }
     Ok(site.described(sheet.finish(report)))
-}
-
-/// Returns a file newer than all files of the tree, including nodes without a date in the other protocol.
-fn dated(tree: &SmallTree) -> Result<PathBuf> {
-    tree.date()?;
-    let path = tree.newest();
-    let file = OpenOptions::new().write(true).open(&path);
-    file.and_then(|file| file.set_modified(SystemTime::now() + DAY)).doing_to("date", &path)?;
-    Ok(path)
 }
 
 /// Returns the time of one run of a program.

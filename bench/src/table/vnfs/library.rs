@@ -241,9 +241,9 @@ fn neighbours(report: &mut Report, server: &AtSocket, cached: &CachedTree, looks
 }
 
 fn write_until(client: &Session, is_done: &AtomicBool, written: &AtomicU64) -> Result<()> {
-    let writer = client.writer(BUSY.as_ref())?;
+    let file = client.open(BUSY.as_ref(), OpenFlags::WRITE)?;
     while !is_done.load(Ordering::Relaxed) {
-        writer.write(0)?;
+        client.write_byte(file, 0)?;
         written.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())

@@ -71,14 +71,14 @@ fn mounts(plan: &Plan) -> Result<Report> {
     if let Err(error) = &repository {
         report.absent(format!("git status: {error}"));
     }
-    tree.date()?;
+    let newest = tree.newest()?;
     let sides = Way::sides(&sheet.columns, &tree.place, &mut report);
     let contest = sheet.contest(plan.timed());
     let (hot, listed) = (sheet.number("hot"), sheet.number("listed"));
     for row in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_ok()) {
         let work = |side: &Side| match row.work {
             Walk::Stat => stat(side, &tree, hot),
-            Walk::Find => find_newer(&side.root, &tree.newest()),
+            Walk::Find => find_newer(&side.root, &newest),
             Walk::List => list_long(&side.root, &tree.folders(listed)),
             Walk::Status => git_status(&side.root),
         };
@@ -130,6 +130,7 @@ const PER_FOLDER: usize = 100;
 const BYTES: usize = 1024;
 /// Age of the files. git reads a file again unless it is older than the index.
 const AGE: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// A tree of many small files under version control.
 pub struct SmallTree {
@@ -154,15 +155,13 @@ impl SmallTree {
         self.place.shared()
     }
 
-    /// Returns a file next to the tree, which [`Self::date`] makes newer than all in it.
-    pub fn newest(&self) -> PathBuf {
-        self.place.beside("newest")
-    }
-
-    /// Creates the newest file; nothing may be changed afterwards.
-    pub fn date(&self) -> Result<()> {
-        let path = self.newest();
-        File::create(&path).doing_to("make", &path).map(drop)
+    /// Creates a file next to the tree that is newer than all in it, including nodes without a date in the
+    /// protocol of a mount.
+    pub fn newest(&self) -> Result<PathBuf> {
+        let path = self.place.beside("newest");
+        let file = File::create(&path);
+        file.and_then(|file| file.set_modified(SystemTime::now() + DAY)).doing_to("make", &path)?;
+        Ok(path)
     }
 
     /// Returns a file, relative to the root.

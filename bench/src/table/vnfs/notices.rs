@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use libtombolo::CachedTree;
 use serde::Deserialize;
 use tombolo_back_local_dir::{LocalDir, Options};
-use tombolo_core::fs::{NodeId, Watchers};
+use tombolo_core::fs::{File as OpenFile, NodeId, OpenFlags, Watchers};
 
 use super::Plan;
 use super::library::{cached, linked};
@@ -23,7 +23,7 @@ use crate::files::{Place, fill};
 use crate::measure::{Clock, Contest, Entrant, Held, Placement, Work, go_on, mappings};
 use crate::peer::{AtSocket, Mount};
 use crate::report::{Report, Unit};
-use crate::session::{Session, Writer};
+use crate::session::Session;
 use crate::sheet::{Row, Sheet, sheet, turns};
 
 const MOUNT: &str = "stat on a push mount";
@@ -115,8 +115,7 @@ fn by_library(cached: &CachedTree) -> Viewer<'_> {
 /// Author of both kinds of changes to one file, as client and as host process.
 struct Changer<'a> {
     client: &'a Session,
-    node: NodeId,
-    writer: Writer<'a>,
+    open: OpenFile,
     path: PathBuf,
     file: File,
     state: State,
@@ -124,12 +123,12 @@ struct Changer<'a> {
 
 impl<'a> Changer<'a> {
     fn new(client: &'a Session, shared: &Path) -> Result<Self> {
-        let (node, writer) = (client.find(FILE.as_ref())?, client.writer(FILE.as_ref())?);
+        let open = client.open(FILE.as_ref(), OpenFlags::WRITE)?;
         let path = shared.join(FILE);
         let file = OpenOptions::new().write(true).open(&path).doing_to("open", &path)?;
         let state = State { mode: 0o600, bytes: 0 };
-        client.chmod(node, state.mode)?;
-        Ok(Self { client, node, writer, path, file, state })
+        client.chmod(open.node, state.mode)?;
+        Ok(Self { client, open, path, file, state })
     }
 
     /// Changes the file; returns the new state.
@@ -140,8 +139,8 @@ impl<'a> Changer<'a> {
         }
         let (State { mode, bytes }, path) = (self.state, &self.path);
         match change {
-            Change::ClientChmod => self.client.chmod(self.node, mode)?,
-            Change::ClientAppend => self.writer.write(bytes - 1)?,
+            Change::ClientChmod => self.client.chmod(self.open.node, mode)?,
+            Change::ClientAppend => self.client.write_byte(self.open, bytes - 1)?,
             Change::HostChmod => {
                 fs::set_permissions(path, Permissions::from_mode(mode)).doing_to("change", path)?;
             }
