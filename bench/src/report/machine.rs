@@ -1,9 +1,10 @@
 //! Machine and time of a measurement.
 
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use time::UtcDateTime;
 
 use crate::measure::spare_cores;
 
@@ -56,7 +57,7 @@ impl Machine {
             self.processor,
             self.cores,
             self.kernel,
-            date(self.time_secs),
+            UtcDateTime::from(UNIX_EPOCH + Duration::from_secs(self.time_secs)).date(),
             self.load,
             self.niceness,
             self.version
@@ -72,20 +73,6 @@ fn halt_poll_us(parameter: &str) -> Option<u64> {
 fn niceness(stat: &str) -> i32 {
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     after_name.split_whitespace().nth(16).and_then(|field| field.parse().ok()).unwrap_or_default()
-}
-
-/// Returns the date of a time, in UTC (Hinnant's days-to-civil).
-fn date(time_secs: u64) -> String {
-    let days = time_secs / 86_400 + 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
 }
 
 #[cfg(test)]
@@ -104,12 +91,5 @@ mod tests {
             (halt_poll_us(""), halt_poll_us("0\n"), halt_poll_us("200000\n")),
             (None, Some(0), Some(200))
         );
-    }
-
-    #[test]
-    fn dates_are_formatted() {
-        assert_eq!(date(0), "1970-01-01");
-        assert_eq!(date(951_782_400), "2000-02-29");
-        assert_eq!(date(1_795_000_000), "2026-11-18");
     }
 }

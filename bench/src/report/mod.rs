@@ -69,6 +69,12 @@ pub struct Ratio {
     pub target: Option<f64>,
 }
 
+impl Ratio {
+    pub fn new(row: &str, ours: &str, other: &str, spread: Spread, target: Option<f64>) -> Self {
+        Self { row: row.to_owned(), ours: ours.to_owned(), other: other.to_owned(), spread, target }
+    }
+}
+
 impl Figure {
     /// Returns a figure that was published elsewhere, or measured once.
     pub fn single(row: &str, variant: &str, column: &str, unit: Unit, value: f64) -> Self {
@@ -319,14 +325,8 @@ impl Figure {
 fn ratio(ours: &Figure, other: &Figure, target: Option<f64>) -> Option<Ratio> {
     let better =
         |ours: f64, theirs: f64| if other.unit.more_is_better() { ours / theirs } else { theirs / ours };
-    let ratios = ours.by_round(other, better);
-    Some(Ratio {
-        row: ours.row.clone(),
-        ours: ours.label(),
-        other: other.label(),
-        spread: Spread::of(&ratios)?,
-        target,
-    })
+    let spread = Spread::of(&ours.by_round(other, better))?;
+    Some(Ratio::new(&ours.row, &ours.label(), &other.label(), spread, target))
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

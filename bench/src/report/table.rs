@@ -171,15 +171,7 @@ mod tests {
         let mut report = Report::new("x", "A table", false);
         report.figures.push(Figure::single("stat", "same core", "ours", Unit::Nanoseconds, 2000.0));
         report.figures.push(Figure::single("stat", "same core", "local", Unit::Nanoseconds, 400.0));
-        let spread = Spread::of(&[1.5]).unwrap();
-        let ratio = Ratio {
-            row: "stat".to_owned(),
-            ours: "ours".to_owned(),
-            other: "peer".to_owned(),
-            spread,
-            target: Some(2.0),
-        };
-        report.ratios.push(ratio);
+        report.ratios.push(Ratio::new("stat", "ours", "peer", Spread::single(1.5), Some(2.0)));
         report.absent("peer: not installed");
         report
     }

@@ -56,14 +56,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
 
 /// Returns the ratio of a limit to the value.
 pub(super) fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Ratio {
-    let value = most / value.max(1.0);
-    Ratio {
-        row: row.to_owned(),
-        ours: column.to_owned(),
-        other: "limit".to_owned(),
-        spread: Spread::single(value),
-        target: Some(1.0),
-    }
+    Ratio::new(row, column, "limit", Spread::single(most / value.max(1.0)), Some(1.0))
 }
 
 /// Measures in a separate process, whose memory is due to the waist alone; see [`touch`].

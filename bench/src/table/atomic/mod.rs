@@ -310,14 +310,9 @@ fn adaptive(report: &mut Report, throughput: &str) {
     report.compare(Some(&adaptive), Some(&best), None);
     let ratios: Vec<f64> =
         adaptive.rounds.iter().zip(&best.rounds).map(|(ours, fixed)| ours / fixed).collect();
-    let Some(bound) = median_at_least(&ratios).and_then(|bound| Spread::of(&[bound])) else { return };
-    report.ratios.push(Ratio {
-        row: format!("{throughput}, lower bound"),
-        ours: adaptive.label(),
-        other: best.label(),
-        spread: bound,
-        target: Some(ADAPTIVE_TARGET),
-    });
+    let Some(bound) = median_at_least(&ratios) else { return };
+    let (row, ours, best) = (format!("{throughput}, lower bound"), adaptive.label(), best.label());
+    report.ratios.push(Ratio::new(&row, &ours, &best, Spread::single(bound), Some(ADAPTIVE_TARGET)));
 }
 
 /// Returns a lower bound of the median of the values' distribution, with a confidence of at least 95 % and

@@ -48,13 +48,10 @@ pub fn copies(host: &TestHost<'_>) -> Result<Report> {
                 let direct = moved_directly(host, &server, kind, job)?;
                 let copied = (file_bytes as u64).saturating_sub(direct);
                 report.add(row, variant, column, Unit::Times, copied as f64 / file_bytes as f64);
-                report.ratios.extend((column == OURS).then(|| Ratio {
-                    row: row.to_owned(),
-                    ours: format!("{column}, {variant}"),
-                    other: other.to_owned(),
-                    spread: Spread::single(direct as f64 / file_bytes as f64),
-                    target,
-                }));
+                if column == OURS {
+                    let (ours, share) = (format!("{column}, {variant}"), direct as f64 / file_bytes as f64);
+                    report.ratios.push(Ratio::new(row, &ours, other, Spread::single(share), target));
+                }
                 Ok(())
             });
             report.or_absent(&format!("{column}, {variant}"), done)?;
