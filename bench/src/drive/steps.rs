@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nfs3_types::nfs3::WRITE3args;
 use nfs3_types::xdr_codec::Pack;
-use tombolo_core::{Answer, Interrupt};
+use tombolo_core::Answer;
 use tombolo_host_rpc::client::{Call, InFlight, Options, Pending, Reply, RpcClient, Target, Transport};
 use tombolo_mem::Buffer;
 use tombolo_wire_nfs3::args::{StableHow, WriteArgs};
@@ -55,16 +55,7 @@ impl Steps {
     }
 
     fn send(&mut self, file: &Handle, (at, bytes): (usize, usize)) -> Pending {
-        let mut call = Call {
-            program: None,
-            procedure: Procedure::Write.number(),
-            credential: root(),
-            data: None,
-            receive_buffer: None,
-            results_bytes: 0,
-            bulk: true,
-            interrupt: Interrupt::default(),
-        };
+        let mut call = Call { bulk: true, ..Call::new(Procedure::Write.number(), root()) };
         if self.step == Step::Copies {
             // The program may change its memory meanwhile, so the request needs a copy.
             self.request.clear();

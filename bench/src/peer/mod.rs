@@ -75,7 +75,7 @@ pub fn find(program: &str) -> Result<PathBuf> {
     let file = known.and_then(|known| known.file.as_deref()).unwrap_or(program);
     let found = match program {
         TOMBOLO => std::env::var_os("TOMBOLO").map(PathBuf::from).or_else(beside_this_program),
-        _ => built(file).or_else(|| on_path(file)).or_else(|| for_root(file)),
+        _ => built(file).or_else(|| on_path(file)),
     };
     let hint = known.map_or("", |known| &known.hint);
     found.ok_or_else(|| Error::Absent(format!("{program} is not installed: {hint}")))
@@ -107,14 +107,11 @@ pub fn in_checkout(file: impl AsRef<Path>) -> Result<PathBuf> {
     })
 }
 
+/// Returns a program of the PATH, or a daemon, which may be outside of it.
 fn on_path(name: &str) -> Option<PathBuf> {
-    let folders = std::env::var_os("PATH")?;
-    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
-}
-
-/// Returns a daemon outside the PATH.
-fn for_root(name: &str) -> Option<PathBuf> {
-    Some(Path::new("/usr/sbin").join(name)).filter(|path| path.is_file())
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    folders.find_map(|folder| Some(folder.join(name)).filter(|path| path.is_file()))
 }
 
 #[cfg(test)]

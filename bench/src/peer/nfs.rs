@@ -4,7 +4,6 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -12,10 +11,6 @@ use super::{GANESHA, RPCBIND, Requests, Server, TOMBOLO, find, this_program};
 use crate::error::{Doing, Result};
 use crate::nfs::client::Mounted;
 use crate::nfs::{Limit, Link, Network, Wait};
-
-/// Time limit between listening and mounting.
-const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// An NFS server with its addresses.
 #[derive(Debug)]
@@ -94,15 +89,10 @@ impl Nfs {
     }
 
     /// Waits until it can be mounted. A server may listen before it has its exports.
-    pub fn ready(self) -> Result<Self> {
-        let begun = Instant::now();
-        loop {
-            match Mounted::new(&self, Wait::Sleep) {
-                Ok(_) => return Ok(self),
-                Err(error) if begun.elapsed() > PATIENCE => return Err(error),
-                Err(_) => std::thread::sleep(PAUSE),
-            }
-        }
+    pub fn ready(mut self) -> Result<Self> {
+        let (addresses, export) = ((self.nfs, self.mount), &self.export);
+        self.server.wait_until("export", || Mounted::at(addresses, export, Wait::Sleep).is_ok())?;
+        Ok(self)
     }
 
     pub fn nfs(&self) -> SocketAddr {
@@ -189,6 +179,7 @@ pub(super) fn is_listening_in(process: &str, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use std::thread;
+    use std::time::{Duration, Instant};
 
     use super::*;
 

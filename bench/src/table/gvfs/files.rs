@@ -23,7 +23,7 @@ use crate::files::{PIECE_BYTES, Place, Tree, random_file, read_first};
 use crate::measure::{Clock, Contest, CostMeter, Placement, Work, go_on};
 use crate::nfs::Wait;
 use crate::nfs::work::transfer;
-use crate::peer::{Mount, Nfs, Server, TOMBOLO, completed, find, free_port};
+use crate::peer::{Mount, Nfs, TOMBOLO, completed, find, free_port};
 use crate::report::{Report, Unit};
 use crate::sheet::{Row, Sheet, sheet, turns};
 
@@ -235,13 +235,12 @@ pub fn tls(plan: &Plan) -> Result<Report> {
 
 /// A server at the far end with both ports, and its certificates.
 struct TlsSite<'a> {
-    server: Server,
+    server: Nfs,
     near: Option<&'a End>,
     address: Ipv4Addr,
     /// Ports without and with TLS.
     ports: [u16; 2],
     folder: TempDir,
-    name: String,
 }
 
 impl<'a> TlsSite<'a> {
@@ -260,15 +259,11 @@ impl<'a> TlsSite<'a> {
             keys(&words, &at("ca"))?;
         }
         let mut command = command(far)?;
-        command.arg("serve").arg(&shared).args(["--squash", "none", "--nfs-no-udp"]);
-        command.args(["--nfs", &SocketAddr::from((address, ports[0])).to_string()]);
-        command
-            .args(["--nfs-tls", &SocketAddr::from((address, ports[1])).to_string(), "--tls-dir"])
-            .arg(at("server"));
-        command.arg("--control").arg(at("control")).env("XDG_STATE_HOME", folder.path());
-        let server = Server::listening(TOMBOLO, &mut command, &ports)?;
-        let name = shared.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { server, near: place.line.as_ref().map(Wan::near), address, ports, folder, name })
+        command.arg("serve").arg(&shared).args(["--nfs-no-udp", "--tls-dir"]).arg(at("server"));
+        command.args(["--nfs-tls", &SocketAddr::from((address, ports[1])).to_string()]);
+        let plain = SocketAddr::from((address, ports[0]));
+        let server = Nfs::by_command(command, plain, &shared, folder.path())?;
+        Ok(Self { server, near: place.line.as_ref().map(Wan::near), address, ports, folder })
     }
 
     /// Returns the time of a request in nanoseconds, the rate in bytes per second, and the processor time in
@@ -280,7 +275,7 @@ impl<'a> TlsSite<'a> {
             true => (self.ports[1], format!("&xprtsec=mtls&tlsdir={}", client.display())),
             false => (self.ports[0], String::new()),
         };
-        let url = format!("nfs://{}:{port}/{}?noac{secured}", self.address, self.name);
+        let url = format!("nfs://{}:{port}{}?noac{secured}", self.address, self.server.export());
         let mut command = command(self.near)?;
         command.args(["mount", "-f", &url]).arg(&point);
         let mount = Mount::by_command(command, &point)?;
@@ -294,7 +289,7 @@ impl<'a> TlsSite<'a> {
         let latency_ns = begun.elapsed().as_nanos() as f64 / looks as f64;
         drop_caches()?;
         let bytes = (place.pieces * PIECE_BYTES) as u64;
-        let meter = CostMeter::new(&[self.server.id(), mount.server()], None);
+        let meter = CostMeter::new(&[self.server.server(), mount.server()], None);
         let (before, begun) = (meter.now(), Instant::now());
         read_first(&path, bytes, &mut vec![0; PIECE_BYTES])?;
         let (seconds, cost) = (begun.elapsed().as_secs_f64(), meter.now() - before);

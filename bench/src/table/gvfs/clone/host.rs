@@ -132,9 +132,7 @@ impl<'a> Host<'a> {
     /// Returns the counters of a clone and its cache, from `tombolo vm show`.
     pub fn shown(&self, name: &str) -> Result<String> {
         let mut command = self.command(find(TOMBOLO)?);
-        let output = command.args(["vm", "show", name]).stdout(Stdio::piped()).output();
-        let shown = output.doing(|| "run tombolo vm show".to_owned())?.stdout;
-        let shown = String::from_utf8_lossy(&shown);
+        let shown = completed("tombolo vm show", command.args(["vm", "show", name]).stdout(Stdio::piped()))?;
         let shown = shown.split("\n\n").next().unwrap_or_default().lines();
         let is_of_reads = |line: &&str| {
             [" read", "network:", "not fetched", "of that"].iter().any(|word| line.contains(word))
@@ -146,13 +144,8 @@ impl<'a> Host<'a> {
 
     /// Removes a running clone.
     pub fn remove(&self, name: &str) -> Result<()> {
-        ended_well("tombolo vm rm", self.tombolo(&["vm", "rm", "--force", name])?)
-    }
-
-    /// Starts `tombolo` with these arguments.
-    pub fn tombolo(&self, words: &[&str]) -> Result<Child> {
         let mut command = self.command(find(TOMBOLO)?);
-        command.args(words).spawn().doing(|| format!("start tombolo {}", words.join(" ")))
+        completed("tombolo vm rm", command.args(["vm", "rm", "--force", name])).map(drop)
     }
 
     /// Finds the process of this host whose command line contains all words.
