@@ -31,6 +31,7 @@ use clap::Parser as _;
 use args::{BenchArgs, OwnArgs, TableArgs};
 use error::{Doing, Error, Result};
 use report::Report;
+use sheet::part;
 use table::{Part, Plan, wanted};
 
 fn main() -> ExitCode {
@@ -100,11 +101,13 @@ fn all(plan: &Plan, out: &mut dyn Write) -> Result<()> {
 fn measured(plan: &Plan, table: &TableArgs, out: &mut dyn Write) -> Result<()> {
     let one = |name, part: Part| vec![(name, part)];
     let (name, parts) = match table {
-        TableArgs::Waist => ("waist", one("", table::waist::run)),
+        TableArgs::Waist => ("waist", one("", part!("waist", table::waist::run))),
         TableArgs::Ring => ("ring", wanted(table::ring::PARTS, &plan.only)?),
         TableArgs::Fuse { virtio, mount } => {
-            let parts: [(&str, Part); 2] =
-                [("virtio", table::sockets::virtio), ("mount", table::mounts::fuse)];
+            let parts: [(&str, Part); 2] = [
+                ("virtio", part!("virtio", table::sockets::virtio)),
+                ("mount", part!("mount", table::mounts::fuse)),
+            ];
             let is_named = [*virtio, *mount];
             let parts = parts.into_iter().zip(is_named).filter(|(_, it)| *it || is_named == [false; 2]);
             ("fuse", parts.map(|(part, _)| part).collect())
@@ -112,27 +115,26 @@ fn measured(plan: &Plan, table: &TableArgs, out: &mut dyn Write) -> Result<()> {
         TableArgs::Guest { project } => {
             return publish_or_leave_out(plan, "guest", table::guest::run(plan, project), out);
         }
-        TableArgs::Disk => ("disk", one("", table::sockets::disk)),
-        TableArgs::Nbd => ("nbd", one("", table::sockets::nbd)),
-        TableArgs::GuestDisk => ("guest-disk", one("", table::guest::disks)),
-        TableArgs::Memory => ("memory", one("", table::memory::run)),
-        TableArgs::Nfs if plan.here => ("nfs", one("", |plan| table::nfs::run(plan, None))),
-        TableArgs::Nfs => {
-            // Without permission for a new network namespace the present one is used, without the peer.
-            return match nfs::run_inside(&BenchArgs::here("nfs")) {
-                Err(Error::Absent(reason)) => publish(plan, &table::nfs::run(plan, Some(&reason))?, out),
-                done => done,
-            };
-        }
-        TableArgs::Atomic if plan.here => ("atomic", wanted(table::atomic::PARTS, &plan.only)?),
-        TableArgs::Atomic => match nfs::run_inside(&BenchArgs::here("atomic")) {
-            Err(error @ Error::Absent(_)) => return leave_out("atomic", &error, out),
-            done => return done,
-        },
+        TableArgs::Disk => ("disk", one("", part!("disk", table::sockets::disk))),
+        TableArgs::Nbd => ("nbd", one("", part!("nbd", table::sockets::nbd))),
+        TableArgs::GuestDisk => ("guest-disk", one("", part!("guest-disk", table::guest::disks))),
+        TableArgs::Memory => ("memory", one("", part!("memory", table::memory::run))),
+        TableArgs::Nfs => ("nfs", one("", |plan| table::nfs::run(plan, None))),
+        TableArgs::Atomic => ("atomic", wanted(table::atomic::PARTS, &plan.only)?),
         TableArgs::Vnfs => ("vnfs", wanted(table::vnfs::PARTS, &plan.only)?),
         TableArgs::Gvfs => ("gvfs", wanted(table::gvfs::PARTS, &plan.only)?),
         TableArgs::All | TableArgs::Own(_) => return Ok(()),
     };
+    if matches!(table, TableArgs::Nfs | TableArgs::Atomic) && !plan.here {
+        return match nfs::run_inside(&BenchArgs::here(name)) {
+            // Without permission for a new network namespace the present one is used, without the peer.
+            Err(Error::Absent(reason)) if name == "nfs" => {
+                publish(plan, &table::nfs::run(plan, Some(&reason))?, out)
+            }
+            Err(error @ Error::Absent(_)) => leave_out(name, &error, out),
+            done => done,
+        };
+    }
     for (part, measure) in parts {
         publish_or_leave_out(plan, &format!("{name} {part}"), measure(plan), out)?;
     }

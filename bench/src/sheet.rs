@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result, wrong};
 use crate::files::Script;
-use crate::measure::{Contest, Spread};
+use crate::measure::{Contest, Placement, Spread};
 use crate::report::{Figure, Report, Unit};
 use crate::table::Plan;
 
@@ -22,11 +22,32 @@ macro_rules! sheet {
 }
 pub(crate) use sheet;
 
+/// Returns a table or a part of one: the function that measures the sheet with this name.
+macro_rules! part {
+    ($name:literal, $measure:expr) => {
+        |plan: &$crate::table::Plan| $crate::sheet::measured($crate::sheet::sheet!(plan, $name)?, $measure)
+    };
+}
+pub(crate) use part;
+
+/// Measures a sheet, and completes its report. Threads and processes started meanwhile may run anywhere,
+/// unless the function places them.
+pub fn measured<'a, R: Named + DeserializeOwned, C: DeserializeOwned>(
+    mut sheet: Sheet<'a, R, C>,
+    measure: impl FnOnce(&mut Sheet<'a, R, C>, &mut Report) -> Result<()>,
+) -> Result<Report> {
+    let mut report = sheet.report();
+    Placement::leave()?;
+    measure(&mut sheet, &mut report)?;
+    Placement::leave()?;
+    Ok(sheet.finish(report))
+}
+
 /// Sheet of a run, with rows and columns of the table's own types.
 pub struct Sheet<'a, R = String, C = String> {
-    plan: &'a Plan,
+    pub plan: &'a Plan,
     /// Name of the report.
-    pub name: &'static str,
+    name: &'static str,
     /// Replacements for `{word}` in title and conditions.
     words: BTreeMap<String, String>,
     pub rows: Vec<R>,
@@ -269,6 +290,7 @@ impl<'a, R: Named + DeserializeOwned, C: DeserializeOwned> Sheet<'a, R, C> {
         written.limits.iter().for_each(|limit| limit.add_to(&mut report));
         written.differences.iter().for_each(|difference| difference.add_to(&mut report));
         written.shares.iter().for_each(|share| share.add_to(&mut report));
+        report.title = self.filled(&report.title);
         written.conditions.iter().for_each(|condition| report.condition(self.filled(condition)));
         report
     }

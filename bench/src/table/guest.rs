@@ -227,11 +227,9 @@ struct DiskPhase {
 }
 
 /// Measures fio and PostgreSQL on the guest's disks.
-pub fn disks(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "guest-disk")?;
-    let mut report = sheet.report();
+pub fn disks(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let (rounds, seconds) = (sheet.rounds(), sheet.number("seconds"));
-    let images = Images::make(&plan.disk)?;
+    let images = Images::make(&sheet.plan.disk)?;
     Placement::leave()?;
     let mut servers = Vec::new();
     for program in [TOMBOLO, STORAGE_DAEMON] {
@@ -250,7 +248,7 @@ pub fn disks(plan: &Plan) -> Result<Report> {
             report.add(&format!("{row}, server's processor"), "", &disk, Unit::Percent, share * 100.0);
         }
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// Images of the disks, and the scripts that fill and use them.

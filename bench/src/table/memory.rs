@@ -8,7 +8,6 @@ use std::process::Command;
 use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::OpenFlags;
 
-use super::Plan;
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::files::Tree;
 use crate::guest::{Guest, Wait};
@@ -16,7 +15,7 @@ use crate::measure::{Held, Spread};
 use crate::peer::{AtSocket, Mount, TOMBOLO, VIRTIOFSD, completed, this_program};
 use crate::report::{Ratio, Report, Unit};
 use crate::session::Session;
-use crate::sheet::{Sheet, sheet};
+use crate::sheet::Sheet;
 
 const MEMORY: &str = "resident memory";
 const DESCRIPTORS: &str = "open descriptors";
@@ -25,10 +24,8 @@ const MEMORY_MAX: f64 = 64e6;
 const DESCRIPTORS_MAX: f64 = 1024.0;
 const WAIST: &str = "tombolo, waist in process";
 
-pub fn run(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "memory")?;
-    let mut report = sheet.report();
-    let tree = Tree::new(&plan.within, sheet.number("files"))?;
+pub fn run(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    let tree = Tree::new(&sheet.plan.within, sheet.number("files"))?;
     for (column, held) in [
         (WAIST, through_waist(&tree)),
         ("tombolo, FUSE mount", through_mount(&tree)),
@@ -51,7 +48,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
         "passthrough_ll: it looks for a node by going through all of them, which takes many minutes with so many, and \
          keeps a descriptor for each",
     );
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// Returns the ratio of a limit to the value.

@@ -18,8 +18,7 @@ use crate::files::{
 use crate::measure::{Contest, Entrant, Placement, Work, go_on};
 use crate::peer::{AtSocket, Mount, Nfs, Requests};
 use crate::report::{Report, Unit};
-use crate::sheet::{Row, Sheet, sheet, turns};
-use crate::table::Plan;
+use crate::sheet::{Row, Sheet, turns};
 
 /// Access to a directory, as a column of a sheet.
 #[derive(Clone, Debug, Deserialize)]
@@ -132,7 +131,7 @@ impl Side {
 /// Operation of a row.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Operation {
+pub enum Operation {
     SmallFiles,
     OpenReadClose,
     CreateWriteUnlink,
@@ -142,19 +141,20 @@ enum Operation {
     Stat,
 }
 
-pub fn fuse(plan: &Plan) -> Result<Report> {
-    measure(plan, plan.contest(), sheet!(plan, "mount")?)
+pub type Mounts<'a> = Sheet<'a, Row<Operation>, Way>;
+
+pub fn fuse(sheet: &mut Mounts<'_>, report: &mut Report) -> Result<()> {
+    measure(sheet, report, sheet.plan.contest())
 }
 
 /// Measures mounts over links.
-pub fn over_links(plan: &Plan) -> Result<Report> {
-    measure(plan, Contest { count_syscalls: false, ..plan.contest() }, sheet!(plan, "ring-mounts")?)
+pub fn over_links(sheet: &mut Mounts<'_>, report: &mut Report) -> Result<()> {
+    measure(sheet, report, Contest { count_syscalls: false, ..sheet.plan.contest() })
 }
 
-fn measure(plan: &Plan, contest: Contest, sheet: Sheet<'_, Row<Operation>, Way>) -> Result<Report> {
-    let mut report = sheet.report();
-    let tree = Tree::new(&plan.within, sheet.number("files"))?;
-    let sides = Way::sides(&sheet.columns, &tree.place, &mut report);
+fn measure(sheet: &Mounts<'_>, report: &mut Report, contest: Contest) -> Result<()> {
+    let tree = Tree::new(&sheet.plan.within, sheet.number("files"))?;
+    let sides = Way::sides(&sheet.columns, &tree.place, report);
     let sides: Vec<_> = sides.into_iter().map(|side| (ColdNames::new(&side.root, &tree), side)).collect();
     for row in &sheet.rows {
         let mut entrants = Vec::new();
@@ -170,8 +170,7 @@ fn measure(plan: &Plan, contest: Contest, sheet: Sheet<'_, Row<Operation>, Way>)
         }
         report.contest(&row.name, &contest, entrants);
     }
-    Placement::leave()?;
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 fn work(operation: Operation, side: &Side, names: &Rc<ColdNames>) -> Work<'static> {
@@ -192,15 +191,13 @@ const ALL: &str = "in all";
 
 /// Measures the steps on each column, with a server and a mount of its own in each turn.
 pub fn measure_steps(
-    plan: &Plan,
-    sheet: Sheet<'_, String, Way>,
+    sheet: &Sheet<'_, String, Way>,
+    report: &mut Report,
     place: &Place,
     job: &Script,
-) -> Result<Report> {
-    let mut report = sheet.report();
+) -> Result<()> {
     let is_summed = sheet.rows.iter().any(|row| row == ALL);
-    Placement::leave()?;
-    for way in turns(sheet.rounds(), &plan.columns(&sheet.columns, Way::id)?) {
+    for way in turns(sheet.rounds(), &sheet.plan.columns(&sheet.columns, Way::id)?) {
         go_on()?;
         let took = job.timed(&way.side(place)?.root.join("job"))?;
         let steps = job.names().into_iter().zip(took.iter().copied());
@@ -208,5 +205,5 @@ pub fn measure_steps(
             report.add(step, "", &way.name, Unit::Seconds, took.as_secs_f64());
         }
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }

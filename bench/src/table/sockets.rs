@@ -11,7 +11,6 @@ use std::path::Path;
 use std::rc::Rc;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use crate::error::Result;
 use crate::files::{Tree, random_file};
@@ -19,11 +18,11 @@ use crate::guest::{
     DiskGuest, DiskRequests, Guest, NbdClient, SharedGuest, Wait, create_unlink, getattr, lookup,
     open_release, outstanding, read, write,
 };
-use crate::measure::{Contest, Placement, Work};
+use crate::measure::{Placement, Work};
 use crate::peer::{AtSocket, NBDKIT, STORAGE_DAEMON, TOMBOLO};
 use crate::report::Report;
-use crate::sheet::{Row, Sheet, sheet};
-use crate::table::{Plan, folder};
+use crate::sheet::{Row, Sheet};
+use crate::table::folder;
 
 /// A server, and the operations of its client.
 struct Side<W> {
@@ -38,12 +37,12 @@ struct Side<W> {
 }
 
 /// Runs the contest of each row among the sides that could be started, and completes the report.
-fn measure<W: Copy + DeserializeOwned, C: DeserializeOwned>(
-    sheet: Sheet<'_, Row<W>, C>,
-    contest: &Contest,
+fn measure<W: Copy>(
+    sheet: &Sheet<'_, Row<W>>,
+    report: &mut Report,
     sides: Vec<Result<Side<W>>>,
-) -> Result<Report> {
-    let mut report = sheet.report();
+) -> Result<()> {
+    let contest = sheet.plan.contest();
     let sides: Vec<_> = sides
         .into_iter()
         .filter_map(|side| side.map_err(|error| report.absent(error.to_string())).ok())
@@ -54,10 +53,9 @@ fn measure<W: Copy + DeserializeOwned, C: DeserializeOwned>(
             let name = (&*side.column, &*side.variant);
             report.enter(&mut entrants, row, name, (side.work)(*work), &[side.server], side.place);
         }
-        report.contest(row, contest, entrants);
+        report.contest(row, &contest, entrants);
     }
-    Placement::leave()?;
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 const LARGE_BYTES: u32 = 1 << 20;
@@ -65,8 +63,8 @@ const DEPTH: usize = 32;
 /// Column of an empty overlay over a raw image.
 const REDO_LOG: &str = "tombolo, redo log";
 
-pub fn disk(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_, Row<DiskRequests>> = sheet!(plan, "disk")?;
+pub fn disk(sheet: &mut Sheet<'_, Row<DiskRequests>>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let disk_bytes = (sheet.number("mib") as u64) << 20;
     let variants = [
         ("tmpfs", folder(&plan.within)?, false),
@@ -79,7 +77,7 @@ pub fn disk(plan: &Plan) -> Result<Report> {
             sides.push(disk_side((column, variant), place.path(), *is_direct, disk_bytes));
         }
     }
-    measure(sheet, &plan.contest(), sides)
+    measure(sheet, report, sides)
 }
 
 /// Starts a server with its own image, in the page cache or with direct I/O, and a guest.
@@ -110,11 +108,11 @@ fn disk_side(
 /// Name of the image, and of its export.
 const EXPORT: &str = "disk.img";
 
-pub fn nbd(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_, Row<DiskRequests>> = sheet!(plan, "nbd")?;
+pub fn nbd(sheet: &mut Sheet<'_, Row<DiskRequests>>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let disk_bytes = (sheet.number("mib") as u64) << 20;
     let sides = [TOMBOLO, NBDKIT].map(|program| nbd_side(program, &plan.disk, disk_bytes));
-    measure(sheet, &plan.contest(), sides.into())
+    measure(sheet, report, sides.into())
 }
 
 /// Starts a server with its own image, and a client.
@@ -143,7 +141,7 @@ const WINDOW: usize = 16;
 /// Operation of a row.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Request {
+pub enum Request {
     Getattr,
     Lookup,
     Open,
@@ -161,12 +159,12 @@ const VARIANTS: [(&str, Wait, Placement); 3] = [
     ("guest sleeps, same core", Wait::Event, Placement::SameCore),
 ];
 
-pub fn virtio(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_, Row<Request>> = sheet!(plan, "virtio")?;
+pub fn virtio(sheet: &mut Sheet<'_, Row<Request>>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let tree = Tree::new(&plan.within, FILES)?;
     let each = sheet.columns.iter().flat_map(|column| VARIANTS.map(|variant| (column, variant)));
     let sides = each.map(|(column, variant)| virtio_side(column, variant, &tree)).collect();
-    measure(sheet, &plan.contest(), sides)
+    measure(sheet, report, sides)
 }
 
 /// Starts a server and a guest.

@@ -19,8 +19,7 @@ use crate::error::{Error, Result};
 use crate::measure::{Contest, Entrant, Placement, Work};
 use crate::report::{Figure, Report};
 use crate::session::Session;
-use crate::sheet::{Sheet, sheet};
-use crate::table::Plan;
+use crate::sheet::Sheet;
 
 /// Number of layers in the deepest stack.
 const LAYERS: usize = 4;
@@ -32,9 +31,7 @@ const TARGET_NS: f64 = 30.0;
 const ROW: &str = "getattr that does nothing";
 const DIRECT: &str = "direct call";
 
-pub fn run(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "waist")?;
-    let mut report = sheet.report();
+pub fn run(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     // The compiler knows the callee, but not its result.
     let direct = Null(How::AtOnce);
     let mut entrants = vec![entrant(DIRECT, move |cx, node| black_box(&direct).getattr(cx, node, None))];
@@ -46,11 +43,10 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let null: Arc<dyn Export> = Arc::new(NullExport(How::AtOnce));
     let counted = attached(&stats::over(null, stats::Counters::new()))?;
     entrants.push(entrant("at once, 1 layer of stats", counted));
-    let contest = Contest { count_max: 10_000_000, ..plan.timed() };
+    let contest = Contest { count_max: 10_000_000, ..sheet.plan.timed() };
     report.contest_of_rows(&contest, entrants);
-    Placement::leave()?;
-    judge(&mut report);
-    Ok(sheet.finish(report))
+    judge(report);
+    Ok(())
 }
 
 /// Reports the cost of four layers over a direct call.

@@ -14,7 +14,7 @@ use crate::nfs::Link;
 use crate::nfs::work::Driver;
 use crate::peer::{Nfs, RSYNC, Server, TOMBOLO, completed, find, free_port};
 use crate::report::{Ratio, Report, Unit};
-use crate::sheet::{Sheet, sheet};
+use crate::sheet::{Sheet, measured, sheet};
 use crate::table::mounts::measure_steps;
 
 /// Rows of [`copies`], with the target of our client, if there is one.
@@ -168,5 +168,6 @@ pub fn build(host: &TestHost<'_>) -> Result<Report> {
     sheet.set("target", &target);
     let mut job = sheet.script("lua")?.with_archive()?;
     job.arguments.push(target.into());
-    measure_steps(host.plan, sheet, &Place::within(&host.plan.within)?, &job)
+    let place = Place::within(&host.plan.within)?;
+    measured(sheet, |sheet, report| measure_steps(sheet, report, &place, &job))
 }

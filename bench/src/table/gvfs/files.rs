@@ -15,8 +15,8 @@ use serde::Deserialize;
 use tempfile::TempDir;
 use tombolo_wan::{Profile, Side as End, Wan};
 
+use super::FILE;
 use super::site::{Column, READ_ONLY, cached, drop_caches, line, mounted, proxy_of};
-use super::{FILE, Plan};
 use crate::drive::Direction;
 use crate::error::{Doing, Result};
 use crate::files::{PIECE_BYTES, Place, Tree, random_file, read_first};
@@ -25,7 +25,7 @@ use crate::nfs::Wait;
 use crate::nfs::work::transfer;
 use crate::peer::{Mount, Nfs, TOMBOLO, completed, find, free_port};
 use crate::report::{Report, Unit};
-use crate::sheet::{Row, Sheet, sheet, turns};
+use crate::sheet::{Row, Sheet, turns};
 
 /// File equal to [`FILE`], since one is dropped from the page cache and the other is not.
 const DROPPED_FILE: &str = "large.dropped";
@@ -40,7 +40,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_millis(200);
 /// Operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Read {
+pub enum Read {
     /// Through a mount: pieces of 1 MiB in order, or of 4 KiB at random.
     Sequential,
     Random,
@@ -61,9 +61,8 @@ fn name(column: Column) -> &'static str {
 }
 
 /// Measures a completely cached file through the proxy's front ends.
-pub fn warm(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_, Row<Read>, Column> = sheet!(plan, "gvfs-warm")?;
-    let mut report = sheet.report();
+pub fn warm(sheet: &mut Sheet<'_, Row<Read>, Column>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let place = Place::within(&plan.disk)?;
     for name in [FILE, DROPPED_FILE] {
         random_file(&place.shared().join(name), Tree::LARGE_BYTES as u64)?;
@@ -74,10 +73,9 @@ pub fn warm(plan: &Plan) -> Result<Report> {
     let is_by_nfs = |row: &&Row<Read>| matches!(row.work, Read::Large | Read::Small);
     let (by_nfs, by_mounts): (Vec<_>, Vec<_>) = sheet.rows.iter().partition(is_by_nfs);
     let bed = Bed { contest: plan.timed(), columns, place: &place, origin: &origin };
-    bed.read_mounts(&mut report, &by_mounts)?;
-    bed.read_servers(&mut report, &by_nfs)?;
-    Placement::leave()?;
-    Ok(sheet.finish(report))
+    bed.read_mounts(report, &by_mounts)?;
+    bed.read_servers(report, &by_nfs)?;
+    Ok(())
 }
 
 struct Bed<'a> {
@@ -206,9 +204,8 @@ struct Far {
 }
 
 /// Measures a mount with and without TLS.
-pub fn tls(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_> = sheet!(plan, "gvfs-tls")?;
-    let mut report = sheet.report();
+pub fn tls(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let place = Place::within(&plan.disk)?;
     let (pieces, pieces_near) = (sheet.number("pieces"), sheet.number("pieces_near"));
     random_file(&place.shared().join(FILE), (pieces_near * PIECE_BYTES) as u64)?;
@@ -230,7 +227,7 @@ pub fn tls(plan: &Plan) -> Result<Report> {
             }
         }
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// A server at the far end with both ports, and its certificates.

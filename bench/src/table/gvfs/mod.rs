@@ -29,7 +29,7 @@ use crate::nfs::Wait;
 use crate::nfs::client::{Mounted, Page, Reply, page, readdirplus};
 use crate::peer::{Mount, Nfs, TOMBOLO, completed, find};
 use crate::report::{Figure, Report, Unit};
-use crate::sheet::{Named, Row, Sheet, sheet, turns};
+use crate::sheet::{Named, Row, Sheet, part, turns};
 use crate::table::vnfs::{SmallTree, Walk, find_newer, git_status, make_repository};
 use crate::table::{Part, Plan};
 use site::{Column, Site, drop_caches, proxy_of};
@@ -41,20 +41,20 @@ mod vm;
 
 /// All parts in order, by name.
 pub const PARTS: &[(&str, Part)] = &[
-    ("walk", walk),
-    ("stream", stream),
-    ("build", build),
-    ("warm", files::warm),
-    ("write", write),
-    ("store", store),
-    ("tls", files::tls),
-    ("vm-build", vm::build),
-    ("vm-latex", vm::latex),
-    ("vm-seismic", vm::seismic),
-    ("clone", clone::run),
-    ("clone-s1", clone::s1),
-    ("clone-s2", clone::s2),
-    ("clone-p", clone::p),
+    ("walk", part!("gvfs-walk", walk)),
+    ("stream", part!("gvfs-stream", stream)),
+    ("build", part!("gvfs-build", build)),
+    ("warm", part!("gvfs-warm", files::warm)),
+    ("write", part!("gvfs-write", write)),
+    ("store", part!("gvfs-store", store)),
+    ("tls", part!("gvfs-tls", files::tls)),
+    ("vm-build", part!("gvfs-vm-build", |sheet, report| vm::run(sheet, report, "build", ["", "dep"]))),
+    ("vm-latex", part!("gvfs-vm-latex", |sheet, report| vm::run(sheet, report, "latex", ["20", "1"]))),
+    ("vm-seismic", part!("gvfs-vm-seismic", |sheet, report| vm::run(sheet, report, "seismic", ["64", "1"]))),
+    ("clone", part!("gvfs-clone", clone::run)),
+    ("clone-s1", part!("gvfs-clone-eight", clone::s1)),
+    ("clone-s2", part!("gvfs-clone-eight", clone::s2)),
+    ("clone-p", part!("gvfs-clone-eight", clone::p)),
 ];
 
 pub const COLD: &str = "cold";
@@ -75,13 +75,12 @@ struct Job<'a> {
 /// Runs a job cold and then warm on each column in every round, each time with a fresh mount and cache for
 /// both runs, and adds the times to the report.
 fn measure<R: Named + DeserializeOwned>(
-    plan: &Plan,
     sheet: &Sheet<'_, R, Column>,
     report: &mut Report,
     site: &Site,
     job: &Job<'_>,
 ) -> Result<()> {
-    let columns = site.columns(&plan.columns(&sheet.columns, Column::id)?);
+    let columns = site.columns(&sheet.plan.columns(&sheet.columns, Column::id)?);
     if columns.contains(&Column::SecondLevel) {
         // Fills the proxy on the LAN.
         (job.run)(&site.fresh(Column::SecondLevel)?.root)?;
@@ -162,17 +161,17 @@ impl Source {
 }
 
 /// Measures a C project with remote sources and local objects.
-fn build(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_, String, Column> = sheet!(plan, "gvfs-build")?;
+fn build(sheet: &mut Sheet<'_, String, Column>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let job = sheet.script(if plan.quick { "little" } else { plan.source.name() })?.with_archive()?;
-    describe(&mut sheet);
+    describe(sheet);
     sheet.set("project", &job.about);
-    let (mut report, place) = (sheet.report(), Place::within(&plan.disk)?);
+    let place = Place::within(&plan.disk)?;
     let mut unpack = Command::new("tar");
     unpack.args(["--strip-components=1", "-xzf"]).args(&job.arguments).arg("-C").arg(place.shared());
     completed("tar", &mut unpack)?;
     let mut site = Site::new(plan, &place)?;
-    site.add_lan(&mut report);
+    site.add_lan(report);
     let objects = place.beside("objects");
     let rows = [job.names(), vec!["in all"]].concat();
     let run = |root: &Path| {
@@ -182,41 +181,43 @@ fn build(plan: &Plan) -> Result<Report> {
         Ok(took)
     };
     let job = Job { rows: &rows, run: &run, bytes: None, bare_bytes: 0 };
-    measure(plan, &sheet, &mut report, &site, &job)?;
-    Ok(site.described(sheet.finish(report)))
+    measure(sheet, report, &site, &job)?;
+    site.describe(report);
+    Ok(())
 }
 
 const FILE: &str = "large";
 
 /// Measures the sequential read of one large remote file.
-fn stream(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_, String, Column> = sheet!(plan, "gvfs-stream")?;
+fn stream(sheet: &mut Sheet<'_, String, Column>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let given = plan.bytes.map(|bytes| bytes.div_ceil(PIECE_BYTES as u64) as usize);
     let pieces = given.unwrap_or(sheet.number("pieces"));
-    describe(&mut sheet);
+    describe(sheet);
     sheet.set("pieces", &pieces);
-    let (mut report, place) = (sheet.report(), Place::within(&plan.disk)?);
+    let place = Place::within(&plan.disk)?;
     let bytes = (pieces * PIECE_BYTES) as u64;
     random_file(&place.shared().join(FILE), bytes)?;
     let mut site = Site::new(plan, &place)?;
-    site.add_lan(&mut report);
+    site.add_lan(report);
     let run = |root: &Path| {
         let begun = Instant::now();
         read_first(&root.join(FILE), bytes, &mut vec![0; PIECE_BYTES])?;
         Ok(vec![begun.elapsed()])
     };
     let job = Job { rows: &["read"], run: &run, bytes: Some(bytes), bare_bytes: bytes };
-    measure(plan, &sheet, &mut report, &site, &job)?;
-    Ok(site.described(sheet.finish(report)))
+    measure(sheet, report, &site, &job)?;
+    site.describe(report);
+    Ok(())
 }
 
 /// Measures changes of a remote tree: unpacking of sources, a large file, and removal of everything.
-fn write(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_, String, Column> = sheet!(plan, "gvfs-write")?;
+fn write(sheet: &mut Sheet<'_, String, Column>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let project = if plan.quick { Source::Lua } else { plan.source };
-    describe(&mut sheet);
+    describe(sheet);
     sheet.set("project", &project.name());
-    let (mut report, place) = (sheet.report(), Place::within(&plan.disk)?);
+    let place = Place::within(&plan.disk)?;
     let site = Site::new(plan, &place)?;
     let given = place.beside("given");
     random_file(&given, (sheet.number("pieces") * PIECE_BYTES) as u64)?;
@@ -225,24 +226,24 @@ fn write(plan: &Plan) -> Result<Report> {
     // Each time in a separate directory of the tree.
     let run = |root: &Path| steps.timed(&root.join("work"));
     let job = Job { rows: &steps.names(), run: &run, bytes: None, bare_bytes: 0 };
-    measure(plan, &sheet, &mut report, &site, &job)?;
-    Ok(site.described(sheet.finish(report)))
+    measure(sheet, report, &site, &job)?;
+    site.describe(report);
+    Ok(())
 }
 
 /// Size of a listing page, in bytes.
 const PAGE_BYTES: u32 = 1 << 20;
 
 /// Measures programs that stat every file of a remote tree and read none.
-fn walk(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_, Row<Walk>, Column> = sheet!(plan, "gvfs-walk")?;
-    let mut report = sheet.report();
+fn walk(sheet: &mut Sheet<'_, Row<Walk>, Column>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let tree = SmallTree::new(&plan.disk, sheet.number("files"))?;
     let repository = repository(&tree.shared());
     if let Err(error) = &repository {
         report.absent(format!("git status: {error}"));
     }
     let listing_bytes = listing_bytes(&tree.place)?;
-    describe(&mut sheet);
+    describe(sheet);
     sheet.set("listing_mb", &format!("{:.2}", listing_bytes as f64 / 1e6));
     let site = Site::new(plan, &tree.place)?;
     let newest = tree.newest()?;
@@ -252,9 +253,10 @@ fn walk(plan: &Plan) -> Result<Report> {
             _ => timed(git_status(root)),
         };
         let job = Job { rows: &[name], run: &run, bytes: None, bare_bytes: listing_bytes };
-        measure(plan, &sheet, &mut report, &site, &job)?;
+        measure(sheet, report, &site, &job)?;
     }
-    Ok(site.described(sheet.finish(report)))
+    site.describe(report);
+    Ok(())
 }
 
 /// Returns the time of one run of a program.
@@ -302,11 +304,10 @@ const BLOCK_BYTES: usize = 4096;
 const COLUMN: &str = "proxy, exclusive";
 
 /// Measures memory and start-up time of a proxy whose cache has very many blocks.
-fn store(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_> = sheet!(plan, "gvfs-store")?;
+fn store(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let (files, blocks) = (sheet.number("files"), sheet.number("blocks"));
     sheet.set("all", &(files * blocks));
-    let (mut report, place) = (sheet.report(), Place::within(&plan.disk)?);
+    let place = Place::within(&sheet.plan.disk)?;
     let shared = place.shared();
     let names: Vec<String> = (0..files).map(|number| format!("f{number:06}")).collect();
     for name in &names {
@@ -325,7 +326,7 @@ fn store(plan: &Plan) -> Result<Report> {
     };
     let mut proxy = start()?;
     read_each(&point, &names, blocks)?;
-    held(&mut report, "memory after all was fetched", &proxy)?;
+    held(report, "memory after all was fetched", &proxy)?;
     for _ in 0..sheet.rounds() {
         go_on()?;
         drop(proxy);
@@ -336,10 +337,10 @@ fn store(plan: &Plan) -> Result<Report> {
         let ns = begun.elapsed().as_nanos() as f64;
         report.add("start, to the end of the first file", "", COLUMN, Unit::Nanoseconds, ns);
     }
-    held(&mut report, "memory after it began anew", &proxy)?;
+    held(report, "memory after it began anew", &proxy)?;
     read_each(&point, &names, blocks)?;
-    held(&mut report, "memory after all was read from the cache", &proxy)?;
-    Ok(sheet.finish(report))
+    held(report, "memory after all was read from the cache", &proxy)?;
+    Ok(())
 }
 
 fn proxied(url: &str, cache: &Path, point: &Path, bytes_max: usize) -> Result<Mount> {

@@ -276,7 +276,7 @@ impl Site {
     }
 
     /// Adds the parameters of the links to a report, and whether they were met.
-    pub fn described(&self, mut report: Report) -> Report {
+    pub fn describe(&self, report: &mut Report) {
         let Profile { name, rate_bits_per_s, round_trip_us, congestion, .. } = self.profile;
         report.condition(format!(
             "the line, `{name}`: {} Mbit/s each way and {} ms there and back, a queue of one bandwidth-delay product, {congestion}; between two network \
@@ -309,7 +309,6 @@ impl Site {
                     format!("VOID, as this machine was too busy for the WAN link: {}", report.title);
             }
         }
-        report
     }
 }
 

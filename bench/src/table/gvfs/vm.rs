@@ -8,13 +8,13 @@ use std::process::Command;
 use tombolo_wan::Profile;
 
 use super::site::{Column, Site, drop_caches};
-use super::{COLD, Plan, WARM};
+use super::{COLD, WARM};
 use crate::error::{Error, Result};
 use crate::files::{Place, copy_with_holes};
 use crate::measure::go_on;
 use crate::peer::in_checkout;
 use crate::report::{Figure, Report, Unit};
-use crate::sheet::{Sheet, sheet, turns};
+use crate::sheet::{Sheet, turns};
 use crate::table::guest::phases_of;
 
 const IMAGE: &str = ".cache/vm/disk.img";
@@ -27,23 +27,18 @@ const MEMORY: &str = "512M";
 /// A job of `bench/peers/vm/job`: name, and parameter (iterations, MiB).
 type Job = (&'static str, &'static str);
 
-pub fn build(plan: &Plan) -> Result<Report> {
-    run(plan, ("build", if plan.quick { "dep" } else { "" }), sheet!(plan, "gvfs-vm-build")?)
-}
-
-pub fn latex(plan: &Plan) -> Result<Report> {
-    run(plan, ("latex", if plan.quick { "1" } else { "20" }), sheet!(plan, "gvfs-vm-latex")?)
-}
-
-pub fn seismic(plan: &Plan) -> Result<Report> {
-    run(plan, ("seismic", if plan.quick { "1" } else { "64" }), sheet!(plan, "gvfs-vm-seismic")?)
-}
-
-fn run(plan: &Plan, job: Job, sheet: Sheet<'_, String, Column>) -> Result<Report> {
+/// Measures a job with its parameter in a full run and in a smoke test.
+pub fn run(
+    sheet: &mut Sheet<'_, String, Column>,
+    report: &mut Report,
+    job: &'static str,
+    [full, quick]: [&'static str; 2],
+) -> Result<()> {
+    let plan = sheet.plan;
+    let job = (job, if plan.quick { quick } else { full });
     let image = in_checkout(IMAGE).map_err(|error| {
         Error::Absent(format!("no disk for a virtual machine: {error} (bench/peers/setup --vm makes it)"))
     })?;
-    let mut report = sheet.report();
     let place = Place::within(&plan.disk)?;
     let mut site = Site::new(plan, &place)?;
     let all = if plan.quick { &sheet.columns[..1] } else { &sheet.columns };
@@ -55,17 +50,17 @@ fn run(plan: &Plan, job: Job, sheet: Sheet<'_, String, Column>) -> Result<Report
     let vm = Vm { image: &image, place: &place, job };
     for column in turns(sheet.rounds(), &columns) {
         go_on()?;
-        let done = vm.turn(&site, *column, &mut report);
+        let done = vm.turn(&site, *column, report);
         report.or_absent(column.name(), done)?;
     }
-    sum(&mut report, &sheet.columns);
-    let mut report = site.described(sheet.finish(report));
+    sum(report, &sheet.columns);
+    site.describe(report);
     if columns.contains(&Column::Lan) {
         let Profile { rate_bits_per_s, round_trip_us, .. } = Profile::LAN;
         let (rate, trip_ms) = (rate_bits_per_s / 1_000_000, round_trip_us as f64 / 1e3);
         report.condition(format!("the LAN: {rate} Mbit/s and {trip_ms} ms"));
     }
-    Ok(report)
+    Ok(())
 }
 
 struct Vm<'a> {

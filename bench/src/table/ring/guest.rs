@@ -22,13 +22,13 @@ use tombolo_shm::region::mmapper;
 use tombolo_sys::{affinity, cycles};
 
 use super::session::{At, Endpoint, Operation, Session};
-use super::{Plan, WARM, served};
+use super::{WARM, served};
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::files::Place;
-use crate::measure::{Clock, Placement, go_on, spare_cores};
+use crate::measure::{Clock, go_on, spare_cores};
 use crate::peer::{AtSocket, in_checkout, this_program};
 use crate::report::{Report, Unit};
-use crate::sheet::{Sheet, sheet, turns};
+use crate::sheet::{Sheet, turns};
 
 const NULL: &str = "null request, both polling";
 const HOST: &str = "two processes of the host";
@@ -44,9 +44,8 @@ const LEAVE: Duration = Duration::from_secs(10);
 /// Time limit of the guest, in seconds.
 const LIFE_S: &str = "600";
 
-pub fn run(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "ring-guest")?;
-    let mut report = sheet.report();
+pub fn run(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let cores = spare_cores();
     let (Some(first), Some(second)) = (cores.first(), cores.get(1)) else {
         return Err(Error::Absent("both sides poll, which requires two cores".to_owned()));
@@ -70,8 +69,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
         }
     }
     drop((clients, server));
-    Placement::leave()?;
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// Starts a server over memory in a folder, which the pages of the clients follow.
@@ -179,9 +177,8 @@ const BELL_COLUMNS: [(&str, u32); 2] = [("no doorbell", 0), ("bell", BELLED)];
 const ROWS: [(usize, u32, usize); 4] = [(2000, 0, 0), (100, RESTED, 0), (300, 0, 2), (60, RESTED, 2)];
 
 /// Measures with both sides asleep.
-pub fn bell(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "ring-guest-bell")?;
-    let mut report = sheet.report();
+pub fn bell(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let (place, _) = served(&plan.within)?;
     let bell = place.beside("bell");
     let (server, memory) = serve(&place, Mode::Adaptive, Some(&bell))?;
@@ -196,7 +193,7 @@ pub fn bell(plan: &Plan) -> Result<Report> {
             }
         }
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// Runs `work` while this many threads compute.

@@ -30,7 +30,7 @@ use crate::files::Place;
 use crate::measure::{Clock, CostMeter, Entrant, Moved, MovedMeter, Placement, Series, go_on, mappings};
 use crate::peer::AtSocket;
 use crate::report::{Figure, Report, Unit};
-use crate::sheet::{Named, Sheet, sheet};
+use crate::sheet::{Named, Sheet, part};
 use crate::table::{Part, Plan};
 use session::{At, Operation, Session, alone, bare, linked, native, outstanding};
 
@@ -42,15 +42,15 @@ mod test_server;
 
 /// All parts in order, by name.
 pub const PARTS: &[(&str, Part)] = &[
-    ("speed", speed),
-    ("rest", rest),
-    ("table-6.1", |plan| plain(plan, sheet!(plan, "ring-table-6.1")?)),
-    ("mounts", super::mounts::over_links),
-    ("copies", copies),
-    ("chain", chain),
-    ("guest", guest::run),
-    ("guest-bell", guest::bell),
-    ("nfs", |plan| plain(plan, sheet!(plan, "ring-nfs")?)),
+    ("speed", part!("ring", speed)),
+    ("rest", part!("ring-rest", rest)),
+    ("table-6.1", part!("ring-table-6.1", plain)),
+    ("mounts", part!("ring-mounts", super::mounts::over_links)),
+    ("copies", part!("ring-copies", copies)),
+    ("chain", part!("ring-chain", chain)),
+    ("guest", part!("ring-guest", guest::run)),
+    ("guest-bell", part!("ring-guest-bell", guest::bell)),
+    ("nfs", part!("ring-nfs", plain)),
 ];
 
 /// Name of the file that is read and written.
@@ -157,7 +157,8 @@ fn mode<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Mode, D::Erro
 }
 
 /// Measures all cells of a sheet, with a server for each way to wait.
-fn cells(plan: &Plan, sheet: &Sheet<'_, Cell>, report: &mut Report) -> Result<Vec<Series>> {
+fn cells(sheet: &Sheet<'_, Cell>, report: &mut Report) -> Result<Vec<Series>> {
+    let plan = sheet.plan;
     let (place, file) = served(&plan.within)?;
     let start = |mode: Mode| {
         // NFS has its own squash.
@@ -182,17 +183,13 @@ fn cells(plan: &Plan, sheet: &Sheet<'_, Cell>, report: &mut Report) -> Result<Ve
         };
         entrants.push(Entrant::new((name, column), work, &processes, *place));
     }
-    let series = report.contest_of_rows(&sheet.contest(plan.timed()), entrants);
-    Placement::leave()?;
-    Ok(series)
+    Ok(report.contest_of_rows(&sheet.contest(plan.timed()), entrants))
 }
 
 /// Measures a sheet of cells: null requests of the FSVA paper's Table 6.1, by waiting mode, compared with the
 /// paper's figures; the native layout compared with NFS version 3 messages, on the same link.
-fn plain(plan: &Plan, sheet: Sheet<'_, Cell>) -> Result<Report> {
-    let mut report = sheet.report();
-    cells(plan, &sheet, &mut report)?;
-    Ok(sheet.finish(report))
+fn plain(sheet: &mut Sheet<'_, Cell>, report: &mut Report) -> Result<()> {
+    cells(sheet, report).map(drop)
 }
 
 /// Requests in flight of [`By::Outstanding`], its row, and the target of operations per second.
@@ -202,22 +199,19 @@ const MANY_TARGET: f64 = 2e6;
 
 /// Measures the cost of an operation, compared with the limits of the machine: a bare cache line or futex
 /// between two cores, and the system call on the served file.
-fn speed(plan: &Plan) -> Result<Report> {
-    let sheet = sheet!(plan, "ring")?;
-    let mut report = sheet.report();
-    let series = cells(plan, &sheet, &mut report)?;
+fn speed(sheet: &mut Sheet<'_, Cell>, report: &mut Report) -> Result<()> {
+    let series = cells(sheet, report)?;
     let target = Figure::single(MANY, "", "2 M/s", Unit::PerSecond, MANY_TARGET);
     for (mode, wanted) in [(Mode::Poll, Some(1.0)), (Mode::Adaptive, None)] {
         let ours = report.figure(MANY, mode.name(), "").cloned();
         report.compare(ours.as_ref(), Some(&target), wanted);
     }
-    let mut report = sheet.finish(report);
     for one in series.iter().filter(|one| one.bytes.is_none() && !one.per_second) {
         let (row, column) = &one.name;
         let quantiles = [0.01, 0.5, 0.99].map(|part| Unit::Nanoseconds.text(one.quantile_ns(part)));
         report.condition(format!("{row}, {column}: p1, p50, p99 of all: {}", quantiles.join(", ")));
     }
-    Ok(report)
+    Ok(())
 }
 
 const SERVER: &str = "at rest: the server's share of a processor";
@@ -239,10 +233,9 @@ const SILENT_MAX: f64 = 1.0;
 
 /// Measures the cost of an idle link: with a doorbell that wakes a sleeper, and without one, where a sleeper
 /// polls at doubling intervals.
-fn rest(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_> = sheet!(plan, "ring-rest")?;
+fn rest(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     sheet.set("span_s", &span(plan).as_secs_f64());
-    let mut report = sheet.report();
     let (place, _) = served(&plan.within)?;
     let shared = place.shared();
     let mut servers = Vec::new();
@@ -259,11 +252,10 @@ fn rest(plan: &Plan) -> Result<Report> {
         servers.push(Side { kind, column, server, endpoint: Endpoint { at, mode, bell: None } });
     }
     for _ in 0..plan.scaled(sheet.number("idle_rounds"), 1) {
-        idle(&mut report, &servers, plan)?;
+        idle(report, &servers, plan)?;
     }
-    Placement::leave()?;
-    judge(&mut report);
-    Ok(sheet.finish(report))
+    judge(report);
+    Ok(())
 }
 
 /// A server, which waits like its client.
@@ -352,11 +344,9 @@ const ONE: f64 = 1.1;
 
 /// Counts the copies of each byte between file and program, observed from outside: the server's system calls
 /// show the kernel's destination, and the caller's page tables which pages of the link it has accessed.
-fn copies(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "ring-copies")?;
-    let mut report = sheet.report();
+fn copies(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     for (row, column, operation) in COPIED_ROWS {
-        let (place, _) = served(&plan.within)?;
+        let (place, _) = served(&sheet.plan.within)?;
         let server = AtSocket::waiting(&place.shared(), &place.beside("socket"), Mode::Adaptive)?;
         let (moved, touched_bytes) = count(&server, operation)?;
         let share = |bytes: u64| bytes as f64 / FILE_BYTES as f64;
@@ -374,7 +364,7 @@ fn copies(plan: &Plan) -> Result<Report> {
         };
         report.target(&format!("{row}, {column}: {COPIES}"), target, format!("{copies:.2}"), met);
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// Returns what the server has moved for an operation, and the link's memory that the caller has accessed.
@@ -408,10 +398,8 @@ const OUTSTANDING: usize = 4;
 const WARM_REQUESTS: usize = 40;
 
 /// Measures a chain of three domains: the cost of the intermediate one.
-fn chain(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "ring-chain")?;
-    let mut report = sheet.report();
-    let (place, _) = served(&plan.within)?;
+fn chain(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    let (place, _) = served(&sheet.plan.within)?;
     let last = AtSocket::waiting(&place.shared(), &place.beside("last"), Mode::Event)?;
     let middle = AtSocket::waiting(Path::new(&last.url()), &place.beside("middle"), Mode::Event)?;
     let rows: [(&str, Begin); 2] = [(WRITE_ROW, write_by_reference), (READ_ROW, read_in_place_later)];
@@ -424,7 +412,7 @@ fn chain(plan: &Plan) -> Result<Report> {
             }
         }
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// Function that starts request number N and returns the bytes transferred.

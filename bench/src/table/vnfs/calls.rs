@@ -14,7 +14,7 @@ use crate::files::{Place, Script};
 use crate::measure::{Clock, Placement, go_on};
 use crate::peer::Server;
 use crate::report::{Report, Unit};
-use crate::sheet::{Sheet, sheet, turns};
+use crate::sheet::{Sheet, turns};
 use crate::table::mounts::{Side, Way};
 
 /// Duration of the build, after which it is terminated.
@@ -59,10 +59,9 @@ fn during(job: &Script, secs: &str, side: &Side) -> Result<Clocks> {
     Ok(caller.clocks)
 }
 
-pub fn run(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_, String, Way> = sheet!(plan, "vnfs-calls")?;
-    let mut report = sheet.report();
-    let job = job(plan, &sheet, &mut report)?;
+pub fn run(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
+    let job = job(plan, &sheet, report)?;
     let secs = if plan.quick { QUICK_BUILD_SECS } else { BUILD_SECS };
     sheet.set("job", &job.about);
     sheet.set("secs", &secs);
@@ -83,7 +82,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
             }
         }
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// Maker of the calls.

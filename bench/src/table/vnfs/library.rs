@@ -16,14 +16,13 @@ use tombolo_core::{Error as FsError, Identity};
 use tombolo_mem::Buffer;
 use tombolo_shm::doorbell::Mode;
 
-use super::Plan;
 use crate::error::{Doing, OrWrong, Result, same, wrong};
 use crate::files::{Place, fill};
 use crate::measure::{Entrant, Placement, Work, go_on};
 use crate::peer::AtSocket;
 use crate::report::{Report, Unit};
 use crate::session::{Session, UNSEEN, absent};
-use crate::sheet::{Row, Sheet, sheet};
+use crate::sheet::{Row, Sheet};
 use crate::table::ring::Endpoint;
 
 /// Returns the export of a server at its socket.
@@ -56,7 +55,7 @@ const LOCAL: &str = "system calls";
 /// Operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Look {
+pub enum Look {
     Stat,
     Absent,
     Read,
@@ -77,9 +76,8 @@ const NEIGHBOUR_FILES: usize = 1_000;
 const ASK_MAX: f64 = 0.1;
 const BUSY: &str = "busy/file";
 
-pub fn library(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_, Row<Look>> = sheet!(plan, "vnfs-library")?;
-    let mut report = sheet.report();
+pub fn library(sheet: &mut Sheet<'_, Row<Look>>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let place = Place::within(&plan.within)?;
     let shared = place.shared();
     lay_out(&shared)?;
@@ -101,9 +99,8 @@ pub fn library(plan: &Plan) -> Result<Report> {
         let what = format!("{}: questions that were asked", row.name);
         report.target(&what, "counted", asked.to_string(), None);
     }
-    Placement::leave()?;
-    neighbours(&mut report, &server, &cached, sheet.number("looks"))?;
-    Ok(sheet.finish(report))
+    neighbours(report, &server, &cached, sheet.number("looks"))?;
+    Ok(())
 }
 
 fn lay_out(shared: &Path) -> Result<()> {

@@ -26,7 +26,7 @@ use crate::files::{Place, Postmark, fill};
 use crate::measure::{Clock, Contest, Entrant, Placement, Work, go_on};
 use crate::peer::{AtSocket, Nfs, TOMBOLO, completed, find, in_checkout, this_program};
 use crate::report::{Report, Unit};
-use crate::sheet::{Row, Sheet, sheet};
+use crate::sheet::{Row, Sheet, part};
 use crate::table::guest::phases_of;
 use crate::table::mounts::{Side, Way, measure_steps};
 use crate::table::{Part, Plan};
@@ -37,16 +37,16 @@ mod notices;
 
 /// All parts in order, by name.
 pub const PARTS: &[(&str, Part)] = &[
-    ("mounts", mounts),
-    ("freshness", notices::freshness),
-    ("price", notices::price),
-    ("library", library::library),
-    ("line", line),
-    ("postmark", postmark),
-    ("build", build),
-    ("calls", calls::run),
-    ("clients", notices::clients),
-    ("guest-nfs", guest_nfs),
+    ("mounts", part!("vnfs-mounts", mounts)),
+    ("freshness", part!("vnfs-freshness", notices::freshness)),
+    ("price", part!("vnfs-price", notices::price)),
+    ("library", part!("vnfs-library", library::library)),
+    ("line", part!("vnfs-line", line)),
+    ("postmark", part!("vnfs-postmark", postmark)),
+    ("build", part!("vnfs-build", build)),
+    ("calls", part!("vnfs-calls", calls::run)),
+    ("clients", part!("vnfs-clients", notices::clients)),
+    ("guest-nfs", part!("vnfs-guest-nfs", guest_nfs)),
 ];
 
 /// Operation of a row.
@@ -63,16 +63,15 @@ pub enum Walk {
 const NOTIFIED: [&str; 2] = ["dir:, push", "shm:, push"];
 
 /// Measures repeated reads of metadata through mounts with each policy, compared with the directory itself.
-fn mounts(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_, Row<Walk>, Way> = sheet!(plan, "vnfs-mounts")?;
-    let mut report = sheet.report();
+fn mounts(sheet: &mut Sheet<'_, Row<Walk>, Way>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let tree = SmallTree::new(&plan.disk, sheet.number("files"))?;
     let repository = make_repository(&tree.shared());
     if let Err(error) = &repository {
         report.absent(format!("git status: {error}"));
     }
     let newest = tree.newest()?;
-    let sides = Way::sides(&sheet.columns, &tree.place, &mut report);
+    let sides = Way::sides(&sheet.columns, &tree.place, report);
     let contest = sheet.contest(plan.timed());
     let (hot, listed) = (sheet.number("hot"), sheet.number("listed"));
     for row in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_ok()) {
@@ -85,10 +84,9 @@ fn mounts(plan: &Plan) -> Result<Report> {
         // Programs run unpinned; our own loop has one core.
         Placement::leave()?;
         let place = (row.work == Walk::Stat).then_some(Placement::Free);
-        measure(&mut report, &row.name, &contest, &sides, place, work)?;
+        measure(report, &row.name, &contest, &sides, place, work)?;
     }
-    Placement::leave()?;
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// Measures one row, after a warm-up of every side; reports the requests to the servers of notified mounts.
@@ -251,11 +249,10 @@ const PAPER: &str = "the paper's VNFS: −46 % and −37 %";
 
 /// Measures Postmark's job on the directory itself, over NFS, over a link alone, and over a link with change
 /// notifications.
-fn postmark(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_, Row<Mail>, Way> = sheet!(plan, "vnfs-postmark")?;
+fn postmark(sheet: &mut Sheet<'_, Row<Mail>, Way>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let files = plan.files.unwrap_or(sheet.number("files"));
     sheet.set("files", &files);
-    let mut report = sheet.report();
     let place = Place::within(&plan.disk)?;
     let contest = sheet.contest(plan.timed());
     let ways = plan.columns(&sheet.columns, Way::id)?;
@@ -267,9 +264,9 @@ fn postmark(plan: &Plan) -> Result<Report> {
             Entrant::new((&name, ""), mail(&place, way, job), &[], None::<Placement>)
         };
         report.contest(name, &contest, ways.iter().cloned().map(entrant).collect());
-        ["shm:, push", "shm:, strict"].into_iter().for_each(|ours| saved(&mut report, name, ours));
+        ["shm:, push", "shm:, strict"].into_iter().for_each(|ours| saved(report, name, ours));
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 fn mail(place: &Place, way: Way, job: Postmark) -> Work<'static> {
@@ -290,21 +287,21 @@ fn saved(report: &mut Report, row: &str, ours: &str) {
 }
 
 /// Measures Apache httpd unpacked, configured, built and removed, on the directory itself and through mounts.
-fn build(plan: &Plan) -> Result<Report> {
-    let sheet = sheet!(plan, "vnfs-build")?;
+fn build(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let job = sheet.script(if plan.quick { "lua" } else { "httpd" })?.with_archive()?;
     let place = Place::within(&plan.disk)?;
-    measure_steps(plan, sheet, &place, &job)
+    measure_steps(sheet, report, &place, &job)
 }
 
 const LOOK_ROW: &str = "a look at a file";
 
 /// Measures the cost of a stat, from the system call to the library, in one row.
-fn line(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_, String, Way> = sheet!(plan, "vnfs-line")?;
-    let (mut report, count) = (sheet.report(), sheet.number("files"));
+fn line(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
+    let count = sheet.number("files");
     let files = SmallTree::new(&plan.disk, count)?;
-    let sides = Way::sides(&sheet.columns, &files.place, &mut report);
+    let sides = Way::sides(&sheet.columns, &files.place, report);
     let server = AtSocket::links(&files.shared(), &files.place.beside("library.link"), &["--host-watch"])?;
     let cached = CachedTree::new(tree(&server)?, CacheOptions::default());
     let by_calls = sides.iter().map(|side| {
@@ -314,8 +311,7 @@ fn line(plan: &Plan) -> Result<Report> {
     let library = Entrant::new(("the library", ""), library, &[server.server()], Placement::Free);
     let entrants = by_calls.chain([library]).collect();
     report.contest(LOOK_ROW, &sheet.contest(plan.timed()), entrants);
-    Placement::leave()?;
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 fn look_by_library<'a>(cached: &'a CachedTree, files: &SmallTree, count: usize) -> Work<'a> {
@@ -337,9 +333,8 @@ const ALONE: &str = "ip link set lo up && exec \"$@\"";
 
 /// Measures a guest's kernel NFS client, compared with a mount over shared memory with change notifications,
 /// in the same guest and of the same server.
-fn guest_nfs(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_> = sheet!(plan, "vnfs-guest-nfs")?;
-    let mut report = sheet.report();
+fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let files = plan.files.unwrap_or(sheet.number("files"));
     let tarball = |project| in_checkout(format!(".cache/sources/{project}.tar.gz"));
     let source = tarball(if plan.quick { "lua" } else { "httpd" }).or_else(|_| tarball("lua"))?;
@@ -362,7 +357,7 @@ fn guest_nfs(plan: &Plan) -> Result<Report> {
             }
         }
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// Returns the seconds of each row, named `SIDE.ROW`.

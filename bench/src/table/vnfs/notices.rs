@@ -16,7 +16,6 @@ use serde::Deserialize;
 use tombolo_back_local_dir::{LocalDir, Options};
 use tombolo_core::fs::{File as OpenFile, NodeId, OpenFlags, Watchers};
 
-use super::Plan;
 use super::library::{cached, linked};
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::files::{Place, fill};
@@ -24,7 +23,7 @@ use crate::measure::{Clock, Contest, Entrant, Held, Placement, Work, go_on, mapp
 use crate::peer::{AtSocket, Mount};
 use crate::report::{Report, Unit};
 use crate::session::Session;
-use crate::sheet::{Row, Sheet, sheet, turns};
+use crate::sheet::{Row, Sheet, turns};
 
 const MOUNT: &str = "stat on a push mount";
 const LIBRARY: &str = "CachedTree";
@@ -42,7 +41,7 @@ const FILE: &str = "d/file";
 /// Author of a change, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Change {
+pub enum Change {
     ClientChmod,
     ClientAppend,
     HostChmod,
@@ -50,10 +49,8 @@ enum Change {
 }
 
 /// Measures the time from the completion of a change until notified viewers see it.
-pub fn freshness(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_, Row<Change>> = sheet!(plan, "vnfs-freshness")?;
-    let mut report = sheet.report();
-    let place = Place::within(&plan.within)?;
+pub fn freshness(sheet: &mut Sheet<'_, Row<Change>>, report: &mut Report) -> Result<()> {
+    let place = Place::within(&sheet.plan.within)?;
     let shared = place.shared();
     fill(&shared, [(FILE.into(), 0)].into_iter())?;
     let server = AtSocket::links(&shared, &place.beside("link"), &["--host-watch"])?;
@@ -85,7 +82,7 @@ pub fn freshness(plan: &Plan) -> Result<Report> {
             report.add(&row.name, variant, viewer, Unit::Nanoseconds, clock.quantile_ns(quantile));
         }
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// State of the file after a change.
@@ -183,16 +180,14 @@ const CREATE: &str = "a process of the host: a file created";
 const AT_ONCE: u64 = 16;
 
 /// Measures the cost of change notifications for the author of a change.
-pub fn price(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_> = sheet!(plan, "vnfs-price")?;
-    let mut report = sheet.report();
+pub fn price(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let place = Place::within(&plan.within)?;
     let shared = place.shared();
     fill(&shared, (0..CHANGED).map(|number| (name(number), 0)))?;
-    in_process(&mut report, &plan.timed(), &shared)?;
-    by_the_host(&mut report, &plan.timed(), &shared, &place.beside("link"))?;
-    Placement::leave()?;
-    Ok(sheet.finish(report))
+    in_process(report, &plan.timed(), &shared)?;
+    by_the_host(report, &plan.timed(), &shared, &place.beside("link"))?;
+    Ok(())
 }
 
 fn name(number: u64) -> PathBuf {
@@ -353,9 +348,8 @@ fn watches(process: &str) -> Result<bool> {
 const WINDOW_FILE: &str = "tombolo-window";
 
 /// Measures memory of a server, and cost of a change, by the number of notified clients.
-pub fn clients(plan: &Plan) -> Result<Report> {
-    let sheet: Sheet<'_, String, usize> = sheet!(plan, "vnfs-clients")?;
-    let mut report = sheet.report();
+pub fn clients(sheet: &mut Sheet<'_, String, usize>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let (place, files) = (Place::within(&plan.within)?, sheet.number("files"));
     fill(&place.shared(), (0..files as u64).map(|number| (name(number), 0)))?;
     Placement::leave()?;
@@ -368,7 +362,7 @@ pub fn clients(plan: &Plan) -> Result<Report> {
             report.add(row, "", &column, unit, value);
         }
     }
-    Ok(sheet.finish(report))
+    Ok(())
 }
 
 /// Makes a client cache all files.

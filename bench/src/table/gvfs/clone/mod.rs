@@ -18,14 +18,14 @@ use crate::error::{Doing, Error, Result};
 use crate::files::{Place, copy_with_holes};
 use crate::measure::go_on;
 use crate::report::{Report, Unit};
-use crate::sheet::{Sheet, sheet, turns};
+use crate::sheet::{Sheet, turns};
 
 mod host;
 
 /// Kind of clone and source. Each is a column of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Way {
+pub enum Way {
     Qemu,
     Local,
     Scp,
@@ -132,12 +132,11 @@ fn cells(variant: &'static str, took: Took, bytes: [Option<u64>; 3]) -> Vec<Cell
     times.into_iter().chain(bytes).collect()
 }
 
-pub fn run(plan: &Plan) -> Result<Report> {
-    let mut sheet: Sheet<'_, String, Way> = sheet!(plan, "gvfs-clone")?;
-    let mut report = sheet.report();
+pub fn run(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()> {
+    let plan = sheet.plan;
     let bed = Bed::new(plan)?;
     let image = bed.make(IMAGE)?;
-    bed.describe(&mut sheet, &image)?;
+    bed.describe(sheet, &image)?;
     let here = bed.place.beside("here");
     copy_with_holes(&image, &here)?;
     let floor = floor_of(&bed, &here)?;
@@ -145,7 +144,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
     ways.retain(|way| !plan.quick || !matches!(way, Way::Scp | Way::Nfs));
     for way in turns(sheet.rounds(), &ways) {
         go_on()?;
-        let found = turn_of(*way, &bed, &floor, &here, &mut report);
+        let found = turn_of(*way, &bed, &floor, &here, report);
         let done = found.map(|found| {
             found.into_iter().for_each(|(row, variant, unit, value)| {
                 report.add(row, variant, way.name(), unit, value);
@@ -153,7 +152,8 @@ pub fn run(plan: &Plan) -> Result<Report> {
         });
         report.or_absent(way.name(), done)?;
     }
-    Ok(bed.site.described(sheet.finish(report)))
+    bed.site.describe(report);
+    Ok(())
 }
 
 /// Returns the command line of a running clone, with copies of its image's files.
@@ -263,16 +263,16 @@ struct Done {
 }
 
 /// Measures eight clones of one image in sequence.
-pub fn s1(plan: &Plan) -> Result<Report> {
-    measure(plan, ("gvfs-clone-s1", 1), |bed, names, report| {
+pub fn s1(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    measure(sheet, report, ("gvfs-clone-s1", 1), |bed, names, report| {
         side_by_side(bed, names, [S_LOCAL, S1], in_turn, report)?;
         without_cache(bed, names, S1_NFS, in_turn, report)
     })
 }
 
 /// Measures clones of eight images in sequence; also on a LAN where another host has cloned them before.
-pub fn s2(plan: &Plan) -> Result<Report> {
-    measure(plan, ("gvfs-clone-s2", CLONES), |bed, names, report| {
+pub fn s2(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    measure(sheet, report, ("gvfs-clone-s2", CLONES), |bed, names, report| {
         side_by_side(bed, names, [S_LOCAL, S2], in_turn, report)?;
         bed.site.add_lan(report);
         if let Some((lan, url)) = bed.site.second() {
@@ -285,8 +285,8 @@ pub fn s2(plan: &Plan) -> Result<Report> {
 }
 
 /// Measures eight concurrent clones of one image.
-pub fn p(plan: &Plan) -> Result<Report> {
-    measure(plan, ("gvfs-clone-p", 1), |bed, names, report| {
+pub fn p(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
+    measure(sheet, report, ("gvfs-clone-p", 1), |bed, names, report| {
         both(bed, &bed.host()?, ONE, &[bed.url(&names[0])], in_turn, report)?;
         side_by_side(bed, names, [P_LOCAL, P], at_once, report)?;
         without_cache(bed, names, P_NFS, at_once, report)
@@ -295,26 +295,27 @@ pub fn p(plan: &Plan) -> Result<Report> {
 
 /// Measures a scenario with this number of images.
 fn measure(
-    plan: &Plan,
-    (name, images): (&'static str, usize),
+    sheet: &mut Sheet<'_>,
+    report: &mut Report,
+    (name, images): (&str, usize),
     scenario: impl FnOnce(&mut Bed, &[String], &mut Report) -> Result<()>,
-) -> Result<Report> {
-    if plan.quick {
+) -> Result<()> {
+    if sheet.plan.quick {
         let lacks =
             "a minute and more, which would show no more of the bench than `clone`: left out of quick runs";
         return Err(Error::Absent(lacks.to_owned()));
     }
-    let mut sheet: Sheet<'_> = sheet!(plan, "gvfs-clone-eight")?;
-    sheet.name = name;
-    let (mut report, mut bed) = (sheet.report(), Bed::new(plan)?);
+    report.name = name.to_owned();
+    let mut bed = Bed::new(sheet.plan)?;
     let names: Vec<String> = (0..images).map(|number| format!("golden-{number}")).collect();
     for name in &names {
         go_on()?;
         let image = bed.make(name)?;
-        bed.describe(&mut sheet, &image)?;
+        bed.describe(sheet, &image)?;
     }
-    scenario(&mut bed, &names, &mut report)?;
-    Ok(bed.site.described(sheet.finish(report)))
+    scenario(&mut bed, &names, report)?;
+    bed.site.describe(report);
+    Ok(())
 }
 
 /// Compares clones of local images with clones over the WAN link; one image is used for all.
