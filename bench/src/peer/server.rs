@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tombolo_shm::doorbell::Mode;
@@ -25,13 +25,19 @@ pub struct Server {
 impl Server {
     /// Starts the process. Its standard error is stored for [`Server::wait_until`].
     pub fn start(name: &str, command: &mut Command) -> Result<Self> {
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .doing(|| format!("start {name}"))?;
-        Ok(Self { name: name.to_owned(), child })
+        Self::spawn(name, command.stdout(Stdio::null()))
+    }
+
+    /// Starts a process whose output the caller reads.
+    pub fn talking(name: &str, command: &mut Command) -> Result<(Self, ChildStdout)> {
+        let mut server = Self::spawn(name, command.stdout(Stdio::piped()))?;
+        let output = server.child.stdout.take().ok_or_else(|| server.failed("no output".to_owned()))?;
+        Ok((server, output))
+    }
+
+    fn spawn(name: &str, command: &mut Command) -> Result<Self> {
+        let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
+        Ok(Self { name: name.to_owned(), child: child.doing(|| format!("start {name}"))? })
     }
 
     pub fn id(&self) -> u32 {
@@ -87,7 +93,8 @@ impl Server {
         }
     }
 
-    fn said(&mut self) -> String {
+    /// Returns what the process has written to its standard error.
+    pub fn said(&mut self) -> String {
         let mut text = String::new();
         if let Some(errors) = &mut self.child.stderr {
             // Unreadable output is ignored.

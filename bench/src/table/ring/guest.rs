@@ -6,9 +6,9 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -26,7 +26,7 @@ use super::{WARM, served};
 use crate::error::{Doing, Error, OrWrong, Result};
 use crate::files::Place;
 use crate::measure::{Clock, go_on, spare_cores};
-use crate::peer::{AtSocket, in_checkout, this_program};
+use crate::peer::{AtSocket, Server, in_checkout, this_program};
 use crate::report::{Report, Unit};
 use crate::sheet::{Sheet, turns};
 
@@ -88,7 +88,7 @@ fn serve(place: &Place, mode: Mode, bell: Option<&Path>) -> Result<(AtSocket, Re
 /// A client with its output.
 struct Client {
     name: &'static str,
-    child: Child,
+    process: Server,
     answers: Receiver<String>,
     mailbox: Mailbox,
 }
@@ -112,20 +112,14 @@ impl Client {
     }
 
     fn start(name: &'static str, number: u64, mut command: Command, memory: &Region) -> Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().doing(|| format!("start {name}"))?;
+        let (process, out) = Server::talking(name, &mut command)?;
         let (tell, answers) = channel();
-        if let Some(out) = child.stdout.take() {
-            thread::spawn(move || {
-                for line in BufReader::new(out).lines().map_while(|line| line.ok()) {
-                    if tell.send(line.trim().to_owned()).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
+        thread::spawn(move || {
+            let mut lines = BufReader::new(out).lines().map_while(|line| line.ok());
+            lines.try_for_each(|line| tell.send(line.trim().to_owned()))
+        });
         let mailbox = Mailbox::new(memory, LINK_BYTES, number)?;
-        Ok(Self { name, child, answers, mailbox })
+        Ok(Self { name, process, answers, mailbox })
     }
 
     /// Waits until the client is ready. A failing guest is reported as unavailable, with its reason.
@@ -137,12 +131,7 @@ impl Client {
                 Err(Error::Absent(format!("{} is not ready after {} s", self.name, BOOT.as_secs())))
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let mut said = String::new();
-                if let Some(errors) = &mut self.child.stderr {
-                    // Unreadable output is ignored.
-                    let _partial = errors.take(4096).read_to_string(&mut said);
-                }
-                Err(Error::Absent(format!("{}: {}", self.name, said.trim())))
+                Err(Error::Absent(format!("{}: {}", self.name, self.process.said())))
             }
         }
     }
@@ -158,12 +147,8 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.mailbox.tell(0, 0);
-        let begun = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < LEAVE {
-            thread::sleep(Duration::from_millis(10));
-        }
-        let _gone = tombolo_sys::process::terminate(self.child.id());
-        let _ended = self.child.wait();
+        // One that stays is terminated by its owner.
+        let _left = self.process.ended_within(LEAVE);
     }
 }
 

@@ -5,10 +5,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 pub use host::answered;
-use host::{FULL, Floor, Host, QUICK, Scp, Size, Starting, Took, USUAL, image_bytes, make_image};
+use host::{FULL, Floor, Host, QUICK, Scp, Size, Took, USUAL, image_bytes, make_image};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -265,20 +266,20 @@ struct Done {
 /// Measures eight clones of one image in sequence.
 pub fn s1(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     measure(sheet, report, ("gvfs-clone-s1", 1), |bed, names, report| {
-        side_by_side(bed, names, [S_LOCAL, S1], in_turn, report)?;
-        without_cache(bed, names, S1_NFS, in_turn, report)
+        side_by_side(bed, names, [S_LOCAL, S1], Order::InTurn, report)?;
+        without_cache(bed, names, S1_NFS, Order::InTurn, report)
     })
 }
 
 /// Measures clones of eight images in sequence; also on a LAN where another host has cloned them before.
 pub fn s2(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     measure(sheet, report, ("gvfs-clone-s2", CLONES), |bed, names, report| {
-        side_by_side(bed, names, [S_LOCAL, S2], in_turn, report)?;
+        side_by_side(bed, names, [S_LOCAL, S2], Order::InTurn, report)?;
         bed.site.add_lan(report);
         if let Some((lan, url)) = bed.site.second() {
             let images: Vec<String> = names.iter().map(|name| format!("{url}/{name}")).collect();
-            in_turn(bed, &Host::new(lan, bed.place.folder())?, &images, &[])?;
-            both(bed, &Host::new(lan, bed.place.folder())?, S3, &images, in_turn, report)?;
+            clones(bed, &Host::new(lan, bed.place.folder())?, &images, &[], Order::InTurn)?;
+            both(bed, &Host::new(lan, bed.place.folder())?, S3, &images, Order::InTurn, report)?;
         }
         Ok(())
     })
@@ -287,9 +288,9 @@ pub fn s2(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
 /// Measures eight concurrent clones of one image.
 pub fn p(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     measure(sheet, report, ("gvfs-clone-p", 1), |bed, names, report| {
-        both(bed, &bed.host()?, ONE, &[bed.url(&names[0])], in_turn, report)?;
-        side_by_side(bed, names, [P_LOCAL, P], at_once, report)?;
-        without_cache(bed, names, P_NFS, at_once, report)
+        both(bed, &bed.host()?, ONE, &[bed.url(&names[0])], Order::InTurn, report)?;
+        side_by_side(bed, names, [P_LOCAL, P], Order::AtOnce, report)?;
+        without_cache(bed, names, P_NFS, Order::AtOnce, report)
     })
 }
 
@@ -323,37 +324,42 @@ fn side_by_side(
     bed: &Bed,
     names: &[String],
     columns: [&str; 2],
-    turn: Turn,
+    order: Order,
     report: &mut Report,
 ) -> Result<()> {
     let names: Vec<&String> = names.iter().cycle().take(CLONES).collect();
     let local = names.iter().map(|name| bed.place.shared().join(name).display().to_string()).collect();
     let far: Vec<String> = names.iter().map(|name| bed.url(name)).collect();
     for (column, images) in columns.into_iter().zip([local, far]) {
-        both(bed, &bed.host()?, column, &images, turn, report)?;
+        both(bed, &bed.host()?, column, &images, order, report)?;
     }
     Ok(())
 }
 
 /// Measures clones that each read the image at its origin: always cold, because nothing is cached.
-fn without_cache(bed: &Bed, names: &[String], column: &str, turn: Turn, report: &mut Report) -> Result<()> {
+fn without_cache(bed: &Bed, names: &[String], column: &str, order: Order, report: &mut Report) -> Result<()> {
     let far: Vec<String> = names.iter().cycle().take(CLONES).map(|name| bed.url(name)).collect();
-    one(bed, &bed.host()?, (column, COLD), &far, (turn, &NO_CACHE), report)
+    one(bed, &bed.host()?, (column, COLD), &far, (order, &NO_CACHE), report)
 }
 
-type Turn = fn(&Bed, &Host<'_>, &[String], &[&str]) -> Result<Done>;
+/// Begin of a clone: after the previous one has answered, or with all others.
+#[derive(Clone, Copy)]
+enum Order {
+    InTurn,
+    AtOnce,
+}
 
 fn both(
     bed: &Bed,
     host: &Host<'_>,
     column: &str,
     images: &[String],
-    turn: Turn,
+    order: Order,
     report: &mut Report,
 ) -> Result<()> {
     [COLD, WARM]
         .into_iter()
-        .try_for_each(|variant| one(bed, host, (column, variant), images, (turn, &[]), report))
+        .try_for_each(|variant| one(bed, host, (column, variant), images, (order, &[]), report))
 }
 
 fn one(
@@ -361,39 +367,32 @@ fn one(
     host: &Host<'_>,
     (column, variant): (&str, &str),
     images: &[String],
-    (turn, options): (Turn, &[&str]),
+    (order, options): (Order, &[&str]),
     report: &mut Report,
 ) -> Result<()> {
     go_on()?;
     forget(variant)?;
-    let done = turn(bed, host, images, options).map(|done| enter(report, column, variant, &done));
+    let done = clones(bed, host, images, options, order).map(|done| enter(report, column, variant, &done));
     report.or_absent(&format!("{column}, {variant}"), done)
 }
 
-/// Makes each clone after the previous one has answered. All run until the end.
-fn in_turn(bed: &Bed, host: &Host<'_>, images: &[String], options: &[&str]) -> Result<Done> {
+/// Makes clones, which all run until the end.
+fn clones(bed: &Bed, host: &Host<'_>, images: &[String], options: &[&str], order: Order) -> Result<Done> {
     let (before, begun) = (bed.line_bytes()?, Instant::now());
-    let mut each = Vec::new();
-    let mut made = Vec::new();
+    let (mut names, mut waiting, mut took) = (Vec::new(), Vec::new(), Vec::new());
     for image in images {
         go_on()?;
-        let (name, took) = host.clone(image, options)?;
-        each.push(took.answered);
-        made.push(name);
+        let starting = host.begin(image, options)?;
+        names.push(starting.name.clone());
+        match order {
+            Order::InTurn => took.push(starting.done()?),
+            Order::AtOnce => waiting.push(thread::spawn(move || starting.done())),
+        }
     }
-    let done = Done { each, all: begun.elapsed(), bytes: bed.line_bytes()? - before };
-    made.iter().try_for_each(|name| host.remove(name))?;
-    Ok(done)
-}
-
-fn at_once(bed: &Bed, host: &Host<'_>, images: &[String], options: &[&str]) -> Result<Done> {
-    let (before, begun) = (bed.line_bytes()?, Instant::now());
-    let starting = images.iter().map(|image| host.begin(image, options)).collect::<Result<Vec<_>>>()?;
-    let names: Vec<String> = starting.iter().map(|starting| starting.name.clone()).collect();
-    let waiting: Vec<_> =
-        starting.into_iter().map(|it| std::thread::spawn(move || Starting::done(it))).collect();
-    let took = waiting.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Interrupted)));
-    let each = took.map(|took| took.map(|took| took.answered)).collect::<Result<Vec<_>>>()?;
+    for thread in waiting {
+        took.push(thread.join().unwrap_or(Err(Error::Interrupted))?);
+    }
+    let each = took.iter().map(|took| took.answered).collect();
     let done = Done { each, all: begun.elapsed(), bytes: bed.line_bytes()? - before };
     names.iter().try_for_each(|name| host.remove(name))?;
     Ok(done)
