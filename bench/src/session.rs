@@ -9,7 +9,7 @@ use tombolo_core::fs::{
     Client, Export, File, FileSystem, Mode as FileMode, Name, NodeId, Notices, OpenFlags, PermissionCheck,
     SetAttr, Write,
 };
-use tombolo_core::{Answer, Ctx, Result as FsResult, SessionId};
+use tombolo_core::{Answer, Ctx, SessionId};
 use tombolo_mem::Buffer;
 
 use crate::error::{Error, OrWrong, Result, same};
@@ -44,7 +44,7 @@ impl Session {
         for component in path.components() {
             let Component::Normal(name) = component else { continue };
             let name = Name::new(name.as_encoded_bytes()).or_wrong("a name")?;
-            node = told("lookup", self.fs.lookup(&self.cx, node, name).wait())?.node;
+            node = self.fs.lookup(&self.cx, node, name).wait().or_wrong("lookup")?.node;
         }
         Ok(node)
     }
@@ -52,27 +52,28 @@ impl Session {
     #[inline]
     pub fn chmod(&self, node: NodeId, mode: u32) -> Result<()> {
         let set = SetAttr { mode: Some(FileMode::new(mode)), ..SetAttr::default() };
-        told("setattr", self.fs.setattr(&self.cx, node, None, &set).wait()).map(drop)
+        self.fs.setattr(&self.cx, node, None, &set).wait().or_wrong("setattr").map(drop)
     }
 
     /// Opens a file.
     pub fn open(&self, path: &Path, flags: OpenFlags) -> Result<File> {
         let node = self.find(path)?;
-        let open = told("open", self.fs.open(&self.cx, node, flags).wait())?.open;
+        let open = self.fs.open(&self.cx, node, flags).wait().or_wrong("open")?.open;
         Ok(File { node, open })
     }
 
     /// Writes a byte at this offset.
     pub fn write_byte(&self, file: File, offset: u64) -> Result<()> {
         let how = Write { offset, ..Write::default() };
-        let written = told("write", self.fs.write(&self.cx, file, &how, Buffer::new(1).source(0..1)).wait())?;
+        let written =
+            self.fs.write(&self.cx, file, &how, Buffer::new(1).source(0..1)).wait().or_wrong("write")?;
         same("write", written.count, 1)
     }
 
     /// Subscribes to changes by others from its return on. Changes outside the server are included only with
     /// [`Self::sees_all`].
     pub fn watch(&self) -> Result<()> {
-        let notices = told("changes", self.next()?.wait())?;
+        let notices = self.next()?.wait().or_wrong("changes")?;
         self.taken.store(notices.last, Ordering::Relaxed);
         Ok(())
     }
@@ -88,7 +89,7 @@ impl Session {
     /// Looks at a node, so that its changes are counted.
     pub fn look(&self, node: NodeId) -> Result<()> {
         let versions = self.fs.versions().ok_or_else(|| absent("the server does not count changes"))?;
-        told("look", versions.look(&self.cx, node).wait()).map(drop)
+        versions.look(&self.cx, node).wait().or_wrong("look").map(drop)
     }
 
     /// Receives pending notices and subscribes again, without a thread.
@@ -103,7 +104,7 @@ impl Session {
                     }
                 }
             };
-            self.taken.store(told("changes", answer)?.last, Ordering::Relaxed);
+            self.taken.store(answer.or_wrong("changes")?.last, Ordering::Relaxed);
         }
     }
 
@@ -115,9 +116,4 @@ impl Session {
 
 pub fn absent(reason: &str) -> Error {
     Error::Absent(reason.to_owned())
-}
-
-#[inline]
-fn told<T>(what: &str, answer: FsResult<T>) -> Result<T> {
-    answer.or_wrong(what)
 }

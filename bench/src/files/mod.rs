@@ -123,46 +123,38 @@ const BATCH: u64 = 32;
 /// figure is files per second. `root` is the tree's location; `name` distinguishes contestants.
 pub fn small_files(root: &Path, name: &str) -> Work<'static> {
     let folder = root.join(Tree::new_folder()).join(format!("{name}.files"));
-    let files = SmallFiles { folder, content: vec![b'z'; Tree::SMALL_BYTES] };
-    Work::repeat(BATCH, move || files.once()).per_second(true)
-}
-
-struct SmallFiles {
-    folder: PathBuf,
-    content: Vec<u8>,
-}
-
-impl SmallFiles {
-    fn once(&self) -> Result<()> {
-        fs::create_dir(&self.folder).doing_to("make", &self.folder)?;
+    let content = vec![b'z'; Tree::SMALL_BYTES];
+    let once = move || {
+        fs::create_dir(&folder).doing_to("make", &folder)?;
         for number in 0..BATCH {
-            let path = self.folder.join(number.to_string());
+            let path = folder.join(number.to_string());
             let mut file = File::create_new(&path).doing_to("create", &path)?;
-            file.write_all(&self.content).doing_to("write", &path)?;
+            file.write_all(&content).doing_to("write", &path)?;
         }
         let mut seen = 0;
-        let mut read = Vec::with_capacity(self.content.len());
-        for entry in fs::read_dir(&self.folder).doing_to("list", &self.folder)? {
-            let path = entry.doing_to("list", &self.folder)?.path();
+        let mut read = Vec::with_capacity(content.len());
+        for entry in fs::read_dir(&folder).doing_to("list", &folder)? {
+            let path = entry.doing_to("list", &folder)?.path();
             let bytes = fs::metadata(&path).doing_to("look at", &path)?.len();
             read.clear();
             File::open(&path).and_then(|mut file| file.read_to_end(&mut read)).doing_to("read", &path)?;
-            if read != self.content || bytes != read.len() as u64 {
+            if read != content || bytes != read.len() as u64 {
                 let what = format!("read {}", path.display());
                 return Err(Error::Wrong { what, answer: format!("{} bytes of {bytes}", read.len()) });
             }
             seen += 1;
         }
         if seen != BATCH {
-            let what = format!("list {}", self.folder.display());
+            let what = format!("list {}", folder.display());
             return Err(Error::Wrong { what, answer: format!("{seen} entries") });
         }
         for number in 0..BATCH {
-            let path = self.folder.join(number.to_string());
+            let path = folder.join(number.to_string());
             fs::remove_file(&path).doing_to("remove", &path)?;
         }
-        fs::remove_dir(&self.folder).doing_to("remove", &self.folder)
-    }
+        fs::remove_dir(&folder).doing_to("remove", &folder)
+    };
+    Work::repeat(BATCH, once).per_second(true)
 }
 
 /// Number of files opened repeatedly.

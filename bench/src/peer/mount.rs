@@ -33,17 +33,11 @@ impl Mount {
         Self::by(PASSTHROUGH_LL, command, point)
     }
 
-    /// Mounts a URL with Tombolo's defaults: close-to-open, names and attributes for 1 s.
-    pub fn of_url(url: &str, point: &Path) -> Result<Self> {
+    /// Mounts a URL with a policy, or with Tombolo's defaults: close-to-open, names and attributes for 1 s.
+    pub fn of_url(url: &str, policy: Option<&str>, point: &Path) -> Result<Self> {
         let mut command = Command::new(find(TOMBOLO)?);
         command.args(["mount", "-f", url]).arg(point);
-        Self::by(TOMBOLO, command, point)
-    }
-
-    /// Mounts a URL with options as after `-o`, and with a control socket next to the mount point.
-    pub fn with(url: &str, options: &str, point: &Path) -> Result<Self> {
-        let mut command = Command::new(find(TOMBOLO)?);
-        command.args(["mount", "-f", url]).arg(point).args(["-o", options]);
+        command.args(policy.map(|policy| format!("-ocoherence={policy}")));
         Self::by_command(command, point)
     }
 

@@ -73,12 +73,7 @@ impl Nfs {
         Self { server, _registry: Some(registry), state: Some(state), nfs, mount, export }.ready()
     }
 
-    /// Starts a null server: `limit` of this program.
-    pub fn limit(limit: Limit) -> Result<Self> {
-        Self::limit_at(Link::Loopback, limit, &std::env::temp_dir())
-    }
-
-    /// Starts a null server at the other end of a link; stored files go to `folder`.
+    /// Starts a null server, `limit` of this program, at the other end of a link, which stores in `folder`.
     pub fn limit_at(link: Link, limit: Limit, folder: &Path) -> Result<Self> {
         let address = free_port_at(link)?;
         let mut command = Network::command(link, this_program()?);

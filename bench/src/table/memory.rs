@@ -83,7 +83,8 @@ pub fn touch(shared: &Path, files: usize) -> Result<(f64, f64)> {
 }
 
 fn through_mount(tree: &Tree) -> Result<Held> {
-    let mount = Mount::of_url(&format!("dir:{}", tree.shared().display()), &tree.beside("memory-mount"))?;
+    let mount =
+        Mount::of_url(&format!("dir:{}", tree.shared().display()), None, &tree.beside("memory-mount"))?;
     let mut content = Vec::new();
     for number in 0..tree.files() {
         let path = mount.point().join(Tree::small(number));

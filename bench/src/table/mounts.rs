@@ -90,8 +90,7 @@ impl Way {
         };
         let mount = match &self.coherence {
             _ if self.over == Over::PassthroughLl => Mount::by_libfuse(&shared, &point)?,
-            Some(policy) => Mount::with(&url, &format!("coherence={policy}"), &point)?,
-            None => Mount::of_url(&url, &point)?,
+            policy => Mount::of_url(&url, policy.as_deref(), &point)?,
         };
         Ok(Side { name: self.name.clone(), behind, ..Side::of(mount, kept) })
     }

@@ -17,10 +17,10 @@ use crate::nfs::work::{
     Crowd, GETATTR_REPLY_BYTES, Lister, READ_REPLY_BYTES, WRITE_REPLY_BYTES, beside, cold_list, driven,
     fill_folder, getattrs, small_files, transfer, warm_list,
 };
-use crate::nfs::{Limit, Wait, swap};
+use crate::nfs::{Limit, Link, Wait, swap};
 use crate::peer::Nfs;
 use crate::report::{Figure, Report, Unit};
-use crate::sheet::{Named, Sheet, sheet};
+use crate::sheet::{Named, Sheet, measured, sheet};
 use crate::table::Plan;
 use crate::table::memory::against_aim;
 
@@ -36,20 +36,19 @@ const FILES: usize = 1_000;
 /// Measures the rows that begin with a selected prefix; all, if there are none. `no_peer` is the reason to
 /// omit the peer, where it would conflict with the host's rpcbind.
 pub fn run(plan: &Plan, no_peer: Option<&str>) -> Result<Report> {
-    let sheet = sheet!(plan, "nfs")?;
-    let mut report = sheet.report();
-    let tree = Tree::new(&plan.within, FILES)?;
-    let sides = Sides::start(&tree, no_peer, &mut report);
-    let mut table = Table { plan, asked: RefCell::default(), tree: &tree, sides, sheet, report };
-    let rows = mem::take(&mut table.sheet.rows);
-    rows.iter().try_for_each(|row| measure(&mut table, row))?;
-    table.sheet.rows = rows;
-    a_long_listing(&mut table)?;
-    after_many_files(&mut table, no_peer)?;
-    with_many_clients(&mut table)?;
-    Placement::leave()?;
-    unknown_row(&plan.only, &table.asked.borrow())?;
-    Ok(table.sheet.finish(table.report))
+    measured(sheet!(plan, "nfs")?, |sheet, report| {
+        let tree = Tree::new(&plan.within, FILES)?;
+        let sides = Sides::start(&tree, no_peer, report);
+        let rows = mem::take(&mut sheet.rows);
+        let mut table = Table { plan, asked: RefCell::default(), tree: &tree, sides, sheet, report };
+        rows.iter().try_for_each(|row| measure(&mut table, row))?;
+        a_long_listing(&mut table)?;
+        after_many_files(&mut table, no_peer)?;
+        with_many_clients(&mut table)?;
+        unknown_row(&plan.only, &table.asked.borrow())?;
+        sheet.rows = rows;
+        Ok(())
+    })
 }
 
 /// Fails if a prefix matches none of the `rows`.
@@ -63,17 +62,17 @@ fn unknown_row(only: &[String], rows: &[String]) -> Result<()> {
     }
 }
 
-struct Table<'a> {
+struct Table<'a, 's> {
     plan: &'a Plan,
     /// All rows considered so far.
     asked: RefCell<Vec<String>>,
     tree: &'a Tree,
     sides: Sides,
-    sheet: Sheet<'a, Load>,
-    report: Report,
+    sheet: &'a mut Sheet<'s, Load>,
+    report: &'a mut Report,
 }
 
-impl Table<'_> {
+impl Table<'_, '_> {
     fn wants(&self, row: &str) -> bool {
         let mut asked = self.asked.borrow_mut();
         if asked.iter().all(|known| known != row) {
@@ -99,8 +98,8 @@ impl Sides {
         let servers = [
             (OURS, Nfs::tombolo(&shared, &beside)),
             (PEER, peer),
-            (BARE, Nfs::limit(Limit::Swap)),
-            (NULL, Nfs::limit(Limit::Null)),
+            (BARE, Nfs::limit_at(Link::Loopback, Limit::Swap, &beside)),
+            (NULL, Nfs::limit_at(Link::Loopback, Limit::Null, &beside)),
         ];
         let mut started = Vec::new();
         for (column, server) in servers {
@@ -210,7 +209,7 @@ impl Operation {
 }
 
 /// Measures a row, if it was selected.
-fn measure(table: &mut Table<'_>, row: &Load) -> Result<()> {
+fn measure(table: &mut Table<'_, '_>, row: &Load) -> Result<()> {
     if !table.wants(&row.name) {
         return Ok(());
     }
@@ -258,7 +257,7 @@ fn measure(table: &mut Table<'_>, row: &Load) -> Result<()> {
 
 /// Returns the operation on one server, and the size of a call, if it matters.
 fn work(
-    table: &Table<'_>,
+    table: &Table<'_, '_>,
     row: &Load,
     (column, server): (&str, &Nfs),
     variant: &Variant,
@@ -293,7 +292,7 @@ fn work(
 }
 
 /// Counts the syncs of each server per file.
-fn count_syncs(table: &mut Table<'_>) {
+fn count_syncs(table: &mut Table<'_, '_>) {
     let folder = Tree::new_folder().to_string_lossy();
     for (column, server) in table.sides.each() {
         let count = || {
@@ -317,7 +316,7 @@ const LISTING: &str = "a long directory being listed";
 /// Factor of the turn's length, since a 99th percentile needs many operations.
 const LONGER: u32 = 5;
 
-fn a_long_listing(table: &mut Table<'_>) -> Result<()> {
+fn a_long_listing(table: &mut Table<'_, '_>) -> Result<()> {
     if !table.wants(LATENCY) {
         return Ok(());
     }
@@ -328,7 +327,7 @@ fn a_long_listing(table: &mut Table<'_>) -> Result<()> {
         let alone = || getattrs(server, FILE, Wait::Sleep, 1).map(|(work, _)| work);
         let listed = Lister::new(server, DIRECTORY, entries).and_then(|lister| Ok(beside(alone()?, lister)));
         for (variant, work) in [(IDLE, alone()), (LISTING, listed)] {
-            let (report, servers) = (&mut table.report, [server.server()]);
+            let (report, servers) = (&mut *table.report, [server.server()]);
             report.enter(&mut entrants, LATENCY, (column, variant), work, &servers, Placement::Free);
         }
     }
@@ -354,14 +353,14 @@ const QUICK_TIME: Duration = Duration::from_millis(300);
 const FAIR_MAX: f64 = 2.0;
 
 /// Measures newly started servers.
-fn after_many_files(table: &mut Table<'_>, no_peer: Option<&str>) -> Result<()> {
+fn after_many_files(table: &mut Table<'_, '_>, no_peer: Option<&str>) -> Result<()> {
     if !table.wants(MEMORY) {
         return Ok(());
     }
     let tree = Tree::new(&table.plan.within, table.sheet.number("touched"))?;
     // Old servers end first: two peers would conflict at rpcbind.
     drop(mem::take(&mut table.sides));
-    let sides = Sides::start(&tree, no_peer, &mut table.report);
+    let sides = Sides::start(&tree, no_peer, table.report);
     for (column, server) in sides.each() {
         match touch(server, &tree) {
             Ok(held) => {
@@ -375,7 +374,7 @@ fn after_many_files(table: &mut Table<'_>, no_peer: Option<&str>) -> Result<()> 
         }
     }
     drop(sides);
-    table.sides = Sides::start(table.tree, no_peer, &mut table.report);
+    table.sides = Sides::start(table.tree, no_peer, table.report);
     Ok(())
 }
 
@@ -390,7 +389,7 @@ fn touch(server: &Nfs, tree: &Tree) -> Result<Held> {
 }
 
 /// Measures with all clients calling concurrently.
-fn with_many_clients(table: &mut Table<'_>) -> Result<()> {
+fn with_many_clients(table: &mut Table<'_, '_>) -> Result<()> {
     if !table.wants(FAIR) {
         return Ok(());
     }
@@ -398,7 +397,7 @@ fn with_many_clients(table: &mut Table<'_>) -> Result<()> {
     for (column, server) in table.sides.each() {
         Placement::Free.take(&[server.server()])?;
         let answers = Crowd::connect(server, FILE, CLIENTS).and_then(|mut crowd| crowd.run(time));
-        let report = &mut table.report;
+        let report = &mut *table.report;
         let answers = match answers {
             Ok(answers) => answers,
             Err(error) => {

@@ -200,10 +200,14 @@ impl Mounted {
     }
 
     /// Mounts an export of the server at these addresses of NFS and MOUNT.
-    pub fn at((nfs, mount): (SocketAddr, SocketAddr), export: &str, wait: Wait) -> Result<Self> {
+    pub fn at((nfs, server): (SocketAddr, SocketAddr), export: &str, wait: Wait) -> Result<Self> {
         let mut reply = Reply::default();
-        Connection::connect(mount, Wait::Sleep)?.call(&mut mnt(export)?, &mut reply)?;
-        let root = mounted(&reply)?;
+        let path = DirPath::new(export.as_bytes());
+        let path = path.ok_or_else(|| Error::Absent(format!("{export} is too long to be mounted")))?;
+        let procedure = (mount::PROGRAM, mount::VERSION, mount::Procedure::Mnt.number());
+        Connection::connect(server, Wait::Sleep)?
+            .call(&mut Call::new("MNT", procedure, &path), &mut reply)?;
+        let root = ok(&reply, reply.read::<MntReply<'_>>()?)?.handle.to_owned();
         let connection = Connection::connect(nfs, wait)?;
         Ok(Self { connection, root, reply })
     }
@@ -213,8 +217,9 @@ impl Mounted {
     }
 
     pub fn lookup(&mut self, folder: &Handle, name: &str) -> Result<Handle> {
-        self.connection.call(&mut lookup(folder, name.as_bytes()), &mut self.reply)?;
-        found(&self.reply)
+        let args = DirOpArgs { dir: folder.as_handle(), name: name.as_bytes() };
+        self.connection.call(&mut call(&Args::Lookup(args)), &mut self.reply)?;
+        Ok(ok(&self.reply, self.reply.read::<LookupReply<'_>>()?)?.object.to_owned())
     }
 
     /// Looks up a path relative to the root.
@@ -242,18 +247,8 @@ fn call(args: &Args<'_>) -> Call {
     Call::new(&format!("{procedure:?}").to_uppercase(), (PROGRAM, VERSION, procedure.number()), args)
 }
 
-pub fn mnt(export: &str) -> Result<Call> {
-    let path = DirPath::new(export.as_bytes());
-    let path = path.ok_or_else(|| Error::Absent(format!("{export} is too long to be mounted")))?;
-    Ok(Call::new("MNT", (mount::PROGRAM, mount::VERSION, mount::Procedure::Mnt.number()), &path))
-}
-
 pub fn getattr(file: &Handle) -> Call {
     call(&Args::Getattr(file.as_handle()))
-}
-
-pub fn lookup(folder: &Handle, name: &[u8]) -> Call {
-    call(&Args::Lookup(DirOpArgs { dir: folder.as_handle(), name }))
 }
 
 pub fn read(file: &Handle, count: u32) -> Call {
@@ -295,14 +290,6 @@ pub fn readdirplus(folder: &Handle, from: &Page, reply_bytes: u32) -> Call {
         dircount: reply_bytes,
         maxcount: reply_bytes,
     }))
-}
-
-pub fn mounted(reply: &Reply) -> Result<Handle> {
-    Ok(ok(reply, reply.read::<MntReply<'_>>()?)?.handle.to_owned())
-}
-
-pub fn found(reply: &Reply) -> Result<Handle> {
-    Ok(ok(reply, reply.read::<LookupReply<'_>>()?)?.object.to_owned())
 }
 
 /// Returns the handle in a CREATE reply; both servers send it.

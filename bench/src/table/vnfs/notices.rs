@@ -56,7 +56,7 @@ pub fn freshness(sheet: &mut Sheet<'_, Row<Change>>, report: &mut Report) -> Res
     let server = AtSocket::links(&shared, &place.beside("link"), &["--host-watch"])?;
     let client = linked(&server)?;
     let mut changer = Changer::new(&client, &shared)?;
-    let mount = Mount::with(&server.url(), "coherence=push", &place.beside("mount"));
+    let mount = Mount::of_url(&server.url(), Some("push"), &place.beside("mount"));
     let cached = cached(&server)?;
     let mut viewers: Vec<(&str, Viewer<'_>)> = Vec::new();
     match &mount {
