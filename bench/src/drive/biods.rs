@@ -56,7 +56,7 @@ impl Client for Biods {
             Direction::Write => {
                 team.write(job, &self.memory)?;
                 let mut reply = Reply::default();
-                self.mounted.connection().call(&mut commit(&file), &mut reply)?;
+                self.mounted.connection.call(&mut commit(&file), &mut reply)?;
                 committed(&reply)?;
             }
             Direction::Read => team.read(job, &mut self.memory)?,

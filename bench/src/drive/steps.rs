@@ -113,7 +113,7 @@ impl Client for Steps {
             check(done, bytes)?;
         }
         let mut reply = Answered::default();
-        self.mounted.connection().call(&mut commit(&file), &mut reply)?;
+        self.mounted.connection.call(&mut commit(&file), &mut reply)?;
         committed(&reply)?;
         Ok(begun.elapsed())
     }

@@ -38,7 +38,7 @@ const PAGE_BYTES: u32 = 64 << 10;
 pub fn getattrs(server: &Nfs, path: &str, wait: Wait, outstanding: u32) -> Result<(Work<'static>, usize)> {
     let mut mounted = Mounted::new(server, wait)?;
     let mut call = getattr(&mounted.walk(path)?);
-    let (mut connection, call_bytes) = (mounted.into_connection(), call.bytes());
+    let (mut connection, call_bytes) = (mounted.connection, call.bytes());
     let work = Work::pipelined(outstanding, move |count, laps| {
         connection.repeat(&mut call, outstanding, count, |_, _| {}, || laps.lap())
     });
@@ -65,7 +65,7 @@ pub fn transfer(
         }
         _ => (write(&file, &content(piece_bytes as usize), StableHow::Unstable), Some(commit(&file))),
     };
-    let (offset_at, call_bytes, mut connection) = (offset_at(&file), call.bytes(), mounted.into_connection());
+    let (offset_at, call_bytes, mut connection) = (offset_at(&file), call.bytes(), mounted.connection);
     let (piece_bytes, mut next) = (u64::from(piece_bytes), 0);
     let run = move |count, clock: &mut Clock| {
         let (pieces, first) = (Tree::LARGE_BYTES as u64 / piece_bytes, next);
@@ -90,7 +90,7 @@ pub fn transfer(
 pub fn small_files(server: &Nfs, path: &str, wait: Wait, name: &str) -> Result<Work<'static>> {
     let mut mounted = Mounted::new(server, wait)?;
     let folder = mounted.walk(path)?;
-    let (mut connection, mut reply) = (mounted.into_connection(), Reply::default());
+    let (mut connection, mut reply) = (mounted.connection, Reply::default());
     let (content, name, mut number) = (vec![b'z'; Tree::SMALL_BYTES], name.to_owned(), 0);
     let once = move || {
         number += 1;
@@ -133,7 +133,7 @@ fn list_all(
 pub fn warm_list(server: &Nfs, path: &str, wait: Wait, entries: usize) -> Result<Work<'static>> {
     let mut mounted = Mounted::new(server, wait)?;
     let directory = mounted.walk(path)?;
-    let (mut connection, mut reply) = (mounted.into_connection(), Reply::default());
+    let (mut connection, mut reply) = (mounted.connection, Reply::default());
     Ok(Work::new(move |count, clock| {
         for _ in 0..count {
             let found = clock.time(|| list_all(&mut connection, &directory, &mut reply, |_| {}))?;
@@ -165,7 +165,7 @@ pub fn cold_list(
             let folder = on_host.join(&name);
             fill_folder(&folder, entries)?;
             let directory = mounted.lookup(&parent, &name)?;
-            let found = clock.time(|| list_all(mounted.connection(), &directory, &mut reply, |_| {}))?;
+            let found = clock.time(|| list_all(&mut mounted.connection, &directory, &mut reply, |_| {}))?;
             fs::remove_dir_all(&folder).doing_to("remove", &folder)?;
             same("READDIRPLUS", found, entries)?;
         }
@@ -191,7 +191,7 @@ impl Lister {
     pub fn new(server: &Nfs, path: &str, entries: usize) -> Result<Self> {
         let mut mounted = Mounted::new(server, Wait::Sleep)?;
         let directory = mounted.walk(path)?;
-        let mut connection = mounted.into_connection();
+        let mut connection = mounted.connection;
         let mut pages = Vec::new();
         let found = list_all(&mut connection, &directory, &mut Reply::default(), |from| {
             pages.push(readdirplus(&directory, from, PAGE_BYTES));
@@ -254,7 +254,7 @@ impl Crowd {
         let mut connections = Vec::with_capacity(clients);
         for token in 0..clients {
             // Never blocks; this thread sleeps for all of them.
-            let connection = Connection::connect(server.nfs(), Wait::Spin)?;
+            let connection = Connection::connect(server.nfs, Wait::Spin)?;
             epoll.add(&connection, token as u64, Interest::Readable).doing(|| "poll sockets".to_owned())?;
             connections.push((connection, Records::new(HEAD_BYTES)));
         }
@@ -303,7 +303,7 @@ pub struct Driver {
 impl Driver {
     /// Starts a client; the file that it writes, of libnfs its only one, is `name` in the export's root.
     pub fn start(kind: Kind, server: &Nfs, name: &str) -> Result<Self> {
-        let (nfs, mount, is_libnfs) = (server.nfs(), server.mount(), kind == Kind::Libnfs);
+        let (nfs, mount, is_libnfs) = (server.nfs, server.mount, kind == Kind::Libnfs);
         let (mut command, client);
         if is_libnfs {
             (client, command) = ("libnfs-driver".to_owned(), Command::new(find(LIBNFS)?));
@@ -313,7 +313,7 @@ impl Driver {
             command = Command::new(this_program()?);
             command.args(["drive", &client, &nfs.to_string(), &mount.to_string()]);
         }
-        command.args([server.export(), name]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args([&*server.export, name]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().doing(|| format!("start {client}"))?;
         let core = spare_cores().first().copied().unwrap_or_default();
         tombolo_sys::affinity::pin(Some(child.id()), &[core]).doing(|| format!("pin {client}"))?;

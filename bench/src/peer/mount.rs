@@ -18,7 +18,7 @@ use crate::peer::{PASSTHROUGH_LL, Server, TOMBOLO, find};
 #[derive(Debug)]
 pub struct Mount {
     server: Server,
-    point: PathBuf,
+    pub point: PathBuf,
     /// Control socket, if there is one.
     control: Option<PathBuf>,
     /// `true` if the server ends with the mount.
@@ -66,10 +66,6 @@ impl Mount {
         let mounted = || fs::metadata(point).is_ok_and(|there| there.dev() != before);
         mount.server.wait_until("mount", mounted)?;
         Ok(mount)
-    }
-
-    pub fn point(&self) -> &Path {
-        &self.point
     }
 
     pub fn server(&self) -> u32 {

@@ -19,9 +19,9 @@ pub struct Nfs {
     server: Server,
     _registry: Option<Server>,
     state: Option<TempDir>,
-    nfs: SocketAddr,
-    mount: SocketAddr,
-    export: String,
+    pub nfs: SocketAddr,
+    pub mount: SocketAddr,
+    pub export: String,
 }
 
 impl Nfs {
@@ -88,18 +88,6 @@ impl Nfs {
         let (addresses, export) = ((self.nfs, self.mount), &self.export);
         self.server.wait_until("export", || Mounted::at(addresses, export, Wait::Sleep).is_ok())?;
         Ok(self)
-    }
-
-    pub fn nfs(&self) -> SocketAddr {
-        self.nfs
-    }
-
-    pub fn mount(&self) -> SocketAddr {
-        self.mount
-    }
-
-    pub fn export(&self) -> &str {
-        &self.export
     }
 
     pub fn server(&self) -> u32 {

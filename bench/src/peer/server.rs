@@ -157,13 +157,14 @@ pub(super) fn beside(path: &Path, more: &str) -> PathBuf {
     longer.into()
 }
 
-/// A server with its socket, or the file of its memory.
+/// A server with one place where its clients find it.
 #[derive(Debug)]
 pub struct AtSocket {
     server: Server,
-    place: PathBuf,
+    /// Socket, or the file of the memory.
+    pub place: PathBuf,
     /// Name of the served directory.
-    export: String,
+    pub export: String,
 }
 
 impl AtSocket {
@@ -262,15 +263,6 @@ impl AtSocket {
         server.wait_until("links", || is_open(&network) && accepts_in(&network, &control))?;
         let name = shared.file_name().unwrap_or_default().to_string_lossy();
         Ok(Self { server, place: place.to_owned(), export: format!("/{name}") })
-    }
-
-    /// Returns its socket, or the file of its memory.
-    pub fn place(&self) -> &Path {
-        &self.place
-    }
-
-    pub fn export(&self) -> &str {
-        &self.export
     }
 
     pub fn url(&self) -> String {

@@ -164,7 +164,7 @@ impl Job {
             }
             _ => {
                 let server = self.start(column, &shared, &folder.path().join("socket"))?;
-                command.arg("--virtiofs").arg(server.place());
+                command.arg("--virtiofs").arg(&server.place);
                 (Some(server), "/mnt/tombolo")
             }
         };
@@ -284,10 +284,8 @@ impl Images {
         let mut words = vec!["run".to_owned(), rounds.to_string(), seconds.to_string()];
         // The guest numbers the disks in the order of the options.
         words.extend(servers.iter().zip('a'..).map(|((name, _), letter)| format!("{name}=/dev/vd{letter}")));
-        let options: Vec<_> = servers
-            .iter()
-            .flat_map(|(_, server)| [OsStr::new("--blk"), server.place().as_os_str()])
-            .collect();
+        let options: Vec<_> =
+            servers.iter().flat_map(|(_, server)| [OsStr::new("--blk"), server.place.as_os_str()]).collect();
         self.guest(&options, &words, servers)
     }
 

@@ -87,7 +87,7 @@ fn through_mount(tree: &Tree) -> Result<Held> {
         Mount::of_url(&format!("dir:{}", tree.shared().display()), None, &tree.beside("memory-mount"))?;
     let mut content = Vec::new();
     for number in 0..tree.files() {
-        let path = mount.point().join(Tree::small(number));
+        let path = mount.point.join(Tree::small(number));
         content.clear();
         fs::File::open(&path).and_then(|mut file| file.read_to_end(&mut content)).doing_to("read", &path)?;
     }
@@ -97,7 +97,7 @@ fn through_mount(tree: &Tree) -> Result<Held> {
 fn through_virtio(program: &str, tree: &Tree) -> Result<Held> {
     let socket = tree.beside(&format!("memory-{}.socket", program));
     let server = AtSocket::virtio_fs(program, &tree.shared(), &socket, "auto", &[])?;
-    let mut guest = Guest::connect(server.place(), Wait::Event, 1, 4096)?;
+    let mut guest = Guest::connect(&server.place, Wait::Event, 1, 4096)?;
     for number in 0..tree.files() {
         let node = guest.walk(&Tree::small(number))?;
         let handle = guest.open(node, 0)?;

@@ -112,7 +112,7 @@ impl Side {
 
     /// Returns a mount; `kept` ends after it.
     pub fn of(mount: Mount, kept: impl Any) -> Self {
-        let root = mount.point().to_owned();
+        let root = mount.point.clone();
         Self { mount: Some(mount), _kept: Box::new(kept), ..Self::itself(root) }
     }
 

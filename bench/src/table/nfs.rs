@@ -240,7 +240,7 @@ fn measure(table: &mut Table<'_, '_>, row: &Load) -> Result<()> {
         let (reply_bytes, data_bytes) = row.work.reply();
         for variant in &row.variants {
             let sizes = (call_bytes, reply_bytes);
-            let work = swap(bare.nfs(), variant.wait, sizes, row.outstanding, data_bytes);
+            let work = swap(bare.nfs, variant.wait, sizes, row.outstanding, data_bytes);
             let name = (column, variant.name());
             table.report.enter(&mut entrants, &row.name, name, work, &[bare.server()], variant.place);
         }
@@ -383,7 +383,7 @@ fn touch(server: &Nfs, tree: &Tree) -> Result<Held> {
     let mut mounted = Mounted::new(server, Wait::Sleep)?;
     for number in 0..tree.files() {
         let file = mounted.walk(&Tree::small(number).to_string_lossy())?;
-        mounted.connection().repeat(&mut read(&file, Tree::SMALL_BYTES as u32), 1, 1, |_, _| {}, || {})?;
+        mounted.connection.repeat(&mut read(&file, Tree::SMALL_BYTES as u32), 1, 1, |_, _| {}, || {})?;
     }
     Held::by(&server.server().to_string())
 }

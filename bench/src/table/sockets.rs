@@ -94,7 +94,7 @@ fn disk_side(
         REDO_LOG => AtSocket::redo_log(&image, &at("overlay"), &socket)?,
         program => AtSocket::virtio_blk(program, &image, &socket, is_direct)?,
     };
-    let guest = DiskGuest::connect(server.place(), Wait::Poll, DEPTH, LARGE_BYTES, disk_bytes)?;
+    let guest = DiskGuest::connect(&server.place, Wait::Poll, DEPTH, LARGE_BYTES, disk_bytes)?;
     Ok(Side {
         column: column.to_owned(),
         variant: variant.to_owned(),
@@ -121,7 +121,7 @@ fn nbd_side(program: &str, disk: &Path, disk_bytes: u64) -> Result<Side<DiskRequ
     let (image, socket) = (place.path().join(EXPORT), place.path().join("sock"));
     random_file(&image, disk_bytes)?;
     let server = AtSocket::nbd(program, &image, &socket)?;
-    let client = NbdClient::connect(server.place(), EXPORT, LARGE_BYTES)?;
+    let client = NbdClient::connect(&server.place, EXPORT, LARGE_BYTES)?;
     Ok(Side {
         column: program.to_owned(),
         variant: String::new(),
@@ -176,7 +176,7 @@ fn virtio_side(
     let name = format!("{column}-{variant}").replace([' ', ','], "-");
     let (program, mode) = column.split_once(' ').unwrap_or((column, "auto"));
     let server = AtSocket::virtio_fs(program, &tree.shared(), &tree.beside(&name), mode, &[])?;
-    let guest = Rc::new(RefCell::new(Guest::connect(server.place(), wait, WINDOW, LARGE_BYTES)?));
+    let guest = Rc::new(RefCell::new(Guest::connect(&server.place, wait, WINDOW, LARGE_BYTES)?));
     Ok(Side {
         column: column.to_owned(),
         variant: variant.to_owned(),

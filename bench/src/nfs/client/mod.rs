@@ -188,15 +188,15 @@ impl Reply {
 
 /// A connection to a server, with the root of its export.
 pub struct Mounted {
-    connection: Connection,
-    root: Handle,
+    pub connection: Connection,
+    pub root: Handle,
     reply: Reply,
 }
 
 impl Mounted {
     /// Mounts the server's export.
     pub fn new(server: &Nfs, wait: Wait) -> Result<Self> {
-        Self::at((server.nfs(), server.mount()), server.export(), wait)
+        Self::at((server.nfs, server.mount), &server.export, wait)
     }
 
     /// Mounts an export of the server at these addresses of NFS and MOUNT.
@@ -212,10 +212,6 @@ impl Mounted {
         Ok(Self { connection, root, reply })
     }
 
-    pub fn root(&self) -> &Handle {
-        &self.root
-    }
-
     pub fn lookup(&mut self, folder: &Handle, name: &str) -> Result<Handle> {
         let args = DirOpArgs { dir: folder.as_handle(), name: name.as_bytes() };
         self.connection.call(&mut call(&Args::Lookup(args)), &mut self.reply)?;
@@ -229,14 +225,6 @@ impl Mounted {
             file = self.lookup(&file, name)?;
         }
         Ok(file)
-    }
-
-    pub fn connection(&mut self) -> &mut Connection {
-        &mut self.connection
-    }
-
-    pub fn into_connection(self) -> Connection {
-        self.connection
     }
 }
 

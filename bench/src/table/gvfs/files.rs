@@ -272,7 +272,7 @@ impl<'a> TlsSite<'a> {
             true => (self.ports[1], format!("&xprtsec=mtls&tlsdir={}", client.display())),
             false => (self.ports[0], String::new()),
         };
-        let url = format!("nfs://{}:{port}{}?noac{secured}", self.address, self.server.export());
+        let url = format!("nfs://{}:{port}{}?noac{secured}", self.address, self.server.export);
         let mut command = command(self.near)?;
         command.args(["mount", "-f", &url]).arg(&point);
         let mount = Mount::by_command(command, &point)?;

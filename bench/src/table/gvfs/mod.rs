@@ -122,9 +122,9 @@ fn both(report: &mut Report, site: &Site, column: Column, rows: &str, job: &Job<
     let mut asked = Vec::new();
     for variant in [COLD, WARM] {
         go_on()?;
-        let before = site.origin().requests()?;
+        let before = site.origin.requests()?;
         add(variant, &(job.run)(&side.root)?);
-        asked.push((variant, site.origin().requests()?.since(&before)));
+        asked.push((variant, site.origin.requests()?.since(&before)));
     }
     for (variant, asked) in asked.into_iter().filter(|_| column.is_far()) {
         let what = format!("{rows}, {}, {variant}: requests at the origin", column.name());
@@ -284,10 +284,10 @@ fn listing_bytes(place: &Place) -> Result<u64> {
     let (mut folders, mut bytes, mut reply) = (vec![shared.clone()], 0, Reply::default());
     while let Some(folder) = folders.pop() {
         let relative = folder.strip_prefix(&shared).unwrap_or(&folder).to_string_lossy().into_owned();
-        let handle = if relative.is_empty() { *mounted.root() } else { mounted.walk(&relative)? };
+        let handle = if relative.is_empty() { mounted.root } else { mounted.walk(&relative)? };
         let mut at = Page::default();
         while !at.end {
-            mounted.connection().call(&mut readdirplus(&handle, &at, PAGE_BYTES), &mut reply)?;
+            mounted.connection.call(&mut readdirplus(&handle, &at, PAGE_BYTES), &mut reply)?;
             at = page(&reply)?;
             bytes += reply.bytes as u64;
         }

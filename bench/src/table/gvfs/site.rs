@@ -115,8 +115,8 @@ pub struct Site {
     // Fields drop in order: clients before servers before their links.
     second: Option<SecondLevel>,
     lan: Option<(Nfs, Wan)>,
-    origin: Nfs,
-    line: Wan,
+    pub origin: Nfs,
+    pub line: Wan,
     profile: Profile,
     place: Place,
 }
@@ -230,22 +230,23 @@ impl Site {
 
     /// Mounts sshfs, without encryption.
     fn sshfs(&self, point: &Path) -> Result<Side> {
-        let mut serve = self.far().command("python3");
+        let mut serve = self.line.far().command("python3");
         serve.args(["-c", SFTP_SERVER, &PEER_PORT.to_string()]);
-        let mut command = self.near().command(find(SSHFS)?);
+        let mut command = self.line.near().command(find(SSHFS)?);
         let server = Server::listening("sftp-server", &mut serve, &[PEER_PORT])?;
         command.args(["-f", "-o", &format!("directport={PEER_PORT},kernel_cache")]);
-        command.arg(format!("{}:{}", self.far().address(), self.place.shared().display())).arg(point);
+        command.arg(format!("{}:{}", self.line.far().address(), self.place.shared().display())).arg(point);
         Ok(Side::of(Mount::by(SSHFS, command, point)?, server))
     }
 
     /// Mounts rclone with its full cache, without encryption.
     fn rclone(&self, point: &Path) -> Result<Side> {
-        let (program, address) = (find(RCLONE)?, format!("{}:{PEER_PORT}", self.far().address()));
-        let mut serve = self.far().command(&program);
+        let (program, address) = (find(RCLONE)?, format!("{}:{PEER_PORT}", self.line.far().address()));
+        let mut serve = self.line.far().command(&program);
         serve.args(["--config", "/dev/null", "serve", "webdav", "--addr", &address]);
         let server = Server::listening("rclone serve", serve.arg(self.place.shared()), &[PEER_PORT])?;
-        let (cache, mut command) = (crate::table::folder(self.place.folder())?, self.near().command(program));
+        let (cache, mut command) =
+            (crate::table::folder(self.place.folder())?, self.line.near().command(program));
         command.args(["--config", "/dev/null", "mount", ":webdav:", "--webdav-url"]);
         command.arg(format!("http://{address}")).arg(point).arg("--cache-dir").arg(cache.path());
         command.args(["--vfs-cache-mode", "full", "--file-perms", "0755"]);
@@ -256,18 +257,6 @@ impl Site {
     pub fn bare(&self, bytes: u64) -> Result<Duration> {
         let check = self.line.check(bytes).doing(|| "measure the WAN link with python3".to_owned())?;
         Ok(Duration::from_secs_f64(bytes as f64 * 8.0 / check.rate_bits_per_s))
-    }
-
-    pub fn origin(&self) -> &Nfs {
-        &self.origin
-    }
-
-    pub fn near(&self) -> &End {
-        self.line.near()
-    }
-
-    pub fn far(&self) -> &End {
-        self.line.far()
     }
 
     /// Returns a host of the LAN, and the URL of its cache, if there is one.

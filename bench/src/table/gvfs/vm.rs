@@ -82,10 +82,10 @@ impl Vm<'_> {
         let side = site.fresh(column)?;
         drop_caches()?;
         let far = name.strip_prefix(&shared).unwrap_or(&name);
-        let before = site.origin().requests()?;
+        let before = site.origin.requests()?;
         let took = self.guest(&side.root.join(far), column.has_redo_log().then_some(&redo))?;
         if column.is_far() {
-            let asked = site.origin().requests()?.since(&before).text();
+            let asked = site.origin.requests()?.since(&before).text();
             let what = format!("{}: requests at the origin", column.name());
             report.target(&what, "counted, in one turn", asked, None);
         }

@@ -54,7 +54,7 @@ pub fn run(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     // Threads and processes inherit their core: clients on one, servers on the other.
     affinity::pin(None, &[*second]).doing(|| "pin".to_owned())?;
     let (server, memory) = serve(&place, Mode::Poll, None)?;
-    let path = server.place();
+    let path = &server.place;
     affinity::pin(None, &[*first]).doing(|| "pin".to_owned())?;
     let clients = [Client::host(path, &memory)?, Client::guest(path, &memory, place.folder(), None)?];
     let mut clients = clients.map(RefCell::new);
@@ -167,7 +167,7 @@ pub fn bell(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let (place, _) = served(&plan.within)?;
     let bell = place.beside("bell");
     let (server, memory) = serve(&place, Mode::Adaptive, Some(&bell))?;
-    let mut client = Client::guest(server.place(), &memory, place.folder(), Some(&bell))?;
+    let mut client = Client::guest(&server.place, &memory, place.folder(), Some(&bell))?;
     client.wait_until_ready()?;
     for (row, (count, how, loops)) in sheet.rows.iter().zip(ROWS) {
         for (column, bell) in turns(plan.rounds(), &BELL_COLUMNS) {

@@ -175,7 +175,7 @@ fn cells(sheet: &Sheet<'_, Cell>, report: &mut Report) -> Result<Vec<Series>> {
             By::Library => linked(endpoint, *work),
             By::Link => alone(endpoint),
             By::Outstanding => outstanding(endpoint, DEPTH),
-            By::Messages => nfs::messages(endpoint, server.export().to_owned(), *work),
+            By::Messages => nfs::messages(endpoint, server.export.clone(), *work),
             By::SystemCall | By::CacheLine | By::Futex => {
                 processes.clear();
                 if *by == By::SystemCall { native(&file, *work)? } else { bare(*by == By::Futex) }

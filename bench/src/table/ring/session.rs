@@ -56,7 +56,7 @@ pub enum At {
 impl Endpoint {
     /// Returns the endpoint of a server at a socket.
     pub fn of(server: &AtSocket, mode: Mode) -> Self {
-        Self { at: At::Socket(server.place().to_owned()), mode, bell: None }
+        Self { at: At::Socket(server.place.clone()), mode, bell: None }
     }
 
     /// Creates a link, which lasts as long as the second value.

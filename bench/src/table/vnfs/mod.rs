@@ -377,7 +377,7 @@ fn turn(place: &Place, source: &Path, files: usize) -> Result<Vec<(String, f64)>
     command.arg(format!("--net={network}")).arg("--").arg(&run);
     command.env("TOMBOLO_NETWORK", name).env("TOMBOLO_STATIC", &tombolo);
     command.args(["uml", "--mem", "512M", "--timeout", LIFE_SECS]);
-    command.arg("--nfs").arg(format!("{PORT}{}", server.export()));
+    command.arg("--nfs").arg(format!("{PORT}{}", server.export));
     command.arg("--shm").arg(region("")).arg("--tombolo");
     command.arg(in_checkout("bench/peers/vm/job")?).arg("mounts").arg(files.to_string());
     command.arg(this_program()?).arg(source);

@@ -60,7 +60,7 @@ pub fn freshness(sheet: &mut Sheet<'_, Row<Change>>, report: &mut Report) -> Res
     let cached = cached(&server)?;
     let mut viewers: Vec<(&str, Viewer<'_>)> = Vec::new();
     match &mount {
-        Ok(mount) => viewers.push((MOUNT, by_stat(mount.point().join(FILE)))),
+        Ok(mount) => viewers.push((MOUNT, by_stat(mount.point.join(FILE)))),
         Err(error) => report.absent(format!("{MOUNT}: {error}")),
     }
     viewers.push((LIBRARY, by_library(&cached)));

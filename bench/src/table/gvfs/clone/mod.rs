@@ -102,16 +102,16 @@ impl Bed {
     }
 
     fn host(&self) -> Result<Host<'_>> {
-        Host::new(self.site.near(), self.place.folder())
+        Host::new(self.site.line.near(), self.place.folder())
     }
 
     fn url(&self, name: &str) -> String {
-        format!("{}/{name}", self.site.origin().url())
+        format!("{}/{name}", self.site.origin.url())
     }
 
     /// Returns the bytes received over the WAN link, as counted at its far end.
     fn line_bytes(&self) -> Result<u64> {
-        let table = format!("/proc/{}/net/dev", self.site.origin().server());
+        let table = format!("/proc/{}/net/dev", self.site.origin.server());
         let text = fs::read_to_string(&table).doing_to("read", Path::new(&table))?;
         let lines = text.lines().filter(|line| !line.trim_start().starts_with("lo:"));
         // Eight receive columns follow the name (proc_pid_net(5)).
@@ -180,7 +180,7 @@ fn turn_of(way: Way, bed: &Bed, floor: &Floor, here: &Path, report: &mut Report)
         }
         Way::Local => twice(bed, &host, &local, &[], report, way),
         Way::Scp => {
-            let scp = Scp::new(bed.site.far(), bed.site.near(), bed.place.folder())?;
+            let scp = Scp::new(bed.site.line.far(), bed.site.line.near(), bed.place.folder())?;
             let bytes = image_bytes(here)?;
             let copied = scp.scaled(bytes, if bed.full { bytes } else { COPIED_BYTES })?;
             forget(COLD)?;
@@ -205,11 +205,11 @@ fn twice(
     let mut both = Vec::new();
     for variant in [COLD, WARM] {
         forget(variant)?;
-        let (before, asked) = (bed.line_bytes()?, bed.site.origin().requests()?);
+        let (before, asked) = (bed.line_bytes()?, bed.site.origin.requests()?);
         let (name, took) = host.clone(image, options)?;
         let bytes = bed.line_bytes()? - before;
         if way != Way::Local {
-            let asked = bed.site.origin().requests()?.since(&asked).text();
+            let asked = bed.site.origin.requests()?.since(&asked).text();
             let what = format!("{}, {variant}: requests at the origin", way.name());
             report.target(&what, "counted, in the last round", asked, None);
         }
