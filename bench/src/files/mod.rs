@@ -54,7 +54,8 @@ impl Place {
 #[derive(Debug)]
 pub struct Tree {
     pub place: Place,
-    files: usize,
+    /// Number of small files.
+    pub files: usize,
 }
 
 impl Tree {
@@ -64,25 +65,12 @@ impl Tree {
     /// Creates a tree below `within` with `files` small files and a large one.
     pub fn new(within: &Path, files: usize) -> Result<Self> {
         let tree = Self { place: Place::within(within)?, files };
-        let new = tree.shared().join(Self::new_folder());
+        let new = tree.place.shared().join(Self::new_folder());
         fs::create_dir(&new).doing_to("make", &new)?;
-        fill(&tree.shared(), (0..files).map(|number| (Self::small(number), Self::SMALL_BYTES)))?;
-        let large = tree.shared().join(Self::large());
+        fill(&tree.place.shared(), (0..files).map(|number| (Self::small(number), Self::SMALL_BYTES)))?;
+        let large = tree.place.shared().join(Self::large());
         fs::write(&large, vec![b'y'; Self::LARGE_BYTES]).doing_to("write", &large)?;
         Ok(tree)
-    }
-
-    pub fn shared(&self) -> PathBuf {
-        self.place.shared()
-    }
-
-    pub fn beside(&self, name: &str) -> PathBuf {
-        self.place.beside(name)
-    }
-
-    /// Returns the number of small files.
-    pub fn files(&self) -> usize {
-        self.files
     }
 
     /// Returns a small file, relative to the root.
@@ -209,7 +197,7 @@ pub struct ColdNames {
 impl ColdNames {
     /// Returns all small files of the tree at `root`.
     pub fn new(root: &Path, tree: &Tree) -> Rc<Self> {
-        let paths = (0..tree.files()).map(|number| root.join(Tree::small(number))).collect();
+        let paths = (0..tree.files).map(|number| root.join(Tree::small(number))).collect();
         Rc::new(Self { paths, next: Cell::new(0), last_given: Cell::new(Instant::now()) })
     }
 
@@ -377,14 +365,14 @@ mod tests {
     fn batch_cleans_up_and_detects_a_wrong_byte() {
         let within = tempfile::tempdir().unwrap();
         let tree = Tree::new(within.path(), 1).unwrap();
-        let mut files = small_files(&tree.shared(), "test");
+        let mut files = small_files(&tree.place.shared(), "test");
         let mut clock = Clock::new();
         files.run(40, &mut clock).unwrap();
         assert_eq!(clock.count(), 64, "whole folders");
-        let left = fs::read_dir(tree.shared().join(Tree::new_folder())).unwrap().count();
+        let left = fs::read_dir(tree.place.shared().join(Tree::new_folder())).unwrap().count();
         assert_eq!(left, 0);
         // The name is occupied by a file.
-        fs::write(tree.shared().join(Tree::new_folder()).join("test.files"), "").unwrap();
+        fs::write(tree.place.shared().join(Tree::new_folder()).join("test.files"), "").unwrap();
         assert!(files.run(1, &mut Clock::new()).is_err());
     }
 }

@@ -17,7 +17,7 @@ use crate::peer::{PASSTHROUGH_LL, Server, TOMBOLO, find};
 /// A FUSE mount with its server, unmounted on drop.
 #[derive(Debug)]
 pub struct Mount {
-    server: Server,
+    pub server: Server,
     pub point: PathBuf,
     /// Control socket, if there is one.
     control: Option<PathBuf>,
@@ -66,10 +66,6 @@ impl Mount {
         let mounted = || fs::metadata(point).is_ok_and(|there| there.dev() != before);
         mount.server.wait_until("mount", mounted)?;
         Ok(mount)
-    }
-
-    pub fn server(&self) -> u32 {
-        self.server.id()
     }
 
     /// Returns the requests that its server has answered; none without a control socket.

@@ -16,7 +16,7 @@ use crate::nfs::{Limit, Link, Network, Wait};
 #[derive(Debug)]
 pub struct Nfs {
     // Fields drop in order: the server before its registry.
-    server: Server,
+    pub server: Server,
     _registry: Option<Server>,
     state: Option<TempDir>,
     pub nfs: SocketAddr,
@@ -88,10 +88,6 @@ impl Nfs {
         let (addresses, export) = ((self.nfs, self.mount), &self.export);
         self.server.wait_until("export", || Mounted::at(addresses, export, Wait::Sleep).is_ok())?;
         Ok(self)
-    }
-
-    pub fn server(&self) -> u32 {
-        self.server.id()
     }
 
     pub fn url(&self) -> String {

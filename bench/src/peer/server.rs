@@ -160,7 +160,7 @@ pub(super) fn beside(path: &Path, more: &str) -> PathBuf {
 /// A server with one place where its clients find it.
 #[derive(Debug)]
 pub struct AtSocket {
-    server: Server,
+    pub server: Server,
     /// Socket, or the file of the memory.
     pub place: PathBuf,
     /// Name of the served directory.
@@ -267,10 +267,6 @@ impl AtSocket {
 
     pub fn url(&self) -> String {
         format!("shm:{}{}", self.place.display(), self.export)
-    }
-
-    pub fn server(&self) -> u32 {
-        self.server.id()
     }
 }
 

@@ -169,7 +169,7 @@ impl Job {
             }
         };
         command.arg(&self.workload).arg(at).arg(&self.source);
-        place.take(server.as_ref().map(AtSocket::server).as_slice())?;
+        place.take(server.as_ref().map(|server| server.server.id()).as_slice())?;
         // The server ends after the guest.
         phases_of(&mut command)
     }
@@ -302,8 +302,10 @@ impl Images {
         command.args(["uml", "--mem", "1G", "--timeout", "7200", "--disk"]).arg(self.own()).args(options);
         command.arg(&self.workload).args(words).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut guest = command.spawn().doing_to("start", &self.run)?;
-        let meters: Vec<_> =
-            servers.iter().map(|(name, server)| (*name, CostMeter::new(&[server.server()], None))).collect();
+        let meters: Vec<_> = servers
+            .iter()
+            .map(|(name, server)| (*name, CostMeter::new(&[server.server.id()], None)))
+            .collect();
         let costs = || -> Vec<f64> { meters.iter().map(|(_, meter)| meter.now().server_cpu_ns).collect() };
         let (mut phases, mut other) = (Vec::new(), String::new());
         let (mut begun, mut before) = (Instant::now(), costs());

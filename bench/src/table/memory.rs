@@ -59,7 +59,7 @@ pub(super) fn against_aim(row: &str, column: &str, value: f64, most: f64) -> Rat
 /// Measures in a separate process, whose memory is due to the waist alone; see [`touch`].
 fn through_waist(tree: &Tree) -> Result<Held> {
     let mut command = Command::new(this_program()?);
-    command.arg("touch").arg(tree.shared()).arg(tree.files().to_string());
+    command.arg("touch").arg(tree.place.shared()).arg(tree.files.to_string());
     let text = completed("tombolo-bench touch", &mut command)?;
     let mut numbers = text.split_whitespace().filter_map(|number| number.parse::<f64>().ok());
     match (numbers.next(), numbers.next()) {
@@ -83,25 +83,28 @@ pub fn touch(shared: &Path, files: usize) -> Result<(f64, f64)> {
 }
 
 fn through_mount(tree: &Tree) -> Result<Held> {
-    let mount =
-        Mount::of_url(&format!("dir:{}", tree.shared().display()), None, &tree.beside("memory-mount"))?;
+    let mount = Mount::of_url(
+        &format!("dir:{}", tree.place.shared().display()),
+        None,
+        &tree.place.beside("memory-mount"),
+    )?;
     let mut content = Vec::new();
-    for number in 0..tree.files() {
+    for number in 0..tree.files {
         let path = mount.point.join(Tree::small(number));
         content.clear();
         fs::File::open(&path).and_then(|mut file| file.read_to_end(&mut content)).doing_to("read", &path)?;
     }
-    Held::by(&mount.server().to_string())
+    Held::by(&mount.server.id().to_string())
 }
 
 fn through_virtio(program: &str, tree: &Tree) -> Result<Held> {
-    let socket = tree.beside(&format!("memory-{}.socket", program));
-    let server = AtSocket::virtio_fs(program, &tree.shared(), &socket, "auto", &[])?;
+    let socket = tree.place.beside(&format!("memory-{}.socket", program));
+    let server = AtSocket::virtio_fs(program, &tree.place.shared(), &socket, "auto", &[])?;
     let mut guest = Guest::connect(&server.place, Wait::Event, 1, 4096)?;
-    for number in 0..tree.files() {
+    for number in 0..tree.files {
         let node = guest.walk(&Tree::small(number))?;
         let handle = guest.open(node, 0)?;
         guest.release(node, handle)?;
     }
-    Held::by(&server.server().to_string())
+    Held::by(&server.server.id().to_string())
 }

@@ -81,11 +81,11 @@ impl Way {
             Over::Link => {
                 let options: &[_] = if self.watch { &["--host-watch"] } else { &[] };
                 let server = AtSocket::links(&shared, &point.with_extension("link"), options)?;
-                (server.url(), Some(server.server()), Box::new(server))
+                (server.url(), Some(server.server.id()), Box::new(server))
             }
             Over::Nfs => {
                 let server = Nfs::tombolo(&shared, place.folder())?;
-                (server.url(), Some(server.server()), Box::new(server))
+                (server.url(), Some(server.server.id()), Box::new(server))
             }
         };
         let mount = match &self.coherence {
@@ -118,7 +118,7 @@ impl Side {
 
     /// Returns the server processes that a caller waits for.
     pub fn servers(&self) -> Vec<u32> {
-        self.mount.iter().map(Mount::server).chain(self.behind).collect()
+        self.mount.iter().map(|mount| mount.server.id()).chain(self.behind).collect()
     }
 
     /// Returns the requests that reached the mount; none without one.

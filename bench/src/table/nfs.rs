@@ -90,7 +90,7 @@ struct Sides(Vec<(&'static str, Nfs)>);
 impl Sides {
     /// Starts all servers, and reports those that failed.
     fn start(tree: &Tree, no_peer: Option<&str>, report: &mut Report) -> Self {
-        let (shared, beside) = (tree.shared(), tree.beside(""));
+        let (shared, beside) = (tree.place.shared(), tree.place.beside(""));
         let peer = match no_peer {
             Some(reason) => Err(Error::Absent(reason.to_owned())),
             None => Nfs::ganesha(&shared, &beside),
@@ -214,7 +214,7 @@ fn measure(table: &mut Table<'_, '_>, row: &Load) -> Result<()> {
         return Ok(());
     }
     if row.work == Operation::ListWarm {
-        fill_folder(&table.tree.shared().join(LISTED), table.sheet.number("entries"))?;
+        fill_folder(&table.tree.place.shared().join(LISTED), table.sheet.number("entries"))?;
     }
     let limits = row.limits.iter().filter_map(|limit| table.sides.limit(limit));
     let mut entrants = Vec::new();
@@ -231,7 +231,7 @@ fn measure(table: &mut Table<'_, '_>, row: &Load) -> Result<()> {
                 })
             };
             let name = (column, variant.name());
-            table.report.enter(&mut entrants, &row.name, name, work, &[server.server()], variant.place);
+            table.report.enter(&mut entrants, &row.name, name, work, &[server.server.id()], variant.place);
         }
     }
     // Exchanges of bytes of the same sizes.
@@ -242,7 +242,7 @@ fn measure(table: &mut Table<'_, '_>, row: &Load) -> Result<()> {
             let sizes = (call_bytes, reply_bytes);
             let work = swap(bare.nfs, variant.wait, sizes, row.outstanding, data_bytes);
             let name = (column, variant.name());
-            table.report.enter(&mut entrants, &row.name, name, work, &[bare.server()], variant.place);
+            table.report.enter(&mut entrants, &row.name, name, work, &[bare.server.id()], variant.place);
         }
     }
     let series = table.report.contest(&row.name, &table.plan.contest(), entrants);
@@ -273,7 +273,7 @@ fn work(
         }
         Operation::Write(bytes) => {
             let file = format!("{new}/{column}.large");
-            let path = table.tree.shared().join(&file);
+            let path = table.tree.place.shared().join(&file);
             if !path.exists() {
                 fs::write(&path, vec![b'w'; Tree::LARGE_BYTES]).doing_to("write", &path)?;
             }
@@ -284,7 +284,7 @@ fn work(
             small_files(server, &new, wait, &name).map(|work| (work, None))
         }
         Operation::ListCold => {
-            let (shared, name) = (table.tree.shared(), format!("{column}-cold"));
+            let (shared, name) = (table.tree.place.shared(), format!("{column}-cold"));
             cold_list(server, &shared, &new, wait, &name, entries).map(|work| (work, None))
         }
         Operation::ListWarm => warm_list(server, LISTED, wait, entries).map(|work| (work, None)),
@@ -297,7 +297,7 @@ fn count_syncs(table: &mut Table<'_, '_>) {
     for (column, server) in table.sides.each() {
         let count = || {
             let mut work = small_files(server, &folder, Wait::Sleep, &format!("{column}-traced"))?;
-            let counter = SyncCounter::start(server.server())?;
+            let counter = SyncCounter::start(server.server.id())?;
             work.run(TRACED, &mut Clock::new())?;
             Ok(counter.stop()? as f64 / TRACED as f64)
         };
@@ -321,13 +321,13 @@ fn a_long_listing(table: &mut Table<'_, '_>) -> Result<()> {
         return Ok(());
     }
     let entries = table.sheet.number("long");
-    fill_folder(&table.tree.shared().join(DIRECTORY), entries)?;
+    fill_folder(&table.tree.place.shared().join(DIRECTORY), entries)?;
     let mut entrants = Vec::new();
     for (column, server) in table.sides.each() {
         let alone = || getattrs(server, FILE, Wait::Sleep, 1).map(|(work, _)| work);
         let listed = Lister::new(server, DIRECTORY, entries).and_then(|lister| Ok(beside(alone()?, lister)));
         for (variant, work) in [(IDLE, alone()), (LISTING, listed)] {
-            let (report, servers) = (&mut *table.report, [server.server()]);
+            let (report, servers) = (&mut *table.report, [server.server.id()]);
             report.enter(&mut entrants, LATENCY, (column, variant), work, &servers, Placement::Free);
         }
     }
@@ -381,11 +381,11 @@ fn after_many_files(table: &mut Table<'_, '_>, no_peer: Option<&str>) -> Result<
 /// Looks up and reads every small file.
 fn touch(server: &Nfs, tree: &Tree) -> Result<Held> {
     let mut mounted = Mounted::new(server, Wait::Sleep)?;
-    for number in 0..tree.files() {
+    for number in 0..tree.files {
         let file = mounted.walk(&Tree::small(number).to_string_lossy())?;
         mounted.connection.repeat(&mut read(&file, Tree::SMALL_BYTES as u32), 1, 1, |_, _| {}, || {})?;
     }
-    Held::by(&server.server().to_string())
+    Held::by(&server.server.id().to_string())
 }
 
 /// Measures with all clients calling concurrently.
@@ -395,7 +395,7 @@ fn with_many_clients(table: &mut Table<'_, '_>) -> Result<()> {
     }
     let time = if table.plan.quick { QUICK_TIME } else { CROWD_TIME };
     for (column, server) in table.sides.each() {
-        Placement::Free.take(&[server.server()])?;
+        Placement::Free.take(&[server.server.id()])?;
         let answers = Crowd::connect(server, FILE, CLIENTS).and_then(|mut crowd| crowd.run(time));
         let report = &mut *table.report;
         let answers = match answers {

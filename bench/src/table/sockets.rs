@@ -99,7 +99,7 @@ fn disk_side(
         column: column.to_owned(),
         variant: variant.to_owned(),
         place: Some(Placement::TwoCores),
-        server: server.server(),
+        server: server.server.id(),
         work: Box::new(move |requests| Ok(DiskGuest::work(&guest, requests))),
         _kept: Box::new(server),
     })
@@ -126,7 +126,7 @@ fn nbd_side(program: &str, disk: &Path, disk_bytes: u64) -> Result<Side<DiskRequ
         column: program.to_owned(),
         variant: String::new(),
         place: None,
-        server: server.server(),
+        server: server.server.id(),
         work: Box::new(move |requests| Ok(NbdClient::work(&client, requests))),
         _kept: Box::new((server, place)),
     })
@@ -175,13 +175,13 @@ fn virtio_side(
 ) -> Result<Side<Request>> {
     let name = format!("{column}-{variant}").replace([' ', ','], "-");
     let (program, mode) = column.split_once(' ').unwrap_or((column, "auto"));
-    let server = AtSocket::virtio_fs(program, &tree.shared(), &tree.beside(&name), mode, &[])?;
+    let server = AtSocket::virtio_fs(program, &tree.place.shared(), &tree.place.beside(&name), mode, &[])?;
     let guest = Rc::new(RefCell::new(Guest::connect(&server.place, wait, WINDOW, LARGE_BYTES)?));
     Ok(Side {
         column: column.to_owned(),
         variant: variant.to_owned(),
         place: Some(place),
-        server: server.server(),
+        server: server.server.id(),
         work: Box::new(move |request| work(&guest, request, &name)),
         _kept: Box::new(server),
     })

@@ -201,7 +201,7 @@ impl TestHost<'_> {
             let driver = self.lay_out(*serves, &job).and_then(|()| Driver::start(mover.kind, server, &file));
             let work = driver.map(|driver| moves(driver, job, mover.count_max.unwrap_or(count_max)));
             let (name, place) = ((&*mover.name, &*mover.variant), Placement::TwoCores);
-            report.enter(&mut entrants, &transfer.name, name, work, &[server.server()], place);
+            report.enter(&mut entrants, &transfer.name, name, work, &[server.server.id()], place);
         }
         Ok(report.contest(&transfer.name, contest, entrants))
     }

@@ -138,7 +138,7 @@ impl Bed<'_> {
                     row,
                     (name(column), ""),
                     work,
-                    &[server.server()],
+                    &[server.server.id()],
                     Placement::Free,
                 );
             }
@@ -286,7 +286,7 @@ impl<'a> TlsSite<'a> {
         let latency_ns = begun.elapsed().as_nanos() as f64 / looks as f64;
         drop_caches()?;
         let bytes = (place.pieces * PIECE_BYTES) as u64;
-        let meter = CostMeter::new(&[self.server.server(), mount.server()], None);
+        let meter = CostMeter::new(&[self.server.server.id(), mount.server.id()], None);
         let (before, begun) = (meter.now(), Instant::now());
         read_first(&path, bytes, &mut vec![0; PIECE_BYTES])?;
         let (seconds, cost) = (begun.elapsed().as_secs_f64(), meter.now() - before);

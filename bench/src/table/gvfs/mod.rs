@@ -238,7 +238,7 @@ const PAGE_BYTES: u32 = 1 << 20;
 fn walk(sheet: &mut Sheet<'_, Row<Walk>, Column>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
     let tree = SmallTree::new(&plan.disk, sheet.number("files"))?;
-    let repository = repository(&tree.shared());
+    let repository = repository(&tree.place.shared());
     if let Err(error) = &repository {
         report.absent(format!("git status: {error}"));
     }
@@ -320,7 +320,7 @@ fn store(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let (cache, point) = (place.beside("cache"), place.beside("proxied"));
     let start = || proxied(&origin.url(), &cache, &point, files * blocks * BLOCK_BYTES * 2);
     let held = |report: &mut Report, row: &str, mount: &Mount| {
-        let held = Held::by(&mount.server().to_string())?;
+        let held = Held::by(&mount.server.id().to_string())?;
         report.add(row, "", COLUMN, Unit::Bytes, held.memory_bytes);
         Ok(())
     };

@@ -170,7 +170,7 @@ fn cells(sheet: &Sheet<'_, Cell>, report: &mut Report) -> Result<Vec<Series>> {
     let mut entrants = Vec::new();
     for Cell { name, column, by, mode, place, work } in &sheet.rows {
         let Some((_, server)) = servers.iter().find(|(other, _)| other == mode) else { continue };
-        let (endpoint, mut processes) = (Endpoint::of(server, *mode), vec![server.server()]);
+        let (endpoint, mut processes) = (Endpoint::of(server, *mode), vec![server.server.id()]);
         let work = match by {
             By::Library => linked(endpoint, *work),
             By::Link => alone(endpoint),
@@ -293,7 +293,7 @@ fn idle(report: &mut Report, servers: &[Side], plan: &Plan) -> Result<()> {
 
 /// Returns the processor shares of server and caller, in percent, while a session is idle.
 fn shares(side: &Side, _session: Option<&Session>, plan: &Plan) -> (f64, f64) {
-    let meter = CostMeter::new(&[side.server.server()], None).besides_initial_thread();
+    let meter = CostMeter::new(&[side.server.server.id()], None).besides_initial_thread();
     thread::sleep(SETTLE);
     let before = meter.now();
     thread::sleep(span(plan));
@@ -371,9 +371,9 @@ fn copies(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
 fn count(server: &AtSocket, operation: Operation) -> Result<(Moved, u64)> {
     let session = Session::begin(&Endpoint::of(server, Mode::Adaptive), FILE_BYTES)?;
     (0..10).try_for_each(|_| session.ask(Operation::Null))?;
-    let meter = MovedMeter::follow(server.server())?;
+    let meter = MovedMeter::follow(server.server.id())?;
     let of_link: Vec<_> =
-        mappings(&server.server().to_string(), &LINK_FILES)?.into_iter().map(|part| part.range).collect();
+        mappings(&server.server.id().to_string(), &LINK_FILES)?.into_iter().map(|part| part.range).collect();
     meter.look_at(&of_link);
     let before = touched_bytes()?;
     session.ask(operation)?;
@@ -423,7 +423,7 @@ fn cpu_ns_per_megabyte(servers: &[&AtSocket], begin: Begin, requests: usize) -> 
     let first = servers.first().ok_or_else(|| Error::Absent("a server".to_owned()))?;
     let session = Session::begin(&Endpoint::of(first, Mode::Event), 0)?;
     pipeline(&session, WARM_REQUESTS, begin)?;
-    let ids: Vec<_> = servers.iter().map(|server| server.server()).collect();
+    let ids: Vec<_> = servers.iter().map(|server| server.server.id()).collect();
     let meter = CostMeter::new(&ids, None);
     let before = meter.now();
     pipeline(&session, requests, begin)?;

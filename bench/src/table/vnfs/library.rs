@@ -82,7 +82,7 @@ pub fn library(sheet: &mut Sheet<'_, Row<Look>>, report: &mut Report) -> Result<
     let shared = place.shared();
     lay_out(&shared)?;
     let server = AtSocket::links(&shared, &place.beside("link"), &["--host-watch"])?;
-    let (cached, plain, servers) = (cached(&server)?, tree(&server)?, [server.server()]);
+    let (cached, plain, servers) = (cached(&server)?, tree(&server)?, [server.server.id()]);
     for row in &sheet.rows {
         // The first read sets the access time, which is a change.
         let first = by_cache(&cached, row.work);

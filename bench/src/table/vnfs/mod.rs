@@ -66,7 +66,7 @@ const NOTIFIED: [&str; 2] = ["dir:, push", "shm:, push"];
 fn mounts(sheet: &mut Sheet<'_, Row<Walk>, Way>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
     let tree = SmallTree::new(&plan.disk, sheet.number("files"))?;
-    let repository = make_repository(&tree.shared());
+    let repository = make_repository(&tree.place.shared());
     if let Err(error) = &repository {
         report.absent(format!("git status: {error}"));
     }
@@ -140,17 +140,13 @@ impl SmallTree {
     /// Creates `files` files below `within`.
     pub fn new(within: &Path, files: usize) -> Result<Self> {
         let tree = Self { place: Place::within(within)?, files };
-        fill(&tree.shared(), (0..files).map(|number| (Self::file(number), BYTES)))?;
+        fill(&tree.place.shared(), (0..files).map(|number| (Self::file(number), BYTES)))?;
         let then = SystemTime::now() - AGE;
-        for path in (0..files).map(|number| tree.shared().join(Self::file(number))) {
+        for path in (0..files).map(|number| tree.place.shared().join(Self::file(number))) {
             let file = File::options().write(true).open(&path);
             file.and_then(|file| file.set_modified(then)).doing_to("date", &path)?;
         }
         Ok(tree)
-    }
-
-    pub fn shared(&self) -> PathBuf {
-        self.place.shared()
     }
 
     /// Creates a file next to the tree that is newer than all in it, including nodes without a date in the
@@ -302,13 +298,14 @@ fn line(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()> {
     let count = sheet.number("files");
     let files = SmallTree::new(&plan.disk, count)?;
     let sides = Way::sides(&sheet.columns, &files.place, report);
-    let server = AtSocket::links(&files.shared(), &files.place.beside("library.link"), &["--host-watch"])?;
+    let server =
+        AtSocket::links(&files.place.shared(), &files.place.beside("library.link"), &["--host-watch"])?;
     let cached = CachedTree::new(tree(&server)?, CacheOptions::default());
     let by_calls = sides.iter().map(|side| {
         Entrant::new((&side.name, ""), stat(side, &files, count), &side.servers(), Placement::Free)
     });
     let library = look_by_library(&cached, &files, count);
-    let library = Entrant::new(("the library", ""), library, &[server.server()], Placement::Free);
+    let library = Entrant::new(("the library", ""), library, &[server.server.id()], Placement::Free);
     let entrants = by_calls.chain([library]).collect();
     report.contest(LOOK_ROW, &sheet.contest(plan.timed()), entrants);
     Ok(())
@@ -370,7 +367,7 @@ fn turn(place: &Place, source: &Path, files: usize) -> Result<Vec<(String, f64)>
     command.arg("--host-watch").arg("--shm-file").arg(region("size="));
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
     let server = Nfs::by_command(command, address, &shared, place.folder())?;
-    let network = format!("/proc/{}/ns/net", server.server());
+    let network = format!("/proc/{}/ns/net", server.server.id());
     let name = fs::read_link(&network).doing_to("look at", Path::new(&network))?;
     let run = in_checkout("tests/guests/run")?;
     let mut command = Command::new("nsenter");

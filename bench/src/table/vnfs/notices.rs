@@ -268,7 +268,12 @@ fn by_the_host(report: &mut Report, contest: &Contest, shared: &Path, socket: &P
                 WRITE => writes(&server, variant == WATCHED, shared)?,
                 _ => creates(&server, variant == WATCHED, shared),
             };
-            entrants.push(Entrant::new(("system call", variant), work, &[server.server()], Placement::Free));
+            entrants.push(Entrant::new(
+                ("system call", variant),
+                work,
+                &[server.server.id()],
+                Placement::Free,
+            ));
         }
         report.contest(row, contest, entrants);
     }
@@ -306,7 +311,7 @@ fn creates<'a>(server: &'a AtSocket, watched: bool, shared: &Path) -> Work<'a> {
 /// Creates a session that is notified of changes by the host, if requested; otherwise the server watches
 /// nothing.
 fn remote_watcher(server: &AtSocket, watched: bool) -> Result<Option<Session>> {
-    let process = server.server().to_string();
+    let process = server.server.id().to_string();
     if !watched {
         await_watch(&process, false)?;
         return Ok(None);
@@ -379,7 +384,7 @@ fn known_to(client: &Session, files: usize) -> Result<Vec<NodeId>> {
 /// Returns the rows' values with this number of clients, in the sheet's order.
 fn measure_clients((place, files): (&Place, usize), clients: usize, changes: usize) -> Result<[f64; 7]> {
     let server = AtSocket::links(&place.shared(), &place.beside("link"), &["--host-watch"])?;
-    let process = server.server().to_string();
+    let process = server.server.id().to_string();
     let changer = linked(&server)?;
     let nodes = known_to(&changer, files)?;
     let alone = change_ns(&changer, &nodes, changes)?;

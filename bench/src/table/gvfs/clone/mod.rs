@@ -111,7 +111,7 @@ impl Bed {
 
     /// Returns the bytes received over the WAN link, as counted at its far end.
     fn line_bytes(&self) -> Result<u64> {
-        let table = format!("/proc/{}/net/dev", self.site.origin.server());
+        let table = format!("/proc/{}/net/dev", self.site.origin.server.id());
         let text = fs::read_to_string(&table).doing_to("read", Path::new(&table))?;
         let lines = text.lines().filter(|line| !line.trim_start().starts_with("lo:"));
         // Eight receive columns follow the name (proc_pid_net(5)).
