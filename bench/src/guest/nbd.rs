@@ -14,7 +14,7 @@ use tombolo_wire_nbd::{
 
 use super::PATIENCE;
 use super::disk::{Requests as DiskRequests, Way};
-use crate::error::{Doing, Error, Result};
+use crate::error::{Doing, Result};
 use crate::measure::Work;
 
 /// Size of the receive buffer.
@@ -71,26 +71,23 @@ impl NbdClient {
         let client = Rc::clone(this);
         Work::new(move |count, clock| {
             clock.start();
-            client.borrow_mut().requests(count, requests).doing(|| "ask the server".to_owned())??;
+            client.borrow_mut().requests(count, requests).doing(|| "ask the server".to_owned())?;
             clock.lap_of(count);
             Ok(())
         })
         .bytes((requests.bytes > 4096).then_some(u64::from(requests.bytes)))
     }
 
-    fn requests(&mut self, count: u64, requests: DiskRequests) -> io::Result<Result<()>> {
+    fn requests(&mut self, count: u64, requests: DiskRequests) -> io::Result<()> {
         let (mut sent, mut answered) = (0, 0);
         while answered < count {
             let more = (count - sent).min(requests.depth as u64 - (sent - answered));
             self.send(more, requests)?;
             sent += more;
             // All replies received together are processed, and replaced by one call.
-            match self.hear(requests)? {
-                Ok(heard) => answered += heard,
-                Err(error) => return Ok(Err(error)),
-            }
+            answered += self.hear(requests)?;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     fn send(&mut self, count: u64, DiskRequests { way, bytes, .. }: DiskRequests) -> io::Result<()> {
@@ -123,21 +120,19 @@ impl NbdClient {
     }
 
     /// Waits for a reply; returns the number of complete replies received with it.
-    fn hear(&mut self, DiskRequests { way, bytes, .. }: DiskRequests) -> io::Result<Result<u64>> {
+    fn hear(&mut self, DiskRequests { way, bytes, .. }: DiskRequests) -> io::Result<u64> {
         let data_bytes = if way == Way::Read { bytes as usize } else { 0 };
         let mut heard = 0;
         while heard == 0 || self.end - self.start >= HEAD_BYTES + data_bytes {
             self.fill(HEAD_BYTES)?;
             match ReplyHead::decode(ReplyStyle::Simple, &self.received[self.start..self.end]) {
                 Ok(Some((ReplyHead::Simple { status: Status::Ok, .. }, used))) => self.start += used,
-                other => {
-                    return Ok(Err(Error::Wrong { what: "a request".into(), answer: format!("{other:?}") }));
-                }
+                other => return Err(io::Error::other(format!("wrong answer: {other:?}"))),
             }
             self.skip(data_bytes)?;
             heard += 1;
         }
-        Ok(Ok(heard))
+        Ok(heard)
     }
 
     /// Receives until `wanted` bytes are available.

@@ -218,14 +218,20 @@ impl Report {
         }
     }
 
+    /// Returns what was made, or adds it to the missing items.
+    pub fn present<T>(&mut self, what: &str, made: Result<T>) -> Option<T> {
+        made.map_err(|error| self.absent(format!("{what}: {error}"))).ok()
+    }
+
     /// Adds an item that failed to the missing ones. Fails only if the run was interrupted.
     pub fn or_absent(&mut self, what: &str, done: Result<()>) -> Result<()> {
         match done {
-            Err(Error::Interrupted) => return Err(Error::Interrupted),
-            Err(error) => self.absent(format!("{what}: {error}")),
-            Ok(()) => {}
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            done => {
+                self.present(what, done);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// Adds a contestant to the list, or reports why it cannot take part.
@@ -238,10 +244,8 @@ impl Report {
         servers: &[u32],
         place: impl Into<Option<Placement>>,
     ) {
-        match work {
-            Ok(work) => entrants.push(Entrant::new(name, work, servers, place)),
-            Err(error) => self.absent(format!("{row}, {} {}: {error}", name.0, name.1)),
-        }
+        let work = self.present(&format!("{row}, {} {}", name.0, name.1), work);
+        entrants.extend(work.map(|work| Entrant::new(name, work, servers, place)));
     }
 
     /// Runs the contest of a row, and records the results.

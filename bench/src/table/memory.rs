@@ -32,16 +32,12 @@ pub fn run(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
         ("tombolo, virtio-fs", through_virtio(TOMBOLO, &tree)),
         ("virtiofsd, virtio-fs", through_virtio(VIRTIOFSD, &tree)),
     ] {
-        match held {
-            Ok(held) => {
-                report.add(MEMORY, "", column, Unit::Bytes, held.memory_bytes);
-                report.add(DESCRIPTORS, "", column, Unit::Count, held.descriptors);
-                if column.starts_with(TOMBOLO) {
-                    report.ratios.push(against_aim(MEMORY, column, held.memory_bytes, MEMORY_MAX));
-                    report.ratios.push(against_aim(DESCRIPTORS, column, held.descriptors, DESCRIPTORS_MAX));
-                }
-            }
-            Err(error) => report.absent(format!("{column}: {error}")),
+        let Some(held) = report.present(column, held) else { continue };
+        report.add(MEMORY, "", column, Unit::Bytes, held.memory_bytes);
+        report.add(DESCRIPTORS, "", column, Unit::Count, held.descriptors);
+        if column.starts_with(TOMBOLO) {
+            report.ratios.push(against_aim(MEMORY, column, held.memory_bytes, MEMORY_MAX));
+            report.ratios.push(against_aim(DESCRIPTORS, column, held.descriptors, DESCRIPTORS_MAX));
         }
     }
     report.absent(

@@ -97,10 +97,7 @@ impl Way {
 
     /// Returns the available sides; missing ones are reported.
     pub fn sides(ways: &[Self], place: &Place, report: &mut Report) -> Vec<Side> {
-        let side = |way: &Self| {
-            way.side(place).map_err(|error| report.absent(format!("{}: {error}", way.name))).ok()
-        };
-        ways.iter().filter_map(side).collect()
+        ways.iter().filter_map(|way| report.present(&way.name, way.side(place))).collect()
     }
 }
 

@@ -101,14 +101,8 @@ impl Sides {
             (BARE, Nfs::limit_at(Link::Loopback, Limit::Swap, &beside)),
             (NULL, Nfs::limit_at(Link::Loopback, Limit::Null, &beside)),
         ];
-        let mut started = Vec::new();
-        for (column, server) in servers {
-            match server {
-                Ok(server) => started.push((column, server)),
-                Err(error) => report.absent(format!("{column}: {error}")),
-            }
-        }
-        Self(started)
+        let started = servers.into_iter();
+        Self(started.filter_map(|(column, server)| Some((column, report.present(column, server)?))).collect())
     }
 
     /// Returns the server that shows a limit, if it could be started.
@@ -299,12 +293,10 @@ fn count_syncs(table: &mut Table<'_, '_>) {
             let mut work = small_files(server, &folder, Wait::Sleep, &format!("{column}-traced"))?;
             let counter = SyncCounter::start(server.server.id())?;
             work.run(TRACED, &mut Clock::new())?;
-            Ok(counter.stop()? as f64 / TRACED as f64)
+            Ok::<_, Error>(counter.stop()? as f64 / TRACED as f64)
         };
-        let counted: Result<f64> = count();
-        match counted {
-            Ok(count) => table.report.add(SYNCS, "", column, Unit::Count, count),
-            Err(error) => table.report.absent(format!("{SYNCS}, {column}: {error}")),
+        if let Some(count) = table.report.present(&format!("{SYNCS}, {column}"), count()) {
+            table.report.add(SYNCS, "", column, Unit::Count, count);
         }
     }
 }
@@ -362,15 +354,12 @@ fn after_many_files(table: &mut Table<'_, '_>, no_peer: Option<&str>) -> Result<
     drop(mem::take(&mut table.sides));
     let sides = Sides::start(&tree, no_peer, table.report);
     for (column, server) in sides.each() {
-        match touch(server, &tree) {
-            Ok(held) => {
-                table.report.add(MEMORY, "", column, Unit::Bytes, held.memory_bytes);
-                table.report.add(DESCRIPTORS, "", column, Unit::Count, held.descriptors);
-                if column == OURS {
-                    table.report.ratios.push(against_aim(MEMORY, column, held.memory_bytes, MEMORY_MAX));
-                }
-            }
-            Err(error) => table.report.absent(format!("{MEMORY}, {column}: {error}")),
+        let held = table.report.present(&format!("{MEMORY}, {column}"), touch(server, &tree));
+        let Some(held) = held else { continue };
+        table.report.add(MEMORY, "", column, Unit::Bytes, held.memory_bytes);
+        table.report.add(DESCRIPTORS, "", column, Unit::Count, held.descriptors);
+        if column == OURS {
+            table.report.ratios.push(against_aim(MEMORY, column, held.memory_bytes, MEMORY_MAX));
         }
     }
     drop(sides);
@@ -398,13 +387,7 @@ fn with_many_clients(table: &mut Table<'_, '_>) -> Result<()> {
         Placement::Free.take(&[server.server.id()])?;
         let answers = Crowd::connect(server, FILE, CLIENTS).and_then(|mut crowd| crowd.run(time));
         let report = &mut *table.report;
-        let answers = match answers {
-            Ok(answers) => answers,
-            Err(error) => {
-                report.absent(format!("{FAIR}, {column}: {error}"));
-                continue;
-            }
-        };
+        let Some(answers) = report.present(&format!("{FAIR}, {column}"), answers) else { continue };
         let most = answers.iter().max().copied().unwrap_or_default() as f64;
         let least = answers.iter().min().copied().unwrap_or_default() as f64;
         let times = most / least.max(1.0);

@@ -238,16 +238,14 @@ const PAGE_BYTES: u32 = 1 << 20;
 fn walk(sheet: &mut Sheet<'_, Row<Walk>, Column>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
     let tree = SmallTree::new(&plan.disk, sheet.number("files"))?;
-    let repository = repository(&tree.place.shared());
-    if let Err(error) = &repository {
-        report.absent(format!("git status: {error}"));
-    }
+    let repository = report.present("git status", repository(&tree.place.shared()));
     let listing_bytes = listing_bytes(&tree.place)?;
     describe(sheet);
     sheet.set("listing_mb", &format!("{:.2}", listing_bytes as f64 / 1e6));
     let site = Site::new(plan, &tree.place)?;
     let newest = tree.newest()?;
-    for Row { name, work } in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_ok()) {
+    for Row { name, work } in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_some())
+    {
         let run = |root: &Path| match work {
             Walk::Find => timed(find_newer(root, &newest)),
             _ => timed(git_status(root)),

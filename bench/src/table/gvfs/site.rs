@@ -167,10 +167,7 @@ impl Site {
 
     /// Adds [`Column::SecondLevel`], or reports why it is missing.
     pub fn add_lan(&mut self, report: &mut Report) {
-        match self.second_level() {
-            Ok(second) => self.second = Some(second),
-            Err(error) => report.absent(format!("{}: {error}", Column::SecondLevel.name())),
-        }
+        self.second = report.present(Column::SecondLevel.name(), self.second_level());
     }
 
     fn second_level(&self) -> Result<SecondLevel> {

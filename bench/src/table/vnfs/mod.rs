@@ -66,15 +66,12 @@ const NOTIFIED: [&str; 2] = ["dir:, push", "shm:, push"];
 fn mounts(sheet: &mut Sheet<'_, Row<Walk>, Way>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
     let tree = SmallTree::new(&plan.disk, sheet.number("files"))?;
-    let repository = make_repository(&tree.place.shared());
-    if let Err(error) = &repository {
-        report.absent(format!("git status: {error}"));
-    }
+    let repository = report.present("git status", make_repository(&tree.place.shared()));
     let newest = tree.newest()?;
     let sides = Way::sides(&sheet.columns, &tree.place, report);
     let contest = sheet.contest(plan.timed());
     let (hot, listed) = (sheet.number("hot"), sheet.number("listed"));
-    for row in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_ok()) {
+    for row in sheet.rows.iter().filter(|row| row.work != Walk::Status || repository.is_some()) {
         let work = |side: &Side| match row.work {
             Walk::Stat => stat(side, &tree, hot),
             Walk::Find => find_newer(&side.root, &newest),

@@ -56,13 +56,10 @@ pub fn freshness(sheet: &mut Sheet<'_, Row<Change>>, report: &mut Report) -> Res
     let server = AtSocket::links(&shared, &place.beside("link"), &["--host-watch"])?;
     let client = linked(&server)?;
     let mut changer = Changer::new(&client, &shared)?;
-    let mount = Mount::of_url(&server.url(), Some("push"), &place.beside("mount"));
+    let mount = report.present(MOUNT, Mount::of_url(&server.url(), Some("push"), &place.beside("mount")));
     let cached = cached(&server)?;
     let mut viewers: Vec<(&str, Viewer<'_>)> = Vec::new();
-    match &mount {
-        Ok(mount) => viewers.push((MOUNT, by_stat(mount.point.join(FILE)))),
-        Err(error) => report.absent(format!("{MOUNT}: {error}")),
-    }
+    viewers.extend(mount.iter().map(|mount| (MOUNT, by_stat(mount.point.join(FILE)))));
     viewers.push((LIBRARY, by_library(&cached)));
     let cells =
         sheet.rows.iter().flat_map(|row| viewers.iter().map(move |viewer| (row, viewer, Clock::new())));
