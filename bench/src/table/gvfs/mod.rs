@@ -4,8 +4,8 @@
 //! runs twice in a row, first with all caches cold, then warm, and is compared with the same job on a local
 //! tree and on one mounted over the WAN link without a cache.
 //!
-//! To add a part: a function from a [`Plan`] to a report, which is named `gvfs-PART`; its sheet,
-//! `bench/tables/gvfs-PART.toml`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
+//! To add a part: its sheet, `bench/tables/gvfs-PART.toml`; a function that adds the figures of a sheet to its
+//! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
 //! prerequisites are reported as [`Error::Absent`](crate::error::Error::Absent), or as missing columns with
 //! the reason.
 //!

@@ -4,8 +4,8 @@
 //! to wait. The caller is `back/vrpc-client`, as in a program that uses the library. All contestants of a
 //! part are interleaved.
 //!
-//! To add a part: a function from a [`Plan`] to a report, which is named `ring-PART`; its sheet,
-//! `bench/tables/ring-PART.toml`; a line in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
+//! To add a part: its sheet, `bench/tables/ring-PART.toml`; a function that adds the figures of a sheet to its
+//! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
 //! prerequisites are reported as [`Error::Absent`], and the part is skipped.
 //! With [`Plan::quick`] a part takes a second or two.
 //!
