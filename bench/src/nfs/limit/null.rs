@@ -9,13 +9,12 @@ use std::io::IoSlice;
 use tombolo_wire_nfs3::args::ReadArgs;
 use tombolo_wire_nfs3::mount::{Flavors, MntOk, MntReply};
 use tombolo_wire_nfs3::results::{
-    AccessOk, AccessReply, CommitOk, CommitReply, FsinfoOk, FsinfoReply, FsstatOk, FsstatReply, GetattrReply,
-    LookupOk, LookupReply, PathconfOk, PathconfReply, Properties, ReadOk, ReadReply, SetattrReply, WriteOk,
-    WriteReply,
+    AccessOk, AccessReply, CommitOk, CommitReply, FsinfoOk, FsinfoReply, GetattrReply, LookupOk, LookupReply,
+    PathconfReply, Properties, ReadOk, ReadReply, SetattrReply, WriteOk, WriteReply,
 };
 use tombolo_wire_nfs3::{
-    Call, Fattr3, FileHandle, FileHandleBuf, FileType3, NfsTime3, PROGRAM, Procedure, SpecData3, WccData,
-    WriteVerifier, mount,
+    Call, Fattr3, FileHandle, FileHandleBuf, FileType3, NfsTime3, PROGRAM, Procedure, SpecData3, Status,
+    WccData, WriteVerifier, mount,
 };
 use tombolo_wire_rpc::{Accepted, AuthFlavor, CallHeader, Mark, ReplyHeader};
 use tombolo_wire_xdr::{Decoder, Encoder, padded};
@@ -57,7 +56,6 @@ pub fn converse(mut stream: Stream) -> io::Result<()> {
 
 /// Above any client's request.
 const PLENTY: u64 = 1 << 50;
-const NAME_MAX: u32 = 255;
 const FINEST: NfsTime3 = NfsTime3 { seconds: 0, nseconds: 1 };
 
 /// Appends the reply to a call of `call_bytes` without file data; returns how many bytes of those must
@@ -107,7 +105,9 @@ fn results(
     match call {
         Call::Read(read) => return Some(read_reply(&read, out)),
         Call::Write(_) | Call::Commit(_) | Call::Setattr(_) => change(&call, out)?,
-        Call::Fsstat(_) | Call::Fsinfo(_) | Call::Pathconf(_) => volume(&call, out),
+        Call::Fsinfo(_) => drop(out.value(&FsinfoReply::Ok(volume()))),
+        // Clients do without, and nobody asks for FSSTAT.
+        Call::Pathconf(_) => drop(out.value(&PathconfReply::Failed(Status::NotSupp, None))),
         Call::Null => {}
         Call::Getattr(file) => drop(out.value(&GetattrReply::Ok(Node::of(file).attributes()))),
         Call::Access(args) => {
@@ -158,43 +158,21 @@ fn wcc(file: FileHandle<'_>) -> WccData {
     WccData { before: None, after: Some(Node::of(file).attributes()) }
 }
 
-/// Encodes the parameters of the fictitious file system.
-fn volume(call: &Call<'_>, out: &mut Encoder<'_>) {
-    let attributes = None;
-    match call {
-        Call::Fsstat(_) => out.value(&FsstatReply::Ok(FsstatOk {
-            attributes,
-            total_bytes: PLENTY,
-            free_bytes: PLENTY,
-            available_bytes: PLENTY,
-            total_files: PLENTY,
-            free_files: PLENTY,
-            available_files: PLENTY,
-            invarsec: 0,
-        })),
-        Call::Fsinfo(_) => out.value(&FsinfoReply::Ok(FsinfoOk {
-            attributes,
-            read_max: TRANSFER_BYTES,
-            read_preferred: TRANSFER_BYTES,
-            read_multiple: 1,
-            write_max: TRANSFER_BYTES,
-            write_preferred: TRANSFER_BYTES,
-            write_multiple: 1,
-            readdir_preferred: TRANSFER_BYTES,
-            file_size_max: PLENTY,
-            time_delta: FINEST,
-            properties: Properties::HOMOGENEOUS | Properties::CAN_SET_TIME,
-        })),
-        _ => out.value(&PathconfReply::Ok(PathconfOk {
-            attributes,
-            link_max: 1,
-            name_max: NAME_MAX,
-            no_trunc: true,
-            chown_restricted: true,
-            case_insensitive: false,
-            case_preserving: true,
-        })),
-    };
+/// Returns the parameters of the fictitious file system.
+fn volume() -> FsinfoOk {
+    FsinfoOk {
+        attributes: None,
+        read_max: TRANSFER_BYTES,
+        read_preferred: TRANSFER_BYTES,
+        read_multiple: 1,
+        write_max: TRANSFER_BYTES,
+        write_preferred: TRANSFER_BYTES,
+        write_multiple: 1,
+        readdir_preferred: TRANSFER_BYTES,
+        file_size_max: PLENTY,
+        time_delta: FINEST,
+        properties: Properties::HOMOGENEOUS | Properties::CAN_SET_TIME,
+    }
 }
 
 /// Prefix of names of files whose size is the number after it, all zeros. Every other file is empty.

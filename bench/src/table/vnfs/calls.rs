@@ -61,7 +61,7 @@ fn during(job: &Script, secs: &str, side: &Side) -> Result<Clocks> {
 
 pub fn run(sheet: &mut Sheet<'_, String, Way>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
-    let job = job(plan, &sheet, report)?;
+    let job = job(plan, sheet, report)?;
     let secs = if plan.quick { QUICK_BUILD_SECS } else { BUILD_SECS };
     sheet.set("job", &job.about);
     sheet.set("secs", &secs);
