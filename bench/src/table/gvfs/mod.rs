@@ -4,7 +4,7 @@
 //! runs twice in a row, first with all caches cold, then warm, and is compared with the same job on a local
 //! tree and on one mounted over the WAN link without a cache.
 //!
-//! To add a part: its sheet, `bench/tables/gvfs-PART.toml`; a function that adds the figures of a sheet to its
+//! To add a part: its sheet, `bench/tables/gvfs-PART.toml`; a function that adds the sheet's figures to a
 //! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
 //! prerequisites are reported as [`Error::Absent`](crate::error::Error::Absent), or as missing columns with
 //! the reason.

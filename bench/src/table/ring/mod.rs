@@ -4,7 +4,7 @@
 //! to wait. The caller is `back/vrpc-client`, as in a program that uses the library. All contestants of a
 //! part are interleaved.
 //!
-//! To add a part: its sheet, `bench/tables/ring-PART.toml`; a function that adds the figures of a sheet to its
+//! To add a part: its sheet, `bench/tables/ring-PART.toml`; a function that adds the sheet's figures to a
 //! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
 //! prerequisites are reported as [`Error::Absent`], and the part is skipped.
 //! With [`Plan::quick`] a part takes a second or two.

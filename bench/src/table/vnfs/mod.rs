@@ -4,7 +4,7 @@
 //! visible to guests, and keeps caches current. The equivalents are a mount with `coherence=push` and the
 //! library's `CachedTree`, which need no requests.
 //!
-//! To add a part: its sheet, `bench/tables/vnfs-PART.toml`; a function that adds the figures of a sheet to its
+//! To add a part: its sheet, `bench/tables/vnfs-PART.toml`; a function that adds the sheet's figures to a
 //! report; a line with both in [`PARTS`]; its rows in `docs/benchmarks.md`. Missing
 //! prerequisites are reported as [`Error::Absent`], or as missing columns with
 //! the reason.
