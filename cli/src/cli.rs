@@ -81,10 +81,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Directories and disks", &["serve", "mount", "umount", "disk"]),
     ("Caches of remote trees", &["proxy", "session", "cache"]),
     ("Virtual machines", &["vm", "clone", "image"]),
-    (
-        "Files of servers and of this host, without a mount",
-        &["ls", "cat", "cp", "mv", "mkdir", "stat", "du", "rm"],
-    ),
+    ("Files, without a mount", &["ls", "cat", "cp", "mv", "mkdir", "stat", "du", "rm"]),
     ("Running servers", &["top", "links", "tune", "upgrade", "keys"]),
     ("This program", &["doctor", "completions", "man"]),
 ];

@@ -7,7 +7,7 @@ use clap::{Arg, Args};
 
 use crate::assembly::options::ServerOptions;
 use crate::assembly::options::cache::{CACHE, CacheOptions};
-use crate::assembly::options::session::{ORIGIN, hidden};
+use crate::assembly::options::session::ORIGIN;
 use crate::assembly::plan::Plan;
 use crate::assembly::servers;
 use crate::failure::Outcome;
@@ -26,7 +26,7 @@ use crate::failure::Outcome;
 /// session `default`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-#[command(mut_arg("dir", describe_origin), mut_arg("keep", hidden), mut_arg("ask", hidden))]
+#[command(mut_arg("dir", describe_origin), mut_args(without_refused))]
 pub struct ProxyArgs {
     #[command(flatten)]
     options: ServerOptions,
@@ -51,6 +51,12 @@ Examples:
   tombolo proxy nfs://far.example/src --cache /var/cache/src --data-from nfs://cache.lan/src --fuse /mnt/src
   tombolo proxy nfs+ssh://far.example/srv/src --cache /var/cache/src --fuse /mnt/src
   tombolo proxy nfs://far.example/home --cache /var/cache/home --nfs :2049 --allow 10.0.0.0/8";
+
+/// Hides the options that a proxy refuses.
+fn without_refused(option: Arg) -> Arg {
+    let is_refused = matches!(option.get_id().as_str(), "ask" | "keep");
+    if is_refused { option.hide(true) } else { option }
+}
 
 /// Replaces the help of `tombolo serve DIR[=/NAME]`.
 fn describe_origin(dir: Arg) -> Arg {

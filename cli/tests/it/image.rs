@@ -92,8 +92,8 @@ fn scan_reports_unreadable_files() {
         ("image scan tree --advice file=eager", 2, &["FILE=whole"]),
         ("image scan tree --advice nothere=whole", 1, &["nothere", "not in the directory"]),
         ("image info empty", 1, &["tombolo image scan empty"]),
-        ("image rehearse tree --share a=tree --share a=mnt", 2, &["each with its own tag"]),
         ("image info tree", 1, &["not an image sidecar"]),
+        ("image rehearse tree --share a=tree --share a=mnt", 2, &["each with its own tag"]),
     ]);
 }
 

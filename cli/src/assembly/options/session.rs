@@ -72,17 +72,10 @@ fn describe_control(control: Arg) -> Arg {
     control.help("Control socket of the proxy (by default that of the only running one)")
 }
 
-/// Hides an option that is always refused here.
-pub fn hidden(option: Arg) -> Arg {
-    option.hide(true)
-}
-
 /// Hides the options that [`SessionOptions::check`] refuses, and those that no proxy accepts.
 fn without_refused(option: Arg) -> Arg {
-    match option.get_id().as_str() {
-        "ask" | "fd" | "keep" | "metrics" | "sandbox" => hidden(option),
-        _ => option,
-    }
+    let is_refused = matches!(option.get_id().as_str(), "ask" | "fd" | "keep" | "metrics" | "sandbox");
+    if is_refused { option.hide(true) } else { option }
 }
 
 /// Parser of the arguments of `tombolo session create` without the program's name and command.

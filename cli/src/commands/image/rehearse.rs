@@ -45,14 +45,17 @@ Examples:
 
 impl ImageRehearseArgs {
     pub fn run(self) -> Outcome {
-        let at_most = Duration::from_secs(self.seconds);
-        let until = self.until.as_deref();
-        let rehearsal = Rehearsal { until, ..Rehearsal::new(&self.dir, &self.place, at_most)? };
         let mut whole = match FullSidecar::read(&self.dir) {
             Ok(whole) if whole.sidecar.files.iter().all(|file| fits(&self.dir, file)) => whole,
             _ => ImageScanArgs::of(&self.dir).scan()?.0,
         };
         let rehearsing = format!("rehearse {}", self.dir.display());
+        let rehearsal = Rehearsal {
+            image: &self.dir,
+            place: &self.place,
+            at_most: Duration::from_secs(self.seconds),
+            until: self.until.as_deref(),
+        };
         let read = (0..self.times).map(|_| rehearsal.run()).collect::<Result<Vec<_>, _>>()?;
         let files = &whole.sidecar.files;
         let each: Vec<_> = read.iter().map(|read| steps(read, b"", files)).collect();

@@ -14,8 +14,7 @@ use super::home::Home;
 use super::image::Image;
 use super::image_cache::CacheArgs;
 use super::ledger::Ledger;
-use super::shares::{self, Share};
-use super::{PlaceArgs, running};
+use super::{PlaceArgs, running, shares};
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::stop;
 use crate::failure::Failure;
@@ -32,7 +31,6 @@ const INTERRUPTED: &str = "interrupted";
 pub struct Rehearsal<'a> {
     pub image: &'a Path,
     pub place: &'a PlaceArgs,
-    pub shares: Vec<Share>,
     pub at_most: Duration,
     /// Shell command that succeeds when the recording is complete.
     pub until: Option<&'a str>,
@@ -53,16 +51,12 @@ impl Drop for Clone {
     }
 }
 
-impl<'a> Rehearsal<'a> {
-    /// Creates a recording that ends after that time.
-    pub fn new(image: &'a Path, place: &'a PlaceArgs, at_most: Duration) -> Result<Self, Failure> {
-        Ok(Self { image, place, shares: shares::checked(&place.share)?, at_most, until: None })
-    }
-
+impl Rehearsal<'_> {
     /// Runs the clone. Returns its reads: lines of offset, length and file name, in order.
     pub fn run(&self) -> Result<Vec<u8>, Failure> {
         let rehearsing = format!("rehearse {}", self.image.display());
         let cannot = |error: std::io::Error| Failure::cannot(&rehearsing, &error);
+        let shares = shares::checked(&self.place.share)?;
         if DiskSource::is_elsewhere(self.image) {
             return Err(Failure::cannot(&rehearsing, "it is not a local directory")
                 .remedy("record on its server, or mount it"));
@@ -77,13 +71,7 @@ impl<'a> Rehearsal<'a> {
         let clone = Clone(Home::create(&format!("rehearsal-{}", std::process::id()))?);
         let home = &clone.0;
         File::create_new(home.file(RECORD)).map_err(cannot)?;
-        image.clone_to(
-            home,
-            &self.place.qemu()?,
-            self.place.net(),
-            self.shares.clone(),
-            &mut Ledger::begin(),
-        )?;
+        image.clone_to(home, &self.place.qemu()?, self.place.net(), shares, &mut Ledger::begin())?;
         running::resume(home, &mut Ledger::begin())?;
         let over = self.wait();
         running::stop(home)?;

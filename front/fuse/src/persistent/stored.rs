@@ -155,8 +155,8 @@ impl Inner {
         }
     }
 
-    /// Returns `true` unless the opening or the session has ended: the keeper would never release a descriptor
-    /// that it gets after that. To be called under the lock of the state.
+    /// Returns `true` unless the opening or the session has ended: the keeper would never release a later
+    /// descriptor of it. To be called under the lock of the state.
     fn is_open(&self, open: OpenId) -> bool {
         self.openings.local(Number(open.0)).is_some()
     }

@@ -184,7 +184,7 @@ fn names_outlive_a_second_without_epochs() {
     let sub = || assert!(mounted.at("sub").exists());
     sub();
     std::thread::sleep(Duration::from_millis(1100));
-    let counts = || [&file as &dyn Fn(), &absent, &renamed, &sub].map(|access| caused(access));
+    let counts = || [&file as &dyn Fn(), &absent, &renamed, &sub].map(caused);
     assert_eq!(counts(), [0, 0, 0, 1], "a directory's name is valid for a second");
     // A mount in the export invalidates everything.
     let mount = |words: &[&str]| {
