@@ -25,8 +25,8 @@ impl fmt::Display for StopSignal {
 }
 
 /// Calls `stop` at the first SIGINT or SIGTERM, from a thread of its own. Once `stop` has returned, another
-/// one kills the process by default action, for impatient users. SIGHUP is logged and ignored: there is
-/// nothing to reload.
+/// one kills the process by default action, for impatient users. SIGHUP is logged and ignored, so that a
+/// server survives its terminal; a configuration is read only at the start.
 pub fn on_stop(stop: impl FnOnce(StopSignal) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {

@@ -266,8 +266,8 @@ impl Parts {
         if !watch.ends(&mut self.vmm, Some(VMM_PATIENCE))
             && let Some(memory) = &mut self.memory
         {
-            // A kill waits for a page being faulted in (Linux, `fuse_dev_do_read`) until its server has
-            // ended.
+            // A killed VMM does not end before a page fault that the memory's server has begun to handle
+            // (Linux, `request_wait_answer`). The end of the server ends the fault too.
             memory.kill();
         }
     }

@@ -281,7 +281,7 @@ fn check_root(file_system: &dyn FileSystem, session: SessionId) -> Result<(), Mo
 
 /// Returns one descriptor of the connection for each thread. Threads do not share descriptors, because a
 /// thread that polls sets O_NONBLOCK, which would keep the others from blocking. If the device cannot be
-/// cloned, there are fewer descriptors, and as many threads.
+/// cloned, there are fewer descriptors, and only one thread for each.
 fn descriptors(device: OwnedFd, threads: usize) -> Vec<Arc<Device>> {
     let first = Device::new(device);
     let mut all = vec![first.clone()];

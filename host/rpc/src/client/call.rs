@@ -23,8 +23,9 @@ pub struct Call<'a> {
     /// Expected length of the results of a call without receive buffer, in bytes, if more than a few hundred:
     /// over a link it determines the reply buffer. If the reply does not fit, the call is made a second time.
     pub results_bytes: usize,
-    /// `true` if the call counts against the in-flight limit; calls of less than 128 KiB do not if the client
-    /// has several connections. Other calls are sent before queued ones that count.
+    /// `true` if the call counts against the in-flight limit. With several connections, a call that sends and
+    /// requests less than 128 KiB does not, except over a link. Calls that do not count are sent before queued
+    /// ones that do.
     pub bulk: bool,
     /// Interrupt that ends the call, as far as [`Options::interrupts`](super::Options::interrupts) permits.
     pub interrupt: Interrupt,

@@ -54,8 +54,8 @@ pub(super) struct Connection {
     security: Security,
     /// `true` if there may be data to receive.
     pub(super) readable: bool,
-    /// `true` if the peer has stopped sending: no further event is reported, so receiving continues up to the
-    /// end of the stream.
+    /// `true` if the peer has stopped sending: no further event announces input, so receiving continues up to
+    /// the end of the stream.
     pub(super) finished: bool,
     /// `true` if the connection is queued for a turn.
     pub(super) queued: bool,

@@ -15,7 +15,8 @@ use super::source::Source;
 pub struct Target {
     pub dir: Node,
     pub path: Vec<u8>,
-    /// Name of the only copy in the directory; `None`: each copy has its source's name.
+    /// Name of the copy, if the target names it. `None`: each copy has its source's name in `dir`; of a
+    /// source without a name, the contents are copied into `dir`.
     name: Option<NameBuf>,
     /// `true` if the name itself was requested, whatever it refers to.
     is_name: bool,
