@@ -149,7 +149,6 @@ impl PoolShared {
         // An idle thread already notified of an earlier job counts as busy, although it has not woken yet.
         let start = state.waiting > state.idle && state.threads < self.limits.threads;
         state.threads += usize::from(start);
-        let alone = state.threads == usize::from(start);
         drop(state);
         self.work.notify_one();
         if !start {
@@ -157,20 +156,24 @@ impl PoolShared {
         }
         let shared = self.clone();
         let started = std::thread::Builder::new().name(self.name.clone()).spawn(move || shared.serve());
-        let Err(cause) = started else { return Ok(()) };
-        lock(&self.state).threads -= 1;
-        tracing::warn!(pool = %self.name, %cause, "cannot start a thread");
-        if alone { self.withdraw(lane) } else { Ok(()) }
+        if let Err(cause) = started {
+            tracing::warn!(pool = %self.name, %cause, "cannot start a thread");
+            self.start_failed();
+        }
+        Ok(())
     }
 
-    /// Removes the newest job of a lane, because no thread could be started. Returns [`Error::NoMemory`].
-    fn withdraw(&self, lane: u64) -> Result<()> {
+    /// Fails all queued jobs if the pool is left without a thread, because none would run them.
+    fn start_failed(&self) {
         let mut state = lock(&self.state);
-        if let Some(queue) = state.lanes.iter_mut().find(|queue| queue.id == lane) {
-            let taken = usize::from(queue.waiting.pop_back().is_some());
-            state.waiting -= taken;
+        state.threads -= 1;
+        if state.threads > 0 {
+            return;
         }
-        Err(Error::NoMemory)
+        state.waiting = 0;
+        let lanes = std::mem::take(&mut state.lanes);
+        drop(state);
+        lanes.iter().flat_map(|queue| &queue.waiting).for_each(|job| job.fail(Error::NoMemory));
     }
 
     /// Runs jobs until the pool is closed and this thread can take no further one. The threads that a lane
@@ -248,6 +251,9 @@ enum Phase<T> {
 
 trait Job: Send + Sync {
     fn run(&self);
+
+    /// Ends a job that has not begun.
+    fn fail(&self, error: Error);
 }
 
 impl<T> QueuedJob<T> {
@@ -286,6 +292,12 @@ impl<T: Send + 'static> Job for QueuedJob<T> {
             Err(Error::io(format!("panic: {cause}")))
         });
         self.end(result);
+    }
+
+    fn fail(&self, error: Error) {
+        if self.begin().is_some() {
+            self.end(Err(error));
+        }
     }
 }
 
@@ -449,6 +461,18 @@ mod tests {
         assert_eq!(modest.run(&cx(), || Ok(1)).wait().unwrap(), 1);
         drop(go);
         hung.into_iter().for_each(|answer| answer.wait().unwrap());
+    }
+
+    #[test]
+    fn failed_start_of_only_thread_fails_all_queued_jobs() {
+        let pool = pool(1, 8);
+        // A thread that is being started: jobs wait for it.
+        lock(&pool.shared.state).threads = 1;
+        let lanes = [pool.lane(), pool.lane()];
+        let jobs = [0, 0, 1].map(|at: usize| lanes[at].run(&cx(), || Ok(())));
+        pool.shared.start_failed();
+        jobs.into_iter().for_each(|answer| assert!(matches!(answer.wait(), Err(Error::NoMemory))));
+        assert_eq!(lanes[0].run(&cx(), || Ok(7)).wait().unwrap(), 7, "the next job starts a thread");
     }
 
     #[test]
