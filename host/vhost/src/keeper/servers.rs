@@ -63,6 +63,11 @@ impl Servers {
         self.changed.notify_all();
     }
 
+    /// Returns the number of the last started server.
+    pub(super) fn number(&self) -> u64 {
+        lock(&self.now).server_number
+    }
+
     /// Waits for the successor of server `server_number`, after that server has closed a connection; 0
     /// waits for the first server.
     pub(super) fn successor(&self, server_number: u64) -> Successor {

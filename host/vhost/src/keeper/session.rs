@@ -84,8 +84,9 @@ impl Session {
             store,
             sharing_checked: false,
         };
-        if session.state.replay(&mut session.server).is_err() {
-            session.continue_with_next()?;
+        match session.state.replay(&mut session.server, &session.servers) {
+            Ok(server_number) => session.server_number = server_number,
+            Err(_) => session.continue_with_next()?,
         }
         Ok(session)
     }
@@ -235,7 +236,8 @@ impl Session {
                 Successor::None => return Err(SessionEnd::NoServers),
             };
             self.server = connect(&self.place, self.store.as_mut())?;
-            if self.state.replay(&mut self.server).is_ok() {
+            if let Ok(server_number) = self.state.replay(&mut self.server, &self.servers) {
+                self.server_number = server_number;
                 let took_ms = since.elapsed().as_millis();
                 tracing::warn!(server = self.server_number, took_ms, "guest continues with another server");
                 return Ok(());

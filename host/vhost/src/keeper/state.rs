@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use super::message::{Channel, ChannelError, Message, request, word};
+use super::servers::Servers;
 use crate::backend::FEATURE_LOG_ALL;
 use crate::memory::MEMORY_SLOTS_MAX;
 
@@ -171,11 +172,14 @@ impl FrontEndState {
         self.has_in_flight() || !self.queues.values().any(is_started)
     }
 
-    /// Replays the recorded state to a server, which has handled all of it when this returns.
-    pub(super) fn replay(&self, server: &mut Channel) -> Result<(), ChannelError> {
+    /// Replays the recorded state to a server, which has handled all of it when this returns. Returns the
+    /// number of that server: a later one accepts the connection if the current one dies before it does.
+    pub(super) fn replay(&self, server: &mut Channel, servers: &Servers) -> Result<u64, ChannelError> {
         // The vhost crate acknowledges messages (REPLY_ACK) only after a GET_FEATURES on the connection.
         let features = Message::new(request::GET_FEATURES, Vec::new(), Vec::new());
         server.call(&features)?;
+        // It has accepted, and lives until its last reply: there is no later one yet.
+        let server_number = servers.number();
         for message in CONNECTION_MESSAGES.iter().filter_map(|request| self.connection_wide.get(request)) {
             server.send(message)?;
         }
@@ -195,7 +199,7 @@ impl FrontEndState {
             }
         }
         // The server replies in order, and disconnects if it refuses a message.
-        server.call(&features).map(drop)
+        server.call(&features).map(|_| server_number)
     }
 
     fn replay_memory(&self, server: &mut Channel) -> Result<(), ChannelError> {

@@ -1,6 +1,7 @@
 //! Successive servers of a front end that cannot reconnect and does not support in-flight tracking.
 
 use crate::device::{Client, Counts, Echo, HOLD, RELEASE, TIMEOUT};
+use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -269,6 +270,28 @@ fn guest_refused_by_running_server_is_disconnected() {
     bad.front.send(request::SET_VRING_NUM, &3u64.to_le_bytes(), &[]).unwrap();
     assert_eq!(bad.front.stream().read(&mut [0]).unwrap(), 0, "cut off");
     assert!(client.echoes());
+}
+
+/// Otherwise the keeper would take the running server for a successor, and the guest would be refused twice.
+#[test]
+fn connection_left_by_dead_server_belongs_to_the_next() {
+    let mut kept = Kept::new(true);
+    kept.kill();
+    kept.servers.started();
+    let mut bad = thread::scope(|scope| {
+        let socket = kept.socket.clone();
+        let bad = scope.spawn(move || {
+            let stream = UnixStream::connect(socket).unwrap();
+            Driver::open(stream, DriverSettings::default()).unwrap()
+        });
+        poll(&mut [PollFd::new(&kept.private, PollFlags::IN)], None).unwrap();
+        kept.servers.died();
+        kept.start();
+        bad.join().unwrap()
+    });
+    bad.front.send(request::SET_VRING_NUM, &3u64.to_le_bytes(), &[]).unwrap();
+    assert_eq!(bad.front.stream().read(&mut [0]).unwrap(), 0, "cut off");
+    assert_eq!(kept.counts.dropped.load(Ordering::SeqCst), 1);
 }
 
 #[test]
