@@ -158,8 +158,7 @@ impl AdaptiveLimit {
     /// still skips answers: many calls may be lost at a time.
     pub(super) fn lost(&mut self) {
         if self.round.earlier == 0 {
-            self.current = (self.limit() / 2).max(1);
-            self.hold(PAUSE_ROUNDS.0);
+            self.hold((self.limit() / 2).max(1), PAUSE_ROUNDS.0);
         }
     }
 
@@ -168,7 +167,7 @@ impl AdaptiveLimit {
         self.fastest = self.fastest.map(|fastest| fastest + fastest / 64);
         if !wanted_more {
             if !matches!(self.phase, Phase::Doubling { .. }) {
-                self.hold(self.pause_rounds);
+                self.hold(self.current, self.pause_rounds);
             }
             return;
         }
@@ -182,24 +181,21 @@ impl AdaptiveLimit {
                     _ => self.phase = Phase::Holding { rounds: rounds - 1 },
                 }
             }
-            Phase::Trying { limit } => self.change(Phase::Comparing { limit, moved: rate }),
+            Phase::Trying { limit } => self.change(self.current, Phase::Comparing { limit, moved: rate }),
             Phase::Comparing { limit, moved } => self.compare(limit, moved, rate),
         }
     }
 
     fn double(&mut self, before: u32, rate: f64) {
         if rate < self.rate * START_GAIN {
-            self.current = before;
-            return self.hold(PAUSE_ROUNDS.0);
+            return self.hold(before, PAUSE_ROUNDS.0);
         }
         self.rate = rate;
         let next = (self.current * 2).min(self.max);
         if next == self.current {
-            return self.hold(PAUSE_ROUNDS.0);
+            return self.hold(next, PAUSE_ROUNDS.0);
         }
-        let before = self.current;
-        self.current = next;
-        self.change(Phase::Doubling { before });
+        self.change(next, Phase::Doubling { before: self.current });
     }
 
     /// Tries another limit.
@@ -215,8 +211,8 @@ impl AdaptiveLimit {
             false => (current + (current / 2).max(1)).min(self.max),
         };
         match limit == current {
-            true => self.hold(PAUSE_ROUNDS.1),
-            false => self.change(Phase::Trying { limit }),
+            true => self.hold(current, PAUSE_ROUNDS.1),
+            false => self.change(current, Phase::Trying { limit }),
         }
     }
 
@@ -226,22 +222,39 @@ impl AdaptiveLimit {
         let is_better =
             moved > usual * GAIN || limit < self.current && self.queueing && moved > usual * NO_LOSS;
         if is_better {
-            self.current = limit;
             // A further step in the same direction may be better still.
-            return self.hold(0);
+            return self.hold(limit, 0);
         }
-        self.hold((self.pause_rounds * 2).min(PAUSE_ROUNDS.1));
+        self.hold(self.current, (self.pause_rounds * 2).min(PAUSE_ROUNDS.1));
     }
 
-    fn hold(&mut self, rounds: u32) {
+    /// Adopts a limit for this round and `rounds` further ones.
+    fn hold(&mut self, limit: u32, rounds: u32) {
         self.pause_rounds = rounds.max(PAUSE_ROUNDS.0);
-        self.change(Phase::Holding { rounds });
+        self.change(limit, Phase::Holding { rounds });
     }
 
-    /// Begins a phase, and a round that first skips as many answers as the limit allows calls.
-    fn change(&mut self, phase: Phase) {
+    /// Adopts a limit and begins a phase, and a round that first skips as many answers as the former or the
+    /// new limit in force allows calls.
+    fn change(&mut self, current: u32, phase: Phase) {
         let before = self.limit();
-        self.phase = phase;
+        (self.current, self.phase) = (current, phase);
         self.round = Round { earlier: before.max(self.limit()), ..Round::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_lost_together_halve_the_limit_once() {
+        let mut limit = AdaptiveLimit::new(64);
+        limit.begun(1);
+        assert_eq!(limit.limit(), 16);
+        limit.lost();
+        (0..15).for_each(|_| limit.answered(Instant::now(), 1, Duration::from_millis(1)));
+        limit.lost();
+        assert_eq!(limit.limit(), 8, "the sixteenth call was made before the first loss");
     }
 }
