@@ -102,8 +102,8 @@ pub struct Options {
     /// TLS configuration: calls are sent over TLS only (RFC 9289), to the authenticated server. Not available
     /// over UDP.
     pub tls: Option<Arc<ClientTls>>,
-    /// Command whose standard input and output are the connection; the target's address and `tls` are then
-    /// unused. Not to be combined with UDP.
+    /// Command whose standard input and output are the connection; the target's address is then unused. Not
+    /// to be combined with UDP or `tls`.
     pub tunnel: Option<Arc<Tunnel>>,
     /// Name of the server for errors and logs: `host:/name`.
     pub label: String,

@@ -52,8 +52,12 @@ impl RpcClient {
     /// Starts a client over sockets, with its own receiver thread. It connects with the first call.
     ///
     /// # Errors
-    /// The system lacks a thread or descriptor.
+    /// The system lacks a thread or descriptor, or the options combine TLS with a tunnel, which would carry
+    /// the calls without it.
     pub fn start(target: Target, options: Options) -> io::Result<Self> {
+        if options.tls.is_some() && options.tunnel.is_some() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no TLS through a tunnel"));
+        }
         let alarm = Alarm::with_wakeup()?;
         let wire = Arc::new(SystemWire::new(alarm.wakeup.as_ref(), &options)?);
         let (client, engine) = Self::with(wire.clone(), target, options, alarm, None);

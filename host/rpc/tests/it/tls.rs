@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use tempfile::TempDir;
-use tombolo_host_rpc::client::{CallError, Options, Recovery, RpcClient, Transport};
+use tombolo_host_rpc::client::{CallError, Options, Recovery, RpcClient, Transport, Tunnel};
 use tombolo_host_rpc::server::Options as ServerOptions;
 use tombolo_host_tls::{Authority, ClientTls, Presents, Request, ServerTls, TlsError};
 use tombolo_mem::Buffer;
@@ -130,6 +130,14 @@ fn tls_client_sends_no_call_to_plain_server() {
     assert!(matches!(outcome, Err(CallError::Insecure { source: TlsError::NotOffered, .. })), "{outcome:?}");
     let received = server.join().unwrap();
     assert!(Probe::receive(&received[4..]).is_some(), "the probe and nothing else: {received:?}");
+}
+
+#[test]
+fn client_refuses_tls_through_tunnel() {
+    let tunnel = Some(Tunnel::new("there".into(), "true".into(), Vec::new()));
+    let options = Options { tunnel, ..Certificates::new().options("alice") };
+    let started = RpcClient::start(target((Ipv4Addr::LOCALHOST, 1).into(), Transport::Tcp), options);
+    assert!(started.is_err(), "its calls would not be encrypted");
 }
 
 #[test]
