@@ -82,6 +82,8 @@ pub(crate) struct ControlState {
     pub is_closing: bool,
     /// Times of the first and the last change to be sent by the next attempt, except those in `stuck`.
     pub dirty_since: Option<(Instant, Instant)>,
+    /// Time of the first change that the attempt in progress is to send.
+    pub sending_since: Option<Instant>,
     /// Latest change that the origin has.
     pub at_origin: u64,
     /// Numbers of begun and of ended attempts to send changes.

@@ -43,7 +43,7 @@ pub struct Status {
     pub dirty_bytes: u64,
     /// Number of nodes of which the origin lacks something.
     pub dirty_nodes: usize,
-    /// Age of the oldest change that waits for an attempt to send it.
+    /// Age of the oldest change that the origin lacks, or lacked at the start of the attempt in progress.
     pub oldest: Option<Duration>,
     /// Number of the latest change.
     pub change: u64,
@@ -160,7 +160,8 @@ impl Sender {
         let on_disk = self.shared.journal.stable_change();
         let state = self.shared.control.state();
         let stuck = state.stuck.as_ref();
-        let oldest = [state.dirty_since.map(|(first, _)| first), stuck.map(|stuck| stuck.first)];
+        let waiting = state.dirty_since.map(|(first, _)| first);
+        let oldest = [waiting, state.sending_since, stuck.map(|stuck| stuck.first)];
         let refused_nodes = if is_clean { 0 } else { state.refused_nodes };
         Status {
             dirty_bytes,
@@ -217,7 +218,7 @@ fn end_attempt(
     times: Range<Instant>,
     pause: Duration,
 ) -> Duration {
-    state.ended = state.begun;
+    (state.ended, state.sending_since) = (state.begun, None);
     let stuck = state.stuck.take();
     let failure = match outcome {
         Ok(change) => {
@@ -275,7 +276,9 @@ fn next(shared: &Shared) -> Option<((Instant, Instant), bool)> {
             let is_asked = std::mem::take(&mut state.is_urgent);
             state.has_waiting = false;
             state.begun += 1;
-            return Some((state.dirty_since.take().unwrap_or((now, now)), is_asked));
+            let since = state.dirty_since.take();
+            state.sending_since = since.map(|(first, _)| first);
+            return Some((since.unwrap_or((now, now)), is_asked));
         }
         let time = due.map_or(Duration::from_secs(3600), |due| due - now);
         state = shared.control.wait(state, time);

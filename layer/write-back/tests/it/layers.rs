@@ -1,6 +1,6 @@
 //! Local data of a file that is written again and again while the origin refuses it: they stay bounded.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 use tombolo_core::Error;
 use tombolo_core::fs::{File, Op};
@@ -57,6 +57,24 @@ impl Growing {
         assert_eq!((status.is_clean, status.dirty_bytes, status.conflicts), (true, 0, 0));
         self.proxy.session.release(self.file);
     }
+}
+
+#[test]
+fn oldest_change_has_an_age_while_it_is_sent() {
+    let growing = Growing::new();
+    growing.proxy.session.write(growing.file, 0, b"change").expect("written");
+    let ((begun, is_begun), (go, wait)) = (mpsc::channel(), mpsc::channel::<()>());
+    growing.trouble.once(Op::Write, move || {
+        begun.send(()).expect("a receiver");
+        wait.recv().expect("a sender");
+        None
+    });
+    growing.proxy.write_back.start_flush();
+    is_begun.recv().expect("it sends");
+    assert!(growing.proxy.write_back.status().oldest.is_some());
+    go.send(()).expect("a receiver");
+    growing.proxy.write_back.flush().expect("sent");
+    assert_eq!(growing.proxy.write_back.status().oldest, None);
 }
 
 #[test]
