@@ -23,7 +23,7 @@ use crate::names::Names;
 use crate::object::{Object, Recency, State};
 use crate::objects::Objects;
 use crate::options::Contract;
-use crate::origin::{Origin, at_origin};
+use crate::origin::{LookUp, Origin, at_origin};
 use crate::recorder::Recorder;
 use crate::room::Room;
 use crate::rules::AppliedPolicy;
@@ -93,9 +93,11 @@ impl Cache {
 
     /// Returns the object of an entry in a reply to a request made at `asked`.
     pub(crate) async fn met(&self, cx: &Ctx, entry: &Entry, asked: Instant) -> Result<Arc<Object>> {
+        let mut look_up = LookUp { origin: &self.origin, node: entry.node, is_taken: false };
         let handle = self.origin.handles()?.handle_of(cx, entry.node).resolve().await?;
         let contract = self.policy().default.contract;
         let object = self.objects.met(&self.store, &handle, (entry, asked, contract))?;
+        look_up.is_taken = true;
         self.keep(&object);
         Ok(object)
     }

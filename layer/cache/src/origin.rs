@@ -51,6 +51,21 @@ impl Origin {
     }
 }
 
+/// A look-up of a node of the origin, released on drop unless an object has taken it over.
+pub(crate) struct LookUp<'a> {
+    pub origin: &'a Origin,
+    pub node: NodeId,
+    pub is_taken: bool,
+}
+
+impl Drop for LookUp<'_> {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.origin.forget(self.node);
+        }
+    }
+}
+
 /// Session of the cache at the origin.
 pub(crate) const SESSION: tombolo_core::SessionId = tombolo_core::SessionId(0);
 

@@ -340,12 +340,8 @@ impl View {
             page = origin.fs().readdir(&cx, origin.file, cookie, page).resolve().await?;
             asked = page.asked().map_or(asked, |told| told.min(asked));
             oldest = oldest.min(asked);
-            for entry in page.iter() {
-                cookie = entry.cookie;
-                if let Some(found) = self.found(dir, origin, &entry, asked).await? {
-                    listed.push(entry.name, found);
-                }
-            }
+            cookie = page.iter().last().map_or(cookie, |entry| entry.cookie);
+            self.found_all(dir, origin, (&page, asked), &mut listed).await?;
             if page.is_end() {
                 self.fetch_unless_told(dir, asked).await?;
                 return Ok(Some(Gathered { listed, asked: oldest, unkept: None }));
@@ -409,6 +405,28 @@ impl View {
     async fn fetch_unless_told(&self, dir: &Arc<Object>, asked: Instant) -> Result<()> {
         if !self.cache().told(&self.cx, dir, asked) {
             self.cache().fetch_attr(&self.cx, dir).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds the entries of a page, which is the answer to a request made at `asked`.
+    async fn found_all(
+        &self,
+        dir: &Object,
+        origin: &OriginFile,
+        (page, asked): (&DirPage, Instant),
+        listed: &mut Listed,
+    ) -> Result<()> {
+        let mut entries = page.iter();
+        while let Some(entry) = entries.next() {
+            let found = self.found(dir, origin, &entry, asked).await.inspect_err(|_| {
+                // No object takes over the look-ups that came with the later entries.
+                let later = entries.by_ref().filter_map(|entry| entry.entry);
+                later.for_each(|entry| self.cache().origin.forget(entry.node));
+            })?;
+            if let Some(found) = found {
+                listed.push(entry.name, found);
+            }
         }
         Ok(())
     }

@@ -1,13 +1,15 @@
 //! Failing disks, and caches that are too small.
 
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tombolo_core::fs::Volume;
+use tombolo_core::Error;
+use tombolo_core::fs::{Cookie, Op, Volume};
 use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{Contract, Options, Policy, Prefetch};
-use tombolo_test_support::Session;
+use tombolo_test_support::{Act, Scripted, Session, budget, until};
 
 use crate::world::{Origin, await_store, grow_old, pattern};
 
@@ -59,6 +61,26 @@ fn data_that_were_damaged_are_counted_once() {
         tombolo_layer_cache::over(&*origin.export, store.clone(), Policy::default()).expect("a cache");
     assert_eq!(Session::attach(&cache).get("file").expect("read"), pattern(1 << 20, 1));
     assert_eq!(store.info().kept_bytes, 1 << 20);
+}
+
+#[test]
+fn look_ups_of_failed_requests_are_released() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    (0..3).for_each(|n| origin.direct.put(&format!("file-{n}"), b""));
+    let is_failing = Arc::new(AtomicBool::new(false));
+    let fails = is_failing.clone();
+    let origin = Origin::of(Scripted::over(origin.export, move |call| {
+        let is_failing = call.op == Op::HandleOf && fails.load(Ordering::SeqCst);
+        Act::fail_if(is_failing, Error::Io { source: None })
+    }));
+    let cached = origin.cached(dir.path(), Contract::Exclusive);
+    is_failing.store(true, Ordering::SeqCst);
+    let before = origin.asked("forget");
+    assert!(cached.session.lookup("file-0").is_err());
+    assert_eq!(origin.asked("forget") - before, 1);
+    let root = cached.session.open_dir("").expect("open");
+    assert!(cached.session.readdir(root, Cookie::START, budget(8192, true)).is_err());
+    until("all entries are released", || origin.asked("forget") - before >= 4);
 }
 
 #[test]
