@@ -428,10 +428,23 @@ impl Connection {
 
     /// Answers the first call of a connection that requires TLS. Returns `false` if receiving must stop.
     fn begin_tls(&mut self, context: &mut ThreadContext, record: &Source) -> bool {
+        let begun = self.accept_probe(context, record);
+        if let Err(why) = &begun {
+            security::refused(&context.common, &self.shared.peer, why);
+        }
+        begun.is_ok()
+    }
+
+    /// Answers the first call, and begins a handshake if it is a probe. Returns the reason if there is none.
+    /// A probe is not answered if no handshake can follow.
+    fn accept_probe(&mut self, context: &mut ThreadContext, record: &Source) -> Result<(), String> {
         let first = FirstCall::of(record);
         let session = match (&first, &context.common.options.tls) {
-            // Data behind the probe was injected, or sent too early: the connection is closed.
-            (FirstCall::Probe(_), Some(tls)) if self.reader.is_empty(&context.area) => Some(tls.session()),
+            // Data behind the probe was injected, or sent too early.
+            (FirstCall::Probe(_), Some(_)) if !self.reader.is_empty(&context.area) => {
+                return Err("data sent before the TLS handshake".into());
+            }
+            (FirstCall::Probe(_), Some(tls)) => Some(tls.session().map_err(|error| error.to_string())?),
             _ => None,
         };
         let mut exchange = context.exchanges.take(&self.shared.buffers);
@@ -440,15 +453,12 @@ impl Connection {
         self.shared.add_reply(&mut exchange, outcome);
         self.shared.flush();
         context.exchanges.put(exchange);
-        if let Some(Ok(session)) = session
-            && self.shared.is_flushed()
-            && self.shared.session.set(Box::new(session)).is_ok()
-        {
-            self.security = Security::Handshaking;
-            return true;
+        let Some(session) = session else { return Err("TLS not requested".into()) };
+        if !self.shared.is_flushed() || self.shared.session.set(Box::new(session)).is_err() {
+            return Err("cannot answer the TLS probe".into());
         }
-        security::refused(&context.common, &self.shared.peer, &"TLS not requested");
-        false
+        self.security = Security::Handshaking;
+        Ok(())
     }
 
     /// Continues the handshake. Returns the end of the turn if the handshake is not complete or has failed.
