@@ -57,7 +57,7 @@ impl Getent {
             error => error,
         })?;
         let answer = answer.ok_or(LookUpError::Answer(database))?;
-        let status = running.0.wait().map_err(LookUpError::Start)?;
+        let status = running.0.wait().map_err(LookUpError::Read)?;
         match status.code() {
             Some(0) => String::from_utf8(answer).map(Some).map_err(|_| LookUpError::Answer(database)),
             Some(NOT_FOUND) => Ok(None),
@@ -85,13 +85,13 @@ struct Running(Child);
 impl Running {
     /// Reads the output of getent(1) to its end. Returns `None` if the output is too long.
     fn answer(&mut self, deadline: Deadline) -> Result<Option<Vec<u8>>, LookUpError> {
-        let failed = |errno: Errno| LookUpError::Start(errno.into());
+        let failed = |errno: Errno| LookUpError::Read(errno.into());
         let Some(mut output) = self.0.stdout.take() else { return Ok(None) };
         let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
         let epoll = Epoll::new().map_err(failed)?;
         epoll.add(&output, 0, Interest::Readable).map_err(failed)?;
         until(&epoll, deadline, || {
-            let len = output.read(&mut piece).map_err(LookUpError::Start)?;
+            let len = output.read(&mut piece).map_err(LookUpError::Read)?;
             answer.extend_from_slice(&piece[..len]);
             Ok(len == 0 || answer.len() > ANSWER_BYTES_MAX)
         })?;
@@ -123,7 +123,7 @@ fn until(
     let mut events = Vec::new();
     loop {
         let waited = epoll.wait(&mut events, Some(deadline.left()?));
-        waited.map_err(|errno| LookUpError::Start(errno.into()))?;
+        waited.map_err(|errno| LookUpError::Read(errno.into()))?;
         if !events.is_empty() && step()? {
             return Ok(());
         }

@@ -45,9 +45,12 @@ pub enum LookUpError {
     /// The look-up program is missing.
     #[error("getent, needed to look up names, is missing (Debian: libc-bin)")]
     NoGetent,
-    /// The look-up program cannot be started, or its output not read.
+    /// The look-up program cannot be started.
     #[error("cannot start getent")]
     Start(#[source] io::Error),
+    /// The output or the end of the look-up program cannot be awaited.
+    #[error("cannot read the output of getent")]
+    Read(#[source] io::Error),
     /// A service does not answer within this time.
     #[error("no answer within {0:?}")]
     TimedOut(Duration),
