@@ -60,8 +60,7 @@ pub enum AuthorityError {
     /// No certificate was issued to this name, or all of them are already revoked.
     #[error("no valid certificate of {0}")]
     NotIssued(String),
-    /// The certificate could not be created, for instance because of an invalid host name, or the CA's key is
-    /// malformed.
+    /// The certificate could not be created, for instance because of an invalid host name.
     #[error("cannot make the certificate")]
     Make(#[from] rcgen::Error),
     /// Random numbers are not available.
@@ -131,7 +130,7 @@ impl Authority {
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(CA_KEY_FILE);
         let key = match fs::read_to_string(&path) {
-            Ok(key) => KeyPair::from_pem(&key)?,
+            Ok(key) => KeyPair::from_pem(&key).map_err(|_| AuthorityError::Malformed(path))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(AuthorityError::None(dir.into()));
             }

@@ -167,6 +167,8 @@ fn an_authority_is_made_once_and_names_lead_nowhere() {
     let world = World::new();
     assert!(matches!(Authority::create(&world.at("ca"), "again"), Err(AuthorityError::Exists(_))));
     assert!(matches!(Authority::open(&world.at("server")), Err(AuthorityError::None(_))));
+    fs::write(world.at("server/ca-key.pem"), "not a key").unwrap();
+    assert!(matches!(Authority::open(&world.at("server")), Err(AuthorityError::Malformed(_))));
     for name in ["", "../up", "a/b", ".hidden", "a b", "ä", &"x".repeat(65)] {
         let request = Request { name: name.into(), hosts: Vec::new(), until: SystemTime::now() + DAY };
         let outcome = world.authority().issue(&request, &world.at("out"));
