@@ -234,7 +234,11 @@ impl Kept {
                     self.lose();
                 }
                 if let Some(suppressed) = self.complaints.allow() {
-                    tracing::warn!(%error, suppressed, "cannot request a lease of the tree: the contract is close-to-open meanwhile");
+                    let (what, meanwhile) = match self.term.is_held() {
+                        true => ("renew the lease", "it is held until its term ends"),
+                        false => ("request a lease", "the contract is close-to-open meanwhile"),
+                    };
+                    tracing::warn!(%error, suppressed, "cannot {what} of the tree: {meanwhile}");
                 }
                 PAUSE
             }
