@@ -16,16 +16,19 @@ pub(crate) struct Listed {
 struct Entry {
     object: ObjectId,
     /// Offset of the name's bytes: 40 bits. The name ends where the next entry's begins.
-    start: (u32, u8),
+    start: u32,
+    start_high: u8,
     file_type: FileType,
 }
+
+const _: () = assert!(size_of::<Entry>() == 16);
 
 impl Listed {
     pub(crate) fn push(&mut self, name: &[u8], target: Target) {
         let start = self.bytes.len();
         let Ok(high) = u8::try_from(start >> 32) else { return };
         let Target { object, file_type } = target;
-        self.entries.push(Entry { object, start: (start as u32, high), file_type });
+        self.entries.push(Entry { object, start: start as u32, start_high: high, file_type });
         self.bytes.extend_from_slice(name);
     }
 
@@ -55,6 +58,6 @@ impl Listed {
 
 impl Entry {
     fn start(&self) -> usize {
-        usize::from(self.start.1) << 32 | self.start.0 as usize
+        usize::from(self.start_high) << 32 | self.start as usize
     }
 }

@@ -1,6 +1,6 @@
 //! Compact table of names: a directory may have a million.
 //!
-//! The bytes of all names are stored consecutively, each name has a slot of 32 bytes, and an index has some
+//! The bytes of all names are stored consecutively, each name has a slot of 24 bytes, and an index has some
 //! five to ten bytes for each. A new name always gets the last position, so slots are ordered by position.
 
 use std::collections::hash_map::RandomState;
@@ -29,11 +29,14 @@ struct Slot {
     place: u64,
     object: ObjectId,
     /// Offset of the name's bytes: 40 bits.
-    start: (u32, u8),
+    start: u32,
+    start_high: u8,
     len: u8,
     file_type: FileType,
     state: State,
 }
+
+const _: () = assert!(size_of::<Slot>() == 24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -85,7 +88,8 @@ impl Table {
         let Ok(high) = u8::try_from(start >> 32) else { return };
         let Target { object, file_type } = target;
         let state = State::Listed;
-        self.slots.push(Slot { place, object, start: (start as u32, high), len, file_type, state });
+        let (start, start_high) = (start as u32, high);
+        self.slots.push(Slot { place, object, start, start_high, len, file_type, state });
         self.bytes.extend_from_slice(name);
         let Self { hasher, bytes, slots, index, .. } = self;
         let hash_of =
@@ -192,7 +196,7 @@ impl Table {
 
 impl Slot {
     fn name<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        let start = usize::from(self.start.1) << 32 | self.start.0 as usize;
+        let start = usize::from(self.start_high) << 32 | self.start as usize;
         bytes.get(start..start + usize::from(self.len)).unwrap_or_default()
     }
 
