@@ -327,7 +327,7 @@ fn place(tree: &Tree) -> String {
 fn not_leased(doing: &str, error: &LeaseError) -> Failure {
     let failure = Failure::cannot(doing, error);
     match error {
-        LeaseError::Held { .. } => failure.remedy(
+        LeaseError::Held { .. } | LeaseError::Overtaken { .. } => failure.remedy(
             "stop that proxy, take over its lease with --take-lease, or use --contract close-to-open",
         ),
         LeaseError::Unwritable { .. } => failure.remedy(

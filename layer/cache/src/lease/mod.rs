@@ -86,8 +86,14 @@ pub enum LeaseError {
         /// Time since the holder's last renewal, by the origin's clock.
         age: Duration,
     },
+    /// Another cache has just acquired the lease, or acquires and returns it repeatedly.
+    #[error("{holder} has just taken over or removed the lease of this tree")]
+    Overtaken {
+        /// The present holder, as far as it is known.
+        holder: Box<Holder>,
+    },
     /// The lease file cannot be created, replaced or renewed.
-    #[error("cannot create the lease file {LEASE_NAME} in the tree: {source}")]
+    #[error("cannot write the lease file {LEASE_NAME} in the tree: {source}")]
     Unwritable {
         /// The origin's error.
         #[source]
@@ -213,7 +219,7 @@ impl Lease {
         let taken = match settling {
             Some(_) => self.confirm(true).await.map_err(LeaseError::from).and_then(|taker| match taker {
                 None => Ok(false),
-                Some(holder) => Err(LeaseError::Held { holder: holder.into(), age: Duration::ZERO }),
+                Some(holder) => Err(LeaseError::Overtaken { holder: holder.into() }),
             }),
             None => {
                 let taking = Taking { root: &self.root, own: &self.own, period: self.period, takes: false };
@@ -235,7 +241,7 @@ impl Lease {
                     tracing::warn!("{LEASE_NAME} acquired: the contract is exclusive");
                 }
             }
-            Err(LeaseError::Held { holder, .. }) => {
+            Err(LeaseError::Held { holder, .. } | LeaseError::Overtaken { holder }) => {
                 if self.set(LOST) {
                     tracing::error!(%holder, "another proxy holds {LEASE_NAME}: the contract stays close-to-open");
                 }
@@ -358,7 +364,7 @@ impl Keeper {
             thread::sleep(lease.settle_time());
             let began = Instant::now();
             if let Some(holder) = block_on(lease.confirm(true))? {
-                return Err(LeaseError::Held { holder: holder.into(), age: Duration::ZERO });
+                return Err(LeaseError::Overtaken { holder: holder.into() });
             }
             *lock(&lease.renewed) = began;
         }

@@ -46,7 +46,7 @@ impl Taking<'_> {
             let Some((found, holder)) = self.look().await? else { continue };
             return self.replace(&found, &holder, &text).await;
         }
-        Err(LeaseError::Held { holder: Box::default(), age: Duration::ZERO })
+        Err(LeaseError::Overtaken { holder: Box::default() })
     }
 
     /// Replaces the lease file if an earlier process of this cache left it, if it is outdated and its process
