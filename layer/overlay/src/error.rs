@@ -51,9 +51,15 @@ pub enum OverlayError {
         /// Maximum length, in bytes.
         max: u64,
     },
-    /// The name or mark of the base does not fit into the header.
+    /// The name of the base does not fit into the header.
     #[error("the base's name is too long: at most {max} bytes are supported")]
     NameTooLong {
+        /// Maximum length, in bytes.
+        max: usize,
+    },
+    /// The mark of the base does not fit into the header.
+    #[error("the base's mark is too long: at most {max} bytes are supported")]
+    MarkTooLong {
         /// Maximum length, in bytes.
         max: usize,
     },

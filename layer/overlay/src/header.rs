@@ -34,14 +34,18 @@ impl Header {
     /// Encodes the header as the first page of a redo log.
     ///
     /// # Errors
-    /// [`OverlayError::Size`] and [`OverlayError::NameTooLong`] for values that do not fit.
+    /// [`OverlayError::Size`], [`OverlayError::NameTooLong`] and [`OverlayError::MarkTooLong`] for values
+    /// that do not fit.
     pub fn to_page(&self) -> Result<Vec<u8>, OverlayError> {
         let Self { size_bytes, base_bytes, base_name, base_mark, seal } = self;
         if !(512..=SIZE_MAX).contains(size_bytes) || size_bytes % 512 != 0 {
             return Err(OverlayError::Size { size_bytes: *size_bytes, max: SIZE_MAX });
         }
-        if base_name.len() > NAME_BYTES_MAX || base_mark.len() > MARK_BYTES_MAX {
+        if base_name.len() > NAME_BYTES_MAX {
             return Err(OverlayError::NameTooLong { max: NAME_BYTES_MAX });
+        }
+        if base_mark.len() > MARK_BYTES_MAX {
+            return Err(OverlayError::MarkTooLong { max: MARK_BYTES_MAX });
         }
         let mut page = Vec::with_capacity(PAGE_BYTES as usize);
         page.extend_from_slice(MAGIC);
@@ -132,5 +136,8 @@ mod tests {
         }
         let base_name = vec![b'n'; NAME_BYTES_MAX + 1];
         assert!(matches!(Header { base_name, ..header() }.to_page(), Err(OverlayError::NameTooLong { .. })));
+        let base_mark = vec![7; MARK_BYTES_MAX + 1];
+        let refused = Header { base_mark, ..header() }.to_page();
+        assert!(matches!(refused, Err(OverlayError::MarkTooLong { max: MARK_BYTES_MAX })), "{refused:?}");
     }
 }
