@@ -140,7 +140,13 @@ impl Keeper {
         };
         let keeping = kept.clone();
         let keep = move || keeping.keep(pause);
-        thread::Builder::new().name("lease".into()).spawn(keep).map_err(Error::io)?;
+        if let Err(error) = thread::Builder::new().name("lease".into()).spawn(keep) {
+            let held = lock(&kept.end).held;
+            if let Some(epoch) = held {
+                block_on(kept.give_back(epoch));
+            }
+            return Err(Error::io(error));
+        }
         Ok(Self { kept })
     }
 
@@ -184,7 +190,9 @@ impl Kept {
             pause = self.take_in(held, self.ask(held));
         }
         self.term.ends();
-        if let Some(epoch) = lock(&self.end).held {
+        // `end` needs the lock while the lease is returned.
+        let held = lock(&self.end).held;
+        if let Some(epoch) = held {
             block_on(self.give_back(epoch));
         }
         lock(&self.end).is_done = true;
