@@ -56,12 +56,12 @@ impl Root {
         let made = self.found(file.node, created.entry.attr).await;
         let written = self.write(file, text).await;
         self.fs.release(&self.cx, file);
-        match written {
-            Ok(()) => made,
+        match written.and(made) {
             Err(error) => {
                 self.remove(name).await;
                 Err(error)
             }
+            made => made,
         }
     }
 

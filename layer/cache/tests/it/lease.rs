@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tombolo_core::fs::{Create, Export, Notice};
+use tombolo_core::fs::{Create, Export, Notice, Op};
 use tombolo_core::{Error, Identity};
 use tombolo_layer_basic::readonly;
 use tombolo_layer_cache::store::StoreOptions;
@@ -120,6 +120,18 @@ fn a_tree_that_cannot_be_written_is_refused() {
     let read_only = readonly::over(origin.export.clone());
     let refused = leased(&read_only, dir.path(), claim("here", LONG)).map(drop);
     assert!(matches!(refused, Err(LeaseError::Unwritable { source: Error::ReadOnly, .. })), "{refused:?}");
+}
+
+#[test]
+fn lease_file_without_handle_is_removed() {
+    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let has_made = AtomicBool::new(false);
+    let layered = Scripted::over(origin.export.clone(), move |call| {
+        has_made.fetch_or(call.op == Op::Create, Ordering::SeqCst);
+        Act::fail_if(call.op == Op::HandleOf && has_made.load(Ordering::SeqCst), Error::TimedOut)
+    });
+    assert!(leased(&*layered, dir.path(), claim("here", LONG)).is_err());
+    assert_eq!(origin.direct.names(""), Vec::<String>::new());
 }
 
 #[test]
