@@ -1,11 +1,12 @@
 //! `tombolo-kill`: data that clients retain when their server is killed, stopped and restarted.
 //!
-//! - [`nfs`]: NFS clients ([`nfs::client`], [`nfs::worker`]) work while the server is killed and restarted;
-//!   [`nfs::tree`] compares at the end. [`nfs::trace`]: each kind of call alone, with the server's system
-//!   calls between the call and its answer.
+//! - [`nfs`]: NFS clients work while the server is killed and restarted, each through a relay that repeats
+//!   calls. [`nfs::trace`]: each kind of call alone, with the server's system calls between the call and its
+//!   answer.
 //! - [`links`]: a server and a client over shared memory in separate processes; one of them is disturbed,
-//!   repeatedly, after some progress of the client. At the end [`links::check`] compares the tree with the
-//!   log ([`links::log`], [`links::model`]).
+//!   repeatedly, after some progress of the client.
+//!
+//! The operations of all clients are those of [`load`], which predicts every answer and the final tree.
 //!
 //! Non-goals: hostile peers (`tests/vrpc`, `fuzz`), hostile calls and single procedures (`tests/nfs`), guests
 //! (`tests/guests`), power loss.
@@ -15,6 +16,7 @@
 mod args;
 mod failure;
 mod links;
+mod load;
 mod nfs;
 mod process;
 

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -114,8 +114,23 @@ impl Process {
         }
     }
 
+    /// Waits until it has ended by itself, without a failure.
+    pub fn ended(mut self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(Failure::Process(format!("the {} ended: {status}", self.name))),
+                None if Instant::now() > until => {
+                    return Err(Failure::Process(format!("the {} does not end", self.name)));
+                }
+                None => thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+
     /// Kills it with SIGKILL.
-    pub fn kill(mut self) -> Result<()> {
+    pub fn kill(&mut self) -> Result<()> {
         self.is_alive()?;
         self.child.kill()?;
         self.child.wait()?;
@@ -130,12 +145,9 @@ impl Process {
     }
 
     /// Stops it with SIGTERM, as an operator does.
-    pub fn stop(mut self) -> Result<()> {
+    pub fn stop(self) -> Result<()> {
         self.signal(Signal::TERM)?;
-        match self.child.wait()?.code() {
-            Some(0) => Ok(()),
-            code => Err(Failure::Process(format!("the {} ended with {code:?}", self.name))),
-        }
+        self.ended()
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {

@@ -1,28 +1,26 @@
 //! `nfs`: clients work while the server is killed at random moments and restarted; at the end all
 //! acknowledged state must be present.
 
-pub mod client;
 mod probe;
+mod relay;
 mod server;
 pub mod trace;
-pub mod tree;
-pub mod worker;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tombolo_wire_nfs3::mount::{self, DirPath, MntReply};
-use tombolo_wire_nfs3::{FileHandleBuf, Reply};
+use fastrand::Rng;
+use tombolo_back_nfs_client::{AttributeTimes, NfsExport, Options, Ports, Server as Address, Transport};
+use tombolo_core::SessionId;
+use tombolo_core::fs::{Client, Export, PermissionCheck};
 
 use crate::args::{Args, rng};
 use crate::failure::{Failure, Result, wrong};
-use crate::nfs::client::{Behaviour, Client};
+use crate::load::{Kind, Load, Plan};
 use crate::nfs::probe::Probe;
+use crate::nfs::relay::{Counts, Relay};
 use crate::nfs::server::Server;
-use crate::nfs::worker::Worker;
-use fastrand::Rng;
 
 /// Maximum life of a server, and maximum time without one.
 const LIFE_MAX_MS: u64 = 250;
@@ -39,104 +37,130 @@ pub fn run(args: &Args) -> Result<String> {
     outcome
 }
 
-fn rounds(args: &Args, server: &mut Server) -> Result<String> {
-    let began = Instant::now();
-    let mut random = rng(args.seed, 0);
-    server.start(&[])?;
-    let mut client = Client::new(server.address(), rng(args.seed, 1), Behaviour::Plain);
-    let root = root(&mut client)?;
-    let mut workers = Vec::new();
-    for number in 0..args.clients {
+/// A client and its relay.
+struct Worker {
+    dir: String,
+    load: Load,
+    relay: Relay,
+    /// Retains the connection.
+    _export: NfsExport,
+}
+
+impl Worker {
+    fn new(number: usize, server: &Server, args: &Args) -> Result<Self> {
         let random = |stream| rng(args.seed, (2 * number + stream) as u64);
-        let client = Client::new(server.address(), random(2), Behaviour::Rude);
-        workers.push(Worker::new(number, root.as_handle(), client, random(3))?);
+        let relay = Relay::start(server.address(), random(2))?;
+        let address = Address {
+            name: "relay".into(),
+            address: relay.address.ip(),
+            ports: Ports::One(relay.address.port()),
+            transport: Transport::Tcp,
+            tls: None,
+        };
+        // Without cached attributes every look is a call.
+        let options = Options { attributes: AttributeTimes::NONE, ..Options::default() };
+        let export = NfsExport::mount(&address, Server::EXPORT, options)
+            .map_err(|error| Failure::Wrong(format!("mounting: {error}")))?;
+        let client =
+            Client { session: SessionId(1), label: "worker".into(), checks: PermissionCheck::BackEnd };
+        let fs = export.attach(&client).map_err(|error| Failure::Wrong(format!("attaching: {error}")))?;
+        let dir = format!("worker-{number}");
+        let load = Load::new(fs, &dir, Plan::new(random(3), Kind::Nfs))?;
+        Ok(Self { dir, load, relay, _export: export })
     }
 
-    let stop = Arc::new(AtomicBool::new(false));
-    let at_work: Vec<_> = workers
-        .into_iter()
-        .map(|mut worker| {
-            let stop = stop.clone();
-            thread::spawn(move || {
-                let outcome = worker.run(&stop);
-                (worker, outcome)
-            })
-        })
-        .collect();
-    let mut probe = Probe::new(client, root.as_handle())?;
-    let killed = kill_again_and_again(args, server, &mut random, &mut probe, &stop);
-    stop.store(true, Ordering::Relaxed);
-    let mut workers = Vec::new();
-    let (mut stories, mut first) = (Vec::new(), None);
-    for thread in at_work {
-        let (worker, outcome) = thread.join().map_err(|_| Failure::Wrong("a worker panicked".into()))?;
-        if let Err(failure) = outcome {
-            stories.push(format!("{}: {failure}\n{}", worker.name, worker.story()));
-            first.get_or_insert(failure);
+    /// Performs steps until `stop` is set; then makes everything stable.
+    fn work(&mut self, stop: &AtomicBool) -> Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            let step = self.load.plan.next();
+            self.load.perform(step)?;
+            self.relay.counts()?;
         }
-        workers.push(worker);
+        self.load.release_all()
     }
+
+    /// Compares the worker's tree on the host, and all that it knows of it.
+    fn check(&mut self, server: &Server) -> Result<Counts> {
+        self.load.check_nodes()?;
+        self.load.plan.compare(&server.tree().join(&self.dir))?;
+        self.relay.counts()
+    }
+}
+
+fn rounds(args: &Args, server: &mut Server) -> Result<String> {
+    let began = Instant::now();
+    server.start(&[])?;
+    let mut workers =
+        (0..args.clients).map(|number| Worker::new(number, server, args)).collect::<Result<Vec<_>>>()?;
+    let mut probe = Probe::new(server.address(), Server::EXPORT)?;
+    let stop = AtomicBool::new(false);
+    let (killed, worked) = thread::scope(|scope| {
+        let at_work: Vec<_> = workers
+            .iter_mut()
+            .map(|worker| {
+                scope.spawn(|| {
+                    worker.work(&stop).inspect_err(|failure| {
+                        eprintln!("{}: {failure}", worker.dir);
+                        stop.store(true, Ordering::Relaxed);
+                    })
+                })
+            })
+            .collect();
+        let killed = kill_again_and_again(args, server, &mut probe, &stop);
+        stop.store(true, Ordering::Relaxed);
+        let panicked = |_| wrong("a worker panicked");
+        let worked = at_work.into_iter().map(|thread| thread.join().unwrap_or_else(panicked));
+        (killed, worked.collect::<Vec<_>>())
+    });
     // Without a server no worker is answered: its own failure explains more.
     killed?;
-    stories.iter().for_each(|story| eprintln!("{story}"));
-    first.map_or(Ok(()), Err)?;
+    worked.into_iter().collect::<Result<()>>()?;
 
     // A fresh server must accept every handle, and the host's tree must match the acknowledged state.
     server.kill()?;
     server.start(&[])?;
-    for worker in &mut workers {
-        tree::compare(worker, &server.tree())?;
-        tree::compare_numbers(&worker.numbers()?, &server.tree())?;
-    }
+    let counts = workers.iter_mut().map(|worker| worker.check(server)).collect::<Result<Vec<_>>>()?;
+    let steps = workers.iter().map(|worker| worker.load.steps).sum();
+    drop(workers);
     server.stop()?;
-    summary(args, &workers, began.elapsed())
+    summary(args, &counts, steps, began.elapsed())
 }
 
 fn kill_again_and_again(
     args: &Args,
     server: &mut Server,
-    random: &mut Rng,
     probe: &mut Probe,
     stop: &AtomicBool,
 ) -> Result<()> {
+    let mut random = rng(args.seed, 0);
+    let mut some = |most_ms| thread::sleep(Duration::from_millis(Rng::u64(&mut random, ..most_ms)));
     for _ in 0..args.rounds {
         probe.is_another()?;
-        thread::sleep(Duration::from_millis(random.u64(..LIFE_MAX_MS)));
+        some(LIFE_MAX_MS);
         if stop.load(Ordering::Relaxed) {
             break;
         }
         server.kill()?;
-        thread::sleep(Duration::from_millis(random.u64(..DEATH_MAX_MS)));
+        some(DEATH_MAX_MS);
         server.start(&[])?;
     }
     Ok(())
 }
 
-/// Requests the handle of the export's root.
-pub fn root(client: &mut Client) -> Result<FileHandleBuf> {
-    let path = DirPath::new(Server::EXPORT.as_bytes()).ok_or_else(|| Failure::Wrong("a long path".into()))?;
-    let call = client.mount(&mount::Call::Mnt(path));
-    let answer = client.exchange(&call)?;
-    match answer.results::<MntReply<'_>>()? {
-        Reply::Ok(ok) => Ok(ok.handle.to_owned()),
-        Reply::Failed(status, ()) => wrong(format!("MNT {}: {status:?}", Server::EXPORT)),
-    }
-}
-
-fn summary(args: &Args, workers: &[Worker], took: Duration) -> Result<String> {
-    let sum = |count: fn(&Worker) -> u64| workers.iter().map(count).sum::<u64>();
-    let answered = sum(|worker| worker.client().answered);
-    let resent = sum(|worker| worker.client().resent);
-    let doubled = sum(|worker| worker.client().doubled);
-    let repeated = sum(|worker| worker.repeated);
+fn summary(args: &Args, counts: &[Counts], steps: u64, took: Duration) -> Result<String> {
+    let sum = |count: fn(&Counts) -> u64| counts.iter().map(count).sum::<u64>();
+    let answered = sum(|counts| counts.answered);
+    let changes = sum(|counts| counts.changes);
+    let resent = sum(|counts| counts.resent);
+    let doubled = sum(|counts| counts.doubled);
+    let repeated = sum(|counts| counts.repeated);
     if args.rounds >= 5 && (resent == 0 || doubled == 0 || repeated == 0) {
         return wrong("no call was repeated, so nothing was tested");
     }
     Ok(format!(
-        "{} kills in {:.1} s: {answered} calls answered, {resent} of them sent again over a new connection, {doubled} sent twice at once, \
-         {repeated} sent again after their answer; in the end {}, all as acknowledged",
+        "{} kills in {:.1} s: {steps} operations, {answered} calls answered, of them {changes} changes of names; {resent} sent \
+         again over a new connection, {doubled} sent twice at once, {repeated} sent again after their answer; in the end all as acknowledged",
         args.rounds,
         took.as_secs_f64(),
-        tree::census(workers)
     ))
 }

@@ -45,7 +45,7 @@ impl Server {
 
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) -> Result<()> {
-        self.process.take().map_or(Ok(()), Process::kill)
+        self.process.take().map_or(Ok(()), |mut process| process.kill())
     }
 
     /// Stops it with SIGTERM, as an operator does.

@@ -29,7 +29,8 @@ impl Stream {
         Self::over(TcpStream::from(socket))
     }
 
-    fn over(socket: TcpStream) -> io::Result<Self> {
+    /// Uses an existing connection.
+    pub fn over(socket: TcpStream) -> io::Result<Self> {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;

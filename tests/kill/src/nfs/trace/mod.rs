@@ -8,9 +8,10 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::args::{Args, rng};
+use tombolo_nfs_tests::client::{Nfs, Transport};
+
+use crate::args::Args;
 use crate::failure::{Failure, Result};
-use crate::nfs::client::{Behaviour, Client};
 use crate::nfs::server::Server;
 use calls::{Calls, Made};
 use strace::{Event, Sync, SyncKind};
@@ -36,15 +37,12 @@ pub fn run(args: &Args) -> Result<String> {
     let file = trace.to_string_lossy();
     // With -D the tracer is the child: the process started and stopped is the server.
     server.start(&["strace", "-D", "-f", "-yy", "-q", "-s", "0", "-e", strace::CALLS, "-o", &file])?;
-    let mut client = Client::new(server.address(), rng(1, 1), Behaviour::Plain);
-    let root = crate::nfs::root(&mut client)?;
-    let mut calls = Calls::new(client, root);
-    calls.make_all()?;
+    let made = Calls::make_all(Nfs::connect(Transport::Tcp, server.address())?, Server::EXPORT)?;
     server.stop()?;
 
     let text = finished(&trace)?;
     let events = strace::events(&text, server.address().port());
-    let outcome = judge(calls.made(), &events, &server.tree().to_string_lossy());
+    let outcome = judge(&made, &events, &server.tree().to_string_lossy());
     if outcome.is_err() {
         server.home.keep();
     }

@@ -245,6 +245,11 @@ impl Machine {
         place_in(&mut self.opens, (File { node, open }, flags));
     }
 
+    /// Returns the number of nodes, some of which may be forgotten.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Returns the number of openings, some of which may have ended.
     pub fn openings(&self) -> usize {
         self.opens.len()
