@@ -1,27 +1,24 @@
 //! Recovery of the state file by the next process. It gets a copy, taken while the first process still
 //! serves: the state after a kill at that moment.
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tombolo_core::fs::Op;
 use tombolo_core::fs::{
-    Device, Exclusive, Export, FileSystem, FileType, NewMode, NodeId, RenameFlags, SetAttr, XattrName,
-    XattrSet, within,
+    Create, Device, Exclusive, Export, File, FileType, NewMode, NodeId, Op, RenameFlags, SetAttr, XattrSet,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_layer_basic::Layered;
 use tombolo_layer_basic::around::{Around, Call, Payload};
 use tombolo_layer_replies::{self as replies, Limits, OpenError, Options, Replies, Snapshot};
-use tombolo_test_support::{name, wrapped};
+use tombolo_test_support::{Session, name, wrapped, xattr_name};
 
-use crate::fixture::{BOTTOMS, Bottom, attach, fresh_key, keyed, numbered, plain};
+use crate::fixture::{BOTTOMS, Bottom, attach, keyed, numbered, plain, request, start_mkdir};
 use crate::without_handles::WithoutHandles;
-
-const ROOT: NodeId = NodeId::ROOT;
 
 /// A layer that suppresses the answers of changes.
 #[derive(Default)]
@@ -79,11 +76,18 @@ pub struct Server {
     pub silence: Arc<Silence>,
     pub state: PathBuf,
     pub first: Replies,
-    pub fs: Arc<dyn FileSystem>,
-    pub cx: Ctx,
+    session: Session,
     pub folder: TempDir,
     /// Directory of the export, if it has one.
     pub tree: Option<TempDir>,
+}
+
+impl Deref for Server {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
 }
 
 impl Server {
@@ -99,12 +103,8 @@ impl Server {
         let quiet = Arc::new(Layered::new(bottom.clone(), silence.clone()));
         let first = replies::open(quiet, options, &state).expect("the state file");
         assert!(first.survives_crashes());
-        let (fs, cx) = attach(&first);
-        Self { bottom, silence, state, first, fs, cx, folder, tree }
-    }
-
-    pub fn request(&self) -> Ctx {
-        keyed(&self.cx, fresh_key())
+        let session = attach(&first);
+        Self { bottom, silence, state, first, session, folder, tree }
     }
 
     /// Copies the current state file.
@@ -129,8 +129,15 @@ impl Server {
 /// A process after another one.
 pub struct Next {
     pub export: Replies,
-    pub fs: Arc<dyn FileSystem>,
-    pub cx: Ctx,
+    session: Session,
+}
+
+impl Deref for Next {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
 }
 
 impl Next {
@@ -140,8 +147,13 @@ impl Next {
         options: &Options,
     ) -> std::result::Result<Self, OpenError> {
         let export = replies::open(bottom, options, state)?;
-        let (fs, cx) = attach(&export);
-        Ok(Self { export, fs, cx })
+        let session = attach(&export);
+        Ok(Self { export, session })
+    }
+
+    /// Returns the session, for a repetition of an earlier process's request.
+    pub fn again(&self, request: &Session) -> Session {
+        keyed(self, request.cx.key)
     }
 
     /// Returns the numbers of operations done, not done and ambiguous.
@@ -155,8 +167,8 @@ impl Next {
 /// An operation, with its preconditions. Most are changes that fail when repeated as a new request.
 struct Case {
     op: &'static str,
-    prepare: fn(&dyn FileSystem, &Ctx),
-    send: fn(&dyn FileSystem, &Ctx) -> Answer<()>,
+    prepare: fn(&Session),
+    send: fn(&Session) -> Answer<()>,
 }
 
 impl Case {
@@ -164,201 +176,170 @@ impl Case {
     fn fails_twice(&self) -> bool {
         !["cut", "replace an attribute", "create with a verifier"].contains(&self.op)
     }
-}
 
-fn file(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> NodeId {
-    fs.create(cx, ROOT, name(text), &plain()).wait().expect("create").entry.node
-}
+    fn sent(&self, at: &Session) -> Result<()> {
+        (self.send)(at).wait()
+    }
 
-fn node(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> NodeId {
-    fs.lookup(&Ctx { key: None, ..cx.clone() }, ROOT, name(text)).wait().expect("there").node
-}
+    /// Checks by a second request for the same effect that the operation happened exactly once.
+    fn assert_happened_once(&self, at: &Session, what: &str) {
+        let other = self.sent(&request(at));
+        assert_eq!(other.is_err(), self.fails_twice(), "{what}: another request came to {other:?}");
+    }
 
-fn mkdir(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> Result<()> {
-    fs.mkdir(cx, ROOT, name(text), NewMode::default()).wait().map(drop)
-}
-
-/// Runs each case over each bottom, prepared, with a request to be sent.
-fn each_case(run: impl Fn(&Case, &Server, &Ctx, &str)) {
-    for (bottom, case) in BOTTOMS.into_iter().flat_map(|bottom| CASES.iter().map(move |case| (bottom, case)))
-    {
-        let server = Server::new(bottom);
-        (case.prepare)(&*server.fs, &server.cx);
-        run(case, &server, &server.request(), &format!("{} over {bottom:?}", case.op));
+    /// Repeats the request to the next process, and checks that it succeeds with this number of hits.
+    fn assert_answered_again(&self, next: &Next, request: &Session, hits: u64, what: &str) {
+        self.sent(&next.again(request)).unwrap_or_else(|error| panic!("{what}, again: {error}"));
+        assert_eq!(next.export.counters().read().hits_done, hits, "{what}");
+        self.assert_happened_once(next, what);
     }
 }
 
-/// Repeats the request to the next process, and checks that it succeeds with this number of hits.
-fn assert_answered_again(case: &Case, next: &Next, request: &Ctx, hits: u64, what: &str) {
-    sent(case, &*next.fs, &keyed(&next.cx, request.key))
-        .unwrap_or_else(|error| panic!("{what}, again: {error}"));
-    assert_eq!(next.export.counters().read().hits_done, hits, "{what}");
-    assert_happened_once(case, &*next.fs, &next.cx, what);
+/// Finds a node, apart from the request.
+fn node(at: &Session, text: &str) -> NodeId {
+    keyed(at, None).node(text).expect("there")
+}
+
+/// Runs each case over each bottom, prepared, with a request to be sent.
+fn each_case(run: impl Fn(&Case, &Server, &Session, &str)) {
+    for (bottom, case) in BOTTOMS.into_iter().flat_map(|bottom| CASES.iter().map(move |case| (bottom, case)))
+    {
+        let server = Server::new(bottom);
+        (case.prepare)(&server);
+        run(case, &server, &request(&server), &format!("{} over {bottom:?}", case.op));
+    }
 }
 
 const CASES: [Case; 15] = [
-    Case {
-        op: "create",
-        prepare: |_, _| {},
-        send: |fs, cx| fs.create(cx, ROOT, name("new"), &plain()).map(drop),
-    },
+    Case { op: "create", prepare: |_| {}, send: |at| created(at, &plain()) },
     Case {
         op: "create with a verifier",
-        prepare: |_, _| {},
-        send: |fs, cx| {
-            let how = tombolo_core::fs::Create { exclusive: Exclusive::Verifier([7; 8]), ..plain() };
-            fs.create(cx, ROOT, name("new"), &how).map(drop)
-        },
+        prepare: |_| {},
+        send: |at| created(at, &Create { exclusive: Exclusive::Verifier([7; 8]), ..plain() }),
     },
-    Case {
-        op: "mkdir",
-        prepare: |_, _| {},
-        send: |fs, cx| fs.mkdir(cx, ROOT, name("new"), NewMode::default()).map(drop),
-    },
+    Case { op: "mkdir", prepare: |_| {}, send: |at| start_mkdir(at, "new").map(drop) },
     Case {
         op: "symlink",
-        prepare: |_, _| {},
-        send: |fs, cx| fs.symlink(cx, ROOT, name("new"), b"target").map(drop),
+        prepare: |_| {},
+        send: |at| at.fs.symlink(&at.cx, at.dir, name("new"), b"target").map(drop),
     },
     Case {
         op: "mknod",
-        prepare: |_, _| {},
-        send: |fs, cx| {
-            fs.mknod(cx, ROOT, name("new"), FileType::Fifo, NewMode::default(), Device::default()).map(drop)
+        prepare: |_| {},
+        send: |at| {
+            let (mode, rdev) = (NewMode::default(), Device::default());
+            at.fs.mknod(&at.cx, at.dir, name("new"), FileType::Fifo, mode, rdev).map(drop)
         },
     },
     Case {
         op: "link",
-        prepare: |fs, cx| {
-            file(fs, cx, "old");
-        },
-        send: |fs, cx| fs.link(cx, node(fs, cx, "old"), ROOT, name("new")).map(drop),
+        prepare: with_old,
+        send: |at| at.fs.link(&at.cx, node(at, "old"), at.dir, name("new")).map(drop),
     },
-    Case {
-        op: "unlink",
-        prepare: |fs, cx| {
-            file(fs, cx, "old");
-        },
-        send: |fs, cx| fs.unlink(cx, ROOT, name("old")).map(drop),
-    },
+    Case { op: "unlink", prepare: with_old, send: |at| at.fs.unlink(&at.cx, at.dir, name("old")).map(drop) },
     Case {
         op: "unlink of what the caller found",
-        prepare: |fs, cx| {
-            file(fs, cx, "old");
-        },
-        send: |fs, cx| {
-            let found = fs.lookup(&Ctx { key: None, ..cx.clone() }, ROOT, name("old")).wait();
-            let found = found.ok().map(|entry| Arc::new(entry.attr));
-            fs.unlink(&Ctx { found, ..cx.clone() }, ROOT, name("old")).map(drop)
+        prepare: with_old,
+        send: |at| {
+            let found = keyed(at, None).lookup("old").ok().map(|entry| Arc::new(entry.attr));
+            at.fs.unlink(&Ctx { found, ..at.cx.clone() }, at.dir, name("old")).map(drop)
         },
     },
     Case {
         op: "rmdir",
-        prepare: |fs, cx| {
-            fs.mkdir(cx, ROOT, name("old"), NewMode::default()).wait().expect("mkdir");
+        prepare: |at| {
+            at.dir("old");
         },
-        send: |fs, cx| fs.rmdir(cx, ROOT, name("old")).map(drop),
+        send: |at| at.fs.rmdir(&at.cx, at.dir, name("old")).map(drop),
     },
-    Case {
-        op: "rename",
-        prepare: |fs, cx| {
-            file(fs, cx, "old");
-        },
-        send: |fs, cx| fs.rename(cx, ROOT, name("old"), ROOT, name("new"), RenameFlags::empty()).map(drop),
-    },
+    Case { op: "rename", prepare: with_old, send: renamed },
     Case {
         op: "rename over another",
-        prepare: |fs, cx| {
-            file(fs, cx, "old");
-            file(fs, cx, "new");
+        prepare: |at| {
+            at.file("old");
+            at.file("new");
         },
-        send: |fs, cx| fs.rename(cx, ROOT, name("old"), ROOT, name("new"), RenameFlags::empty()).map(drop),
+        send: renamed,
     },
     Case {
         op: "cut",
-        prepare: |fs, cx| {
-            file(fs, cx, "old");
-        },
-        send: |fs, cx| {
+        prepare: with_old,
+        send: |at| {
             let set = SetAttr { size: Some(7), ..SetAttr::default() };
-            fs.setattr(cx, node(fs, cx, "old"), None, &set).map(drop)
+            at.fs.setattr(&at.cx, node(at, "old"), None, &set).map(drop)
         },
     },
     Case {
         op: "make an attribute",
-        prepare: |fs, cx| {
-            file(fs, cx, "old");
-        },
-        send: |fs, cx| set_attribute(fs, cx, b"new", XattrSet::Create),
+        prepare: with_old,
+        send: |at| set_attribute(at, b"new", XattrSet::Create),
     },
     Case {
         op: "replace an attribute",
-        prepare: file_with_attribute,
-        send: |fs, cx| set_attribute(fs, cx, b"new", XattrSet::Replace),
+        prepare: with_attribute,
+        send: |at| set_attribute(at, b"new", XattrSet::Replace),
     },
     Case {
         op: "remove an attribute",
-        prepare: file_with_attribute,
-        send: |fs, cx| {
-            let name = XattrName::new(b"user.test").expect("a good name");
-            within(fs.xattrs(), |xattrs| xattrs.remove(cx, node(fs, cx, "old"), name))
-        },
+        prepare: with_attribute,
+        send: |at| at.xattrs().remove(&at.cx, node(at, "old"), xattr_name("user.test")),
     },
 ];
 
-fn file_with_attribute(fs: &dyn FileSystem, cx: &Ctx) {
-    file(fs, cx, "old");
-    set_attribute(fs, cx, b"old", XattrSet::Any).wait().expect("an attribute");
+fn with_old(at: &Session) {
+    at.file("old");
 }
 
-fn set_attribute(fs: &dyn FileSystem, cx: &Ctx, value: &[u8], how: XattrSet) -> Answer<()> {
-    let name = XattrName::new(b"user.test").expect("a good name");
-    within(fs.xattrs(), |xattrs| xattrs.set(cx, node(fs, cx, "old"), name, value, how, false))
+fn with_attribute(at: &Session) {
+    with_old(at);
+    set_attribute(at, b"old", XattrSet::Any).wait().expect("an attribute");
 }
 
-fn sent(case: &Case, fs: &dyn FileSystem, cx: &Ctx) -> Result<()> {
-    (case.send)(fs, cx).wait()
+fn created(at: &Session, how: &Create) -> Answer<()> {
+    at.fs.create(&at.cx, at.dir, name("new"), how).map(drop)
 }
 
-/// Checks by a second request for the same effect that the operation happened exactly once.
-fn assert_happened_once(case: &Case, fs: &dyn FileSystem, cx: &Ctx, what: &str) {
-    let other = sent(case, fs, &keyed(cx, fresh_key()));
-    assert_eq!(other.is_err(), case.fails_twice(), "{what}: another request came to {other:?}");
+fn renamed(at: &Session) -> Answer<()> {
+    at.fs.rename(&at.cx, at.dir, name("old"), at.dir, name("new"), RenameFlags::empty()).map(drop)
+}
+
+fn set_attribute(at: &Session, value: &[u8], how: XattrSet) -> Answer<()> {
+    at.xattrs().set(&at.cx, node(at, "old"), xattr_name("user.test"), value, how, false)
 }
 
 #[test]
 fn an_answer_is_known_to_the_next_process() {
-    each_case(|case, server, cx, what| {
-        sent(case, &*server.fs, cx).unwrap_or_else(|error| panic!("{what}: {error}"));
+    each_case(|case, server, at, what| {
+        case.sent(at).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(server.intents(), 0, "{what}");
         let next = server.next();
         assert_eq!(next.reconciled(), (0, 0, 0), "{what}");
-        assert_answered_again(case, &next, cx, 1, what);
+        case.assert_answered_again(&next, at, 1, what);
     });
 }
 
 #[test]
 fn performed_but_unanswered_requests_are_recognized() {
-    each_case(|case, server, cx, what| {
+    each_case(|case, server, at, what| {
         // A change is visible in a ctime only after a tick of the file system's clock.
         std::thread::sleep(Duration::from_millis(20));
         server.silence.set(Mood::Performs);
-        let unanswered = (case.send)(&*server.fs, cx);
+        let unanswered = (case.send)(at);
         let next = server.next();
         assert_eq!(next.reconciled(), (1, 0, 0), "{what}");
-        assert_answered_again(case, &next, cx, 1, what);
+        case.assert_answered_again(&next, at, 1, what);
         drop(unanswered);
     });
 }
 
 #[test]
 fn unperformed_requests_run_when_sent_again() {
-    each_case(|case, server, cx, what| {
+    each_case(|case, server, at, what| {
         server.silence.set(Mood::Sleeps);
-        let unanswered = (case.send)(&*server.fs, cx);
+        let unanswered = (case.send)(at);
         let next = server.next();
         assert_eq!(next.reconciled(), (0, 1, 0), "{what}");
-        assert_answered_again(case, &next, cx, 0, what);
+        case.assert_answered_again(&next, at, 0, what);
         drop(unanswered);
     });
 }
@@ -366,46 +347,39 @@ fn unperformed_requests_run_when_sent_again() {
 #[test]
 fn a_failure_is_known_to_the_next_process_too() {
     let server = Server::new(Bottom::Memory);
-    let cx = server.request();
-    let unlink = |fs: &dyn FileSystem, cx: &Ctx| fs.unlink(cx, ROOT, name("file")).wait();
-    assert!(matches!(unlink(&*server.fs, &cx), Err(Error::NotFound)));
-    file(&*server.fs, &server.cx, "file");
+    let at = request(&server);
+    assert!(matches!(at.unlink("file"), Err(Error::NotFound)));
+    server.file("file");
     let next = server.next();
-    assert!(matches!(unlink(&*next.fs, &keyed(&next.cx, cx.key)), Err(Error::NotFound)));
-    node(&*next.fs, &next.cx, "file");
+    assert!(matches!(next.again(&at).unlink("file"), Err(Error::NotFound)));
+    assert!(next.exists("file"));
 }
 
 #[test]
 fn repeated_create_after_crash_gets_an_opening() {
     let server = Server::new(Bottom::Tmpfs);
-    let cx = server.request();
-    let first = server.fs.create(&cx, ROOT, name("file"), &plain()).wait().expect("create");
+    let at = request(&server);
+    let first = at.create("file", &plain()).expect("create");
     let next = server.next();
-    let again = next.fs.create(&keyed(&next.cx, cx.key), ROOT, name("file"), &plain()).wait().expect("again");
+    let again = next.again(&at).create("file", &plain()).expect("again");
     assert_eq!(again.entry.attr.fileid, first.entry.attr.fileid);
-    let file = tombolo_core::fs::File { node: again.entry.node, open: again.open };
-    let from = tombolo_mem::Source::from(b"data".to_vec());
-    next.fs.write(&next.cx, file, &tombolo_core::fs::Write::default(), from).wait().expect("write");
+    next.write_all(File { node: again.entry.node, open: again.open }, 0, b"data");
 }
 
 #[test]
 fn looking_before_leaves_nothing_behind() {
     let server = Server::new(Bottom::Memory);
     for (text, remove) in [("one", true), ("other", false)] {
-        let node = file(&*server.fs, &server.cx, text);
-        let cx = server.request();
+        let node = server.file(text).node;
+        let at = request(&server);
         match remove {
-            true => drop(server.fs.unlink(&cx, ROOT, name(text)).wait().expect("unlink")),
+            true => drop(at.unlink(text).expect("unlink")),
             false => {
-                server
-                    .fs
-                    .rename(&cx, ROOT, name(text), ROOT, name("x"), RenameFlags::empty())
-                    .wait()
-                    .unwrap();
-                server.fs.unlink(&server.request(), ROOT, name("x")).wait().expect("unlink");
+                at.rename(text, "x", RenameFlags::empty()).expect("rename");
+                request(&server).unlink("x").expect("unlink");
             }
         }
-        server.fs.forget(&server.cx, &[(node, 1)]);
+        server.forget(node);
         let open = server.fs.getattr(&server.cx, node, None).wait();
         assert!(open.is_err(), "{text}: its only look-up was given back, and its opening is not asked");
     }
@@ -417,17 +391,16 @@ fn only_one_of_two_equal_requests_has_happened() {
         if !case.fails_twice() {
             return;
         }
-        let other = server.request();
+        let other = request(server);
         // Both record their intents before either runs, as two threads would.
         server.silence.set(Mood::Sleeps);
-        let unanswered = ((case.send)(&*server.fs, one), (case.send)(&*server.fs, &other));
+        let unanswered = ((case.send)(one), (case.send)(&other));
         // One of them runs.
-        let (plain_fs, plain_cx) = attach(&*server.bottom);
-        sent(case, &*plain_fs, &plain_cx).unwrap_or_else(|error| panic!("{what}: {error}"));
+        case.sent(&attach(&*server.bottom)).unwrap_or_else(|error| panic!("{what}: {error}"));
         let next = server.next();
         assert_eq!(next.reconciled(), (1, 1, 1), "{what}");
-        sent(case, &*next.fs, &keyed(&next.cx, one.key)).unwrap_or_else(|error| panic!("{what}: {error}"));
-        sent(case, &*next.fs, &keyed(&next.cx, other.key)).expect_err(what);
+        case.sent(&next.again(one)).unwrap_or_else(|error| panic!("{what}: {error}"));
+        case.sent(&next.again(&other)).expect_err(what);
         drop(unanswered);
     });
 }
@@ -436,17 +409,16 @@ fn only_one_of_two_equal_requests_has_happened() {
 fn request_overtaken_by_recorded_one_has_not_happened() {
     for case in CASES.iter().filter(|case| case.fails_twice()) {
         let server = Server::new(Bottom::Memory);
-        (case.prepare)(&*server.fs, &server.cx);
-        let (one, other) = (server.request(), server.request());
+        (case.prepare)(&server);
+        let (one, other) = (request(&server), request(&server));
         server.silence.set(Mood::Sleeps);
-        let unanswered = (case.send)(&*server.fs, &one);
+        let unanswered = (case.send)(&one);
         server.silence.set(Mood::Answers);
-        sent(case, &*server.fs, &other).unwrap_or_else(|error| panic!("{}: {error}", case.op));
+        case.sent(&other).unwrap_or_else(|error| panic!("{}: {error}", case.op));
         let next = server.next();
         assert_eq!(next.reconciled(), (0, 1, 1), "{}", case.op);
-        sent(case, &*next.fs, &keyed(&next.cx, one.key)).expect_err(case.op);
-        sent(case, &*next.fs, &keyed(&next.cx, other.key))
-            .unwrap_or_else(|error| panic!("{}: {error}", case.op));
+        case.sent(&next.again(&one)).expect_err(case.op);
+        case.sent(&next.again(&other)).unwrap_or_else(|error| panic!("{}: {error}", case.op));
         drop(unanswered);
     }
 }
@@ -454,15 +426,16 @@ fn request_overtaken_by_recorded_one_has_not_happened() {
 #[test]
 fn node_found_by_caller_may_be_gone() {
     let server = Server::new(Bottom::Memory);
-    file(&*server.fs, &server.cx, "old");
-    let entry = server.fs.lookup(&server.cx, ROOT, name("old")).wait().expect("there");
-    let found = Some(Arc::new(entry.attr));
-    let [one, other] = [0; 2].map(|_| Ctx { found: found.clone(), ..server.request() });
-    server.fs.unlink(&one, ROOT, name("old")).wait().expect("unlink");
+    server.file("old");
+    let found = Some(Arc::new(server.attr("old")));
+    let [one, other] = [0; 2].map(|_| {
+        let at = request(&server);
+        at.with(Ctx { found: found.clone(), ..at.cx.clone() })
+    });
+    one.unlink("old").expect("unlink");
     server.silence.set(Mood::Performs);
-    let unanswered = server.fs.unlink(&other, ROOT, name("old"));
-    let next = server.next();
-    let again = next.fs.unlink(&keyed(&next.cx, other.key), ROOT, name("old")).wait();
+    let unanswered = other.fs.unlink(&other.cx, other.dir, name("old"));
+    let again = server.next().again(&other).unlink("old");
     assert!(matches!(again, Err(Error::NotFound)), "{again:?}");
     drop(unanswered);
 }
@@ -471,110 +444,107 @@ fn node_found_by_caller_may_be_gone() {
 fn ambiguous_requests_are_counted() {
     let server = Server::new(Bottom::Tmpfs);
     let tree = server.tree.as_ref().expect("a directory").path().to_owned();
-    file(&*server.fs, &server.cx, "from");
-    file(&*server.fs, &server.cx, "victim");
+    server.file("old");
+    server.file("victim");
     server.silence.set(Mood::Performs);
-    let (rename, unlink) = (server.request(), server.request());
-    let flags = RenameFlags::empty();
-    let renamed = server.fs.rename(&rename, ROOT, name("from"), ROOT, name("to"), flags);
-    let removed = server.fs.unlink(&unlink, ROOT, name("victim"));
+    let (rename, unlink) = (request(&server), request(&server));
+    let moved = renamed(&rename);
+    let removed = unlink.fs.unlink(&unlink.cx, unlink.dir, name("victim"));
     // A program of the host.
-    std::fs::remove_file(tree.join("to")).unwrap();
+    std::fs::remove_file(tree.join("new")).unwrap();
     std::fs::write(tree.join("victim"), b"another").unwrap();
     let next = server.next();
     assert_eq!(next.reconciled(), (2, 0, 2));
-    let (rename, unlink) = (keyed(&next.cx, rename.key), keyed(&next.cx, unlink.key));
-    next.fs.rename(&rename, ROOT, name("from"), ROOT, name("to"), flags).wait().expect("taken for done");
-    next.fs.unlink(&unlink, ROOT, name("victim")).wait().expect("taken for done");
+    renamed(&next.again(&rename)).wait().expect("taken for done");
+    next.again(&unlink).unlink("victim").expect("taken for done");
     assert!(tree.join("victim").exists(), "it is not ours");
-    drop((renamed, removed));
+    drop((moved, removed));
 }
 
 #[test]
 fn outcomes_go_from_process_to_process() {
     let server = Server::new(Bottom::Memory);
-    let cx = server.request();
-    server.fs.mkdir(&cx, ROOT, name("dir"), NewMode::default()).wait().unwrap();
+    let at = request(&server);
+    at.dir("dir");
     let state = server.copy("handed on");
     for _ in 0..3 {
         let next = Next::over(server.bottom.clone(), &state, &Options::default()).unwrap();
-        let cx = keyed(&next.cx, cx.key);
-        next.fs.mkdir(&cx, ROOT, name("dir"), NewMode::default()).wait().expect("the answer");
+        next.again(&at).mkdir("dir").expect("the answer");
     }
+}
+
+/// Makes directories; returns the requests.
+fn made(server: &Server, count: usize) -> Vec<Session> {
+    let requests: Vec<_> = (0..count).map(|_| request(server)).collect();
+    for (number, at) in requests.iter().enumerate() {
+        at.dir(&format!("dir{number}"));
+    }
+    requests
+}
+
+/// Returns the numbers of the requests that are known, from the newest on: an unknown one evicts another.
+fn known(next: &Next, requests: &[Session]) -> Vec<usize> {
+    let is_known = |number: &usize| next.again(&requests[*number]).mkdir(&format!("dir{number}")).is_ok();
+    (0..requests.len()).rev().filter(is_known).collect()
 }
 
 #[test]
 fn evicted_outcomes_are_not_in_the_file() {
     let limits = Limits { entries: 2, ..Limits::default() };
     let server = Server::with(Bottom::Memory, &Options { durable: limits, ..Options::default() });
-    let requests: Vec<_> = (0..6).map(|_| server.request()).collect();
-    for (at, cx) in requests.iter().enumerate() {
-        mkdir(&*server.fs, cx, &format!("dir{at}")).unwrap();
-    }
-    let next = server.next();
-    let known =
-        |at: &usize| mkdir(&*next.fs, &keyed(&next.cx, requests[*at].key), &format!("dir{at}")).is_ok();
-    assert_eq!((0..6).filter(known).collect::<Vec<_>>(), [4, 5]);
+    let requests = made(&server, 6);
+    assert_eq!(known(&server.next(), &requests), [5, 4]);
 }
 
 #[test]
 fn a_smaller_limit_keeps_the_newest() {
     let server = Server::new(Bottom::Memory);
-    let requests: Vec<_> = (0..10).map(|_| server.request()).collect();
-    for (at, cx) in requests.iter().enumerate() {
-        mkdir(&*server.fs, cx, &format!("dir{at}")).unwrap();
-    }
+    let requests = made(&server, 10);
     let durable = Limits { entries: 3, ..Limits::default() };
     let options = Options { durable, ..Options::default() };
     let next = Next::over(server.bottom.clone(), &server.copy("smaller"), &options).unwrap();
-    let known =
-        |at: &usize| mkdir(&*next.fs, &keyed(&next.cx, requests[*at].key), &format!("dir{at}")).is_ok();
-    assert_eq!((0..10).rev().filter(known).collect::<Vec<_>>(), [9, 8, 7]);
+    assert_eq!(known(&next, &requests), [9, 8, 7]);
 }
 
 #[test]
 fn outcomes_older_than_their_time_stay_behind() {
     let server = Server::new(Bottom::Memory);
-    let (old, new) = (server.request(), server.request());
-    mkdir(&*server.fs, &old, "old").unwrap();
+    let (old, new) = (request(&server), request(&server));
+    old.dir("old");
     std::thread::sleep(Duration::from_millis(4100));
-    mkdir(&*server.fs, &new, "new").unwrap();
+    new.dir("new");
     let durable = Limits { age: Duration::from_secs(3), ..Limits::default() };
     let options = Options { durable, ..Options::default() };
     let next = Next::over(server.bottom.clone(), &server.copy("aged"), &options).unwrap();
-    mkdir(&*next.fs, &keyed(&next.cx, new.key), "new").expect("the answer");
-    assert!(matches!(mkdir(&*next.fs, &keyed(&next.cx, old.key), "old"), Err(Error::Exists)));
+    next.again(&new).mkdir("new").expect("the answer");
+    assert!(matches!(next.again(&old).mkdir("old"), Err(Error::Exists)));
 }
 
 #[test]
 fn numbered_request_is_recognised_after_restart_per_client() {
     let server = Server::new(Bottom::Memory);
-    let (done, in_doubt) = (numbered(3, 1, u64::MAX), numbered(3, 1, 7));
-    mkdir(&*server.fs, &keyed(&server.cx, done), "done").unwrap();
+    let (done, in_doubt) = (keyed(&server, numbered(3, 1, u64::MAX)), keyed(&server, numbered(3, 1, 7)));
+    done.dir("done");
     server.silence.set(Mood::Performs);
-    drop(server.fs.mkdir(&keyed(&server.cx, in_doubt), ROOT, name("in doubt"), NewMode::default()));
+    drop(start_mkdir(&in_doubt, "in doubt"));
     let next = server.next();
     for other in [numbered(4, 1, u64::MAX), numbered(3, 2, u64::MAX), numbered(3, 1, 8)] {
-        let refused = mkdir(&*next.fs, &keyed(&next.cx, other), "done");
+        let refused = keyed(&next, other).mkdir("done");
         assert!(matches!(refused, Err(Error::Exists)), "{other:?}: {refused:?}");
     }
-    mkdir(&*next.fs, &keyed(&next.cx, done), "done").expect("the answer");
-    mkdir(&*next.fs, &keyed(&next.cx, in_doubt), "in doubt").expect("what it came to");
+    next.again(&done).mkdir("done").expect("the answer");
+    next.again(&in_doubt).mkdir("in doubt").expect("what it came to");
 }
 
 #[test]
 fn plain_writes_and_modes_are_not_in_the_file() {
     let server = Server::new(Bottom::Memory);
-    let made = server.fs.create(&server.cx, ROOT, name("file"), &plain()).wait().unwrap();
+    let file = server.file("file");
     let before = std::fs::read(&server.state).unwrap();
-    let set = SetAttr { mode: Some(tombolo_core::fs::Mode::new(0o700)), ..SetAttr::default() };
-    server.fs.setattr(&server.request(), ROOT, None, &set).wait().unwrap();
-    let file = tombolo_core::fs::File { node: made.entry.node, open: made.open };
-    let from = tombolo_mem::Source::from(b"data".to_vec());
-    let how = tombolo_core::fs::Write::default();
-    server.fs.write(&server.request(), file, &how, from).wait().unwrap();
+    request(&server).chmod("", 0o700).expect("chmod");
+    request(&server).write(file, 0, b"data").expect("write");
     assert!(std::fs::read(&server.state).unwrap() == before);
-    server.fs.mkdir(&server.request(), ROOT, name("other"), NewMode::default()).wait().unwrap();
+    request(&server).dir("other");
     assert!(std::fs::read(&server.state).unwrap() != before);
 }
 
@@ -583,8 +553,8 @@ fn two_servers_do_not_share_a_state_file() {
     let server = Server::new(Bottom::Memory);
     let refused = replies::open(server.bottom.clone(), &Options::default(), &server.state).map(drop);
     assert!(matches!(refused, Err(OpenError::InUse { .. })), "{refused:?}");
-    let Server { first, fs, state, bottom, folder, .. } = server;
-    drop((first, fs));
+    let Server { first, session, state, bottom, folder, .. } = server;
+    drop((first, session));
     replies::open(bottom, &Options::default(), &state).expect("it is free again");
     drop(folder);
 }

@@ -1,14 +1,12 @@
 //! State files that are damaged, of another version, or of another tree.
 
 use proptest::prelude::*;
-use tombolo_core::Ctx;
-use tombolo_core::fs::{FileSystem, NewMode, NodeId};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::{OpenError, Options};
-use tombolo_test_support::name;
+use tombolo_test_support::Session;
 
 use crate::crash::{Mood, Next, Server};
-use crate::fixture::{Bottom, keyed};
+use crate::fixture::{Bottom, request, start_mkdir};
 
 /// Position of the header's checksum, and the range that it covers (docs/formats/replies.md).
 const CHECKSUM: std::ops::Range<usize> = 12..16;
@@ -21,17 +19,17 @@ const INTENT_BYTES: usize = 1024;
 const OUTCOMES: u32 = 16_384 + 256;
 const OUTCOME_BYTES: usize = 176;
 
-fn mkdir(fs: &dyn FileSystem, cx: &Ctx, text: &str) -> bool {
-    fs.mkdir(cx, NodeId::ROOT, name(text), NewMode::default()).wait().is_ok()
+fn mkdir(at: &Session, text: &str) -> bool {
+    at.mkdir(text).is_ok()
 }
 
 /// Creates a server that has answered one request and was killed during another.
-fn server() -> (Server, Ctx, Ctx) {
+fn server() -> (Server, Session, Session) {
     let server = Server::new(Bottom::Memory);
-    let (answered, unanswered) = (server.request(), server.request());
-    assert!(mkdir(&*server.fs, &answered, "answered"));
+    let (answered, unanswered) = (request(&server), request(&server));
+    assert!(mkdir(&answered, "answered"));
     server.silence.set(Mood::Performs);
-    drop(server.fs.mkdir(&unanswered, NodeId::ROOT, name("unanswered"), NewMode::default()));
+    drop(start_mkdir(&unanswered, "unanswered"));
     (server, answered, unanswered)
 }
 
@@ -86,7 +84,7 @@ fn older_state_file_is_set_aside() {
     let (server, answered, _) = server();
     let next = with_change(&server, |bytes| bytes[8] = 1).expect("a new file");
     assert_eq!(next.reconciled(), (0, 0, 0));
-    assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
+    assert!(!mkdir(&next.again(&answered), "answered"), "nothing is known");
     let aside = std::fs::read(server.folder.path().join("changed.older")).expect("the old file was kept");
     assert_eq!(aside[8], 1);
     assert_eq!(std::fs::read(server.folder.path().join("changed")).expect("a new file")[8], 2);
@@ -105,7 +103,7 @@ fn state_file_with_damaged_header_is_set_aside() {
     for change in changes {
         let next = with_change(&server, change).expect("a new file");
         assert_eq!(next.reconciled(), (0, 0, 0));
-        assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
+        assert!(!mkdir(&next.again(&answered), "answered"), "nothing is known");
         let aside = server.folder.path().join("changed.damaged");
         std::fs::remove_file(aside).expect("the damaged file was kept");
     }
@@ -118,7 +116,7 @@ fn server_starts_although_damaged_file_stays() {
     let aside = server.folder.path().join("changed.damaged");
     std::fs::create_dir(&aside).unwrap();
     let next = with_change(&server, |bytes| bytes[0] ^= 1).expect("a new file");
-    assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
+    assert!(!mkdir(&next.again(&answered), "answered"), "nothing is known");
     assert!(aside.is_dir());
 }
 
@@ -126,8 +124,8 @@ fn server_starts_although_damaged_file_stays() {
 #[test]
 fn a_clock_that_was_set_back_makes_nothing_old() {
     let server = Server::new(Bottom::Memory);
-    let (first, second) = (server.request(), server.request());
-    assert!(mkdir(&*server.fs, &first, "first") && mkdir(&*server.fs, &second, "second"));
+    let (first, second) = (request(&server), request(&server));
+    assert!(mkdir(&first, "first") && mkdir(&second, "second"));
     let next = with_change(&server, |bytes| {
         let slots = bytes[INTENTS + 1024 * INTENT_BYTES..].chunks_mut(OUTCOME_BYTES);
         let slot =
@@ -138,8 +136,8 @@ fn a_clock_that_was_set_back_makes_nothing_old() {
         slot[4..8].copy_from_slice(&checksum.to_le_bytes());
     });
     let next = next.expect("the file is good");
-    for (request, text) in [(first, "first"), (second, "second")] {
-        assert!(mkdir(&*next.fs, &keyed(&next.cx, request.key), text), "{text}");
+    for (at, text) in [(first, "first"), (second, "second")] {
+        assert!(mkdir(&next.again(&at), text), "{text}");
     }
 }
 
@@ -153,7 +151,7 @@ fn state_file_of_other_boot_or_tree_is_ignored() {
         });
         let next = next.expect("a new file");
         assert_eq!(next.reconciled(), (0, 0, 0));
-        assert!(!mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "nothing is known");
+        assert!(!mkdir(&next.again(&answered), "answered"), "nothing is known");
     }
     let (elsewhere, _tree) = Bottom::Memory.export();
     let next = Next::over(elsewhere, &server.copy("elsewhere"), &Options::default()).expect("a new file");
@@ -169,8 +167,8 @@ fn a_record_that_is_not_whole_is_not_used() {
     });
     let next = next.expect("the rest is good");
     assert_eq!(next.reconciled(), (0, 0, 0));
-    assert!(mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered"), "this one is whole");
-    assert!(!mkdir(&*next.fs, &keyed(&next.cx, unanswered.key), "unanswered"), "this one is not known");
+    assert!(mkdir(&next.again(&answered), "answered"), "this one is whole");
+    assert!(!mkdir(&next.again(&unanswered), "unanswered"), "this one is not known");
 }
 
 proptest! {
@@ -194,9 +192,9 @@ proptest! {
                 let (done, not_done, ambiguous) = next.reconciled();
                 prop_assert!(done + not_done <= 1 && ambiguous == 0);
                 // Both exist: an unknown key gets the plain reply, that it exists.
-                mkdir(&*next.fs, &keyed(&next.cx, answered.key), "answered");
-                mkdir(&*next.fs, &keyed(&next.cx, unanswered.key), "unanswered");
-                prop_assert!(mkdir(&*next.fs, &next.cx, "new"));
+                mkdir(&next.again(&answered), "answered");
+                mkdir(&next.again(&unanswered), "unanswered");
+                prop_assert!(mkdir(&next, "new"));
             }
             Err(error) => prop_assert!(matches!(error, OpenError::Newer { .. }), "{}", error),
         }

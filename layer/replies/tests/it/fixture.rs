@@ -1,23 +1,21 @@
 //! A file system under the layer, with operation counts.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fastrand::Rng;
 use tempfile::TempDir;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{
-    Client, Create, Exclusive, Export, File, FileSystem, FileType, Mode, NewMode, NodeId, OpenFlags,
-    PermissionCheck, RenameFlags,
-};
-use tombolo_core::{Answer, ClientId, Ctx, Identity, KeyProperties, RequestKey, Result, SessionId, Want};
+use tombolo_core::fs::{Create, Exclusive, Export, FileType, RenameFlags};
+use tombolo_core::{Answer, ClientId, Ctx, KeyProperties, RequestKey, Want};
 use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::{Options, Replies};
 use tombolo_test_support::history::Action;
-use tombolo_test_support::{READ_WRITE, name};
+use tombolo_test_support::{READ_WRITE, Session, mode, name};
 
 /// The file system at the bottom.
 #[derive(Clone, Copy, Debug)]
@@ -58,11 +56,18 @@ pub fn local_dir(path: &Path) -> Arc<dyn Export> {
 /// The layer over an export, and a session of it.
 pub struct Fixture {
     pub export: Arc<Replies>,
-    pub fs: Arc<dyn FileSystem>,
-    pub cx: Ctx,
+    session: Session,
     /// Counters of operations that reach the bottom.
     pub below: Arc<Counters>,
     _scratch: Option<TempDir>,
+}
+
+impl Deref for Fixture {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
 }
 
 impl Fixture {
@@ -80,53 +85,30 @@ impl Fixture {
         let below = Counters::new();
         let counted = Arc::new(stats::over(under(export), below.clone()));
         let export = Arc::new(replies::over(counted, options));
-        let (fs, cx) = attach(&*export);
-        Self { export, fs, cx, below, _scratch: scratch }
+        let session = attach(&*export);
+        Self { export, session, below, _scratch: scratch }
     }
 
     /// Returns the number of times that the bottom performed an operation.
     pub fn ran(&self, op: &str) -> u64 {
         self.below.snapshot().operation(op).map_or(0, |operation| operation.count)
     }
-
-    /// Creates the context of a unique request.
-    pub fn request(&self) -> Ctx {
-        keyed(&self.cx, fresh_key())
-    }
-
-    pub fn create(&self, text: &str) -> File {
-        let created = self.fs.create(&self.cx, NodeId::ROOT, name(text), &plain()).wait().expect("create");
-        File { node: created.entry.node, open: created.open }
-    }
-
-    pub fn mkdir(&self, cx: &Ctx, text: &str) -> Result<u64> {
-        self.start_mkdir(cx, text).wait()
-    }
-
-    /// Starts a mkdir, which returns the new directory's inode number.
-    pub fn start_mkdir(&self, cx: &Ctx, text: &str) -> Answer<u64> {
-        let mode = NewMode::settled(Mode::new(0o755));
-        self.fs.mkdir(cx, NodeId::ROOT, name(text), mode).map(|made| made.entry.attr.fileid)
-    }
-
-    pub fn exists(&self, text: &str) -> bool {
-        match self.fs.lookup(&self.cx, NodeId::ROOT, name(text)).wait() {
-            Ok(entry) => {
-                self.fs.forget(&self.cx, &[(entry.node, 1)]);
-                true
-            }
-            Err(_) => false,
-        }
-    }
 }
 
-/// Attaches a session, with a context that requests all attributes.
-pub fn attach(export: &dyn Export) -> (Arc<dyn FileSystem>, Ctx) {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let session = SessionId(NEXT.fetch_add(1, Ordering::Relaxed));
-    let client = Client { session, label: "test".into(), checks: PermissionCheck::BackEnd };
-    let cx = Ctx { want: Want::CHANGE_ATTRS, ..Ctx::root(session) };
-    (export.attach(&client).expect("a session"), cx)
+/// Begins a session that requests all attributes.
+pub fn attach(export: &dyn Export) -> Session {
+    let session = Session::attach(export);
+    session.with(Ctx { want: Want::CHANGE_ATTRS, ..session.cx.clone() })
+}
+
+/// Returns a session whose operations are one request.
+pub fn request(session: &Session) -> Session {
+    keyed(session, fresh_key())
+}
+
+/// Starts a mkdir, which returns the new directory's inode number.
+pub fn start_mkdir(at: &Session, text: &str) -> Answer<u64> {
+    at.fs.mkdir(&at.cx, at.dir, name(text), mode(0o755)).map(|made| made.entry.attr.fileid)
 }
 
 /// Returns an unused key.
@@ -153,20 +135,13 @@ pub fn numbered(incarnation: u8, peer: u64, number: u64) -> RequestKey {
     RequestKey { client: ClientId(client), key: number.into(), properties }
 }
 
-pub fn keyed(cx: &Ctx, key: impl Into<Option<RequestKey>>) -> Ctx {
-    Ctx { key: key.into(), ..cx.clone() }
+pub fn keyed(session: &Session, key: impl Into<Option<RequestKey>>) -> Session {
+    session.with(Ctx { key: key.into(), ..session.cx.clone() })
 }
 
-pub fn by_user(cx: &Ctx, uid: u32) -> Ctx {
-    Ctx { identity: Identity { uid, gid: uid, groups: None }, ..cx.clone() }
-}
-
+/// Returns the parameters of a new file, which must not exist.
 pub fn plain() -> Create {
-    Create {
-        mode: NewMode::settled(Mode::new(0o644)),
-        flags: OpenFlags::READ | OpenFlags::WRITE,
-        exclusive: Exclusive::Yes,
-    }
+    Create { exclusive: Exclusive::Yes, ..tombolo_test_support::plain() }
 }
 
 /// Samples a change of names or of a size.

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use tombolo_core::fs::{File, Write};
-use tombolo_core::{Ctx, Error};
+use tombolo_core::Error;
 use tombolo_layer_replies::{Limits, Options};
-use tombolo_mem::Source;
 
 use crate::fixture::{Bottom, Fixture, keyed, rpc};
 
@@ -13,12 +11,8 @@ fn fixture(limits: Limits) -> Fixture {
     Fixture::with(Bottom::Memory, &Options { durable: limits, ..Options::default() }, |export| export)
 }
 
-fn request(fixture: &Fixture, client: u64, xid: u32) -> Ctx {
-    keyed(&fixture.cx, rpc(client, xid))
-}
-
 fn mkdir(fixture: &Fixture, client: u64, xid: u32) -> bool {
-    match fixture.mkdir(&request(fixture, client, xid), &format!("{client}.{xid}")) {
+    match keyed(fixture, rpc(client, xid)).mkdir(&format!("{client}.{xid}")) {
         Ok(_) => true,
         Err(Error::Exists) => false,
         Err(error) => panic!("{error}"),
@@ -95,10 +89,9 @@ fn writes_do_not_evict_durable_outcomes() {
     let fixture =
         Fixture::with(Bottom::Memory, &Options { durable: limits, fleeting: limits }, |export| export);
     assert!(mkdir(&fixture, 1, 0));
-    let file: File = fixture.create("file");
+    let file = fixture.file("file");
     for xid in 0..100 {
-        let from = Source::from(vec![0; 10]);
-        fixture.fs.write(&request(&fixture, 1, xid), file, &Write::default(), from).wait().unwrap();
+        keyed(&fixture, rpc(1, xid)).write(file, 0, &[0; 10]).expect("write");
     }
     assert!(mkdir(&fixture, 1, 0));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use tombolo_core::fs::{Export, NodeId, OpenFlags};
+use tombolo_core::fs::{Export, OpenFlags};
 use tombolo_layer_basic::delay;
 use tombolo_layer_replies::Options;
 use tombolo_test_support::Session;
@@ -54,8 +54,7 @@ fn check(bottom: Bottom, time: Duration, requests: &[Request]) -> Result<(), Str
     });
     let (reference, _scratch) = bottom.export();
     let mut model = machine(Session::attach(&*reference));
-    let (fs, cx) = (fixture.fs.clone(), fixture.cx.clone());
-    let mut real = machine(Session { fs, cx, dir: NodeId::ROOT });
+    let mut real = machine(fixture.clone());
     let mut sent: Vec<(Machine, Step, Result<(), String>)> = Vec::new();
     for request in requests {
         if !model.applies(&request.step) {

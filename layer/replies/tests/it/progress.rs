@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_core::fs::Op;
-use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange, NodeId};
+use tombolo_core::fs::{Lock, LockFamily, LockKind, LockOwner, LockRange, Op};
 use tombolo_core::{Ctx, Error, Interrupt};
 use tombolo_layer_basic::delay;
 use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
 use tombolo_layer_replies::Options;
-use tombolo_test_support::name;
 
-use crate::fixture::{BOTTOMS, Bottom, Fixture};
+use crate::fixture::{BOTTOMS, Bottom, Fixture, request, start_mkdir};
 
 fn slow(bottom: Bottom) -> Fixture {
     Fixture::with(bottom, &Options::default(), |export| {
@@ -32,8 +30,8 @@ fn failing(error: fn() -> Error) -> Fixture {
 fn duplicates_wait_for_the_first_and_get_its_answer() {
     for bottom in BOTTOMS {
         let fixture = slow(bottom);
-        let cx = fixture.request();
-        let answers: Vec<_> = (0..5).map(|_| fixture.start_mkdir(&cx, "dir")).collect();
+        let at = request(&fixture);
+        let answers: Vec<_> = (0..5).map(|_| start_mkdir(&at, "dir")).collect();
         assert!(answers.iter().all(|answer| !answer.is_done()));
         let threads: Vec<_> =
             answers.into_iter().rev().map(|answer| std::thread::spawn(move || answer.wait())).collect();
@@ -48,15 +46,15 @@ fn duplicates_wait_for_the_first_and_get_its_answer() {
 #[test]
 fn the_first_may_go_away_before_its_answer_comes() {
     let fixture = slow(Bottom::Memory);
-    let cx = fixture.request();
-    let first = fixture.start_mkdir(&cx, "dir");
-    let second = fixture.start_mkdir(&cx, "dir");
+    let at = request(&fixture);
+    let first = start_mkdir(&at, "dir");
+    let second = start_mkdir(&at, "dir");
     drop(first);
     second.wait().expect("the duplicate is answered");
     assert_eq!(fixture.ran("mkdir"), 1);
     // The first reply was dropped, so its look-up was given back; the second one's is retained.
-    let node = fixture.fs.lookup(&fixture.cx, NodeId::ROOT, name("dir")).wait().unwrap().node;
-    fixture.fs.rmdir(&fixture.cx, NodeId::ROOT, name("dir")).wait().unwrap();
+    let node = fixture.node("dir").expect("the directory");
+    fixture.rmdir("dir").expect("rmdir");
     fixture.fs.forget(&fixture.cx, &[(node, 2)]);
     fixture.fs.getattr(&fixture.cx, node, None).wait().expect_err("no look-up holds it");
 }
@@ -64,23 +62,23 @@ fn the_first_may_go_away_before_its_answer_comes() {
 #[test]
 fn all_may_go_away_and_the_next_is_answered() {
     let fixture = slow(Bottom::Memory);
-    let cx = fixture.request();
-    drop((fixture.start_mkdir(&cx, "dir"), fixture.start_mkdir(&cx, "dir")));
-    fixture.mkdir(&cx, "dir").expect("the answer");
+    let at = request(&fixture);
+    drop((start_mkdir(&at, "dir"), start_mkdir(&at, "dir")));
+    at.mkdir("dir").expect("the answer");
     assert_eq!(fixture.ran("mkdir"), 1);
 }
 
 #[test]
 fn a_wait_for_a_lock_ends_with_its_caller() {
     let fixture = Fixture::new(Bottom::Memory);
-    let file = fixture.create("file");
-    let locks = fixture.fs.locks().expect("locks");
+    let file = fixture.file("file");
+    let locks = fixture.locks();
     let (family, range) = (LockFamily::Posix, LockRange::ALL);
     let lock = |owner| Lock { family, kind: LockKind::Write, range, owner: LockOwner(owner), pid: 1 };
     locks.lock(&fixture.cx, file, &lock(1), false).wait().expect("it is free");
-    let cx = fixture.request();
-    let waiting = locks.lock(&cx, file, &lock(2), true);
-    let duplicate = locks.lock(&cx, file, &lock(2), true);
+    let at = request(&fixture);
+    let waiting = locks.lock(&at.cx, file, &lock(2), true);
+    let duplicate = locks.lock(&at.cx, file, &lock(2), true);
     drop(waiting);
     let ended = duplicate.wait();
     assert!(matches!(ended, Err(Error::Interrupted)), "the lock is not awaited any more: {ended:?}");
@@ -91,10 +89,10 @@ fn a_wait_for_a_lock_ends_with_its_caller() {
 #[test]
 fn interrupted_duplicate_leaves_original_running() {
     let fixture = slow(Bottom::Memory);
-    let cx = fixture.request();
-    let first = fixture.start_mkdir(&cx, "dir");
+    let at = request(&fixture);
+    let first = start_mkdir(&at, "dir");
     let interrupt = Interrupt::new();
-    let second = fixture.start_mkdir(&Ctx { interrupt: interrupt.clone(), ..cx.clone() }, "dir");
+    let second = start_mkdir(&at.with(Ctx { interrupt: interrupt.clone(), ..at.cx.clone() }), "dir");
     interrupt.raise();
     assert!(matches!(second.wait(), Err(Error::Interrupted)));
     first.wait().expect("the first");
@@ -103,9 +101,9 @@ fn interrupted_duplicate_leaves_original_running() {
 #[test]
 fn a_failure_reaches_all_waiters_and_is_kept() {
     let fixture = failing(|| Error::NoSpace);
-    let cx = fixture.request();
+    let at = request(&fixture);
     for _ in 0..2 {
-        assert!(matches!(fixture.mkdir(&cx, "dir"), Err(Error::NoSpace)));
+        assert!(matches!(at.mkdir("dir"), Err(Error::NoSpace)));
     }
     assert_eq!(fixture.ran("mkdir"), 1);
 }
@@ -121,9 +119,9 @@ fn transient_errors_are_not_kept() {
         || Error::Disconnected,
     ] {
         let fixture = failing(error);
-        let cx = fixture.request();
-        fixture.mkdir(&cx, "dir").expect_err("the fault");
-        fixture.mkdir(&cx, "dir").expect("the next try runs");
+        let at = request(&fixture);
+        at.mkdir("dir").expect_err("the fault");
+        at.mkdir("dir").expect("the next try runs");
         assert_eq!((fixture.ran("mkdir"), fixture.export.counters().read().recorded), (2, 1));
     }
 }
@@ -136,7 +134,7 @@ fn other_requests_do_not_wait() {
     });
     let began = std::time::Instant::now();
     let threads: Vec<_> = (0..20)
-        .map(|at| fixture.start_mkdir(&fixture.request(), &format!("dir{at}")))
+        .map(|at| start_mkdir(&request(&fixture), &format!("dir{at}")))
         .map(|answer| std::thread::spawn(move || answer.wait().expect("mkdir")))
         .collect();
     assert_eq!(threads.into_iter().filter_map(|thread| thread.join().ok()).count(), 20);

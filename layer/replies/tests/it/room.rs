@@ -2,20 +2,22 @@
 
 use std::sync::{Arc, mpsc};
 
-use tombolo_core::fs::{Create, Exclusive, Mode, NewMode, NodeId, OpenFlags};
-use tombolo_core::{Answer, Error, Interrupt};
+use tombolo_core::fs::{Create, Exclusive, OpenFlags};
+use tombolo_core::{Answer, Ctx, Error, Interrupt};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_replies::{self as replies, Limits, Options};
-use tombolo_test_support::{Act, Scripted, name, until, wrapped};
+use tombolo_test_support::{Act, Scripted, Session, until, wrapped};
 
 use crate::crash::{Mood, Server};
-use crate::fixture::{Bottom, attach, fresh_key, keyed, plain};
+use crate::fixture::{Bottom, attach, plain, request, start_mkdir};
 use crate::impatient::Impatient;
-
-const ROOT: NodeId = NodeId::ROOT;
 
 /// Number of intents in a state file (docs/formats/replies.md).
 const ROOM: usize = 1024;
+
+fn interruptible(at: &Session, interrupt: Interrupt) -> Session {
+    at.with(Ctx { interrupt, ..at.cx.clone() })
+}
 
 /// Starts an operation that may pend, and returns where its outcome arrives.
 fn started(answer: Answer<()>) -> mpsc::Receiver<tombolo_core::Result<()>> {
@@ -37,11 +39,9 @@ fn change_waits_for_a_free_intent_slot() {
         false => Act::Pass,
     });
     let export = replies::open(bottom, &Options::default(), &folder.path().join("replies")).expect("opened");
-    let (fs, cx) = attach(&export);
+    let session = attach(&export);
     let mkdir = |number: usize, interrupt: Interrupt| {
-        let cx = tombolo_core::Ctx { interrupt, ..keyed(&cx, fresh_key()) };
-        let mode = NewMode::settled(Mode::new(0o755));
-        fs.mkdir(&cx, ROOT, name(&number.to_string()), mode).map(drop)
+        start_mkdir(&interruptible(&request(&session), interrupt), &number.to_string()).map(drop)
     };
     let answers: Vec<_> = (0..ROOM).map(|number| started(mkdir(number, Interrupt::default()))).collect();
     let is_there = |number: usize| tree.path().join(number.to_string()).exists();
@@ -69,17 +69,14 @@ fn unwritable_outcome_retains_its_intent() {
         Bottom::Memory,
         &Options { durable: Limits { entries: 1, ..Limits::default() }, ..Options::default() },
     );
-    let (lost, other) = (server.request(), server.request());
+    let (lost, other) = (request(&server), request(&server));
     server.silence.set(Mood::LosesHandles);
-    server.fs.mkdir(&lost, ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
+    lost.dir("dir");
     assert_eq!((server.intents(), server.first.counters().read().unprotected), (1, 1));
     let next = server.next();
-    next.fs
-        .mkdir(&keyed(&next.cx, lost.key), ROOT, name("dir"), NewMode::default())
-        .wait()
-        .expect("the answer");
+    next.again(&lost).mkdir("dir").expect("the answer");
     server.silence.set(Mood::Answers);
-    server.fs.mkdir(&other, ROOT, name("other"), NewMode::default()).wait().expect("mkdir");
+    other.dir("other");
     assert_eq!(server.intents(), 0, "the other has pushed it out");
 }
 
@@ -88,11 +85,9 @@ fn outcome_of_interrupted_request_is_recorded() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let bottom = wrapped(Bottom::Memory.export().0, Impatient);
     let export = replies::open(bottom, &Options::default(), &folder.path().join("replies")).expect("opened");
-    let (fs, cx) = attach(&export);
     let interrupt = Interrupt::new();
     interrupt.raise();
-    let cx = tombolo_core::Ctx { interrupt, ..keyed(&cx, fresh_key()) };
-    fs.mkdir(&cx, ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
+    interruptible(&request(&attach(&export)), interrupt).dir("dir");
     let counts = export.counters().read();
     assert_eq!((counts.recorded, counts.unprotected), (1, 0));
 }
@@ -102,8 +97,7 @@ fn answered_requests_leave_room_for_those_that_come() {
     let server = Server::new(Bottom::Memory);
     for number in 0..300 {
         server.silence.set(Mood::LosesHandles);
-        let (cx, text) = (server.request(), number.to_string());
-        server.fs.mkdir(&cx, ROOT, name(&text), NewMode::default()).wait().expect("mkdir");
+        request(&server).dir(&number.to_string());
     }
     assert_eq!(server.intents(), 256, "the oldest have gone");
 }
@@ -112,7 +106,7 @@ fn answered_requests_leave_room_for_those_that_come() {
 fn a_panic_gives_its_room_in_the_file_back() {
     let server = Server::new(Bottom::Memory);
     server.silence.set(Mood::Panics);
-    let answer = server.fs.mkdir(&server.request(), ROOT, name("dir"), NewMode::default());
+    let answer = start_mkdir(&request(&server), "dir");
     assert_eq!(server.intents(), 1, "under way");
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer.wait().is_ok()));
     assert!(ended.is_err());
@@ -125,10 +119,10 @@ fn operation_too_long_for_state_file_still_runs() {
     let tree = server.tree.as_ref().expect("a directory").path().to_owned();
     std::fs::OpenOptions::new().write(true).open(&server.state).unwrap().set_len(0).unwrap();
     for _ in 0..2 {
-        let cx = server.request();
+        let at = request(&server);
         for _ in 0..2 {
             let how = Create { flags: OpenFlags::READ, exclusive: Exclusive::No, ..plain() };
-            server.fs.create(&cx, ROOT, name("file"), &how).wait().expect("create");
+            at.create("file", &how).expect("create");
         }
     }
     assert!(tree.join("file").exists());
