@@ -1,10 +1,12 @@
 //! Consecutive servers of one export, and links that are cut.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, LinkLossPolicy, VrpcExport};
-use tombolo_core::fs::{Client, Export};
+use tombolo_back_vrpc_client::{Connect, ConnectError, Connected, VrpcExport};
+use tombolo_core::fs::{Client, Export, PermissionCheck};
+use tombolo_core::{Ctx, SessionId};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::EndReason;
 use tombolo_host_links::client::Line;
@@ -16,6 +18,9 @@ use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Features, Incarnation, Layout, RefusalCode, Refused};
 use tombolo_shm::window::WindowReader;
 
+/// The name of the export.
+const EXPORT: &str = "export";
+
 /// Configuration of a site and its links.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -23,10 +28,14 @@ pub struct Plan {
     pub slots: u32,
     /// Bulk memory of either side, in bytes.
     pub bulk_bytes: u64,
+    /// Doorbell mode of both sides.
+    pub mode: Mode,
     /// Session options.
     pub options: Options,
     /// `true` if both peers know quiet requests.
     pub quiet: bool,
+    /// `true` if clients continue before small writes are answered.
+    pub writes_behind: bool,
     /// Number of the request at which each link is cut; 0 for never. Alternately before and after the request
     /// is served.
     pub cut_every: u64,
@@ -34,7 +43,15 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { slots: 64, bulk_bytes: 8 << 20, options: Options::default(), quiet: true, cut_every: 0 }
+        Self {
+            slots: 64,
+            bulk_bytes: 8 << 20,
+            mode: Mode::Adaptive,
+            options: Options::default(),
+            quiet: true,
+            writes_behind: false,
+            cut_every: 0,
+        }
     }
 }
 
@@ -94,7 +111,7 @@ impl Site {
         let service = VrpcServer::new()
             .with_keys(self.keys.clone())
             .with_session_ids(self.session_ids.clone())
-            .with_export("export", export, plan.options);
+            .with_export(EXPORT, export, plan.options);
         self.start_any(Arc::new(service));
     }
 
@@ -156,10 +173,69 @@ impl Site {
         lock(&self.life).as_ref().map_or(0, |life| life.server.counts().answers)
     }
 
-    /// Returns the export as its clients see it.
-    pub fn export(self: &Arc<Self>, link_loss_policy: LinkLossPolicy) -> VrpcExport {
-        VrpcExport::new(Dial(self.clone())).with_link_loss_policy(link_loss_policy)
+    /// Returns the export as its clients see it, who wait for another link if they lose theirs.
+    pub fn export(self: &Arc<Self>) -> VrpcExport {
+        VrpcExport::new(Dial(self.clone())).with_writes_behind(lock(&self.plan).writes_behind)
     }
+
+    /// Establishes a served link, and returns the client's ends.
+    pub fn ends(&self) -> Result<Ends, ConnectError> {
+        self.dial(Incarnation([7; 16])).map(|dialled| dialled.ends)
+    }
+
+    /// Cuts the newest link, as when the peer's process has ended. Does not wait for anything.
+    pub fn cut_newest(&self) {
+        self.newest(|link| link.cut(EndReason::Died));
+    }
+
+    /// Returns why the newest link has ended, or `None` while it is up.
+    pub fn end(&self) -> Option<EndReason> {
+        self.newest(LinkHandle::end).flatten()
+    }
+
+    fn newest<T>(&self, ask: impl FnOnce(&LinkHandle) -> T) -> Option<T> {
+        let life = lock(&self.life);
+        lock(life.as_ref()?.links.last()?).as_ref().map(ask)
+    }
+
+    fn dial(&self, incarnation: Incarnation) -> Result<Dialled, ConnectError> {
+        let plan = *lock(&self.plan);
+        let server = lock(&self.life).as_ref().ok_or("no server is there")?.server.clone();
+        let (mut ours, mut theirs) = Ends::in_memory(Layout::with_bulk(plan.slots, 8, plan.bulk_bytes)?);
+        if !plan.quiet {
+            (ours.features, theirs.features) = (Features::NONE, Features::NONE);
+        }
+        let label = "client".into();
+        let peer = Peer { export: EXPORT.into(), credentials: None, client: incarnation, label };
+        // It may take a moment, and no other client is to wait for it.
+        let inner = server.open(&peer)?;
+        let window = inner.window().map(|memory| memory.try_clone()).transpose()?;
+        let mut life = lock(&self.life);
+        let still_there = life.as_mut().filter(|life| Arc::ptr_eq(&life.server, &server));
+        let life = still_there.ok_or("no server is there any more")?;
+        let link = Arc::<Mutex<Option<LinkHandle>>>::default();
+        let watched = Arc::new(Watched {
+            inner,
+            line: OnceLock::new(),
+            link: link.clone(),
+            every: plan.cut_every,
+            cuts: self.cuts.clone(),
+            served: AtomicU64::new(0),
+        });
+        *lock(&link) = Some(server.serve(&theirs, &peer, watched.clone(), plan.mode)?);
+        life.links.push(link.clone());
+        Ok(Dialled { ends: ours, mode: plan.mode, window, watched, link })
+    }
+}
+
+/// A new link.
+struct Dialled {
+    /// The client's ends.
+    ends: Ends,
+    mode: Mode,
+    window: Option<OwnedFd>,
+    watched: Arc<Watched>,
+    link: Arc<Mutex<Option<LinkHandle>>>,
 }
 
 /// Dialer of a site's links.
@@ -175,32 +251,8 @@ impl Connect for Dial {
         if site.refuses.load(Ordering::SeqCst) {
             return Err(Box::new(Refused::new(RefusalCode::NoExport, "no such export")));
         }
-        let plan = *lock(&site.plan);
-        let server = lock(&site.life).as_ref().ok_or("no server is there")?.server.clone();
-        let (mut ours, mut theirs) = Ends::in_memory(Layout::with_bulk(plan.slots, 8, plan.bulk_bytes)?);
-        if !plan.quiet {
-            (ours.features, theirs.features) = (Features::NONE, Features::NONE);
-        }
-        let label = "client".into();
-        let peer = Peer { export: "export".into(), credentials: None, client: incarnation, label };
-        // It may take a moment, and no other client is to wait for it.
-        let inner = server.open(&peer)?;
-        let window = inner.window().map(|memory| memory.try_clone()).transpose()?;
-        let mut life = lock(&site.life);
-        let still_there = life.as_mut().filter(|life| Arc::ptr_eq(&life.server, &server));
-        let life = still_there.ok_or("no server is there any more")?;
-        let link = Arc::<Mutex<Option<LinkHandle>>>::default();
-        let watched = Arc::new(Watched {
-            inner,
-            line: OnceLock::new(),
-            link: link.clone(),
-            every: plan.cut_every,
-            cuts: site.cuts.clone(),
-            served: AtomicU64::new(0),
-        });
-        *lock(&link) = Some(server.serve(&theirs, &peer, watched.clone(), Mode::Adaptive)?);
-        life.links.push(link.clone());
-        let line = Line::start(&ours, client.label.as_str(), Mode::Adaptive)?;
+        let Dialled { ends, mode, window, watched, link } = site.dial(incarnation)?;
+        let line = Line::start(&ends, client.label.as_str(), mode)?;
         if let Some(window) = window {
             line.set_window(WindowReader::map(window)?);
         }
@@ -257,6 +309,16 @@ impl Session for Watched {
             line.cut(EndReason::Died);
         }
     }
+}
+
+/// Returns a client whose permissions the back end checks.
+pub fn client() -> Client {
+    Client { session: SessionId(1), label: "test".into(), checks: PermissionCheck::BackEnd }
+}
+
+/// Returns the superuser's context.
+pub fn root() -> Ctx {
+    Ctx::root(SessionId(1))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

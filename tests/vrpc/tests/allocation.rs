@@ -8,7 +8,7 @@ use tombolo_core::Answer;
 use tombolo_core::fs::{Create, File, FileSystem, Mode as FileMode, Name, NewMode, NodeId, OpenFlags, Write};
 use tombolo_mem::Buffer;
 use tombolo_shm::doorbell::Mode;
-use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
+use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -35,7 +35,7 @@ fn done<T>(answer: Answer<T>) -> bool {
 
 #[test]
 fn null_getattr_read_and_write_allocate_nothing() {
-    let host = TestHost::new(Arc::new(Memory::default()), Plan { mode: Mode::Poll, ..Plan::default() });
+    let host = Site::serving(Arc::new(Memory::default()), Plan { mode: Mode::Poll, ..Plan::default() });
     let fs = host.export().attach_session(&client()).expect("a session");
     let cx = root();
     let how = Create {

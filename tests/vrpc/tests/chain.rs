@@ -16,7 +16,7 @@ use tombolo_host_links::server::Server;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Features, Incarnation};
 use tombolo_test_support::until;
-use tombolo_vrpc_tests::test_host::{client, root};
+use tombolo_vrpc_tests::site::{client, root};
 
 fn serve(path: &Path, export: Arc<dyn Export>) -> LinkListener {
     let service = VrpcServer::new().with_export("src", export, Options::default());

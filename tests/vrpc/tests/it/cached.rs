@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use libtombolo::{CacheOptions, CachedTree, Last, Node, Tree, User, block_on};
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_back_vrpc_client::LinkLossPolicy;
 use tombolo_core::fs::{Export, Mode, Name, SetAttr};
 use tombolo_core::{Error, Identity};
 use tombolo_vrpc_tests::site::{Plan, Site};
@@ -28,7 +27,7 @@ fn served() -> Option<Served> {
     std::fs::create_dir_all(dir.path().join("a/b/c/d")).expect("made");
     std::fs::write(dir.path().join("a/b/c/d/file"), "first").expect("written");
     let site = Site::serving(local(&dir), Plan::default());
-    let tree = Tree::attach(&site.export(LinkLossPolicy::Hard), user()).expect("a session");
+    let tree = Tree::attach(&site.export(), user()).expect("a session");
     let served = Served { dir, site, cached: CachedTree::new(tree, CacheOptions::default()) };
     served.cached.stat(FILE).wait().expect("the file");
     if served.cached.is_empty() {
@@ -56,7 +55,7 @@ impl Served {
 
     /// Looks the path up in another session.
     fn found(&self, path: &[u8]) -> Node {
-        let other = Tree::attach(&self.site.export(LinkLossPolicy::Hard), user()).expect("a session");
+        let other = Tree::attach(&self.site.export(), user()).expect("a session");
         block_on(other.find(path, Last::Keep)).expect("found")
     }
 

@@ -1,16 +1,14 @@
 //! Absent file capabilities, which a session with change notices need not request again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tombolo_back_vrpc_client::VrpcFileSystem;
 use tombolo_core::Error;
 use tombolo_core::fs::{Create, Exclusive, FileSystem, Name, NodeId, XattrName, XattrSet};
-use tombolo_vrpc_tests::test_host::root;
+use tombolo_test_support::until;
+use tombolo_vrpc_tests::site::root;
 
 use crate::openings::Told;
-
-/// Far longer than it takes on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn capability() -> XattrName<'static> {
     XattrName::new(b"security.capability").expect("a name")
@@ -19,9 +17,7 @@ fn capability() -> XattrName<'static> {
 /// Requests the capability; returns its value and the number of requests sent. Waits first until the request
 /// for notices, which each notice ends, is sent again.
 fn get(fs: &VrpcFileSystem, node: NodeId) -> (Option<Vec<u8>>, u64) {
-    while fs.counts().in_flight != 1 {
-        std::thread::yield_now();
-    }
+    until("the request for notices is sent", || fs.counts().in_flight == 1);
     let before = fs.counts().calls;
     let value = match fs.xattrs().expect("attributes").get(&root(), node, capability(), 100).wait() {
         Ok(value) => Some(value),
@@ -52,11 +48,7 @@ fn capability_of_created_file_is_not_requested() {
 
 /// Requests the capability until the outcome is as given: the notices of earlier changes may be on their way.
 fn await_outcome(fs: &VrpcFileSystem, node: NodeId, is_it: impl Fn(&(Option<Vec<u8>>, u64)) -> bool) {
-    let begun = Instant::now();
-    while !is_it(&get(fs, node)) {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", get(fs, node));
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the outcome is as given", || is_it(&get(fs, node)));
 }
 
 /// Waits until no notice has arrived for a while: each one has the request for notices sent again.

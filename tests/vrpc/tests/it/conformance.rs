@@ -12,10 +12,10 @@ use tombolo_core::fs::{Export, PermissionCheck};
 use tombolo_front_vrpc_server::Options;
 use tombolo_layer_basic::delay;
 use tombolo_shm::doorbell::Mode;
-use tombolo_vrpc_tests::test_host::{Plan, TestHost};
+use tombolo_vrpc_tests::site::{Plan, Site};
 
 fn run_over(title: &str, export: Arc<dyn Export>, plan: Plan, may_skip: &[&str]) {
-    let host = TestHost::new(export, plan);
+    let host = Site::serving(export, plan);
     let export: Arc<dyn Export> = Arc::new(host.export());
     let setup = Setup { owners: true, checks: plan.options.checks, lacks: Needs::empty() };
     let report = match plan.writes_behind {

@@ -8,7 +8,7 @@ use tombolo_back_vrpc_client::VrpcFileSystem;
 use tombolo_core::fs::{Create, Export, OpenFlags};
 use tombolo_layer_basic::delay;
 use tombolo_test_support::{Session, plain};
-use tombolo_vrpc_tests::test_host::{Plan, TestHost, client};
+use tombolo_vrpc_tests::site::{Plan, Site, client};
 
 const THREADS: usize = 6;
 const ROUNDS: usize = 400;
@@ -16,7 +16,7 @@ const ROUNDS: usize = 400;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn crowd(export: Arc<dyn Export>, plan: Plan) {
-    let host = TestHost::new(export, plan);
+    let host = Site::serving(export, plan);
     let fs = host.export().attach_session(&client()).expect("a session");
     let session = Session::of(fs.clone());
     let (done, all) = mpsc::channel();
@@ -40,7 +40,7 @@ fn crowd(export: Arc<dyn Export>, plan: Plan) {
     drop(done);
     for _ in 0..THREADS {
         if all.recv_timeout(PATIENCE).is_err() {
-            panic!("a caller waits for ever, or failed: {:?} {:?}", fs.counts(), host.server.counts());
+            panic!("a caller waits for ever, or failed: {:?} {:?}", fs.counts(), host.answers());
         }
     }
 }
@@ -64,7 +64,7 @@ fn many_threads_on_one_link_whose_answers_come_later() {
 /// Opens and closes links with one caller each, which often sleeps: the wake-ups are under test.
 #[test]
 fn one_thread_on_each_of_many_links() {
-    let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
+    let host = Site::serving(Arc::new(Memory::default()), Plan::default());
     let (done, all) = mpsc::channel();
     let sessions: Arc<Mutex<Vec<Weak<VrpcFileSystem>>>> = Arc::default();
     for thread in 0..THREADS {
@@ -89,7 +89,7 @@ fn one_thread_on_each_of_many_links() {
         if all.recv_timeout(PATIENCE).is_err() {
             let sessions = sessions.lock().expect("no panic");
             let left: Vec<_> = sessions.iter().filter_map(Weak::upgrade).map(|fs| fs.counts()).collect();
-            panic!("a caller waits for ever, or failed: {left:?} {:?}", host.counts());
+            panic!("a caller waits for ever, or failed: {left:?} {:?}", host.answers());
         }
     }
 }

@@ -6,7 +6,7 @@ use tombolo_back_memory::Memory;
 use tombolo_core::Error;
 use tombolo_core::fs::{File, Lock, LockFamily, LockKind, LockOwner, LockRange};
 use tombolo_test_support::{Session, until};
-use tombolo_vrpc_tests::test_host::{Plan, TestHost, client};
+use tombolo_vrpc_tests::site::{Plan, Site, client};
 
 fn lock(owner: u64) -> Lock {
     let (family, kind, range) = (LockFamily::Posix, LockKind::Write, LockRange::ALL);
@@ -21,7 +21,7 @@ fn take(session: &Session, file: File, owner: u64) -> Result<(), Error> {
 /// Cuts the link of a session that waits for a lock: the session must end and release its own lock.
 #[test]
 fn session_waiting_for_lock_ends_with_its_link() {
-    let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
+    let host = Site::serving(Arc::new(Memory::default()), Plan::default());
     let holder = Session::attach(&host.export());
     take(&holder, holder.file("file"), 1).expect("the lock is free");
     let fs = host.export().attach_session(&client()).expect("a session");
@@ -40,7 +40,7 @@ fn session_waiting_for_lock_ends_with_its_link() {
 /// Verifies that dropping a session releases its locks.
 #[test]
 fn locks_of_an_ended_session_are_given_back() {
-    let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
+    let host = Site::serving(Arc::new(Memory::default()), Plan::default());
     let (first, second) = (Session::attach(&host.export()), Session::attach(&host.export()));
     let file = first.file("file");
     take(&first, file, 1).expect("the lock is free");

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::LinkLossPolicy;
 use tombolo_core::fs::Op;
 use tombolo_core::fs::{Client, Export, FileSystem, NodeId, Write};
 use tombolo_core::{Answer, Result};
@@ -88,7 +87,7 @@ fn next_link_waits_for_pending_write_of_same_client() {
     let inner = Layered::new(Arc::new(Memory::default()) as Arc<dyn Export>, Arc::new(Slow(watch.clone())));
     let slowed: Arc<dyn Export> = Arc::new(Slowed { inner, watch: watch.clone() });
     let site = Site::serving(Arc::new(replies::over(slowed, &replies::Options::default())), Plan::default());
-    let session = Session::attach(&site.export(LinkLossPolicy::Hard));
+    let session = Session::attach(&site.export());
     let file = session.file("file");
     let writing = session.fs.write(&session.cx, file, &Write::default(), Source::from(b"data".to_vec()));
     assert!(!writing.is_done());
@@ -98,7 +97,7 @@ fn next_link_waits_for_pending_write_of_same_client() {
     site.cut();
     until("it was refused once at least", || site.asked() > asked + 1 || watch.events() != before);
     assert_eq!(watch.events(), before, "the next link begins while a request of the former is under way");
-    let other = Session::attach(&site.export(LinkLossPolicy::Hard));
+    let other = Session::attach(&site.export());
     other.fs.statfs(&other.cx, NodeId::ROOT).wait().expect("it is not held up");
     assert_eq!(watch.events()[2..], [Event::Attached]);
     watch.go_on.keep(());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
 use tombolo_core::Error;
 use tombolo_core::fs::{Export, FileSystem, Name, NodeId};
-use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
+use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 
 #[test]
 fn unsigned_handle_is_stale() {
@@ -22,7 +22,7 @@ fn unsigned_handle_is_stale() {
     let bare = handles.handle_of(&root(), node).wait().expect("a handle");
     handles.resolve(&root(), &bare).wait().expect("good in the process itself");
 
-    let host = TestHost::new(export.clone(), Plan::default());
+    let host = Site::serving(export.clone(), Plan::default());
     let fs = host.export().attach_session(&client()).expect("a session");
     let handles = fs.persistent_handles().expect("handles");
     let forged = handles.resolve(&root(), &bare).wait();
@@ -34,7 +34,7 @@ fn unsigned_handle_is_stale() {
     let found = other.persistent_handles().expect("handles").resolve(&root(), &given).wait();
     assert_eq!(found.expect("what was given out").attr.size, 4, "in another session");
     let elsewhere =
-        TestHost::new(export, Plan::default()).export().attach_session(&client()).expect("a session");
+        Site::serving(export, Plan::default()).export().attach_session(&client()).expect("a session");
     let found = elsewhere.persistent_handles().expect("handles").resolve(&root(), &given).wait();
     assert!(matches!(found, Err(Error::Stale)), "of another server: {found:?}");
 }

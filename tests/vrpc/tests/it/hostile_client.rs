@@ -9,14 +9,14 @@ use tombolo_core::fs::{File, FileSystem, Name, NodeId, OpenId};
 use tombolo_host_links::EndReason;
 use tombolo_host_links::client::{Line, LineError, Reply as Raw};
 use tombolo_shm::doorbell::Mode;
-use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
+use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 use tombolo_wire_vrpc::{
     Body, CallerId, Data, Destination, FrameBuf, Groups, Header, Kind, Reference, Reply, Request, Status,
 };
 
 /// A client that sends arbitrary requests.
 struct HostilePeer {
-    host: Arc<TestHost>,
+    host: Arc<Site>,
     line: Line,
 }
 
@@ -26,7 +26,7 @@ impl HostilePeer {
     }
 
     fn over(plan: Plan) -> Self {
-        let host = TestHost::new(Arc::new(Memory::default()), plan);
+        let host = Site::serving(Arc::new(Memory::default()), plan);
         let ends = host.ends().expect("a link");
         let line = Line::start(&ends, "hostile", Mode::Event).expect("a line");
         Self { host, line }

@@ -13,7 +13,7 @@ use tombolo_core::fs::{
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_mem::Buffer;
 use tombolo_vrpc_tests::made_up::{Dial, said, terms};
-use tombolo_vrpc_tests::test_host::{client, root};
+use tombolo_vrpc_tests::site::{client, root};
 use tombolo_wire_vrpc::{Body, FrameBuf, Kind, Reply, Returned, Session as Terms};
 
 /// Reply of a hostile peer to a kind of request: number, body, frame.

@@ -20,7 +20,7 @@ use tombolo_host_links::server::Server;
 use tombolo_shm::doorbell::Mode as DoorbellMode;
 use tombolo_shm::link::Incarnation;
 use tombolo_sys::creds::{self, Checks};
-use tombolo_vrpc_tests::test_host::client;
+use tombolo_vrpc_tests::site::client;
 
 const USER: u32 = 54_321;
 const OTHER: u32 = 54_322;

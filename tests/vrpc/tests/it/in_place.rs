@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tombolo_back_memory::Memory;
 use tombolo_core::Error;
 use tombolo_core::fs::{Create, File, FileSystem, Name, NodeId, OpenFlags, Write};
-use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
+use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 
 #[test]
 fn data_in_link_memory_are_accessed_in_place() {
-    let host = TestHost::new(Arc::new(Memory::default()), Plan { bulk_bytes: 1 << 20, ..Plan::default() });
+    let host = Site::serving(Arc::new(Memory::default()), Plan { bulk_bytes: 1 << 20, ..Plan::default() });
     let fs = host.export().attach_session(&client()).expect("a session");
     let how = Create { flags: OpenFlags::READ | OpenFlags::WRITE, ..Create::default() };
     let name = Name::new(b"file").expect("a name");

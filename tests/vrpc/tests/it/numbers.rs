@@ -8,7 +8,7 @@ use tombolo_core::{Ctx, Error, Identity};
 use tombolo_host_links::server::{Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_test_support::until;
 use tombolo_vrpc_tests::made_up::{Dial, said, terms};
-use tombolo_vrpc_tests::test_host::{client, root};
+use tombolo_vrpc_tests::site::{client, root};
 use tombolo_wire_vrpc::{Kind, Reply, Session as Terms};
 
 /// A server with one number, which takes its time for SYNCFS.

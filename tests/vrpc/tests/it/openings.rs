@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::{LinkLossPolicy, VrpcFileSystem};
+use tombolo_back_vrpc_client::VrpcFileSystem;
 use tombolo_core::fs::{
     Cookie, DirBudget, DirPage, Export, File, FileSystem, Lock, LockFamily, LockKind, LockOwner, LockRange,
     Mode, Name, NewMode, NodeId, Notice, OpenFlags, SetAttr, XattrName, XattrSet,
 };
 use tombolo_core::{Ctx, Error, Identity, SessionId};
-use tombolo_vrpc_tests::site::{Plan, Site};
-use tombolo_vrpc_tests::test_host::{client, root};
+use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 
 const LISTING: OpenFlags = OpenFlags::READ.union(OpenFlags::DIRECTORY);
 
@@ -37,7 +36,7 @@ impl Told {
     pub(crate) fn new() -> Self {
         let export: Arc<dyn Export> = Arc::new(Memory::default());
         let site = Site::serving(export, Plan::default());
-        let session = || site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
+        let session = || site.export().attach_session(&client()).expect("a session");
         let (fs, other) = (session(), session());
         let mode = |bits| NewMode::settled(Mode::new(bits));
         let made = other.mkdir(&root(), NodeId::ROOT, name("dir"), mode(0o755)).wait().expect("made");

@@ -28,8 +28,7 @@ use tombolo_layer_replies as replies;
 use tombolo_mem::{Buffer, Source};
 use tombolo_shm::link::Incarnation;
 use tombolo_vrpc_tests::made_up::{Dial, said, terms};
-use tombolo_vrpc_tests::site::{Plan, Site};
-use tombolo_vrpc_tests::test_host::{client, root};
+use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 use tombolo_wire_vrpc::{Body, Kind, Reply, Session as Terms};
 
 mod halting;
@@ -53,7 +52,11 @@ impl Tree {
     fn with(plan: Plan, link_loss_policy: LinkLossPolicy) -> Tree {
         let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
         let site = Site::serving(local(&dir), plan);
-        let fs = site.export(link_loss_policy).attach_session(&client()).expect("a session");
+        let fs = site
+            .export()
+            .with_link_loss_policy(link_loss_policy)
+            .attach_session(&client())
+            .expect("a session");
         let session = Session::of(fs.clone());
         Tree { dir, site, fs, session }
     }
@@ -178,7 +181,7 @@ fn lock(owner: u64, start: u64, last: u64) -> Lock {
 fn locks_survive_restart_and_lost_lock_breaks_its_file() {
     let export: Arc<dyn Export> = Arc::new(Memory::default());
     let site = Site::serving(export.clone(), Plan::default());
-    let fs = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
+    let fs = site.export().attach_session(&client()).expect("a session");
     let session = Session::of(fs.clone());
     let file = session.file("file");
     let locks = session.locks();
@@ -342,7 +345,7 @@ fn performed_but_unanswered_requests_are_not_performed_again() {
     let dir = tempfile::tempdir_in(Path::new("/dev/shm")).expect("a scratch directory");
     let kept: Arc<dyn Export> = Arc::new(replies::over(local(&dir), &replies::Options::default()));
     let site = Site::serving(kept, Plan { cut_every: 7, ..Plan::default() });
-    let session = Session::attach(&site.export(LinkLossPolicy::Hard));
+    let session = Session::attach(&site.export());
     let flags = OpenFlags::WRITE | OpenFlags::APPEND;
     let log = session.file_as("log", &Create { flags, ..plain() }).expect("created");
     for round in 0..100_u32 {
@@ -399,7 +402,7 @@ fn the_suite_over_links_that_break() {
     let kept: Arc<dyn Export> =
         Arc::new(replies::over(Arc::new(Memory::default()), &replies::Options::default()));
     let site = Site::serving(kept, plan);
-    let export: Arc<dyn Export> = Arc::new(site.export(LinkLossPolicy::Hard));
+    let export: Arc<dyn Export> = Arc::new(site.export());
     let setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
     // Change notices restart with each link, so they are less exact; but none is missed.
     let holds = |case: &Case| !case.name.starts_with("changes::") || case.name.ends_with("is_as_it_was");
@@ -480,7 +483,7 @@ fn files_closed_during_reconnect_are_closed_on_next_link() {
     };
     let site = Site::new(Plan::default());
     site.start_any(server());
-    let fs = site.export(LinkLossPolicy::Hard).attach_session(&client()).expect("a session");
+    let fs = site.export().attach_session(&client()).expect("a session");
     let session = Session::of(fs.clone());
     let [locked, _other] = ["locked", "other"].map(|text| session.file(text));
     session.locks().lock(&root(), locked, &lock(1, 0, 99), false).wait().expect("free");

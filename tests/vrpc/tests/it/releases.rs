@@ -1,21 +1,18 @@
 //! Releases, for whose replies nobody waits.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::VrpcFileSystem;
 use tombolo_core::fs::{Create, File, FileSystem, Name, NodeId, OpenFlags};
 use tombolo_layer_basic::stats;
 use tombolo_layer_basic::stats::Counters;
-use tombolo_vrpc_tests::test_host::{Plan, TestHost, client, root};
-
-/// Far longer than it takes on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+use tombolo_test_support::until;
+use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 
 /// A session of a counted server, and openings of a file there.
 struct Opened {
-    _host: Arc<TestHost>,
+    _host: Arc<Site>,
     fs: Arc<VrpcFileSystem>,
     counters: Arc<Counters>,
     files: Vec<File>,
@@ -25,7 +22,7 @@ impl Opened {
     fn new(count: usize, plan: Plan) -> Self {
         let counters = Counters::new();
         let export = stats::over(Arc::new(Memory::default()), counters.clone());
-        let host = TestHost::new(Arc::new(export), plan);
+        let host = Site::serving(Arc::new(export), plan);
         let fs = host.export().attach_session(&client()).expect("a session");
         let name = Name::new(b"file").expect("a name");
         let created = fs.create(&root(), NodeId::ROOT, name, &Create::default()).wait().expect("create");
@@ -40,13 +37,9 @@ impl Opened {
     }
 
     fn await_releases(&self, count: u64) {
-        let begun = Instant::now();
         let released =
             || self.counters.snapshot().operation("release").map_or(0, |operation| operation.count);
-        while released() < count {
-            assert!(begun.elapsed() < PATIENCE, "{} releases, {:?}", released(), self.fs.counts());
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("the files are released", || released() >= count);
     }
 }
 

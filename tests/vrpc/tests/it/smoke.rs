@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tombolo_back_memory::Memory;
 use tombolo_test_support::Session;
-use tombolo_vrpc_tests::test_host::{Plan, TestHost, client};
+use tombolo_vrpc_tests::site::{Plan, Site, client};
 
 #[test]
 fn files_written_over_link_are_read_and_listed() {
-    let host = TestHost::new(Arc::new(Memory::default()), Plan::default());
+    let host = Site::serving(Arc::new(Memory::default()), Plan::default());
     let fs = host.export().attach_session(&client()).expect("a session");
     let session = Session::of(fs.clone());
     fs.null(&session.cx).wait().expect("null");

@@ -13,7 +13,7 @@ use tombolo_host_links::listen::{LinkListener, ListenOptions};
 use tombolo_host_links::server::Server;
 use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::Incarnation;
-use tombolo_vrpc_tests::test_host::{client, root};
+use tombolo_vrpc_tests::site::{client, root};
 
 fn listen(dir: &tempfile::TempDir) -> LinkListener {
     let service = VrpcServer::new().with_export("src", Arc::new(Memory::default()), Options::default());

@@ -3,23 +3,17 @@
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
 
 use tombolo_back_memory::Memory;
 use tombolo_back_vrpc_client::{LinkLossPolicy, VrpcFileSystem};
-use tombolo_core::fs::{
-    Client, Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, Write, Written,
-};
-use tombolo_core::{Answer, Ctx, Error, Result};
+use tombolo_core::fs::{Create, File, FileSystem, NodeId, OpenFlags, Write, Written};
+use tombolo_core::{Answer, Ctx, Error};
 use tombolo_front_vrpc_server::{Options, VrpcServer};
 use tombolo_host_links::server::{LinkCutter, Peer, Refusal, Request, Responder, Service, Session};
 use tombolo_mem::{Buffer, Source};
-use tombolo_vrpc_tests::site::{Plan, Site};
-use tombolo_vrpc_tests::test_host::{client, root};
+use tombolo_test_support::{mode, name, wrapped};
+use tombolo_vrpc_tests::site::{Plan, Site, client, root};
 use tombolo_wire_vrpc::{Kind, Request as Vrpc};
-
-/// Far longer than it takes on the slowest machine.
-pub const LONG: Duration = Duration::from_secs(60);
 
 /// Treatment of the writes that begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,27 +79,14 @@ impl Valve {
     }
 }
 
-/// An export whose writes are treated as the valve says.
+/// A session whose writes are treated as the valve says.
 struct Controlled {
-    inner: Arc<dyn Export>,
-    valve: Arc<Valve>,
-    is_prompt: bool,
-}
-
-struct ControlledSession {
     inner: Arc<dyn FileSystem>,
     valve: Arc<Valve>,
     is_prompt: bool,
 }
 
-impl Export for Controlled {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        let (inner, valve) = (self.inner.attach(client)?, self.valve.clone());
-        Ok(Arc::new(ControlledSession { inner, valve, is_prompt: self.is_prompt }))
-    }
-}
-
-impl FileSystem for ControlledSession {
+impl FileSystem for Controlled {
     tombolo_core::forward!(to self.inner;
         profile lookup forget getattr setattr access readlink create create_unnamed mkdir symlink mknod link
         unlink rmdir rename open release flush fsync read readdir statfs syncfs
@@ -200,9 +181,12 @@ pub struct World {
 impl World {
     pub fn new(nature: Nature) -> Self {
         let (site, valve, record) = (Site::new(nature.plan), Arc::<Valve>::default(), Record::default());
-        let memory: Arc<dyn Export> = Arc::new(Memory::default());
-        let export = Controlled { inner: memory, valve: valve.clone(), is_prompt: nature.is_prompt };
-        let export: Arc<dyn Export> = Arc::new(export);
+        let (controls, is_prompt) = (valve.clone(), nature.is_prompt);
+        let export = wrapped(Arc::new(Memory::default()), move |inner| Controlled {
+            inner,
+            valve: controls.clone(),
+            is_prompt,
+        });
         let inner = VrpcServer::new().with_export("export", export, Options::default());
         site.start_any(Arc::new(Recorder { inner: Arc::new(inner), record: record.clone() }));
         let fs = Self::attach(&site, nature);
@@ -210,7 +194,10 @@ impl World {
     }
 
     fn attach(site: &Arc<Site>, nature: Nature) -> Arc<VrpcFileSystem> {
-        let export = site.export(nature.link_loss_policy).with_writes_behind(nature.writes_behind);
+        let export = site
+            .export()
+            .with_link_loss_policy(nature.link_loss_policy)
+            .with_writes_behind(nature.writes_behind);
         export.attach_session(&client()).expect("a session")
     }
 
@@ -253,12 +240,8 @@ impl World {
     }
 }
 
-pub fn name(text: &str) -> Name<'_> {
-    Name::new(text.as_bytes()).expect("a name")
-}
-
 pub fn create(fs: &VrpcFileSystem, text: &str, flags: OpenFlags) -> File {
-    let how = Create { mode: NewMode::settled(Mode::new(0o600)), flags, ..Create::default() };
+    let how = Create { mode: mode(0o600), flags, ..Create::default() };
     let created = fs.create(&root(), NodeId::ROOT, name(text), &how).wait().expect("created");
     File { node: created.entry.node, open: created.open }
 }
@@ -267,12 +250,4 @@ pub fn read(fs: &VrpcFileSystem, file: File) -> Vec<u8> {
     let buffer = Buffer::new(128 << 10);
     let done = fs.read(&root(), file, 0, buffer.sink(0..buffer.len())).wait().expect("read");
     buffer.source(0..done.count).to_vec(done.count)
-}
-
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + LONG;
-    while !holds() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::yield_now();
-    }
 }

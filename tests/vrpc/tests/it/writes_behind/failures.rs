@@ -3,9 +3,10 @@
 use tombolo_core::Error;
 use tombolo_core::fs::{FileSystem, Notice, SyncScope, Write};
 use tombolo_mem::Source;
-use tombolo_vrpc_tests::test_host::root;
+use tombolo_test_support::until;
+use tombolo_vrpc_tests::site::root;
 
-use super::doubles::{Nature, World, Writes, until};
+use super::doubles::{Nature, World, Writes};
 use super::flush;
 
 /// Returns a world, and a file of it whose last write fails after its caller has continued.

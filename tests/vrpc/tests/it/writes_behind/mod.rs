@@ -14,11 +14,11 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Error, Stability};
 use tombolo_mem::Source;
-use tombolo_vrpc_tests::site::Plan;
-use tombolo_vrpc_tests::test_host::root;
+use tombolo_test_support::{name, until};
+use tombolo_vrpc_tests::site::{Plan, root};
 use tombolo_wire_vrpc::Kind;
 
-use doubles::{Nature, World, Writes, create, name, read, until};
+use doubles::{Nature, World, Writes, create, read};
 
 const OWNER: LockOwner = LockOwner(7);
 

@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tombolo_back_memory::Memory;
-use tombolo_back_vrpc_client::LinkLossPolicy;
 use tombolo_core::fs::{Exclusive, Export};
 use tombolo_layer_basic::delay;
 use tombolo_test_support::history::{Action, At, Machine, Step, tree};
 use tombolo_test_support::{READ_WRITE, Session};
-use tombolo_vrpc_tests::site::{Plan, Site};
-use tombolo_vrpc_tests::test_host::client;
+use tombolo_vrpc_tests::site::{Plan, Site, client};
 
 const FILES: [&str; 4] = ["file0", "file1", "file2", "file3"];
 const STEPS: usize = 1500;
@@ -37,7 +35,7 @@ fn sample(random: &mut Rng) -> Vec<Action> {
 
 fn run(export: Arc<dyn Export>, cut_every: u64, seed: u64) {
     let site = Site::serving(export, Plan { cut_every, ..Plan::default() });
-    let export = site.export(LinkLossPolicy::Hard).with_writes_behind(true);
+    let export = site.export().with_writes_behind(true);
     let fs = export.attach_session(&client()).expect("a session");
     let mut model = Machine::of(Session::attach(&Memory::default()));
     let mut real = Machine::of(Session::of(fs));

@@ -4,9 +4,10 @@ use tombolo_back_vrpc_client::LinkLossPolicy;
 use tombolo_core::Error;
 use tombolo_core::fs::{File, FileSystem, OpenFlags, SyncScope, Write};
 use tombolo_mem::Source;
-use tombolo_vrpc_tests::test_host::root;
+use tombolo_test_support::until;
+use tombolo_vrpc_tests::site::root;
 
-use super::doubles::{Nature, World, Writes, until};
+use super::doubles::{Nature, World, Writes};
 use super::{OWNER, flush, size};
 
 /// Writes data that the server does not perform before its link is cut.
