@@ -9,9 +9,9 @@ use std::sync::Arc;
 use fastrand::Rng;
 use tombolo_back_local_dir::LocalDir;
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{FileSystem, OpenFlags};
-use tombolo_test_support::Session;
+use tombolo_core::fs::{Exclusive, FileSystem, OpenFlags};
 use tombolo_test_support::history::{Action, At, Machine, Mix, Outcome, Step, tree};
+use tombolo_test_support::{READ_WRITE, Session};
 
 use crate::failure::{Failure, Result, refused, wrong};
 
@@ -68,8 +68,27 @@ impl Plan {
             [first, others @ ..] if others.len() >= OPENINGS_MAX => {
                 Step { user: 0, action: Action::Release(*first, true) }
             }
+            open if self.kind == Kind::Link && self.random.u8(..3) == 0 => self.append(open),
             _ => Step::sample(&mut self.random, &MIX),
         }
+    }
+
+    /// Returns an append, or an opening for some.
+    fn append(&mut self, open: &[usize]) -> Step {
+        let appends = |open: &&usize| {
+            self.model.opening(**open).is_some_and(|(_, flags)| flags.contains(OpenFlags::APPEND))
+        };
+        let action = match open.iter().find(appends) {
+            Some(open) => {
+                let (len, fill) = (self.random.usize(1..3000), self.random.u64(..));
+                Action::Write(*open, 0, len, (false, false), fill)
+            }
+            None => {
+                let flags = READ_WRITE | OpenFlags::APPEND;
+                Action::Create(At { dir: 0, name: "log" }, 0o644, flags, Exclusive::No)
+            }
+        };
+        Step { user: 0, action }
     }
 
     /// Returns `true` if all clients have the operation, and restarts of the server do not change its result:
@@ -82,7 +101,8 @@ impl Plan {
             Action::Write(_, _, _, (kill_privileges, _), _) => !kill_privileges,
             // Mostly new files, as only those are changes of names.
             Action::Create(at, _, flags, _) => {
-                self.model.node_at(*at).is_none() || flags.contains(OpenFlags::TRUNCATE)
+                let opens = OpenFlags::TRUNCATE | OpenFlags::APPEND;
+                self.model.node_at(*at).is_none() || flags.intersects(opens)
             }
             Action::Open(node, flags) => flags.contains(OpenFlags::DIRECTORY) || is_file(*node),
             Action::Resize(node, _) => is_file(*node),

@@ -309,7 +309,8 @@ impl Machine {
         self.opening(index).map(|(file, _)| file)
     }
 
-    fn opening(&self, index: usize) -> Option<(File, OpenFlags)> {
+    /// Returns an opening by its index, unless it has ended, and its flags.
+    pub fn opening(&self, index: usize) -> Option<(File, OpenFlags)> {
         if self.opens.is_empty() { None } else { self.opens[index % self.opens.len()] }
     }
 
