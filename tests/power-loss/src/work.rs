@@ -7,14 +7,16 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
 
+use tombolo_test_support::history::{Change, bytes};
+
 use crate::Result;
 use crate::disk::entries;
-use crate::history::{Action, History, State, WORKERS, bytes};
+use crate::history::{History, WORKERS, old};
 use crate::marks::Marks;
 
 /// Creates the initial state.
 pub fn make_old(dir: &Path) -> Result<()> {
-    let old = State::old();
+    let old = old();
     for worker in 0..WORKERS {
         let dir = dir.join(worker.to_string());
         fs::create_dir_all(dir.join("sub"))?;
@@ -79,43 +81,44 @@ fn each_worker(one: impl Fn(usize) -> std::result::Result<(), String> + Sync) ->
     Ok(())
 }
 
-fn act(dir: &Path, number: usize, action: &Action, is_durable: bool) -> std::io::Result<()> {
+fn act(dir: &Path, number: usize, action: &Change, is_durable: bool) -> std::io::Result<()> {
     let at = |name: &str| dir.join(name);
     let change = |name: &String| File::options().write(true).open(at(name));
     let place = match action {
-        Action::Put(name, len) => {
+        Change::Put(name, len) => {
             let mut file = File::create(at("new"))?;
             file.write_all(&bytes(number, 0, *len))?;
             file.sync_all()?;
             fs::rename(at("new"), at(name))?;
             name
         }
-        Action::Create(name) => {
+        Change::Create(name) => {
             File::create_new(at(name))?;
             name
         }
-        Action::Write(name, offset, len) => {
+        Change::Write(name, offset, len) => {
             let file = change(name)?;
             file.write_all_at(&bytes(number, *offset, *len), *offset as u64)?;
             return file.sync_data();
         }
-        Action::Resize(name, len) => {
+        Change::Resize(name, len) => {
             let file = change(name)?;
             file.set_len(*len as u64)?;
             return file.sync_all();
         }
-        Action::Rename(from, to) => {
+        Change::Rename(from, to) => {
             fs::rename(at(from), at(to))?;
             to
         }
-        Action::Link(from, to) => {
+        Change::Link(from, to) => {
             fs::hard_link(at(from), at(to))?;
             to
         }
-        Action::Unlink(name) => {
+        Change::Unlink(name) => {
             fs::remove_file(at(name))?;
             name
         }
+        Change::Sync(name) => return File::open(at(name))?.sync_all(),
     };
     match (is_durable, at(place).parent()) {
         (true, Some(dir)) => File::open(dir)?.sync_all(),
