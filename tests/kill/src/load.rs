@@ -2,7 +2,7 @@
 //! operation that was executed twice shows in its answer (a second `mkdir` fails with EXIST), in a later one,
 //! or in the final tree: names are few, so that a removal that is repeated removes something else.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,10 +10,13 @@ use fastrand::Rng;
 use tombolo_back_local_dir::LocalDir;
 use tombolo_back_memory::Memory;
 use tombolo_core::fs::{Exclusive, FileSystem, OpenFlags};
-use tombolo_test_support::history::{Action, At, Machine, Mix, Outcome, Step, tree};
+use tombolo_test_support::history::{Action, At, Machine, Mix, Outcome, Shown, Step, tree};
 use tombolo_test_support::{READ_WRITE, Session};
 
 use crate::failure::{Failure, Result, refused, wrong};
+
+/// Names below a directory.
+type Tree = BTreeMap<String, Shown>;
 
 /// Operations of the superuser, most of them on names, which are the ones that must not run twice.
 const MIX: Mix = Mix { users: 1, names: 30, nodes: 3, openings: 6, xattrs: 0, ranges: 0 };
@@ -115,12 +118,14 @@ impl Plan {
         }
     }
 
+    /// Returns the model's directory.
+    pub fn tree(&self) -> Tree {
+        tree(&self.model.session, false, None)
+    }
+
     /// Compares a directory of the host with the model's.
     pub fn compare(&self, dir: &Path) -> Result<()> {
-        let export = LocalDir::open(dir, Default::default())
-            .map_err(|error| Failure::Tree(format!("{}: {error}", dir.display())))?;
-        let (found, expected) =
-            (tree(&Session::attach(&export), false, None), tree(&self.model.session, false, None));
+        let (found, expected) = (tree_at(dir)?, self.tree());
         match found.keys().chain(expected.keys()).find(|path| found.get(*path) != expected.get(*path)) {
             None => Ok(()),
             Some(path) => Err(Failure::Tree(format!(
@@ -131,6 +136,25 @@ impl Plan {
             ))),
         }
     }
+}
+
+/// Returns the tree at a directory of the host.
+pub fn tree_at(dir: &Path) -> Result<Tree> {
+    let export = LocalDir::open(dir, Default::default())
+        .map_err(|error| Failure::Tree(format!("{}: {error}", dir.display())))?;
+    Ok(tree(&Session::attach(&export), false, None))
+}
+
+/// Returns `true` if a tree has a part of the data that make one state into the next, as after a kill.
+pub fn is_partly_written(found: &Tree, before: &Tree, after: &Tree) -> bool {
+    let names_stay = before.keys().eq(after.keys()) && before.keys().eq(found.keys());
+    names_stay
+        && found.iter().all(|(path, found)| {
+            let (before, after) = (&before[path], &after[path]);
+            let same_data = Shown { size: after.size, content: after.content, ..found.clone() };
+            let grows = (before.size..=after.size).contains(&found.size);
+            found == before || found == after || same_data == *after && grows
+        })
 }
 
 /// A client with its plan.
