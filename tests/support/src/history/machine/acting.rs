@@ -205,6 +205,16 @@ impl Machine {
         }
     }
 
+    /// Writes the rest of a step's data, of which `done` bytes were written; `false` if it writes no more.
+    pub fn write_rest(&self, action: &Action, done: usize) -> bool {
+        let Action::Write(open, offset, len, _, fill) = *action else { return false };
+        if (1..len).contains(&done) {
+            let rest = &noise(fill, len)[done..];
+            self.session.write_all(self.opened(open), offset + done as u64, rest);
+        }
+        (1..len).contains(&done)
+    }
+
     /// Writes memory that is overwritten after the answer unless it may be retained.
     async fn write(&self, file: File, how: Write, bytes: Vec<u8>) -> Result<usize> {
         let mut buffer = Buffer::new(bytes.len());
