@@ -24,8 +24,8 @@ pub struct Call<'a> {
     /// over a link it determines the reply buffer. If the reply does not fit, the call is made a second time.
     pub results_bytes: usize,
     /// `true` if the call counts against the in-flight limit. With several connections, a call that sends and
-    /// requests less than 128 KiB does not, except over a link. Calls that do not count are sent before queued
-    /// ones that do.
+    /// requests less than 128 KiB does not, except over a link. Calls that do not count are sent before
+    /// queued ones that do.
     pub bulk: bool,
     /// Interrupt that ends the call, as far as [`Options::interrupts`](super::Options::interrupts) permits.
     pub interrupt: Interrupt,
