@@ -52,13 +52,16 @@ def call():
         words = struct.unpack(">5I", receive(plain))
         assert words[:4] == (7, 1, 1, 1), words
         return f"denied {words[4]}, " + ("closed" if receive(plain) is None else "open")
-    # What is sent behind the probe must not become a part of the session.
-    plain.sendall(PROBE + (record(*NULL, 0, 0, 0, 0) if case == "early" else b""))
+    if case == "early":
+        # What is sent behind the probe must not become a part of the session.
+        plain.sendall(PROBE + record(*NULL, 0, 0, 0, 0))
+        reply = receive(plain)
+        return "closed" if reply is None else f"answered {reply}"
+    plain.sendall(PROBE)
     reply = receive(plain)
     assert reply == struct.pack(">5I", 7, 1, 0, 0, 8) + b"STARTTLS" + bytes(4), reply
     if case == "noise":
         plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
-    if case in ("noise", "early"):
         while True:
             try:
                 if not plain.recv(4096):
