@@ -194,7 +194,7 @@ Exit codes:
   0  success
   1  failure; one line on standard error states the reason
   2  invalid command line or configuration
-  130, 143  terminated by SIGINT or SIGTERM";
+  130, 143  a command was ended by SIGINT or SIGTERM; a server ended by them exits with 0";
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,7 @@ pub struct FileSystemStat {
     pub blocks_available: u64,
     /// Total inodes; 0 if unlimited.
     pub files: u64,
-    /// Number of inodes that can still be created.
+    /// Number of inodes that can still be created; 0 if `files` is 0.
     pub files_free: u64,
     /// Maximum length of a name, in bytes.
     pub name_max_len: u32,
@@ -60,9 +60,10 @@ pub fn file_system_stat(fd: BorrowedFd<'_>) -> Result<FileSystemStat> {
     })
 }
 
-/// Returns the identity of the file system of `fd` (not opened with `O_PATH`), independent of the machine:
-/// its UUID if the kernel reports it (Linux 6.9), otherwise `f_fsid` and zeroes. On ext4 and btrfs that is
-/// derived from the UUID too; on XFS it is the device number.
+/// Returns the identity of the file system of `fd`: its UUID if the kernel reports it (Linux 6.9), the same
+/// on every machine; otherwise `f_fsid` and zeroes, all zeroes if it has none. `f_fsid` is derived from the
+/// UUID on ext4 and btrfs; on XFS it is the device number. `fd` must not have been opened with `O_PATH`: the
+/// UUID cannot be queried through it, so that the result would be `f_fsid`.
 pub fn volume_id(fd: BorrowedFd<'_>) -> Result<[u8; 16]> {
     if let Some(uuid) = uuid(fd) {
         return Ok(uuid);

@@ -1,7 +1,8 @@
 //! Change notifications to the other sessions of the export, sent after the change and before its reply.
 //!
 //! A notice says that something *may* have changed, so it is also sent when one step of several has failed.
-//! While no session is subscribed, a change costs one load of a counter more.
+//! While no session is subscribed, a change costs one to three loads of a counter more: one for each name
+//! that it takes away, and one for the notifier.
 
 use std::cell::OnceCell;
 use std::os::fd::BorrowedFd;
@@ -52,7 +53,8 @@ pub(crate) enum Victim {
     NotChecked,
     /// The name leads to no file, or to one that no session can have a node of.
     None,
-    /// The file with this key.
+    /// The file with this key. `is_last_name` is exact for regular files only; other files count as losing
+    /// their last name, so [`Notifier::victim`] queries the link count after the change.
     File { key: Key, is_last_name: bool },
 }
 
@@ -140,12 +142,14 @@ impl Notifier<'_> {
         self.about(key, Notice::Attributes);
     }
 
-    /// Reports the loss of a name: the file is deleted, or its attributes have changed.
+    /// Reports that a file has lost a name. `lost` is that name if it was removed or replaced, so that the
+    /// file may be deleted; `None` if the file was moved, so that only its attributes have changed.
     pub(crate) fn victim(&self, victim: Victim, lost: Option<(&Location, Name<'_>)>) {
         match (victim, lost) {
             (Victim::None, _) => {}
             (Victim::File { key, is_last_name: true }, Some((dir, name))) => {
-                // Another process may have linked the file in between.
+                // Not the last one after all: another process may have linked the file in between, and links,
+                // pipes and devices may have several names.
                 let is_gone = OnceCell::new();
                 self.each(|session| {
                     let node = session.node_of(&key)?;

@@ -27,8 +27,9 @@ pub struct KeysArgs {
     /// /var/lib/tombolo).
     #[arg(long, value_name = "DIR", global = true)]
     state: Option<PathBuf>,
-    /// For list, rotate and retire: server, the name of its first export without the slash (with -2 and so on
-    /// if servers of other trees share the name). Required only if there are several.
+    /// For list, rotate and retire: server, the name of its first export without the first slash (with - for
+    /// the other slashes; root for `/`; with -2 and so on if servers of other trees share the name). Required
+    /// only if there are several.
     #[arg(long, value_name = "NAME", global = true)]
     server: Option<String>,
 }

@@ -18,7 +18,7 @@ use crate::failure::{Failure, OrCannot, Outcome};
 #[command(after_help = EXAMPLES)]
 pub struct UpgradeArgs {
     /// Name of the server: that of its disk, or of its first export without the first slash (with - for the
-    /// other slashes).
+    /// other slashes; root for `/`).
     name: String,
     /// Program to start instead of this one.
     #[arg(long, value_name = "PROGRAM")]

@@ -185,7 +185,7 @@ pub struct StatFs {
     pub blocks_available: u64,
     /// Total nodes; 0 where the file system does not count them.
     pub files: u64,
-    /// Number of nodes that can still be created.
+    /// Number of nodes that can still be created; 0 if `files` is 0.
     pub files_free: u64,
     /// Longest name, in bytes.
     pub name_max: u32,

@@ -1,6 +1,6 @@
 //! Operational services of a process: log, control socket, metrics, state directory, sandbox.
 //!
-//! - [`logging`] writes to standard error, and for a background process also to the system log; [`daemon`]
+//! - [`logging`] writes to standard error, and for a background mount also to the system log; [`daemon`]
 //!   detaches from the terminal.
 //! - [`control`] serves `tombolo status` and other requests at a socket; [`metrics`] serves scrapes over
 //!   HTTP.

@@ -1,4 +1,4 @@
-//! The log: to standard error, and for a background process also to the system log.
+//! The log: to standard error, and for a background mount also to the system log.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;

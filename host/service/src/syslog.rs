@@ -1,6 +1,7 @@
-//! System log of a background process: one datagram per line to `/dev/log` (RFC 3164 §4.1.1, as syslog(3)
-//! sends), where journald or another syslog daemon listens. Without a daemon, or while it is busy, lines do
-//! not reach the system log, but the log file has them.
+//! System log of the processes of a background mount, the only ones that log to `Destination::Background`:
+//! one datagram per line to `/dev/log`, where journald or another syslog daemon listens. It begins with the
+//! priority (RFC 3164 §4.1.1) and, unlike those of syslog(3), has no time, which the daemon adds. Without a
+//! daemon, or while it is busy, lines do not reach the system log, but the log file has them.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -37,7 +38,7 @@ impl Syslog {
     }
 }
 
-/// A line of the log and its severity.
+/// Writer of one line of the log, with the severity of its event.
 pub(crate) struct Line<'a> {
     syslog: &'a Syslog,
     severity: u8,

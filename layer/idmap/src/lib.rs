@@ -2,9 +2,10 @@
 //!
 //! Ids sent by a client (its own and owners) are mapped inward, owners in replies outward, access lists
 //! (acl(5)) included. An id outside all ranges is mapped to the anonymous one in both directions, or dropped
-//! if it is a supplementary group; it cannot be made an owner. User and group 0 are mapped to themselves
-//! unless a range contains them on either side: root squashing is done before the waist (`Squash`), and
-//! requests as root act as the server itself.
+//! if it is a supplementary group; it can neither be made an owner nor be put into an access list (EINVAL).
+//! User and group 0 are mapped to themselves unless a range contains them on either side: at the waist root
+//! is the server itself, which sends its own requests as root, or a client's root that the front end has
+//! admitted (over NFS as `Squash` says, over FUSE always).
 //!
 //! Reading order: [`IdMap`], `session`, `translate`.
 #![forbid(unsafe_code)]

@@ -93,7 +93,8 @@ pub struct ServerOptions {
     /// repeatable.
     ///
     /// Applies in both directions, to all front ends and to access lists. With this option, unmapped users
-    /// become 65534 in either direction; an unmapped root is treated as --squash says.
+    /// become 65534 in either direction. An unmapped root stays root as far as the front end admits it: over
+    /// NFS --squash is applied first, and its --anonuid is then mapped like a client's id.
     #[arg(long, value_name = "CLIENT:HERE[:COUNT]")]
     #[serde(deserialize_with = "list")]
     pub map_users: Vec<IdRangeArg>,
@@ -132,8 +133,8 @@ pub struct ServerOptions {
     /// Treatment of nested mounts, other file systems mounted below a directory (by default show).
     #[arg(long, value_name = "POLICY")]
     pub submounts: Option<Submounts>,
-    /// Control socket for `tombolo top` and other tools (by default NAME.sock in $XDG_RUNTIME_DIR/tombolo, in
-    /// /run/tombolo for root, otherwise in /tmp/tombolo-UID).
+    /// Control socket for `tombolo top` and other tools (by default NAME.sock, after the first export, in
+    /// $XDG_RUNTIME_DIR/tombolo, in /run/tombolo for root, otherwise in /tmp/tombolo-UID).
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
     /// Serve Prometheus metrics over HTTP: PORT on this host only, :PORT on all IPv4 interfaces, IP:PORT

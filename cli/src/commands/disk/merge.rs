@@ -20,7 +20,8 @@ use crate::progress::{Progress, Screen, Shown, Style};
 ///
 /// FILE has the same contents afterwards and is based on the next disk in the chain. The merged base is not
 /// changed, so other overlays of it remain valid, as do overlays of FILE. Overlays in use are refused. If the
-/// command is killed, both overlays are unchanged, or the merge is complete except for the removal of FILE.
+/// command is killed, both overlays are unchanged, or the merge is complete; with --into-base FILE may then
+/// remain, but is refused.
 #[derive(Args)]
 #[command(after_help = MERGE_EXAMPLES)]
 pub struct DiskMergeArgs {

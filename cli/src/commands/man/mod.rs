@@ -18,7 +18,7 @@ use page::Page;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ManArgs {
-    /// Output directory, for one page per command.
+    /// Output directory, for one page per command and for mount.tombolo.8, which belongs in man8.
     dir: Option<PathBuf>,
 }
 

@@ -43,8 +43,8 @@ pub struct CacheArgs {
     /// Directory of caches for images on NFS servers (by default $XDG_CACHE_HOME/tombolo, for root
     /// /var/cache/tombolo).
     ///
-    /// VMs of images in the same directory of a server share a cache, if the server permits. The proxy of a
-    /// cache ends five minutes after the last VM that uses it.
+    /// VMs of images in the same directory of a server share a cache, if the server lets that directory be
+    /// mounted. The proxy of a cache ends five minutes after the last VM that uses it.
     #[arg(long = "cache", value_name = "DIR", help_heading = CACHE)]
     #[serde(rename = "dir", skip_serializing_if = "Option::is_none")]
     dir: Option<PathBuf>,

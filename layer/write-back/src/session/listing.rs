@@ -70,8 +70,8 @@ impl View {
         Ok(page)
     }
 
-    /// Adds unchanged names. Returns `false` once the cache has listed all of them; `true` if the page is full,
-    /// or the cache has returned an empty page that is not the last one.
+    /// Adds unchanged names. Returns `false` once the cache has listed all of them; `true` if the page is
+    /// full, or the cache has returned an empty page that is not the last one.
     async fn list_below(&self, opening: &Opening, mut cookie: Cookie, page: &mut DirPage) -> Result<bool> {
         let below = self.opened_below(opening).await?;
         let (fs, cx) = (&self.shared().below, self.below_cx());
