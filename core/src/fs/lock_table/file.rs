@@ -155,22 +155,33 @@ impl FileLocks {
     /// Settles the waiting claims that have no conflicts, in order of arrival: grants them, or refuses them
     /// if not `may_grant`. Calls `settled` with the owner and the waker of each.
     pub(super) fn settle_waiters(&mut self, may_grant: bool, mut settled: impl FnMut(Owner, Option<Waker>)) {
-        let mut index = 0;
+        let (mut index, mut is_downgraded) = (0, false);
         while let Some(waiter) = self.waiters.get(index) {
             if self.conflict(&waiter.claim).is_some() {
                 index += 1;
             } else if let Some(waiter) = self.waiters.remove(index) {
                 let outcome = if may_grant { Ok(()) } else { Err(Error::NoLocks) };
                 if may_grant {
+                    is_downgraded |= self.is_downgrade(&waiter.claim);
                     self.grant(waiter.claim);
-                    // It may replace a write lock, for which earlier claims wait.
-                    if waiter.claim.lock.kind == LockKind::Read {
-                        index = 0;
-                    }
                 }
                 settled(waiter.claim.owner, waiter.grant.settle(outcome));
             }
+            // Earlier claims may have waited for a write lock that was replaced.
+            if index == self.waiters.len() && std::mem::take(&mut is_downgraded) {
+                index = 0;
+            }
         }
+    }
+
+    /// Returns `true` if granting the claim replaces a part of a write lock by a read lock.
+    fn is_downgrade(&self, claim: &Claim) -> bool {
+        let is_replaced = |granted: &Claim| {
+            granted.owner == claim.owner
+                && granted.lock.kind == LockKind::Write
+                && granted.lock.range.overlaps(claim.lock.range)
+        };
+        claim.lock.kind == LockKind::Read && self.granted.iter().any(is_replaced)
     }
 
     /// Drops all locks and waits of a session.
