@@ -216,6 +216,9 @@ fn read_only_shm_mount_is_remounted_writable() {
     assert_eq!(fs::write(&new, "").expect_err("read-only").kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     scratch.run("mount -o remount,rw shm:link.sock/tree mnt").succeeded();
     fs::write(&new, "").expect("writable");
+    signal(scratch.server_pid(), "KILL");
+    until("the mount is served again", || fs::metadata(&new).is_ok());
+    fs::write(&new, "").expect("writable after a restart, too");
     scratch.umount();
     server.stop();
 }

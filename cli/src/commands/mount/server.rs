@@ -164,7 +164,8 @@ impl Outside {
 fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
     let mut options = mount.options.clone();
     if again && let Ok(Some(dead)) = mounted_at(&mount.point.path) {
-        options.read_only = Some(options.is_read_only() || dead.has("ro"));
+        let back_end_refuses = options.is_read_only() && !matches!(mount.source, Location::Shm(_));
+        options.read_only = Some(back_end_refuses || dead.has("ro"));
         options.devices = Some(!dead.has("nodev"));
         options.set_id = Some(!dead.has("nosuid"));
         options.no_exec = Some(dead.has("noexec"));
