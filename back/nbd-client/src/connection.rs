@@ -77,6 +77,7 @@ enum Lost {
 pub(crate) fn run(shared: &Arc<DiskState>, mut connection: Arc<Connection>, mut negotiated: Negotiated) {
     loop {
         let receiver = Receiver::new(shared.clone(), connection.clone(), negotiated);
+        let can_receive = receiver.is_ok();
         let lost = match receiver.map_err(Lost::from).and_then(|mut receiver| receiver.run()) {
             Ok(()) => return,
             Err(lost) => lost,
@@ -87,6 +88,10 @@ pub(crate) fn run(shared: &Arc<DiskState>, mut connection: Arc<Connection>, mut 
             return;
         }
         tracing::warn!(server = %shared.address, "NBD: connection lost: {lost}; reconnecting");
+        if !can_receive {
+            // A lasting lack of descriptors must not become a loop of connections.
+            shared.sleep(RETRY_MAX);
+        }
         match reconnect(shared) {
             Some((stream, now)) => (connection, negotiated) = (Arc::new(Connection::new(stream)), now),
             None => return,
