@@ -252,7 +252,8 @@ fn at_any_address<T>(
                     }
                 }
                 // The kernel's server responds at the default port before MOUNT is registered at another one.
-                Err(MountError::Unreachable { .. }) if is_unregistered => {}
+                Err(MountError::Unreachable { source: CallError::NotServed { .. }, .. })
+                    if is_unregistered => {}
                 Err(error) => return Err(NotMounted::from(&error)),
             }
         }

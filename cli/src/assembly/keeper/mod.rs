@@ -120,8 +120,9 @@ impl Keeping {
             let next = lock(&self.next).take();
             let next = next.map_or_else(|| self.launch(is_first), Ok);
             let Launched { mut process, input, .. } = next.map_err(|error| cannot(&error))?;
-            self.give_turn(input, process.id());
+            // Counted first: the server may answer a guest as soon as it has its turn.
             self.servers.started();
+            self.give_turn(input, process.id());
             let began = Instant::now();
             let status = turn::wait_for_all(&mut process).map_err(|error| cannot(&error))?;
             self.servers.died();
