@@ -13,7 +13,7 @@ use crate::service::limit_of;
 ///
 /// `tombolo tune /mnt inflight=32` limits the number of outstanding reads and writes at the NFS server; with
 /// `auto` the client adapts it. `tombolo top` shows the current limit. The setting lasts until the mount
-/// ends. Only mounts of this user without --control are found.
+/// ends, or its server is killed and restarted. Only mounts of this user without --control are found.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TuneArgs {

@@ -13,7 +13,8 @@ use crate::failure::{Failure, OrCannot, Outcome};
 /// Replace the program of a --keep server while guests use it.
 ///
 /// This program, or another, is started next to the old one and takes over. Guests see a pause of some
-/// milliseconds. If the new program fails, the old one continues, and the command reports it.
+/// milliseconds. If the new program fails, the old one continues or is started again, and the command
+/// reports it.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct UpgradeArgs {

@@ -105,7 +105,7 @@ enum Action {
     },
     /// List the VMs of this user.
     List,
-    /// Show a VM, and the time and bytes of each step of its last start.
+    /// Show a VM, and the time and bytes of each step of its last resumption.
     Show {
         /// Name of the VM.
         #[arg(value_parser = checked_name)]
