@@ -197,7 +197,7 @@ struct Sent {
 
 impl Sent {
     fn wait(self) -> (Vec<u8>, Left) {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(60);
         loop {
             let found = self.answer.lock().expect("an answer").take();
             if let Some(found) = found {
@@ -531,7 +531,7 @@ fn queue_stop_interrupts_request_under_recovery() {
     let (node, _) = guest.create(b"file\0");
     let left = guest.process().left.share();
     guest.process = None;
-    guest.process = Some(Process::start(&guest.tree, left, Duration::from_millis(500)));
+    guest.process = Some(Process::start(&guest.tree, left, Duration::from_secs(5)));
     let bytes = guest.encode(Opcode::Getattr, node, &[GetattrIn::default().as_bytes()]);
     let sent = guest.submit(&bytes);
     guest.process().session.interrupt_all();

@@ -31,6 +31,8 @@ fn session_waiting_for_lock_ends_with_its_link() {
     let waiting = waiter.locks().lock(&waiter.cx, file, &lock(2), true);
     assert!(!waiting.is_done());
     fs.null(&waiter.cx).wait().expect("the server has taken the request");
+    // Otherwise a new link would take the locks again.
+    host.refuse(true);
     host.cut_newest();
     // Its other lock is released with the session, although the first holder keeps its own.
     let other = holder.writer("other");
