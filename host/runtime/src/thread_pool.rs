@@ -81,7 +81,7 @@ impl Lane {
     /// and with [`Error::TimedOut`] when a thread takes it from the queue after its deadline. A job that
     /// has begun is completed. Fails with [`Error::WouldBlock`] when the queue is full or the pool is
     /// dropped, and with [`Error::NoMemory`] if the pool has no thread and none can be started. The waker
-    /// is called on the pool's thread.
+    /// is called on the pool's thread, or on the thread whose job has found that none can be started.
     pub fn run<T: Send + 'static>(
         &self,
         cx: &Ctx,

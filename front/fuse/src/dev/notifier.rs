@@ -2,7 +2,7 @@
 //! for a request before it accepts a notification.
 
 use super::device::Device;
-use crate::session::{Push, Session};
+use crate::session::{KernelNames, Push, Session};
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -133,12 +133,37 @@ impl NotifierThread {
     /// Notifies the kernel; schedules a retry if the kernel does not know the subject yet.
     fn notify(&self, notice: Notice, under_way: &mut Vec<Retry>) {
         if notice == Notice::Everything {
-            self.expire_all_names(under_way);
-            for node in self.push.nodes() {
-                self.notify(Notice::Data { node, start: 0, last: u64::MAX }, under_way);
+            self.invalidate_everything(under_way);
+            return;
+        }
+        let is_known = self.send(&notice);
+        if let Notice::Name { dir, name } = &notice {
+            for (dir, name) in self.push.moved(*dir, name) {
+                self.send(&Notice::Name { dir, name });
             }
-        } else if !self.send(&notice) && self.push.may_be_under_way(&notice) {
+        }
+        if !is_known && self.push.may_be_under_way(&notice) {
             under_way.push(Retry { notice, due: Instant::now() + RETRY_MIN, pause: RETRY_MIN });
+        }
+    }
+
+    /// Invalidates all of the kernel's cached state. Names by themselves are last: the kernel may be waiting
+    /// for a request of a directory until it accepts one in that directory.
+    fn invalidate_everything(&self, under_way: &mut Vec<Retry>) {
+        let Some(session) = self.session.upgrade() else { return };
+        let names = session.kernel_names();
+        if names.is_none() {
+            self.write(&Notification::IncEpoch);
+        } else {
+            for node in self.push.nodes() {
+                self.send(&Notice::Attributes(node));
+            }
+        }
+        for node in self.push.nodes() {
+            self.notify(Notice::Data { node, start: 0, last: u64::MAX }, under_way);
+        }
+        for (dir, name) in names.map(KernelNames::all).unwrap_or_default() {
+            self.notify(Notice::Name { dir, name }, under_way);
         }
     }
 
@@ -192,18 +217,6 @@ impl NotifierThread {
             }
             // `Everything` is sent as individual notifications.
             Notice::Everything => true,
-        }
-    }
-
-    fn expire_all_names(&self, under_way: &mut Vec<Retry>) {
-        let Some(session) = self.session.upgrade() else { return };
-        match session.kernel_names() {
-            None => drop(self.write(&Notification::IncEpoch)),
-            Some(names) => {
-                for (dir, name) in names.all() {
-                    self.notify(Notice::Name { dir, name }, under_way);
-                }
-            }
         }
     }
 

@@ -22,9 +22,9 @@ pub enum Coherence {
     /// All state is cached for a day, negative entries too, for a tree that changes through this session
     /// alone.
     Always,
-    /// All state is cached until a notice reports a change (names for one second at most, if the kernel
-    /// cannot invalidate all names at once), as long as the file system reports all changes; otherwise as in
-    /// `Strict`.
+    /// All state is cached until a notice reports a change, as long as the file system reports all changes;
+    /// otherwise as in `Strict`. If the kernel cannot invalidate all names at once, those of directories are
+    /// cached for a second, and absent ones for a minute.
     Push,
 }
 

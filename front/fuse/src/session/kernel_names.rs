@@ -106,9 +106,10 @@ impl KernelNames {
         }
     }
 
-    /// Returns all names.
+    /// Returns all names that may be valid.
     pub(crate) fn all(&self) -> Vec<DirName> {
-        let table = lock(&self.0);
+        let mut table = lock(&self.0);
+        table.absent.retain(|_, since| since.elapsed() < ABSENCE);
         table.nodes.keys().chain(table.absent.keys()).cloned().collect()
     }
 }

@@ -36,7 +36,7 @@ use body::Body;
 use callers::Callers;
 use coherence::PageCache;
 use dir_attrs::{DirAttrs, DirChange};
-use kernel_names::KernelNames;
+pub(crate) use kernel_names::KernelNames;
 use open_retry::OpenRetry;
 use passthrough::Passthrough;
 use pending::{OnSignal, Pending};
@@ -49,6 +49,7 @@ use tombolo_core::{
     Answer, Budget, Ctx, Error, Identity, Interrupt, Limits, Permit, RequestId, Resource, SessionId, Want,
 };
 use tombolo_host_runtime::task;
+use tombolo_wire_fuse::flags::RENAME_EXCHANGE;
 use tombolo_wire_fuse::init::{Agreed, Capabilities};
 use tombolo_wire_fuse::layout::header::InHeader;
 use tombolo_wire_fuse::notification::{self, EPOCH_MINOR, Notification};
@@ -370,6 +371,21 @@ impl Session {
         subject
     }
 
+    fn record_moves(&self, push: &Push, head: &[u8], body: &Body) {
+        if !matches!(body, Body::Empty | Body::AttrChanged(_)) {
+            return;
+        }
+        let Ok(Decoded { header, request: Request::Rename { name, new_parent, new_name, flags }, .. }) =
+            Request::decode(head, self.negotiated())
+        else {
+            return;
+        };
+        let old = (NodeId(header.node.0), name.to_owned());
+        let new = (NodeId(new_parent.0), new_name.to_owned());
+        let is_exchange = flags & RENAME_EXCHANGE != 0;
+        push.record_moves(is_exchange.then(|| (new.clone(), old.clone())).into_iter().chain([(old, new)]));
+    }
+
     fn record_kernel_names(&self, head: &[u8], body: &Body) {
         let (Some(push), Some(names)) = (&self.push, self.kernel_names()) else { return };
         if let Ok(decoded) = Request::decode(head, self.negotiated()) {
@@ -443,6 +459,7 @@ impl Session {
             let subject = self.subject(&slot.head, &body);
             self.note_look_ups(&body);
             push.record_names(&subject);
+            self.record_moves(push, &slot.head, &body);
             self.record_kernel_names(&slot.head, &body);
             subject
         });

@@ -9,7 +9,7 @@
 //! the kernel answers a notice with ENOENT. Therefore a notice that found nothing is retried while a reply
 //! that concerns it may be [under way](Push::may_be_under_way).
 
-use super::kernel_names::KernelNames;
+use super::kernel_names::{DirName, KernelNames};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -19,13 +19,15 @@ use tombolo_core::fs::{NameBuf, NodeId, Notice};
 use tombolo_core::lock;
 use tombolo_sys::moment::Moment;
 
-/// Maximum number of notices that can be sent again individually; beyond that all of the kernel's cached
-/// state is invalidated.
+/// Maximum number of notices that can be sent again individually; beyond that all nodes and names of the
+/// reply are invalidated.
 const LOG_MAX: usize = 1024;
 
 /// Time for which the names in a written reply count as not yet applied by the requesting thread.
 const UNDER_WAY: Duration = Duration::from_secs(4);
-/// Maximum number of retained names of recent replies.
+/// Time for which a name's move by this session is recorded: longer than a notice of the old name takes.
+const MOVED: Duration = Duration::from_secs(60);
+/// Maximum number of retained names of recent replies, and of moves.
 const NAMES_MAX: usize = 4096;
 
 /// Notices of one session.
@@ -37,6 +39,8 @@ pub(crate) struct Push {
     nodes: [Mutex<HashMap<NodeId, u64>>; SHARDS],
     /// Names in recent replies.
     names: Mutex<VecDeque<(Moment, NodeId, NameBuf)>>,
+    /// Names that recent renames of this session have moved in the kernel's cache, and whereto.
+    moves: Mutex<VecDeque<(Moment, DirName, DirName)>>,
     /// Names in all replies, if the kernel cannot invalidate all names at once.
     pub(super) kernel_names: KernelNames,
 }
@@ -69,6 +73,13 @@ impl Subject {
             Notice::Everything => true,
         }
     }
+
+    /// Returns the notices that invalidate all of the reply.
+    fn notices(&self) -> Vec<Notice> {
+        let nodes = self.nodes.iter().map(|node| Notice::Data { node: *node, start: 0, last: u64::MAX });
+        let names = self.names.iter().map(|(dir, name)| Notice::Name { dir: *dir, name: name.clone() });
+        nodes.chain(names).collect()
+    }
 }
 
 const SHARDS: usize = 16;
@@ -100,6 +111,32 @@ impl Push {
         names.drain(..over);
     }
 
+    /// Records the moves of names in a reply to RENAME that is about to be written.
+    pub(super) fn record_moves(&self, moves: impl IntoIterator<Item = (DirName, DirName)>) {
+        let now = Moment::now();
+        let mut recorded = lock(&self.moves);
+        recorded.extend(moves.into_iter().map(|(old, new)| (now, old, new)));
+        let over = recorded.len().saturating_sub(NAMES_MAX);
+        recorded.drain(..over);
+    }
+
+    /// Returns the names to which this session has recently moved a name: what the kernel cached under the
+    /// old name before a notice of it may be cached under the new one.
+    pub(crate) fn moved(&self, dir: NodeId, name: &NameBuf) -> Vec<DirName> {
+        let mut moves = lock(&self.moves);
+        moves.retain(|(since, ..)| since.elapsed() < MOVED);
+        let (mut found, mut at) = (vec![(dir, name.clone())], 0);
+        while let Some(from) = found.get(at).cloned().filter(|_| !moves.is_empty()) {
+            for (_, old, new) in &*moves {
+                if *old == from && !found.contains(new) {
+                    found.push(new.clone());
+                }
+            }
+            at += 1;
+        }
+        found.split_off(1)
+    }
+
     /// Returns `true` if a reply that concerns this notice may not have been applied by the kernel yet.
     pub(crate) fn may_be_under_way(&self, notice: &Notice) -> bool {
         match notice {
@@ -120,12 +157,12 @@ impl Push {
         let resends: Vec<_> = {
             let log = lock(&self.log);
             let missed = (self.count.load(Ordering::SeqCst) - count_before) as usize;
-            match log.notices.len().checked_sub(missed) {
-                Some(skipped) => {
-                    let missed = log.notices.iter().skip(skipped);
-                    missed.filter(|notice| subject.concerns(notice)).cloned().collect()
-                }
-                None => vec![Notice::Everything],
+            let skipped = log.notices.len().checked_sub(missed);
+            let missed = || log.notices.iter().skip(skipped.unwrap_or_default());
+            if skipped.is_none() || missed().any(|notice| *notice == Notice::Everything) {
+                subject.notices()
+            } else {
+                missed().filter(|notice| subject.concerns(notice)).cloned().collect()
             }
         };
         self.resend(resends);
