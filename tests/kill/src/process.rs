@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -71,8 +72,14 @@ impl Home {
         let mut server = Process::start("server", self.command(wrapper, &words)?.stdout(Stdio::piped()))?;
         let output = server.child.stdout.take().ok_or_else(|| self.problem("no output"))?;
         let mut lines = BufReader::new(output).lines();
-        let ready = lines.any(|line| line.is_ok_and(|line| line.starts_with("ready control")));
-        if ready { Ok(server) } else { Err(self.problem("the server does not start")) }
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            tell.send(lines.any(|line| line.is_ok_and(|line| line.starts_with("ready control"))))
+        });
+        match told.recv_timeout(PATIENCE) {
+            Ok(true) => Ok(server),
+            _ => Err(self.problem("the server does not start")),
+        }
     }
 
     /// Runs a command that must succeed.

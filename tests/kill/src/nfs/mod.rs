@@ -14,6 +14,7 @@ use fastrand::Rng;
 use tombolo_back_nfs_client::{AttributeTimes, NfsExport, Options, Ports, Server as Address, Transport};
 use tombolo_core::SessionId;
 use tombolo_core::fs::{Client, Export, PermissionCheck};
+use tombolo_host_rpc::client::{Options as RpcOptions, Recovery};
 
 use crate::args::{Args, rng};
 use crate::failure::{Failure, Result, wrong};
@@ -58,7 +59,9 @@ impl Worker {
             tls: None,
         };
         // Without cached attributes every look is a call.
-        let options = Options { attributes: AttributeTimes::NONE, ..Options::default() };
+        let mut options = Options { attributes: AttributeTimes::NONE, ..Options::default() };
+        // A call fails after 60 s, as the server may not start again.
+        options.rpc = RpcOptions { recovery: Recovery::Soft, retries: 0, ..options.rpc };
         let export = NfsExport::mount(&address, Server::EXPORT, options)
             .map_err(|error| Failure::Wrong(format!("mounting: {error}")))?;
         let client =
@@ -72,18 +75,26 @@ impl Worker {
     /// Performs steps until `stop` is set; then makes everything stable.
     fn work(&mut self, stop: &AtomicBool) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
-            let step = self.load.plan.next();
-            self.load.perform(step)?;
-            self.relay.counts()?;
+            self.perform(|load| {
+                let step = load.plan.next();
+                load.perform(step)
+            })?;
         }
-        self.load.release_all()
+        self.perform(Load::release_all).map(drop)
     }
 
     /// Compares the worker's tree on the host, and all that it knows of it.
     fn check(&mut self, server: &Server) -> Result<Counts> {
-        self.load.check_nodes()?;
+        let counts = self.perform(Load::check_nodes)?;
         self.load.plan.compare(&server.tree().join(&self.dir))?;
-        self.relay.counts()
+        Ok(counts)
+    }
+
+    /// Performs operations. A failure of the relay explains theirs, so it is reported first.
+    fn perform(&mut self, operations: impl FnOnce(&mut Load) -> Result<()>) -> Result<Counts> {
+        let performed = operations(&mut self.load);
+        let counts = self.relay.counts()?;
+        performed.map(|()| counts)
     }
 }
 
@@ -106,7 +117,8 @@ fn rounds(args: &Args, server: &mut Server) -> Result<String> {
                 })
             })
             .collect();
-        let killed = kill_again_and_again(args, server, &mut probe, &stop);
+        let killing = scope.spawn(|| kill_again_and_again(args, server, &mut probe, &stop));
+        let killed = killing.join().unwrap_or_else(|_| wrong("the probe panicked"));
         stop.store(true, Ordering::Relaxed);
         let panicked = |_| wrong("a worker panicked");
         let worked = at_work.into_iter().map(|thread| thread.join().unwrap_or_else(panicked));
