@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use tombolo_nfs_tests::client::Stream;
-use tombolo_wire_nfs3::{PROGRAM, Procedure, Status};
+use tombolo_nfs_tests::client::{Caller, Message, Stream, fresh_xid};
+use tombolo_wire_nfs3::{Call, FileHandle, PROGRAM, Procedure, Status};
 use tombolo_wire_rpc::{Accepted, CallHeader, ReplyHeader};
 use tombolo_wire_xdr::Decoder;
 
@@ -114,8 +114,7 @@ impl Relay {
 impl Line {
     fn relayed(&mut self, call: &[u8]) -> Result<Vec<u8>> {
         let reply = self.exchange(call)?;
-        let header = CallHeader::receive(&mut Decoder::new(call))
-            .map_err(|_| Failure::Wrong("a malformed call of the client".into()))?;
+        let header = received_header(&mut Decoder::new(call))?;
         let procedure = Procedure::from_number(header.procedure).filter(|_| header.program == PROGRAM);
         if let Some(procedure) = procedure.filter(|procedure| is_change_of_names(*procedure))
             && status(&reply)? == 0
@@ -141,10 +140,21 @@ impl Line {
         match Status::from_number(status) {
             _ if status == 0 => Ok(()),
             // Its directory is gone, or its object, so that no handle is left to return.
-            Some(Status::Stale) => Ok(()),
-            Some(Status::NoEnt) if returns_handle => Ok(()),
+            Some(Status::Stale | Status::NoEnt) if returns_handle => Ok(()),
+            Some(Status::Stale) if self.is_any_stale(&dirs(procedure, &call)?)? => Ok(()),
             _ => wrong(format!("{procedure:?}, sent again after its answer: status {status}")),
         }
+    }
+
+    /// Returns `true` if one of the nodes is gone.
+    fn is_any_stale(&mut self, nodes: &[FileHandle<'_>]) -> Result<bool> {
+        for node in nodes {
+            let getattr = Message::nfs(fresh_xid(), &Caller::ROOT, &Call::Getattr(*node), &[]);
+            if status(&self.exchange(&getattr.to_bytes())?)? == Status::Stale.number() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Sends a call until it is answered.
@@ -199,6 +209,22 @@ impl Line {
 fn is_change_of_names(procedure: Procedure) -> bool {
     use Procedure as P;
     matches!(procedure, P::Create | P::Mkdir | P::Symlink | P::Link | P::Rename | P::Remove | P::Rmdir)
+}
+
+/// Returns the directories of a call that removes or moves a name.
+fn dirs(procedure: Procedure, call: &[u8]) -> Result<Vec<FileHandle<'_>>> {
+    let mut xdr = Decoder::new(call);
+    received_header(&mut xdr)?;
+    Ok(match Call::decode(procedure, &mut xdr, call.len())? {
+        Call::Remove(at) | Call::Rmdir(at) => vec![at.dir],
+        Call::Rename(args) => vec![args.from.dir, args.to.dir],
+        _ => Vec::new(),
+    })
+}
+
+/// Decodes the header of a call; the arguments follow.
+fn received_header<'a>(xdr: &mut Decoder<'a>) -> Result<CallHeader<'a>> {
+    CallHeader::receive(xdr).map_err(|_| Failure::Wrong("a malformed call of the client".into()))
 }
 
 /// Receives the reply to a call, skipping replies to abandoned calls.
