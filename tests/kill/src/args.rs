@@ -46,7 +46,7 @@ pub struct Args {
 /// Arguments of `client`.
 #[derive(Debug)]
 pub struct ClientArgs {
-    /// Path of its log: a byte for each operation begun and for each one answered.
+    /// Path of its log, with a byte for each operation begun and for each ended.
     pub log: PathBuf,
     /// The server's socket; for mounts the mount point.
     pub at: PathBuf,

@@ -9,14 +9,17 @@ use std::sync::Arc;
 use fastrand::Rng;
 use tombolo_back_local_dir::LocalDir;
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Exclusive, FileSystem, OpenFlags};
+use tombolo_core::fs::{Exclusive, FileSystem, FileType, OpenFlags};
 use tombolo_test_support::history::{Action, At, Machine, Mix, Outcome, Shown, Step, tree};
 use tombolo_test_support::{READ_WRITE, Session};
 
 use crate::failure::{Failure, Result, refused, wrong};
 
 /// Names below a directory.
-type Tree = BTreeMap<String, Shown>;
+type Tree = BTreeMap<String, Node>;
+
+/// The visible state of a name, and the data of a file.
+type Node = (Shown, Vec<u8>);
 
 /// Operations of the superuser, most of them on names, which are the ones that must not run twice.
 const MIX: Mix = Mix { users: 1, names: 30, nodes: 3, openings: 6, xattrs: 0, ranges: 0 };
@@ -120,19 +123,20 @@ impl Plan {
 
     /// Returns the model's directory.
     pub fn tree(&self) -> Tree {
-        tree(&self.model.session, false, None)
+        with_data(&self.model.session)
     }
 
     /// Compares a directory of the host with the model's.
     pub fn compare(&self, dir: &Path) -> Result<()> {
         let (found, expected) = (tree_at(dir)?, self.tree());
+        let shown = |tree: &Tree, path| tree.get(path).map(|(shown, _)| shown.clone());
         match found.keys().chain(expected.keys()).find(|path| found.get(*path) != expected.get(*path)) {
             None => Ok(()),
             Some(path) => Err(Failure::Tree(format!(
                 "{}/{path} is {:?}, and must be {:?}",
                 dir.display(),
-                found.get(path),
-                expected.get(path)
+                shown(&found, path),
+                shown(&expected, path)
             ))),
         }
     }
@@ -142,7 +146,16 @@ impl Plan {
 pub fn tree_at(dir: &Path) -> Result<Tree> {
     let export = LocalDir::open(dir, Default::default())
         .map_err(|error| Failure::Tree(format!("{}: {error}", dir.display())))?;
-    Ok(tree(&Session::attach(&export), false, None))
+    Ok(with_data(&Session::attach(&export)))
+}
+
+fn with_data(session: &Session) -> Tree {
+    let with_data = |(path, shown): (String, Shown)| {
+        let is_file = shown.file_type == FileType::Regular;
+        let data = if is_file { session.contents(path.as_str()) } else { Vec::new() };
+        (path, (shown, data))
+    };
+    tree(session, false, None).into_iter().map(with_data).collect()
 }
 
 /// Returns `true` if a tree has a part of the data that make one state into the next, as after a kill.
@@ -151,10 +164,18 @@ pub fn is_partly_written(found: &Tree, before: &Tree, after: &Tree) -> bool {
     names_stay
         && found.iter().all(|(path, found)| {
             let (before, after) = (&before[path], &after[path]);
-            let same_data = Shown { size: after.size, content: after.content, ..found.clone() };
-            let grows = (before.size..=after.size).contains(&found.size);
-            found == before || found == after || same_data == *after && grows
+            found == before || found == after || is_between(found, before, after)
         })
+}
+
+/// Returns `true` if each byte of a file is that of one of two states, and the rest as in the second.
+fn is_between((found, data): &Node, (before, old): &Node, (after, new): &Node) -> bool {
+    let rest = Shown { size: after.size, content: after.content, ..found.clone() };
+    let is_of = |bytes: &[u8], at, byte| bytes.get(at).unwrap_or(&0) == byte;
+    found.file_type == FileType::Regular
+        && rest == *after
+        && (before.size..=after.size).contains(&found.size)
+        && data.iter().enumerate().all(|(at, byte)| is_of(old, at, byte) || is_of(new, at, byte))
 }
 
 /// A client with its plan.
@@ -219,5 +240,25 @@ impl Load {
     /// Checks that every known node is still found, with the same number and attributes.
     pub fn check_nodes(&mut self) -> Result<()> {
         (0..self.plan.model.nodes()).try_for_each(|node| self.also(Action::Getattr(node)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partial_write_has_bytes_of_both_states_only() {
+        let session = Session::attach(&Memory::default());
+        let tree_of = |data: &[u8]| {
+            session.put("file", data);
+            with_data(&session)
+        };
+        let (before, after) = (tree_of(b"aaaa"), tree_of(b"aabbbb"));
+        for (found, is_partly) in
+            [("aabbb", true), ("aaabb", true), ("aaaa\0b", true), ("aabx", false), ("aab", false)]
+        {
+            assert_eq!(is_partly_written(&tree_of(found.as_bytes()), &before, &after), is_partly, "{found}");
+        }
     }
 }
