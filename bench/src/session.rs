@@ -25,7 +25,7 @@ pub const UNSEEN: &str =
 pub struct Session {
     pub fs: Arc<dyn FileSystem>,
     pub cx: Ctx,
-    /// Last notice received.
+    /// Number of the last notice received.
     taken: AtomicU64,
 }
 

@@ -89,9 +89,9 @@ impl<'a> Caller<'a> {
         self.peer
     }
 
-    /// Recalls other clients' leases before a change, and waits until they are returned or expired; `None` if
-    /// the procedure changes nothing, the export grants no leases, or the client may not use it. The result
-    /// must be held until the change is made.
+    /// Recalls other clients' leases before a change, and waits until they are returned or expired and the
+    /// grace period is over; `None` if the procedure changes nothing, the handle is of no export that this
+    /// client may use, or the export grants no leases. The result must be held until the change is made.
     pub async fn begin_change(&self, handle: FileHandle<'_>) -> Option<Changing> {
         self.key?;
         let leases = self.export(handle).ok()?.leases.as_ref()?;

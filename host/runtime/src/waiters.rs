@@ -74,8 +74,9 @@ impl Waiters {
 }
 
 impl Queued {
-    /// Places the waiter in `queue`, and in `notice` if given. It keeps its position in the same queue; if it
-    /// was woken, evidently without success, it goes to the front.
+    /// Places the waiter in `queue`, and in `notice` if given. It keeps its position if it is in `queue`
+    /// already, otherwise it goes to the back; but to the front if its former queue (not `notice`) has woken
+    /// it, evidently without success.
     pub fn enqueue(&mut self, queue: &Waiters, notice: Option<&Waiters>, waiter: &Arc<dyn Waiter>) {
         let was_woken = self.position.as_ref().is_some_and(Entry::was_woken);
         let stays = self

@@ -1,7 +1,8 @@
 //! Replacement of a disk in use: the present disk is frozen, and further writes go to a new one.
 //!
-//! A replacement takes several steps, so that no change waits while a disk of the host is flushed. Steps that
-//! are not due are refused ([`Refusal`]).
+//! A replacement takes several steps, so that no change waits while a disk of the host is flushed. A step is
+//! refused while an earlier one is unfinished ([`Refusal`]); without a replacement, `settle`, `go_on` and
+//! the undo steps change nothing, except that `go_on` and an undo end a rest.
 //!
 //! - [`rest`](Switch::rest), optional: flushes are acknowledged immediately; the caller must be prepared for
 //!   that.

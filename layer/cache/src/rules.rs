@@ -1,8 +1,8 @@
 //! Cache options by name and path.
 //!
-//! A rule applies by the name under which the origin last reported an object. For an object known only by its
-//! handle, the name is searched in its last known directory; until the name is found, the strictest options
-//! apply.
+//! A rule applies by the name, or the path, under which the origin last reported an object. For an object
+//! known only by its handle, the name is searched in its last known directory. Until the name is known, and
+//! the directory's path if a rule of paths may decide, the strictest options apply.
 
 use std::ffi::CString;
 use std::ops::Deref;

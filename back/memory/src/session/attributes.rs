@@ -74,7 +74,7 @@ impl View<'_> {
         if set.guard_ctime.is_some_and(|ctime| ctime != node.times.ctime) {
             return Err(Error::NotSync);
         }
-        // The mode of a symbolic link has no meaning and cannot be changed (chmod(2)).
+        // The mode of a symbolic link has no meaning and cannot be changed (symlink(7)).
         if set.mode.is_some() && node.file_type() == FileType::Symlink {
             return Err(Error::NotSupported);
         }

@@ -66,7 +66,7 @@ pub struct Layers {
     pub submounts: Submounts,
     /// `true` if changes by other processes of the host are watched.
     pub host_watch: bool,
-    /// Mapping of client ids to local ids, if any.
+    /// Mapping of clients' user and group ids to local ones, if any.
     pub ids: Option<IdMap>,
 }
 

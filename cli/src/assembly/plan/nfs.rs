@@ -42,7 +42,7 @@ pub struct PlannedPort {
     pub address: SocketAddr,
     /// `true` if calls without TLS are refused, except from the addresses of `--allow-plain`.
     pub over_tls: bool,
-    /// Indices of the offered exports in the plan.
+    /// Indices of the offered exports in the server's plan.
     pub exports: Vec<usize>,
 }
 

@@ -335,7 +335,7 @@ pub struct Run {
 /// Maximum size in bytes of `vm.toml`, which may be from a foreign image, and of the VM's other TOML files.
 pub const TEXT_BYTES_MAX: u64 = 64 << 10;
 
-/// Wait for the directory's lock, which status queries hold for a shorter time.
+/// Maximum wait for the VM directory's lock, which status queries hold for a shorter time.
 pub const GLANCE: Duration = Duration::from_millis(200);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -1,6 +1,6 @@
 //! `tombolo vm run`: the supervisor and parent of a VM's processes. It starts the servers of memory, disk and
-//! shares, then the VMM, and ends all when one of them, except a server of shares, has ended. After a reset
-//! of the guest it starts another VMM.
+//! shares, then the VMM, and ends all on a stop request, or when one of them has ended, except a server of
+//! shares or a VMM that another one has replaced. After a reset of the guest it starts another VMM.
 
 use std::cell::RefCell;
 use std::fs::{self, File};

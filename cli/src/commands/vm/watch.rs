@@ -40,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub struct Watch {
     sender: Sender<Event>,
     events: Receiver<Event>,
-    /// Events received while waiting for others.
+    /// Events that [`ready`](Self::ready) has received, for [`end`](Self::end) to return or skip.
     aside: RefCell<VecDeque<Event>>,
     stop_until: Cell<Option<Instant>>,
 }

@@ -39,7 +39,7 @@ pub(super) trait Calls: Send {
 pub(super) enum RunResult {
     /// The call is complete.
     Done(Box<Exchange>, Outcome),
-    /// The call is pending. Its reply is queued when it is complete.
+    /// The call is pending. Once it is complete, its reply, if there is one, goes to its [`Destination`].
     Later,
     /// The service panicked.
     Panicked,

@@ -56,7 +56,7 @@ impl ObjectId {
     pub const ROOT: Self = Self(1);
 }
 
-/// Limits and block size of a store.
+/// Limits, block size and pauses of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Capacity in bytes, beyond which data are evicted. A quarter is the bound of the index, or up to half

@@ -60,7 +60,7 @@ impl View {
         if set.guard_ctime.is_some_and(|ctime| ctime != attr.ctime) {
             return Err(Error::NotSync);
         }
-        // The mode of a symbolic link is meaningless and cannot be changed (chmod(2)).
+        // The mode of a symbolic link is meaningless and cannot be changed (symlink(7)).
         if set.mode.is_some() && attr.file_type == FileType::Symlink {
             return Err(Error::NotSupported);
         }
