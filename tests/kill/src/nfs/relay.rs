@@ -94,8 +94,8 @@ impl Relay {
         while let Some(call) = client.receive()? {
             let mut line = self.line();
             match line.relayed(&call) {
-                // The client repeats the call over its next connection.
-                Ok(_) if line.random.u32(..LOSE_ONCE_IN) == 0 => return Ok(()),
+                // The client repeats the call over its next connection; not those of the mount protocol.
+                Ok(_) if line.counts.changes > 0 && line.random.u32(..LOSE_ONCE_IN) == 0 => return Ok(()),
                 Ok(reply) => client.send(&reply)?,
                 Err(failure) => {
                     line.failure.get_or_insert(failure);
