@@ -2,7 +2,7 @@
 //! for a request before it accepts a notification.
 
 use super::device::Device;
-use crate::session::{KernelNames, Push, Session};
+use crate::session::{DirName, KernelNames, Push, Session};
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -136,15 +136,30 @@ impl NotifierThread {
             self.invalidate_everything(under_way);
             return;
         }
-        let is_known = self.send(&notice);
         if let Notice::Name { dir, name } = &notice {
-            for (dir, name) in self.push.moved(*dir, name) {
-                self.send(&Notice::Name { dir, name });
-            }
+            let is_known = self.send(&notice);
+            let Some(moved) = self.push.moved(*dir, name) else {
+                return self.invalidate_everything(under_way);
+            };
+            moved.iter().for_each(|name| self.expire(name));
+            self.retry_unless(is_known, notice, under_way);
+        } else {
+            let is_known = self.send(&notice);
+            self.retry_unless(is_known, notice, under_way);
         }
+    }
+
+    /// Schedules a retry of a notice whose subject the kernel did not know yet.
+    fn retry_unless(&self, is_known: bool, notice: Notice, under_way: &mut Vec<Retry>) {
         if !is_known && self.push.may_be_under_way(&notice) {
             under_way.push(Retry { notice, due: Instant::now() + RETRY_MIN, pause: RETRY_MIN });
         }
+    }
+
+    /// Has the kernel revalidate a name at its next use. Linux before 6.2 drops the name.
+    fn expire(&self, (dir, name): &DirName) {
+        let parent = tombolo_wire_fuse::NodeId(dir.0);
+        self.write(&Notification::InvalEntry { parent, name: name.as_name(), expire_only: true });
     }
 
     /// Invalidates all of the kernel's cached state. Names by themselves are last: the kernel may be waiting
@@ -163,7 +178,12 @@ impl NotifierThread {
             self.notify(Notice::Data { node, start: 0, last: u64::MAX }, under_way);
         }
         for (dir, name) in names.map(KernelNames::all).unwrap_or_default() {
-            self.notify(Notice::Name { dir, name }, under_way);
+            let notice = Notice::Name { dir, name };
+            let is_known = self.send(&notice);
+            if let (false, Notice::Name { dir, name }) = (is_known, &notice) {
+                self.push.moved(*dir, name).iter().flatten().for_each(|name| self.expire(name));
+            }
+            self.retry_unless(is_known, notice, under_way);
         }
     }
 

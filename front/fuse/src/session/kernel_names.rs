@@ -106,6 +106,12 @@ impl KernelNames {
         }
     }
 
+    /// Returns `true` if the name is recorded.
+    pub(super) fn contains(&self, name: &DirName) -> bool {
+        let table = lock(&self.0);
+        table.nodes.contains_key(name) || table.absent.contains_key(name)
+    }
+
     /// Returns all names that may be valid.
     pub(crate) fn all(&self) -> Vec<DirName> {
         let mut table = lock(&self.0);

@@ -36,7 +36,7 @@ use body::Body;
 use callers::Callers;
 use coherence::PageCache;
 use dir_attrs::{DirAttrs, DirChange};
-pub(crate) use kernel_names::KernelNames;
+pub(crate) use kernel_names::{DirName, KernelNames};
 use open_retry::OpenRetry;
 use passthrough::Passthrough;
 use pending::{OnSignal, Pending};
@@ -382,6 +382,11 @@ impl Session {
         };
         let old = (NodeId(header.node.0), name.to_owned());
         let new = (NodeId(new_parent.0), new_name.to_owned());
+        // A kernel without EXPIRE_ONLY would detach what is mounted in a directory.
+        let expires_only = self.negotiated().contains(Capabilities::HAS_EXPIRE_ONLY);
+        if !expires_only && !push.kernel_names.contains(&new) {
+            return;
+        }
         let is_exchange = flags & RENAME_EXCHANGE != 0;
         push.record_moves(is_exchange.then(|| (new.clone(), old.clone())).into_iter().chain([(old, new)]));
     }
@@ -459,8 +464,8 @@ impl Session {
             let subject = self.subject(&slot.head, &body);
             self.note_look_ups(&body);
             push.record_names(&subject);
-            self.record_moves(push, &slot.head, &body);
             self.record_kernel_names(&slot.head, &body);
+            self.record_moves(push, &slot.head, &body);
             subject
         });
         let sent = match &body {
@@ -476,7 +481,7 @@ impl Session {
             _ => exchange.send(body.encode(slot, self, unique)),
         };
         if let (Some(push), Some(subject)) = (&self.push, &subject) {
-            push.resend_missed(notices, subject);
+            push.resend_missed(notices, subject, self.kernel_names());
         }
         if let Body::Init(_) = body {
             self.init_sent.store(sent, Ordering::Release);

@@ -19,14 +19,16 @@ use tombolo_core::fs::{NameBuf, NodeId, Notice};
 use tombolo_core::lock;
 use tombolo_sys::moment::Moment;
 
-/// Maximum number of notices that can be sent again individually; beyond that all nodes and names of the
-/// reply are invalidated.
+/// Maximum number of notices that can be sent again individually; beyond that all of the kernel's cached
+/// state is invalidated, or all of the reply if that must be done name by name.
 const LOG_MAX: usize = 1024;
 
 /// Time for which the names in a written reply count as not yet applied by the requesting thread.
 const UNDER_WAY: Duration = Duration::from_secs(4);
 /// Time for which a name's move by this session is recorded: longer than a notice of the old name takes.
 const MOVED: Duration = Duration::from_secs(60);
+/// Maximum number of names to which one name was moved; beyond it everything is invalidated.
+const TARGETS_MAX: usize = 64;
 /// Maximum number of retained names of recent replies, and of moves.
 const NAMES_MAX: usize = 4096;
 
@@ -74,11 +76,12 @@ impl Subject {
         }
     }
 
-    /// Returns the notices that invalidate all of the reply.
-    fn notices(&self) -> Vec<Notice> {
+    /// Returns the notices that invalidate all of the reply that the kernel caches for long: its nodes, and
+    /// those of its names that are `recorded`.
+    fn notices(&self, recorded: &KernelNames) -> Vec<Notice> {
         let nodes = self.nodes.iter().map(|node| Notice::Data { node: *node, start: 0, last: u64::MAX });
-        let names = self.names.iter().map(|(dir, name)| Notice::Name { dir: *dir, name: name.clone() });
-        nodes.chain(names).collect()
+        let names = self.names.iter().filter(|name| recorded.contains(name));
+        nodes.chain(names.cloned().map(|(dir, name)| Notice::Name { dir, name })).collect()
     }
 }
 
@@ -91,11 +94,12 @@ impl Push {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Sends again the notices since `count_before` that concern a written reply.
+    /// Sends again the notices since `count_before` that concern a written reply. `names` are those in the
+    /// kernel's cache, if it cannot invalidate all at once.
     #[inline]
-    pub(super) fn resend_missed(&self, count_before: u64, subject: &Subject) {
+    pub(super) fn resend_missed(&self, count_before: u64, subject: &Subject, names: Option<&KernelNames>) {
         if self.count.load(Ordering::SeqCst) != count_before {
-            self.queue_missed(count_before, subject);
+            self.queue_missed(count_before, subject, names);
         }
     }
 
@@ -121,20 +125,28 @@ impl Push {
     }
 
     /// Returns the names to which this session has recently moved a name: what the kernel cached under the
-    /// old name before a notice of it may be cached under the new one.
-    pub(crate) fn moved(&self, dir: NodeId, name: &NameBuf) -> Vec<DirName> {
+    /// old name before a notice of it may be cached under the new one. `None` if there are too many.
+    pub(crate) fn moved(&self, dir: NodeId, name: &NameBuf) -> Option<Vec<DirName>> {
         let mut moves = lock(&self.moves);
-        moves.retain(|(since, ..)| since.elapsed() < MOVED);
+        while moves.front().is_some_and(|(since, ..)| since.elapsed() >= MOVED) {
+            moves.pop_front();
+        }
+        if moves.is_empty() {
+            return Some(Vec::new());
+        }
         let (mut found, mut at) = (vec![(dir, name.clone())], 0);
-        while let Some(from) = found.get(at).cloned().filter(|_| !moves.is_empty()) {
+        while let Some(from) = found.get(at).cloned() {
             for (_, old, new) in &*moves {
                 if *old == from && !found.contains(new) {
                     found.push(new.clone());
                 }
             }
+            if found.len() > TARGETS_MAX {
+                return None;
+            }
             at += 1;
         }
-        found.split_off(1)
+        Some(found.split_off(1))
     }
 
     /// Returns `true` if a reply that concerns this notice may not have been applied by the kernel yet.
@@ -153,16 +165,17 @@ impl Push {
     }
 
     #[cold]
-    fn queue_missed(&self, count_before: u64, subject: &Subject) {
+    fn queue_missed(&self, count_before: u64, subject: &Subject, names: Option<&KernelNames>) {
         let resends: Vec<_> = {
             let log = lock(&self.log);
             let missed = (self.count.load(Ordering::SeqCst) - count_before) as usize;
             let skipped = log.notices.len().checked_sub(missed);
             let missed = || log.notices.iter().skip(skipped.unwrap_or_default());
-            if skipped.is_none() || missed().any(|notice| *notice == Notice::Everything) {
-                subject.notices()
-            } else {
-                missed().filter(|notice| subject.concerns(notice)).cloned().collect()
+            let is_all = skipped.is_none() || missed().any(|notice| *notice == Notice::Everything);
+            match names {
+                Some(names) if is_all => subject.notices(names),
+                None if is_all => vec![Notice::Everything],
+                _ => missed().filter(|notice| subject.concerns(notice)).cloned().collect(),
             }
         };
         self.resend(resends);
@@ -175,7 +188,12 @@ impl Push {
             return;
         }
         let mut log = lock(&self.log);
-        log.resends.extend(notices);
+        for notice in notices {
+            // One that is still to be sent invalidates this reply too.
+            if notice != Notice::Everything || !log.resends.contains(&notice) {
+                log.resends.push(notice);
+            }
+        }
         let sender = log.sender.clone();
         drop(log);
         if let Some(sender) = sender {
@@ -253,13 +271,13 @@ mod tests {
         push.log_notice(&attributes(2));
         let before = push.count();
         push.log_notice(&attributes(3));
-        push.resend_missed(push.count(), &answer(&[2, 3, 4]));
+        push.resend_missed(push.count(), &answer(&[2, 3, 4]), None);
         assert!(push.take_resends().is_empty(), "nothing came during that request");
         push.log_notice(&attributes(4));
-        push.resend_missed(before, &answer(&[2, 4]));
+        push.resend_missed(before, &answer(&[2, 4]), None);
         assert_eq!(push.take_resends(), [attributes(4)]);
         assert!(push.take_resends().is_empty());
-        push.resend_missed(before, &answer(&[3, 5]));
+        push.resend_missed(before, &answer(&[3, 5]), None);
         assert_eq!(push.take_resends(), [attributes(3)]);
     }
 
@@ -273,7 +291,7 @@ mod tests {
             assert!(!push.may_be_under_way(&notice));
             let subject = Subject { nodes: Vec::new(), names: vec![(NodeId(dir), name(text))] };
             push.record_names(&subject);
-            push.resend_missed(0, &subject);
+            push.resend_missed(0, &subject, None);
             assert_eq!(push.take_resends().len(), count, "{dir} {text}");
         }
         assert!(push.may_be_under_way(&notice));
@@ -284,9 +302,9 @@ mod tests {
         let push = Push::default();
         let before = push.count();
         (0..=LOG_MAX as u64).for_each(|node| push.log_notice(&attributes(node)));
-        push.resend_missed(before, &answer(&[1]));
+        push.resend_missed(before, &answer(&[1]), None);
         assert_eq!(push.take_resends(), [Notice::Everything]);
-        push.resend_missed(before + 1, &answer(&[1, 2]));
+        push.resend_missed(before + 1, &answer(&[1, 2]), None);
         assert_eq!(push.take_resends(), [attributes(1), attributes(2)]);
     }
 
