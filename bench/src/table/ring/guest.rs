@@ -147,7 +147,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.mailbox.tell(0, 0);
-        // One that stays is terminated by its owner.
+        // A process that stays is terminated by its owner.
         let _left = self.process.ended_within(LEAVE);
     }
 }

@@ -2,7 +2,7 @@
 //! for a request before it accepts a notification.
 
 use super::device::Device;
-use crate::session::{DirName, KernelNames, Push, Session};
+use crate::session::{DirName, Push, Session};
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -136,17 +136,14 @@ impl NotifierThread {
             self.invalidate_everything(under_way);
             return;
         }
+        let is_known = self.send(&notice);
         if let Notice::Name { dir, name } = &notice {
-            let is_known = self.send(&notice);
-            let Some(moved) = self.push.moved(*dir, name) else {
-                return self.invalidate_everything(under_way);
-            };
-            moved.iter().for_each(|name| self.expire(name));
-            self.retry_unless(is_known, notice, under_way);
-        } else {
-            let is_known = self.send(&notice);
-            self.retry_unless(is_known, notice, under_way);
+            match self.push.moved(*dir, name) {
+                Some(moved) => moved.iter().for_each(|name| self.expire(name)),
+                None => return self.invalidate_everything(under_way),
+            }
         }
+        self.retry_unless(is_known, notice, under_way);
     }
 
     /// Schedules a retry of a notice whose subject the kernel did not know yet.
@@ -162,12 +159,12 @@ impl NotifierThread {
         self.write(&Notification::InvalEntry { parent, name: name.as_name(), expire_only: true });
     }
 
-    /// Invalidates all of the kernel's cached state. Names by themselves are last: the kernel may be waiting
-    /// for a request of a directory until it accepts one in that directory.
+    /// Invalidates all of the kernel's cached state. Names by themselves are last: the kernel accepts none in
+    /// a directory that a request under way has locked.
     fn invalidate_everything(&self, under_way: &mut Vec<Retry>) {
-        let Some(session) = self.session.upgrade() else { return };
-        let names = session.kernel_names();
-        if names.is_none() {
+        // The session must not be held while the kernel blocks.
+        let by_name = self.session.upgrade().is_some_and(|session| session.kernel_names().is_some());
+        if !by_name {
             self.write(&Notification::IncEpoch);
         } else {
             for node in self.push.nodes() {
@@ -177,11 +174,12 @@ impl NotifierThread {
         for node in self.push.nodes() {
             self.notify(Notice::Data { node, start: 0, last: u64::MAX }, under_way);
         }
-        for (dir, name) in names.map(KernelNames::all).unwrap_or_default() {
-            let notice = Notice::Name { dir, name };
+        let names = if by_name { self.push.kernel_names.all() } else { Vec::new() };
+        for (dir, name) in names {
+            let notice = Notice::Name { dir, name: name.clone() };
             let is_known = self.send(&notice);
-            if let (false, Notice::Name { dir, name }) = (is_known, &notice) {
-                self.push.moved(*dir, name).iter().flatten().for_each(|name| self.expire(name));
+            if !is_known {
+                self.push.moved(dir, &name).iter().flatten().for_each(|name| self.expire(name));
             }
             self.retry_unless(is_known, notice, under_way);
         }

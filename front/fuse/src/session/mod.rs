@@ -36,7 +36,8 @@ use body::Body;
 use callers::Callers;
 use coherence::PageCache;
 use dir_attrs::{DirAttrs, DirChange};
-pub(crate) use kernel_names::{DirName, KernelNames};
+pub(crate) use kernel_names::DirName;
+use kernel_names::KernelNames;
 use open_retry::OpenRetry;
 use passthrough::Passthrough;
 use pending::{OnSignal, Pending};
@@ -341,20 +342,21 @@ impl Session {
         self.dir_attrs.get(push, dir)
     }
 
-    /// Returns the nodes and names that the reply to the request in `head` describes.
-    fn subject(&self, head: &[u8], body: &Body) -> Subject {
+    /// Returns the nodes and names that the reply describes.
+    fn subject(decoded: &Decoded<'_>, body: &Body) -> Subject {
         let mut subject = Subject::default();
-        let Ok(decoded) = Request::decode(head, self.negotiated()) else { return subject };
         let node = NodeId(decoded.header.node.0);
         subject.nodes.push(node);
-        subject.names.extend(match decoded.request {
+        subject.names.extend(match &decoded.request {
             Request::Lookup { name }
             | Request::Mknod { name, .. }
             | Request::Mkdir { name, .. }
             | Request::Symlink { name, .. }
             | Request::Create { name, .. }
-            | Request::Link { new_name: name, .. } => Some((node, name.to_owned())),
-            Request::Rename { new_parent, new_name, .. } => Some((NodeId(new_parent.0), new_name.to_owned())),
+            | Request::Link { new_name: name, .. } => Some((node, (*name).to_owned())),
+            Request::Rename { new_parent, new_name, .. } => {
+                Some((NodeId(new_parent.0), (*new_name).to_owned()))
+            }
             _ => None,
         });
         match body {
@@ -371,32 +373,28 @@ impl Session {
         subject
     }
 
-    fn record_moves(&self, push: &Push, head: &[u8], body: &Body) {
-        if !matches!(body, Body::Empty | Body::AttrChanged(_)) {
-            return;
-        }
-        let Ok(Decoded { header, request: Request::Rename { name, new_parent, new_name, flags }, .. }) =
-            Request::decode(head, self.negotiated())
-        else {
-            return;
-        };
-        let old = (NodeId(header.node.0), name.to_owned());
-        let new = (NodeId(new_parent.0), new_name.to_owned());
-        // A kernel without EXPIRE_ONLY would detach what is mounted in a directory.
-        let expires_only = self.negotiated().contains(Capabilities::HAS_EXPIRE_ONLY);
-        if !expires_only && !push.kernel_names.contains(&new) {
-            return;
-        }
-        let is_exchange = flags & RENAME_EXCHANGE != 0;
-        push.record_moves(is_exchange.then(|| (new.clone(), old.clone())).into_iter().chain([(old, new)]));
-    }
-
-    fn record_kernel_names(&self, head: &[u8], body: &Body) {
-        let (Some(push), Some(names)) = (&self.push, self.kernel_names()) else { return };
-        if let Ok(decoded) = Request::decode(head, self.negotiated()) {
+    /// Records what a reply that is about to be written tells the kernel, and returns its subject.
+    fn record_reply(&self, push: &Push, head: &[u8], body: &Body) -> Subject {
+        self.note_look_ups(body);
+        let Ok(decoded) = Request::decode(head, self.negotiated()) else { return Subject::default() };
+        let subject = Self::subject(&decoded, body);
+        push.record_names(&subject);
+        if let Some(names) = self.kernel_names() {
             let excess = names.record(&decoded, body);
             push.resend(excess.into_iter().map(|(dir, name)| Notice::Name { dir, name }));
         }
+        if let (Request::Rename { name, new_parent, new_name, flags }, Body::Empty | Body::AttrChanged(_)) =
+            (&decoded.request, body)
+        {
+            let old = (NodeId(decoded.header.node.0), (*name).to_owned());
+            let new = (NodeId(new_parent.0), (*new_name).to_owned());
+            // A kernel without EXPIRE_ONLY would detach what is mounted in a directory.
+            let expires_only = self.negotiated().contains(Capabilities::HAS_EXPIRE_ONLY);
+            if expires_only || push.kernel_names.contains(&new) {
+                push.record_move(old, new, flags & RENAME_EXCHANGE != 0);
+            }
+        }
+        subject
     }
 
     fn note_look_ups(&self, body: &Body) {
@@ -460,14 +458,7 @@ impl Session {
                 Notification::InvalInode { node: body::wire_node(node), offset: None, len_bytes: 0 };
             exchange.notify(changed.encode(&mut [0; notification::BYTES_MAX]));
         }
-        let subject = self.push.as_ref().map(|push| {
-            let subject = self.subject(&slot.head, &body);
-            self.note_look_ups(&body);
-            push.record_names(&subject);
-            self.record_kernel_names(&slot.head, &body);
-            self.record_moves(push, &slot.head, &body);
-            subject
-        });
+        let subject = self.push.as_ref().map(|push| self.record_reply(push, &slot.head, &body));
         let sent = match &body {
             Body::Silent => {
                 exchange.send_nothing();

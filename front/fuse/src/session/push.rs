@@ -44,7 +44,7 @@ pub(crate) struct Push {
     /// Names that recent renames of this session have moved in the kernel's cache, and whereto.
     moves: Mutex<VecDeque<(Moment, DirName, DirName)>>,
     /// Names in all replies, if the kernel cannot invalidate all names at once.
-    pub(super) kernel_names: KernelNames,
+    pub(crate) kernel_names: KernelNames,
 }
 
 #[derive(Debug, Default)]
@@ -115,13 +115,17 @@ impl Push {
         names.drain(..over);
     }
 
-    /// Records the moves of names in a reply to RENAME that is about to be written.
-    pub(super) fn record_moves(&self, moves: impl IntoIterator<Item = (DirName, DirName)>) {
+    /// Records the move of a name in a reply to RENAME that is about to be written, with `is_exchange` in both
+    /// directions.
+    pub(super) fn record_move(&self, old: DirName, new: DirName, is_exchange: bool) {
         let now = Moment::now();
-        let mut recorded = lock(&self.moves);
-        recorded.extend(moves.into_iter().map(|(old, new)| (now, old, new)));
-        let over = recorded.len().saturating_sub(NAMES_MAX);
-        recorded.drain(..over);
+        let mut moves = lock(&self.moves);
+        if is_exchange {
+            moves.push_back((now, new.clone(), old.clone()));
+        }
+        moves.push_back((now, old, new));
+        let over = moves.len().saturating_sub(NAMES_MAX);
+        moves.drain(..over);
     }
 
     /// Returns the names to which this session has recently moved a name: what the kernel cached under the
@@ -189,7 +193,7 @@ impl Push {
         }
         let mut log = lock(&self.log);
         for notice in notices {
-            // One that is still to be sent invalidates this reply too.
+            // A queued notice of everything invalidates this reply too.
             if notice != Notice::Everything || !log.resends.contains(&notice) {
                 log.resends.push(notice);
             }
