@@ -115,8 +115,8 @@ impl Push {
         names.drain(..over);
     }
 
-    /// Records the move of a name in a reply to RENAME that is about to be written, with `is_exchange` in both
-    /// directions.
+    /// Records the move of a name in a reply to RENAME that is about to be written; with `is_exchange`, in
+    /// both directions.
     pub(super) fn record_move(&self, old: DirName, new: DirName, is_exchange: bool) {
         let now = Moment::now();
         let mut moves = lock(&self.moves);
