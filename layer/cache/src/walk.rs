@@ -3,8 +3,8 @@
 //! have had two look-ups each. A program that looks into a single directory triggers nothing else. The window
 //! of unused listings grows while the predictions are right.
 //!
-//! A tree that is prefetched as a whole is listed without a window, but only a few directories at a time until
-//! a caller walks, so that callers' requests do not wait.
+//! A tree that is prefetched as a whole is listed without a window, but only a few directories at a time
+//! until a caller walks, so that callers' requests do not wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
