@@ -135,21 +135,30 @@ def suite(programs, tree, target):
 
 
 def run_tasks(tasks):
-    """Runs tasks, several at a time, prints each as it ends and in the end the slowest, and returns the highest status."""
-    begun, worst, times = time.monotonic(), 0, []
+    """Runs tasks, several at a time, prints each as it ends, in the end the slowest and again the failures in short, and returns
+    the highest status."""
+    begun, worst, times, failures = time.monotonic(), 0, [], []
     for is_alone in (False, True):
         for task, outcome in run_some([task for task in tasks if (task.name in ALONE) == is_alone], 1 if is_alone else JOBS):
             status, verdict = task.judge(outcome)
             if status:
                 print(f"\n== {task.name}\n{outcome.output}")
+                failures += [f"{task.name}: {verdict}", *shorten(outcome.output)]
             print(f"{outcome.wall_s:7.1f} s {outcome.cpu_s:6.1f} s CPU  {task.name}: {verdict}", flush=True)
             worst = max(worst, status)
             times.append((outcome.wall_s, outcome.cpu_s, task.name))
     print("\nthe slowest:")
     for wall_s, _, name in sorted(times, reverse=True)[:12]:
         print(f"{wall_s:7.1f} s  {name}")
-    print(f"{len(times)} runs in {time.monotonic() - begun:.0f} s, {sum(cpu_s for _, cpu_s, _ in times):.0f} s CPU")
+    print(f"{len(times)} runs in {time.monotonic() - begun:.0f} s, {sum(cpu_s for _, cpu_s, _ in times):.0f} s CPU", *failures, sep="\n")
     return worst
+
+
+def shorten(output):
+    """Returns at most ten lines of a failed program's output: where tests panicked, with the first line of each message."""
+    lines = output.splitlines()
+    panics = [index for index, line in enumerate(lines) if " panicked at " in line]
+    return [f"    {line[:200]}" for index in panics[:5] for line in lines[index : index + 2]] or lines[-3:]
 
 
 def run_some(tasks, jobs):
