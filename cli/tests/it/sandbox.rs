@@ -233,22 +233,42 @@ fn sandboxed_proxy_caches_and_refuses_sessions() {
     origin.stop();
 }
 
-/// Drops the kernel's caches of unused files.
-fn forget_names() {
-    fs::write("/proc/sys/vm/drop_caches", "2").expect("forgotten: the tests need root");
+/// The tree of a scratch directory on an ext4 of its own, whose caches are dropped without those of the host.
+struct ColdTree<'a>(&'a Scratch);
+
+impl<'a> ColdTree<'a> {
+    fn new(scratch: &'a Scratch) -> Self {
+        let tree = Self(scratch);
+        tree.sh("truncate -s 8M image && mkfs.ext4 -q -O ^has_journal image && mount -o loop image tree");
+        tree
+    }
+
+    /// Drops the kernel's caches of the tree, which no process may use.
+    fn drop_caches(&self) {
+        self.sh("umount tree && mount -o loop image tree");
+    }
+
+    fn sh(&self, script: &str) {
+        let done = Command::new("sh").args(["-ec", script]).current_dir(self.0.path("")).status();
+        assert!(
+            done.expect("a shell").success(),
+            "{script}: the tests need root, e2fsprogs and loop devices"
+        );
+    }
 }
 
-/// Creates an uncached file of some KiB in the tree, and returns its contents.
-fn cold_file(scratch: &Scratch) -> Vec<u8> {
-    let bytes: Vec<u8> = (0..20_000_u32).map(|at| at as u8).collect();
-    fs::write(scratch.path("tree/cold"), &bytes).expect("written");
-    bytes
+impl Drop for ColdTree<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path("tree")).status();
+    }
 }
 
 #[test]
 fn file_handle_resolves_after_restart_with_cold_caches() {
     let scratch = Scratch::new();
-    let bytes = cold_file(&scratch);
+    let tree = ColdTree::new(&scratch);
+    let bytes: Vec<u8> = (0..20_000_u32).map(|at| at as u8).collect();
+    fs::write(scratch.path("tree/cold"), &bytes).expect("written");
     fs::create_dir(scratch.path("tree/dir")).expect("made");
     let start = || scratch.serve("serve tree --nfs 0 --squash none --state kept --sandbox strict");
     let server = start();
@@ -258,25 +278,25 @@ fn file_handle_resolves_after_restart_with_cold_caches() {
         (nfs.lookup(&root, b"cold").done().handle, nfs.lookup(&root, b"dir").done().handle);
     drop(nfs);
     server.stop();
-    forget_names();
+    tree.drop_caches();
     let server = start();
     let nfs = client(server.nfs_address());
     nfs.link(&file, &dir, b"second").done();
     server.stop();
     fs::remove_file(scratch.path("tree/dir/second")).expect("it is there");
-    forget_names();
+    tree.drop_caches();
     let server = start();
     let nfs = client(server.nfs_address());
     let read = nfs.read(&file, 0, 1 << 16).done();
     assert_eq!(&read.bytes[..], &bytes[..]);
     server.stop();
-    forget_names();
+    tree.drop_caches();
     let server = start();
     let stranger = client(server.nfs_address()).as_caller(Caller::with_groups(4321, 4321, &[]));
     fs::set_permissions(scratch.path("tree/cold"), PermissionsExt::from_mode(0o600)).expect("chmod");
     server.stop();
     drop(stranger);
-    forget_names();
+    tree.drop_caches();
     let server = start();
     let stranger = client(server.nfs_address()).as_caller(Caller::with_groups(4321, 4321, &[]));
     assert_eq!(stranger.read(&file, 0, 10).status(), Some(&Status::Acces));
