@@ -197,7 +197,7 @@ fn names_outlive_a_second_without_epochs() {
         std::thread::sleep(Duration::from_millis(1100));
         counts() == [0, 0, 0, 1]
     });
-    // A mount in the export invalidates everything. The kernel does not drop the names of open files by itself.
+    // A mount in the export invalidates everything. The kernel keeps names of open files otherwise.
     let open = ["file", "renamed"].map(|name| fs::File::open(mounted.at(name)).expect("opened"));
     host(&["mount", "-t", "tmpfs", "none", "sub"]);
     let mut seen = [0; 4];
