@@ -7,7 +7,7 @@
 //! - [`PollWindow`], for threads of RPC, links and mounts, yields between polls, since the program may be
 //!   waiting for this very core. Each long sleep halves the window, down to zero; a sleep so short that
 //!   polling would have avoided it restores it. A yield of over 200 µs went to a busy thread: it closes the
-//!   window for the next 256 short sleeps, doubled at each repetition.
+//!   window for the next 16 short sleeps, doubled at each repetition.
 //! - [`SpinWindow`], for the threads of a guest's queues, never yields, since that would give the core away
 //!   for milliseconds on a busy machine. Polling must therefore be sure to pay: after failures it is tried
 //!   ever more rarely.
@@ -16,7 +16,7 @@
 
 use std::time::{Duration, Instant};
 
-use tombolo_shm::doorbell::{POLL_TIME_MAX, PollTime};
+use tombolo_shm::doorbell::PollTime;
 use tombolo_sys::moment::Moment;
 
 /// Beginning of each polling time, during which a [`PollWindow`] does not yield.
@@ -27,6 +27,11 @@ const EAGER: Duration = Duration::from_micros(2);
 pub struct PollWindow(PollTime);
 
 impl PollWindow {
+    /// Returns the window of a caller that waits for answers over a link.
+    pub fn new(poll_time: PollTime) -> PollWindow {
+        PollWindow(poll_time)
+    }
+
     /// Returns `true` if polling pays at present.
     pub fn is_open(&self) -> bool {
         self.0.is_open()
@@ -46,7 +51,7 @@ impl PollWindow {
 
     /// Records the duration of a sleep, with or without polling before it.
     pub fn slept(&mut self, how_long: Duration) {
-        self.0.slept(how_long < POLL_TIME_MAX);
+        self.0.slept(how_long < self.0.max());
     }
 }
 

@@ -22,7 +22,7 @@ mod words;
 pub use bell::{Bell, BellStream};
 pub use mode::{Mode, UnknownMode};
 pub use poll_backoff::PollBackoff;
-pub use poll_time::{POLL_TIME_MAX, PollTime};
+pub use poll_time::PollTime;
 pub use ringer::Ringer;
 pub use sleeper::{Awaited, INTERVAL_MAX, INTERVAL_MIN, Nudger, Sleeper, SleeperCounts, WakeReason};
 pub use words::{OwnDoorbell, PeerDoorbell};

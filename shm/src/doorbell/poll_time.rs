@@ -1,23 +1,30 @@
 use std::time::Duration;
 
-/// Maximum time that an adaptive consumer polls before it sleeps.
-pub const POLL_TIME_MAX: Duration = Duration::from_micros(50);
+use crate::link::Ends;
+
+/// Maximum time that an adaptive consumer polls before it sleeps on a futex or a descriptor.
+const POLL_TIME_MAX: Duration = Duration::from_micros(50);
+/// Maximum time that an adaptive consumer polls before it sleeps on a bell. To wake it costs a guest a few
+/// system calls and the delay of an interrupt, together well over 100 µs, and a guest needs more than
+/// [`POLL_TIME_MAX`] from an answer to its next request.
+const BELL_POLL_TIME_MAX: Duration = Duration::from_micros(500);
 /// Minimum polling time that is worth its system calls.
 const POLL_TIME_MIN: Duration = Duration::from_micros(4);
 /// Duration of a yield beyond which another thread must have used the processor.
 const YIELD_MAX: Duration = Duration::from_micros(200);
 /// Initial and maximum number of short sleeps before polling resumes after a yield longer than
 /// [`YIELD_MAX`].
-const PENALTY: (u32, u32) = (256, 1 << 16);
+const PENALTY: (u32, u32) = (16, 1 << 16);
 
 /// The learnt polling time of one consumer: halved whenever polling found nothing in time, down to zero, and
 /// restored after a sleep so short that polling would have avoided it.
 ///
 /// During a long yield a busy thread used the processor. The scheduler prefers a woken sleeper to such a
-/// thread, but not a thread that yielded. A long yield therefore disables polling for the next few hundred
-/// short sleeps, and each further one for twice as many.
+/// thread, but not a thread that yielded. A long yield therefore disables polling for the next few short
+/// sleeps, and each further one for twice as many.
 #[derive(Debug, Clone, Copy)]
 pub struct PollTime {
+    max: Duration,
     length: Duration,
     /// Number of short sleeps until polling may resume.
     closed_for: u32,
@@ -27,11 +34,25 @@ pub struct PollTime {
 
 impl Default for PollTime {
     fn default() -> PollTime {
-        PollTime { length: POLL_TIME_MAX, closed_for: 0, penalty: 0 }
+        PollTime::up_to(POLL_TIME_MAX)
     }
 }
 
 impl PollTime {
+    /// Returns the polling time of a consumer of this link.
+    pub fn of(ends: &Ends) -> PollTime {
+        PollTime::up_to(if ends.bell.is_some() { BELL_POLL_TIME_MAX } else { POLL_TIME_MAX })
+    }
+
+    fn up_to(max: Duration) -> PollTime {
+        PollTime { max, length: max, closed_for: 0, penalty: 0 }
+    }
+
+    /// Returns the maximum. A sleep shorter than this is one that polling would have avoided.
+    pub fn max(&self) -> Duration {
+        self.max
+    }
+
     /// Returns `true` if the consumer should poll before it sleeps.
     pub fn is_open(&self) -> bool {
         self.length >= POLL_TIME_MIN
@@ -42,15 +63,15 @@ impl PollTime {
         self.length
     }
 
-    /// Records the end of a sleep, by a message or timeout. `short`: less than [`POLL_TIME_MAX`], so that
-    /// polling longer would have avoided it.
+    /// Records the end of a sleep, by a message or timeout. `short`: less than the maximum, so that polling
+    /// longer would have avoided it.
     pub fn slept(&mut self, short: bool) {
         if !short {
             self.length /= 2;
         } else if self.closed_for > 0 {
             self.closed_for -= 1;
         } else {
-            self.length = POLL_TIME_MAX;
+            self.length = self.max;
         }
     }
 

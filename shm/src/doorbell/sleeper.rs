@@ -5,7 +5,7 @@ use tombolo_mem::{OutOfBounds, Region, WordMut};
 
 use crate::cells::{Cells, DoorbellWord, DoorbellWordMut, SleepOutcome};
 use crate::doorbell::polling::{poll, polls_per_us};
-use crate::doorbell::{Mode, POLL_TIME_MAX, PeerDoorbell, PollTime};
+use crate::doorbell::{Mode, PeerDoorbell, PollTime};
 use crate::link::{Ends, NOTIFY_FLAG_OFFSET};
 use crate::ring::Consumer;
 
@@ -96,7 +96,8 @@ impl Sleeper {
         let notify_flag = WordMut::new(ends.own.region(), ends.own.place(NOTIFY_FLAG_OFFSET, 4)?)?;
         let private = Region::heap(8);
         let (nudged, sleeping) = (WordMut::new(&private, 0)?, WordMut::new(&private, 4)?);
-        Ok(Sleeper::new(mode, notify_flag, PeerDoorbell::of(ends)?, nudged, sleeping))
+        let sleeper = Sleeper::new(mode, notify_flag, PeerDoorbell::of(ends)?, nudged, sleeping);
+        Ok(Sleeper { poll_time: PollTime::of(ends), ..sleeper })
     }
 }
 
@@ -151,7 +152,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
-                if start.elapsed() >= POLL_TIME_MAX {
+                if start.elapsed() >= self.poll_time.max() {
                     self.poll_time.slept(false);
                 }
                 return WakeReason::TimedOut;
@@ -159,7 +160,7 @@ impl<W: DoorbellWord + Clone, M: DoorbellWordMut + Clone> Sleeper<W, M> {
             let first = interval == INTERVAL_MIN;
             if self.sleep(left, &mut interval, &mut awaited) {
                 let by_interval = self.doorbell.is_none();
-                let short = if by_interval { first } else { start.elapsed() < POLL_TIME_MAX };
+                let short = if by_interval { first } else { start.elapsed() < self.poll_time.max() };
                 self.poll_time.slept(short);
                 return WakeReason::Ready;
             }

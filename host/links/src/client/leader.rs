@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tombolo_core::lock;
 use tombolo_mem::OutOfBounds;
-use tombolo_shm::doorbell::PollBackoff;
+use tombolo_shm::doorbell::{PollBackoff, PollTime};
 use tombolo_shm::link::Ends;
 use tombolo_shm::ring::Consumer;
 use tombolo_sys::futex;
@@ -48,7 +48,7 @@ impl Intake {
             consumer,
             notify_flag: NotifyFlag::new(ends)?,
             receiver: Receiver::None,
-            window: PollWindow::default(),
+            window: PollWindow::new(PollTime::of(ends)),
             backoff: PollBackoff::default(),
         })
     }
