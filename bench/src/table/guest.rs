@@ -188,7 +188,7 @@ impl Job {
 }
 
 /// Creates an image of 1 GiB with an empty ext4.
-fn make_disk(path: &Path) -> Result<()> {
+pub(super) fn make_disk(path: &Path) -> Result<()> {
     let file = fs::File::create_new(path).doing_to("make", path)?;
     file.set_len(1 << 30).doing_to("size", path)?;
     completed("mkfs.ext4 of e2fsprogs", Command::new("mkfs.ext4").arg("-q").arg(path)).map(drop)

@@ -27,7 +27,7 @@ use crate::measure::{Clock, Contest, Entrant, Placement, Work, go_on};
 use crate::peer::{AtSocket, Nfs, TOMBOLO, completed, find, in_checkout, this_program};
 use crate::report::{Report, Unit};
 use crate::sheet::{Row, Sheet, part};
-use crate::table::guest::phases_of;
+use crate::table::guest::{make_disk, phases_of};
 use crate::table::mounts::{Side, Way, measure_steps};
 use crate::table::{Part, Plan};
 
@@ -318,15 +318,15 @@ fn look_by_library<'a>(cached: &'a CachedTree, files: &SmallTree, count: usize) 
 }
 
 /// Names of the mounts in the guest, in the order of the columns.
-const SIDES: [&str; 2] = ["nfs", "push"];
+const SIDES: [&str; 4] = ["disk", "nfs", "push", "virtiofs"];
 const PORT: u16 = 2049;
 const MEMORY: &str = "64M";
-const LIFE_SECS: &str = "600";
+const LIFE_SECS: &str = "1200";
 /// Shell command that runs the remaining command line in an empty network.
 const ALONE: &str = "ip link set lo up && exec \"$@\"";
 
-/// Measures a guest's kernel NFS client, compared with a mount over shared memory with change notifications,
-/// in the same guest and of the same server.
+/// Measures a guest's kernel NFS client, a mount over shared memory with change notifications, and virtio-fs,
+/// in the same guest and of the same server, and a disk of that guest with ext4.
 fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     let plan = sheet.plan;
     let files = plan.files.unwrap_or(sheet.number("files"));
@@ -356,12 +356,19 @@ fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
 
 /// Returns the seconds of each row, named `SIDE.ROW`.
 fn turn(place: &Place, source: &Path, files: usize) -> Result<Vec<(String, f64)>> {
-    let (shared, memory) = (place.shared(), place.beside("memory"));
-    let (tombolo, _old) = (find(TOMBOLO)?, fs::remove_file(&memory));
+    let [memory, bell, files_at, image, disk_at] =
+        ["memory", "bell", "virtiofs.sock", "image", "disk.sock"].map(|name| place.beside(name));
+    let (shared, tombolo) = (place.shared(), find(TOMBOLO)?);
+    for old in [&memory, &image] {
+        let _absent = fs::remove_file(old);
+    }
+    make_disk(&image)?;
+    let _disk = AtSocket::virtio_blk(TOMBOLO, &image, &disk_at, false)?;
     let region = |separator: &str| format!("{},{separator}{MEMORY}", memory.display());
     let mut command = Command::new("unshare");
     command.args(["--net", "--", "sh", "-c", ALONE, "sh"]).arg(&tombolo).arg("serve").arg(&shared);
-    command.arg("--host-watch").arg("--shm-file").arg(region("size="));
+    command.arg("--host-watch").arg("--shm-file").arg(format!("{},bell={}", region("size="), bell.display()));
+    command.arg("--virtiofs").arg(&files_at);
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
     let server = Nfs::by_command(command, address, &shared, place.folder())?;
     let network = format!("/proc/{}/ns/net", server.server.id());
@@ -372,7 +379,8 @@ fn turn(place: &Place, source: &Path, files: usize) -> Result<Vec<(String, f64)>
     command.env("TOMBOLO_NETWORK", name).env("TOMBOLO_STATIC", &tombolo);
     command.args(["uml", "--mem", "512M", "--timeout", LIFE_SECS]);
     command.arg("--nfs").arg(format!("{PORT}{}", server.export));
-    command.arg("--shm").arg(region("")).arg("--tombolo");
+    command.arg("--shm").arg(region("")).arg("--bell").arg(&bell).arg("--tombolo");
+    command.arg("--virtiofs").arg(&files_at).arg("--blk").arg(&disk_at);
     command.arg(in_checkout("bench/peers/vm/job")?).arg("mounts").arg(files.to_string());
     command.arg(this_program()?).arg(source);
     phases_of(&mut command)
