@@ -335,9 +335,9 @@ fn guest_nfs(sheet: &mut Sheet<'_>, report: &mut Report) -> Result<()> {
     sheet.set("files", &files);
     sheet.set("source", &source.file_name().unwrap_or_default().to_string_lossy());
     let place = Place::within(&plan.within)?;
-    Placement::leave()?;
     for _ in 0..sheet.rounds() {
         go_on()?;
+        Placement::leave()?;
         // Prerequisites missing in a guest are missing on this machine.
         let took = turn(&place, &source, files).map_err(|error| match error {
             Error::Interrupted => error,
@@ -363,7 +363,7 @@ fn turn(place: &Place, source: &Path, files: usize) -> Result<Vec<(String, f64)>
         let _absent = fs::remove_file(old);
     }
     make_disk(&image)?;
-    let _disk = AtSocket::virtio_blk(TOMBOLO, &image, &disk_at, false)?;
+    let disk = AtSocket::virtio_blk(TOMBOLO, &image, &disk_at, false)?;
     let region = |separator: &str| format!("{},{separator}{MEMORY}", memory.display());
     let mut command = Command::new("unshare");
     command.args(["--net", "--", "sh", "-c", ALONE, "sh"]).arg(&tombolo).arg("serve").arg(&shared);
@@ -371,6 +371,8 @@ fn turn(place: &Place, source: &Path, files: usize) -> Result<Vec<(String, f64)>
     command.arg("--virtiofs").arg(&files_at);
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
     let server = Nfs::by_command(command, address, &shared, place.folder())?;
+    // The guest inherits this thread's core.
+    Placement::TwoCores.take(&[server.server.id(), disk.server.id()])?;
     let network = format!("/proc/{}/ns/net", server.server.id());
     let name = fs::read_link(&network).doing_to("look at", Path::new(&network))?;
     let run = in_checkout("tests/guests/run")?;
