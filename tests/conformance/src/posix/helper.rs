@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::FlockOperation;
 use rustix::thread::{Gid, Uid};
 use tombolo_mem::Region;
 use tombolo_sys::lock::{LockKind, LockRange, try_lock};
@@ -76,10 +76,6 @@ pub fn run(arguments: &[String]) -> io::Result<()> {
             let region = Region::map(&file, number(offset)? as u64, bytes.len()).map_err(io::Error::other)?;
             region.read_at(0, &mut bytes).map_err(io::Error::other)?;
             String::from_utf8_lossy(&bytes).into_owned()
-        }
-        ["fifo-write", path, text] => {
-            OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())?;
-            String::new()
         }
         _ => return Err(io::Error::other("no such helper")),
     };
@@ -152,12 +148,6 @@ fn become_user(ids: &str) -> io::Result<()> {
 }
 
 fn act(action: &str, path: &Path) -> io::Result<()> {
-    let times = |last_access, last_modification| {
-        let times = Timestamps { last_access, last_modification };
-        Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())?)
-    };
-    let (now, omitted) =
-        (Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }, Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT });
     match action {
         "stat" => fs::symlink_metadata(path).map(drop),
         "read" => File::open(path)?.read(&mut [0; 1]).map(drop),
@@ -169,22 +159,9 @@ fn act(action: &str, path: &Path) -> io::Result<()> {
         "list" => fs::read_dir(path).map(drop),
         "unlink" => fs::remove_file(path),
         "rename" => fs::rename(path, path.with_extension("renamed")),
-        "link" => fs::hard_link(path, path.with_extension("linked")),
         "symlink" => symlink("target", path),
-        "chmod" => fs::set_permissions(path, fs::Permissions::from_mode(0o700)),
         "chmod-set-gid" => fs::set_permissions(path, fs::Permissions::from_mode(0o2755)),
-        "chown" => std::os::unix::fs::chown(path, Some(12_345), None),
-        "chgrp-5" => std::os::unix::fs::chown(path, None, Some(5)),
-        "touch" => times(now, now),
-        "set-mtime" => times(omitted, Timespec { tv_sec: 1, tv_nsec: 0 }),
         "access-w" => Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?),
-        "mknod" => Ok(rustix::fs::mknodat(
-            CWD,
-            path,
-            rustix::fs::FileType::CharacterDevice,
-            rustix::fs::Mode::from_bits_retain(0o600),
-            rustix::fs::makedev(1, 3),
-        )?),
         "exec" => std::process::Command::new(path).args(["--helper", "noop"]).output().map(drop),
         _ => Err(io::Error::other("no such action")),
     }

@@ -51,7 +51,11 @@ impl World {
 
     /// Returns the names in the directory, sorted.
     pub fn names(&self) -> Vec<String> {
-        names_in(&self.dir)
+        let entries = fs::read_dir(&self.dir).expect("readdir").map(|entry| entry.expect("an entry"));
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
     }
 
     /// Runs a helper (see [`super::helper`]) to its end and returns what it printed.
@@ -126,28 +130,6 @@ impl Drop for Background {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Returns the names in a directory, sorted.
-pub fn names_in(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).expect("readdir");
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
-}
-
-/// Returns bytes with a period that is no power of two.
-pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|index| ((index + seed) % 251) as u8).collect()
-}
-
-/// Returns the error number of a failure; a success fails the case.
-pub fn errno<T>(result: std::io::Result<T>) -> i32 {
-    match result {
-        Ok(_) => panic!("it succeeded, and must fail"),
-        Err(error) => error.raw_os_error().expect("an error of the system"),
     }
 }
 

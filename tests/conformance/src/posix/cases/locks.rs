@@ -8,6 +8,7 @@ use tombolo_sys::lock::{LockKind, LockRange, conflict, try_lock, unlock};
 
 use super::cases;
 use crate::posix::World;
+use crate::posix::world::Background;
 use crate::report::Verdict;
 
 cases! { "locks":
@@ -28,12 +29,22 @@ fn try_in_child(w: &World, kind: &str) -> String {
     w.helper(&["lock-try", kind, &w.path("file").to_string_lossy()])
 }
 
+/// Starts a helper on the file that first prints `said`.
+fn started(w: &World, helper: &str, kind: &str, said: &str) -> Background {
+    let mut process = w.background(&[helper, kind, &w.path("file").to_string_lossy()]);
+    assert_eq!(process.line(), said);
+    process
+}
+
+fn held(w: &World, kind: &str) -> Background {
+    started(w, "lock-hold", kind, "held")
+}
+
 fn processes_exclude_each_other(w: &World) -> Verdict {
-    let path = w.file_with("file", b"");
+    w.file_with("file", b"");
     for kind in KINDS {
         assert_eq!(try_in_child(w, kind), "taken", "{kind}");
-        let mut holder = w.background(&["lock-hold", kind, &path.to_string_lossy()]);
-        assert_eq!(holder.line(), "held");
+        let holder = held(w, kind);
         assert_eq!(try_in_child(w, kind), "refused", "{kind}");
         holder.finish();
         assert_eq!(try_in_child(w, kind), "taken", "{kind}");
@@ -42,10 +53,9 @@ fn processes_exclude_each_other(w: &World) -> Verdict {
 }
 
 fn a_process_that_ends_gives_its_locks_back(w: &World) -> Verdict {
-    let path = w.file_with("file", b"");
+    w.file_with("file", b"");
     for kind in KINDS {
-        let mut holder = w.background(&["lock-hold", kind, &path.to_string_lossy()]);
-        assert_eq!(holder.line(), "held");
+        let holder = held(w, kind);
         holder.terminate();
         assert_eq!(try_in_child(w, kind), "taken", "{kind}");
     }
@@ -96,9 +106,8 @@ fn ranges_are_locked_apart(w: &World) -> Verdict {
 }
 
 fn record_locks_and_flock_do_not_see_each_other(w: &World) -> Verdict {
-    let path = w.file_with("file", b"");
-    let mut holder = w.background(&["lock-hold", "flock", &path.to_string_lossy()]);
-    assert_eq!(holder.line(), "held");
+    w.file_with("file", b"");
+    let holder = held(w, "flock");
     assert_eq!(try_in_child(w, "fcntl"), "taken");
     assert_eq!(try_in_child(w, "flock"), "refused");
     holder.finish();
@@ -106,12 +115,9 @@ fn record_locks_and_flock_do_not_see_each_other(w: &World) -> Verdict {
 }
 
 fn a_waiter_gets_the_lock(w: &World) -> Verdict {
-    let path = w.file_with("file", b"");
+    w.file_with("file", b"");
     for kind in ["fcntl", "flock"] {
-        let mut holder = w.background(&["lock-hold", kind, &path.to_string_lossy()]);
-        assert_eq!(holder.line(), "held");
-        let mut waiter = w.background(&["lock-wait", kind, &path.to_string_lossy()]);
-        assert_eq!(waiter.line(), "waiting");
+        let (holder, waiter) = (held(w, kind), started(w, "lock-wait", kind, "waiting"));
         std::thread::sleep(Duration::from_millis(100));
         holder.finish();
         assert_eq!(waiter.finish(), "taken", "{kind}");
@@ -120,12 +126,9 @@ fn a_waiter_gets_the_lock(w: &World) -> Verdict {
 }
 
 fn a_waiter_ends_by_a_signal(w: &World) -> Verdict {
-    let path = w.file_with("file", b"");
+    w.file_with("file", b"");
     for kind in ["fcntl", "flock"] {
-        let mut holder = w.background(&["lock-hold", kind, &path.to_string_lossy()]);
-        assert_eq!(holder.line(), "held");
-        let mut waiter = w.background(&["lock-wait", kind, &path.to_string_lossy()]);
-        assert_eq!(waiter.line(), "waiting");
+        let (holder, waiter) = (held(w, kind), started(w, "lock-wait", kind, "waiting"));
         std::thread::sleep(Duration::from_millis(100));
         let began = Instant::now();
         waiter.terminate();

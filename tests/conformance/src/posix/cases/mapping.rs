@@ -1,13 +1,13 @@
-//! Files mapped into memory and executed.
+//! Files mapped into memory.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 
 use tombolo_mem::Region;
 
 use super::cases;
+use crate::pattern;
 use crate::posix::World;
-use crate::posix::world::pattern;
 use crate::report::{Skip, Verdict};
 
 cases! { "mapping":
@@ -17,8 +17,6 @@ cases! { "mapping":
     a_store_through_an_appending_descriptor_stays_in_place,
     a_store_through_a_direct_descriptor_is_kept_to_the_last_byte,
     two_processes_share_a_mapping,
-    a_big_mapping_is_exact,
-    a_program_runs,
 }
 
 fn map(file: &File, len: usize) -> Result<Region, Skip> {
@@ -123,31 +121,5 @@ fn two_processes_share_a_mapping(w: &World) -> Verdict {
     assert_eq!(&bytes, b"from the other");
     region.write_at(0, b"from us").expect("in bounds");
     assert_eq!(w.helper(&["map-read", &path, "0", "7"]), "from us");
-    Ok(())
-}
-
-fn a_big_mapping_is_exact(w: &World) -> Verdict {
-    const LEN: usize = 8 << 20;
-    let file = w.file("file");
-    file.set_len(LEN as u64).expect("ftruncate");
-    let region = map(&file, LEN)?;
-    let bytes = pattern(LEN, 11);
-    region.write_at(0, &bytes).expect("in bounds");
-    drop(region);
-    assert!(fs::read(w.path("file")).expect("read") == bytes);
-    Ok(())
-}
-
-fn a_program_runs(w: &World) -> Verdict {
-    let path = w.path("program");
-    super::copy_of_this_program(&path);
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
-    let run = || std::process::Command::new(&path).args(["--helper", "noop"]).status();
-    match run() {
-        Ok(status) => assert!(status.success(), "{status}"),
-        Err(error) if error.raw_os_error() == Some(13) => return Err(Skip("mounted noexec".into())),
-        Err(error) => panic!("{error}"),
-    }
-    fs::remove_file(&path).expect("unlink");
     Ok(())
 }

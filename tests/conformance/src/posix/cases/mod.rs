@@ -13,9 +13,6 @@ mod ranges;
 mod rename;
 mod xattrs;
 
-use std::path::Path;
-use std::process::Command;
-
 use super::Case;
 
 /// All cases by group.
@@ -52,13 +49,3 @@ macro_rules! cases {
     };
 }
 use cases;
-
-/// Copies this program.
-///
-/// Another process copies: a descriptor of ours open for writing could be inherited by another thread's
-/// child, and make the copy's execution fail with ETXTBSY.
-fn copy_of_this_program(path: &Path) {
-    let program = std::env::current_exe().expect("this program");
-    let copied = Command::new("cp").arg(program).arg(path).status().expect("cp(1)");
-    assert!(copied.success(), "{copied}");
-}

@@ -1,21 +1,18 @@
-//! Allocation, holes, and copies inside the kernel.
+//! Holes, and copies inside the kernel.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::cases;
+use crate::pattern;
 use crate::posix::World;
-use crate::posix::world::pattern;
 use crate::report::{Skip, Verdict};
 
 cases! { "ranges":
-    allocation_grows_the_file_with_zeros,
-    allocation_may_leave_the_size_alone,
     a_punched_hole_reads_as_zeros,
-    bad_ranges_are_refused,
     data_and_holes_are_found,
     copy_file_range_is_exact,
     sendfile_is_exact,
@@ -32,24 +29,6 @@ fn allocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> Result
     }
 }
 
-fn allocation_grows_the_file_with_zeros(w: &World) -> Verdict {
-    let file = w.file("file");
-    file.write_all_at(b"kept", 0).expect("write");
-    allocate(&file, FallocateFlags::empty(), 0, 100_000)?;
-    let bytes = fs::read(w.path("file")).expect("read");
-    assert_eq!(bytes.len(), 100_000);
-    assert!(bytes.starts_with(b"kept") && bytes[4..].iter().all(|byte| *byte == 0));
-    assert!(file.metadata().expect("fstat").blocks() * 512 >= 100_000, "space was set aside");
-    Ok(())
-}
-
-fn allocation_may_leave_the_size_alone(w: &World) -> Verdict {
-    let file = w.file("file");
-    allocate(&file, FallocateFlags::KEEP_SIZE, 0, 100_000)?;
-    assert_eq!(file.metadata().expect("fstat").len(), 0);
-    Ok(())
-}
-
 fn a_punched_hole_reads_as_zeros(w: &World) -> Verdict {
     let file = w.file("file");
     let mut bytes = pattern(4 * BLOCK as usize, 1);
@@ -60,17 +39,6 @@ fn a_punched_hole_reads_as_zeros(w: &World) -> Verdict {
     allocate(&file, flags, BLOCK - 10, 2 * BLOCK + 20)?;
     bytes[BLOCK as usize - 10..3 * BLOCK as usize + 10].fill(0);
     assert!(fs::read(w.path("file")).expect("read") == bytes);
-    Ok(())
-}
-
-fn bad_ranges_are_refused(w: &World) -> Verdict {
-    let file = w.file("file");
-    allocate(&file, FallocateFlags::empty(), 0, 10)?;
-    let refused = |offset, len| rustix::fs::fallocate(&file, FallocateFlags::empty(), offset, len);
-    assert_eq!(refused(0, 0).expect_err("nothing"), Errno::INVAL);
-    let reader = File::open(w.path("file")).expect("open");
-    let flags = FallocateFlags::empty();
-    assert_eq!(rustix::fs::fallocate(reader, flags, 0, 10).expect_err("a reader"), Errno::BADF);
     Ok(())
 }
 

@@ -10,13 +10,13 @@ use rustix::io::Errno;
 use super::cases;
 use crate::posix::World;
 use crate::report::{Skip, Verdict};
+use crate::sample_acl;
 
 cases! { "xattrs":
     values_are_kept,
     create_and_replace_are_told_apart,
     names_are_listed,
-    a_value_that_does_not_fit_is_refused,
-    links_have_no_user_attributes;
+    a_value_that_does_not_fit_is_refused;
     root: an_access_acl_shows_in_the_mode_at_once,
     an_access_acl_sets_the_mode,
     a_default_acl_takes_the_umasks_place,
@@ -90,29 +90,6 @@ fn a_value_that_does_not_fit_is_refused(w: &World) -> Verdict {
     let refused = set(&path, "user.b", &vec![0; 70_000], XattrFlags::empty())?.expect_err("too big");
     assert!([Errno::TOOBIG, Errno::NOSPC].contains(&refused), "{refused}");
     Ok(())
-}
-
-fn links_have_no_user_attributes(w: &World) -> Verdict {
-    let file = w.file_with("file", b"");
-    set(&file, "user.a", b"x", XattrFlags::empty())?.expect("setxattr");
-    std::os::unix::fs::symlink("file", w.path("link")).expect("symlink");
-    let refused = set(&w.path("link"), "user.b", b"x", XattrFlags::empty())?;
-    assert_eq!(refused.expect_err("a link"), Errno::PERM);
-    assert_eq!(names(&file), ["user.a"]);
-    Ok(())
-}
-
-/// Encodes `user::rw-, user:7:rw-, group::r--, mask::rw-, other::---` as `linux/posix_acl_xattr.h` specifies.
-fn sample_acl() -> Vec<u8> {
-    let entries: [(u16, u16, u32); 5] =
-        [(0x01, 6, u32::MAX), (0x02, 6, 7), (0x04, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)];
-    let mut bytes = 2_u32.to_le_bytes().to_vec();
-    for (tag, perm, id) in entries {
-        bytes.extend_from_slice(&tag.to_le_bytes());
-        bytes.extend_from_slice(&perm.to_le_bytes());
-        bytes.extend_from_slice(&id.to_le_bytes());
-    }
-    bytes
 }
 
 /// Queries only the mode, as stat(1) and ls(1) do.
