@@ -135,14 +135,18 @@ impl World {
 }
 
 /// Converts "not supported" to a skip, for features that the host's file system may lack.
-pub fn supported<T>(result: Result<T>) -> std::result::Result<T, Skip> {
+pub fn attempted<T>(result: Result<T>) -> std::result::Result<Result<T>, Skip> {
     match result {
-        Ok(value) => Ok(value),
         Err(Error::NotSupported | Error::NotImplemented) => {
             Err(Skip("the file system beneath does not support it".into()))
         }
-        Err(error) => panic!("{error:?}"),
+        result => Ok(result),
     }
+}
+
+/// The same for operations that must succeed if they are supported.
+pub fn supported<T>(result: Result<T>) -> std::result::Result<T, Skip> {
+    attempted(result).map(|result| result.unwrap_or_else(|error| panic!("{error:?}")))
 }
 
 /// Fails the case unless the result is an error of this pattern.

@@ -1,7 +1,7 @@
 //! Creating and opening.
 
 use tombolo_core::fs::{Create, Exclusive, File, FileType, Mode, NewMode, OpenFlags};
-use tombolo_core::{Error, Want};
+use tombolo_core::{Ctx, Error, Want};
 use tombolo_test_support::{name, plain};
 
 use super::cases;
@@ -19,8 +19,7 @@ cases! { "create":
     the_mode_does_not_bind_its_own_creator,
     an_unnamed_file_can_be_given_a_name,
     an_exclusive_unnamed_file_cannot,
-    a_directory_is_not_opened_for_writing,
-    only_a_directory_is_opened_as_one,
+    only_directories_are_opened_as_such_and_never_for_writing,
     open_truncates_when_asked,
     attributes_come_with_an_open_when_wanted,
     create_over_a_directory_is_refused,
@@ -97,8 +96,7 @@ fn the_umask_is_taken_off(w: &World) -> Verdict {
 
 fn the_mode_does_not_bind_its_own_creator(w: &World) -> Verdict {
     let how = Create { mode: NewMode::settled(Mode::new(0)), ..plain() };
-    let created = w.create("file", &how).expect("create");
-    let file = File { node: created.entry.node, open: created.open };
+    let file = w.file_as("file", &how).expect("create");
     w.write_all(file, 0, b"written");
     assert_eq!(w.read_all(file, 0, 10), b"written");
     w.release(file);
@@ -127,14 +125,10 @@ fn an_exclusive_unnamed_file_cannot(w: &World) -> Verdict {
     Ok(())
 }
 
-fn a_directory_is_not_opened_for_writing(w: &World) -> Verdict {
+fn only_directories_are_opened_as_such_and_never_for_writing(w: &World) -> Verdict {
     let dir = w.dir("dir");
     refused!(w.open(dir, OpenFlags::WRITE), Error::IsDirectory);
     refused!(w.open(dir, OpenFlags::READ | OpenFlags::WRITE | OpenFlags::DIRECTORY), Error::IsDirectory);
-    Ok(())
-}
-
-fn only_a_directory_is_opened_as_one(w: &World) -> Verdict {
     let file = w.file_with("file", b"");
     refused!(w.open(file, OpenFlags::READ | OpenFlags::DIRECTORY), Error::NotDirectory);
     Ok(())
@@ -152,9 +146,8 @@ fn open_truncates_when_asked(w: &World) -> Verdict {
 
 fn attributes_come_with_an_open_when_wanted(w: &World) -> Verdict {
     let node = w.file_with("file", b"12345");
-    let mut wanting = w.clone();
-    wanting.session.cx.want = Want::OPEN_ATTRS;
-    let opened = w.fs.open(&wanting.cx, node, OpenFlags::READ).wait().expect("open");
+    let cx = Ctx { want: Want::OPEN_ATTRS, ..w.cx.clone() };
+    let opened = w.fs.open(&cx, node, OpenFlags::READ).wait().expect("open");
     assert_eq!(opened.attr.expect("attributes at open").size, 5);
     w.release(File { node, open: opened.open });
     Ok(())

@@ -6,7 +6,7 @@ use tombolo_mem::{Buffer, Sink, Source};
 
 use super::cases;
 use crate::waist::{Verdict, World};
-use crate::{is_long_run, refused};
+use crate::{is_long_run, pattern, refused};
 
 cases! { "data":
     written_bytes_are_read_back,
@@ -27,11 +27,6 @@ cases! { "data":
     stability_is_at_least_as_asked,
     sync_and_flush_succeed,
     reading_a_directory_is_refused,
-}
-
-/// Returns bytes with a period that is no power of two.
-pub(super) fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|index| ((index + seed) % 251) as u8).collect()
 }
 
 fn written_bytes_are_read_back(w: &World) -> Verdict {

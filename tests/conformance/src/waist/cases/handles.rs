@@ -17,29 +17,25 @@ cases! { "handles":
     a_number_leads_again_to_its_node_or_nowhere needs HANDLES,
 }
 
-fn handle(w: &World, node: tombolo_core::fs::NodeId) -> PersistentHandle {
-    w.handles().handle_of(&w.cx, node).wait().expect("a handle")
-}
-
 fn a_handle_finds_its_node(w: &World) -> Verdict {
     let (file, dir) = (w.file_with("file", b"found"), w.dir("dir"));
     for node in [file, dir, w.dir] {
-        let (handle, fileid) = (handle(w, node), w.attr(node).fileid);
+        let (handle, fileid) = (w.handle_of(node).expect("a handle"), w.attr(node).fileid);
         assert!(!handle.bytes.is_empty() && handle.bytes.len() <= 128);
-        let found = w.handles().resolve(&w.cx, &handle).wait().expect("resolve");
+        let found = w.resolve(&handle).expect("resolve");
         assert_eq!((found.attr.fileid, found.node), (fileid, node));
     }
-    let kept = handle(w, file);
+    let kept = w.handle_of(file).expect("a handle");
     w.fs.forget(&w.cx, &[(file, u64::MAX)]);
-    let found = w.handles().resolve(&w.cx, &kept).wait().expect("resolve");
+    let found = w.resolve(&kept).expect("resolve");
     assert_eq!(w.contents(found.node), b"found");
     Ok(())
 }
 
 fn a_handle_is_good_in_another_session(w: &World) -> Verdict {
-    let handle = handle(w, w.file_with("file", b"shared"));
+    let handle = w.handle_of(w.file_with("file", b"shared")).expect("a handle");
     let other = w.other_session();
-    let found = other.handles().resolve(&other.cx, &handle).wait().expect("resolve");
+    let found = other.resolve(&handle).expect("resolve");
     assert_eq!(other.contents(found.node), b"shared");
     assert_eq!(other.handles().volume(), w.handles().volume());
     Ok(())
@@ -47,22 +43,22 @@ fn a_handle_is_good_in_another_session(w: &World) -> Verdict {
 
 fn a_handle_follows_a_rename(w: &World) -> Verdict {
     let node = w.file_with("file", b"moved");
-    let before = handle(w, node);
+    let before = w.handle_of(node).expect("a handle");
     let dir = w.dir("dir");
     w.rename("file", (dir, "else"), RenameFlags::empty()).expect("rename");
-    let found = w.handles().resolve(&w.cx, &before).wait().expect("resolve");
+    let found = w.resolve(&before).expect("resolve");
     assert_eq!(w.contents(found.node), b"moved");
     Ok(())
 }
 
 fn a_removed_node_is_stale(w: &World) -> Verdict {
     let node = w.file_with("file", b"");
-    let handle = handle(w, node);
+    let handle = w.handle_of(node).expect("a handle");
     w.unlink("file").expect("unlink");
     w.fs.forget(&w.cx, &[(node, u64::MAX)]);
-    refused!(w.handles().resolve(&w.cx, &handle).wait(), Error::Stale);
+    refused!(w.resolve(&handle), Error::Stale);
     w.file_with("file", b"another");
-    refused!(w.handles().resolve(&w.cx, &handle).wait(), Error::Stale);
+    refused!(w.resolve(&handle), Error::Stale);
     Ok(())
 }
 
@@ -89,14 +85,14 @@ fn a_number_leads_again_to_its_node_or_nowhere(w: &World) -> Verdict {
 }
 
 fn a_handle_that_never_was_is_stale(w: &World) -> Verdict {
-    let good = handle(w, w.file_with("file", b""));
+    let good = w.handle_of(w.file_with("file", b"")).expect("a handle");
     let mut flipped = good.clone();
     flipped.bytes.iter_mut().for_each(|byte| *byte ^= 0x5a);
     let empty = PersistentHandle { bytes: Default::default(), ..good.clone() };
     let short = PersistentHandle { bytes: good.bytes[..1].into(), ..good.clone() };
     let foreign = PersistentHandle { kind: 0x7fff_ffff, ..good };
     for bad in [flipped, empty, short, foreign] {
-        refused!(w.handles().resolve(&w.cx, &bad).wait(), Error::Stale | Error::InvalidArgument);
+        refused!(w.resolve(&bad), Error::Stale | Error::InvalidArgument);
     }
     Ok(())
 }

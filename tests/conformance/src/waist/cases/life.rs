@@ -119,8 +119,14 @@ fn an_opening_belongs_to_its_node(w: &World) -> Verdict {
 
 fn a_node_survives_its_own_renaming(w: &World) -> Verdict {
     let node = w.file_with("file", b"moved");
+    w.rename("file", "renamed", RenameFlags::empty()).expect("rename");
+    assert_eq!(
+        (w.names(w.dir), w.lookup("renamed").expect("lookup").node),
+        (vec!["renamed".to_owned()], node)
+    );
     let dir = w.dir("dir");
-    w.rename("file", (dir, "else"), RenameFlags::empty()).expect("rename");
+    w.rename("renamed", (dir, "else"), RenameFlags::empty()).expect("rename");
+    assert_eq!((w.names(w.dir), w.names(dir)), (vec!["dir".to_owned()], vec!["else".to_owned()]));
     assert_eq!(w.contents(node), b"moved");
     assert_eq!(w.lookup((dir, "else")).expect("lookup").node, node);
     Ok(())
@@ -135,8 +141,7 @@ fn a_node_survives_its_parents_renaming(w: &World) -> Verdict {
     w.rename("outer", "renamed", RenameFlags::empty()).expect("rename");
     assert_eq!(w.contents(file.node), b"deep");
     assert_eq!(w.lookup((inner, "file")).expect("lookup").node, file.node);
-    let more = w.file((inner, "more"));
-    w.release(more);
+    w.release(w.file((inner, "more")));
     assert_eq!(w.names(inner), ["file", "more"]);
     Ok(())
 }

@@ -62,8 +62,7 @@ fn directories_count_their_children(w: &World) -> Verdict {
     assert_eq!(w.attr(dir).nlink, 2);
     w.mkdir((dir, "one")).expect("mkdir");
     w.mkdir((dir, "two")).expect("mkdir");
-    let inner = w.file((dir, "file"));
-    w.release(inner);
+    w.release(w.file((dir, "file")));
     assert_eq!(w.attr(dir).nlink, 4, "files do not count, directories do");
     w.rmdir((dir, "one")).expect("rmdir");
     assert_eq!(w.attr(dir).nlink, 3);

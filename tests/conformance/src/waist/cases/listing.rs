@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use tombolo_core::Error;
-use tombolo_core::fs::{Cookie, File, FileType, OpenFlags, RenameFlags};
+use tombolo_core::fs::{Cookie, File, FileType, OpenFlags};
 use tombolo_test_support::{budget, name, plain};
 
 use super::cases;
@@ -23,7 +23,6 @@ cases! { "listing":
     thousands_of_names_are_all_listed,
     a_listing_starts_anew_from_the_start,
     a_listing_with_attributes_counts_look_ups needs FORGETS,
-    a_renamed_entry_is_listed_under_a_name_it_had,
     listing_needs_a_directory_opening,
     listing_a_removed_directory_ends,
 }
@@ -199,15 +198,6 @@ fn a_listing_with_attributes_counts_look_ups(w: &World) -> Verdict {
         w.forget(entry.node);
         refused!(w.fs.getattr(&w.cx, entry.node, None).wait(), Error::Stale);
     }
-    Ok(())
-}
-
-fn a_renamed_entry_is_listed_under_a_name_it_had(w: &World) -> Verdict {
-    fill(w, 20);
-    w.rename("entry-00003", "renamed", RenameFlags::empty()).expect("rename");
-    let names = w.names(w.dir);
-    assert!(names.contains(&"renamed".to_owned()) && !names.contains(&"entry-00003".to_owned()));
-    assert_eq!(names.len(), 20);
     Ok(())
 }
 

@@ -11,7 +11,6 @@ use crate::refused;
 use crate::waist::{Verdict, World};
 
 cases! { "locks":
-    owners_exclude_each_other needs LOCKS,
     readers_share needs LOCKS,
     ranges_are_locked_apart needs LOCKS,
     one_owner_is_never_in_its_own_way needs LOCKS,
@@ -51,27 +50,6 @@ fn unlock(w: &World, file: File, lock: Lock) {
     w.locks().unlock(&w.cx, file, lock.family, lock.range, lock.owner).wait().expect("unlock");
 }
 
-fn opened_again(w: &World, file: File) -> File {
-    w.open(file.node, OpenFlags::READ | OpenFlags::WRITE).expect("open")
-}
-
-fn found(w: &World, text: &str) -> File {
-    let node = w.lookup(text).expect("lookup").node;
-    w.open(node, OpenFlags::READ | OpenFlags::WRITE).expect("open")
-}
-
-fn owners_exclude_each_other(w: &World) -> Verdict {
-    let (file, lock) = (w.file("file"), posix(LockKind::Write, 1, 0, u64::MAX));
-    take(w, file, lock).expect("lock");
-    let theirs = Lock { owner: LockOwner(2), ..lock };
-    refused!(take(w, file, theirs), Error::WouldBlock);
-    refused!(take(w, file, Lock { kind: LockKind::Read, ..theirs }), Error::WouldBlock);
-    unlock(w, file, lock);
-    take(w, file, theirs).expect("the way is free");
-    w.release(file);
-    Ok(())
-}
-
 fn readers_share(w: &World) -> Verdict {
     let file = w.file("file");
     take(w, file, posix(LockKind::Read, 1, 0, 9)).expect("lock");
@@ -80,6 +58,8 @@ fn readers_share(w: &World) -> Verdict {
     unlock(w, file, posix(LockKind::Read, 2, 0, 9));
     take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("the only reader becomes the writer");
     refused!(take(w, file, posix(LockKind::Read, 2, 0, 9)), Error::WouldBlock);
+    unlock(w, file, posix(LockKind::Write, 1, 0, 9));
+    take(w, file, posix(LockKind::Write, 2, 0, 9)).expect("the way is free");
     w.release(file);
     Ok(())
 }
@@ -101,7 +81,7 @@ fn ranges_are_locked_apart(w: &World) -> Verdict {
 
 fn one_owner_is_never_in_its_own_way(w: &World) -> Verdict {
     let file = w.file("file");
-    let again = opened_again(w, file);
+    let again = w.writer(file.node);
     take(w, file, posix(LockKind::Write, 1, 0, 99)).expect("lock");
     take(w, again, posix(LockKind::Read, 1, 50, 149)).expect("through another opening");
     take(w, file, posix(LockKind::Write, 2, 150, 160)).expect("beside both");
@@ -128,7 +108,7 @@ fn the_conflicting_lock_is_reported(w: &World) -> Verdict {
 
 fn sessions_exclude_each_other(w: &World) -> Verdict {
     let (other, file) = (w.other_session(), w.file("file"));
-    let theirs = found(&other, "file");
+    let theirs = other.writer("file");
     take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
     // The same number in another session is another owner.
     refused!(take(&other, theirs, posix(LockKind::Write, 1, 0, 9)), Error::WouldBlock);
@@ -144,14 +124,14 @@ fn sessions_exclude_each_other(w: &World) -> Verdict {
 fn the_families_do_not_see_each_other(w: &World) -> Verdict {
     let file = w.file("file");
     take(w, file, posix(LockKind::Write, 1, 0, u64::MAX)).expect("lock");
-    take(w, opened_again(w, file), flock(LockKind::Write, 2)).expect("another family");
+    take(w, w.writer(file.node), flock(LockKind::Write, 2)).expect("another family");
     w.release(file);
     Ok(())
 }
 
 fn flock_belongs_to_an_opening(w: &World) -> Verdict {
     let file = w.file("file");
-    let again = opened_again(w, file);
+    let again = w.writer(file.node);
     take(w, file, flock(LockKind::Write, 1)).expect("flock");
     refused!(take(w, again, flock(LockKind::Read, 2)), Error::WouldBlock);
     take(w, file, flock(LockKind::Read, 1)).expect("the same opening changes its lock");
@@ -165,7 +145,7 @@ fn flock_belongs_to_an_opening(w: &World) -> Verdict {
 
 fn a_release_gives_flock_back(w: &World) -> Verdict {
     let file = w.file("file");
-    let again = opened_again(w, file);
+    let again = w.writer(file.node);
     take(w, file, flock(LockKind::Write, 1)).expect("flock");
     refused!(take(w, again, flock(LockKind::Write, 2)), Error::WouldBlock);
     w.release(file);
@@ -176,7 +156,7 @@ fn a_release_gives_flock_back(w: &World) -> Verdict {
 
 fn a_flush_gives_its_owners_locks_back(w: &World) -> Verdict {
     let file = w.file("file");
-    let again = opened_again(w, file);
+    let again = w.writer(file.node);
     take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
     take(w, file, posix(LockKind::Write, 2, 10, 19)).expect("lock");
     // Closing any descriptor of a file drops the process's locks on it (fcntl(2)).
@@ -192,7 +172,7 @@ fn a_flush_gives_its_owners_locks_back(w: &World) -> Verdict {
 /// FUSE sends no flush for their owner.
 fn a_release_gives_back_what_was_locked_through_it(w: &World) -> Verdict {
     let file = w.file("file");
-    let again = opened_again(w, file);
+    let again = w.writer(file.node);
     take(w, file, posix(LockKind::Write, 1, 0, 9)).expect("lock");
     take(w, again, posix(LockKind::Write, 2, 20, 29)).expect("lock");
     w.release(file);
@@ -204,7 +184,7 @@ fn a_release_gives_back_what_was_locked_through_it(w: &World) -> Verdict {
 
 fn an_ended_session_gives_all_back(w: &World) -> Verdict {
     let (other, file) = (w.other_session(), w.file("file"));
-    let theirs = found(&other, "file");
+    let theirs = other.writer("file");
     take(&other, theirs, posix(LockKind::Write, 1, 0, 9)).expect("lock");
     take(&other, theirs, flock(LockKind::Write, 1)).expect("flock");
     refused!(take(w, file, posix(LockKind::Write, 1, 0, 9)), Error::WouldBlock);
@@ -244,7 +224,7 @@ const A_WHILE: Duration = Duration::from_millis(50);
 
 fn a_waiter_gets_the_lock(w: &World) -> Verdict {
     let (other, file) = (w.other_session(), w.file("file"));
-    let theirs = found(&other, "file");
+    let theirs = other.writer("file");
     let ours = posix(LockKind::Write, 1, 0, 9);
     take(w, file, ours).expect("lock");
     let told = in_background(other.locks().lock(&other.cx, theirs, &posix(LockKind::Write, 2, 5, 14), true));
@@ -261,7 +241,7 @@ fn a_waiter_gets_the_lock(w: &World) -> Verdict {
 
 fn a_waiter_for_flock_gets_the_lock(w: &World) -> Verdict {
     let file = w.file("file");
-    let again = opened_again(w, file);
+    let again = w.writer(file.node);
     take(w, file, flock(LockKind::Write, 1)).expect("flock");
     let told = in_background(w.locks().lock(&w.cx, again, &flock(LockKind::Write, 2), true));
     assert!(told.recv_timeout(A_WHILE).is_err(), "the lock is held");
@@ -302,7 +282,7 @@ fn a_dropped_waiter_takes_no_lock(w: &World) -> Verdict {
 /// later ones (fcntl(2)).
 fn a_flush_while_its_owner_waits_drops_what_is_held_only(w: &World) -> Verdict {
     let file = w.file("file");
-    let again = opened_again(w, file);
+    let again = w.writer(file.node);
     let (held, wanted) = (posix(LockKind::Write, 1, 100, 109), posix(LockKind::Write, 1, 0, 9));
     let in_the_way = posix(LockKind::Write, 2, 0, 9);
     take(w, file, held).expect("lock");

@@ -99,8 +99,7 @@ fn rmdir_refuses_what_is_not_an_empty_directory(w: &World) -> Verdict {
     w.file_with("file", b"");
     refused!(w.rmdir("file"), Error::NotDirectory);
     let dir = w.dir("dir");
-    let inner = w.file((dir, "inner"));
-    w.release(inner);
+    w.release(w.file((dir, "inner")));
     refused!(w.rmdir("dir"), Error::NotEmpty | Error::Exists);
     w.unlink((dir, "inner")).expect("unlink");
     w.rmdir("dir").expect("rmdir of an emptied directory");

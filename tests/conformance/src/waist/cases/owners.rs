@@ -11,7 +11,6 @@ cases! { "owners":
     owner_and_group_are_set needs OWNERS,
     a_set_group_id_directory_hands_its_group_on needs OWNERS,
     a_new_owner_gets_no_privileges needs OWNERS,
-    a_new_owner_of_a_directory_keeps_its_bits needs OWNERS,
     a_rename_keeps_the_owner needs OWNERS,
 }
 
@@ -59,13 +58,9 @@ fn a_new_owner_gets_no_privileges(w: &World) -> Verdict {
     let node = w.file_with("file", b"");
     w.chmod(node, 0o6755).expect("chmod");
     assert_eq!(w.chown(node, 1000, 1000).expect("chown").mode.bits(), 0o755);
-    Ok(())
-}
-
-fn a_new_owner_of_a_directory_keeps_its_bits(w: &World) -> Verdict {
     let dir = w.dir("dir");
     w.chmod(dir, 0o2755).expect("chmod");
-    assert_eq!(w.chown(dir, 1000, 1000).expect("chown").mode.bits(), 0o2755);
+    assert_eq!(w.chown(dir, 1000, 1000).expect("chown").mode.bits(), 0o2755, "a directory keeps its bits");
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use tombolo_core::Error;
 use tombolo_core::fs::{
-    AccessMask, Exclusive, File, FileType, Mode, NewMode, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
+    AccessMask, Exclusive, FileType, Mode, NewMode, OpenFlags, RenameFlags, SetAttr, SetTime, Timestamp,
 };
 use tombolo_test_support::{name, plain};
 
@@ -105,16 +105,14 @@ fn a_sticky_directory_protects_its_entries(w: &World) -> Verdict {
     w.chmod(dir, 0o1777).expect("chmod");
     let (owner, other) = (w.as_user(1000, 1000, &[]), w.as_user(2000, 2000, &[]));
     for text in ["a", "b"] {
-        let created = owner.create((dir, text), &plain()).expect("create");
-        owner.release(File { node: created.entry.node, open: created.open });
+        owner.release(owner.file((dir, text)));
     }
     other.mkdir((dir, "theirs")).expect("mkdir");
     let unlink = |w: &World, text: &str| w.unlink((dir, text));
     refused!(unlink(&other, "a"), Error::NotPermitted);
     refused!(other.rename((dir, "a"), (dir, "c"), RenameFlags::empty()), Error::NotPermitted);
     refused!(owner.rmdir((dir, "theirs")), Error::NotPermitted);
-    let created = other.create((dir, "mine"), &plain()).expect("create");
-    other.release(File { node: created.entry.node, open: created.open });
+    other.release(other.file((dir, "mine")));
     refused!(other.rename((dir, "mine"), (dir, "a"), RenameFlags::empty()), Error::NotPermitted);
     unlink(&owner, "a").expect("one's own");
     w.chown(dir, 2000, 2000).expect("chown");

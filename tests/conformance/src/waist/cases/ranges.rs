@@ -4,10 +4,9 @@ use tombolo_core::fs::{AllocateMode, File, OpenFlags, Whence};
 use tombolo_core::{Error, Result};
 
 use super::cases;
-use super::data::pattern;
-use crate::refused;
 use crate::waist::world::supported;
 use crate::waist::{Verdict, World};
+use crate::{pattern, refused};
 
 cases! { "ranges":
     allocation_grows_the_file_with_zeros needs RANGES,
