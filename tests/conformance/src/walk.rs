@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use fastrand::Rng;
+
 /// Limit until a change is visible: a notice takes some 100 µs, but a busy machine may delay any program.
 const BOUND: Duration = Duration::from_secs(10);
 /// Few names, so that they are created, moved and removed repeatedly.
@@ -17,20 +19,8 @@ const DIRECTORIES: [&str; 3] = ["", "x", "y"];
 /// Visible state of a name: type and mode, link count, size, and data, target or names.
 type Shown = (u32, u64, u64, Vec<u8>);
 
-/// Random numbers of a seed (splitmix64).
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((mixed ^ mixed >> 31) >> 16) as usize % limit
-    }
-
-    fn path(&mut self) -> PathBuf {
-        Path::new(DIRECTORIES[self.below(DIRECTORIES.len())]).join(NAMES[self.below(NAMES.len())])
-    }
+fn path(random: &mut Rng) -> PathBuf {
+    Path::new(DIRECTORIES[random.usize(..DIRECTORIES.len())]).join(NAMES[random.usize(..NAMES.len())])
 }
 
 /// A change of a tree. Its outcome depends on the tree alone.
@@ -49,24 +39,24 @@ enum Change {
 }
 
 impl Change {
-    fn random(random: &mut Random, step: usize) -> Self {
+    fn random(random: &mut Rng, step: usize) -> Self {
         // Moves and removals include directories.
-        let any = |random: &mut Random| match random.below(8) {
-            0 => DIRECTORIES[1 + random.below(2)].into(),
-            _ => random.path(),
+        let any = |random: &mut Rng| match random.usize(..8) {
+            0 => DIRECTORIES[1 + random.usize(..2)].into(),
+            _ => path(random),
         };
-        match random.below(12) {
+        match random.usize(..12) {
             0 | 1 => {
-                let len = 1 + random.below(9000);
-                Self::Write(random.path(), format!("{step:*<len$}").into_bytes())
+                let len = 1 + random.usize(..9000);
+                Self::Write(path(random), format!("{step:*<len$}").into_bytes())
             }
-            2 => Self::Append(random.path()),
-            3 => Self::Cut(random.path(), random.below(10_000) as u64),
-            4 => Self::Mode(any(random), 0o700 + random.below(0o100) as u32),
-            5 => Self::Link(random.path(), random.path()),
-            6 => Self::Symlink(random.path(), random.path()),
+            2 => Self::Append(path(random)),
+            3 => Self::Cut(path(random), random.u64(..10_000)),
+            4 => Self::Mode(any(random), 0o700 + random.u32(..0o100)),
+            5 => Self::Link(path(random), path(random)),
+            6 => Self::Symlink(path(random), path(random)),
             7 => Self::Rename(any(random), any(random)),
-            8 | 9 => Self::Remove(random.path()),
+            8 | 9 => Self::Remove(path(random)),
             10 => Self::MakeDirectory(any(random)),
             _ => Self::RemoveDirectory(any(random)),
         }
@@ -117,10 +107,10 @@ fn show(path: &Path) -> io::Result<Shown> {
 /// Applies `steps` random changes to `host`, through it or one of its `mounts`, and to the private `twin`.
 /// Compares outcomes, and the trees after each step.
 pub fn run(seed: u64, steps: usize, host: &Path, twin: &Path, mounts: &[PathBuf]) -> Result<(), String> {
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     for step in 0..steps {
         let change = Change::random(&mut random, step);
-        let by = match random.below(1 + mounts.len()) {
+        let by = match random.usize(..1 + mounts.len()) {
             0 => host,
             mount => &mounts[mount - 1],
         };

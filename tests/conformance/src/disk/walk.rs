@@ -1,13 +1,11 @@
 //! Random operations, compared with an array of bytes.
 
-use std::time::SystemTime;
-
+use fastrand::Rng;
 use tombolo_core::Stability;
 use tombolo_core::block::Zeroing;
 
 use super::bench::{pattern, range};
 use super::{Bench, SIZE_BYTES, Verdict};
-use crate::walk::Random;
 
 super::table! { random_operations_leave_what_an_array_of_bytes_would_hold }
 
@@ -18,10 +16,9 @@ const SECTOR_BYTES: u64 = 512;
 type Sector = Option<Vec<u8>>;
 
 fn random_operations_leave_what_an_array_of_bytes_would_hold(bench: &Bench) -> Verdict {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock").subsec_nanos();
     let given = std::env::var("TOMBOLO_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = given.unwrap_or(u64::from(now));
-    let mut random = Random(seed);
+    let seed = given.unwrap_or_else(|| u64::from(fastrand::u32(..)));
+    let mut random = Rng::with_seed(seed);
     let mut model: Vec<Sector> =
         vec![Some(vec![0; SECTOR_BYTES as usize]); (SIZE_BYTES / SECTOR_BYTES) as usize];
     for step in 0..STEPS {
@@ -40,16 +37,16 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    fn walk(&self, random: &mut Random, model: &mut [Sector]) {
+    fn walk(&self, random: &mut Rng, model: &mut [Sector]) {
         let bench = self.bench;
-        let first = random.below(model.len());
+        let first = random.usize(..model.len());
         // Mostly short, some long.
-        let longest = if random.below(8) == 0 { 1024 } else { 24 };
-        let count = (1 + random.below(longest)).min(model.len() - first);
+        let longest = if random.usize(..8) == 0 { 1024 } else { 24 };
+        let count = (1 + random.usize(..longest)).min(model.len() - first);
         let (offset, len) = (first as u64 * SECTOR_BYTES, count as u64 * SECTOR_BYTES);
         let sectors = &mut model[first..first + count];
-        let stability = if random.below(8) == 0 { Stability::DataSync } else { Stability::Unstable };
-        let done = match random.below(10) {
+        let stability = if random.usize(..8) == 0 { Stability::DataSync } else { Stability::Unstable };
+        let done = match random.usize(..10) {
             0..4 => {
                 let bytes = pattern(self.step, len);
                 let done = bench.write_stable(offset, &bytes, stability);
@@ -60,7 +57,7 @@ impl Step<'_> {
             }
             4 | 5 => {
                 sectors.fill(Some(vec![0; SECTOR_BYTES as usize]));
-                let how = Zeroing { may_unmap: random.below(2) == 0, only_fast: false, stability };
+                let how = Zeroing { may_unmap: random.bool(), only_fast: false, stability };
                 bench.write_zeroes(range(offset, len), how)
             }
             6 => {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use tombolo_core::Error;
 use tombolo_core::fs::{
-    Attr, Changes, File, Mode, NodeId, Notice, OpenFlags, RenameFlags, SetAttr, SetTime, Write, XattrName,
-    XattrSet,
+    Attr, Changes, Create, Exclusive, NodeId, Notice, OpenFlags, RenameFlags, SetAttr, SetTime, Write,
 };
 use tombolo_test_support::{name, plain};
 
@@ -277,62 +277,39 @@ pub(super) fn data(w: &World, node: NodeId) -> Option<Vec<u8>> {
     data
 }
 
-/// Returns a generator of numbers below a limit, the same in every run.
-pub(super) fn random() -> impl FnMut(usize) -> usize {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    move |below| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize % below
-    }
-}
-
 /// Tries a random change.
-pub(super) fn change(w: &World, dirs: &[NodeId], random: &mut impl FnMut(usize) -> usize) -> String {
-    let (dir, other) = (dirs[random(dirs.len())], dirs[random(dirs.len())]);
-    let (text, new) = (NAMES[random(NAMES.len())], NAMES[random(NAMES.len())]);
-    let what = random(16);
-    let node = w.lookup((dir, text)).map(|entry| entry.node);
-    let opened = |flags: OpenFlags| -> Option<File> { w.open(*node.as_ref().ok()?, flags).ok() };
-    let set = |set: SetAttr| node.as_ref().is_ok_and(|node| w.setattr(*node, set).is_ok());
-    let done = match what {
+pub(super) fn change(w: &World, dirs: &[NodeId], random: &mut Rng) -> String {
+    let mut place = || (dirs[random.usize(..dirs.len())], NAMES[random.usize(..NAMES.len())]);
+    let (at, to) = (place(), place());
+    let what = random.u8(..16);
+    let is_done = match what {
         0 => {
-            node.is_err()
-                && w.create((dir, text), &plain())
-                    .map(|made| {
-                        w.release(File { node: made.entry.node, open: made.open });
-                    })
-                    .is_ok()
+            let how = Create { exclusive: Exclusive::Yes, ..plain() };
+            w.file_as(at, &how).map(|file| w.release(file)).is_ok()
         }
-        1 => w.mkdir((dir, text)).is_ok(),
-        2 => w.unlink((dir, text)).is_ok(),
-        3 => w.rmdir((dir, text)).is_ok(),
-        4 => w.rename((dir, text), (other, new), RenameFlags::empty()).is_ok(),
-        5 => w.rename((dir, text), (other, new), RenameFlags::EXCHANGE).is_ok(),
-        6 => node.as_ref().is_ok_and(|node| w.link(*node, (other, new)).is_ok()),
-        7 => set(SetAttr { mode: Some(Mode::new(0o600 + random(8) as u32)), ..SetAttr::default() }),
-        8 => set(SetAttr { size: Some(random(9000) as u64), ..SetAttr::default() }),
-        9 => set(SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }),
-        10..=12 => opened(OpenFlags::WRITE | if what == 12 { OpenFlags::APPEND } else { OpenFlags::empty() })
-            .is_some_and(|file| {
-                let how = Write { offset: random(8000) as u64, ..Write::default() };
-                let written = w.write_as(file, &how, &vec![random(256) as u8; 1 + random(3000)]);
+        1 => w.mkdir(at).is_ok(),
+        2 => w.unlink(at).is_ok(),
+        3 => w.rmdir(at).is_ok(),
+        4 => w.rename(at, to, RenameFlags::empty()).is_ok(),
+        5 => w.rename(at, to, RenameFlags::EXCHANGE).is_ok(),
+        6 => w.link(at, to).is_ok(),
+        7 => w.chmod(at, 0o600 + random.u32(..8)).is_ok(),
+        8 => w.truncate(at, random.u64(..9000)).is_ok(),
+        9 => w.setattr(at, SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }).is_ok(),
+        10..=12 => {
+            let append = if what == 12 { OpenFlags::APPEND } else { OpenFlags::empty() };
+            w.open(at, OpenFlags::WRITE | append).is_ok_and(|file| {
+                let how = Write { offset: random.u64(..8000), ..Write::default() };
+                let written = w.write_as(file, &how, &vec![random.u8(..); 1 + random.usize(..3000)]);
                 w.release(file);
                 written.is_ok()
-            }),
-        13 => opened(OpenFlags::WRITE | OpenFlags::TRUNCATE).map(|file| w.release(file)).is_some(),
-        14 => opened(OpenFlags::READ).is_some_and(|file| {
-            let read = w.read_eof(file, 0, 100);
-            w.release(file);
-            read.is_ok()
-        }),
-        _ => node.as_ref().is_ok_and(|node| {
-            let attribute = XattrName::new(b"user.changes").expect("a name");
-            w.fs.xattrs().is_some_and(|xattrs| {
-                xattrs.set(&w.cx, *node, attribute, &[random(256) as u8], XattrSet::Any, false).wait().is_ok()
             })
-        }),
+        }
+        13 => w.open(at, OpenFlags::WRITE | OpenFlags::TRUNCATE).map(|file| w.release(file)).is_ok(),
+        14 => w.get(at).is_ok(),
+        _ => w.fs.xattrs().is_some() && w.set_xattr(at, "user.changes", &[random.u8(..)]).is_ok(),
     };
-    format!("{what} on {text} and {new} ({})", if done { "done" } else { "refused" })
+    format!("{what} on {} and {} ({})", at.1, to.1, if is_done { "done" } else { "refused" })
 }
 
 fn whatever_was_not_told_is_as_it_was(w: &World) -> Verdict {
@@ -340,12 +317,12 @@ fn whatever_was_not_told_is_as_it_was(w: &World) -> Verdict {
     let dirs = [w.dir, subs[0], subs[1]];
     let mut watcher = Watcher::beside(w);
     let own_dirs = [watcher.world.dir, watcher.known("x"), watcher.known("y")];
-    let mut random = random();
+    let mut random = Rng::with_seed(1);
     let mut believed = Believed::default();
     let steps = if is_long_run() { 400 } else { 100 };
     for step in 0..steps {
         believed.look(&watcher.world, &own_dirs);
-        let done: Vec<_> = (0..1 + random(3)).map(|_| change(w, &dirs, &mut random)).collect();
+        let done: Vec<_> = (0..1 + random.usize(..3)).map(|_| change(w, &dirs, &mut random)).collect();
         for notice in watcher.settled(w) {
             believed.forget(&notice);
         }

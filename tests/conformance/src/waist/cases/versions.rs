@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use fastrand::Rng;
 use tombolo_core::fs::{Attr, NodeId, SetAttr, SetTime, Timestamp, Version, Versions};
 
 use super::cases;
-use super::changes::{NAMES, change, data, random};
+use super::changes::{NAMES, change, data};
 use crate::is_long_run;
 use crate::waist::{Skip, Verdict, World};
 
@@ -63,7 +64,7 @@ fn whatever_is_remembered_with_a_version_that_holds_is_as_it_was(w: &World) -> V
     let subs: Vec<_> = ["x", "y"].map(|text| w.dir(text)).into();
     let dirs = [w.dir, subs[0], subs[1]];
     let own_dirs = [own.dir, own.lookup("x").expect("x").node, own.lookup("y").expect("y").node];
-    let mut random = random();
+    let mut random = Rng::with_seed(1);
     let mut remembered = BTreeMap::new();
     let (mut held, mut gone) = (0, 0);
     let steps = if is_long_run() { 400 } else { 100 };
@@ -77,7 +78,7 @@ fn whatever_is_remembered_with_a_version_that_holds_is_as_it_was(w: &World) -> V
                 remembered.insert(node, new);
             }
         }
-        let done = match random(4) {
+        let done = match random.u8(..4) {
             0 => change(&own, &own_dirs, &mut random),
             _ => change(w, &dirs, &mut random),
         };
