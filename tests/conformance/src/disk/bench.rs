@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tombolo_core::block::{Allocation, BlockDevice, Extent, Range, Zeroing};
-use tombolo_core::{Ctx, Error, Result, SessionId, Stability};
+use tombolo_core::{Answer, Ctx, Error, Result, SessionId, Stability};
 use tombolo_mem::{Buffer, Source};
 
 /// A disk and the context of all requests. Every method waits for its answer.
@@ -39,12 +39,16 @@ impl Bench {
         Self { disk, cx: Ctx::root(SessionId(1)) }
     }
 
+    /// Submits a request and waits for its answer.
+    pub fn answered<T>(&self, request: Answer<T>) -> Result<T> {
+        self.disk.submit();
+        request.wait()
+    }
+
     /// Reads `len_bytes` bytes.
     pub fn read(&self, offset: u64, len_bytes: u64) -> Result<Vec<u8>> {
         let mut buffer = Buffer::new(len_bytes as usize);
-        let answer = self.disk.read(&self.cx, offset, buffer.sink(0..buffer.len()));
-        self.disk.submit();
-        answer.wait()?;
+        self.answered(self.disk.read(&self.cx, offset, buffer.sink(0..buffer.len())))?;
         Ok(buffer.as_slice().expect("nothing holds an answered read's memory").to_vec())
     }
 
@@ -55,44 +59,33 @@ impl Bench {
 
     /// Writes bytes with this stability.
     pub fn write_stable(&self, offset: u64, bytes: &[u8], stability: Stability) -> Result<()> {
-        let answer = self.disk.write(&self.cx, offset, stability, Source::from(bytes.to_vec()));
-        self.disk.submit();
-        answer.wait()
+        self.answered(self.disk.write(&self.cx, offset, stability, Source::from(bytes.to_vec())))
     }
 
     /// Flushes the disk.
     pub fn flush(&self) -> Result<()> {
-        let answer = self.disk.flush(&self.cx);
-        self.disk.submit();
-        answer.wait()
+        self.answered(self.disk.flush(&self.cx))
     }
 
     /// Discards a range.
     pub fn discard(&self, range: Range) -> Result<()> {
-        let answer = self.disk.discard(&self.cx, range);
-        self.disk.submit();
-        answer.wait()
+        self.answered(self.disk.discard(&self.cx, range))
     }
 
     /// Writes zeroes.
     pub fn write_zeroes(&self, range: Range, how: Zeroing) -> Result<()> {
-        let answer = self.disk.write_zeroes(&self.cx, range, how);
-        self.disk.submit();
-        answer.wait()
+        self.answered(self.disk.write_zeroes(&self.cx, range, how))
     }
 
     /// Queries at most `count_max` extents.
     pub fn extents(&self, range: Range, count_max: usize) -> Result<Vec<Extent>> {
-        let answer = self.disk.extents(&self.cx, range, count_max);
-        self.disk.submit();
-        Ok(answer.wait()?.as_slice().to_vec())
+        let extents = self.answered(self.disk.extents(&self.cx, range, count_max))?;
+        Ok(extents.as_slice().to_vec())
     }
 
     /// Changes the size.
     pub fn set_size(&self, size_bytes: u64) -> Result<()> {
-        let answer = self.disk.resize().expect("it can be resized").set_size(&self.cx, size_bytes);
-        self.disk.submit();
-        answer.wait()
+        self.answered(self.disk.resize().expect("it can be resized").set_size(&self.cx, size_bytes))
     }
 
     /// Returns the range's extents.

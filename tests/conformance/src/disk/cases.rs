@@ -80,13 +80,9 @@ fn data_in_many_pieces_are_in_their_order(bench: &Bench) -> Verdict {
             into.append(back.sink(piece.clone()));
             read.append(back.source(piece));
         }
-        let written = bench.disk.write(&bench.cx, 512, Stability::Unstable, from);
-        bench.disk.submit();
-        written.wait().expect("written");
+        bench.answered(bench.disk.write(&bench.cx, 512, Stability::Unstable, from)).expect("written");
         assert!(bench.read(512, total as u64).expect("read") == bytes, "written in {pieces} pieces");
-        let answer = bench.disk.read(&bench.cx, 512, into);
-        bench.disk.submit();
-        answer.wait().expect("read");
+        bench.answered(bench.disk.read(&bench.cx, 512, into)).expect("read");
         assert!(read.to_vec(total) == bytes, "read in {pieces} pieces");
     }
     Ok(())
