@@ -2,22 +2,19 @@
 //! directory.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use tombolo_back_local_dir::{LocalDir, Options};
-use tombolo_conformance::waist::{Needs, Setup, run};
-use tombolo_core::fs::{Export, PermissionCheck};
+use tombolo_conformance::waist::{Setup, run};
+use tombolo_core::fs::PermissionCheck;
+
+use crate::common::{SETUP, directory};
 
 /// Features that tmpfs lacks.
 const TMPFS_LACKS: &[&str] = &["the file system beneath does not support it"];
 
 fn run_in(parent: &Path, checks: PermissionCheck, may_skip: &[&str]) {
     let dir = tempfile::tempdir_in(parent).expect("a scratch directory");
-    let export: Arc<dyn Export> = Arc::new(
-        LocalDir::open(dir.path(), Options { watch_host: true, ..Options::default() }).expect("the export"),
-    );
     let title = format!("local-dir in {}, checked by {checks:?}", parent.display());
-    run(&export, Setup { owners: true, checks, lacks: Needs::empty() }).expect(&title, may_skip);
+    run(&directory(dir.path(), true), Setup { checks, ..SETUP }).expect(&title, may_skip);
 }
 
 #[test]

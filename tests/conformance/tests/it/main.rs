@@ -1,6 +1,7 @@
 //! All tests, in one program.
 
 mod cache;
+mod common;
 mod disk;
 mod layers;
 mod local_dir;
@@ -11,5 +12,4 @@ mod passthrough;
 mod planted;
 mod replies;
 mod simulation;
-mod store;
 mod write_back;

@@ -1,23 +1,17 @@
 //! The waist's cases over the reference model.
 
-use std::sync::Arc;
+use tombolo_conformance::waist::{Setup, run};
+use tombolo_core::fs::PermissionCheck;
 
-use tombolo_back_memory::Memory;
-use tombolo_conformance::waist::{self, Needs, Report, Setup};
-use tombolo_core::fs::{Export, PermissionCheck};
-
-fn run(checks: PermissionCheck) -> Report {
-    let memory: Arc<dyn Export> = Arc::new(Memory::default());
-    waist::run(&memory, Setup { owners: true, checks, lacks: Needs::empty() })
-}
+use crate::common::{SETUP, memory};
 
 #[test]
 fn memory_that_checks_permissions_passes_every_case() {
-    run(PermissionCheck::BackEnd).expect("memory, checking", &[]);
+    run(&memory(), SETUP).expect("memory, checking", &[]);
 }
 
 #[test]
 fn memory_that_trusts_its_caller_skips_only_the_checks() {
-    let report = run(PermissionCheck::Caller);
-    report.expect("memory, trusting", &["needs Needs(CHECKS)"]);
+    let setup = Setup { checks: PermissionCheck::Caller, ..SETUP };
+    run(&memory(), setup).expect("memory, trusting", &["needs Needs(CHECKS)"]);
 }

@@ -4,21 +4,19 @@ use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{
-    Client, Create, Export, File, FileSystem, Mode, Name, NewMode, NodeId, OpenFlags, PermissionCheck,
-    Volume, Write,
-};
-use tombolo_core::{Ctx, Error, Identity, SessionId};
+use tombolo_core::fs::OpenFlags;
+use tombolo_core::{Error, SessionId};
 use tombolo_front_fuse::dev::{Mount, Options as MountOptions};
 use tombolo_front_fuse::session::Coherence;
-use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
+use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{CacheExport, Contract, Options, over};
-use tombolo_mem::Source;
+use tombolo_test_support::Session;
 use tombolo_wire_fuse::Opcode;
+
+use crate::common::opened_store;
 
 const LEN: usize = 1 << 20;
 /// Name of the file.
@@ -26,51 +24,32 @@ const LARGE: &str = "large";
 
 /// An origin with one large file, a cache of it that cannot be changed, and a mount of that.
 struct World {
-    origin: Arc<dyn FileSystem>,
+    origin: Session,
     cache: CacheExport,
     mount: Mount,
     _dirs: [tempfile::TempDir; 2],
-}
-
-fn client() -> Client {
-    Client { session: SessionId(0), label: "test".into(), checks: PermissionCheck::BackEnd }
 }
 
 fn pattern(seed: usize) -> Vec<u8> {
     (0..LEN).map(|at| (at / 4096 + at / 7 + seed) as u8).collect()
 }
 
-/// Makes the file, which may be executed, or gives it another content.
-fn put(fs: &dyn FileSystem, bytes: Vec<u8>) {
-    let (cx, name) = (Ctx::root(SessionId(0)), Name::new(LARGE.as_bytes()).expect("a name"));
-    let how = Create {
-        mode: NewMode::settled(Mode::new(0o755)),
-        flags: OpenFlags::WRITE | OpenFlags::TRUNCATE,
-        ..Create::default()
-    };
-    let created = fs.create(&cx, NodeId::ROOT, name, &how).wait().expect("create");
-    let (file, len) = (File { node: created.entry.node, open: created.open }, bytes.len());
-    let written = fs.write(&cx, file, &Write::default(), Source::from(bytes)).wait().expect("write");
-    assert_eq!(written.count, len);
-    fs.release(&cx, file);
-}
-
 impl World {
     /// Returns `None` if the kernel does not support backing files.
     fn new(coherence: Coherence) -> Option<Self> {
-        Self::of(pattern(0), coherence)
+        Self::of(&pattern(0), coherence)
     }
 
-    fn of(bytes: Vec<u8>, coherence: Coherence) -> Option<Self> {
+    fn of(bytes: &[u8], coherence: Coherence) -> Option<Self> {
         if !Path::new("/dev/fuse").exists() || !tombolo_sys::fuse_dev::may_back() {
             tombolo_skip::skip!("passthrough needs /dev/fuse and the superuser");
         }
         let export = Memory::default();
-        let origin = export.attach(&client()).expect("attach");
-        put(&*origin, bytes);
+        let origin = Session::attach(&export);
+        origin.put(LARGE, bytes);
+        origin.chmod(LARGE, 0o755).expect("chmod");
         let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
-        let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-        let store = Store::open(dirs[0].path(), &identity, StoreOptions::default()).expect("a store");
+        let store = opened_store(dirs[0].path(), StoreOptions::default());
         let options = Options { contract: Contract::Exclusive, read_only: true, ..Options::default() };
         let cache = over(&export, store, options).expect("a cache");
         let options = MountOptions { coherence, read_only: true, ..MountOptions::default() };
@@ -182,13 +161,11 @@ fn another_version_is_another_file_and_readers_keep_theirs() {
     world.fetch();
     let file = world.open_past();
     world.cache.flush();
-    put(&*world.origin, pattern(1));
+    world.origin.put(LARGE, &pattern(1));
     // The contract does not revalidate; an open by a user without cached permissions does.
-    let session = world.cache.attach(&client()).expect("attach");
-    let (root, name) = (Ctx::root(SessionId(0)), Name::new(LARGE.as_bytes()).expect("a name"));
-    let entry = session.lookup(&root, NodeId::ROOT, name).wait().expect("there");
-    let cx = Ctx { identity: Identity { uid: 1000, gid: 1000, groups: None }, ..root };
-    let opened = session.open(&cx, entry.node, OpenFlags::READ).wait();
+    let session = Session::attach(&world.cache);
+    let node = session.node(LARGE).expect("there");
+    let opened = session.by(1000).open(node, OpenFlags::READ);
     assert!(matches!(opened, Err(Error::Stale)), "{opened:?}");
     assert!(all_of(&file) == pattern(0), "what was opened is read on");
     assert!(all_of(&world.open()) == pattern(1), "a new opening is of the new one");
@@ -200,7 +177,7 @@ fn another_version_is_another_file_and_readers_keep_theirs() {
 #[test]
 fn a_program_runs_from_a_backing_file() {
     let bash = fs::read("/bin/bash").expect("read");
-    let Some(world) = World::of(bash, Coherence::Auto) else { return };
+    let Some(world) = World::of(&bash, Coherence::Auto) else { return };
     fs::read(world.path()).expect("read");
     let file = world.open_past();
     let reads = world.reads();

@@ -7,29 +7,11 @@
 mod restarts;
 mod vector;
 
-use std::sync::Arc;
-
-use tombolo_back_local_dir::{LocalDir, Options};
-use tombolo_back_memory::Memory;
-use tombolo_core::fs::Export;
 use tombolo_test_support::history::{Machine, Mix, Step, run_sequences, tree};
 
+use crate::common::{directory, memory, scratch};
+
 const CASES: u64 = 200;
-
-fn memory() -> Arc<dyn Export> {
-    Arc::new(Memory::default())
-}
-
-fn directory(path: &std::path::Path) -> Arc<dyn Export> {
-    Arc::new(LocalDir::open(path, Options::default()).expect("the export"))
-}
-
-/// Creates a scratch directory that every user may enter.
-fn scratch() -> tempfile::TempDir {
-    use std::os::unix::fs::PermissionsExt;
-    let mode = std::fs::Permissions::from_mode(0o755);
-    tempfile::Builder::new().permissions(mode).tempdir().expect("a scratch directory")
-}
 
 /// Performs a step on both sides, if its result is determined, and compares the results.
 fn compare(model: &mut Machine, real: &mut Machine, at: usize, step: &Step) -> Result<(), String> {
@@ -53,7 +35,8 @@ fn a_directory_of_the_host_behaves_like_the_model() {
         |rng: &mut fastrand::Rng| (0..rng.usize(1..80)).map(|_| Step::sample(rng, &Mix::ALL)).collect();
     run_sequences(CASES, sample, |steps: &[Step]| {
         let scratch = scratch();
-        let (mut model, mut real) = (Machine::new(&*memory()), Machine::new(&*directory(scratch.path())));
+        let mut model = Machine::new(&*memory());
+        let mut real = Machine::new(&*directory(scratch.path(), false));
         for (at, step) in steps.iter().enumerate() {
             compare(&mut model, &mut real, at, step)?;
         }
@@ -64,7 +47,7 @@ fn a_directory_of_the_host_behaves_like_the_model() {
 #[test]
 fn a_file_behaves_like_a_vector() {
     let scratch = scratch();
-    for export in [memory(), directory(scratch.path())] {
+    for export in [memory(), directory(scratch.path(), false)] {
         run_sequences(CASES, vector::sample, |edits| vector::check(&*export, edits));
     }
 }

@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::Volume;
-use tombolo_layer_cache::store::{OriginIdentity, StoreOptions};
+use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{CacheExport, Contract, Options, over};
 use tombolo_layer_write_back::WriteBackExport;
 use tombolo_test_support::history::{Machine, Mix, Step, run_sequences};
 use tombolo_test_support::{Session, image};
 
-use super::{compare, compare_trees, memory};
-use crate::store::opened_store;
+use super::{compare, compare_trees};
+use crate::common::{memory, opened_store};
 
 const CASES: u64 = 20;
 
@@ -41,8 +40,7 @@ fn sample(rng: &mut Rng) -> Vec<Event> {
 
 /// Opens a write-back layer over a cache of `origin`, both with their state in `dir`.
 fn opened(origin: &Memory, dir: &Path) -> (WriteBackExport, CacheExport) {
-    let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-    let store = opened_store(&dir.join("cache"), &identity, StoreOptions::default());
+    let store = opened_store(&dir.join("cache"), StoreOptions::default());
     let options = Options { contract: Contract::Exclusive, ..Options::default() };
     let cache = over(origin, store, options).expect("a cache");
     // The state must not change while it is copied.

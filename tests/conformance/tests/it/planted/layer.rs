@@ -4,40 +4,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
-    Attr, Change, Client, Cookie, Create, Created, Device, DirBudget, DirEntry, DirPage, Exclusive, Export,
-    File, FileSystem, FileType, Made, Name, NewMode, NodeId, OpenFlags, Opened, ReadDone, RenameFlags,
-    Renamed, SetAttr, Write, Written,
+    Attr, Change, Cookie, Create, Created, DirEntry, DirPage, Exclusive, File, FileSystem, Name, NewMode,
+    NodeId, OpenFlags, Opened, ReadDone, RenameFlags, Renamed, SetAttr, Write, Written,
 };
-use tombolo_core::{Answer, Ctx, Identity, Result};
+use tombolo_core::{Answer, Ctx, Identity};
 use tombolo_mem::{Sink, Source};
+use tombolo_test_support::budget;
 
-use crate::planted::bug::Bug;
+use super::bug::Bug;
 
-pub struct Planted {
-    inner: Arc<dyn Export>,
-    bug: Option<Bug>,
-}
-
-impl Planted {
-    pub fn new(inner: Arc<dyn Export>, bug: Option<Bug>) -> Self {
-        Self { inner, bug }
-    }
-}
-
-impl Export for Planted {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        let inner = self.inner.attach(client)?;
-        Ok(Arc::new(Session { inner, bug: self.bug, remembered: Mutex::default() }))
-    }
-}
-
-struct Session {
+pub struct Session {
     inner: Arc<dyn FileSystem>,
     bug: Option<Bug>,
     remembered: Mutex<HashMap<NodeId, Attr>>,
 }
 
 impl Session {
+    pub fn new(inner: Arc<dyn FileSystem>, bug: Option<Bug>) -> Self {
+        Self { inner, bug, remembered: Mutex::default() }
+    }
+
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
@@ -46,28 +32,25 @@ impl Session {
         if self.has(Bug::AppendIgnored) { flags.difference(OpenFlags::APPEND) } else { flags }
     }
 
-    fn mode(&self, mode: NewMode) -> NewMode {
-        if self.has(Bug::UmaskIgnored) { NewMode::settled(mode.mode) } else { mode }
-    }
-
     fn how(&self, how: &Create) -> Create {
         let exclusive = match how.exclusive {
             Exclusive::Verifier(_) if self.has(Bug::VerifierIgnored) => Exclusive::No,
             exclusive => exclusive,
         };
-        Create { mode: self.mode(how.mode), flags: self.flags(how.flags), exclusive }
+        let mode = if self.has(Bug::UmaskIgnored) { NewMode::settled(how.mode.mode) } else { how.mode };
+        Create { mode, flags: self.flags(how.flags), exclusive }
     }
 
-    fn maker(&self, cx: &Ctx) -> Ctx {
+    /// Makes something.
+    fn make<T>(&self, cx: &Ctx, call: impl FnOnce(&dyn FileSystem, &Ctx) -> Answer<T>) -> Answer<T> {
         let identity = if self.has(Bug::OwnerForgotten) { Identity::ROOT } else { cx.identity.clone() };
-        Ctx { identity, ..cx.clone() }
+        call(&*self.inner, &Ctx { identity, ..cx.clone() })
     }
 
     /// Lists the whole directory and skips as many entries as the cookie says.
     fn list_by_index(&self, cx: &Ctx, file: File, cookie: Cookie, mut page: DirPage) -> Answer<DirPage> {
-        let budget =
-            DirBudget { size_bytes: 16 << 20, entry_bytes: 24, align: 8, plus: page.wants_entries() };
-        let all = match self.inner.readdir(cx, file, Cookie::START, DirPage::new(budget)).wait() {
+        let whole = DirPage::new(budget(16 << 20, page.wants_entries()));
+        let all = match self.inner.readdir(cx, file, Cookie::START, whole).wait() {
             Ok(all) => all,
             Err(error) => return Answer::err(error),
         };
@@ -86,6 +69,7 @@ impl FileSystem for Session {
         profile lookup access readlink link rmdir flush fsync statfs syncfs
         xattrs locks persistent_handles ranges changes versions
     );
+    tombolo_core::forward!(with self.make; create_unnamed mkdir symlink mknod);
 
     fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
         if self.has(Bug::ForgetDropsAll) {
@@ -119,31 +103,7 @@ impl FileSystem for Session {
     }
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        self.inner.create(&self.maker(cx), parent, name, &self.how(how))
-    }
-
-    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        self.inner.create_unnamed(&self.maker(cx), parent, &self.how(how))
-    }
-
-    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.inner.mkdir(&self.maker(cx), parent, name, self.mode(mode))
-    }
-
-    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        self.inner.symlink(&self.maker(cx), parent, name, target)
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        parent: NodeId,
-        name: Name<'_>,
-        file_type: FileType,
-        mode: NewMode,
-        rdev: Device,
-    ) -> Answer<Made> {
-        self.inner.mknod(&self.maker(cx), parent, name, file_type, self.mode(mode), rdev)
+        self.make(cx, |fs, cx| fs.create(cx, parent, name, &self.how(how)))
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {

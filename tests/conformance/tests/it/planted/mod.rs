@@ -6,12 +6,13 @@ mod layer;
 
 use std::sync::Arc;
 
-use tombolo_back_memory::Memory;
-use tombolo_conformance::waist::{Needs, Setup, cases, run_some};
-use tombolo_core::fs::{Export, PermissionCheck};
+use tombolo_conformance::waist::{cases, run_some};
+use tombolo_core::fs::Export;
+use tombolo_test_support::wrapped;
 
+use crate::common::{SETUP, memory};
 use bug::Bug;
-use layer::Planted;
+use layer::Session;
 
 /// Each bug with the case that must catch it.
 const CAUGHT_BY: [(Bug, &str); 16] = [
@@ -34,10 +35,8 @@ const CAUGHT_BY: [(Bug, &str); 16] = [
 ];
 
 fn planted(bug: Option<Bug>) -> Arc<dyn Export> {
-    Arc::new(Planted::new(Arc::new(Memory::default()), bug))
+    wrapped(memory(), move |inner| Session::new(inner, bug))
 }
-
-const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
 
 #[test]
 fn each_planted_bug_fails_its_named_case() {

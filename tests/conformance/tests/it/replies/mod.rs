@@ -2,29 +2,23 @@
 
 mod twice;
 
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tombolo_back_local_dir::{LocalDir, Options as DirOptions};
-use tombolo_back_memory::Memory;
-use tombolo_conformance::waist::{Needs, Setup, run};
-use tombolo_core::fs::{Export, PermissionCheck};
-use tombolo_layer_basic::{delay, fault};
-use tombolo_layer_replies as replies;
-use tombolo_layer_replies::Options;
+use tombolo_conformance::waist::run;
+use tombolo_core::fs::Export;
+use tombolo_layer_basic::fault;
+use tombolo_layer_replies::{self as replies, Options};
+use tombolo_test_support::wrapped;
 
+use crate::common::{self, SETUP, directory, later};
 use twice::Twice;
-
-const SETUP: Setup = Setup { owners: true, checks: PermissionCheck::BackEnd, lacks: Needs::empty() };
 
 fn check(title: &str, bottom: Arc<dyn Export>) {
     let state = tempfile::tempdir_in("/dev/shm").expect("a directory on tmpfs");
     let replies = replies::open(bottom, &Options::default(), &state.path().join("replies"));
     let replies = replies.expect("the state file");
     let counters = replies.counters();
-    let export: Arc<dyn Export> = Arc::new(Twice(Arc::new(replies)));
-    let report = run(&export, SETUP);
+    let report = run(&wrapped(Arc::new(replies), Twice), SETUP);
     report.expect(title, &[]);
     let counted = counters.read();
     let hits = counted.hits_done + counted.hits_in_progress;
@@ -33,37 +27,26 @@ fn check(title: &str, bottom: Arc<dyn Export>) {
     assert!(hits >= cases && counted.recorded >= cases, "{title}: {counted:?}");
 }
 
-fn on_disk(scratch: &Path) -> Arc<dyn Export> {
-    Arc::new(
-        LocalDir::open(scratch, DirOptions { watch_host: true, ..DirOptions::default() })
-            .expect("the export"),
-    )
-}
-
-fn later(export: Arc<dyn Export>) -> Arc<dyn Export> {
-    Arc::new(delay::over(export, Duration::from_micros(20)).expect("a timer"))
-}
-
 #[test]
 fn memory() {
-    check("memory, sent twice", Arc::new(Memory::default()));
+    check("memory, sent twice", common::memory());
 }
 
 #[test]
 fn memory_answering_later() {
     // With a layer in between that does nothing, as in real stacks.
-    let slow = later(Arc::new(Memory::default()));
-    check("memory under delay, sent twice", Arc::new(fault::over(slow, fault::Plan::default())));
+    let slow = fault::over(later(common::memory()), fault::Plan::default());
+    check("memory under delay, sent twice", Arc::new(slow));
 }
 
 #[test]
 fn a_directory() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
-    check("local-dir, sent twice", on_disk(scratch.path()));
+    check("local-dir, sent twice", directory(scratch.path(), true));
 }
 
 #[test]
 fn a_directory_answering_later() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
-    check("local-dir under delay, sent twice", later(on_disk(scratch.path())));
+    check("local-dir under delay, sent twice", later(directory(scratch.path(), true)));
 }

@@ -5,21 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tombolo_core::fs::{
-    Attr, Change, Client, Created, Entry, Export, File, FileSystem, Locks, Made, Ranges, Renamed, Write,
-    Written, Xattrs,
+    Attr, Change, Created, Entry, File, FileSystem, Locks, Made, Ranges, Renamed, Write, Written, Xattrs,
 };
 use tombolo_core::{Answer, Ctx, Error, KeyProperties, RequestKey, Result};
 use tombolo_mem::Source;
 
-pub struct Twice(pub Arc<dyn Export>);
-
-struct Session(Arc<dyn FileSystem>);
-
-impl Export for Twice {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        Ok(Arc::new(Session(self.0.attach(client)?)))
-    }
-}
+pub struct Twice(pub Arc<dyn FileSystem>);
 
 /// Comparison of two replies, and release of the second one's resources.
 trait Reply: Debug + Send + 'static {
@@ -104,7 +95,7 @@ fn settle<R: Reply>(fs: &dyn FileSystem, cx: &Ctx, first: Result<R>, second: &Re
     first
 }
 
-impl Session {
+impl Twice {
     fn twice<R: Reply>(&self, cx: &Ctx, send: impl Fn(&dyn FileSystem, &Ctx) -> Answer<R>) -> Answer<R> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let properties = KeyProperties::empty();
@@ -125,7 +116,7 @@ impl Session {
     }
 }
 
-impl FileSystem for Session {
+impl FileSystem for Twice {
     tombolo_core::forward!(to self.0;
         profile lookup forget getattr access readlink create_unnamed open release flush fsync read readdir
         statfs syncfs persistent_handles changes versions
@@ -138,17 +129,17 @@ impl FileSystem for Session {
     }
 }
 
-impl Xattrs for Session {
+impl Xattrs for Twice {
     tombolo_core::forward!(to self.0; get list);
     tombolo_core::forward!(with self.twice; set remove);
 }
 
-impl Locks for Session {
+impl Locks for Twice {
     tombolo_core::forward!(to self.0; test);
     tombolo_core::forward!(with self.twice; lock unlock);
 }
 
-impl Ranges for Session {
+impl Ranges for Twice {
     tombolo_core::forward!(to self.0; seek copy);
     tombolo_core::forward!(with self.twice; allocate);
 }

@@ -200,24 +200,22 @@ impl History {
     /// Formats a file's history.
     pub fn told(&self, file: u64) -> String {
         let Some((_, known)) = self.files.get(&file) else { return "never there".into() };
-        let shown = known.iter().map(|since| {
-            let FileState { size, mode, nlink, bytes, .. } = &since.what;
+        self.all_told(known, |FileState { size, mode, nlink, bytes, .. }| {
             let begins = bytes.iter().take(4).collect::<Vec<_>>();
-            let answered = self.answered.get(&since.by.request).copied().unwrap_or_default();
-            format!(
-                "{} by {:?} (answered {answered}): {size} {mode:o} {nlink} {begins:?}",
-                since.from, since.by
-            )
-        });
-        shown.collect::<Vec<_>>().join("\n    ")
+            format!("{size} {mode:o} {nlink} {begins:?}")
+        })
     }
 
     /// Formats a name's history.
     pub fn name_told(&self, dir: u64, name: &[u8]) -> String {
-        let known = self.names.get(&(dir, name.to_vec())).into_iter().flatten();
-        let shown = known.map(|since| {
-            let answered = self.answered.get(&since.by.request).copied().unwrap_or_default();
-            format!("{} by {:?} (answered {answered}): {:?}", since.from, since.by, since.what)
+        let known = self.names.get(&(dir, name.to_vec())).map_or(&[][..], Vec::as_slice);
+        self.all_told(known, |leads_to| format!("{leads_to:?}"))
+    }
+
+    fn all_told<T>(&self, known: &[Since<T>], tell: impl Fn(&T) -> String) -> String {
+        let shown = known.iter().map(|Since { from, by, what }| {
+            let answered = self.answered.get(&by.request).copied().unwrap_or_default();
+            format!("{from} by {by:?} (answered {answered}): {}", tell(what))
         });
         shown.collect::<Vec<_>>().join("\n    ")
     }

@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Client, Cookie, Create, Created, Device, DirEntry, DirPage, Entry, Export,
-    File, FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandle,
-    PersistentHandles, Profile, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Timestamp,
-    Volume, WeakAttr, Write, Written, within,
+    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirEntry, DirPage, Entry, Export, File,
+    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandle,
+    PersistentHandles, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Timestamp, Volume,
+    WeakAttr, Write, Written, within,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_mem::{Sink, Source};
+use tombolo_test_support::wrapped;
 
 /// Relation of the origin's clock to the caches'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +52,6 @@ pub fn identity(attr: &Attr) -> u64 {
 
 /// Callback for each request executed at the origin.
 pub type Performed = Box<dyn Fn(u64) + Send + Sync>;
-
-/// The remote end of a link, as an export.
-pub struct Far(pub Arc<Link>);
 
 /// The link from one cache to the origin.
 pub struct Link {
@@ -96,11 +94,9 @@ impl Link {
     }
 }
 
-impl Export for Far {
-    fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        let fs = self.0.origin.attach(client)?;
-        Ok(Arc::new(Remote { link: self.0.clone(), fs, told: Arc::default() }))
-    }
+/// Returns the remote end of a link, as an export.
+pub fn far(link: Arc<Link>) -> Arc<dyn Export> {
+    wrapped(link.origin.clone(), move |fs| Remote { link: link.clone(), fs, told: Arc::default() })
 }
 
 /// A session over the link.
@@ -247,17 +243,12 @@ impl Payload for DirPage {
 }
 
 impl FileSystem for Remote {
-    fn profile(&self) -> Profile {
-        self.fs.profile()
-    }
+    tombolo_core::forward!(to self.fs; profile forget release);
+    tombolo_core::forward!(own self; persistent_handles);
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let name = name.to_owned();
         self.send(cx, parent, move |fs, cx| fs.lookup(cx, parent, name.as_name()))
-    }
-
-    fn forget(&self, cx: &Ctx, look_ups: &[(NodeId, u64)]) {
-        self.fs.forget(cx, look_ups);
     }
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
@@ -351,10 +342,6 @@ impl FileSystem for Remote {
         self.send(cx, node, move |fs, cx| fs.open(cx, node, flags))
     }
 
-    fn release(&self, cx: &Ctx, file: File) {
-        self.fs.release(cx, file);
-    }
-
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
         self.send(cx, file.node, move |fs, cx| fs.flush(cx, file, owner))
     }
@@ -382,10 +369,6 @@ impl FileSystem for Remote {
 
     fn syncfs(&self, cx: &Ctx) -> Answer<()> {
         self.send(cx, NodeId::ROOT, |fs, cx| fs.syncfs(cx))
-    }
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        Some(self)
     }
 }
 

@@ -6,17 +6,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tombolo_back_memory::Memory;
-use tombolo_core::fs::{Create, Export, OpenFlags, PersistentHandle, RenameFlags, Volume};
+use tombolo_core::fs::{Create, Export, OpenFlags, PersistentHandle, RenameFlags};
 use tombolo_host_runtime::task;
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
-use tombolo_layer_cache::store::{OriginIdentity, StoreOptions};
+use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{CacheExport, Contract, Counts, Options, Prefetch, over};
 use tombolo_test_support::{Session, plain};
 
 use super::caller::{Action, Caller, DIRS, Held, NAMES, Node, Place, Promise, World};
 use super::history::{Author, History};
-use super::network::{Clock, Far, Link};
-use crate::store::opened_store;
+use super::network::{Clock, Link, far};
+use crate::common::opened_store;
 
 const STEPS: usize = 250;
 const FILE_BYTES_MAX: usize = 20_000;
@@ -129,7 +129,6 @@ impl Run {
     }
 
     fn start(&mut self, cache: usize) {
-        let identity = OriginIdentity { location: "simulated:".into(), volume: Volume::default() };
         let options = StoreOptions {
             capacity_bytes: self.plan.capacity_bytes,
             block_bytes: 4096,
@@ -139,7 +138,7 @@ impl Run {
             // two small capacities.
             index_pause: Duration::ZERO,
         };
-        let store = opened_store(&self.dir(cache), &identity, options);
+        let store = opened_store(&self.dir(cache), options);
         let refresh = if self.plan.never_old { FOR_EVER } else { Duration::ZERO };
         let options = Options {
             contract: self.plan.contracts[cache],
@@ -151,8 +150,7 @@ impl Run {
             ..Options::default()
         };
         self.links[cache].set_open(true);
-        let export = over(&Far(self.links[cache].clone()), store, options);
-        let export = export.expect("a cache");
+        let export = over(&*far(self.links[cache].clone()), store, options).expect("a cache");
         let fs = Session::attach(&export).fs;
         self.links[cache].set_open(false);
         let caller = Caller { world: self.world.clone(), cache, promise: self.plan.promise(cache), fs };
