@@ -50,8 +50,8 @@ pub fn opened_store(dir: &Path, options: StoreOptions) -> Arc<Store> {
     once_free(|| Store::open(dir, &identity, options), is_in_use).expect("a store")
 }
 
-/// Runs the waist's cases. Those that need a feature of `lacks` are skipped, and others may be for a reason of
-/// `may_skip`.
+/// Runs the waist's cases. Those that need a feature of `lacks` are skipped, and others may be for a reason
+/// in `may_skip`.
 pub fn run_without(lacks: Needs, title: &str, export: &Arc<dyn Export>, may_skip: &[&str]) {
     let lacking: Vec<_> = lacks.iter_names().map(|(name, _)| format!("needs Needs({name})")).collect();
     let may_skip: Vec<_> = lacking.iter().map(String::as_str).chain(may_skip.iter().copied()).collect();
