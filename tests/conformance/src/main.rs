@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use tombolo_conformance::{Report, posix, walk};
+use tombolo_conformance::{posix, walk};
 
-const USAGE: &str = "usage: tombolo-conformance DIR [--only TEXT] [--except TEXT]… [--json]
+const USAGE: &str = "usage: tombolo-conformance DIR [--only TEXT] [--except TEXT]…
 
 Runs the POSIX cases in directories of their own inside DIR, which are removed afterwards.
 Ends with 0 when none failed.
@@ -18,38 +18,31 @@ Makes random changes in the directory HOST and through the MOUNTs of it, which a
 each, every MOUNT must soon show what TWIN does. Ends with 0 if they did.
 
   --only TEXT    the cases whose names contain TEXT
-  --except TEXT  but not those whose names contain TEXT
-  --json         one JSON object instead of lines";
+  --except TEXT  but not those whose names contain TEXT";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((first, rest)) = arguments.split_first()
-        && first == "--helper"
-    {
-        return match posix::helper::run(rest) {
+    match arguments.split_first() {
+        Some((first, rest)) if first == "--helper" => match posix::helper::run(rest) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => complain(&format!("helper {rest:?}: {error}")),
-        };
-    }
-    if let Some((first, rest)) = arguments.split_first()
-        && first == "--walk"
-    {
-        return match walked(rest) {
+        },
+        Some((first, rest)) if first == "--walk" => match walked(rest) {
             Some(Ok(())) => ExitCode::SUCCESS,
             Some(Err(wrong)) => complain(&wrong),
             None => complain(USAGE),
-        };
+        },
+        _ => run_cases(arguments),
     }
-    let (mut dir, mut only, mut except, mut json) = (None, String::new(), Vec::new(), false);
+}
+
+fn run_cases(arguments: Vec<String>) -> ExitCode {
+    let (mut dir, mut only, mut except) = (None, String::new(), Vec::new());
     let mut left = arguments.into_iter();
     while let Some(argument) = left.next() {
         match argument.as_str() {
-            "--json" => json = true,
-            "--only" => match left.next() {
-                Some(text) => only = text,
-                None => return complain(USAGE),
-            },
-            "--except" => match left.next() {
+            "--only" | "--except" => match left.next() {
+                Some(text) if argument == "--only" => only = text,
                 Some(text) => except.push(text),
                 None => return complain(USAGE),
             },
@@ -62,11 +55,7 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     match posix::run(Path::new(&dir), &only, &except) {
         Ok(report) => {
-            if json {
-                println!("{}", to_json(&report));
-            } else {
-                println!("{report}");
-            }
+            println!("{report}");
             if report.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => complain(&format!("{dir}: {error}")),
@@ -78,17 +67,6 @@ fn walked(arguments: &[String]) -> Option<Result<(), String>> {
     let mounts: Vec<PathBuf> = mounts.iter().map(PathBuf::from).collect();
     let (seed, steps) = (seed.parse().ok()?, steps.parse().ok()?);
     Some(walk::run(seed, steps, Path::new(host), Path::new(twin), &mounts))
-}
-
-fn to_json(report: &Report) -> serde_json::Value {
-    let with_text = |cases: &[(&str, String)], text: &str| -> Vec<serde_json::Value> {
-        cases.iter().map(|(name, why)| serde_json::json!({ "name": name, text: why })).collect()
-    };
-    serde_json::json!({
-        "passed": report.passed,
-        "failed": with_text(&report.failed, "what"),
-        "skipped": with_text(&report.skipped, "why"),
-    })
 }
 
 fn complain(text: &str) -> ExitCode {
