@@ -8,7 +8,8 @@ use tombolo_core::fs::{
 };
 
 /// An argument as an operation takes it, which may be borrowed; `Kept` is its owned form.
-pub(crate) trait Keep {
+pub trait Keep {
+    /// The owned form.
     type Kept;
 
     /// Copies the argument, so that it outlives the call.
@@ -16,7 +17,8 @@ pub(crate) trait Keep {
 }
 
 /// The owned form of an argument, from which the operation's own form is borrowed again.
-pub(crate) trait Lend {
+pub trait Lend {
+    /// The operation's own form.
     type As<'a>
     where
         Self: 'a;
@@ -68,7 +70,7 @@ plain!(
 );
 
 /// A stored copy of a borrowed argument.
-pub(crate) struct Owned<T: ToOwned + ?Sized>(T::Owned);
+pub struct Owned<T: ToOwned + ?Sized>(T::Owned);
 
 impl<T: ToOwned + ?Sized> Keep for &T {
     type Kept = Owned<T>;

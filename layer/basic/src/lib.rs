@@ -14,12 +14,12 @@
 //! Layers are independent of each other. Layers that treat all operations alike (`stats`, `fault`,
 //! `readonly`) are written as one function around any operation: [`Around`], which [`Layered`] applies to the
 //! whole waist. Their answers are immediate, without allocation, if those of the wrapped waist are
-//! (`tests/it/inline.rs`).
+//! (`tests/it/inline.rs`). A layer that defers calls stores their [`arguments`].
 //!
 //! Reading order: [`around`], then any layer.
 #![forbid(unsafe_code)]
 
-mod arguments;
+pub mod arguments;
 pub mod around;
 pub mod delay;
 pub mod fault;

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tombolo_core::fs::{
-    AccessMask, Attr, Change, Cookie, Create, Created, Device, DirEntry, DirPage, Entry, Export, File,
-    FileSystem, FileType, LockOwner, Made, Name, NewMode, NodeId, OpenFlags, Opened, PersistentHandle,
-    PersistentHandles, ReadDone, RenameFlags, Renamed, SetAttr, StatFs, SyncScope, Timestamp, Volume,
-    WeakAttr, Write, Written, within,
+    Attr, Change, Cookie, Created, DirEntry, DirPage, Entry, Export, File, FileSystem, LockOwner, Made, Name,
+    NodeId, Opened, PersistentHandle, PersistentHandles, ReadDone, RenameFlags, Renamed, StatFs, SyncScope,
+    Timestamp, Volume, WeakAttr, Write, Written, within,
 };
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_runtime::promise::Promise;
+use tombolo_layer_basic::arguments::{Keep, Lend};
 use tombolo_mem::{Sink, Source};
 use tombolo_test_support::wrapped;
 
@@ -80,7 +80,7 @@ impl Link {
     /// Delivers or drops one message.
     pub fn deliver(&self, index: usize, arrives: bool) {
         let message = self.waiting.lock().expect("no panic").swap_remove(index);
-        message.keep(arrives);
+        Promise::keep(&message, arrives);
     }
 
     /// Waits until a message is delivered.
@@ -245,11 +245,9 @@ impl Payload for DirPage {
 impl FileSystem for Remote {
     tombolo_core::forward!(to self.fs; profile forget release);
     tombolo_core::forward!(own self; persistent_handles);
-
-    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
-        let name = name.to_owned();
-        self.send(cx, parent, move |fs, cx| fs.lookup(cx, parent, name.as_name()))
-    }
+    tombolo_core::forward!(about self.send;
+        lookup setattr access readlink create create_unnamed mkdir symlink mknod unlink rmdir open statfs
+    );
 
     fn getattr(&self, cx: &Ctx, node: NodeId, file: Option<File>) -> Answer<Attr> {
         if let Some(since) = cx.fetched_since
@@ -262,65 +260,9 @@ impl FileSystem for Remote {
         self.send(cx, node, move |fs, cx| fs.getattr(cx, node, file))
     }
 
-    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
-        let set = *set;
-        self.send(cx, node, move |fs, cx| fs.setattr(cx, node, file, &set))
-    }
-
-    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
-        self.send(cx, node, move |fs, cx| fs.access(cx, node, mask))
-    }
-
-    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
-        self.send(cx, node, move |fs, cx| fs.readlink(cx, node))
-    }
-
-    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        let (name, how) = (name.to_owned(), *how);
-        self.send(cx, parent, move |fs, cx| fs.create(cx, parent, name.as_name(), &how))
-    }
-
-    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        let how = *how;
-        self.send(cx, parent, move |fs, cx| fs.create_unnamed(cx, parent, &how))
-    }
-
-    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        let name = name.to_owned();
-        self.send(cx, parent, move |fs, cx| fs.mkdir(cx, parent, name.as_name(), mode))
-    }
-
-    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        let (name, target) = (name.to_owned(), target.to_vec());
-        self.send(cx, parent, move |fs, cx| fs.symlink(cx, parent, name.as_name(), &target))
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        parent: NodeId,
-        name: Name<'_>,
-        file_type: FileType,
-        mode: NewMode,
-        rdev: Device,
-    ) -> Answer<Made> {
-        let name = name.to_owned();
-        self.send(cx, parent, move |fs, cx| fs.mknod(cx, parent, name.as_name(), file_type, mode, rdev))
-    }
-
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
         let name = name.to_owned();
         self.send(cx, parent, move |fs, cx| fs.link(cx, node, parent, name.as_name()))
-    }
-
-    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        let name = name.to_owned();
-        self.send(cx, parent, move |fs, cx| fs.unlink(cx, parent, name.as_name()))
-    }
-
-    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        let name = name.to_owned();
-        self.send(cx, parent, move |fs, cx| fs.rmdir(cx, parent, name.as_name()))
     }
 
     fn rename(
@@ -336,10 +278,6 @@ impl FileSystem for Remote {
         self.send(cx, to_parent, move |fs, cx| {
             fs.rename(cx, from_parent, from.as_name(), to_parent, to.as_name(), flags)
         })
-    }
-
-    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
-        self.send(cx, node, move |fs, cx| fs.open(cx, node, flags))
     }
 
     fn flush(&self, cx: &Ctx, file: File, owner: LockOwner) -> Answer<()> {
@@ -361,10 +299,6 @@ impl FileSystem for Remote {
 
     fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
         self.send(cx, file.node, move |fs, cx| fs.readdir(cx, file, cookie, page))
-    }
-
-    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
-        self.send(cx, node, move |fs, cx| fs.statfs(cx, node))
     }
 
     fn syncfs(&self, cx: &Ctx) -> Answer<()> {
