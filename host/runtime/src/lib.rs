@@ -10,7 +10,6 @@
 //! - [`pace`] decides whether work is quick enough to bypass the pool; [`polling`] how long a thread polls
 //!   before it sleeps; [`rate_limit`] how often a log message may appear. [`time_slices`] reduces the
 //!   scheduling latency of threads.
-//! - [`joint_wait`] lets one thread wait for a descriptor and for the answers of a link.
 //! - [`listener`] binds sockets in the file system; [`signals`] waits for the signals that end a process,
 //!   and for user signals.
 //! - [`send_queue`] sends messages over a stream from any thread without blocking; [`receive_buffer`] buffers
@@ -32,7 +31,6 @@
 pub mod buffer_pool;
 pub mod descriptors;
 pub mod free_list;
-pub mod joint_wait;
 pub mod listener;
 pub mod names;
 pub mod pace;

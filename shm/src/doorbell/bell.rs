@@ -10,7 +10,7 @@
 //! - After [`EMPTY_MAX`] wake-ups in a row without a message, or at the end of the stream, the stream is
 //!   *muted*: for a while the sleeper ignores it, and looks at the word at intervals only.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ struct Trust {
 /// Reason for the end of the last sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waker {
-    /// A nudge by this side, another descriptor, or the timeout.
+    /// A nudge by this side, or the timeout.
     Own,
     /// A byte from the peer.
     Ring,
@@ -108,17 +108,12 @@ impl Bell {
         self.nudge.notify();
     }
 
-    /// Sleeps until the peer rings, this side nudges, `other` can be read, the timeout expires, or a look
-    /// finds that `is_changed` returns `true`. The second result is `true` if `other` can be read.
-    pub(super) fn wait(
-        &self,
-        is_changed: impl Fn() -> bool,
-        other: Option<BorrowedFd<'_>>,
-        timeout: Option<Duration>,
-    ) -> (SleepOutcome, bool) {
+    /// Sleeps until the peer rings, this side nudges, the timeout expires, or a look finds that `is_changed`
+    /// returns `true`.
+    pub(super) fn wait(&self, is_changed: impl Fn() -> bool, timeout: Option<Duration>) -> SleepOutcome {
         // No lock is held during the sleep.
         let mut trust = *self.trust();
-        let outcome = self.sleep(&mut trust, is_changed, other, timeout);
+        let outcome = self.sleep(&mut trust, is_changed, timeout);
         *self.trust() = trust;
         outcome
     }
@@ -128,9 +123,8 @@ impl Bell {
         &self,
         trust: &mut Trust,
         is_changed: impl Fn() -> bool,
-        other: Option<BorrowedFd<'_>>,
         timeout: Option<Duration>,
-    ) -> (SleepOutcome, bool) {
+    ) -> SleepOutcome {
         if !trust.is_muted() {
             trust.interval = INTERVAL_MIN;
         }
@@ -141,11 +135,11 @@ impl Bell {
             let at_intervals = is_muted || trust.rings_due > 0;
             let time = left.min(if at_intervals { trust.interval } else { trust.patience });
             let input = (!is_muted).then(|| self.stream.input.as_fd());
-            let ready = stream::wait_readable([Some(self.nudge.as_fd()), input, other], time);
-            let Ok([is_nudged, is_rung, is_other]) = ready else { return (SleepOutcome::Unsupported, false) };
+            let ready = stream::wait_readable([Some(self.nudge.as_fd()), input], time);
+            let Ok([is_nudged, is_rung]) = ready else { return SleepOutcome::Unsupported };
             if is_nudged {
                 self.nudge.clear();
-                return (SleepOutcome::Woken, is_other);
+                return SleepOutcome::Woken;
             }
             match (is_rung && !is_muted).then(|| stream::drain(self.stream.input.as_fd())) {
                 Some(Drained::Ended) => {
@@ -154,9 +148,8 @@ impl Bell {
                 }
                 Some(Drained::Bytes) => {
                     trust.waker = Waker::Ring;
-                    return (SleepOutcome::Woken, is_other);
+                    return SleepOutcome::Woken;
                 }
-                _ if is_other => return (SleepOutcome::Woken, true),
                 // Another reader may have taken the byte.
                 Some(Drained::Nothing) | None => {
                     // An interruption by a signal counts as the end of the interval.
@@ -169,12 +162,12 @@ impl Bell {
                     if is_changed() {
                         trust.waker = Waker::Word;
                         trust.lose();
-                        return (SleepOutcome::Woken, false);
+                        return SleepOutcome::Woken;
                     }
                 }
             }
         }
-        (SleepOutcome::TimedOut, false)
+        SleepOutcome::TimedOut
     }
 
     /// Records whether the last sleep was followed by a message. If not, it counts only if the peer ended the

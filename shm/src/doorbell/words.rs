@@ -1,6 +1,5 @@
 //! The two doorbells of a link, from one side's view.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -31,27 +30,6 @@ impl PeerDoorbell {
         let word = Word::new(ends.peer.region(), ends.peer.place(DOORBELL_OFFSET, 4)?)?;
         Ok(ends.has_doorbell().then(|| PeerDoorbell { word, bell: ends.bell.clone() }))
     }
-
-    /// Returns `true` if a thread can sleep on this doorbell and a descriptor at once.
-    #[must_use]
-    pub fn is_bell(&self) -> bool {
-        self.bell.is_some()
-    }
-
-    /// Sleeps while the value is `expected`, until `other` can be read, or until the timeout. The second
-    /// result is `true` if `other` can be read. A doorbell that is no bell does not sleep.
-    pub fn wait_beside(
-        &self,
-        expected: u32,
-        other: BorrowedFd<'_>,
-        timeout: Duration,
-    ) -> (SleepOutcome, bool) {
-        let is_changed = || self.word.load(Ordering::Acquire) != expected;
-        match &self.bell {
-            Some(bell) => bell.wait(is_changed, Some(other), Some(timeout)),
-            None => (SleepOutcome::Unsupported, false),
-        }
-    }
 }
 
 impl OwnDoorbell {
@@ -70,7 +48,7 @@ impl DoorbellWord for PeerDoorbell {
 
     fn wait(&self, expected: u32, timeout: Option<Duration>) -> SleepOutcome {
         match &self.bell {
-            Some(bell) => bell.wait(|| self.word.load(Ordering::Acquire) != expected, None, timeout).0,
+            Some(bell) => bell.wait(|| self.word.load(Ordering::Acquire) != expected, timeout),
             None => self.word.wait(expected, timeout),
         }
     }

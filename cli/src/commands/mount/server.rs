@@ -184,7 +184,6 @@ fn fuse_options(mount: &Mount, again: bool) -> FuseOptions {
         local_locks: options.locks == Some(Locks::Local),
         xattrs: options.xattrs.are_shown(),
         read_ahead_bytes: is_far.then_some(FAR_READ_AHEAD_BYTES),
-        waits_for_link: matches!(mount.source, Location::Shm(_) | Location::NfsShm(_)),
         ..defaults
     }
 }

@@ -63,9 +63,6 @@ pub struct Options {
     pub epochs: bool,
     /// Read-ahead of the kernel in bytes, if other than its default. Only root can set it.
     pub read_ahead_bytes: Option<u32>,
-    /// `true` if the file system is at the other end of this process's only link: a thread that waits for
-    /// requests then waits for the link's answers, too ([`tombolo_host_runtime::joint_wait`]).
-    pub waits_for_link: bool,
     /// Mounter: this process, or a helper if this process is not permitted to mount.
     pub mounter: Arc<dyn Mounter>,
 }
@@ -89,7 +86,6 @@ impl Default for Options {
             labels: has_selinux(),
             epochs: true,
             read_ahead_bytes: None,
-            waits_for_link: false,
             mounter: Arc::new(DirectMounter),
         }
     }
@@ -198,7 +194,7 @@ impl Mount {
                 return Err(MountError::Thread(error));
             }
         }
-        let pool = ThreadPool::new(session, buffers, options.waits_for_link);
+        let pool = ThreadPool::new(session, buffers);
         for (number, device) in devices.into_iter().enumerate() {
             let pool = pool.clone();
             let thread = thread::Builder::new().name(format!("fuse-{number}"));

@@ -17,8 +17,6 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 pub(super) struct ThreadPool {
     pub(super) session: Arc<Session>,
     pub(super) buffers: Arc<BufferPool>,
-    /// `true` if a thread may wait for a link's answers, too.
-    pub(super) waits_for_link: bool,
     /// Number of receiving threads; written under the mutex, read without.
     receiving: AtomicUsize,
     state: Mutex<PoolState>,
@@ -35,15 +33,10 @@ struct PoolState {
 }
 
 impl ThreadPool {
-    pub(super) fn new(
-        session: Arc<Session>,
-        buffers: Arc<BufferPool>,
-        waits_for_link: bool,
-    ) -> Arc<ThreadPool> {
+    pub(super) fn new(session: Arc<Session>, buffers: Arc<BufferPool>) -> Arc<ThreadPool> {
         Arc::new(ThreadPool {
             session,
             buffers,
-            waits_for_link,
             receiving: AtomicUsize::new(0),
             state: Mutex::default(),
             called: Condvar::new(),
@@ -118,7 +111,7 @@ mod tests {
         let client = Client { session: SessionId(1), label: String::new(), checks: PermissionCheck::Caller };
         let session =
             Session::new(SessionId(1), Memory::default().attach(&client).unwrap(), Default::default());
-        ThreadPool::new(session, BufferPool::new(8192), false)
+        ThreadPool::new(session, BufferPool::new(8192))
     }
 
     #[test]

@@ -6,7 +6,6 @@ use crate::session::Slot;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-use tombolo_host_runtime::joint_wait::Place;
 use tombolo_host_runtime::polling::PollWindow;
 use tombolo_mem::Buffer;
 use tombolo_sys::moment::Moment;
@@ -22,8 +21,7 @@ const PAUSE: Duration = Duration::from_micros(3);
 
 /// Serves one descriptor until the mount has ended.
 pub(super) fn serve(pool: &ThreadPool, device: &Arc<Device>) {
-    let mut worker =
-        Worker { pool, device, window: PollWindow::default(), waits: true, place: None, until_attempt: 0 };
+    let mut worker = Worker { pool, device, window: PollWindow::default(), waits: true };
     // Request memory is allocated on demand: most threads of a quiet mount never need any.
     let mut parts = None;
     while pool.enter() {
@@ -62,14 +60,7 @@ struct Worker<'c> {
     window: PollWindow,
     /// `true` if reads of the descriptor block, as initially.
     waits: bool,
-    /// The place of the link's receiver thread, if taken: this thread then waits for the link's answers, too.
-    place: Option<Place>,
-    /// Number of waits until another attempt to take a place.
-    until_attempt: u32,
 }
-
-/// Number of waits after a failed attempt to take a place, until the next one; an attempt may take 100 ms.
-const BETWEEN_ATTEMPTS: u32 = 256;
 
 impl Worker<'_> {
     fn fresh(&self) -> Parts {
@@ -86,8 +77,7 @@ impl Worker<'_> {
                 false => self.poll(&mut exchange, &mut slot),
             };
             if outcome == Err(Errno::AGAIN) {
-                // A thread with the link's place stays; the other receiving threads have none, and leave.
-                if self.place.is_none() && self.pool.leave() {
+                if self.pool.leave() {
                     return Some((slot, exchange));
                 }
                 let waited;
@@ -127,9 +117,9 @@ impl Worker<'_> {
     }
 
     /// Returns `true` if this thread blocks without polling first: no poll window is open, and no other
-    /// thread receives, so this one may not leave; or it must take out a link's answers first.
+    /// thread receives, so this one may not leave.
     fn sleeps_at_once(&self) -> bool {
-        self.place.is_some() || !self.window.is_open() && self.pool.is_alone()
+        !self.window.is_open() && self.pool.is_alone()
     }
 
     /// Polls for a request; EAGAIN if there is none.
@@ -138,18 +128,8 @@ impl Worker<'_> {
         exchange.receive(slot)
     }
 
-    /// Waits for a request, for a link's answers too if that is possible; otherwise polls as long as that
-    /// pays, then blocks. Returns the time waited too.
+    /// Waits for a request: polls as long as that pays, then blocks. Returns the time waited too.
     fn wait(&mut self, exchange: &mut DevExchange, slot: &mut Slot) -> (Result<(), Errno>, Duration) {
-        if self.place.is_none() && self.pool.waits_for_link && self.pool.is_alone() {
-            self.take_place();
-        }
-        if let Some(place) = &self.place {
-            if let Some(asleep) = place.wait_beside(self.device.fd()) {
-                return (self.poll(exchange, slot), asleep);
-            }
-            self.place = None;
-        }
         let begun = Moment::now();
         let mut blocked_at = begun;
         if self.window.is_open() {
@@ -165,17 +145,6 @@ impl Worker<'_> {
         let now = Moment::now();
         self.window.slept(now.since(blocked_at));
         (outcome, now.since(begun))
-    }
-
-    fn take_place(&mut self) {
-        if self.until_attempt > 0 {
-            self.until_attempt -= 1;
-            return;
-        }
-        self.place = Place::take();
-        if self.place.is_none() {
-            self.until_attempt = BETWEEN_ATTEMPTS;
-        }
     }
 
     fn set_waiting(&mut self, waits: bool) -> Result<(), Errno> {

@@ -150,7 +150,6 @@ impl Call {
 
     /// Sleeps until the answer is received, or, if the call was queued, until it is sent.
     fn sleep(&mut self) -> Option<Outcome> {
-        self.core.leave_place_to_block();
         let was_queued = matches!(self.stage, Stage::Queued(_));
         block_on(poll_fn(|context| match self.poll_with(context.waker()) {
             Poll::Ready(outcome) => Poll::Ready(Some(outcome)),

@@ -19,7 +19,6 @@ use super::completion_slot::{Completion, CompletionSlot, Phase};
 use super::counters::{Counters, Counts};
 use super::error::LineError;
 use super::ids::Ids;
-use super::joint_wait::JointWait;
 use super::leader::{Intake, LeaderPark, Parker, Waiting};
 use super::message::{Buffer, FRAME_MAX, FrameWriter, RawReply, spare_buffers};
 use super::queued_request::{QueuedRequest, QueuedStage};
@@ -63,10 +62,7 @@ pub(super) struct Core {
     pub(super) leader_park: LeaderPark,
     /// Parking place of the receiver thread while no call is registered, or without a doorbell.
     pub(super) parker: Parker,
-    /// State of a thread in the receiver thread's place.
-    pub(super) joint: JointWait,
-    /// `true` while the line is armed for the receiver thread, or the thread in its place; changed by the
-    /// leader only.
+    /// `true` while the line is armed for the receiver thread; changed by the leader only.
     pub(super) is_armed: AtomicBool,
 }
 
@@ -100,7 +96,6 @@ impl Core {
             waiting: Waiting::default(),
             leader_park: LeaderPark::default(),
             parker: Parker::default(),
-            joint: JointWait::default(),
             is_armed: AtomicBool::new(false),
         })
     }

@@ -60,7 +60,7 @@ use tombolo_sys::moment::Moment;
 use super::completion_slot::{CompletionSlot, Phase};
 use super::core::Core;
 use super::error::LineError;
-use super::leader::{Intake, Receiver};
+use super::leader::Intake;
 use super::message::{FRAME_MAX, Frame, RawReply, Spans};
 use super::wakes::Wakes;
 use crate::end::{EndReason, ProtocolError};
@@ -258,8 +258,8 @@ impl Core {
         if !intake.consumer.is_ready() {
             intake.consumer.check()?;
             self.is_armed.store(true, SeqCst);
-            if intake.receiver == Receiver::None {
-                intake.receiver = Receiver::Thread;
+            if !intake.is_receiving {
+                intake.is_receiving = true;
                 self.parker.unpark();
             }
             return Ok(false);

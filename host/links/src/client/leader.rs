@@ -16,24 +16,14 @@ use tombolo_sys::futex;
 use super::doorbell::NotifyFlag;
 use tombolo_host_runtime::polling::PollWindow;
 
-/// The thread that sleeps on the doorbell (or polls if there is none), or is about to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Receiver {
-    /// No thread: no call is registered, or a leader is about to arm.
-    None,
-    /// The receiver thread, which is parked otherwise.
-    Thread,
-    /// A thread that waits for a descriptor of its own, too ([`joint_wait`](super::joint_wait)).
-    Joint,
-}
-
 /// State of the leader.
 #[derive(Debug)]
 pub(super) struct Intake {
     pub(super) consumer: Consumer,
     pub(super) notify_flag: NotifyFlag,
-    /// The thread that receives answers to registered calls.
-    pub(super) receiver: Receiver,
+    /// `true` while the receiver thread sleeps on the doorbell (or polls if there is none), or is about to.
+    /// Otherwise it is parked: no call is registered, or a leader is about to arm.
+    pub(super) is_receiving: bool,
     /// Adaptive polling time of callers.
     pub(super) window: PollWindow,
     /// Adaptive delay before callers poll the next slot.
@@ -47,7 +37,7 @@ impl Intake {
         Ok(Self {
             consumer,
             notify_flag: NotifyFlag::new(ends)?,
-            receiver: Receiver::None,
+            is_receiving: false,
             window: PollWindow::new(PollTime::of(ends)),
             backoff: PollBackoff::default(),
         })

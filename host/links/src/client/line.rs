@@ -8,7 +8,7 @@ use thiserror::Error;
 use tombolo_mem::{OutOfBounds, Sink, Source};
 use tombolo_shm::address::{AddressError, BaseTable, Domain, GlobalAddress};
 use tombolo_shm::area::{Area, Span};
-use tombolo_shm::doorbell::{Mode, PeerDoorbell};
+use tombolo_shm::doorbell::Mode;
 use tombolo_shm::link::{Ends, Features, Role};
 use tombolo_shm::window::WindowReader;
 
@@ -19,7 +19,6 @@ use super::message::{FrameWriter, Spans};
 use super::receiver;
 use crate::end::EndReason;
 use crate::forwarding::{RegionForwarder, RemoteBuffer};
-use tombolo_host_runtime::joint_wait::Place;
 
 /// A link, as seen by callers; clones share it. Usable from any thread.
 ///
@@ -57,7 +56,6 @@ impl Line {
             return Err(StartError::Role);
         }
         let core = Arc::new(Core::new(ends, label.into(), mode)?);
-        core.offer_place();
         let receiver = core.clone();
         thread::Builder::new().name("link-receiver".into()).spawn(move || receiver::run(&receiver))?;
         Ok(Self(Arc::new(Owner(core))))
@@ -235,14 +233,6 @@ impl Line {
     /// mapped as long as there are clones, calls, sinks or sources.
     pub fn cut(&self, why: EndReason) {
         self.core().end(why);
-    }
-
-    /// Takes the receiver thread's place, if this line's doorbell is a descriptor and no other thread has the
-    /// place.
-    #[must_use]
-    pub fn take_place(&self) -> Option<Place> {
-        let has_bell = self.core().doorbell.as_ref().is_some_and(PeerDoorbell::is_bell);
-        has_bell.then(|| Place::of(self.core().clone()))?
     }
 
     /// Returns the line's name for messages.

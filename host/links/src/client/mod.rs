@@ -17,7 +17,7 @@
 //!
 //! Reading order: `line`, `call`; `intake`, which polls for the answer, and explains which thread receives
 //! and why no wake-up is lost; `core`, which sends; `ids`, `completion_slot`, `message`; `park` and
-//! `receiver`, which wait without polling and share the state in `leader`; `joint_wait`; `queued_request`.
+//! `receiver`, which wait without polling and share the state in `leader`; `queued_request`.
 
 mod call;
 mod completion_slot;
@@ -27,7 +27,6 @@ mod doorbell;
 mod error;
 mod ids;
 mod intake;
-mod joint_wait;
 mod leader;
 mod line;
 mod message;

@@ -10,7 +10,7 @@ use tombolo_sys::moment::Moment;
 use super::completion_slot::Phase;
 use super::core::Core;
 use super::error::LineError;
-use super::leader::{Intake, Receiver};
+use super::leader::Intake;
 use super::message::RawReply;
 use super::wakes::Wakes;
 use crate::end::ProtocolError;
@@ -33,7 +33,7 @@ impl Core {
         // The answer may have been received before this thread took the lead; from now on no other thread
         // takes answers out.
         let is_answered = self.slot(id).phase(id) == Phase::Answered;
-        if is_answered || intake.receiver != Receiver::None || !self.waiting.is_empty() {
+        if is_answered || intake.is_receiving || !self.waiting.is_empty() {
             self.release_lead(intake, &mut wakes);
             return None;
         }

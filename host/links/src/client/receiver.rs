@@ -9,7 +9,6 @@ use tombolo_shm::cells::{DoorbellWord, SleepOutcome};
 use tombolo_shm::doorbell::PeerDoorbell;
 
 use super::core::Core;
-use super::leader::Receiver;
 use super::wakes::Wakes;
 use crate::end::{EndReason, ProtocolError};
 
@@ -34,14 +33,13 @@ pub(super) fn run(core: &Arc<Core>) {
 
 impl Core {
     /// Parks until a call is registered, at most for [`CHECK_INTERVAL`]. Then sleeps on the doorbell, until
-    /// that has not rung for [`CHECK_INTERVAL`] and no call is registered, or another thread takes this one's
-    /// place.
+    /// that has not rung for [`CHECK_INTERVAL`] and no call is registered.
     fn receive_by_doorbell(&self, doorbell: &PeerDoorbell) {
         if !self.parker.park(CHECK_INTERVAL) {
             if self.peer.region().is_poisoned() {
                 self.end(EndReason::ProtocolError(ProtocolError::MemoryGone));
             }
-            return self.stand_in();
+            return;
         }
         let mut answers_before = None;
         while !self.outcome.is_over() {
@@ -51,7 +49,7 @@ impl Core {
             self.drain_all();
             let answers = self.counters.answers();
             answers_before.replace(answers).into_iter().for_each(|before| doorbell.slept(before != answers));
-            if self.outcome.is_over() || self.hand_over() {
+            if self.outcome.is_over() {
                 return;
             }
             self.counters.sleeps.bump();
@@ -74,7 +72,7 @@ impl Core {
             // From now on no thread waits for the doorbell. A call that registers meanwhile is found when the
             // lead is released.
             self.disarm(&mut intake);
-            intake.receiver = Receiver::None;
+            intake.is_receiving = false;
         }
         self.release_lead(intake, &mut Wakes::default());
         may_park

@@ -1,5 +1,5 @@
 //! Model of the choice of the receiving thread, run under a checker that explores interleavings: the steps of
-//! `links::client::{intake, park, receiver, joint_wait}`. A lost wake-up is a deadlock here, as nothing has a
+//! `links::client::{intake, park, receiver}`. A lost wake-up is a deadlock here, as nothing has a
 //! time-out, except that the receiver thread may find the doorbell silent at any time.
 //!
 //! The model shows that the steps are correct in every order; the code's own tests show that it takes them.
@@ -27,26 +27,13 @@ enum Without {
     Arming,
     /// Sleeping on the doorbell's count from before the check.
     Count,
-    /// Waking the receiver thread when another thread leaves its place.
-    Return,
-    /// Arming after a mere look at the lead.
-    ArmingAfterLook,
 }
 
 #[derive(Default)]
 struct Intake {
     armed: bool,
     number: u32,
-    receiver: Receiver,
-}
-
-/// The thread that sleeps on the doorbell, or is about to.
-#[derive(Default, PartialEq, Eq)]
-enum Receiver {
-    #[default]
-    None,
-    Thread,
-    Joint,
+    is_receiving: bool,
 }
 
 /// Parking place of one thread.
@@ -59,15 +46,8 @@ struct Line {
     asleep: AtomicU32,
     doorbell: AtomicU32,
     hearing: (Mutex<()>, Condvar),
-    /// Set when the doorbell's sleeper must look at something else.
-    nudged: AtomicBool,
     /// Parking place of the receiver thread.
     called: Parker,
-    /// A thread wants the receiver thread's place.
-    is_wanted: AtomicBool,
-    handed_over: Parker,
-    /// Work of that thread itself.
-    own_work: AtomicUsize,
     intake: Mutex<Intake>,
     waiting: AtomicUsize,
     is_armed: AtomicBool,
@@ -85,11 +65,7 @@ impl Line {
             asleep: AtomicU32::new(0),
             doorbell: AtomicU32::new(0),
             hearing: (Mutex::new(()), Condvar::new()),
-            nudged: AtomicBool::new(false),
             called: (Mutex::new(false), Condvar::new()),
-            is_wanted: AtomicBool::new(false),
-            handed_over: (Mutex::new(false), Condvar::new()),
-            own_work: AtomicUsize::new(0),
             intake: Mutex::default(),
             waiting: AtomicUsize::new(0),
             is_armed: AtomicBool::new(false),
@@ -120,23 +96,11 @@ impl Line {
     }
 
     fn sleep(&self, rung: u32) {
-        self.sleep_beside(rung, false);
-    }
-
-    /// Sleeps until a ring, a nudge, or, if `is_joint`, work of this thread itself.
-    fn sleep_beside(&self, rung: u32, is_joint: bool) {
         let asleep = self.hearing.0.lock().unwrap();
         let is_rung = self.doorbell.load(SeqCst) != rung && self.without != Without::Count;
-        let has_work = is_joint && self.own_work.load(SeqCst) > 0;
-        if !(is_rung || has_work || self.nudged.swap(false, SeqCst) || self.over.load(SeqCst)) {
+        if !(is_rung || self.over.load(SeqCst)) {
             drop(self.hearing.1.wait(asleep).unwrap());
-            self.nudged.store(false, SeqCst);
         }
-    }
-
-    fn nudge(&self) {
-        self.nudged.store(true, SeqCst);
-        self.wake();
     }
 
     // The leader.
@@ -185,8 +149,8 @@ impl Line {
                     continue;
                 }
                 self.is_armed.store(true, SeqCst);
-                if intake.receiver == Receiver::None {
-                    intake.receiver = Receiver::Thread;
+                if !intake.is_receiving {
+                    intake.is_receiving = true;
                     unpark(&self.called);
                 }
             }
@@ -245,7 +209,7 @@ impl Line {
     fn park(&self, call: usize) {
         let Ok(mut intake) = self.intake.try_lock() else { return };
         let mut wakes = Vec::new();
-        let is_alone = intake.receiver == Receiver::None && self.waiting.load(SeqCst) == 0;
+        let is_alone = !intake.is_receiving && self.waiting.load(SeqCst) == 0;
         while is_alone && !self.answered[call].load(SeqCst) {
             let rung = self.doorbell.load(SeqCst);
             self.arm(&mut intake);
@@ -270,7 +234,7 @@ impl Line {
                 self.disarm(&mut intake);
                 self.drain(None, &mut wakes);
                 self.leave(intake, &mut wakes);
-                if self.hand_over() || thread_rng().gen_bool(0.3) && self.is_dismissed() {
+                if thread_rng().gen_bool(0.3) && self.is_dismissed() {
                     break;
                 }
                 self.sleep(rung);
@@ -283,113 +247,10 @@ impl Line {
         let is_dismissed = self.waiting.load(SeqCst) == 0;
         if is_dismissed {
             self.disarm(&mut intake);
-            intake.receiver = Receiver::None;
+            intake.is_receiving = false;
         }
         self.leave(intake, &mut Vec::new());
         is_dismissed
-    }
-
-    fn hand_over(&self) -> bool {
-        if !self.is_wanted.load(SeqCst) {
-            return false;
-        }
-        let mut intake = self.intake.lock().unwrap();
-        let is_handed_over = self.is_wanted.swap(false, SeqCst);
-        if is_handed_over {
-            intake.receiver = Receiver::Joint;
-            unpark(&self.handed_over);
-        }
-        self.leave(intake, &mut Vec::new());
-        is_handed_over
-    }
-
-    /// Looks which thread receives, as the parked receiver thread does once a second.
-    fn look(&self) {
-        if let Ok(intake) = self.intake.try_lock()
-            && self.without != Without::ArmingAfterLook
-        {
-            self.leave(intake, &mut Vec::new());
-        }
-    }
-
-    // A thread with work of its own.
-
-    /// Does `works` pieces of work, and receives while it waits for them, most of the time.
-    fn work(&self, works: usize) {
-        let mut done = 0;
-        while done < works {
-            let has_place = self.take_place();
-            while done < works {
-                let rung = self.doorbell.load(SeqCst);
-                if has_place {
-                    let mut wakes = Vec::new();
-                    let mut intake = self.intake.lock().unwrap();
-                    self.disarm(&mut intake);
-                    self.drain(None, &mut wakes);
-                    self.leave(intake, &mut wakes);
-                    self.sleep_beside(rung, true);
-                } else {
-                    thread::yield_now();
-                }
-                if self.own_work.load(SeqCst) > 0 {
-                    self.own_work.fetch_sub(1, SeqCst);
-                    done += 1;
-                }
-                if thread_rng().gen_bool(0.3) {
-                    break;
-                }
-            }
-            if has_place {
-                self.leave_place();
-            }
-        }
-    }
-
-    fn take_place(&self) -> bool {
-        let Ok(mut intake) = self.intake.try_lock() else { return false };
-        let taken = match intake.receiver {
-            Receiver::Joint => Some(false),
-            Receiver::None => {
-                intake.receiver = Receiver::Joint;
-                Some(true)
-            }
-            Receiver::Thread => {
-                self.is_wanted.store(true, SeqCst);
-                None
-            }
-        };
-        self.leave(intake, &mut Vec::new());
-        taken.unwrap_or_else(|| {
-            self.nudge();
-            if thread_rng().gen_bool(0.5) {
-                thread::yield_now();
-            }
-            if std::mem::take(&mut *self.handed_over.0.lock().unwrap()) {
-                return true;
-            }
-            // The time is over.
-            let intake = self.intake.lock().unwrap();
-            let is_handed_over = !self.is_wanted.swap(false, SeqCst);
-            if is_handed_over {
-                park(&self.handed_over);
-            }
-            self.leave(intake, &mut Vec::new());
-            is_handed_over
-        })
-    }
-
-    fn leave_place(&self) {
-        let mut intake = self.intake.lock().unwrap();
-        if self.waiting.load(SeqCst) == 0 {
-            self.disarm(&mut intake);
-            intake.receiver = Receiver::None;
-        } else {
-            intake.receiver = Receiver::Thread;
-            if self.without != Without::Return {
-                unpark(&self.called);
-            }
-        }
-        self.leave(intake, &mut Vec::new());
     }
 }
 
@@ -406,8 +267,7 @@ fn park(parker: &Parker) {
     *is_unparked = false;
 }
 
-/// Runs callers, and, if `works`, a thread that receives while it waits for work of its own.
-fn run(without: Without, works: bool) {
+fn run(without: Without) {
     let line = Arc::new(Line::new(without));
     let (sender, requests) = mpsc::channel();
     let server = thread::spawn({
@@ -418,20 +278,10 @@ fn run(without: Without, works: bool) {
         let line = line.clone();
         move || line.receive()
     });
-    let onlooker = thread::spawn({
-        let line = line.clone();
-        move || (0..CALLS).for_each(|_| line.look())
-    });
-    let worker = works.then(|| {
-        let line = line.clone();
-        thread::spawn(move || line.work(CALLERS))
-    });
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
             let (line, sender) = (line.clone(), sender.clone());
             thread::spawn(move || {
-                line.own_work.fetch_add(1, SeqCst);
-                line.wake();
                 for call in (0..CALLS).map(|call| caller * CALLS + call) {
                     sender.send(call).unwrap();
                     line.wait(call);
@@ -441,8 +291,6 @@ fn run(without: Without, works: bool) {
         .collect();
     drop(sender);
     callers.into_iter().for_each(|caller| caller.join().unwrap());
-    worker.into_iter().for_each(|worker| worker.join().unwrap());
-    onlooker.join().unwrap();
     server.join().unwrap();
     line.over.store(true, SeqCst);
     unpark(&line.called);
@@ -452,26 +300,16 @@ fn run(without: Without, works: bool) {
 
 #[test]
 fn no_wake_up_is_lost() {
-    for works in [false, true] {
-        shuttle::check_random(move || run(Without::Nothing, works), RUNS);
-        shuttle::check_pct(move || run(Without::Nothing, works), RUNS, 4);
-    }
+    shuttle::check_random(|| run(Without::Nothing), RUNS);
+    shuttle::check_pct(|| run(Without::Nothing), RUNS, 4);
 }
 
 #[test]
 fn each_step_is_needed() {
-    for without in [
-        Without::SecondLook,
-        Without::LastLook,
-        Without::Arming,
-        Without::Count,
-        Without::Return,
-        Without::ArmingAfterLook,
-    ] {
-        let works = without == Without::Return;
+    for without in [Without::SecondLook, Without::LastLook, Without::Arming, Without::Count] {
         let found = std::panic::catch_unwind(|| {
-            shuttle::check_random(move || run(without, works), RUNS);
-            shuttle::check_pct(move || run(without, works), RUNS, 4);
+            shuttle::check_random(move || run(without), RUNS);
+            shuttle::check_pct(move || run(without), RUNS, 4);
         });
         assert!(found.is_err(), "step {} can be left out", without as u32);
     }

@@ -6,6 +6,5 @@ mod endings;
 mod hostile_client;
 mod hostile_server;
 mod ids;
-mod joint_wait;
 mod quiet;
 mod test_host;
