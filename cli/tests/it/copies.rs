@@ -59,16 +59,14 @@ fn cp_writes_into_pipes_devices_and_descriptors() {
     let ran = scratch.run("cp source /dev/stdout");
     assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(0), "contents\n", ""));
     // A named pipe.
-    let made = Command::new("mkfifo").arg(scratch.path("fifo")).status().expect("mkfifo(1)");
-    assert!(made.success());
+    scratch.sh("mkfifo fifo");
     let fifo = scratch.path("fifo");
     let reader = std::thread::spawn(move || fs::read_to_string(fifo).expect("read"));
     scratch.run("cp source fifo").succeeded();
     assert_eq!(reader.join().expect("a reader"), "contents\n");
     assert!(fs::symlink_metadata(scratch.path("fifo")).expect("stat").file_type().is_fifo());
     // A device: one of our own, since overwriting the host's would be noticed.
-    let device = Command::new("mknod").arg(scratch.path("null")).args(["c", "1", "3"]).status();
-    assert!(device.expect("mknod(1)").success());
+    scratch.sh("mknod null c 1 3");
     scratch.run("cp source null").succeeded();
     assert!(fs::symlink_metadata(scratch.path("null")).expect("stat").file_type().is_char_device());
     scratch.run("cp source plain null").failed(1, &["null", "not a directory"]);

@@ -4,32 +4,22 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{MountPlace, Ran, Scratch, until, words};
+use crate::common::{MountPlace, Mounted, Ran, Scratch, until, words};
 use tombolo_sys::process;
 
 const LIMIT: usize = 2048;
 /// "Too many open files in system" (open(2)).
 const ENFILE: i32 = 23;
 
-/// A mount that is removed on drop.
-struct Mounted<'a>(&'a Scratch, PathBuf);
-
-impl<'a> Mounted<'a> {
-    fn new(scratch: &'a Scratch, source: &str, name: &str) -> Self {
-        fs::create_dir(scratch.path(name)).expect("mkdir");
-        scratch.run(format!("mount {source} {name}")).succeeded();
-        Self(scratch, scratch.path(name))
-    }
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        self.0.run(format!("umount {}", self.1.to_str().expect("a path in UTF-8")));
-    }
+/// Mounts the link at a new directory.
+fn mounted(scratch: &Scratch, name: &str) -> Mounted {
+    fs::create_dir(scratch.path(name)).expect("mkdir");
+    scratch.run(format!("mount shm:link/tree {name}")).succeeded();
+    Mounted(scratch.path(name))
 }
 
 /// Opens a file repeatedly until that fails.
@@ -61,8 +51,8 @@ fn is_let_in(socket: &Path) -> bool {
 
 #[test]
 fn descriptor_exhaustion_does_not_affect_other_clients() {
-    let Some(mounted) = MountPlace::new() else { return };
-    let scratch = &mounted.0;
+    let Some(place) = MountPlace::new() else { return };
+    let scratch = &place.0;
     process::raise_open_file_limit().expect("this test opens files too");
     fs::create_dir(scratch.path("many")).expect("mkdir");
     (0..200).for_each(|number| fs::write(scratch.path("many").join(number.to_string()), "x").expect("write"));
@@ -73,24 +63,20 @@ fn descriptor_exhaustion_does_not_affect_other_clients() {
     let command = scratch.program("prlimit", &words(&format!("{line} --virtiofs guest --state kept")));
     let server = scratch.started(command, "ready control");
     let nfs = format!("nfs://{}/tree", server.nfs_address());
-    let other = Mounted::new(scratch, "shm:link/tree", "other");
+    let other = mounted(scratch, "other");
 
     // A guest, then a link.
     let greedy = open_all(&scratch.path("mnt/file"));
-    let third = Mounted::new(scratch, "shm:link/tree", "third");
-    let greedy_link = open_all(&third.1.join("file"));
-    assert!(
-        greedy.len() > LIMIT / 8 && greedy_link.len() > LIMIT / 16,
-        "{} {}",
-        greedy.len(),
-        greedy_link.len()
-    );
+    let third = mounted(scratch, "third");
+    let greedy_link = open_all(&third.0.join("file"));
+    let (many, more) = (greedy.len(), greedy_link.len());
+    assert!(many > LIMIT / 8 && more > LIMIT / 16, "{many} {more}");
 
     let begun = Instant::now();
-    drop(open_some(&other.1.join("file"), 60));
-    fs::write(other.1.join("new"), "written").expect("a file is made");
-    let newcomer = Mounted::new(scratch, "shm:link/tree", "newcomer");
-    drop(open_some(&newcomer.1.join("file"), 30));
+    drop(open_some(&other.0.join("file"), 60));
+    fs::write(other.0.join("new"), "written").expect("a file is made");
+    let newcomer = mounted(scratch, "newcomer");
+    drop(open_some(&newcomer.0.join("file"), 30));
     assert!(is_let_in(&scratch.path("guest")), "a new guest waits");
     scratch.run(format!("cp -q -r many {nfs}/many")).succeeded();
     scratch.run(format!("cp -q -r {nfs}/many back")).succeeded();
@@ -100,9 +86,8 @@ fn descriptor_exhaustion_does_not_affect_other_clients() {
     assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", begun.elapsed());
 
     // Released descriptors can be used again.
-    let count = greedy.len();
     drop((greedy, greedy_link));
-    until("what was closed can be opened", || open_all(&scratch.path("mnt/file")).len() > count / 2);
+    until("what was closed can be opened", || open_all(&scratch.path("mnt/file")).len() > many / 2);
     drop((other, third, newcomer));
     server.stop();
 }

@@ -5,19 +5,17 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tombolo_vhost_driver::{Driver, DriverQueue, DriverSettings};
 
-use crate::common::{Scratch, Server, signal, words};
+use crate::common::{PATIENCE, Scratch, lives, signal, until, words};
 
 pub const DISK_BYTES: u64 = 1 << 20;
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn with_image() -> Scratch {
     let scratch = Scratch::new();
-    let image = fs::File::create(scratch.path("vm.img")).expect("create");
-    image.set_len(DISK_BYTES).expect("truncate");
+    scratch.sparse("vm.img", DISK_BYTES);
     scratch
 }
 
@@ -94,11 +92,7 @@ fn a_disk_becomes_smaller_only_when_that_is_said() {
     resize("512K").failed(1, &["1048576 bytes", "would be lost", "--shrink"]);
     assert_eq!(len(), DISK_BYTES);
     // The image has grown since it was opened; its current length counts.
-    fs::File::options()
-        .write(true)
-        .open(scratch.path("vm.img"))
-        .and_then(|it| it.set_len(4 << 20))
-        .expect("longer");
+    scratch.sh("truncate -s 4M vm.img");
     resize("2M").failed(1, &["4194304 bytes", "--shrink"]);
     assert_eq!(len(), 4 << 20);
     for (words, said) in [
@@ -147,22 +141,20 @@ fn second_guest_waits_for_disconnect_or_migration() {
     server.stop();
 }
 
-/// Returns a child of the process.
 /// Returns a child of a process. The kernel may omit it while another one is reaped (proc(5)).
 pub fn child_of(pid: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()
 }
 
-pub fn eventually<T>(mut found: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = found() {
-            return found;
-        }
-        assert!(Instant::now() < end, "not in time");
-        thread::sleep(Duration::from_millis(2));
-    }
+/// Waits for a child of a process that is none of these.
+pub fn next_child(pid: u32, before: &[u32]) -> u32 {
+    let mut found = None;
+    until("it has another child", || {
+        found = child_of(pid).filter(|child| !before.contains(child));
+        found.is_some()
+    });
+    found.expect("a child")
 }
 
 #[test]
@@ -175,19 +167,16 @@ fn kept_guest_survives_kill_of_disk_server() {
     let mut victims = Vec::new();
     for round in 0..3 {
         assert_eq!(ask(&mut queue, OUT, round, &[round as u8 + 1; 512]).1, 0);
-        let victim = eventually(|| child_of(server.pid()).filter(|pid| !victims.contains(pid)));
-        victims.push(victim);
-        signal(victim, "KILL");
+        victims.push(next_child(server.pid(), &victims));
+        signal(victims[victims.len() - 1], "KILL");
     }
     for round in 0..3 {
         assert_eq!(ask(&mut queue, IN, round, &[0; 512]), (vec![round as u8 + 1; 512], 0));
     }
-    let top = scratch.run("top --once --json").succeeded();
-    top.says(&["vm.img"]);
+    scratch.run("top --once --json").says(&["vm.img"]);
 
     // All processes at once, as by a service manager.
-    let last = eventually(|| child_of(server.pid()).filter(|pid| !victims.contains(pid)));
-    signal(last, "TERM");
+    signal(next_child(server.pid(), &victims), "TERM");
     server.stop();
     assert_eq!(scratch.listing(), before);
 }
@@ -199,7 +188,7 @@ fn second_kept_guest_waits_even_across_server_kill() {
     let (first, mut queue) = guest(&scratch);
     thread::scope(|scope| {
         let second = scope.spawn(|| ask(&mut guest(&scratch).1, IN, 0, &[0; 512]));
-        signal(eventually(|| child_of(server.pid())), "KILL");
+        signal(next_child(server.pid(), &[]), "KILL");
         assert_eq!(ask(&mut queue, OUT, 0, &[7; 512]).1, 0);
         thread::sleep(Duration::from_millis(50));
         assert!(!second.is_finished());
@@ -215,11 +204,11 @@ fn upgrade_replaces_server_or_keeps_it_running() {
     let server = scratch.serve("disk vm.img --keep --vhost-user vm.sock");
     let (_driver, mut queue) = guest(&scratch);
     assert_eq!(ask(&mut queue, OUT, 1, &[1; 512]).1, 0);
-    let before = eventually(|| child_of(server.pid()));
+    let before = next_child(server.pid(), &[]);
 
     // A program that cannot start changes nothing.
     scratch.run("upgrade vm.img --to /bin/true").failed(1, &["upgrade vm.img", "the old server continues"]);
-    eventually(|| child_of(server.pid()).filter(|pid| *pid == before));
+    until("the old one is there", || child_of(server.pid()) == Some(before));
     scratch.run("upgrade other.img").failed(1, &["no keeper", "--keep"]);
 
     // A program that fails after its start, or does not get ready, is followed by the old one. Other
@@ -236,19 +225,19 @@ fn upgrade_replaces_server_or_keeps_it_running() {
         assert_eq!(ask(&mut queue, IN, 1, &[0; 512]), (vec![1; 512], 0));
     }
 
-    let replaced = eventually(|| child_of(server.pid()).filter(|pid| *pid != before));
+    let replaced = next_child(server.pid(), &[before]);
     let next = scratch.path("next");
     run("cp", &[env!("CARGO_BIN_EXE_tombolo"), &scratch.text("next")]);
     let upgraded = scratch.run("upgrade vm.img --to next").succeeded();
     upgraded.says(&[format!("vm.img is now served by {}", next.display())]);
     assert_eq!(ask(&mut queue, IN, 1, &[0; 512]), (vec![1; 512], 0));
-    let now = eventually(|| child_of(server.pid()));
+    let now = next_child(server.pid(), &[]);
     assert_ne!(now, replaced);
     assert_eq!(fs::read_link(format!("/proc/{now}/exe")).expect("a program"), next);
     // The old program is also the one restarted.
     signal(now, "KILL");
     assert_eq!(ask(&mut queue, OUT, 2, &[2; 512]).1, 0);
-    let last = eventually(|| child_of(server.pid()).filter(|pid| *pid != now));
+    let last = next_child(server.pid(), &[now]);
     assert_eq!(fs::read_link(format!("/proc/{last}/exe")).expect("a program"), next);
     server.stop();
 }
@@ -258,9 +247,9 @@ fn server_ends_with_keeper_and_unlocks_disk() {
     let scratch = with_image();
     let words = "disk vm.img --keep --vhost-user vm.sock";
     let first = scratch.serve(words);
-    let orphan = eventually(|| child_of(first.pid()));
+    let orphan = next_child(first.pid(), &[]);
     first.kill();
-    eventually(|| (!Path::new(&format!("/proc/{orphan}")).exists()).then_some(()));
+    until("its server has ended", || !Path::new(&format!("/proc/{orphan}")).exists());
     scratch.serve(words).stop();
 }
 
@@ -366,8 +355,7 @@ fn disk_info_covers_all_kinds_even_in_use() {
             ["size_bytes", "data_bytes", "zero_bytes", "hole_bytes"].map(|name| facts[name].as_u64());
         assert_eq!(numbers, [5 << 30, 16 << 10, 0, (5 << 30) - (16 << 10)].map(Some), "{place}");
     }
-    let info = scratch.run("disk info vm.img").succeeded();
-    info.says(&["data    16K (16384 bytes)\n"]);
+    scratch.run("disk info vm.img").succeeded().says(&["data    16K (16384 bytes)\n"]);
     scratch.run("disk info missing.img").failed(1, &["missing.img"]);
     server.stop();
 }
@@ -376,8 +364,7 @@ fn disk_info_covers_all_kinds_even_in_use() {
 fn disk_without_server_ends_unless_dirty() {
     let scratch = Scratch::new();
     let (files, url) = scratch.serve_nfs();
-    let image = fs::File::create(scratch.path("tree/vm.img")).expect("create");
-    image.set_len(DISK_BYTES).expect("truncate");
+    scratch.sparse("tree/vm.img", DISK_BYTES);
     let words = format!("disk {url}/vm.img --vhost-user vm.sock");
     let mut server = scratch.serve(&words);
     let (driver, mut queue) = guest(&scratch);
@@ -385,7 +372,7 @@ fn disk_without_server_ends_unless_dirty() {
     files.signal("STOP");
     server.signal("TERM");
     thread::sleep(Duration::from_secs(7));
-    assert!(is_running(&server), "what was written is not durable");
+    assert!(lives(server.pid()), "what was written is not durable");
     files.signal("CONT");
     assert_eq!(server.wait().code(), Some(0));
     assert_eq!(fs::read(scratch.path("tree/vm.img")).expect("read")[7 * 512..][..512], [5; 512]);
@@ -403,12 +390,6 @@ fn disk_without_server_ends_unless_dirty() {
     server.stop();
 }
 
-/// Returns `true` unless the process has ended or is a zombie.
-fn is_running(server: &Server) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
-}
-
 #[test]
 fn remote_file_serves_as_disk_with_its_length() {
     let scratch = Scratch::new();
@@ -420,11 +401,9 @@ fn remote_file_serves_as_disk_with_its_length() {
         format!("shm:{}/tree/vm.img", scratch.text("tree.shm")),
         of_directory.clone(),
     ] {
-        let file = fs::File::create(&image).expect("create");
-        file.set_len(DISK_BYTES).expect("truncate");
+        scratch.sparse("tree/vm.img", DISK_BYTES);
         let server = scratch.serve(format!("disk {place} --vhost-user vm.sock --control disk.sock"));
-        let ready = format!(" disk=vm.img size={DISK_BYTES}\n");
-        assert!(server.said.contains(&ready), "{}", server.said);
+        server.says(&[format!(" disk=vm.img size={DISK_BYTES}\n")]);
         let (driver, mut queue) = guest(&scratch);
         assert_eq!(ask(&mut queue, OUT, 7, &[5; 512]).1, 0, "{place}");
         assert_eq!(ask(&mut queue, FLUSH, 0, &[0; 512]).1, 0, "{place}");
@@ -438,7 +417,7 @@ fn remote_file_serves_as_disk_with_its_length() {
 
     let server = scratch.serve(format!("disk {of_directory} --vhost-user vm.sock"));
     let (mut driver, _queue) = guest(&scratch);
-    fs::File::options().write(true).open(&image).expect("open").set_len(3 << 20).expect("longer");
+    scratch.sh("truncate -s 3M tree/vm.img");
     scratch.run(format!("disk resize {of_directory}")).succeeded();
     assert_eq!(driver.config(0, 8).expect("the size"), (3u64 << 20 >> 9).to_le_bytes());
     scratch.run(format!("disk resize {of_directory} 2M --shrink")).succeeded();

@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 /// Creates `clone.qcow2`, based on `golden.qcow2`, based on `base.img`.
 fn with_chain() -> Scratch {
     let scratch = Scratch::new();
-    fs::File::create(scratch.path("base.img")).and_then(|file| file.set_len(8 * MIB)).expect("create");
+    scratch.sparse("base.img", 8 * MIB);
     let create = |name: &str, below: &str, format: &str| {
         let path = scratch.text(name);
         qemu_img(format!("create -q -f qcow2 -b {below} -F {format} {path}"));

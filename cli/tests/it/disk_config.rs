@@ -58,8 +58,8 @@ fn several_disks_and_a_directory_have_one_server() {
 
     let top = scratch.run("top --once").succeeded();
     top.says(&["/tree by virtiofs ", "vm.img by vhost-user-blk ", "data by nbd ", "IOPS ", " under way 0\n"]);
-    let top = scratch.run("top --once --json").json();
-    let exports = top["servers"][0]["exports"].as_array().expect("exports");
+    let top = scratch.top_of("");
+    let exports = top["exports"].as_array().expect("exports");
     let of = |name: &str| exports.iter().find(|export| export["name"] == name).expect("an export");
     assert_eq!((&of("vm.img")["under_way"], &of("data")["under_way"]), (&0.into(), &0.into()));
     assert!(of("/tree").get("under_way").is_none());
@@ -67,8 +67,7 @@ fn several_disks_and_a_directory_have_one_server() {
     let written = written.iter().find(|operation| operation["operation"] == "write").expect("a write");
     assert_eq!((&written["bytes"], &written["count"]), (&4096.into(), &1.into()));
     assert!(written["p99_ns"].as_u64().is_some());
-    let address = server.said.rsplit("http://").next().and_then(|rest| rest.strip_suffix("/metrics\n"));
-    let metrics = http(address.expect("a URL"), "/metrics");
+    let metrics = http(server.metrics_address(), "/metrics");
     assert!(metrics.contains("tombolo_disk_requests_under_way{export=\"data\"} 0\n"), "{metrics}");
 
     drop((driver, queue));

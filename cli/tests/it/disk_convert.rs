@@ -7,24 +7,19 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Ran, Scratch, numbers, overwrite, signal, until};
+use crate::common::{Ran, Scratch, contains, numbers, overwrite, signal, until};
 use crate::disk::{qemu_img, run};
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 16 * MIB;
 
 /// Creates an image with data, holes and written zeroes.
-fn make_image(path: &Path) {
-    let file = fs::File::create(path).expect("create");
-    file.set_len(DISK_BYTES).expect("truncate");
+fn with_source() -> Scratch {
+    let scratch = Scratch::new();
+    let file = scratch.sparse("from.img", DISK_BYTES);
     file.write_all_at(numbers().as_bytes(), MIB).expect("write");
     file.write_all_at(&vec![0; MIB as usize], 9 * MIB).expect("write");
     file.write_all_at(&[7; 70_000], DISK_BYTES - 70_000).expect("write");
-}
-
-fn with_source() -> Scratch {
-    let scratch = Scratch::new();
-    make_image(&scratch.path("from.img"));
     scratch
 }
 
@@ -174,9 +169,7 @@ fn convert_resumes_after_no_space_unless_source_changed() {
     };
     let broken = limited("5000", "to.qcow2");
     assert_eq!(broken.code, Some(1), "{broken:?}");
-    for part in ["cannot write at offset", "to.qcow2", "--resume"] {
-        assert!(broken.err.contains(part), "{part}: {}", broken.err);
-    }
+    contains(&broken.err, &["cannot write at offset", "to.qcow2", "--resume"]);
     assert!(!scratch.path("to.qcow2").exists());
     let resumed = scratch.run("disk convert from.img to.qcow2 --resume --json").succeeded();
     let done = resumed.json();
@@ -187,21 +180,18 @@ fn convert_resumes_after_no_space_unless_source_changed() {
     fs::remove_file(scratch.path("to.qcow2")).expect("remove");
     assert_eq!(limited("5000", "to.qcow2").code, Some(1));
     overwrite(scratch.path("from.img"), MIB, b"news");
-    let anew = scratch.run("disk convert from.img to.qcow2 --resume");
-    assert!(
-        anew.code == Some(0) && anew.err.contains("changed") && anew.err.contains("starting over"),
-        "{anew:?}"
-    );
+    let starts_over = |to: &str, why: &str| {
+        let anew = scratch.run(format!("disk convert from.img {to} --resume"));
+        assert_eq!(anew.code, Some(0), "{anew:?}");
+        contains(&anew.err, &[why, "starting over"]);
+    };
+    starts_over("to.qcow2", "changed");
     compare(&scratch, "qcow2", "to.qcow2");
     assert!(!scratch.path(".to.qcow2.tombolo-part").exists());
 
     // A partial qcow2 image cannot be continued as a raw one.
     assert_eq!(limited("5000", "other.qcow2").code, Some(1));
-    let raw = scratch.run("disk convert from.img other.qcow2 --format raw --resume");
-    assert!(
-        raw.code == Some(0) && raw.err.contains("another format") && raw.err.contains("starting over"),
-        "{raw:?}"
-    );
+    starts_over("other.qcow2 --format raw", "another format");
     compare(&scratch, "raw", "other.qcow2");
 
     // Interrupted when the file had been created but was still empty.

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{MountPlace, signal};
-use crate::disk::{IN, OUT, PATIENCE, ask, child_of, eventually, guest};
+use crate::common::{MountPlace, PATIENCE, signal, until};
+use crate::disk::{IN, OUT, ask, guest, next_child};
 
 struct SlowDisk {
     place: MountPlace,
@@ -18,14 +18,11 @@ struct SlowDisk {
 impl SlowDisk {
     fn new() -> Option<Self> {
         let place = MountPlace::new()?;
-        fs::File::create(place.path("tree/backing")).expect("create").set_len(1 << 20).expect("a size");
+        place.sparse("tree/backing", 1 << 20);
         place.mount("allow_other");
-        let backing = place.mnt().join("backing");
-        let made = Command::new("losetup")
-            .args(["--direct-io=on", "--find", "--show"])
-            .arg(backing)
-            .output()
-            .expect("losetup(8)");
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--direct-io=on", "--find", "--show"]).arg(place.mnt().join("backing"));
+        let made = losetup.output().expect("losetup(8)");
         if !made.status.success() {
             tombolo_skip::skip!("there are no loop devices: {made:?}");
         }
@@ -37,7 +34,7 @@ impl SlowDisk {
     fn stall(&self) {
         signal(self.server, "STOP");
         // Each thread stops when it handles the signal.
-        eventually(|| self.is_stopped().then_some(()));
+        until("it is stopped", || self.is_stopped());
     }
 
     fn is_stopped(&self) -> bool {
@@ -51,11 +48,11 @@ impl SlowDisk {
         signal(self.server, "CONT");
     }
 
-    /// Returns `Some` while the kernel has an unfinished write for it.
-    fn is_written_to(&self) -> Option<()> {
+    /// Returns `true` while the kernel has an unfinished write for it.
+    fn is_written_to(&self) -> bool {
         let name = self.device.trim_start_matches("/dev/");
         let under_way = fs::read_to_string(format!("/sys/block/{name}/inflight")).expect("a count");
-        under_way.split_whitespace().nth(1).filter(|writes| *writes != "0").map(drop)
+        under_way.split_whitespace().nth(1).is_some_and(|writes| writes != "0")
     }
 }
 
@@ -79,9 +76,9 @@ fn the_next_server_waits(is_kept: bool) {
     queue.write(head, &(u128::from(OUT) | 8 << 64).to_le_bytes());
     queue.write(body, &[2; 4096]);
     queue.submit(&[head.readable(), body.readable(), status.writable()]).expect("room");
-    eventually(|| disk.is_written_to());
+    until("it is written to", || disk.is_written_to());
     if is_kept {
-        signal(eventually(|| child_of(first.pid())), "KILL");
+        signal(next_child(first.pid(), &[]), "KILL");
     } else {
         first.signal("KILL");
         first.wait();

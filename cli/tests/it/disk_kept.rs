@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use tombolo_vhost_driver::{DriverQueue, GuestBuffer};
 
-use crate::common::{Scratch, Server, signal};
-use crate::disk::{DISK_BYTES, FLUSH, IN, OUT, PATIENCE, ask, child_of, guest, with_image};
+use crate::common::{PATIENCE, Scratch, Server, signal};
+use crate::disk::{DISK_BYTES, FLUSH, IN, OUT, ask, child_of, guest, with_image};
 
 const PLACES: u64 = 8;
 const SECTORS: u64 = 64;

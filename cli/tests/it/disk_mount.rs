@@ -18,7 +18,7 @@ fn at(path: &Path, offset: u64, len: usize) -> Vec<u8> {
 fn disk_file_writes_reach_disk_at_server_end() {
     let scratch = Scratch::new();
     let base = scratch.path("base.img");
-    File::create(&base).expect("create").set_len(16 * MIB).expect("truncate");
+    scratch.sparse("base.img", 16 * MIB);
     overwrite(&base, MIB, b"base");
     scratch.run("disk create vm.overlay --base base.img").succeeded();
     let server = scratch.serve("disk vm.overlay --name memory --mount mnt --sandbox strict");

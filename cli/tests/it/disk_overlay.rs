@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
 
 use crate::common::{Scratch, numbers, overwrite};
 use crate::disk::{hint, qemu_img, run};
@@ -10,15 +9,13 @@ use crate::disk::{hint, qemu_img, run};
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 256 * MIB;
 
-fn make_golden(path: &Path) {
-    let file = fs::File::create(path).expect("create");
-    file.set_len(DISK_BYTES).expect("truncate");
-    file.write_all_at(numbers().as_bytes(), MIB).expect("write");
+fn make_golden(scratch: &Scratch, name: &str) {
+    scratch.sparse(name, DISK_BYTES).write_all_at(numbers().as_bytes(), MIB).expect("write");
 }
 
 fn with_golden() -> Scratch {
     let scratch = Scratch::new();
-    make_golden(&scratch.path("golden.img"));
+    make_golden(&scratch, "golden.img");
     scratch
 }
 
@@ -75,7 +72,7 @@ fn overlays_share_unchanged_base() {
 fn overlay_supports_overlay_and_remote_bases() {
     let scratch = Scratch::new();
     let (files, url) = scratch.serve_nfs();
-    make_golden(&scratch.path("tree/golden.img"));
+    make_golden(&scratch, "tree/golden.img");
     let base = format!("{url}/golden.img");
     scratch.run(format!("disk create one.overlay --base {base} --size 300M")).succeeded();
     scratch.run("disk info one.overlay").failed(1, &["nfs://", "--base DISK"]);
@@ -96,11 +93,7 @@ fn overlay_supports_overlay_and_remote_bases() {
     );
     assert!(!said.contains("verification"), "{said}");
     let info = scratch.run(format!("disk info two.overlay {both}")).succeeded();
-    assert!(
-        info.out.contains("one.overlay (overlay)") && info.out.contains("golden.img (raw)"),
-        "{}",
-        info.out
-    );
+    info.says(&["one.overlay (overlay)", "golden.img (raw)"]);
     scratch.run(format!("disk check two.overlay {both}")).succeeded();
     let from = format!("disk convert two.overlay {both}");
     scratch.run(format!("{from} {base} --force")).failed(2, &["which is part of its backing chain"]);
@@ -136,11 +129,7 @@ fn overlay_detects_change_in_qcow2_backing_file() {
     qemu_img(format!("{words} {}", scratch.text("middle.qcow2")));
     scratch.run("disk create vm.overlay --base middle.qcow2").succeeded();
     let info = scratch.run("disk info vm.overlay").succeeded();
-    assert!(
-        info.out.contains("middle.qcow2 (qcow2)") && info.out.contains("golden.img (raw)"),
-        "{}",
-        info.out
-    );
+    info.says(&["middle.qcow2 (qcow2)", "golden.img (raw)"]);
     scratch
         .run("disk convert vm.overlay golden.img --force")
         .failed(2, &["which is part of its backing chain"]);
@@ -228,8 +217,7 @@ fn merge_preserves_contents_and_dependent_overlays() {
     );
     scratch.run("disk create other.overlay --base middle.overlay").succeeded();
     // State left by a kill before the removal.
-    let copied = scratch.program("cp", &["-p", "above.overlay", "left.overlay"]).status();
-    assert!(copied.expect("cp(1)").success());
+    scratch.sh("cp -p above.overlay left.overlay");
     scratch.run("disk merge --into-base above.overlay").succeeded();
     assert!(!scratch.path("above.overlay").exists());
     scratch.run("disk merge --into-base left.overlay").failed(1, &["the base image has changed"]);

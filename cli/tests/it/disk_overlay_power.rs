@@ -7,9 +7,8 @@ use std::path::Path;
 use rustix::mount::{MountFlags, mount};
 use tombolo_crash_images::{each_image_at, mark, record, recorded};
 
-use crate::common::Scratch;
+use crate::common::{Mounted, Scratch};
 use crate::disk::{OUT, ask, guest};
-use crate::vm::kills::Small;
 
 /// Contents of each overlay from a moment on; `-` if it may be missing.
 const MOMENTS: [&[(&str, &str)]; 6] = [
@@ -72,12 +71,11 @@ fn merge_and_discard_are_atomic_across_power_loss() {
     }
     // A tmpfs would make flushes pointless.
     let scratch = Scratch::new_in(Path::new(env!("CARGO_TARGET_TMPDIR")));
-    let base = File::create(scratch.path("base.img")).expect("create");
-    base.set_len(4 << 20).expect("a size");
+    scratch.sparse("base.img", 4 << 20);
     let dir = scratch.path("dir");
     let log = record(&dir);
     mount("images", &dir, "tmpfs", MountFlags::empty(), c"size=256m").expect("mounted: the tests need root");
-    let _small = Small(dir);
+    let _small = Mounted(dir);
     each_image_at(&log, &scratch.path("dir"), (16, 2_000), |_, marks| {
         let (last, next) = (MOMENTS[marks.len()], MOMENTS.get(marks.len() + 1));
         for (name, word) in last {

@@ -21,8 +21,8 @@ use tombolo_wire_fuse::layout::rw::{ReadIn, WriteIn, WriteOut};
 use tombolo_wire_fuse::{Errno, Opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::common::{Scratch, Server, signal};
-use crate::disk::{PATIENCE, child_of, eventually};
+use crate::common::{PATIENCE, Scratch, Server, signal};
+use crate::disk::next_child;
 
 const ROOT: u64 = 1;
 const GUESTS: u64 = 4;
@@ -164,6 +164,16 @@ impl Work {
         self.guest.ask(opcode, self.home, &[how, name.as_bytes(), b"\0"])
     }
 
+    /// Returns the body of a reply about a new name; `None` if the name was rightly refused as existing.
+    #[track_caller]
+    fn unless_named(&self, name: &str, answer: Result<Vec<u8>, Errno>) -> Option<Vec<u8>> {
+        if self.names.contains_key(name) {
+            assert_eq!(answer.expect_err("it is there"), Errno::EEXIST);
+            return None;
+        }
+        Some(answer.unwrap_or_else(|errno| panic!("{name}: {errno:?}")))
+    }
+
     /// Counts a look-up of an inode, with the guest's number for it.
     fn looked_up(&mut self, index: usize, found: &EntryOut) {
         let inode = &mut self.inodes[index];
@@ -229,11 +239,7 @@ impl Work {
     fn create(&mut self, name: String) {
         let how = CreateIn { flags: O_RDWR | O_EXCL | O_APPEND, mode: 0o100_444, ..Default::default() };
         let answer = self.at_home(Opcode::Create, how.as_bytes(), &name);
-        if self.names.contains_key(&name) {
-            assert_eq!(answer.expect_err("it is there"), Errno::EEXIST);
-            return;
-        }
-        let body = answer.unwrap_or_else(|errno| panic!("CREATE {name}: {errno:?}"));
+        let Some(body) = self.unless_named(&name, answer) else { return };
         let (found, rest) = entry(&body);
         let (open, _) = OpenOut::read_from_prefix(rest).expect("an opening");
         let index = self.made(Kind::File, Vec::new(), name, &found);
@@ -260,10 +266,7 @@ impl Work {
                 (self.guest.ask(Opcode::Symlink, self.home, &parts), b"target".to_vec())
             }
         };
-        if self.names.contains_key(&name) {
-            assert_eq!(answer.expect_err("it is there"), Errno::EEXIST);
-        } else {
-            let body = answer.unwrap_or_else(|errno| panic!("{kind:?} {name}: {errno:?}"));
+        if let Some(body) = self.unless_named(&name, answer) {
             self.made(kind, data, name, &entry(&body).0);
         }
     }
@@ -272,11 +275,7 @@ impl Work {
         let Some((old, index)) = self.any_file() else { return };
         let oldnodeid = self.node(&old, index);
         let answer = self.at_home(Opcode::Link, LinkIn { oldnodeid }.as_bytes(), &name);
-        if self.names.contains_key(&name) {
-            assert_eq!(answer.expect_err("it is there"), Errno::EEXIST);
-            return;
-        }
-        let body = answer.unwrap_or_else(|errno| panic!("LINK {name}: {errno:?}"));
+        let Some(body) = self.unless_named(&name, answer) else { return };
         self.names.insert(name, index);
         self.inodes[index].names += 1;
         self.looked_up(index, &entry(&body).0);
@@ -443,7 +442,7 @@ impl Inode {
 }
 
 fn kill_again_and_again(server: &Server, wanted: u32, done: &AtomicU64, is_over: &AtomicBool) {
-    let mut last = None;
+    let mut last = 0;
     for _ in 0..wanted {
         let (before, since) = (done.load(Ordering::Relaxed), std::time::Instant::now());
         // The new server has processed requests.
@@ -451,9 +450,8 @@ fn kill_again_and_again(server: &Server, wanted: u32, done: &AtomicU64, is_over:
             assert!(since.elapsed() < PATIENCE, "no answers");
             thread::sleep(Duration::from_micros(fastrand::u64(..2000)));
         }
-        let victim = eventually(|| child_of(server.pid()).filter(|pid| Some(*pid) != last));
-        signal(victim, "KILL");
-        last = Some(victim);
+        last = next_child(server.pid(), &[last]);
+        signal(last, "KILL");
     }
     is_over.store(true, Ordering::Relaxed);
 }
@@ -507,8 +505,8 @@ fn killed_servers_helpers_end_before_next_server() {
     let scratch = Scratch::new();
     let server = scratch.serve("serve tree --keep --sandbox strict --virtiofs vm.sock -qq");
     let mut guest = Guest::mount(&scratch.path("vm.sock"));
-    let victim = eventually(|| child_of(server.pid()));
-    let broker = eventually(|| child_of(victim));
+    let victim = next_child(server.pid(), &[]);
+    let broker = next_child(victim, &[]);
     // Stands for a broker blocked on a disk, which does not notice its server's death.
     signal(broker, "STOP");
     signal(victim, "KILL");
@@ -548,7 +546,7 @@ fn keeper_retains_locks_and_unlinked_files() {
             }
         });
         for round in 0..4 {
-            signal(eventually(|| child_of(server.pid())), "KILL");
+            signal(next_child(server.pid(), &[]), "KILL");
             let write = WriteIn { fh: gone.1, size: 5, ..Default::default() };
             guest.ask(Opcode::Write, gone.0, &[write.as_bytes(), b"again"]).expect("WRITE");
             let read = ReadIn { fh: gone.1, size: 4096, ..Default::default() };

@@ -36,8 +36,7 @@ fn make_image(dir: &Path) -> Vec<u8> {
 
 impl Scratch {
     fn image_info(&self, dir: &str) -> serde_json::Value {
-        let told = self.run(format!("image info --json {dir}")).succeeded();
-        serde_json::from_str(&told.out).expect("JSON")
+        self.run(format!("image info --json {dir}")).succeeded().json()
     }
 }
 
@@ -97,14 +96,6 @@ fn scan_reports_unreadable_files() {
     ]);
 }
 
-impl Far {
-    fn cache_counts(&self) -> serde_json::Value {
-        let told = self.run("top --once --json proxy.sock").succeeded().json();
-        let caches = told["servers"][0]["caches"].as_object().cloned().expect("caches");
-        caches.into_iter().next().expect("a cache").1
-    }
-}
-
 #[test]
 fn proxy_skips_zeroes_listed_in_sidecar() {
     let Some(far) = Far::new() else { return };
@@ -118,7 +109,7 @@ fn proxy_skips_zeroes_listed_in_sidecar() {
         let proxy = scratch.serve(format!("{words} {more}"));
         assert!(fs::read(far.mnt("vm/memory")).expect("read") == memory);
         assert!(fs::read(far.mnt("vm/disk")).expect("read") == fs::read(far.tree("vm/disk")).expect("read"));
-        let counts = far.cache_counts();
+        let counts = far.cache_counts("proxy.sock");
         assert_eq!(counts["zero_bytes"], expected, "{counts}");
         let count = |name: &str| counts[name].as_u64().expect("a count");
         // The data of both files, with one duplicate block, and the sidecar.
@@ -156,10 +147,12 @@ fn proxy_prefetches_recorded_trace() {
     // Nothing is fetched by read-around.
     let sidecar = fs::metadata(far.tree("vm/.tombolo-image")).expect("a sidecar").len();
     let all = (memory.len() - 900 * BLOCK + program.len()) as u64 + sidecar;
-    until("all of the trace is there", || far.cache_counts()["fetched_bytes"].as_u64() >= Some(all));
+    until("all of the trace is there", || {
+        far.cache_counts("proxy.sock")["fetched_bytes"].as_u64() >= Some(all)
+    });
     assert!(fs::read(far.mnt("vm/program")).expect("read") == program);
     assert!(fs::read(far.mnt("vm/memory")).expect("read") == memory);
-    assert_eq!(far.cache_counts()["fetched_bytes"], all, "all was here");
+    assert_eq!(far.cache_counts("proxy.sock")["fetched_bytes"], all, "all was here");
     drop(memory_file);
     proxy.stop();
     scratch.all_fail(&[

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::common::far::Far;
 use crate::common::{MountPlace, Scratch, is_mounted};
-use crate::vm::{Bed, Flaw};
+use crate::vm::Bed;
 
 /// Set in the child process with the umask, which is per process.
 const UMASK: &str = "TOMBOLO_TEST_UMASK";
@@ -119,8 +119,7 @@ fn entries(dir: &Path) -> Vec<(PathBuf, Metadata)> {
 /// Creates one file of each kind.
 fn make(dir: &Path) {
     fs::create_dir_all(dir).expect("mkdir");
-    let ran = Command::new("sh").args(["-c", "echo >file; mkdir dir; mkfifo pipe"]).current_dir(dir).status();
-    assert!(ran.expect("sh").success());
+    Scratch::of(dir).sh("echo >file; mkdir dir; mkfifo pipe");
 }
 
 /// Runs key commands, directory servers, and mounts.
@@ -179,8 +178,7 @@ fn write_back(umask: u32) -> Vec<String> {
 /// Runs disk commands on a private disk.
 fn disks(umask: u32) -> Vec<String> {
     let scratch = Scratch::new();
-    let base = fs::File::create(scratch.path("base.img")).expect("create");
-    base.set_len(4 << 20).expect("truncate");
+    let base = scratch.sparse("base.img", 4 << 20);
     base.set_permissions(fs::Permissions::from_mode(0o600)).expect("chmod");
     let mut left = Left::of(&scratch, umask);
     scratch.run("disk create one.overlay --base base.img").succeeded();
@@ -222,8 +220,7 @@ fn vms(umask: u32) -> Vec<String> {
     let mut left = Left::of(&bed.0, umask);
     bed.make_image();
     left.look("vm suspend --to");
-    let _told = bed.vmm("one", Flaw::None);
-    bed.run("clone image one --net none --qemu ./vmm").succeeded();
+    bed.clone_of("image", "one", "").succeeded();
     left.look("clone");
     bed.run("image scan image").succeeded();
     left.look("image scan");

@@ -15,8 +15,7 @@ fn mount_and_umount_return_when_complete() {
     assert_eq!(fs::read(scratch.mnt().join("file")).expect("read"), b"content\n");
     fs::write(scratch.mnt().join("new"), "by the mount").expect("write");
     assert_eq!(fs::read(scratch.path("tree/new")).expect("read"), b"by the mount");
-    let top = scratch.run("top --once");
-    assert!(top.out.contains("write") && top.out.contains("fuse"), "{}", top.out);
+    scratch.run("top --once").says(&["write", "fuse"]);
     fs::remove_file(scratch.mnt().join("new")).expect("remove");
     scratch.umount();
     assert!(!is_mounted(&scratch.mnt()));
@@ -154,17 +153,6 @@ fn mount_8_mounts_through_the_helper() {
 }
 
 #[test]
-fn messages_of_the_background_server_are_in_its_log() {
-    let Some(scratch) = MountPlace::new() else { return };
-    scratch.run("mount -v dir:tree mnt").succeeded();
-    scratch.umount();
-    until("all have ended", || !scratch.is_served());
-    let state = scratch.path("state/tombolo");
-    assert_eq!(fs::read_to_string(state.join("version")).expect("version"), "1\n");
-    assert!(scratch.log().contains("unmounted"));
-}
-
-#[test]
 fn remount_options_survive_server_restart() {
     let Some(scratch) = MountPlace::new() else { return };
     scratch.mount("allow_other");
@@ -227,8 +215,7 @@ fn read_only_shm_mount_is_remounted_writable() {
 fn restarted_mount_server_serves_metrics() {
     let Some(scratch) = MountPlace::new() else { return };
     let server = scratch.serve_until("mount -f --metrics 0 dir:tree mnt", "ready fuse");
-    let line = server.said.lines().find_map(|line| line.strip_prefix("ready metrics http://"));
-    let address = line.and_then(|line| line.strip_suffix("/metrics")).expect("an address").to_owned();
+    let address = server.metrics_address().to_owned();
     fs::read(scratch.mnt().join("file")).expect("read");
     assert!(http(&address, "/metrics").contains("operation=\"read\"} "));
     server.signal("TERM");
@@ -254,6 +241,7 @@ fn mount_log_has_no_colours() {
     until("all have ended", || !scratch.is_served());
     let log = scratch.log();
     assert!(log.contains("unmounted") && !log.contains('\u{1b}'), "{log}");
+    assert_eq!(fs::read_to_string(scratch.path("state/tombolo/version")).expect("version"), "1\n");
 }
 
 #[test]

@@ -65,8 +65,7 @@ fn in_flight_limit_is_shown_and_tunable() {
     assert_eq!(served.in_flight(), 7);
     served.run("tune mnt inflight=32").succeeded();
     assert_eq!(served.in_flight(), 32);
-    let shown = served.run("top --once").out;
-    assert!(shown.contains("in-flight limit 32") && shown.contains("retransmitted 0"), "{shown}");
+    served.run("top --once").says(&["in-flight limit 32", "retransmitted 0"]);
     served.run("tune mnt inflight=auto").succeeded();
     served.run("tune mnt inflight=0").failed(2, &["auto or a number from 1"]);
     served.run("tune mnt rsize=4k").failed(2, &["rsize=4k", "inflight=N|auto"]);
@@ -137,11 +136,7 @@ fn mount_retries_absent_server_for_retry_time() {
 fn unresponsive_server_is_logged_once_each_way() {
     let Some(served) = Far::new() else { return };
     served.mount("hard,noac");
-    let told = |words: &str| {
-        let dirs = fs::read_dir(served.path("state/tombolo")).expect("list");
-        let logs = dirs.filter_map(|dir| fs::read_to_string(dir.expect("an entry").path().join("log")).ok());
-        logs.map(|log| log.matches(words).count()).sum::<usize>()
-    };
+    let told = |words: &str| served.log().matches(words).count();
     let top = || served.run("top --once").out;
     let at = served.address.to_string();
     served.origin.as_ref().expect("it runs").signal("STOP");

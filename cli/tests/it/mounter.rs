@@ -6,11 +6,11 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, mount};
 use serde_json::{Value, json};
 use tombolo_host_service::sandbox::helper::Helper;
 
-use crate::common::{MountPlace, Scratch, is_mounted};
+use crate::common::{MountPlace, Mounted, Scratch, is_mounted};
 
 /// A mounter with one mount point, mounted.
 struct Mounter {
@@ -51,21 +51,13 @@ fn ask(helper: &Helper, request: &Value) -> (Value, Option<OwnedFd>) {
 }
 
 /// Mounts of others, removed on drop with everything mounted over them.
-struct Others(Vec<PathBuf>);
+struct Others(Vec<Mounted>);
 
 impl Others {
     fn mount(&mut self, at: PathBuf) {
         fs::create_dir_all(&at).expect("made");
         mount("other", &at, "tmpfs", MountFlags::empty(), c"").expect("mounted: the tests need root");
-        self.0.push(at);
-    }
-}
-
-impl Drop for Others {
-    fn drop(&mut self) {
-        for at in &self.0 {
-            while unmount(at, UnmountFlags::DETACH).is_ok() {}
-        }
+        self.0.push(Mounted(at));
     }
 }
 
@@ -99,7 +91,7 @@ fn mounter_unmounts_only_its_own_mount() {
     assert!(mounter.unmount(true)["Failed"].is_object(), "once");
     // Another mount, moved over the mount point from elsewhere.
     others.mount(scratch.path("dir/other"));
-    others.0.extend([scratch.path("dir/mnt"), scratch.path("dir/moved")]);
+    others.0.extend(["dir/mnt", "dir/moved"].map(|name| Mounted(scratch.path(name))));
     fs::create_dir(scratch.path("dir/mnt")).expect("made");
     let mounter = Mounter::mounted(scratch, &scratch.path("dir/mnt"));
     let script = "import ctypes, os

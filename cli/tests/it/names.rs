@@ -9,12 +9,11 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use tombolo_nfs_tests::client::{Caller, Nfs, Transport, mode};
 use tombolo_wire_nfs3::Status;
 
-use crate::common::{Ran, Scratch, Server, words};
+use crate::common::{Ran, Scratch, Server, until, words};
 
 /// A user and its primary group, known only to a service.
 const USER: u32 = 4321;
@@ -157,32 +156,34 @@ fn a_directory_service_that_hangs_stops_no_server() {
                 assert_eq!(stranger.join().expect("answered"), Some(Status::Acces));
             }
         });
-        let helper = look_ups_of(server.pid());
+        let helper = look_ups_of(&server);
         server.stop();
-        let end = Instant::now() + Duration::from_secs(60);
-        while Path::new("/proc").join(helper.to_string()).exists() {
-            assert!(Instant::now() < end, "what looks up names outlives its server");
-            thread::sleep(Duration::from_millis(20));
-        }
+        until("what looks up names has ended", || !Path::new(&format!("/proc/{helper}")).exists());
         // Before the sandbox is entered the program itself looks up names.
         let words = "serve tree --virtiofs vm.sock --socket-group typo";
         machine.run(words).failed(1, &["cannot find group typo", "no answer within 10s", "its number"]);
     }
 }
 
-/// Returns the look-up helper of a server, its child of that name. It has no capabilities.
-fn look_ups_of(server: u32) -> u32 {
+/// Returns the look-up helpers of a server, its children of that name, and their statuses.
+fn helpers_of(server: &Server) -> Vec<(u32, String)> {
     let children = fs::read_dir("/proc").expect("proc").flatten().filter_map(|entry| {
         let read = |name: &str| fs::read_to_string(entry.path().join(name)).ok();
         let is_it = read("cmdline")?.split('\0').any(|word| word == "names")
-            && read("stat")?.rsplit(')').next()?.split(' ').nth(2)? == server.to_string();
+            && read("stat")?.rsplit(')').next()?.split(' ').nth(2)? == server.pid().to_string();
         let pid = entry.file_name().to_str()?.parse().ok()?;
         is_it.then(|| (pid, read("status").unwrap_or_default()))
     });
-    let found: Vec<(u32, String)> = children.collect();
-    let [(pid, status)] = &found[..] else { panic!("one of {server}: {found:?}") };
-    assert!(status.contains("CapEff:\t0000000000000000\n"), "{status}");
-    assert!(status.contains("CapBnd:\t0000000000000000\n"), "{status}");
+    children.collect()
+}
+
+/// Returns the only look-up helper of a server. It has no capabilities.
+fn look_ups_of(server: &Server) -> u32 {
+    let found = helpers_of(server);
+    let [(pid, status)] = &found[..] else { panic!("one, not {found:?}") };
+    for set in ["CapEff", "CapBnd"] {
+        assert!(status.contains(&format!("{set}:\t0000000000000000\n")), "{status}");
+    }
     *pid
 }
 
@@ -196,7 +197,7 @@ fn servers_are_found_by_name_from_a_sandbox() {
         let listed = machine.run(format!("ls {url}")).succeeded();
         assert_eq!(listed.out, "crew\nfile\nstaff\n");
         let server = machine.serve(format!("serve {url} --nfs 127.0.0.1:0 --state far --sandbox strict"));
-        look_ups_of(server.pid());
+        look_ups_of(&server);
         let again = format!("nfs://{}/tree", server.nfs_address());
         let listed = machine.run(format!("cat {again}/file")).succeeded();
         assert_eq!(listed.out, "content\n");
@@ -211,14 +212,7 @@ fn servers_are_found_by_name_from_a_sandbox() {
 fn a_server_that_looks_up_nothing_starts_no_helper() {
     let scratch = Scratch::new();
     let server = scratch.serve("serve tree --nfs 127.0.0.1:0 --state kept --sandbox strict");
-    let is_child = |entry: &fs::DirEntry| {
-        let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(2).map(str::to_owned));
-        parent == Some(server.pid().to_string())
-            && words.split(|&byte| byte == 0).any(|word| word == b"names")
-    };
-    assert_eq!(fs::read_dir("/proc").expect("proc").flatten().filter(is_child).count(), 0);
+    assert_eq!(helpers_of(&server), []);
     server.stop();
 }
 

@@ -3,7 +3,6 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +10,14 @@ use tombolo_nfs_tests::client::{Caller, Nfs, Transport, mode};
 use tombolo_wire_nfs3::mount;
 use tombolo_wire_nfs3::{FileHandle, FileHandleBuf, Reply, Status};
 
-use crate::common::{Scratch, free_port, http};
+use crate::common::{Mounted, Scratch, Server, free_port, http};
+
+/// Starts a server that keeps its state in `kept`; returns it with its address.
+fn serve(scratch: &Scratch, words: &str) -> (Server, String) {
+    let server = scratch.serve(format!("serve {words} --state kept"));
+    let at = server.nfs_address().to_owned();
+    (server, at)
+}
 
 /// Connects a client with the identity of root.
 fn client(address: &str) -> Nfs {
@@ -99,10 +105,8 @@ fn a_server_says_how_to_mount_and_answers_there() {
     udp.null();
 
     let top = scratch.run("top --once").succeeded();
-    top.says(&[format!("/tree by nfs {at}")]);
-    top.says(&[format!("nfs {at}  connections ")]);
-    let metrics = server.said.rsplit("http://").next().and_then(|rest| rest.strip_suffix("/metrics\n"));
-    let metrics = http(metrics.expect("a URL"), "/metrics");
+    top.says(&[format!("/tree by nfs {at}"), format!("nfs {at}  connections ")]);
+    let metrics = http(server.metrics_address(), "/metrics");
     let series = format!("tombolo_nfs_calls_total{{address=\"{at}\"}} ");
     assert!(metrics.contains(&series), "{metrics}");
 
@@ -113,11 +117,7 @@ fn a_server_says_how_to_mount_and_answers_there() {
 #[test]
 fn handles_outlive_a_restart_and_go_with_their_key() {
     let scratch = Scratch::new();
-    let serve = || {
-        let server = scratch.serve("serve tree --nfs 0 --state kept");
-        let at = server.nfs_address().to_owned();
-        (server, at)
-    };
+    let serve = || serve(&scratch, "tree --nfs 0");
     let keys = |words: &str| scratch.run(format!("keys --state kept {words}"));
     let (server, at) = serve();
     let handle = mnt(&at, "/tree").expect("a handle");
@@ -155,11 +155,7 @@ fn two_trees_of_one_name_have_a_state_each() {
     let scratch = Scratch::new();
     fs::create_dir_all(scratch.path("a/src")).expect("mkdir");
     fs::create_dir_all(scratch.path("b/src")).expect("mkdir");
-    let serve = |tree: &str| {
-        let server = scratch.serve(format!("serve {tree} --nfs 0 --state kept"));
-        let at = server.nfs_address().to_owned();
-        (server, at)
-    };
+    let serve = |tree: &str| serve(&scratch, &format!("{tree} --nfs 0"));
     let (one, one_at) = serve("a/src");
     let (two, two_at) = serve("b/src");
     let handles = [&one_at, &two_at].map(|at| mnt(at, "/src").expect("a handle"));
@@ -169,7 +165,7 @@ fn two_trees_of_one_name_have_a_state_each() {
     let (_two, two_at) = serve("b/src");
     let (_one, one_at) = serve("a/src");
     assert_eq!((getattr(&one_at, &handles[0]), getattr(&two_at, &handles[1])), (None, None));
-    scratch.run("serve a/src --nfs 0 --state kept").failed(1, &["in use by another server"]);
+    scratch.run("serve a/src --nfs 0 --state kept").failed(1, &["in use by another server", "--state DIR"]);
     scratch.run("keys list --state kept").failed(2, &["src (/", "/a/src), src-2 (/", "/b/src)"]);
 }
 
@@ -177,44 +173,22 @@ fn two_trees_of_one_name_have_a_state_each() {
 #[test]
 fn missing_file_handles_are_replaced_by_table() {
     let scratch = Scratch::new();
-    for dir in ["upper", "work"] {
-        fs::create_dir(scratch.path(dir)).expect("mkdir");
-    }
-    let options = format!(
-        "lowerdir={},upperdir={},workdir={}",
-        scratch.text("tree"),
-        scratch.text("upper"),
-        scratch.text("work")
-    );
-    let target = scratch.text("mnt");
-    let mounted = Command::new("mount").args(["-t", "overlay", "-o", &options, "overlay", &target]).status();
-    assert!(mounted.expect("mount(8)").success(), "mounting an overlay needs root");
-    let _mounted = Unmount(target);
+    let overlay = "mount -t overlay -o lowerdir=tree,upperdir=upper,workdir=work overlay mnt";
+    scratch.sh(&format!("mkdir upper work && {overlay}"));
+    let _mounted = Mounted(scratch.path("mnt"));
     fs::create_dir(scratch.path("mnt/dir")).expect("mkdir");
-    let words = "serve mnt=/over --nfs 0 --state kept";
-    let server = scratch.serve(words);
-    let at = server.nfs_address().to_owned();
+    let serve = || serve(&scratch, "mnt=/over --nfs 0");
+    let (server, at) = serve();
     let (root, dir) = (mnt(&at, "/over").expect("a handle"), mnt(&at, "/over/dir").expect("a handle"));
     server.kill();
-    let server = scratch.serve(words);
-    let at = server.nfs_address().to_owned();
+    let (server, at) = serve();
     assert_eq!((getattr(&at, &root), getattr(&at, &dir)), (None, None));
     fs::rename(scratch.path("mnt/dir"), scratch.path("mnt/else")).expect("rename");
     server.stop();
-    let server = scratch.serve(words);
-    let at = server.nfs_address().to_owned();
+    let (_server, at) = serve();
     assert_eq!(getattr(&at, &dir), Some(Status::Stale), "renamed behind our back");
     assert_eq!(mnt(&at, "/over/else"), Ok(dir), "the same file, met again");
     assert_eq!(getattr(&at, &dir), None);
-}
-
-/// Unmounts on drop.
-struct Unmount(String);
-
-impl Drop for Unmount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").args(["-l", &self.0]).status();
-    }
 }
 
 #[test]
@@ -232,16 +206,6 @@ fn keys_are_not_guessed_at() {
     fs::write(scratch.path("kept/tree/handle-keys"), "banana\n").expect("write");
     scratch.run("serve tree --nfs 0 --state kept").failed(1, &["handle-keys, line 1"]);
     assert_eq!(fs::read_to_string(scratch.path("kept/tree/handle-keys")).expect("left alone"), "banana\n");
-}
-
-#[test]
-fn one_state_is_one_server_s() {
-    let scratch = Scratch::new();
-    let words = "serve tree --nfs 0 --state kept";
-    let _server = scratch.serve(words);
-    scratch.run(words).failed(1, &["in use by another server", "--state DIR"]);
-    let other = scratch.serve("serve tree --nfs 0 --state elsewhere");
-    other.stop();
 }
 
 #[test]
@@ -268,11 +232,7 @@ fn callers_are_squashed_as_the_options_say() {
         fs::set_permissions(scratch.path(dir), fs::Permissions::from_mode(mode)).expect("chmod");
     }
     std::os::unix::fs::chown(scratch.path("tree/group"), Some(0), Some(777)).expect("this test needs root");
-    let serve = |words: &str| {
-        let server = scratch.serve(format!("serve tree --nfs 0 --state kept {words}"));
-        let at = server.nfs_address().to_owned();
-        (server, at)
-    };
+    let serve = |words: &str| serve(&scratch, &format!("tree --nfs 0 {words}"));
     let owner = |name: &str| {
         let metadata = scratch.path("tree").join(name).metadata().expect("it was made");
         (metadata.uid(), metadata.gid())

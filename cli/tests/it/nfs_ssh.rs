@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{MountPlace, Ran, Scratch, free_port, numbers, signal, until};
+use crate::common::{MountPlace, Ran, Scratch, contains, free_port, numbers, signal, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tombolo");
 
@@ -125,9 +125,7 @@ impl Joined {
         assert_eq!(self.0.wait().expect("wait").code(), Some(1));
         let mut all = String::new();
         self.0.stderr.as_mut().expect("its messages").read_to_string(&mut all).expect("text");
-        for word in said {
-            assert!(all.contains(word), "{word:?} is not in: {all}");
-        }
+        contains(&all, said);
     }
 }
 
@@ -142,13 +140,8 @@ impl Drop for Joined {
 fn files_go_both_ways_through_a_program() {
     let scratch = Scratch::new();
     let remote = Remote::new(&scratch);
-    fs::write(scratch.path("much"), numbers()).expect("write");
-    scratch
-        .run(format!("cp much {}", remote.url("/it's here", "&nconnect=3").replace(' ', "%20")))
-        .succeeded();
-    assert!(fs::read_to_string(scratch.path("tree/it's here")).expect("read") == numbers());
-    scratch.run(format!("cp {} back", remote.url("/it's%20here", ""))).succeeded();
-    assert!(fs::read_to_string(scratch.path("back")).expect("read") == numbers());
+    let url = |options: &str| remote.url("/it's%20here", options);
+    scratch.is_copied(&url("&nconnect=3"), "it's here", &url(""));
     let listed = scratch.run(format!("ls {}", remote.url("", "")));
     assert_eq!((listed.out.as_str(), listed.code), ("file\nit's here\n", Some(0)), "{listed:?}");
     until("the server there has ended", || remote.meeting_places() == 0);
@@ -345,8 +338,7 @@ impl Sshd {
         // Exists where the system's daemon runs.
         let _ = fs::create_dir("/run/sshd");
         for key in ["host-key", "user-key"] {
-            let words = ["-q", "-t", "ed25519", "-N", "", "-f", &scratch.text(key)];
-            assert!(Command::new("ssh-keygen").args(words).status().expect("ssh-keygen").success());
+            scratch.sh(&format!("ssh-keygen -q -t ed25519 -N '' -f {key}"));
         }
         let port = free_port(19);
         let config = format!(

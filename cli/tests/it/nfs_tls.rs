@@ -43,12 +43,8 @@ fn cat(scratch: &Scratch, server: &Server, client: &str) -> Ran {
 fn files_go_both_ways_over_tls() {
     let scratch = scratch();
     let server = serve(&scratch);
-    let bytes: Vec<u8> = (0..6_000_001_u32).map(|at| (at ^ at >> 11) as u8).collect();
-    fs::write(scratch.path("much"), &bytes).expect("write");
-    scratch.run(format!("cp much {}", url(&server, "/much", "alice"))).succeeded();
-    assert!(fs::read(scratch.path("tree/much")).expect("read") == bytes);
-    scratch.run(format!("cp {} back", url(&server, "/much", "alice"))).succeeded();
-    assert!(fs::read(scratch.path("back")).expect("read") == bytes);
+    let much = url(&server, "/much", "alice");
+    scratch.is_copied(&much, "much", &much);
     assert_eq!(cat(&scratch, &server, "alice").out, "content\n");
     server.stop();
 }

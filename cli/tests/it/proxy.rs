@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::far::Far;
-use crate::common::{MountPlace, Server, numbers, overwrite, until};
+use crate::common::{MountPlace, Server, numbers, overwrite, served, until};
 
 #[test]
 fn nfs_export_is_served_on_all_front_ends() {
@@ -58,10 +58,7 @@ impl Far {
 
     /// Returns the number of calls of a procedure at the origin.
     fn calls(&self, operation: &str) -> u64 {
-        let told = self.run("top --once --json origin.sock").succeeded().json();
-        let all = told["servers"][0]["exports"][0]["operations"].as_array().expect("operations").clone();
-        let like = all.iter().filter(|each| each["operation"] == operation);
-        like.map(|each| each["count"].as_u64().expect("a count")).sum()
+        served(&self.top_of("origin.sock"), &[operation])
     }
 }
 
@@ -173,9 +170,7 @@ fn proxy_borrows_and_survives_owners_kill() {
     owner.says(&["shared mode=write-through contract=close-to-open shared"]);
     let proxy = far.proxy_with("close-to-open", "--borrow-from shared");
     let counts = |socket: &str| {
-        let told = scratch.run(format!("top --once --json {socket}")).json();
-        let caches = told["servers"][0]["caches"].as_object().cloned().expect("caches");
-        let counts = caches.into_iter().next().expect("a cache").1;
+        let counts = scratch.cache_counts(socket);
         let count = |name: &str| counts[name].as_u64().expect("a count");
         (count("fetched_bytes"), count("borrowed_bytes"), count("lent_bytes"))
     };
@@ -207,15 +202,11 @@ fn proxy_reads_data_from_another_hosts_cache() {
     let (scratch, url) = (&far.place.0, far.url(""));
     let words = format!("proxy {url} --cache middle --nfs 127.0.0.1:0 --state middle-state");
     let middle = scratch.serve(format!("{words} --control middle.sock"));
-    let port = middle.said.split("127.0.0.1:").nth(1).and_then(|rest| rest.split([' ', '\n', '/']).next());
-    let from =
-        format!("nfs://127.0.0.1:{}/{}", port.expect("a port"), url.rsplit('/').next().expect("a name"));
+    let from = format!("nfs://{}/{}", middle.nfs_address(), url.rsplit('/').next().expect("a name"));
     let proxy = far.proxy_with("close-to-open", &format!("--data-from {from}"));
     proxy.says(&[format!("data-from={from}")]);
     assert!(fs::read_to_string(far.mnt("large")).expect("read") == large);
-    let told = scratch.run("top --once --json proxy.sock").json();
-    let caches = told["servers"][0]["caches"].as_object().cloned().expect("caches");
-    let counts = caches.into_iter().next().expect("a cache").1;
+    let counts = scratch.cache_counts("proxy.sock");
     let count = |name: &str| counts[name].as_u64().expect("a count");
     // On a busy machine the other proxy may seem to hang, and some data are fetched.
     assert_eq!(count("fetched_bytes") + count("borrowed_bytes"), large.len() as u64);
@@ -248,9 +239,7 @@ fn filled_cache_needs_no_origin() {
         assert!(read == text(n));
     }
     assert_eq!(fs::read_link(far.mnt("dir/link")).expect("link").to_str(), Some("0"));
-    let told = far.run("top --once --json proxy.sock").json();
-    let counts =
-        told["servers"][0]["caches"].as_object().and_then(|caches| caches.values().next()).expect("a cache");
+    let counts = far.cache_counts("proxy.sock");
     assert_eq!((counts["fetched_bytes"].as_u64(), counts["misses"].as_u64()), (Some(0), Some(0)), "{counts}");
     assert!(counts["hits"].as_u64() > Some(20) && counts["hit_bytes"] == counts["served_bytes"], "{counts}");
     proxy.stop();
@@ -272,14 +261,7 @@ fn push_mount_of_proxy_repeats_no_request() {
             );
         }
     };
-    let asked = || {
-        let told = far.run("top --once --json proxy.sock").json();
-        let all = told["servers"][0]["exports"][0]["operations"].as_array().expect("operations").clone();
-        let asked = all.iter().filter(|each| {
-            ["lookup", "getattr", "read"].contains(&each["operation"].as_str().unwrap_or_default())
-        });
-        asked.map(|each| each["count"].as_u64().expect("a count")).sum::<u64>()
-    };
+    let asked = || served(&far.top_of("proxy.sock"), &["lookup", "getattr", "read"]);
     look();
     // Reading updates the access time, which the kernel may fetch once more later, and a proxy that got no
     // processor for long forgets what it knew. The pause is longer than any lifetime of an entry.
@@ -307,13 +289,7 @@ fn push_mount_of_proxy_repeats_no_request() {
 }
 
 fn lease_is(far: &Far, control: &str, state: &str) {
-    let begun = Instant::now();
-    let is_so =
-        || far.run(format!("top --once --json {control}")).out.contains(&format!("\"lease\":\"{state}\""));
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{control} never {state}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until(&format!("{control} has its lease {state}"), || far.cache_counts(control)["lease"] == state);
 }
 
 #[test]
@@ -328,8 +304,8 @@ fn leased_proxies_revalidate_nothing_and_see_changes() {
     let words = format!("proxy {url} --cache other --fuse there --contract lease");
     let other = far.serve(format!("{words} --control other.sock"));
     let read = |dir: &Path| fs::read_to_string(dir.join("file")).expect("read");
-    let (here, asked) =
-        (far.mnt(""), || ["open", "lookup", "getattr", "read"].map(|operation| far.calls(operation)));
+    let asked = || served(&far.top_of("origin.sock"), &["open", "lookup", "getattr", "read"]);
+    let here = far.mnt("");
     for control in ["proxy.sock", "other.sock"] {
         lease_is(&far, control, "held");
     }
@@ -391,7 +367,7 @@ fn exclusive_contract_admits_one_proxy() {
     let first = far.proxy("exclusive");
     first.says(&["contract=exclusive lease=.tombolo-lease"]);
     assert!(far.tree(".tombolo-lease").exists() && !far.mnt(".tombolo-lease").exists());
-    far.run("top --once --json proxy.sock").says(&["\"lease\":\"held\""]);
+    lease_is(&far, "proxy.sock", "held");
     let url = far.url("");
     let words = format!("proxy {url} --cache other --nfs 0 --contract exclusive --no-lease");
     far.serve(format!("{words} --control other.sock")).stop();

@@ -11,7 +11,7 @@ use tombolo_nfs_tests::client::{Caller, Expect, Nfs, Transport, mode};
 use tombolo_wire_nfs3::args::MknodKind;
 use tombolo_wire_nfs3::{FileHandleBuf, SpecData3, Status};
 
-use crate::common::{MountPlace, Scratch, Server, words};
+use crate::common::{MountPlace, Mounted, Scratch, Server, words};
 
 const HELD: &str = "ready sandbox landlock=on seccomp=on capabilities=few namespace=on\n";
 
@@ -234,32 +234,20 @@ fn sandboxed_proxy_caches_and_refuses_sessions() {
 }
 
 /// The tree of a scratch directory on an ext4 of its own, whose caches are dropped without those of the host.
-struct ColdTree<'a>(&'a Scratch);
+struct ColdTree<'a> {
+    scratch: &'a Scratch,
+    _mounted: Mounted,
+}
 
 impl<'a> ColdTree<'a> {
     fn new(scratch: &'a Scratch) -> Self {
-        let tree = Self(scratch);
-        tree.sh("truncate -s 8M image && mkfs.ext4 -q -O ^has_journal image && mount -o loop image tree");
-        tree
+        scratch.sh("truncate -s 8M image && mkfs.ext4 -q -O ^has_journal image && mount -o loop image tree");
+        Self { scratch, _mounted: Mounted(scratch.path("tree")) }
     }
 
     /// Drops the kernel's caches of the tree, which no process may use.
     fn drop_caches(&self) {
-        self.sh("umount tree && mount -o loop image tree");
-    }
-
-    fn sh(&self, script: &str) {
-        let done = Command::new("sh").args(["-ec", script]).current_dir(self.0.path("")).status();
-        assert!(
-            done.expect("a shell").success(),
-            "{script}: the tests need root, e2fsprogs and loop devices"
-        );
-    }
-}
-
-impl Drop for ColdTree<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path("tree")).status();
+        self.scratch.sh("umount tree && mount -o loop image tree");
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use crate::common::{Ran, Scratch, http, words};
+use crate::common::{Ran, Scratch, contains, http, words};
 
 #[test]
 fn serve_prints_hints_and_leaves_nothing() {
@@ -32,18 +32,9 @@ fn serve_prints_hints_and_leaves_nothing() {
     }
     let top = scratch.run("top --once").succeeded();
     top.says(&[format!("/tree by virtiofs {socket}")]);
-    let address = server
-        .said
-        .rsplit("http://")
-        .next()
-        .and_then(|rest| rest.strip_suffix("/metrics\n"))
-        .expect("a URL")
-        .to_owned();
+    let address = server.metrics_address().to_owned();
     let metrics = http(&address, "/metrics");
-    assert!(
-        metrics.contains("# HELP tombolo_operations_total ") && metrics.contains("version=0.0.4"),
-        "{metrics}"
-    );
+    contains(&metrics, &["# HELP tombolo_operations_total ", "version=0.0.4"]);
 
     server.stop();
     assert_eq!(scratch.listing(), before);
@@ -54,8 +45,7 @@ fn serve_prints_hints_and_leaves_nothing() {
 fn hidden_attributes_are_told_of_on_the_ready_line() {
     let scratch = Scratch::new();
     let server = scratch.serve("serve tree --virtiofs vm.sock --xattrs off");
-    let ready = " tag=tombolo export=/tree xattrs=off hides=acls,capabilities\n";
-    assert!(server.said.contains(ready), "{}", server.said);
+    server.says(&[" tag=tombolo export=/tree xattrs=off hides=acls,capabilities\n"]);
     let refused = scratch.run("serve tree --nfs 0 --xattrs off");
     refused.failed(2, &["--xattrs requires --virtiofs, --fuse, --shm or --shm-file"]);
 }
@@ -78,11 +68,8 @@ fn stale_socket_is_replaced_and_live_one_refused() {
     killed.kill();
     assert!(scratch.path("vm.sock").exists(), "a killed server cannot clean up");
     let server = scratch.serve(words);
-    assert!(
-        server.said.contains("run/tombolo/tree.sock"),
-        "its control socket was stale too: {}",
-        server.said
-    );
+    // Its control socket was stale too.
+    server.says(&["run/tombolo/tree.sock"]);
     let before = scratch.listing();
     scratch.run(words).failed(1, &["vm.sock", "another server is listening"]);
     assert_eq!(scratch.listing(), before);
@@ -96,12 +83,10 @@ fn several_directories_have_sockets_of_their_own() {
     let server = scratch.serve(
         "serve tree mnt=/other/name --virtiofs a,export=/tree --virtiofs b,export=/other/name,queues=2",
     );
-    server.says(&["tag=tombolo export=/other/name"]);
-    server.says(&["num-request-queues=2"]);
+    server.says(&["tag=tombolo export=/other/name", "num-request-queues=2"]);
     let second = scratch.serve("serve tree --virtiofs c");
     second.says(&["run/tombolo/tree-2.sock"]);
-    let json = scratch.run("top --once --json").succeeded();
-    let value = json.json();
+    let value = scratch.run("top --once --json").succeeded().json();
     assert_eq!(value["servers"].as_array().map(Vec::len), Some(2), "{value}");
     for server in [server, second] {
         server.stop();
@@ -136,13 +121,14 @@ fn addresses_that_others_can_reach_are_warned_of() {
 fn the_configuration_speaks_where_the_command_line_is_silent() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("etc")).expect("mkdir");
-    let text = "dir = ['../tree=/one']\nvirtiofs = ['../vm.sock,tag=conf']\nreadonly = true\ncontrol = '../c.sock'\n";
+    let text = "dir = ['../tree=/one']\nvirtiofs = ['../vm.sock,tag=conf']\nshm = ['../link.sock']\ndoorbell = 'event'\n\
+                readonly = true\ncontrol = '../c.sock'\n";
     fs::write(scratch.path("etc/tombolo.toml"), text).expect("write");
     let server = scratch.serve("serve --config etc/tombolo.toml --virtiofs flag.sock,tag=flag");
     server.says(&["flag.sock tag=flag export=/one"]);
     assert!(!scratch.path("vm.sock").exists(), "the command line counts first");
-    let status = scratch.run("top --once --json c.sock").out;
-    assert!(status.contains("\"read_only\":true"), "{status}");
+    assert_eq!(scratch.run("cat shm:link.sock/one/file").out, "content\n");
+    assert_eq!(scratch.top_of("c.sock")["status"]["exports"][0]["read_only"], true);
     server.stop();
 }
 
@@ -178,8 +164,7 @@ fn inherited_socket_is_served_and_not_removed() {
     let serve = format!("exec {} serve tree --fd 3,tag=src 3<&0 </dev/null", env!("CARGO_BIN_EXE_tombolo"));
     command.args(["-c", &serve]).stdin(OwnedFd::from(listener));
     let server = scratch.started(command, "ready control");
-    let line = format!("ready virtiofs {} tag=src export=/tree\n", scratch.text("parent.sock"));
-    assert!(server.said.contains(&line), "{}", server.said);
+    server.says(&[format!("ready virtiofs {} tag=src export=/tree\n", scratch.text("parent.sock"))]);
     let mut vmm = UnixStream::connect(scratch.path("parent.sock")).expect("connect");
     // GET_FEATURES, which a vhost-user back end answers.
     vmm.write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).expect("write");

@@ -52,8 +52,7 @@ fn session_is_created_served_and_detached() {
     let listed = far.listed();
     assert!(listed.contains("default running") && listed.contains("lib.1 running"), "{listed}");
     assert!(listed.contains(&*address) && listed.contains(proxy.nfs_address()), "{listed}");
-    let top = far.run("top --once --json proxy.sock");
-    assert!(top.out.contains("\"/lib.1\"") && top.out.contains("\"/tree\""), "{top:?}");
+    far.run("top --once --json proxy.sock").says(&["\"/lib.1\"", "\"/tree\""]);
 
     // Duplicate name.
     far.sessions(&format!("create lib.1 {} --nfs 0", far.url("")))

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use crate::common::{Scratch, overwrite, signal, until};
+use crate::common::{Mounted, Ran, Scratch, overwrite, signal, until};
 
 mod checkpoints;
 mod kernels;
@@ -92,8 +92,7 @@ impl Bed {
 
     fn at(scratch: Scratch) -> Self {
         scratch.script("vmm", VMM);
-        let disk = File::create(scratch.path("disk.img")).expect("create");
-        disk.set_len(4 * MIB).and_then(|()| disk.write_all_at(b"disk", MIB)).expect("write");
+        scratch.sparse("disk.img", 4 * MIB).write_all_at(b"disk", MIB).expect("write");
         Self(scratch)
     }
 
@@ -198,6 +197,24 @@ impl Bed {
         let told = self.vmm("one", flaw);
         self.run(format!("clone image one --net {net} --qemu ./vmm")).succeeded();
         told
+    }
+
+    /// Creates a running clone with no network, and these additional words.
+    pub fn clone_of(&self, image: &str, name: &str, more: &str) -> Ran {
+        drop(self.vmm(name, Flaw::None));
+        self.run(format!("clone {image} {name} --net none --qemu ./vmm {more}"))
+    }
+
+    pub fn resume(&self, name: &str) {
+        drop(self.vmm(name, Flaw::None));
+        self.run(format!("vm resume {name}")).succeeded();
+    }
+
+    /// Boots `one` again. A dead VMM may have been told to end.
+    fn boot_again(&self) {
+        let _ = fs::remove_file(self.path("vmm.one"));
+        drop(self.vmm("one", Flaw::None));
+        self.run("vm boot one").succeeded();
     }
 
     pub fn make_image(&self) {
@@ -389,8 +406,7 @@ fn clone_resumes_image_and_suspends_durably() {
         (at(&bed.path("second/memory"), 0, 6), at(&image.join("memory"), 0, 6)),
         ("change".into(), "\0".repeat(6))
     );
-    let _told = bed.vmm("one", Flaw::None);
-    bed.run("vm resume one").succeeded();
+    bed.resume("one");
     assert_eq!(at(&memory, 0, 6), "change");
     bed.run("vm stop one").succeeded();
     assert!(bed.is("one", "off"), "{}", bed.list());
@@ -423,8 +439,7 @@ fn vmm_death_during_suspend_is_reported() {
     until("its end is known", || bed.is("one", "failed: the VMM ended with exit status: 3"));
     bed.run("vm resume one").failed(1, &["its memory is lost", "vm boot one"]);
     // The image is unchanged.
-    let _told = bed.vmm("two", Flaw::None);
-    bed.run("clone image two --net none --qemu ./vmm").succeeded();
+    bed.clone_of("image", "two", "").succeeded();
     assert_eq!(at(&bed.memory_of_clone("two"), MIB, 6), "memory");
     for name in ["two", "one"] {
         bed.run(format!("vm rm --force {name}")).succeeded();
@@ -463,8 +478,7 @@ fn suspend_completes_after_kill_of_command() {
     assert!(bed.is("one", "running"), "{}", bed.list());
     bed.end("one", "0");
     until("all is durable", || bed.is("one", "suspended"));
-    let _told = bed.vmm("one", Flaw::None);
-    bed.run("vm resume one").succeeded();
+    bed.resume("one");
     assert_eq!(at(&bed.memory_of_clone("one"), 0, 6), "change");
 }
 

@@ -18,9 +18,7 @@ fn far_image(bed: &Bed) -> (Server, String) {
 }
 
 fn clone(bed: &Bed, image: &str, name: &str, more: &str) {
-    let _told = bed.vmm(name, Flaw::None);
-    let words = format!("clone {image} {name} --net none --qemu ./vmm");
-    bed.run(format!("{words} {more}")).succeeded();
+    bed.clone_of(image, name, more).succeeded();
 }
 
 /// Returns the only running cache.
@@ -104,11 +102,7 @@ fn replaced_image_is_detected_through_cache() {
     let memory = bed.path("tree/image/memory");
     let replaced = bed.path("tree/image/new");
     fs::copy(&memory, &replaced).expect("copy");
-    File::options()
-        .write(true)
-        .open(&replaced)
-        .and_then(|file| file.write_all_at(b"second", MIB))
-        .expect("write");
+    overwrite(&replaced, MIB, b"second");
     fs::rename(&replaced, &memory).expect("replace");
     let _told = bed.vmm("one", Flaw::None);
     bed.run("vm resume one").failed(1, &["restore the original base"]);
@@ -126,8 +120,7 @@ fn clone_honours_cache_and_no_cache() {
     let first = cache(&bed);
     assert!(fs::read_dir(bed.path("caches")).expect("made").count() > 0);
     bed.run("vm suspend one").succeeded();
-    let _told = bed.vmm("one", Flaw::None);
-    bed.run("vm resume one").succeeded();
+    bed.resume("one");
     assert_eq!(cache(&bed), first);
     bed.run(format!("clone {image} x --no-cache --cache c")).failed(2, &["--no-cache"]);
     bed.run(format!("clone {image} x --cache-size much")).failed(2, &["8G"]);
@@ -220,8 +213,7 @@ fn stalled_read_ahead_does_not_delay_suspend() {
     // More than can arrive by then.
     let all: String = (0..4096).map(|piece| format!("{} {}\n", piece * (128 << 10), 128 << 10)).collect();
     fs::write(bed.vm("one").join("trace"), all).expect("write");
-    let _told = bed.vmm("one", Flaw::None);
-    bed.run("vm resume one").succeeded();
+    bed.resume("one");
     server.signal("STOP");
     let suspended = bed.run("vm suspend one");
     server.signal("CONT");

@@ -2,11 +2,10 @@
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use crate::common::far::Far;
-use crate::common::until;
+use crate::common::{Mounted, until};
 
 /// User to which the origin maps squashed users.
 const NOBODY: u32 = 65534;
@@ -80,8 +79,7 @@ fn refused_device_is_reported_retained_and_blocks_nothing() {
     let (tree, mnt) = (far.path("tree"), far.place.mnt());
     fs::set_permissions(&tree, Permissions::from_mode(0o777)).expect("chmod");
     let proxy = far.write_back();
-    let made = Command::new("mknod").arg(mnt.join("null")).args(["c", "1", "3"]).status();
-    assert!(made.expect("mknod(1)").success());
+    far.sh("mknod mnt/null c 1 3");
     fs::write(mnt.join("other"), "other").expect("write");
     let refusal = "the origin refuses what was done to null";
     far.session("flush").failed(1, &[refusal, "unsent changes are kept"]);
@@ -123,30 +121,21 @@ fn unwritable_origin_is_refused_at_start() {
 }
 
 /// A file system of 2 MiB at the origin's tree.
-struct Small(PathBuf);
+struct Small(Mounted);
 
 impl Small {
     fn at(far: &mut Far) -> Self {
         far.stop_origin();
-        let tree = far.path("tree");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=2M", "none"]).arg(&tree).status();
-        assert!(mounted.expect("mount(8)").success());
-        let small = Self(tree);
+        far.sh("mount -t tmpfs -o size=2M none tree");
+        let small = Self(Mounted(far.path("tree")));
         far.start_origin();
         small
     }
 
     /// Fills the file system.
     fn fill(&self) {
-        let filled = fs::write(self.0.join("filler"), vec![1; 4 << 20]);
+        let filled = fs::write(self.0.0.join("filler"), vec![1; 4 << 20]);
         assert_eq!(filled.expect_err("it is full").raw_os_error(), Some(28), "ENOSPC");
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 
@@ -166,15 +155,15 @@ fn a_proxy_starts_again_on_a_full_origin() {
     far.session("flush").failed(1, &["unsent changes are kept"]);
     proxy.signal("TERM");
     assert_eq!(proxy.wait().code(), Some(1));
-    assert!(!small.0.join(".tombolo-lease").exists(), "it is given back");
+    assert!(!small.0.0.join(".tombolo-lease").exists(), "it is given back");
 
     // The lease file is missing, and cannot be created.
     let proxy = far.write_back();
     assert_eq!(fs::read(far.mnt("waits")).expect("read"), vec![7; 100_000]);
-    fs::remove_file(small.0.join("filler")).expect("removed");
+    fs::remove_file(small.0.0.join("filler")).expect("removed");
     far.session("flush").succeeded();
-    assert_eq!(fs::read(small.0.join("waits")).expect("read"), vec![7; 100_000]);
-    until("it has its lease", || small.0.join(".tombolo-lease").exists());
+    assert_eq!(fs::read(small.0.0.join("waits")).expect("read"), vec![7; 100_000]);
+    until("it has its lease", || small.0.0.join(".tombolo-lease").exists());
     proxy.stop();
     drop(far.origin.take());
 }

@@ -91,14 +91,38 @@ impl Scratch {
     /// Copies the program, for tests that modify it, by another process as with [`Self::script`].
     pub fn copy_of_program(&self) -> PathBuf {
         let copy = self.path("tombolo");
-        let copied =
-            Command::new("cp").arg(env!("CARGO_BIN_EXE_tombolo")).arg(&copy).status().expect("cp(1)");
-        assert!(copied.success());
+        self.sh(concat!("cp '", env!("CARGO_BIN_EXE_tombolo"), "' tombolo"));
         copy
+    }
+
+    /// Runs a shell's script in this directory, which succeeds.
+    #[track_caller]
+    pub fn sh(&self, script: &str) {
+        let done = self.program("sh", &["-ec", script]).status().expect("sh(1)");
+        assert!(done.success(), "{script}");
     }
 
     pub fn run(&self, line: impl AsRef<str>) -> Ran {
         Ran::new(self.tombolo(line))
+    }
+
+    /// Returns what `tombolo top` tells of the server at a control socket.
+    pub fn top_of(&self, socket: &str) -> serde_json::Value {
+        self.run(format!("top --once --json {socket}")).succeeded().json()["servers"][0].take()
+    }
+
+    /// Returns the counters of the only cache of a proxy.
+    pub fn cache_counts(&self, socket: &str) -> serde_json::Value {
+        let mut top = self.top_of(socket);
+        let caches = top["caches"].as_object_mut().expect("caches");
+        caches.values_mut().next().expect("a cache").take()
+    }
+
+    /// Creates a file of zeroes, without data.
+    pub fn sparse(&self, name: &str, len: u64) -> fs::File {
+        let file = fs::File::create(self.path(name)).expect("create");
+        file.set_len(len).expect("a length");
+        file
     }
 
     /// Asserts that each command line fails with this code and one line that contains these parts, and leaves
@@ -172,6 +196,17 @@ impl Scratch {
         (server, url)
     }
 
+    /// Asserts that `cp` copies a large file unchanged to a URL, that of `tree/NAME`, and back from another.
+    #[track_caller]
+    pub fn is_copied(&self, to: &str, name: &str, from: &str) {
+        let is_whole = |path: &str| fs::read_to_string(self.path(path)).expect("read") == numbers();
+        fs::write(self.path("large"), numbers()).expect("write");
+        self.run(format!("cp -q large {to}")).succeeded();
+        assert!(is_whole(&format!("tree/{name}")), "{to}");
+        self.run(format!("cp -q {from} back")).succeeded();
+        assert!(is_whole("back"), "{from}");
+    }
+
     /// Runs the program under the name that mount(8) calls.
     pub fn run_mount_helper(&self, line: impl AsRef<str>) -> Ran {
         let helper = self.path("mount.tombolo");
@@ -192,6 +227,13 @@ impl Scratch {
         }
         Server { child, said }
     }
+}
+
+/// Returns the number of operations of these names that a server has served at its first export.
+pub fn served(top: &serde_json::Value, operations: &[&str]) -> u64 {
+    let all = top["exports"][0]["operations"].as_array().expect("operations").iter();
+    let wanted = all.filter(|each| operations.iter().any(|operation| each["operation"] == *operation));
+    wanted.map(|each| each["count"].as_u64().expect("a count")).sum()
 }
 
 /// Splits a command line.
@@ -237,10 +279,7 @@ impl MountPlace {
 
     /// Returns the number of operations of this name served at `mnt`.
     pub fn served(&self, operation: &str) -> u64 {
-        let top = self.top();
-        let all = top["exports"][0]["operations"].as_array().expect("operations");
-        let like = all.iter().filter(|each| each["operation"] == operation);
-        like.map(|each| each["count"].as_u64().expect("a count")).sum()
+        served(&self.top(), &[operation])
     }
 
     /// Returns the logs of background servers.
@@ -259,12 +298,7 @@ impl MountPlace {
 
     /// Unmounts, even if the server is dead.
     pub fn take_away(&self, mount: &Path) {
-        while is_mounted(mount) {
-            let ended = Command::new("umount").arg("-l").arg(mount).status();
-            if !ended.is_ok_and(|status| status.success()) {
-                return;
-            }
-        }
+        drop(Mounted(mount.to_owned()));
     }
 
     pub fn status(&self) -> serde_json::Value {
@@ -290,6 +324,20 @@ impl Drop for MountPlace {
     fn drop(&mut self) {
         for name in ["mnt", "mnt-2", "mnt-3"] {
             self.take_away(&self.path(name));
+        }
+    }
+}
+
+/// A mount, removed on drop with everything mounted over it, even if its server is dead.
+pub struct Mounted(pub PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        while is_mounted(&self.0) {
+            let ended = Command::new("umount").arg("-l").arg(&self.0).status();
+            if !ended.is_ok_and(|status| status.success()) {
+                return;
+            }
         }
     }
 }
@@ -330,6 +378,12 @@ impl Server {
     /// Returns the address in the ready line of NFS over TLS.
     pub fn nfs_tls_address(&self) -> &str {
         self.address_of("ready nfs-tls ")
+    }
+
+    /// Returns the address in the ready line of metrics.
+    pub fn metrics_address(&self) -> &str {
+        let line = self.said.lines().find_map(|line| line.strip_prefix("ready metrics http://"));
+        line.and_then(|line| line.strip_suffix("/metrics")).expect("a line for metrics")
     }
 
     fn address_of(&self, begins: &str) -> &str {
@@ -395,9 +449,7 @@ impl Ran {
         let messages = self.messages();
         assert_eq!(messages.len(), 1, "not one line: {self:?}");
         assert!(messages[0].starts_with("tombolo: ") && self.out.is_empty(), "{self:?}");
-        for word in words {
-            assert!(self.err.contains(word), "{word:?} is not in: {}", self.err);
-        }
+        contains(&self.err, words);
     }
 
     /// Asserts success without a message.
@@ -427,8 +479,9 @@ impl Ran {
     }
 }
 
+/// Asserts that a text contains these parts.
 #[track_caller]
-fn contains(text: &str, parts: &[impl AsRef<str>]) {
+pub fn contains(text: &str, parts: &[impl AsRef<str>]) {
     for part in parts.iter().map(AsRef::as_ref) {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
@@ -437,6 +490,12 @@ fn contains(text: &str, parts: &[impl AsRef<str>]) {
 pub fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().expect("kill(1)");
     assert!(sent.success());
+}
+
+/// Returns `true` unless the process has ended or is a zombie.
+pub fn lives(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 /// Overwrites a part of an existing file.
@@ -452,7 +511,7 @@ pub fn is_mounted(path: &Path) -> bool {
 }
 
 /// Upper bound of any wait on a busy machine; below the time limit of a planted bug (`tests/planted/run`).
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds. Pauses grow with the wait, as many conditions run a program.
 #[track_caller]

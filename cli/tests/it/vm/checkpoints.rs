@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use rustix::mount::{MountFlags, mount};
 
-use super::kills::Small;
 use super::*;
 use crate::common::Ran;
 
@@ -53,8 +52,7 @@ impl Bed {
 
     /// Resumes the VM briefly, and returns the contents of its memory.
     fn resumed(&self) -> String {
-        let _told = self.vmm("one", Flaw::None);
-        self.run("vm resume one").succeeded();
+        self.resume("one");
         let found = at(&self.memory_of_clone("one"), 0, 6);
         assert_eq!(at(&self.memory_of_clone("one"), MIB, 6), "memory", "of the image");
         self.run("vm suspend one").succeeded();
@@ -375,15 +373,11 @@ fn vm_killed_in_first_checkpoint_boots_with_or_without() {
         let _ = checkpoint.wait();
         until("the rest ends by itself", || bed.pids("one").is_empty());
         bed.run("vm stop one").succeeded();
-        let _told = bed.vmm("one", Flaw::None);
-        // A dead VMM may have been told to end.
-        let _ = fs::remove_file(bed.path("vmm.one"));
-        bed.run("vm boot one").succeeded();
+        bed.boot_again();
         bed.run("vm stop one").succeeded();
         if bed.vm("one").join("state.1").exists() {
             bed.run("vm restore one").succeeded();
-            let _told = bed.vmm("one", Flaw::None);
-            bed.run("vm resume one").succeeded();
+            bed.resume("one");
             assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
         }
     }
@@ -439,7 +433,7 @@ fn drafts_are_removed_once_their_directory_is_back() {
         assert!(bed.vm("one").join("disk.new.overlay").exists());
         mount("away", bed.vm("one"), "tmpfs", MountFlags::empty(), c"")
             .expect("mounted: the tests need root");
-        let away = Small(bed.vm("one"));
+        let away = Mounted(bed.vm("one"));
         fs::write(bed.path("vmm.one.free"), "").expect("write");
         assert!(!checkpoint.wait().expect("its end").success());
         drop(away);
@@ -516,9 +510,7 @@ fn vm_killed_in_checkpoint_keeps_disk_and_previous_checkpoint() {
         let _ = checkpoint.wait();
         until("the rest ends by itself", || bed.pids("one").is_empty());
         bed.run("vm stop one").succeeded();
-        let _told = bed.vmm("one", Flaw::None);
-        let _ = fs::remove_file(bed.path("vmm.one"));
-        bed.run("vm boot one").succeeded();
+        bed.boot_again();
         bed.run("vm stop one").succeeded();
         bed.run("vm restore one 1").succeeded();
         assert_eq!(bed.resumed(), "first ", "{word}");
@@ -533,8 +525,7 @@ fn killed_restoration_is_repeated_or_not_begun() {
     bed.run("vm suspend one").succeeded();
     bed.run("vm checkpoint one").succeeded();
     for turn in 0..4 {
-        let _told = bed.vmm("one", Flaw::None);
-        bed.run("vm resume one").succeeded();
+        bed.resume("one");
         bed.remember("other ");
         bed.run("vm suspend one").succeeded();
         let mut restore = bed.begun("vm restore one");

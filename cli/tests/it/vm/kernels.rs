@@ -24,8 +24,7 @@ fn clone_fetches_kernel_only_at_reset() {
     assert_eq!(at(&kernel, 0, 6), "kernel");
     assert!(bed.is("one", "running"), "{}", bed.list());
     // An image includes it, whether the VM has it or not.
-    let _told = bed.vmm("two", Flaw::None);
-    bed.run("clone image two --net none --qemu ./vmm").succeeded();
+    bed.clone_of("image", "two", "").succeeded();
     for name in ["one", "two"] {
         let image = format!("image-of-{name}");
         bed.run(format!("vm suspend {name} --to {image}")).succeeded();
@@ -33,8 +32,7 @@ fn clone_fetches_kernel_only_at_reset() {
         assert_eq!(found, ["kernel", "initrd"]);
     }
     // Without the kernel the VM reports the reason.
-    let _told = bed.vmm("three", Flaw::None);
-    bed.run("clone image three --net none --qemu ./vmm").succeeded();
+    bed.clone_of("image", "three", "").succeeded();
     fs::rename(bed.path("image/kernel"), bed.path("image/away")).expect("move");
     bed.end("three", "reset");
     until("it says so", || bed.is("three", "failed: after a reset"));
@@ -54,10 +52,7 @@ fn a_kernel_changed_alone_is_refused_at_each_start() {
     let bed = Bed::new();
     fs::write(bed.path("kernel"), "kernel").expect("write");
     bed.make_image_of("--kernel kernel");
-    let clone = |image: &str, name: &str| {
-        let _told = bed.vmm(name, Flaw::None);
-        bed.run(format!("clone {image} {name} --net none --qemu ./vmm"))
-    };
+    let clone = |image: &str, name: &str| bed.clone_of(image, name, "");
     clone("image", "one").succeeded();
     bed.run("vm suspend one --to changes --changes").succeeded();
     let kernel = bed.path("image/kernel");
@@ -74,6 +69,5 @@ fn a_kernel_changed_alone_is_refused_at_each_start() {
     }
     bed.run("vm resume one").failed(1, &["its kernel has changed", "restore the original"]);
     fs::write(&kernel, "kernel").expect("write");
-    let _told = bed.vmm("one", Flaw::None);
-    bed.run("vm resume one").succeeded();
+    bed.resume("one");
 }

@@ -7,12 +7,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::moved::is_whole_or_refused;
 use super::{Bed, Flaw, MIB, at};
-use crate::common::{Ran, overwrite, signal, until, words};
+use crate::common::{Mounted, Ran, lives, overwrite, signal, until, words};
 
 /// Process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,21 +162,12 @@ impl Bed {
     }
 }
 
-/// A file system of its own, unmounted on drop.
-pub struct Small(pub PathBuf);
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = unmount(&self.0, UnmountFlags::DETACH);
-    }
-}
-
 #[test]
 fn vm_refuses_resume_without_its_memory() {
     let bed = Bed::new();
     let state = bed.path("state");
     mount("small", &state, "tmpfs", MountFlags::empty(), c"size=16m").expect("mounted: the tests need root");
-    let _small = Small(state.clone());
+    let _small = Mounted(state.clone());
     bed.make_image();
     let _told = bed.clone_image("none", Flaw::None);
     let memory = File::options().write(true).open(bed.memory_of_clone("one")).expect("open");
@@ -275,12 +266,6 @@ fn started_by(process: u32) -> Vec<u32> {
     found
 }
 
-fn lives(process: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // Ended processes may be zombies.
-    stat.rsplit_once(')').is_some_and(|(_, after)| !after.trim_start().starts_with('Z'))
-}
-
 #[test]
 fn all_servers_end_with_a_supervisor_that_is_killed() {
     let bed = Bed::new();
@@ -341,8 +326,7 @@ fn killed_clone_can_be_resumed_or_removed() {
     bed.run("vm rm one").failed(1, &["it is running"]);
     bed.run("vm stop one").succeeded();
     assert!(bed.is("one", "suspended"), "its guest never ran: {}", bed.list());
-    let _told = bed.vmm("one", Flaw::None);
-    bed.run("vm resume one").succeeded();
+    bed.resume("one");
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
     bed.run("vm rm --force one").succeeded();
     assert!(!bed.vm("one").exists() && !bed.path("run/tombolo/vm-one").exists());

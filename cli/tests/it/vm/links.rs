@@ -1,15 +1,13 @@
 //! Foreign images, whose owner adds links after they were checked.
 
 use std::fs::FileTimes;
-use std::process::Command;
 
 use super::*;
 
 /// Copies `from`, as `cp -a`, with other contents, to a directory that the image's owner cannot read.
 fn private(bed: &Bed, from: &Path, name: &str) -> PathBuf {
     let to = bed.path(name);
-    let copied = Command::new("cp").arg("-a").args([from, &to]).status().expect("cp(1)");
-    assert!(copied.success());
+    bed.sh(&format!("cp -a {} {name}", from.display()));
     for file in [&to, &to.join("disk"), &to.join("memory")].into_iter().filter(|file| file.is_file()) {
         let modified = fs::metadata(file).and_then(|file| file.modified()).expect("there");
         let open = File::options().write(true).open(file).expect("open");
@@ -47,8 +45,7 @@ fn links_in_image_are_refused_at_each_start() {
     refused(&image.join("disk"), "private-disk", "image/disk");
     refused(&image.join("memory"), "private-memory", "image/memory");
     refused(&image, "private-image", "image/");
-    let _told = bed.vmm("one", Flaw::None);
-    bed.run("vm resume one").succeeded();
+    bed.resume("one");
     assert_eq!(at(&bed.memory_of_clone("one"), MIB, 6), "memory");
 }
 

@@ -13,9 +13,7 @@ struct Host {
 
 impl Host {
     fn clone(&self, image: &str, name: &str) {
-        let _told = self.bed.vmm(name, Flaw::None);
-        let image = format!("{}/{image}", self.images);
-        self.bed.run(format!("clone {image} {name} --net none --qemu ./vmm")).succeeded();
+        self.bed.clone_of(&format!("{}/{image}", self.images), name, "").succeeded();
     }
 
     fn refused(&self, image: &str, words: &[&str]) {
@@ -83,8 +81,7 @@ fn is_same(host: &Host, name: &str, chain: &[&str], whole: &Path) {
     host.bed.run(format!("vm suspend {name}")).succeeded();
     host.bed.run(format!("disk convert {bases} {} {out}", disk.display())).succeeded();
     assert!(read(&host.bed.path(&out)) == read(&whole.join("disk")), "the disk of {name}");
-    let _told = host.bed.vmm(name, Flaw::None);
-    host.bed.run(format!("vm resume {name}")).succeeded();
+    host.bed.resume(name);
 }
 
 fn allocated(path: &Path) -> u64 {
@@ -151,8 +148,7 @@ fn moved_vm_is_identical_over_several_moves() {
     local.bed.run(format!("disk merge {} --base {}", bases[0], bases[1])).failed(1, &["is not an overlay"]);
     // It continues like any other VM.
     local.works("three", 3, &chain);
-    let _told = local.bed.vmm("three", Flaw::None);
-    local.bed.run("vm resume three").succeeded();
+    local.bed.resume("three");
     assert_eq!(at(&local.bed.memory_of_clone("three"), 0, 3), "\u{3}\u{3}\u{3}");
     server.stop();
 }
@@ -161,8 +157,7 @@ impl Bed {
     /// Creates a suspended clone whose memory and disk have `after-` in two places.
     pub fn make_changed(&self, name: &str) {
         self.make_image();
-        let _told = self.vmm(name, Flaw::None);
-        self.run(format!("clone image {name} --net none --qemu ./vmm")).succeeded();
+        self.clone_of("image", name, "").succeeded();
         [0, MIB].iter().for_each(|at| overwrite(self.memory_of_clone(name), *at, b"after-"));
         self.run(format!("vm suspend {name}")).succeeded();
         let disk = self.vm(name).join("disk.overlay").to_string_lossy().into_owned();
@@ -205,10 +200,8 @@ pub fn is_whole_or_refused(bed: &Bed, images: &Path, word: &str) -> usize {
 
 /// Copies an image with its times.
 fn copied(bed: &Bed, from: &str, to: &str) -> PathBuf {
-    let [from, to] = [from, to].map(|name| bed.path("tree").join(name));
-    let copied = std::process::Command::new("cp").arg("-a").args([&from, &to]).status().expect("cp(1)");
-    assert!(copied.success());
-    to
+    bed.sh(&format!("cp -a tree/{from} tree/{to}"));
+    bed.path("tree").join(to)
 }
 
 #[test]
@@ -287,23 +280,16 @@ fn clone_validates_bases_of_incremental_image() {
         fs::copy(tree("golden").join(what), both).expect("copy");
     }
     local.clone("both", "both");
-    assert!(
-        fs::read(local.bed.memory_of_clone("both")).expect("read")
-            == fs::read(here.bed.path("whole-one/memory")).expect("read")
-    );
+    let whole = fs::read(here.bed.path("whole-one/memory")).expect("read");
+    assert!(fs::read(local.bed.memory_of_clone("both")).expect("read") == whole);
 
     // Bases elsewhere are listed.
     let alone = there.bed.path("alone");
     fs::rename(copied(&origin, "one", "alone"), &alone).expect("move");
     let golden = format!("{}/golden", there.images);
-    let clone = "clone alone two --net none --qemu ./vmm";
-    there.bed.run(clone).failed(1, &["--base"]);
-    let _told = there.bed.vmm("two", Flaw::None);
-    there.bed.run(format!("{clone} --base {golden}")).succeeded();
-    assert!(
-        fs::read(there.bed.memory_of_clone("two")).expect("read")
-            == fs::read(here.bed.path("whole-one/memory")).expect("read")
-    );
+    there.bed.run("clone alone two --net none --qemu ./vmm").failed(1, &["--base"]);
+    there.bed.clone_of("alone", "two", &format!("--base {golden}")).succeeded();
+    assert!(fs::read(there.bed.memory_of_clone("two")).expect("read") == whole);
     let told = there.bed.run("vm suspend two --to three --changes").succeeded();
     told.says(&[format!("NAME --base {} --base {golden}", alone.display())]);
     let config = fs::read_to_string(there.bed.path("three/vm.toml")).expect("read");
@@ -332,8 +318,7 @@ fn incremental_images_need_base_and_limit_depth() {
         .run("vm suspend golden --to no --changes")
         .failed(1, &["was not cloned from an image", "without --changes"]);
     host.bed.run("vm suspend golden --changes").failed(2, &["--to"]);
-    let _told = host.bed.vmm("golden", Flaw::None);
-    host.bed.run("vm resume golden").succeeded();
+    host.bed.resume("golden");
     host.bed.run("vm suspend golden --to no --changes").failed(1, &["was not cloned from an image"]);
     assert!(host.bed.is("golden", "running"), "its guest stands still for nothing");
     let mut last = "image".to_owned();

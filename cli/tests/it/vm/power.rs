@@ -7,7 +7,6 @@ use rustix::mount::{MountFlags, mount};
 use tombolo_crash_images::{each_image_at, mark, record, recorded};
 use tombolo_vhost_driver::{Driver, DriverSettings};
 
-use super::kills::Small;
 use super::moved::is_whole_or_refused;
 use super::*;
 use crate::disk::{FLUSH, OUT, ask};
@@ -222,7 +221,7 @@ fn vm_is_consistent_after_power_loss() {
     let log = record(&state);
     mount("images", &state, "tmpfs", MountFlags::empty(), c"size=256m")
         .expect("mounted: the tests need root");
-    let _small = Small(state.clone());
+    let _small = Mounted(state.clone());
     let all: Vec<Promise> = log.all_marks().into_iter().map(Promise::of).collect();
     each_image_at(&log, &state, (12, 2_000), |_, marks| {
         let last = marks.len().checked_sub(1).map_or_else(Promise::default, |last| all[last].clone());
@@ -249,7 +248,7 @@ fn power_loss_leaves_an_incremental_image_whole_or_refused() {
     let log = record(&images);
     mount("images", &images, "tmpfs", MountFlags::empty(), c"size=64m")
         .expect("mounted: the tests need root");
-    let _small = Small(images.clone());
+    let _small = Mounted(images.clone());
     each_image_at(&log, &images, (32, 1_000), |_, marks| {
         assert!(is_whole_or_refused(&bed, &images, "after-") >= marks.len(), "an image is gone");
     });

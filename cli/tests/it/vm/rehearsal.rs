@@ -41,8 +41,7 @@ fn suspend_scans_image_and_rehearse_records_trace() {
     });
 
     // A clone has that page before its guest accesses it.
-    let _told = bed.vmm("ahead", Flaw::None);
-    bed.run("clone image ahead --net none --qemu ./vmm").succeeded();
+    bed.clone_of("image", "ahead", "").succeeded();
     let read = || {
         let shown = bed.run("vm show ahead").out;
         shown.lines().find(|line| line.starts_with("memory read")).unwrap_or_default().to_owned()

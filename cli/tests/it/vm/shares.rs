@@ -43,8 +43,7 @@ fn vm_survives_end_of_share_server() {
     assert!(!pids().is_empty() && bed.is("one", "running"), "{}", bed.list());
     bed.run("vm suspend one").succeeded();
     assert!(!socket.exists());
-    let _told = bed.vmm("one", Flaw::None);
-    bed.run("vm resume one").succeeded();
+    bed.resume("one");
     assert!(!pids().is_empty());
     // A hanging server does not affect the guest.
     pids().into_iter().for_each(|pid| signal(pid, "STOP"));
