@@ -76,6 +76,10 @@ impl Failure {
         self
     }
 
+    pub fn remedy_if(self, applies: bool, what: impl fmt::Display) -> Self {
+        if applies { self.remedy(what) } else { self }
+    }
+
     pub fn print(&self) {
         if !self.text.is_empty() {
             // In one piece: other servers of a VM may write to the same log. Nothing can be reported if

@@ -29,8 +29,7 @@ impl BrokerArgs {
     /// Serves the socket at standard input.
     pub fn run(self) -> Outcome {
         const OPENING: &str = "open files for a server";
-        let cannot = |error: std::io::Error| Failure::cannot(OPENING, &error);
-        let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
+        let socket = std::io::stdin().as_fd().try_clone_to_owned().or_cannot(OPENING)?;
         // A terminal's signals reach this process as well; it ends after the server.
         let await_signals = || signals::on_stop(|_| {});
         broker::serve(socket, &self.exports, self.sandbox, await_signals).or_cannot(OPENING)

@@ -66,15 +66,16 @@ impl KeysArgs {
             return action.run();
         }
         let path = state_path(self.state.as_deref())?;
-        let failed = |error| unusable(&path, &error);
+        let using = format!("use {}", path.display());
         if !path.is_dir() {
-            return Err(Failure::cannot(format_args!("use {}", path.display()), "no such directory")
-                .remedy("use --state DIR to name the server's"));
+            return Err(
+                Failure::cannot(using, "no such directory").remedy("use --state DIR to name the server's")
+            );
         }
-        let state = StateDir::open(&path).map_err(failed)?;
+        let state = StateDir::open(&path).or_cannot(&using)?;
         let name = match self.server {
             Some(name) => name,
-            None => only_server(&state, &path)?,
+            None => only_server(&state, &path, &using)?,
         };
         if !path.join(&name).is_dir() {
             return Err(Failure::cannot(
@@ -82,7 +83,7 @@ impl KeysArgs {
                 "it has no state in this directory",
             ));
         }
-        let files = state.files_of(&name).map_err(failed)?;
+        let files = state.files_of(&name).or_cannot(&using)?;
         let changed = !matches!(self.action, Action::List);
         let keys = match self.action {
             Action::List | Action::Tls(_) => handle_keys::read(&files),
@@ -99,11 +100,10 @@ impl KeysArgs {
 }
 
 /// Returns the only server with keys; fails if there is none, or several.
-fn only_server(state: &StateDir, path: &Path) -> Result<String, Failure> {
-    let failed = |error| unusable(path, &error);
+fn only_server(state: &StateDir, path: &Path, using: &str) -> Result<String, Failure> {
     let mut with_keys = Vec::new();
-    for name in state.servers().map_err(failed)? {
-        let files: ServerFiles = state.files_of(&name).map_err(failed)?;
+    for name in state.servers().or_cannot(using)? {
+        let files: ServerFiles = state.files_of(&name).or_cannot(using)?;
         if !matches!(handle_keys::read(&files), Err(HandleKeysError::None)) {
             with_keys.push(name);
         }
@@ -114,7 +114,7 @@ fn only_server(state: &StateDir, path: &Path) -> Result<String, Failure> {
         names => {
             let described: Result<Vec<_>, _> = names.iter().map(|name| described(state, name)).collect();
             Err(Failure::usage("several servers have keys")
-                .remedy(format_args!("select one with --server: {}", described.map_err(failed)?.join(", "))))
+                .remedy(format_args!("select one with --server: {}", described.or_cannot(using)?.join(", "))))
         }
     }
 }
@@ -126,10 +126,6 @@ fn described(state: &StateDir, name: &str) -> Result<String, StateError> {
         b"" => name.to_owned(),
         source => format!("{name} ({})", shown::name(source)),
     })
-}
-
-fn unusable(path: &Path, error: &StateError) -> Failure {
-    Failure::cannot(format_args!("use {}", path.display()), error)
 }
 
 fn print(keys: &Keys) -> io::Result<()> {

@@ -15,6 +15,7 @@ pub mod mount;
 pub mod mounter;
 pub mod names;
 pub mod proxy;
+mod ready;
 pub mod serve;
 pub mod session;
 pub mod top;

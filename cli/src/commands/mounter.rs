@@ -87,10 +87,10 @@ impl MounterArgs {
         let places = self.places.iter().map(|word| serde_json::from_str(word).map(MountState::of));
         let mut places: Vec<MountState> =
             places.collect::<Result<_, _>>().map_err(|error| cannot(error.into()))?;
-        let socket = io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
+        let socket = io::stdin().as_fd().try_clone_to_owned().or_cannot(MOUNTING)?;
         // A terminal's signals reach this process as well; it ends after the server.
-        signals::on_stop(|_| {}).map_err(cannot)?;
-        let sockets = sockets(socket).map_err(cannot)?;
+        signals::on_stop(|_| {}).or_cannot(MOUNTING)?;
+        let sockets = sockets(socket).or_cannot(MOUNTING)?;
         let mut answer = |request: &[u8], _: &[OwnedFd]| {
             let asked: Option<(usize, Request)> = serde_json::from_slice(request).ok();
             let place = asked.and_then(|(place, request)| Some((places.get_mut(place)?, request)));
@@ -101,7 +101,7 @@ impl MounterArgs {
             };
             (serde_json::to_vec(&answer).unwrap_or_default(), device)
         };
-        sockets.iter().try_for_each(|socket| answer_all(socket, &mut answer)).map_err(cannot)
+        sockets.iter().try_for_each(|socket| answer_all(socket, &mut answer)).or_cannot(MOUNTING)
     }
 }
 

@@ -56,9 +56,8 @@ impl NamesArgs {
     /// Serves the socket at standard input.
     pub fn run(self) -> Outcome {
         const LOOKING_UP: &str = "look up names for a server";
-        let cannot = |error: io::Error| Failure::cannot(LOOKING_UP, &error);
-        let socket = io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
-        let sockets = sockets(socket).map_err(cannot)?;
+        let socket = io::stdin().as_fd().try_clone_to_owned().or_cannot(LOOKING_UP)?;
+        let sockets = sockets(socket).or_cannot(LOOKING_UP)?;
         if let Err(error) = give_up_capabilities() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -66,7 +65,7 @@ impl NamesArgs {
             );
         }
         // A terminal's signals reach this process as well; it ends after the server.
-        signals::on_stop(|_| {}).map_err(cannot)?;
+        signals::on_stop(|_| {}).or_cannot(LOOKING_UP)?;
         thread::scope(|scope| {
             let start = |socket: OwnedFd| {
                 let thread = thread::Builder::new().name(NAME.into());
@@ -75,7 +74,7 @@ impl NamesArgs {
             let threads = sockets.into_iter().map(start).collect::<io::Result<Vec<_>>>()?;
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
         })
-        .map_err(cannot)
+        .or_cannot(LOOKING_UP)
     }
 }
 

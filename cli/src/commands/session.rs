@@ -167,19 +167,14 @@ impl Proxy {
                 .or_cannot(finding)
                 .map_err(|failure| failure.remedy(remedy))?,
         };
-        let mut found = Vec::new();
-        for socket in sockets {
-            match Client::connect(&socket) {
-                Ok(client) => found.push(Self { socket, client }),
-                Err(error) if is_named => {
-                    let asking = format!("query the server at {}", socket.display());
-                    return Err(Failure::cannot(asking, &error));
-                }
-                Err(_) => {}
-            }
-        }
         let mut candidates = Vec::new();
-        for mut proxy in found {
+        for socket in sockets {
+            let client = match Client::connect(&socket) {
+                Ok(client) => client,
+                Err(_) if !is_named => continue,
+                failed => failed.or_cannot(format_args!("query the server at {}", socket.display()))?,
+            };
+            let mut proxy = Self { socket, client };
             if proxy.has(wanted)? {
                 candidates.push(proxy);
             }
@@ -370,19 +365,13 @@ fn endpoint_lines(session: &SessionStatus, begin: &str) -> Vec<String> {
 }
 
 fn progress_text(name: &str, state: &WriteBackState) -> String {
+    let WriteBackState { change, on_disk, at_origin, dirty_nodes, conflicts, torn, refused, .. } = state;
+    let (to_go, oldest_s) = (short_size(state.dirty_bytes), state.oldest_ns as f64 / 1e9);
     let failure = state.failure.as_ref().map(|failure| format!("\nfailure    {failure}"));
     format!(
-        "export     {name}\nchange     {}\non disk    {}\nat origin  {}\nto go      {} in {} files and names\n\
-         oldest     {:.0} s\nconflicts  {}\ntorn       {}\nrefused    {}{}",
-        state.change,
-        state.on_disk,
-        state.at_origin,
-        short_size(state.dirty_bytes),
-        state.dirty_nodes,
-        state.oldest_ns as f64 / 1e9,
-        state.conflicts,
-        state.torn,
-        state.refused,
+        "export     {name}\nchange     {change}\non disk    {on_disk}\nat origin  {at_origin}\n\
+         to go      {to_go} in {dirty_nodes} files and names\noldest     {oldest_s:.0} s\n\
+         conflicts  {conflicts}\ntorn       {torn}\nrefused    {refused}{}",
         failure.unwrap_or_default(),
     )
 }

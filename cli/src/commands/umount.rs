@@ -8,7 +8,7 @@ use clap::Args;
 use tombolo_host_service::control::{self, Client};
 use tombolo_sys::{Errno, fuse_dev};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::mount_point::{KIND, absolute, mounted_at};
 use crate::service::status::{self, Status};
 
@@ -35,8 +35,8 @@ impl UmountArgs {
     pub fn run(&self) -> Outcome {
         let unmounting = format!("unmount {}", self.mountpoint.display());
         let cannot = |error: &io::Error| Failure::cannot(&unmounting, error);
-        let point = absolute(&self.mountpoint).map_err(|error| cannot(&error))?;
-        match mounted_at(&point).map_err(|error| cannot(&error))? {
+        let point = absolute(&self.mountpoint).or_cannot(&unmounting)?;
+        match mounted_at(&point).or_cannot(&unmounting)? {
             None => return Err(Failure::cannot(&unmounting, "nothing is mounted there")),
             Some(entry) if entry.kind != KIND => {
                 let other = format!("a file system of type {} is mounted there", entry.kind);
@@ -46,8 +46,7 @@ impl UmountArgs {
         }
         let server = server_of(&point);
         unmount(&point, self.lazy).map_err(|error| {
-            let failure = cannot(&error);
-            if error.kind() == io::ErrorKind::ResourceBusy { failure.remedy(BUSY_REMEDY) } else { failure }
+            cannot(&error).remedy_if(error.kind() == io::ErrorKind::ResourceBusy, BUSY_REMEDY)
         })?;
         match server {
             Some((server, _)) if !self.lazy => wait_for_end(server).map_err(|()| {

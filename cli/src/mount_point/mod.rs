@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::assembly::options::submounts::Submounts;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 pub use mountinfo::{MountEntry, MountTable, mounted_at};
 
@@ -28,8 +28,8 @@ impl MountPoint {
     pub fn checked(path: &Path) -> Result<Self, Failure> {
         let mounting = format!("mount at {}", path.display());
         let cannot = |error: &io::Error| Failure::cannot(&mounting, error);
-        let point = absolute(path).map_err(|error| cannot(&error))?;
-        let entry = mounted_at(&point).map_err(|error| cannot(&error))?;
+        let point = absolute(path).or_cannot(&mounting)?;
+        let entry = mounted_at(&point).or_cannot(&mounting)?;
         let ours = entry.as_ref().is_some_and(|entry| entry.kind == KIND);
         // The kernel may answer from cached attributes of a dead mount's root; listing queries the server.
         let there = point

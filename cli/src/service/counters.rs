@@ -26,27 +26,29 @@ macro_rules! increase {
 
 /// Counters of one server since its start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Counters {
     /// Uptime of the server in nanoseconds.
     pub uptime_ns: u64,
     /// Operation counters by export.
     pub exports: BTreeMap<String, Snapshot>,
     /// NFS port counters by address.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub nfs: BTreeMap<String, NfsCounters>,
     /// NFS client counters by export.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub nfs_clients: BTreeMap<String, NfsClientCounters>,
     /// Cache counters by export.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub caches: BTreeMap<String, CacheCounters>,
     /// State of unsent changes by export.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub write_backs: BTreeMap<String, WriteBackState>,
 }
 
 /// Progress of an export's changes, which are numbered from 1.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WriteBackState {
     /// Number of the latest change.
     pub change: u64,
@@ -61,26 +63,19 @@ pub struct WriteBackState {
     /// Conflicting versions at the origin that were retained next to ours.
     pub conflicts: u64,
     /// Blocks that were being overwritten at an unclean end.
-    #[serde(default)]
     pub torn: u64,
     /// Reason for the failure of the last attempt to send changes, if it failed.
     pub failure: Option<String>,
     /// `true` if the origin has all changes.
-    #[serde(default)]
     pub is_clean: bool,
     /// Files and directories with changes, such as of attributes, that the origin has refused.
-    #[serde(default)]
     pub refused: u64,
     /// The origin has all changes up to this one, except what it has refused.
-    #[serde(default)]
     pub settled: u64,
     /// `true` if the origin refused changes in the last attempt, rather than being unreachable or full.
-    #[serde(default)]
     pub is_refused: bool,
     /// Numbers of begun and of ended attempts to send changes.
-    #[serde(default)]
     pub attempts_begun: u64,
-    #[serde(default)]
     pub attempts_ended: u64,
 }
 
@@ -127,6 +122,7 @@ impl From<WriteBackStatus> for WriteBackState {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CacheCounters {
     /// Operations served without the origin, and those that waited for it.
     pub hits: u64,
@@ -137,35 +133,26 @@ pub struct CacheCounters {
     /// File data read from the origin.
     pub fetched_bytes: u64,
     /// Bytes that compression of the fetched data saved in transit.
-    #[serde(default)]
     pub saved_bytes: u64,
     /// File data borrowed from other caches, and lent to them.
-    #[serde(default)]
     pub borrowed_bytes: u64,
-    #[serde(default)]
     pub lent_bytes: u64,
     /// File data from another cache or a local copy that did not match the file's digest.
-    #[serde(default)]
     pub refused_bytes: u64,
     /// File data known to be zeroes from a sidecar, and not read from the origin.
-    #[serde(default)]
     pub zero_bytes: u64,
     /// File data copied from equal cached blocks, and not read from the origin.
-    #[serde(default)]
     pub equal_bytes: u64,
     /// Small files and listings fetched ahead of a request, and the part of them used since.
     pub guessed_bytes: u64,
     pub guess_used_bytes: u64,
     /// Data fetched ahead according to a trace, and the part of them read since.
-    #[serde(default)]
     pub traced_bytes: u64,
-    #[serde(default)]
     pub trace_used_bytes: u64,
     /// Files passed to a kernel for passthrough reads, which no other counter includes.
-    #[serde(default)]
     pub backed: u64,
     /// State of the tree's lease, if the cache uses one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
 }
 
@@ -247,6 +234,7 @@ impl NfsCounters {
 
 /// Counters of the client of one NFS server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NfsClientCounters {
     pub calls: u64,
     /// Replies matched to a call.
@@ -275,7 +263,6 @@ pub struct NfsClientCounters {
     /// Smoothed round-trip time in nanoseconds; 0 before the first reply.
     pub round_trip_ns: u64,
     /// Time since the server stopped responding, in nanoseconds, from five seconds on; 0 while it responds.
-    #[serde(default)]
     pub unresponsive_ns: u64,
 }
 

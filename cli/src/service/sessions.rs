@@ -44,14 +44,6 @@ pub enum SessionState {
 
 impl fmt::Display for SessionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Ending => "ending",
-            Self::Ended => "ended",
-            Self::Waiting => "waiting",
-            Self::Failed => "failed",
-            Self::Kept => "kept",
-        })
+        self.serialize(f)
     }
 }

@@ -113,18 +113,17 @@ impl Keeping {
     /// Starts one server after another, until the exit of one is final (`is_an_end`) or a stop is
     /// requested.
     fn supervise(&self, stop: &Receiver<StopSignal>) -> Outcome {
-        let cannot = |error: &io::Error| Failure::cannot("start the server", error);
         let mut is_first = true;
         let mut haste = Haste::default();
         loop {
             let next = lock(&self.next).take();
             let next = next.map_or_else(|| self.launch(is_first), Ok);
-            let Launched { mut process, input, .. } = next.map_err(|error| cannot(&error))?;
+            let Launched { mut process, input, .. } = next.or_cannot("start the server")?;
             // Counted first: the server may answer a guest as soon as it has its turn.
             self.servers.started();
             self.give_turn(input, process.id());
             let began = Instant::now();
-            let status = turn::wait_for_all(&mut process).map_err(|error| cannot(&error))?;
+            let status = turn::wait_for_all(&mut process).or_cannot("start the server")?;
             self.servers.died();
             let is_stopped = self.turn_is_over();
             if is_stopped || is_an_end(status, is_first) {

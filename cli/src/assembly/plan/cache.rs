@@ -228,28 +228,24 @@ impl CachePlan {
     }
 
     fn not_granted(&self, doing: &str, error: &Error) -> Failure {
-        match error {
-            Error::NotSupported if self.policy.is_leased() => {
-                let problem = "the origin grants no leases";
-                Failure::cannot(doing, problem).remedy(
-                    "use --contract close-to-open, or serve the origin's directory with tombolo serve of this version, \
-                     as an export that does not overlap others",
-                )
-            }
-            Error::NotPermitted if self.policy.is_leased() => {
-                let problem = "the origin's server grants no leases to this host";
-                Failure::cannot(doing, problem).remedy(
-                    "start the server with --leases and this host's address or network (or use its --nfs-tls port with a certificate), \
-                     or use --contract close-to-open",
-                )
-            }
-            Error::AccessDenied if self.policy.is_leased() => {
-                let problem = "the origin's server grants leases only to users who may list and search the root of its export";
-                Failure::cannot(doing, problem)
-                    .remedy("permit that (with --squash root, root is another user on the server), or use --contract close-to-open")
-            }
-            error => Failure::cannot(doing, error),
-        }
+        let (problem, remedy) = match error {
+            Error::NotSupported if self.policy.is_leased() => (
+                "the origin grants no leases",
+                "use --contract close-to-open, or serve the origin's directory with tombolo serve of this version, \
+                 as an export that does not overlap others",
+            ),
+            Error::NotPermitted if self.policy.is_leased() => (
+                "the origin's server grants no leases to this host",
+                "start the server with --leases and this host's address or network (or use its --nfs-tls port with a certificate), \
+                 or use --contract close-to-open",
+            ),
+            Error::AccessDenied if self.policy.is_leased() => (
+                "the origin's server grants leases only to users who may list and search the root of its export",
+                "permit that (with --squash root, root is another user on the server), or use --contract close-to-open",
+            ),
+            error => return Failure::cannot(doing, error),
+        };
+        Failure::cannot(doing, problem).remedy(remedy)
     }
 
     fn claim(&self) -> Claim {

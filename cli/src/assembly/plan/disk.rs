@@ -245,11 +245,8 @@ impl DiskSource {
             }
             Self::Raw { path, cache: HostCache::None } => ImageFile::open_direct(path, options, pool.lane())
                 .map_err(|error| {
-                    let failure = Failure::cannot("use a disk", &error);
-                    match error {
-                        OpenError::NotDirect { .. } => failure.remedy("omit --cache none"),
-                        _ => failure,
-                    }
+                    let is_refused = matches!(error, OpenError::NotDirect { .. });
+                    Failure::cannot("use a disk", &error).remedy_if(is_refused, "omit --cache none")
                 })?,
             Self::Qcow2 { path, backing_dir } => {
                 Qcow2Image::open(path, options, backing_dir.as_deref(), pool.lane())

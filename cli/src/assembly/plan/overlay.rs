@@ -384,18 +384,17 @@ impl OverlaySource {
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
         let base_bytes = self.open_base(&base, &read_only(), &pool)?.disk.geometry().size_bytes;
         let making = format!("make {}", self.path.display());
-        let failed = |error: std::io::Error| Failure::cannot(&making, &error);
         // A power failure that reverted the base's modification time would invalidate the mark.
         if let Some(file) = base.file() {
-            self.base_link_policy().read(file).and_then(|file| file.sync_all()).map_err(failed)?;
+            self.base_link_policy().read(file).and_then(|file| file.sync_all()).or_cannot(&making)?;
         }
         let file =
-            File::options().write(true).create_new(true).mode(0o600).open(&self.path).map_err(failed)?;
+            File::options().write(true).create_new(true).mode(0o600).open(&self.path).or_cannot(&making)?;
         let written = || -> Outcome {
             let header = Header {
                 size_bytes: size_bytes.unwrap_or(base_bytes),
                 base_bytes,
-                base_name: self.base_name(&base).map_err(failed)?,
+                base_name: self.base_name(&base).or_cannot(&making)?,
                 base_mark: mark_of(&base, self.base_link_policy())?,
                 seal: None,
             };
@@ -403,7 +402,7 @@ impl OverlaySource {
                 ImageFile::create(&self.path, header.log_bytes(), &DiskOpenOptions::default(), pool.lane())
                     .or_cannot(&making)?;
             block_on(header.write_to(&cx(), &*log)).or_cannot(&making)?;
-            access.give(&file).and_then(|()| sync_name(&self.path)).map_err(failed)
+            access.give(&file).and_then(|()| sync_name(&self.path)).or_cannot(&making)
         };
         written().inspect_err(|_| drop(fs::remove_file(&self.path)))
     }

@@ -157,10 +157,8 @@ fn for_connections(wanted: usize) -> Option<Share> {
 fn not_served(address: SocketAddr, error: &BindError) -> Failure {
     let transport = error.transport.name();
     let failure = Failure::cannot(format_args!("serve NFS at {address} over {transport}"), &error.source);
-    match error.source.kind() {
-        std::io::ErrorKind::AddrInUse => failure.remedy("choose another port, or 0 for a free one"),
-        _ => failure,
-    }
+    let is_taken = error.source.kind() == std::io::ErrorKind::AddrInUse;
+    failure.remedy_if(is_taken, "choose another port, or 0 for a free one")
 }
 
 fn admit(list: AllowList) -> Admit {

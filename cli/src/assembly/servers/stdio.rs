@@ -57,13 +57,13 @@ pub fn serve(plan: &Plan) -> Outcome {
     // This call must precede open files and threads.
     DescriptorBudget::of_process();
     let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
-    let null = File::options().read(true).write(true).open("/dev/null").map_err(cannot)?;
+    let null = File::options().read(true).write(true).open("/dev/null").or_cannot(SERVING)?;
     let (input, output) = process::take_standard_streams(null).map_err(|error| cannot(error.into()))?;
     let streams = Streams { input: input.into(), output: output.into() };
     let place = place(plan)?;
     loop {
         if let Some(joined) = joined(&place) {
-            return streams.carry(&joined).map_err(cannot);
+            return streams.carry(&joined).or_cannot(SERVING);
         }
         match Listener::bind(&place, OWNER_ONLY) {
             Ok(listener) => return serve_all(plan, &listener, streams),
@@ -95,19 +95,18 @@ fn joined(place: &Path) -> Option<UnixStream> {
 
 /// Serves all connections; `streams` are those of this process.
 fn serve_all(plan: &Plan, listener: &Listener, streams: Streams) -> Outcome {
-    let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
     time_slices::request_short_slices();
     let prepared = Prepared::open(plan)?;
     let (stop, stopped) = mpsc::channel();
     signals::on_stop(move |signal| {
         let _ = stop.send(signal);
     })
-    .map_err(cannot)?;
+    .or_cannot(SERVING)?;
     let mut server = Server::start(prepared, plan)?;
     let door = Door(Mutex::new(server.serving.stdio()));
-    let (ours, served) = UnixStream::pair().map_err(cannot)?;
+    let (ours, served) = UnixStream::pair().or_cannot(SERVING)?;
     door.admit(served);
-    thread::Builder::new().name("stdio".into()).spawn(move || streams.carry(&ours)).map_err(cannot)?;
+    thread::Builder::new().name("stdio".into()).spawn(move || streams.carry(&ours)).or_cannot(SERVING)?;
     thread::scope(|scope| {
         scope.spawn(|| door.welcome_all(listener));
         while matches!(stopped.recv_timeout(LOOK_EVERY), Err(RecvTimeoutError::Timeout)) {

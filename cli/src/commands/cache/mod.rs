@@ -35,11 +35,7 @@ enum Action {
     /// Show the origin and the amount of cached data.
     ///
     /// The proxy must not be running.
-    Info {
-        /// Cache directory.
-        #[arg(value_name = "DIR")]
-        dir: PathBuf,
-    },
+    Info(OfDir),
     /// List cached files.
     ///
     /// The proxy must not be running.
@@ -48,18 +44,13 @@ enum Action {
     /// needed.
     ///
     /// The proxy must not be running.
-    Verify {
-        /// Cache directory.
-        #[arg(value_name = "DIR")]
-        dir: PathBuf,
-    },
+    Verify(OfDir),
     /// Evict data not used recently until at most SIZE is left.
     ///
     /// The proxy must not be running.
     Trim {
-        /// Cache directory.
-        #[arg(value_name = "DIR")]
-        dir: PathBuf,
+        #[command(flatten)]
+        of: OfDir,
         /// Amount of data to retain.
         #[arg(value_name = "SIZE")]
         size: Size,
@@ -67,11 +58,14 @@ enum Action {
     /// Remove the whole cache.
     ///
     /// Refused if it has changes that the origin lacks. The proxy must not be running.
-    Drop {
-        /// Cache directory.
-        #[arg(value_name = "DIR")]
-        dir: PathBuf,
-    },
+    Drop(OfDir),
+}
+
+#[derive(Args)]
+struct OfDir {
+    /// Cache directory.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
 }
 
 const EXAMPLES: &str = "\
@@ -86,14 +80,14 @@ impl CacheArgs {
     pub fn run(self) -> Outcome {
         match self.action {
             Action::Fill(fill) => fill.run(),
-            Action::Info { dir } => info(&dir),
+            Action::Info(OfDir { dir }) => info(&dir),
             Action::List(list) => list.run(),
-            Action::Verify { dir } => verify(&dir),
-            Action::Trim { dir, size } => {
+            Action::Verify(OfDir { dir }) => verify(&dir),
+            Action::Trim { of: OfDir { dir }, size } => {
                 open(&dir)?.trim(size.0);
                 info(&dir)
             }
-            Action::Drop { dir } => {
+            Action::Drop(OfDir { dir }) => {
                 // Opening verifies that this is a cache and not in use.
                 drop(open(&dir)?);
                 let removing = format!("remove {}", dir.display());

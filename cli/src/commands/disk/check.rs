@@ -16,11 +16,11 @@ use crate::assembly::plan::disk::DiskSource;
 use crate::cli::LogArgs;
 use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::shown::size;
-use crate::commands::files::{print, stop};
+use crate::commands::files::{print, print_json, stop};
 use crate::failure::{Failure, OrCannot, Outcome, Reason};
 use crate::progress::{Progress, Screen, Style};
 
-use super::{Shower, stopping};
+use super::{shower, stopping};
 
 /// Check the tables of an image, and read all data.
 ///
@@ -100,10 +100,9 @@ impl DiskCheckArgs {
             found.read(&source, &screen)?;
         }
         if self.json {
-            let text = serde_json::to_string_pretty(&found);
-            print(&text.or_cannot("write JSON")?)?;
+            print_json(&found)?
         } else {
-            print(&found.text())?;
+            print(&found.text())?
         }
         if found.is_sound() { Ok(()) } else { Err(Failure::silent()) }
     }
@@ -130,7 +129,7 @@ impl CheckResult {
         let options = OpenOptions { read_only: true, ..OpenOptions::default() };
         let disk = source.open(&options, &pool)?.disk;
         let watched = Watched::default();
-        let progress = Progress::start(screen, Arc::new(Shower::new("read", &*disk, &watched)));
+        let progress = Progress::start(screen, shower("read", &*disk, &watched));
         let found = block_on(unreadable(disk, UNREADABLE_MAX, &stop, watched.clone()));
         drop(progress);
         let Unreadable { ranges, bytes, .. } = found.or_cannot(format_args!("check {source}"))?;

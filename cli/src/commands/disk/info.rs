@@ -13,7 +13,7 @@ use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::assembly::plan::layers::Layer;
 use crate::commands::files::open_path::WaitArgs;
-use crate::commands::files::{print, shown};
+use crate::commands::files::{print, print_json, shown};
 use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Show the size of a disk and how much of it is data.
@@ -82,12 +82,7 @@ impl DiskInfoArgs {
             hole_bytes: room.hole_bytes,
             images: images(&source)?,
         };
-        let text = if self.json {
-            serde_json::to_string_pretty(&info).or_cannot("write JSON")?
-        } else {
-            info.text()
-        };
-        print(&text)
+        if self.json { print_json(&info) } else { print(&info.text()) }
     }
 }
 

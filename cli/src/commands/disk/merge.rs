@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use clap::Args;
-use indicatif::ProgressBar;
 
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
@@ -14,7 +14,9 @@ use crate::cli::LogArgs;
 use crate::commands::files::print;
 use crate::commands::files::shown::size as size_text;
 use crate::failure::{Failure, Outcome};
-use crate::progress::{Progress, Screen, Shown, Style};
+use crate::progress::{Progress, Screen, Style};
+
+use super::Shower;
 
 /// Merge an overlay with the overlay that is its base.
 ///
@@ -99,9 +101,11 @@ impl DiskMergeArgs {
             drop((top.locked()?, below.locked()?));
         }
         let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
-        let shower = Arc::new(Shower { size_bytes: top.header()?.size_bytes, done_bytes: AtomicU64::new(0) });
-        let progress = Progress::start(&screen, shower.clone());
-        let merged = top.merged(2, |done| shower.done_bytes.store(done, Ordering::Relaxed));
+        let (size_bytes, done_bytes) = (top.header()?.size_bytes, Arc::new(AtomicU64::new(0)));
+        let shown_bytes = done_bytes.clone();
+        let shower = Shower { size_bytes, doing: "merged", done_bytes: move || shown_bytes.load(Relaxed) };
+        let progress = Progress::start(&screen, Arc::new(shower));
+        let merged = top.merged(2, |done| done_bytes.store(done, Relaxed));
         drop(progress);
         if self.into_base { merged?.replace_base(&top, below) } else { merged?.replace(&top) }
     }
@@ -113,24 +117,5 @@ impl DiskDiscardArgs {
         let said =
             format!("{} is reset to its base: {} discarded", self.file.display(), size_text(lost_bytes));
         if log.quiet == 0 { print(&said) } else { Ok(()) }
-    }
-}
-
-/// Progress of a merge.
-struct Shower {
-    size_bytes: u64,
-    done_bytes: AtomicU64,
-}
-
-impl Shown for Shower {
-    fn draw(&self, bar: &ProgressBar) {
-        bar.set_length(self.size_bytes);
-        bar.set_position(self.done_bytes.load(Ordering::Relaxed));
-        bar.set_message("merged");
-    }
-
-    fn line(&self) -> String {
-        let done = self.done_bytes.load(Ordering::Relaxed);
-        format!("{} of {} merged", size_text(done), size_text(self.size_bytes))
     }
 }

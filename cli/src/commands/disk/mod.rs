@@ -166,28 +166,27 @@ fn stopping(screen: &Arc<Screen>) -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Display of the progress of a command that reads, copies or compares a whole disk.
-struct Shower {
+/// Display of the progress of a command that reads, copies, compares or merges a whole disk.
+struct Shower<F> {
     size_bytes: u64,
-    watched: Watched,
     doing: &'static str,
+    done_bytes: F,
 }
 
-impl Shower {
-    fn new(doing: &'static str, source: &dyn BlockDevice, watched: &Watched) -> Self {
-        Self { size_bytes: source.geometry().size_bytes, watched: watched.clone(), doing }
-    }
+/// Returns the display of what is done with a disk.
+fn shower(doing: &'static str, disk: &dyn BlockDevice, watched: &Watched) -> Arc<dyn Shown> {
+    let (size_bytes, watched) = (disk.geometry().size_bytes, watched.clone());
+    Arc::new(Shower { size_bytes, doing, done_bytes: move || watched.tally().done_bytes })
 }
 
-impl Shown for Shower {
+impl<F: Fn() -> u64 + Send + Sync> Shown for Shower<F> {
     fn draw(&self, bar: &ProgressBar) {
         bar.set_length(self.size_bytes);
-        bar.set_position(self.watched.tally().done_bytes);
+        bar.set_position((self.done_bytes)());
         bar.set_message(self.doing);
     }
 
     fn line(&self) -> String {
-        let done_bytes = self.watched.tally().done_bytes;
-        format!("{} of {} {}", size_text(done_bytes), size_text(self.size_bytes), self.doing)
+        format!("{} of {} {}", size_text((self.done_bytes)()), size_text(self.size_bytes), self.doing)
     }
 }

@@ -11,6 +11,7 @@ use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
 use super::open_path::{OpenPath, Opener, WaitArgs};
+use super::problem::Failures;
 
 /// Print files of NFS servers and of this host.
 ///
@@ -35,20 +36,15 @@ impl CatArgs {
     /// Prints all files in order; files that cannot be read are reported and skipped.
     pub fn run(&self) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
-        let mut all_well = true;
+        let mut failures = Failures::default();
         for file in &self.files {
             let printed = opener.open(file, End::Target).and_then(|place| print(&place));
-            match printed {
-                Ok(Reader::Listens) => {}
-                // The reader of the output has closed its end.
-                Ok(Reader::Left) => return Err(Failure::silent()),
-                Err(failure) => {
-                    failure.print();
-                    all_well = false;
-                }
+            // The reader of the output has closed its end.
+            if let Some(Reader::Left) = failures.told(printed) {
+                return Err(Failure::silent());
             }
         }
-        if all_well { Ok(()) } else { Err(Failure::silent()) }
+        failures.outcome()
     }
 }
 

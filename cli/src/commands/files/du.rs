@@ -7,11 +7,12 @@ use libtombolo::{Above, Last, Node, block_on};
 use tombolo_core::Error;
 use tombolo_core::fs::{Attr, FileType, NameBuf};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::location::{End, Location};
 
 use super::open_path::{OpenPath, Opener, WaitArgs};
-use super::{problem, shown};
+use super::problem::{self, Failures};
+use super::shown;
 
 /// Show the disk usage of directories on NFS servers and this host.
 ///
@@ -62,29 +63,22 @@ struct Walk<'a> {
     open: Vec<OpenTotal>,
     /// Files with several names that have been counted: file system and file number.
     counted: HashSet<(u64, u64)>,
-    all_well: bool,
+    failures: Failures,
 }
 
 impl DuArgs {
     /// Prints the usage of all locations, in order.
     pub fn run(&self) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
-        let mut all_well = true;
+        let mut failures = Failures::default();
         for location in &self.locations {
-            let summed = opener.open(location, End::Name).and_then(|place| {
+            failures.told(opener.open(location, End::Name).and_then(|place| {
                 let (open, counted) = (Vec::new(), HashSet::new());
-                let mut walk = Walk { args: self, place: &place, open, counted, all_well: true };
-                walk.run().map(|()| walk.all_well)
-            });
-            match summed {
-                Ok(well) => all_well &= well,
-                Err(failure) => {
-                    failure.print();
-                    all_well = false;
-                }
-            }
+                let failures = Failures::default();
+                Walk { args: self, place: &place, open, counted, failures }.run()
+            }));
         }
-        if all_well { Ok(()) } else { Err(Failure::silent()) }
+        failures.outcome()
     }
 }
 
@@ -101,12 +95,12 @@ impl Walk<'_> {
             self.close(depth)?;
             self.open.push(OpenTotal { name, bytes: allocated(&attr) });
             let listed = above.enter(depth, &node).and_then(|()| self.list(&node, depth, &mut pending));
-            if let Err(error) = listed {
-                problem::cannot(format_args!("list {}", self.path()), &error, &self.place.tree).print();
-                self.all_well = false;
-            }
+            let listed = listed.map_err(|error| {
+                problem::cannot(format_args!("list {}", self.path()), &error, &self.place.tree)
+            });
+            self.failures.told(listed);
         }
-        self.close(0)
+        self.close(0).and(self.failures.outcome())
     }
 
     /// Counts a directory's entries, and pushes its subdirectories onto `pending`.

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use clap::Args;
 use libtombolo::{Above, Last, Node, block_on};
+use serde::Serialize;
 use serde_json::json;
 use tombolo_core::Error;
 use tombolo_core::fs::{Attr, FileType};
@@ -14,8 +15,9 @@ use crate::location::{End, Location};
 use crate::table::table;
 
 use super::open_path::{OpenPath, Opener, WaitArgs};
+use super::problem::{self, Failures};
+use super::shown;
 use super::stat::{self, Facts};
-use super::{problem, shown};
 
 /// List directories on NFS servers and this host, and exports.
 ///
@@ -82,7 +84,7 @@ struct Row {
 
 struct Report {
     facts: Vec<serde_json::Value>,
-    all_well: bool,
+    failures: Failures,
     is_first: bool,
 }
 
@@ -90,18 +92,15 @@ impl LsArgs {
     /// Lists all locations in order, as far as possible.
     pub fn run(&self) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
-        let mut report = Report { facts: Vec::new(), all_well: true, is_first: true };
+        let mut report = Report { facts: Vec::new(), failures: Failures::default(), is_first: true };
         for location in &self.locations {
-            if let Err(failure) = self.list_location(location, &mut opener, &mut report) {
-                failure.print();
-                report.all_well = false;
-            }
+            let listed = self.list_location(location, &mut opener, &mut report);
+            report.failures.told(listed);
         }
         if self.json {
-            let text = serde_json::to_string_pretty(&report.facts);
-            print(&text.or_cannot("write JSON")?)?;
+            print_json(&report.facts)?;
         }
-        if report.all_well { Ok(()) } else { Err(Failure::silent()) }
+        report.failures.outcome()
     }
 
     fn list_location(&self, location: &Location, opener: &mut Opener, report: &mut Report) -> Outcome {
@@ -147,14 +146,10 @@ impl LsArgs {
         let mut above = Above::default();
         let mut ahead = vec![(place.word.clone(), node, 0)];
         while let Some((path, node, depth)) = ahead.pop() {
-            let rows = match above.enter(depth, &node).and_then(|()| self.rows(&path, &node)) {
-                Ok(rows) => rows,
-                Err(error) => {
-                    problem::cannot(format_args!("list {path}"), &error, &place.tree).print();
-                    report.all_well = false;
-                    continue;
-                }
-            };
+            let rows = above.enter(depth, &node).and_then(|()| self.rows(&path, &node));
+            let rows =
+                rows.map_err(|error| problem::cannot(format_args!("list {path}"), &error, &place.tree));
+            let Some(rows) = report.failures.told(rows) else { continue };
             let has_title = !self.json && (self.recursive || self.locations.len() > 1);
             if has_title {
                 print(&format!("{}{path}:", if report.is_first { "" } else { "\n" }))?;
@@ -249,8 +244,8 @@ impl LsArgs {
 
 /// Prints names in columns on a terminal, unless one per line is requested.
 fn print_names(names: &[String], one: bool) -> Outcome {
-    let width = (!one && io::stdout().is_terminal()).then(terminal_columns).flatten();
-    print(&width.map_or_else(|| names.join("\n"), |width| columns(names, width)))
+    let size = (!one && io::stdout().is_terminal()).then(terminal_size::terminal_size).flatten();
+    print(&size.map_or_else(|| names.join("\n"), |(width, _)| columns(names, width.0.into())))
 }
 
 fn link_target(node: &Node, attr: &Attr) -> Result<Option<Vec<u8>>, Error> {
@@ -299,10 +294,6 @@ fn long(rows: &[Row], named: impl Fn(&Row) -> String, human_readable: bool) -> S
         .join("\n")
 }
 
-fn terminal_columns() -> Option<usize> {
-    terminal_size::terminal_size().map(|(width, _)| usize::from(width.0))
-}
-
 /// Formats as many columns as fit, filled one after the other.
 fn columns(names: &[String], width: usize) -> String {
     let lengths: Vec<usize> = names.iter().map(|name| name.chars().count()).collect();
@@ -328,6 +319,11 @@ pub fn print(text: &str) -> Outcome {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent()),
         outcome => outcome.or_cannot("write to standard output"),
     }
+}
+
+/// Prints a value as JSON.
+pub fn print_json(value: &impl Serialize) -> Outcome {
+    print(&serde_json::to_string_pretty(value).or_cannot("write JSON")?)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
 use super::open_path::{Opener, WaitArgs, label_of};
+use super::problem::Failures;
 use super::shown;
 
 /// Create directories on NFS servers and on this host.
@@ -45,22 +46,17 @@ impl MkdirArgs {
     /// Creates all directories in order, as far as possible.
     pub fn run(&self, log: LogArgs) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
-        let mut all_well = true;
+        let mut failures = Failures::default();
         for name in &self.names {
             let made = match name {
                 Location::Dir(path) => self.make_here(path),
                 _ => self.make_there(name, &mut opener),
             };
-            match made {
-                Ok(true) if log.verbose > 0 => super::ls::print(&shown::name(&label_of(name)))?,
-                Ok(_) => {}
-                Err(failure) => {
-                    failure.print();
-                    all_well = false;
-                }
+            if failures.told(made) == Some(true) && log.verbose > 0 {
+                super::ls::print(&shown::name(&label_of(name)))?;
             }
         }
-        if all_well { Ok(()) } else { Err(Failure::silent()) }
+        failures.outcome()
     }
 
     /// Creates a directory on this host. Returns `false` if it existed, which only `--parents` permits.

@@ -22,7 +22,7 @@ pub mod user;
 pub use cat::CatArgs;
 pub use cp::CpArgs;
 pub use du::DuArgs;
-pub use ls::{LsArgs, print};
+pub use ls::{LsArgs, print, print_json};
 pub use mkdir::MkdirArgs;
 pub use mv::MvArgs;
 pub use open_path::own_name;

@@ -15,6 +15,7 @@ use crate::location::{End, Location};
 
 use super::cp::CpArgs;
 use super::open_path::{OpenPath, Opener, WaitArgs, label_of, own_name};
+use super::problem::Failures;
 use super::rm::RmArgs;
 use super::{shown, stop};
 
@@ -66,7 +67,7 @@ impl MvArgs {
     pub fn run(&self, log: LogArgs) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
         self.must_take_all(&mut opener)?;
-        let mut all_well = true;
+        let mut failures = Failures::default();
         for source in &self.sources {
             let renamed = match (source, &self.target) {
                 (Location::Dir(from), Location::Dir(to)) => self.rename_here(from, to),
@@ -79,20 +80,15 @@ impl MvArgs {
                     self.copy_and_remove(source, target, &mut opener, log)
                 }
             };
-            match moved {
-                Ok(()) if log.verbose > 0 => {
-                    super::ls::print(&format!("{} -> {}", word(source), word(&self.target)))?;
-                }
-                Ok(()) => {}
-                // A signal ends the command.
-                Err(failure) if failure.is_stop() => return Err(failure),
-                Err(failure) => {
-                    failure.print();
-                    all_well = false;
-                }
+            // A signal ends the command.
+            if moved.as_ref().is_err_and(Failure::is_stop) {
+                return moved;
+            }
+            if failures.told(moved).is_some() && log.verbose > 0 {
+                super::ls::print(&format!("{} -> {}", word(source), word(&self.target)))?;
             }
         }
-        if all_well { Ok(()) } else { Err(Failure::silent()) }
+        failures.outcome()
     }
 
     /// Renames on this host.

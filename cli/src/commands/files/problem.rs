@@ -5,7 +5,7 @@ use std::fmt;
 use libtombolo::Tree;
 use tombolo_core::Error;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 
 /// Returns `cannot DOING: REASON`, with a remedy if one is known.
 pub fn cannot(doing: impl fmt::Display, error: &Error, tree: &Tree) -> Failure {
@@ -31,5 +31,27 @@ fn remedy(error: &Error, tree: &Tree) -> Option<&'static str> {
             Some("the file was removed, or the server was restarted with other handles: try again")
         }
         _ => None,
+    }
+}
+
+/// Failures for some of the names that a command was given, which it reports and goes on.
+#[derive(Default)]
+pub struct Failures {
+    are_any: bool,
+}
+
+impl Failures {
+    /// Reports a failure; returns the result of a success.
+    pub fn told<T>(&mut self, result: Result<T, Failure>) -> Option<T> {
+        let report = |failure: &Failure| {
+            failure.print();
+            self.are_any = true;
+        };
+        result.inspect_err(report).ok()
+    }
+
+    /// Returns the outcome of the command, whose failures are reported.
+    pub fn outcome(&self) -> Outcome {
+        if self.are_any { Err(Failure::silent()) } else { Ok(()) }
     }
 }

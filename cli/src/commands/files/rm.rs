@@ -9,7 +9,8 @@ use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
 use super::open_path::{OpenPath, Opener, WaitArgs};
-use super::{problem, shown};
+use super::problem::{self, Failures};
+use super::shown;
 
 /// Remove files and trees on NFS servers and on this host.
 ///
@@ -46,29 +47,19 @@ impl RmArgs {
     /// Removes all names in order, as far as possible.
     pub fn run(&self) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
-        let mut all_well = true;
+        let mut failures = Failures::default();
         for name in &self.names {
-            let removed = match opener.open(name, End::Name) {
-                Ok(place) => self.remove(&place),
-                Err(failure) => Err(failure),
-            };
-            match removed {
-                Ok(well) => all_well &= well,
-                Err(failure) => {
-                    failure.print();
-                    all_well = false;
-                }
-            }
+            failures.told(opener.open(name, End::Name).and_then(|place| self.remove(&place)));
         }
-        if all_well { Ok(()) } else { Err(Failure::silent()) }
+        failures.outcome()
     }
 
-    /// Removes a name. Returns `false` if part of a tree could not be removed, which has been reported.
-    fn remove(&self, place: &OpenPath) -> Result<bool, Failure> {
+    /// Removes a name. Parts of a tree that cannot be removed are reported.
+    fn remove(&self, place: &OpenPath) -> Outcome {
         let cannot = |error: &Error| place.cannot("remove", error);
         let (dir, name) = match place.parent() {
             Ok(found) => found,
-            Err(Error::NotFound) if self.force => return Ok(true),
+            Err(Error::NotFound) if self.force => return Ok(()),
             Err(Error::InvalidArgument) => {
                 let what = format!("remove {}", place.word);
                 return Err(Failure::cannot(what, "it is the root of an export, or has no name"));
@@ -76,7 +67,7 @@ impl RmArgs {
             Err(error) => return Err(cannot(&error)),
         };
         let found = match dir.find(name.as_name()).wait() {
-            Err(Error::NotFound) if self.force => return Ok(true),
+            Err(Error::NotFound) if self.force => return Ok(()),
             found => found.map_err(|error| cannot(&error))?,
         };
         let is_dir = found.attr_found().is_some_and(|attr| attr.file_type == FileType::Directory);
@@ -90,6 +81,6 @@ impl RmArgs {
             problem::cannot(what, error, &place.tree).print();
         };
         let removal = block_on(remove_tree(&dir, name.as_name(), &place.label, &mut failed));
-        Ok(removal.failed == 0)
+        if removal.failed == 0 { Ok(()) } else { Err(Failure::silent()) }
     }
 }

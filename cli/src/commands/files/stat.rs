@@ -5,10 +5,11 @@ use libtombolo::Last;
 use serde::Serialize;
 use tombolo_core::fs::{Attr, FileType};
 
-use crate::failure::{Failure, OrCannot, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::location::{End, Location};
 
 use super::open_path::{OpenPath, Opener, WaitArgs, own_name};
+use super::problem::Failures;
 use super::shown;
 
 /// Show the attributes of files on NFS servers and on this host.
@@ -38,23 +39,20 @@ impl StatArgs {
     /// Shows all files in order, as far as possible.
     pub fn run(&self) -> Outcome {
         let mut opener = Opener::new().limited(self.wait);
-        let mut all_well = true;
+        let mut failures = Failures::default();
         let mut facts = Vec::new();
         for name in &self.names {
-            match opener.open(name, End::Name).and_then(|place| Facts::of(name, &place)) {
-                Ok(found) if self.json => facts.push(found),
-                Ok(found) => super::ls::print(&found.text())?,
-                Err(failure) => {
-                    failure.print();
-                    all_well = false;
-                }
+            let found = opener.open(name, End::Name).and_then(|place| Facts::of(name, &place));
+            match failures.told(found) {
+                Some(found) if self.json => facts.push(found),
+                Some(found) => super::ls::print(&found.text())?,
+                None => {}
             }
         }
         if self.json {
-            let text = serde_json::to_string_pretty(&facts);
-            super::ls::print(&text.or_cannot("write JSON")?)?;
+            super::ls::print_json(&facts)?;
         }
-        if all_well { Ok(()) } else { Err(Failure::silent()) }
+        failures.outcome()
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -14,7 +13,7 @@ use tombolo_core::fs::OpenFlags;
 use crate::assembly::options::disk::size;
 use crate::commands::files::open_path::Opener;
 use crate::commands::files::shown;
-use crate::commands::vm::checked_name;
+use crate::commands::vm::{Bounded, checked_name};
 use crate::failure::{Failure, OrCannot};
 use crate::location::{End, Location};
 use crate::setting::{Setting, list};
@@ -23,7 +22,7 @@ use crate::setting::{Setting, list};
 pub const NAME: &str = "catalogue.toml";
 const VERSION: u32 = 1;
 /// Maximum length of a catalogue, in bytes; a longer file is refused.
-const BYTES_MAX: usize = 256 << 10;
+const BYTES_MAX: u64 = 256 << 10;
 
 /// Properties that are compared as minimum amounts.
 const SIZES: [&str; 3] = ["mem", "disk", "cpus"];
@@ -262,30 +261,13 @@ fn read(file: &Location, reading: &str) -> Result<String, Failure> {
     let place = Opener::new().open(file, End::Target)?;
     let file = block_on(place.find_or_fail(Last::Follow)?.open(OpenFlags::READ));
     let file = file.map_err(|error| place.cannot("read", &error))?;
-    let mut bytes = Bounded(Vec::new());
+    let mut bytes = Bounded::new(Vec::new(), BYTES_MAX);
     match block_on(file.read_to(0, &mut bytes, Default::default())) {
         Ok(_) => {}
         Err(StreamError::File(error)) => return Err(place.cannot("read", &error)),
         Err(StreamError::Stream(error)) => return Err(Failure::cannot(reading, &error)),
     }
-    String::from_utf8(bytes.0).map_err(|_| Failure::cannot(reading, "it is not valid text"))
-}
-
-/// Buffer of at most [`BYTES_MAX`].
-struct Bounded(Vec<u8>);
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > BYTES_MAX {
-            return Err(io::Error::other(format!("it exceeds {BYTES_MAX} bytes")));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    String::from_utf8(bytes.to).map_err(|_| Failure::cannot(reading, "it is not valid text"))
 }
 
 fn is_key(text: &str) -> bool {

@@ -13,8 +13,8 @@ use tombolo_core::fs::Timestamp;
 use tombolo_wire_image::{Advice, Digest, ImageFile, NAME};
 
 use super::sidecar::FullSidecar;
-use crate::commands::files::{print, shown};
-use crate::failure::{Failure, OrCannot, Outcome};
+use crate::commands::files::{print, print_json, shown};
+use crate::failure::{Failure, Outcome};
 use crate::table::table;
 
 /// Show the contents of a directory's .tombolo-image: the share of zeroes, and of blocks equal to earlier
@@ -61,21 +61,11 @@ impl ImageInfoArgs {
     pub fn run(&self) -> Outcome {
         let reading = format!("read {}", self.dir.join(NAME).display());
         let whole = FullSidecar::read(&self.dir).map_err(|error| {
-            let failure = Failure::cannot(&reading, &error);
-            match error.kind() {
-                io::ErrorKind::NotFound => {
-                    failure.remedy(format!("create it with tombolo image scan {}", self.dir.display()))
-                }
-                _ => failure,
-            }
+            let remedy = format!("create it with tombolo image scan {}", self.dir.display());
+            Failure::cannot(&reading, &error).remedy_if(error.kind() == io::ErrorKind::NotFound, remedy)
         })?;
         let info = Info::of(&self.dir, &whole);
-        let text = if self.json {
-            serde_json::to_string_pretty(&info).or_cannot("write JSON")?
-        } else {
-            info.text()
-        };
-        print(&text)
+        if self.json { print_json(&info) } else { print(&info.text()) }
     }
 }
 

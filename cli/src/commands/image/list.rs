@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::catalogue::{Catalogue, Entry, Property, shown_of};
 use crate::commands::files::open_path::WaitArgs;
-use crate::commands::files::print;
-use crate::failure::{OrCannot, Outcome};
+use crate::commands::files::{print, print_json};
+use crate::failure::Outcome;
 use crate::table::table;
 
 /// List the images in a directory's catalogue, which `tombolo clone --needs` searches.
@@ -39,14 +39,11 @@ impl ImageListArgs {
     pub fn run(&self) -> Outcome {
         self.wait.limit_all();
         let Catalogue { images, .. } = Catalogue::in_dir(&self.dir)?;
-        let text = if self.json {
-            let images: Vec<_> = images.iter().map(as_json).collect();
-            serde_json::to_string_pretty(&images).or_cannot("write JSON")?
-        } else {
-            let header = ["NAME", "OS", "MEM", "DISK", "CPUS", "HAS"];
-            table(&header, images.iter().map(row), header.len())
-        };
-        print(&text)
+        if self.json {
+            return print_json(&images.iter().map(as_json).collect::<Vec<_>>());
+        }
+        let header = ["NAME", "OS", "MEM", "DISK", "CPUS", "HAS"];
+        print(&table(&header, images.iter().map(row), header.len()))
     }
 }
 

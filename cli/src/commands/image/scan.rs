@@ -161,8 +161,8 @@ impl ImageScanArgs {
         }
         let len = whole.write(&self.dir, mode).map_err(|error| {
             let is_large = matches!(whole.sidecar.encode(), Err(Malformed::TooLarge));
-            let failure = Failure::cannot(&scanning, &error);
-            if is_large { failure.remedy("use a larger block size, such as --block 64K") } else { failure }
+            let remedy = "use a larger block size, such as --block 64K";
+            Failure::cannot(&scanning, &error).remedy_if(is_large, remedy)
         })?;
         Ok((whole, len))
     }
@@ -204,12 +204,11 @@ fn summary(whole: &FullSidecar, len: u64) -> String {
 /// Opens the files of a directory, in the order of their names, and waits until each is old enough to be
 /// scanned.
 fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<ScanFile>, Vec<Scanned>), Failure> {
-    let cannot = |error: std::io::Error| Failure::cannot(scanning, &error);
     let mut names = Vec::new();
-    for entry in fs::read_dir(dir).map_err(cannot)? {
-        let entry = entry.map_err(cannot)?;
+    for entry in fs::read_dir(dir).or_cannot(scanning)? {
+        let entry = entry.or_cannot(scanning)?;
         let is_hidden = entry.file_name().as_bytes().starts_with(b".");
-        if entry.file_type().map_err(cannot)?.is_file() && !is_hidden {
+        if entry.file_type().or_cannot(scanning)?.is_file() && !is_hidden {
             names.push(entry.file_name());
         }
     }
@@ -221,7 +220,7 @@ fn found_in(dir: &Path, scanning: &str) -> Result<(Vec<ScanFile>, Vec<Scanned>),
     }
     names.sort_unstable_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
     let (mut found, mut scanned) = (Vec::new(), Vec::new());
-    let place = open_root(dir).map_err(|errno| cannot(errno.into()))?;
+    let place = open_root(dir).map_err(std::io::Error::from).or_cannot(scanning)?;
     for name in names {
         let path = dir.join(&name);
         // The directory may belong to another user, who may have placed a link or a pipe there meanwhile.

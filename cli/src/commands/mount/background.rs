@@ -5,20 +5,17 @@
 //! from the terminal only once it has mounted, or retries in the background
 //! (`docs/decisions/service-processes.md`).
 
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::assembly::options::bell::BellArg;
 use crate::cli::LogArgs;
-use crate::failure::{Failure, Outcome};
+use crate::commands::ready::await_ready;
+use crate::failure::Outcome;
 
 use super::Mount;
-
-/// Message of supervisor and server on standard output once the mount is ready, or with `bg` once the server
-/// has been found unreachable.
-pub const READY: &str = "ready\n";
 
 /// Role of a started process.
 #[derive(Clone, Copy, Debug)]
@@ -34,25 +31,11 @@ pub enum Role<'a> {
     },
 }
 
-/// Starts the supervisor and returns once it has printed [`READY`], or the mount has failed, with the reason
-/// printed.
+/// Starts the supervisor and returns once the mount is ready, or with `bg` the server has been found
+/// unreachable, or the mount has failed, with the reason printed.
 pub fn start(mount: &Mount, options: &[String], log: LogArgs) -> Outcome {
-    let mounting = format!("mount {}", mount.source);
-    let cannot = |error: &io::Error| Failure::cannot(&mounting, error);
-    let mut supervisor = spawn(mount, options, log, Role::Supervisor).map_err(|error| cannot(&error))?;
-    let mut said = String::new();
-    if let Some(output) = &mut supervisor.stdout {
-        // The pipe closes when the supervisor ends or detaches.
-        output.read_to_string(&mut said).map_err(|error| cannot(&error))?;
-    }
-    if said == READY {
-        return Ok(());
-    }
-    let status = supervisor.wait().map_err(|error| cannot(&error))?;
-    match status.code() {
-        Some(_) => Err(Failure::silent()),
-        None => Err(Failure::cannot(&mounting, format!("the process died ({status})"))),
-    }
+    let supervisor = spawn(mount, options, log, Role::Supervisor);
+    await_ready(supervisor, &format!("mount {}", mount.source))
 }
 
 pub fn spawn(mount: &Mount, options: &[String], log: LogArgs, role: Role<'_>) -> io::Result<Child> {

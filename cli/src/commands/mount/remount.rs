@@ -37,8 +37,8 @@ pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
         return Err(failure.remedy("unmount it and mount it again"));
     }
     fuse_dev::remount(&point, flags).map_err(|errno| {
-        let failure = Failure::cannot(&remounting, &std::io::Error::from(errno));
-        if errno == tombolo_sys::Errno::PERM { failure.remedy("only root may remount") } else { failure }
+        Failure::cannot(&remounting, &std::io::Error::from(errno))
+            .remedy_if(errno == tombolo_sys::Errno::PERM, "only root may remount")
     })?;
     let limit = options.nfs.iter().zip(options.nfs.words());
     let limit = limit.filter(|(option, _)| matches!(option, NfsOption::InFlight(_))).last();

@@ -12,7 +12,6 @@ use tombolo_front_fuse::dev::{Mount as FuseMount, MountError, Options as FuseOpt
 use tombolo_host_runtime::descriptors::DescriptorBudget;
 use tombolo_host_runtime::{signals, time_slices};
 use tombolo_host_service::control::Server as ControlServer;
-use tombolo_host_service::daemon;
 use tombolo_host_service::metrics::Server as MetricsServer;
 use tombolo_host_service::sandbox::SandboxStatus;
 use tombolo_sys::open::Reopen;
@@ -20,6 +19,7 @@ use tombolo_sys::open::Reopen;
 use crate::assembly::options::coherence::Coherence;
 use crate::assembly::plan::needs::directories_of;
 use crate::assembly::sandbox::{Closed, Sandbox};
+use crate::commands::ready::leave_terminal;
 use crate::failure::{Failure, OrCannot, Outcome, Reason};
 use crate::location::{Location, NfsOptions};
 use crate::service::prometheus;
@@ -27,7 +27,6 @@ use crate::service::status::{EndpointStatus, ExportStatus, Status};
 use crate::service::{self, Counted, Service, counted};
 
 use super::Mount;
-use super::background::READY;
 use super::log::append;
 use super::options::Locks;
 use super::source::{self, Source};
@@ -47,7 +46,11 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     let name = || format!("mount-{}", mount.point.word(NAME_BYTES_MAX));
     let control = service::control_socket(mount.control.as_deref(), name)?;
     let has_left = Cell::new(false);
-    let leave = || log.as_ref().map_or(Ok(()), |log| leave_terminal(log, &has_left));
+    // A background server detaches from the terminal, once.
+    let leave = || match &log {
+        Some(log) if !has_left.replace(true) => leave_terminal(log),
+        _ => Ok(()),
+    };
     let metrics = prometheus::listen(mount.metrics.as_ref())?;
     // The mount table is opened before entering the sandbox, which has its own mounts.
     let table = again.then(MountTable::open).transpose().or_cannot(&mounting)?;
@@ -79,8 +82,14 @@ pub fn serve(mount: &Mount, log: Option<&Path>, again: bool) -> Outcome {
     // From here on only the mount keeps a local directory in use.
     drop(export);
     let fuse = Arc::new(fuse);
-    let announced = announce(mount, coherence, &metrics, outside.sandbox, log.as_ref(), &has_left)
-        .and_then(|()| end_on(stopped, &fuse));
+    let announced = match log {
+        None => announce(mount, coherence, &metrics, outside.sandbox),
+        Some(_) => {
+            tracing::debug!(sandbox = %outside.sandbox, "confined");
+            leave()
+        }
+    };
+    let announced = announced.and_then(|()| end_on(stopped, &fuse));
     if let Err(error) = announced {
         let _ = fuse.unmount();
         return Err(Failure::cannot(&mounting, &error));
@@ -196,41 +205,20 @@ pub fn reason(error: &MountError) -> Reason {
     }
 }
 
-/// Reports that the mount is ready; a background server also detaches from the terminal.
+/// Reports that the mount is ready.
 fn announce(
     mount: &Mount,
     coherence: Coherence,
     metrics: &[MetricsServer],
     sandbox: SandboxStatus,
-    log: Option<&File>,
-    has_left: &Cell<bool>,
 ) -> io::Result<()> {
-    match log {
-        None => {
-            let mut out = io::stdout();
-            for metrics in metrics {
-                writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
-            }
-            writeln!(out, "ready sandbox {sandbox}")?;
-            let (point, coherence) = (mount.point.path.display(), coherence.suffix());
-            writeln!(out, "ready fuse {point} {}{coherence}", mount.source)
-        }
-        Some(log) => {
-            tracing::debug!(%sandbox, "confined");
-            leave_terminal(log, has_left)
-        }
-    }
-}
-
-/// Reports readiness and detaches from the terminal; once.
-fn leave_terminal(log: &File, has_left: &Cell<bool>) -> io::Result<()> {
-    if has_left.replace(true) {
-        return Ok(());
-    }
     let mut out = io::stdout();
-    out.write_all(READY.as_bytes())?;
-    out.flush()?;
-    daemon::leave_terminal(log)
+    for metrics in metrics {
+        writeln!(out, "ready metrics http://{}/metrics", metrics.address())?;
+    }
+    writeln!(out, "ready sandbox {sandbox}")?;
+    let (point, coherence) = (mount.point.path.display(), coherence.suffix());
+    writeln!(out, "ready fuse {point} {}{coherence}", mount.source)
 }
 
 fn end_on(stopped: mpsc::Receiver<signals::StopSignal>, fuse: &Arc<FuseMount>) -> io::Result<()> {

@@ -52,15 +52,11 @@ fn port_line(sample: &Sample, address: &str, nfs: &NfsCounters) -> String {
     let seconds = sample.recent.seconds();
     let recent = sample.recent.nfs.get(address).map_or(0, |recent| recent.calls);
     let rate = if seconds > 0.0 { recent as f64 / seconds } else { 0.0 };
+    let NfsCounters { connections, calls, refused, cut_off, .. } = nfs;
+    let [received, sent] = [nfs.received_bytes, nfs.sent_bytes].map(|bytes| bytes as f64 / 1e6);
     format!(
-        "nfs {address}  connections {}  calls {} ({rate:.0} per second)  received {:.1} MB  sent {:.1} MB  \
-         refused {}  cut off {}",
-        nfs.connections,
-        nfs.calls,
-        nfs.received_bytes as f64 / 1e6,
-        nfs.sent_bytes as f64 / 1e6,
-        nfs.refused,
-        nfs.cut_off,
+        "nfs {address}  connections {connections}  calls {calls} ({rate:.0} per second)  \
+         received {received:.1} MB  sent {sent:.1} MB  refused {refused}  cut off {cut_off}"
     )
 }
 
@@ -86,28 +82,24 @@ fn client_lines(sample: &Sample, name: &str, total: &NfsClientCounters) -> Strin
     let seconds = sample.recent.seconds().max(f64::MIN_POSITIVE);
     let recent = sample.recent.nfs_clients.get(name).copied().unwrap_or_default();
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
-    let unresponsive_s = total.unresponsive_ns / 1_000_000_000;
-    let silence = match unresponsive_s {
+    let NfsClientCounters { in_flight, outstanding, waiting, calls, retransmissions, reconnects, .. } = total;
+    let silence = match total.unresponsive_ns / 1_000_000_000 {
         0 => String::new(),
         seconds => format!("SERVER NOT RESPONDING for {seconds} s, still trying\n"),
     };
+    let traffic = |bytes: fn(&NfsClientCounters) -> u64| {
+        let (all, now) = (megabytes(bytes(total)), megabytes(bytes(&recent)) / seconds);
+        format!("{all:.1} MB ({now:.1} per second)")
+    };
+    let (round_trip_us, calls_per_second) = (total.round_trip_ns as f64 / 1e3, recent.calls as f64 / seconds);
     format!(
-        "{silence}in-flight limit {}  outstanding {}  waiting {}  round trip {:.0} µs  calls {} ({:.0} per second)\n\
-         sent {:.1} MB ({:.1} per second)  received {:.1} MB ({:.1} per second)  replies per wake-up {:.1}  \
-         retransmitted {}  reconnects {}",
-        total.in_flight,
-        total.outstanding,
-        total.waiting,
-        total.round_trip_ns as f64 / 1e3,
-        total.calls,
-        recent.calls as f64 / seconds,
-        megabytes(total.sent_bytes),
-        megabytes(recent.sent_bytes) / seconds,
-        megabytes(total.received_bytes),
-        megabytes(recent.received_bytes) / seconds,
+        "{silence}in-flight limit {in_flight}  outstanding {outstanding}  waiting {waiting}  \
+         round trip {round_trip_us:.0} µs  calls {calls} ({calls_per_second:.0} per second)\n\
+         sent {}  received {}  replies per wake-up {:.1}  \
+         retransmitted {retransmissions}  reconnects {reconnects}",
+        traffic(|of| of.sent_bytes),
+        traffic(|of| of.received_bytes),
         recent.replies_per_turn(),
-        total.retransmissions,
-        total.reconnects,
     )
 }
 
@@ -160,19 +152,12 @@ fn cache_line(sample: &Sample, name: &str, total: &CacheCounters) -> String {
 
 /// Formats the changes that the origin lacks, and the failure, if any.
 fn write_back_lines(state: &WriteBackState) -> String {
-    let failure =
-        state.failure.as_ref().map(|failure| format!("\nWRITE-BACK FAILED, will be retried: {failure}"));
+    let WriteBackState { dirty_nodes, change, on_disk, at_origin, conflicts, torn, failure, .. } = state;
+    let failure = failure.as_ref().map(|failure| format!("\nWRITE-BACK FAILED, will be retried: {failure}"));
+    let (megabytes, oldest_s) = (state.dirty_bytes as f64 / 1e6, state.oldest_ns as f64 / 1e9);
     format!(
-        "write-back  {:.1} MB in {} files and names unsent, the oldest for {:.0} s  change {}, on the local disk {}, at the \
-         origin {}  conflicts {}  torn {}{}",
-        state.dirty_bytes as f64 / 1e6,
-        state.dirty_nodes,
-        state.oldest_ns as f64 / 1e9,
-        state.change,
-        state.on_disk,
-        state.at_origin,
-        state.conflicts,
-        state.torn,
+        "write-back  {megabytes:.1} MB in {dirty_nodes} files and names unsent, the oldest for {oldest_s:.0} s  \
+         change {change}, on the local disk {on_disk}, at the origin {at_origin}  conflicts {conflicts}  torn {torn}{}",
         failure.unwrap_or_default(),
     )
 }

@@ -72,7 +72,7 @@ fn source(home: &Home, name: &str, bases: Bases) -> OverlaySource {
 }
 
 /// Returns the numbers of the VM's own overlays below the top, from the top down.
-fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
+pub fn layers(home: &Home, what: &str) -> Result<Vec<u32>, Failure> {
     let (mut found, mut name): (Vec<u32>, _) = (Vec::new(), overlay(what));
     loop {
         let header = source(home, &name, Bases::default()).header()?;
@@ -192,11 +192,6 @@ pub fn next_number(home: &Home) -> Result<u32, Failure> {
         taken.extend(numbers(home, what, ".overlay")?);
     }
     Ok(taken.into_iter().max().unwrap_or(0) + 1)
-}
-
-/// Returns the number of the VM's own overlays below the top.
-pub fn own_below(home: &Home, what: &str) -> Result<usize, Failure> {
-    Ok(layers(home, what)?.len())
 }
 
 /// An empty overlay that will be the new top, above the present top, which becomes a checkpoint's layer.

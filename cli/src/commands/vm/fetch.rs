@@ -33,14 +33,14 @@ const HEAD_BYTES: usize = 64 << 10;
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Writer with a limit, for servers that send without end.
-struct Bounded<T> {
-    to: T,
+pub struct Bounded<T> {
+    pub to: T,
     left: u64,
     max: u64,
 }
 
 impl<T> Bounded<T> {
-    fn new(to: T, max: u64) -> Self {
+    pub fn new(to: T, max: u64) -> Self {
         Self { to, left: max, max }
     }
 }

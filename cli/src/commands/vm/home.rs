@@ -59,15 +59,13 @@ pub struct Home {
     files: ServerFiles,
 }
 
-fn failed(error: &StateError) -> Failure {
-    Failure::cannot("use the state directory", error)
-}
+const USING_STATE: &str = "use the state directory";
 
 fn state_dir() -> Result<(StateDir, PathBuf), Failure> {
     // A directory created by another user could hold that user's sockets.
     control::prepare(&control::default_directory()).or_cannot("use the socket directory")?;
-    let path = StateDir::default_path().map_err(|error| failed(&error))?;
-    Ok((StateDir::open(&path).map_err(|error| failed(&error))?, path))
+    let path = StateDir::default_path().or_cannot(USING_STATE)?;
+    Ok((StateDir::open(&path).or_cannot(USING_STATE)?, path))
 }
 
 /// Validates a name, which also names files, sockets and the guest.
@@ -109,7 +107,7 @@ impl Home {
                 .remedy(format_args!("choose another name, or remove it: tombolo vm rm {name}"))
         })?;
         let home = Self::at(state, &path, name)?;
-        home.files.write(UNSTARTED, b"").map_err(|error| failed(&error))?;
+        home.files.write(UNSTARTED, b"").or_cannot(USING_STATE)?;
         Ok(home)
     }
 
@@ -134,7 +132,7 @@ impl Home {
     fn at(state: StateDir, path: &Path, name: &str) -> Result<Self, Failure> {
         // The VM's files are opened without following links, like those of images.
         let path = path.canonicalize().or_cannot(format_args!("find {}", path.display()))?;
-        let files = state.existing_files(&format!("{PREFIX}{name}")).map_err(|error| failed(&error))?;
+        let files = state.existing_files(&format!("{PREFIX}{name}")).or_cannot(USING_STATE)?;
         Ok(Self { name: name.into(), path, state, files })
     }
 
@@ -145,10 +143,10 @@ impl Home {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         fs::rename(&self.path, dir.join(format!("{REMOVED}{}", uuid()?)))
             .and_then(|()| sync_name(&self.path))
-            .map_err(cannot)?;
+            .or_cannot(&removing)?;
         // Leftovers of interrupted removals are removed too.
-        for entry in fs::read_dir(dir).map_err(cannot)? {
-            let entry = entry.map_err(cannot)?;
+        for entry in fs::read_dir(dir).or_cannot(&removing)? {
+            let entry = entry.or_cannot(&removing)?;
             if entry.file_name().to_string_lossy().starts_with(REMOVED)
                 && let Err(error) = fs::remove_dir_all(entry.path())
                 && entry.path().exists()
@@ -162,7 +160,7 @@ impl Home {
     /// Returns all VMs of this user, complete or not.
     pub fn all() -> Result<Vec<Self>, Failure> {
         let (state, _) = state_dir()?;
-        let names = state.servers().map_err(|error| failed(&error))?;
+        let names = state.servers().or_cannot(USING_STATE)?;
         let names = names.iter().filter_map(|name| name.strip_prefix(PREFIX));
         // Skips VMs removed meanwhile.
         Ok(names.filter_map(|name| Self::of(name).ok()).collect())
@@ -179,7 +177,7 @@ impl Home {
             Ok(Some(state)) => Ok(Some(state)),
             Ok(None) => Err(none_of_that_name(&self.name)),
             Err(StateError::InUse { .. }) => Ok(None),
-            Err(error) => Err(failed(&error)),
+            Err(error) => Err(Failure::cannot(USING_STATE, &error)),
         }
     }
 
@@ -206,7 +204,7 @@ impl Home {
     }
 
     pub fn phase(&self) -> Result<Phase, Failure> {
-        let text = self.files.read(PHASE).map_err(|error| failed(&error))?;
+        let text = self.files.read(PHASE).or_cannot(USING_STATE)?;
         let text = text.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned());
         Ok(match text.as_deref() {
             None => Phase::Incomplete,
@@ -225,12 +223,12 @@ impl Home {
             Phase::Off => "off",
             Phase::Failed(why) => why,
         };
-        self.files.write(PHASE, format!("{text}\n").as_bytes()).map_err(|error| failed(&error))
+        self.files.write(PHASE, format!("{text}\n").as_bytes()).or_cannot(USING_STATE)
     }
 
     pub fn write<T: Serialize>(&self, name: &str, content: &T) -> Outcome {
         let text = toml::to_string(content).or_cannot("write the VM's configuration")?;
-        self.files.write(name, text.as_bytes()).map_err(|error| failed(&error))
+        self.files.write(name, text.as_bytes()).or_cannot(USING_STATE)
     }
 
     fn text(&self, name: &str) -> Result<String, Failure> {
@@ -300,7 +298,7 @@ impl Home {
         let usual = usual
             .to_str()
             .ok_or_else(|| Failure::cannot("use the socket directory", "its path is not UTF-8"))?;
-        self.files.write(RUN, usual.as_bytes()).map_err(|error| failed(&error))?;
+        self.files.write(RUN, usual.as_bytes()).or_cannot(USING_STATE)?;
         let run = self.run();
         run.make().or_cannot(format_args!("make {}", run.own.display()))?;
         Ok(run)

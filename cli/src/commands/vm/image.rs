@@ -76,19 +76,19 @@ pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
     remove_unfinished(home);
     let draft = dir.with_added_extension(format!("{}.part", uuid()?));
     // The VM is locked, so any writer of a draft found later has ended.
-    record_unfinished(home, &draft, 0).map_err(cannot)?;
+    record_unfinished(home, &draft, 0).or_cannot(&making)?;
     // The guest's memory may hold secrets.
-    fs::DirBuilder::new().mode(0o700).create(&draft).map_err(cannot)?;
-    let inode = fs::symlink_metadata(&draft).map_err(cannot)?.ino();
-    record_unfinished(home, &draft, inode).map_err(cannot)?;
+    fs::DirBuilder::new().mode(0o700).create(&draft).or_cannot(&making)?;
+    let inode = fs::symlink_metadata(&draft).or_cannot(&making)?.ino();
+    record_unfinished(home, &draft, inode).or_cannot(&making)?;
     fill(home, dir, &draft, how.changes, &cannot)
         .map(|()| {
             if !how.no_scan {
                 scan(&draft)
             }
         })
-        .and_then(|()| make_private(&draft).map_err(cannot))
-        .and_then(|()| fs::rename(&draft, dir).and_then(|()| sync_name(dir)).map_err(cannot))
+        .and_then(|()| make_private(&draft).or_cannot(&making))
+        .and_then(|()| fs::rename(&draft, dir).and_then(|()| sync_name(dir)).or_cannot(&making))
         .inspect_err(|_| remove_unfinished(home))?;
     let _ = fs::remove_file(home.file(UNFINISHED));
     if how.changes { print(&changes::summary(dir)?) } else { Ok(()) }
@@ -400,23 +400,22 @@ pub fn fetch_boot_files(home: &Home) -> Outcome {
     // The standalone image has the boot files.
     let Some(image) = here.images().pop().filter(|_| !names.is_empty()) else { return Ok(()) };
     let fetching = format!("copy the kernel of VM {} from its image", home.name);
-    let cannot = |error: io::Error| Failure::cannot(&fetching, &error);
     // The files are copied to a draft directory: those in the VM's directory must be complete.
     let draft = home.file(BOOT_DRAFT);
     let _ = fs::remove_dir_all(&draft);
-    fs::create_dir(&draft).map_err(cannot)?;
+    fs::create_dir(&draft).or_cannot(&fetching)?;
     check_files(&image)?;
     let image = Image::at(image, &[], here.cache)?;
     image.open()?.copy(&names, &draft)?;
     for name in names {
         let file = draft.join(name);
-        if config.digest_of(name) != Some(&digest_of(&file).map_err(cannot)?) {
+        if config.digest_of(name) != Some(&digest_of(&file).or_cannot(&fetching)?) {
             let _ = fs::remove_dir_all(&draft);
             return Err(has_changed(&fetching, name));
         }
-        sync(&file).and_then(|()| fs::rename(&file, home.file(name))).map_err(cannot)?;
+        sync(&file).and_then(|()| fs::rename(&file, home.file(name))).or_cannot(&fetching)?;
     }
-    fs::remove_dir(&draft).map_err(cannot)
+    fs::remove_dir(&draft).or_cannot(&fetching)
 }
 
 /// Directory in that of a VM, for incomplete copies of boot files.

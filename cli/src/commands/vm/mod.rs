@@ -40,7 +40,7 @@ use chain::Bases;
 use checkpoint::CheckpointArgs;
 use config::{BootConfig, DISK, HERE, HostConfig, INITRD, KERNEL, MEMORY, digest_of};
 pub use config::{CONFIG, Config, digest_of_open};
-pub use fetch::has_changed;
+pub use fetch::{Bounded, has_changed};
 use home::{Home, Phase};
 pub use home::{TEXT_BYTES_MAX, checked_name};
 use image::{Image, ImageArgs};
@@ -65,16 +65,11 @@ enum Action {
     Start(Box<StartArgs>),
     /// Boot an existing VM from its disk. It must be neither running nor suspended; the contents of its
     /// memory are lost.
-    Boot {
-        /// Name of the VM.
-        #[arg(value_parser = checked_name)]
-        name: String,
-    },
+    Boot(Named),
     /// Suspend a VM and detach its network card. It can be resumed, and made into an image.
     Suspend {
-        /// Name of the VM.
-        #[arg(value_parser = checked_name)]
-        name: String,
+        #[command(flatten)]
+        vm: Named,
         /// Create an image of the VM in this new directory. The VM may be suspended already.
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
@@ -82,46 +77,39 @@ enum Action {
         how: ImageArgs,
     },
     /// Resume a suspended VM.
-    Resume {
-        /// Name of the VM.
-        #[arg(value_parser = checked_name)]
-        name: String,
-    },
+    Resume(Named),
     Checkpoint(CheckpointArgs),
     /// Restore a VM to a checkpoint, suspended. It must not be running. Later checkpoints, and all changes
     /// since, are lost.
     Restore {
-        /// Name of the VM.
-        #[arg(value_parser = checked_name)]
-        name: String,
+        #[command(flatten)]
+        vm: Named,
         /// Number of the checkpoint, as listed by tombolo vm show (by default the latest).
         checkpoint: Option<u32>,
     },
     /// Power off a VM, without a guest shutdown.
-    Stop {
-        /// Name of the VM.
-        #[arg(value_parser = checked_name)]
-        name: String,
-    },
+    Stop(Named),
     /// List the VMs of this user.
     List,
     /// Show a VM, and the time and bytes of each step of its last resumption.
-    Show {
-        /// Name of the VM.
-        #[arg(value_parser = checked_name)]
-        name: String,
-    },
+    Show(Named),
     /// Remove a VM and its disk changes.
     Rm {
-        /// Name of the VM.
-        #[arg(value_parser = checked_name)]
-        name: String,
+        #[command(flatten)]
+        vm: Named,
         /// Also remove a running VM.
         #[arg(short, long)]
         force: bool,
     },
     #[command(hide = true)]
     Run(RunArgs),
+}
+
+#[derive(Args)]
+struct Named {
+    /// Name of the VM.
+    #[arg(value_parser = checked_name)]
+    name: String,
 }
 
 const EXAMPLES: &str = "\
@@ -136,9 +124,8 @@ Examples:
 /// Boot a new VM. Its disk is based on DISK, which is not changed.
 #[derive(Args)]
 struct StartArgs {
-    /// Name of the VM.
-    #[arg(value_parser = checked_name)]
-    name: String,
+    #[command(flatten)]
+    vm: Named,
     /// Base of the VM's disk: a local file or a URL, as for tombolo disk.
     #[arg(long, value_name = "DISK")]
     disk: PathBuf,
@@ -215,9 +202,8 @@ pub struct CloneArgs {
     /// Image: a local directory, or a URL. With --needs, a directory with a catalogue.toml (see `tombolo
     /// image list`).
     image: PathBuf,
-    /// Name of the VM.
-    #[arg(value_parser = checked_name)]
-    name: String,
+    #[command(flatten)]
+    vm: Named,
     /// Required properties of the image, by the catalogue: minimum mem, disk and cpus, exact values
     /// otherwise. The smallest image that has all is chosen.
     #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]…")]
@@ -242,21 +228,21 @@ impl VmArgs {
     pub fn run(&self) -> Outcome {
         match &self.action {
             Action::Start(args) => args.run(),
-            Action::Boot { name } => boot(name),
-            Action::Suspend { name, to, how } => suspend(name, to.as_deref(), how),
-            Action::Resume { name } => {
-                let home = Home::of(name)?;
+            Action::Boot(vm) => boot(&vm.name),
+            Action::Suspend { vm, to, how } => suspend(&vm.name, to.as_deref(), how),
+            Action::Resume(vm) => {
+                let home = Home::of(&vm.name)?;
                 if home.phase()? == Phase::Suspended {
                     image::check_boot_files(&home)?;
                 }
                 resume(&home, &mut Ledger::begin())
             }
             Action::Checkpoint(args) => args.run(),
-            Action::Restore { name, checkpoint } => checkpoint::restore(&Home::of(name)?, *checkpoint),
-            Action::Stop { name } => running::stop(&Home::of(name)?),
+            Action::Restore { vm, checkpoint } => checkpoint::restore(&Home::of(&vm.name)?, *checkpoint),
+            Action::Stop(vm) => running::stop(&Home::of(&vm.name)?),
             Action::List => list(),
-            Action::Show { name } => show(&Home::of(name)?),
-            Action::Rm { name, force } => remove(&Home::of(name)?, *force),
+            Action::Show(vm) => show(&Home::of(&vm.name)?),
+            Action::Rm { vm, force } => remove(&Home::of(&vm.name)?, *force),
             Action::Run(args) => args.run(),
         }
     }
@@ -291,7 +277,7 @@ impl StartArgs {
         let text = toml::to_string(&config).or_cannot("write the VM's configuration")?;
         Config::read(&text, Path::new(CONFIG))?;
         let shares = shares::checked(&self.place.share)?;
-        let home = Home::create(&self.name)?;
+        let home = Home::create(&self.vm.name)?;
         made(&home, || self.make(&home, &config, shares))?;
         running::boot(&home).map_err(|failure| home.not_started(failure))?;
         linger::tell();
@@ -342,7 +328,7 @@ impl CloneArgs {
         };
         let qemu = self.place.qemu()?;
         let shares = shares::checked(&self.place.share)?;
-        let home = Home::create(&self.name)?;
+        let home = Home::create(&self.vm.name)?;
         made(&home, || image.clone_to(&home, &qemu, self.place.net(), shares, &mut ledger))?;
         resume(&home, &mut ledger).map_err(|failure| home.not_started(failure))?;
         linger::tell();

@@ -17,7 +17,7 @@ use super::ledger::Ledger;
 use super::{PlaceArgs, running, shares};
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::files::stop;
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 
 /// File in the clone's directory, whose presence makes the VM's servers record reads.
 pub const RECORD: &str = "read";
@@ -55,7 +55,6 @@ impl Rehearsal<'_> {
     /// Runs the clone. Returns its reads: lines of offset, length and file name, in order.
     pub fn run(&self) -> Result<Vec<u8>, Failure> {
         let rehearsing = format!("rehearse {}", self.image.display());
-        let cannot = |error: std::io::Error| Failure::cannot(&rehearsing, &error);
         let shares = shares::checked(&self.place.share)?;
         if DiskSource::is_elsewhere(self.image) {
             return Err(Failure::cannot(&rehearsing, "it is not a local directory")
@@ -63,14 +62,14 @@ impl Rehearsal<'_> {
         }
         let mut image = Image::of_word(self.image, &[], CacheArgs::default())?;
         // Signals are polled, since one may arrive between two clones.
-        stop::on_signal(|_| ()).map_err(cannot)?;
+        stop::on_signal(|_| ()).or_cannot(&rehearsing)?;
         if stop::came().is_some() {
             return Err(Failure::cannot(&rehearsing, INTERRUPTED));
         }
 
         let clone = Clone(Home::create(&format!("rehearsal-{}", std::process::id()))?);
         let home = &clone.0;
-        File::create_new(home.file(RECORD)).map_err(cannot)?;
+        File::create_new(home.file(RECORD)).or_cannot(&rehearsing)?;
         image.clone_to(home, &self.place.qemu()?, self.place.net(), shares, &mut Ledger::begin())?;
         running::resume(home, &mut Ledger::begin())?;
         let over = self.wait();
@@ -79,10 +78,10 @@ impl Rehearsal<'_> {
         // Every clone first reads these files as a whole.
         let mut read = Vec::new();
         for name in [CONFIG, STATE] {
-            let bytes = fs::metadata(self.image.join(name)).map_err(cannot)?.len();
+            let bytes = fs::metadata(self.image.join(name)).or_cannot(&rehearsing)?.len();
             read.extend(format!("0 {bytes} {name}\n").into_bytes());
         }
-        read.extend(fs::read(home.file(RECORD)).map_err(cannot)?);
+        read.extend(fs::read(home.file(RECORD)).or_cannot(&rehearsing)?);
         Ok(read)
     }
 

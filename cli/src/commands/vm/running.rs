@@ -125,13 +125,9 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
     supervisor::start(home, true)?;
     go_on(home, ledger).map_err(|failure| {
         let _ = stop(home);
-        match home.phase() {
-            Ok(Phase::Suspended) if !home.file(UNSTARTED).exists() => failure.remedy(format_args!(
-                "it is still suspended; fix the problem and retry tombolo vm resume {}",
-                home.name
-            )),
-            _ => failure,
-        }
+        let remains = matches!(home.phase(), Ok(Phase::Suspended)) && !home.file(UNSTARTED).exists();
+        let remedy = "it is still suspended; fix the problem and retry tombolo vm resume";
+        failure.remedy_if(remains, format_args!("{remedy} {}", home.name))
     })?;
     ledger.end(&home.run());
     home.write(LEDGER, ledger)
@@ -139,9 +135,8 @@ pub fn resume(home: &Home, ledger: &mut Ledger) -> Outcome {
 
 fn go_on(home: &Home, ledger: &mut Ledger) -> Outcome {
     let failed = failed(home, "resume");
-    let reading = |error| Failure::cannot("read the device state", &error);
-    let state = File::open(home.file(STATE)).map_err(reading)?;
-    let state_bytes = state.metadata().map_err(reading)?.len();
+    let state = File::open(home.file(STATE)).or_cannot("read the device state")?;
+    let state_bytes = state.metadata().or_cannot("read the device state")?.len();
     ledger.enter("servers of memory and disk", None);
     let runs = || home.lock().is_ok_and(|lock| lock.is_none());
     let mut monitor = reach(home, &home.run().monitor, "resume", runs)?;

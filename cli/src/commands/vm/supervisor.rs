@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tombolo_host_service::daemon;
 use tombolo_host_vmm::{End, Events, Launch};
 use tombolo_sys::packet;
 use tombolo_sys::process::{self, Death};
@@ -30,6 +29,7 @@ use super::running::{SAVED, begin, forget, settled};
 use super::shares::{self, Share};
 use super::watch::{Event, Part, Watch};
 use crate::commands::beside;
+use crate::commands::ready::{await_ready, leave_terminal};
 use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Run a VM, for the command that starts it.
@@ -41,28 +41,12 @@ pub struct RunArgs {
     incoming: bool,
 }
 
-const READY: &str = "ready\n";
-
 /// Starts a VM's supervisor, and returns once the VMM has been started. The guest does not run yet.
 pub fn start(home: &Home, incoming: bool) -> Outcome {
-    let starting = format!("start VM {}", home.name);
-    let cannot = |error: &io::Error| Failure::cannot(&starting, error);
     let mut command = Command::new("/proc/self/exe");
     command.arg0("tombolo").args(["vm", "run", &home.name]).args(incoming.then_some("--incoming"));
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut supervisor = spawned.map_err(|error| cannot(&error))?;
-    let mut said = String::new();
-    if let Some(output) = &mut supervisor.stdout {
-        output.read_to_string(&mut said).map_err(|error| cannot(&error))?;
-    }
-    if said == READY {
-        return Ok(());
-    }
-    match supervisor.wait().map_err(|error| cannot(&error))?.code() {
-        // The supervisor has reported the reason.
-        Some(_) => Err(Failure::silent()),
-        None => Err(Failure::cannot(&starting, "its supervisor was killed")),
-    }
+    await_ready(spawned, &format!("start VM {}", home.name))
 }
 
 pub fn log_of(home: &Home) -> PathBuf {
@@ -78,17 +62,13 @@ impl RunArgs {
         // A supervisor that was killed may have left drafts.
         chain::remove_drafts(&home)?;
         let starting = format!("start VM {}", home.name);
-        let cannot = |error: &io::Error| Failure::cannot(&starting, error);
-        let log =
-            File::options().create(true).append(true).open(log_of(&home)).map_err(|error| cannot(&error))?;
+        let log = File::options().create(true).append(true).open(log_of(&home)).or_cannot(&starting)?;
         let run = home.make_run()?;
-        let watch = Watch::new().map_err(|error| cannot(&error))?;
+        let watch = Watch::new().or_cannot(&starting)?;
         let vm = Vm { home: &home, run: &run, log: &log, watch: &watch };
         let started = Parts::start(&vm, self.incoming);
         let mut parts = started.inspect_err(|_| run.remove())?;
-        let mut out = io::stdout();
-        out.write_all(READY.as_bytes()).and_then(|()| out.flush()).map_err(|error| cannot(&error))?;
-        daemon::leave_terminal(&log).map_err(|error| cannot(&error))?;
+        leave_terminal(&log).or_cannot(&starting)?;
         let mut first = parts.first_end(&vm);
         let mut reset = Ok(());
         while reset.is_ok() && first == Event::Ended(Part::Vmm) && parts.was_reset() {
@@ -353,13 +333,8 @@ pub fn start_vmm(vm: &Vm<'_>, here: &HostConfig, incoming: bool) -> Result<(Chil
     let (out, err) = log.try_clone().and_then(|out| Ok((out, log.try_clone()?))).or_cannot(&starting)?;
     command.stdout(out).stderr(err);
     tombolo_host_vmm::process::spawn(command).map_err(|error| {
-        let failure = Failure::cannot(&starting, &error);
-        match error.kind() {
-            io::ErrorKind::NotFound => {
-                failure.remedy("install QEMU (qemu-system-x86), or use --qemu PROGRAM")
-            }
-            _ => failure,
-        }
+        let remedy = "install QEMU (qemu-system-x86), or use --qemu PROGRAM";
+        Failure::cannot(&starting, &error).remedy_if(error.kind() == io::ErrorKind::NotFound, remedy)
     })
 }
 
@@ -400,7 +375,7 @@ impl Server {
             command.arg("--record").arg(record);
         }
         let (ours, theirs) = packet::pair().map_err(|errno| cannot(&errno.into()))?;
-        command.arg("--layers").arg(chain::own_below(home, what)?.to_string()).stdin(theirs);
+        command.arg("--layers").arg(chain::layers(home, what)?.len().to_string()).stdin(theirs);
         let mut server = Self::start(what, command)?;
         server.layers = Some(ours);
         Ok(server)

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use libtombolo::block_on;
 use libtombolo::copy::part_name;
@@ -146,13 +146,12 @@ impl OverlaySource {
         let discarding = format!("discard the changes in {}", self.path.display());
         let size_bytes = self.header()?.size_bytes;
         let _lock = self.locked()?;
-        let failed = |error: io::Error| Failure::cannot(&discarding, &error);
-        let lost_bytes = fs::metadata(&self.path).map_err(failed)?.blocks() * STAT_BLOCK_BYTES;
+        let lost_bytes = fs::metadata(&self.path).or_cannot(&discarding)?.blocks() * STAT_BLOCK_BYTES;
         if !forced {
             let reason = format!("{} of changes would be lost", size(lost_bytes));
             return Err(Failure::cannot(&discarding, reason).remedy("use --force to discard them"));
         }
-        let path = beside(&self.path).map_err(failed)?;
+        let path = beside(&self.path).or_cannot(&discarding)?;
         let _ = fs::remove_file(&path);
         let mut empty = Self { path, states: None, ..self.clone() };
         if empty.bases.is_empty() {
@@ -160,14 +159,9 @@ impl OverlaySource {
             empty.bases_no_links = true;
         }
         empty.create(Some(size_bytes), Access::PRIVATE)?;
-        let replaced = || {
-            let (old, new) = (fs::metadata(&self.path)?, File::open(&empty.path)?);
-            like(&old, &new)?;
-            new.sync_all()?;
-            fs::rename(&empty.path, &self.path)?;
-            sync_name(&self.path)
-        };
-        replaced().map_err(failed).inspect_err(|_| drop(fs::remove_file(&empty.path)))?;
+        put_in_place(&empty.path, &self.path, None)
+            .or_cannot(&discarding)
+            .inspect_err(|_| drop(fs::remove_file(&empty.path)))?;
         Ok(lost_bytes)
     }
 
@@ -177,30 +171,29 @@ impl OverlaySource {
     }
 }
 
-/// Copies owner and permissions of a file to another.
-fn like(old: &fs::Metadata, new: &File) -> io::Result<()> {
+/// Puts a new file in the place of an old one, with its owner and permissions, and a modification time if given.
+fn put_in_place(new: &Path, old: &Path, modified: Option<SystemTime>) -> io::Result<()> {
+    let (file, replaced) = (File::open(new)?, fs::metadata(old)?);
     // Without permission to do so, the file remains this user's.
-    let _ = fchown(new, Some(old.uid()), Some(old.gid()));
+    let _ = fchown(&file, Some(replaced.uid()), Some(replaced.gid()));
     // In another group, the group's permissions would go to users who had none.
-    Access::like(old).give(new)
+    Access::like(&replaced).give(&file)?;
+    if let Some(modified) = modified {
+        file.set_times(FileTimes::new().set_modified(modified))?;
+    }
+    file.sync_all()?;
+    fs::rename(new, old)?;
+    sync_name(old)
 }
 
 impl Merged {
     /// Replaces the topmost of the merged layers, which has the same content. Overlays on top of that one
     /// remain valid.
     pub fn replace(self, top: &OverlaySource) -> Outcome {
-        let replaced = || {
-            let (old, new) = (fs::metadata(&top.path)?, File::open(&self.path)?);
-            like(&old, &new)?;
-            // Preserves the mark of overlays on top (docs/formats/overlay.md).
-            new.set_times(FileTimes::new().set_modified(old.modified()?))?;
-            new.sync_all()?;
-            fs::rename(&self.path, &top.path)?;
-            sync_name(&top.path)
-        };
-        replaced().map_err(|error: io::Error| {
-            Failure::cannot(format_args!("replace {}", top.path.display()), &error)
-        })
+        // Preserves the mark of overlays on top (docs/formats/overlay.md).
+        let own = fs::metadata(&top.path).and_then(|old| old.modified());
+        own.and_then(|own| put_in_place(&self.path, &top.path, Some(own)))
+            .or_cannot(format_args!("replace {}", top.path.display()))
     }
 
     /// Replaces the lower of two redo logs by both in one step, and removes the upper one. Neither may be in
@@ -211,24 +204,17 @@ impl Merged {
         // taken next.
         self.layers.clear();
         let _locks = (top.locked()?, below.locked()?);
-        let replaced = || {
+        let replaced = || -> io::Result<()> {
             let modified = |path: &Path| fs::metadata(path)?.modified();
-            let new = File::open(&self.path)?;
-            like(&fs::metadata(&below.path)?, &new)?;
             // The modification time is the mark of a base. Overlays on top of the upper file recorded that
             // file's time and remain valid, unless both times are equal; overlays on the lower file must not,
             // so its time is avoided.
             let (upper, lower) = (modified(&top.path)?, modified(&below.path)?);
             let own = if upper == lower { upper + Duration::from_nanos(1000) } else { upper };
-            new.set_times(FileTimes::new().set_modified(own))?;
-            new.sync_all()?;
-            fs::rename(&self.path, &below.path)?;
-            sync_name(&below.path)?;
+            put_in_place(&self.path, &below.path, Some(own))?;
             fs::remove_file(&top.path)?;
             sync_name(&top.path)
         };
-        replaced().map_err(|error: io::Error| {
-            Failure::cannot(format_args!("replace {}", below.path.display()), &error)
-        })
+        replaced().or_cannot(format_args!("replace {}", below.path.display()))
     }
 }

@@ -27,12 +27,12 @@ use crate::cli::LogArgs;
 use crate::commands::files::open_path::WaitArgs;
 use crate::commands::files::shown::size;
 use crate::commands::files::user::Myself;
-use crate::commands::files::{print, stop};
+use crate::commands::files::{print, print_json, stop};
 use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::Location;
 use crate::progress::{Progress, Screen, Style};
 
-use super::{Shower, stopping};
+use super::{shower, stopping};
 use identity::Version;
 use record::{Record, Records};
 use target::{Prepared, Target};
@@ -175,10 +175,7 @@ impl DiskConvertArgs {
             verified: self.verify,
         };
         match (self.json, log.quiet) {
-            (true, _) => {
-                let text = serde_json::to_string_pretty(&done);
-                print(&text.or_cannot("write JSON")?)
-            }
+            (true, _) => print_json(&done),
             (false, 0) => print(&done.text()),
             (false, _) => Ok(()),
         }
@@ -300,9 +297,8 @@ impl Conversion {
             stop: stop.clone(),
             watched: watched.clone(),
         };
-        let shower = Shower::new("copied", &*self.source, &watched);
         let records = &mut self.records;
-        let progress = Progress::start(screen, Arc::new(shower));
+        let progress = Progress::start(screen, shower("copied", &*self.source, &watched));
         let ended = block_on(copy.run(|durable_bytes| {
             record.durable_bytes = durable_bytes;
             records.write(&record).map_err(Error::io)
@@ -322,8 +318,7 @@ impl Conversion {
 
     fn verify(&mut self, stop: &AtomicBool, screen: &Arc<Screen>) -> Outcome {
         let watched = Watched::default();
-        let shower = Shower::new("compared", &*self.source, &watched);
-        let progress = Progress::start(screen, Arc::new(shower));
+        let progress = Progress::start(screen, shower("compared", &*self.source, &watched));
         let compared = block_on(compare(self.source.clone(), self.copy.clone(), stop, watched));
         drop(progress);
         match compared.map_err(|fault| self.explained(&fault))? {

@@ -19,6 +19,7 @@ use crate::location::{End, Location};
 use crate::progress::{Screen, Style};
 
 use super::open_path::{OpenPath, Opener, WaitArgs};
+use super::problem::Failures;
 use super::shown::size;
 use super::stop;
 use progress::Progress;
@@ -119,23 +120,14 @@ impl CpArgs {
     /// output.
     pub fn run(&self, log: LogArgs) -> Outcome {
         let mut opener = Opener::for_copies().limited(self.wait);
-        let mut all_opened = true;
+        let mut failures = Failures::default();
         let mut sources = Vec::new();
         for source in &self.sources {
-            match Source::find(source, &mut opener, self.is_recursive()) {
-                Ok(source) => sources.push(source),
-                Err(failure) => {
-                    failure.print();
-                    all_opened = false;
-                }
-            }
+            sources.extend(failures.told(Source::find(source, &mut opener, self.is_recursive())));
         }
         if let Some(sink) = Sink::of(&self.target).filter(|_| !self.replaces_name) {
-            return match all_opened {
-                true if self.no_clobber => Ok(()),
-                true => sink.write(&sources),
-                false => Err(Failure::silent()),
-            };
+            failures.outcome()?;
+            return if self.no_clobber { Ok(()) } else { sink.write(&sources) };
         }
         let to = self.open_target(&mut opener, &sources)?;
         let screen = Arc::new(Screen::new(Style::for_user(log.quiet > 0, self.progress)));
@@ -174,8 +166,8 @@ impl CpArgs {
         }
         match report.stopped_by() {
             Some(signal) => Err(Failure::stopped(signal)),
-            None if all_opened && tally.failed == 0 => Ok(()),
-            None => Err(Failure::silent()),
+            None if tally.failed > 0 => Err(Failure::silent()),
+            None => failures.outcome(),
         }
     }
 
