@@ -32,6 +32,9 @@ fn bad_words_get_one_line() {
 fn serve_says_what_it_cannot_serve() {
     let scratch = Scratch::new();
     let too_long = format!("serve tree --virtiofs {}", "s".repeat(120));
+    let _somebody = UnixListener::bind(scratch.path("busy")).expect("bind");
+    fs::write(scratch.path("odd.toml"), "dir = ['tree']\nsockets = 1\n").expect("write");
+    fs::write(scratch.path("bad.toml"), "dir = ['tree']\nvirtiofs = ['s,tag=a b']\n").expect("write");
     scratch.all_fail(&[
         ("serve", USAGE, &["no directory given"]),
         ("serve nothere --virtiofs s.sock", FAILED, &["cannot serve nothere", "No such file"]),
@@ -85,25 +88,8 @@ fn serve_says_what_it_cannot_serve() {
         ("serve tree --virtiofs s.sock --readonly=perhaps", USAGE, &["perhaps"]),
         ("serve tree --virtiofs s.sock --control nodir/c", FAILED, &["nodir/c"]),
         ("serve --config nofile.toml", FAILED, &["nofile.toml", "No such file"]),
-    ]);
-}
-
-#[test]
-fn serve_says_what_is_wrong_with_its_configuration() {
-    let scratch = Scratch::new();
-    fs::write(scratch.path("odd.toml"), "dir = ['tree']\nsockets = 1\n").expect("write");
-    fs::write(scratch.path("bad.toml"), "dir = ['tree']\nvirtiofs = ['s,tag=a b']\n").expect("write");
-    scratch.all_fail(&[
         ("serve --config odd.toml", USAGE, &["odd.toml", "line 2", "unknown field `sockets`"]),
         ("serve --config bad.toml", USAGE, &["bad.toml", "line 2", "not a tag"]),
-    ]);
-}
-
-#[test]
-fn a_busy_socket_is_left_alone() {
-    let scratch = Scratch::new();
-    let _somebody = UnixListener::bind(scratch.path("busy")).expect("bind");
-    scratch.all_fail(&[
         ("serve tree --virtiofs busy", FAILED, &["busy", "another server is listening"]),
         ("serve tree --virtiofs s.sock --virtiofs busy", FAILED, &["another server is listening"]),
         ("serve tree --virtiofs s.sock --control busy", FAILED, &["another server is listening"]),

@@ -19,15 +19,14 @@ fn with_golden() -> Scratch {
     scratch
 }
 
-/// Runs QEMU's tool on a served disk.
-pub fn qemu_io(scratch: &Scratch, words: &str, commands: &[&str]) -> String {
+/// Runs QEMU's tool on a served disk; no command fails, and what is read is as expected.
+pub fn qemu_io(scratch: &Scratch, words: &str, commands: &[&str]) {
     let server = scratch.serve(format!("disk {words} --nbd ./it.nbd"));
     let url = hint(&server.said, "libnbd:     nbdinfo").to_owned();
     let commands: Vec<&str> = commands.iter().flat_map(|command| ["-c", command]).collect();
     let said = run("qemu-io", &[&["-f", "raw"], &commands[..], &[&url]].concat());
     server.stop();
     assert!(!said.contains("fail"), "{said}");
-    said
 }
 
 #[test]
@@ -76,22 +75,20 @@ fn overlay_supports_overlay_and_remote_bases() {
     let base = format!("{url}/golden.img");
     scratch.run(format!("disk create one.overlay --base {base} --size 300M")).succeeded();
     scratch.run("disk info one.overlay").failed(1, &["nfs://", "--base DISK"]);
-    let said = qemu_io(
+    qemu_io(
         &scratch,
         &format!("one.overlay --base {base}"),
         &["write -P 7 0 4k", "read -P 0 256M 44M", "read -P 7 0 4k"],
     );
-    assert!(!said.contains("verification"), "{said}");
     // Likewise an overlay of it, with both bases given.
     scratch.run("disk create two.overlay --base one.overlay").failed(1, &["nfs://", "--base DISK"]);
     let both = format!("--base one.overlay --base {base}");
     scratch.run(format!("disk create two.overlay {both}")).succeeded();
-    let said = qemu_io(
+    qemu_io(
         &scratch,
         &format!("two.overlay {both}"),
         &["write -P 8 4k 4k", "read -P 7 0 4k", "read -P 8 4k 4k"],
     );
-    assert!(!said.contains("verification"), "{said}");
     let info = scratch.run(format!("disk info two.overlay {both}")).succeeded();
     info.says(&["one.overlay (overlay)", "golden.img (raw)"]);
     scratch.run(format!("disk check two.overlay {both}")).succeeded();
@@ -118,8 +115,7 @@ fn overlay_supports_overlay_and_remote_bases() {
     scratch.run("disk create above.overlay --base below.overlay --backing-dir golden").succeeded();
     let first = numbers().as_bytes()[0];
     let read = format!("read -P {first} 1M 1");
-    let said = qemu_io(&scratch, "above.overlay --backing-dir golden", &["write -P 9 2M 64k", &read]);
-    assert!(!said.contains("verification"), "{said}");
+    qemu_io(&scratch, "above.overlay --backing-dir golden", &["write -P 9 2M 64k", &read]);
 }
 
 #[test]

@@ -20,16 +20,6 @@ fn file_commands_work_over_nfs_on_shared_memory() {
 }
 
 #[test]
-fn root_is_squashed_unless_an_option_says_otherwise() {
-    let scratch = Scratch::new();
-    let server = scratch.serve_shm("");
-    let refused = scratch.run("cp -q plain nfs+shm:link.sock/tree/new");
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(!scratch.path("tree/new").exists());
-    server.stop();
-}
-
-#[test]
 fn a_mount_waits_for_its_server_and_goes_on() {
     let Some(scratch) = MountPlace::new() else { return };
     let mut server = scratch.serve_shm("--squash none");
@@ -67,10 +57,12 @@ fn nfs_shm_mounts_subdirectory_over_memory_file() {
 }
 
 #[test]
-fn failed_mounts_are_reported_in_one_line() {
+fn failures_over_shared_memory_are_reported_in_one_line() {
     let scratch = Scratch::new();
     let server = scratch.serve_shm("");
     scratch.all_fail(&[
+        // Root is squashed unless an option says otherwise.
+        ("cp -q plain nfs+shm:link.sock/tree/new", 1, &["/tree/new"]),
         ("mount nfs+shm:none.sock/tree mnt", 1, &["none.sock", "no such socket", "tombolo serve DIR --shm"]),
         ("mount nfs+shm:plain/tree mnt", 1, &["plain is not a socket"]),
         ("mount nfs+shm:link.sock/none mnt", 1, &["mount nfs+shm:", "no such export"]),

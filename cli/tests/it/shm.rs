@@ -94,20 +94,14 @@ fn state_survives_a_restart_and_is_shared_with_nfs() {
     scratch
         .run("serve tree --shm other.sock --control other --state kept")
         .failed(1, &["in use", "--state DIR"]);
-    server.stop();
-    scratch.run("serve tree --virtiofs s --state kept").failed(2, &["--state", "--nfs PORT", "--shm SOCKET"]);
-}
-
-#[test]
-fn shm_file_is_served_without_state_directory() {
-    let scratch = Scratch::new();
-    let server = scratch.serve_shm("");
-    let second = scratch.serve("serve tree --shm second.sock --control second");
-    for socket in ["link.sock", "second.sock"] {
+    // Others of the same tree need no state directory.
+    let others =
+        ["second", "third"].map(|name| scratch.serve(format!("serve tree --shm {name} --control {name}.c")));
+    for socket in ["second", "third"] {
         assert_eq!(scratch.run(format!("cat shm:{socket}/tree/file")).out, "content\n", "{socket}");
     }
-    second.stop();
-    server.stop();
+    drop((server, others));
+    scratch.run("serve tree --virtiofs s --state kept").failed(2, &["--state", "--nfs PORT", "--shm SOCKET"]);
 }
 
 #[test]
@@ -446,24 +440,17 @@ fn links_shows_late_guest_and_survives_bad_registry() {
 #[test]
 fn shm_export_is_served_on_by_another_server() {
     let scratch = Scratch::new();
-    let large = numbers();
-    fs::write(scratch.path("large"), large).expect("write");
     let last = scratch.serve_shm("");
     let middle = || scratch.serve("serve shm:link.sock/tree=/mid --shm mid.sock --control mid-control.sock");
     let server = middle();
     server.says(&[format!("ready shm {} export=/mid", scratch.text("mid.sock"))]);
-    scratch.run("cp -q large shm:mid.sock/mid/copy").succeeded();
-    assert!(fs::read_to_string(scratch.path("tree/copy")).expect("read") == large);
-    scratch.run("cp -q shm:mid.sock/mid/copy back").succeeded();
-    assert!(fs::read_to_string(scratch.path("back")).expect("read") == large);
+    scratch.is_copied("shm:mid.sock/mid/copy", "copy", "shm:mid.sock/mid/copy");
     server.stop();
     let server = scratch.serve("serve shm:link.sock/tree=/mid --shm mid.sock --readonly --control c");
     scratch.run("rm shm:mid.sock/mid/copy").failed(1, &["ead-only"]);
     server.stop();
     let server = middle();
-    last.signal("KILL");
-    let mut last = last;
-    last.wait();
+    last.kill();
     scratch.run("cp -q large shm:mid.sock/mid/again").failed(1, &["mid.sock"]);
     server.stop();
     scratch.run("serve shm:none.sock/tree --shm mid.sock --control c").failed(1, &["shm:", "none.sock"]);

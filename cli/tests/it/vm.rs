@@ -129,6 +129,14 @@ impl Bed {
         self.vmm_at(name, self.monitor(name), flaw)
     }
 
+    /// Serves the monitor once the VM has another supervisor.
+    fn vmm_of_next(&self, name: &str, flaw: Flaw) -> Receiver<(String, String)> {
+        let pid = self.vm(name).join("pid");
+        let supervisor = move || fs::read_to_string(&pid).unwrap_or_default();
+        let before = [supervisor(), String::new()];
+        self.vmm_when(name, self.monitor(name), flaw, move || !before.contains(&supervisor()))
+    }
+
     /// Serves a monitor at another path.
     fn vmm_at(&self, name: &str, monitor: PathBuf, flaw: Flaw) -> Receiver<(String, String)> {
         self.vmm_when(name, monitor, flaw, || true)

@@ -139,7 +139,6 @@ impl Home {
     /// Removes the VM atomically. The caller must have locked or just created it.
     pub fn remove(&self) -> Outcome {
         let removing = format!("remove {}", self.path.display());
-        let cannot = |error: io::Error| Failure::cannot(&removing, &error);
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         fs::rename(&self.path, dir.join(format!("{REMOVED}{}", uuid()?)))
             .and_then(|()| sync_name(&self.path))
@@ -151,7 +150,7 @@ impl Home {
                 && let Err(error) = fs::remove_dir_all(entry.path())
                 && entry.path().exists()
             {
-                return Err(cannot(error));
+                return Err(error).or_cannot(&removing);
             }
         }
         Ok(())

@@ -311,12 +311,7 @@ impl MountPlace {
 
     /// Returns `true` while any process of this mount is running.
     pub fn is_served(&self) -> bool {
-        let own = self.mnt();
-        let own = own.to_str().expect("a path in UTF-8");
-        fs::read_dir("/proc").expect("proc").flatten().any(|process| {
-            let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
-            words.split(|byte| *byte == 0).any(|word| word == own.as_bytes())
-        })
+        !processes_with(&self.text("mnt")).is_empty()
     }
 }
 
@@ -496,6 +491,16 @@ pub fn signal(pid: u32, name: &str) {
 pub fn lives(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// Returns the processes with this word on their command lines.
+pub fn processes_with(word: &str) -> Vec<u32> {
+    let all = fs::read_dir("/proc").expect("proc").flatten();
+    let has_word = |process: &u32| {
+        let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|found| found == word.as_bytes())
+    };
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(has_word).collect()
 }
 
 /// Overwrites a part of an existing file.

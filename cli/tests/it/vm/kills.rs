@@ -294,11 +294,8 @@ fn all_servers_end_with_a_supervisor_that_is_killed() {
         for (process, _) in bed.processes(&name).iter().filter(|(_, words)| is_silent(words)) {
             kill_process(*process, Signal::STOP).expect("stopped");
         }
-        let has_next = move |now: String| !now.is_empty() && now != pid;
-        let (file, monitor) = (bed.vm(&name).join("pid"), bed.monitor(&name));
-        let has_come = move || fs::read_to_string(&file).is_ok_and(&has_next);
         signal(supervisor, "KILL");
-        let _told = next.contains("boot").then(|| bed.vmm_when(&name, monitor, Flaw::None, has_come));
+        let _told = next.contains("boot").then(|| bed.vmm_of_next(&name, Flaw::None));
         if !next.is_empty() {
             bed.run(format!("{next} {name}")).succeeded();
         }

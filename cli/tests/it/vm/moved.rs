@@ -94,12 +94,8 @@ fn moved_vm_is_identical_over_several_moves() {
     let tree = |name: &str| origin.0.path("tree").join(name);
     here.clone("golden", "one");
     // Including the leftovers of checkpoints.
-    let run = here.bed.vm("one").join("pid");
-    let before = fs::read_to_string(&run).expect("runs");
-    let monitor = here.bed.monitor("one");
-    let next = move || fs::read_to_string(&run).is_ok_and(|now| !now.is_empty() && now != before);
     overwrite(here.bed.memory_of_clone("one"), 512 << 10, b"before");
-    let told = here.bed.vmm_when("one", monitor, Flaw::None, next);
+    let told = here.bed.vmm_of_next("one", Flaw::None);
     assert_eq!(here.bed.run("vm checkpoint one").code, Some(0));
     drop(told);
     here.works("one", 1, &["disk.1.overlay", "golden/disk"]);

@@ -104,12 +104,7 @@ fn live(bed: Bed) {
     life.resumes();
     life.writes("third-");
     // Suspended, and resumed in another VMM.
-    let pid = life.bed.vm("one").join("pid");
-    let supervisor = move || fs::read_to_string(&pid).unwrap_or_default();
-    let before = [supervisor(), String::new()];
-    let _told = life
-        .bed
-        .vmm_when("one", life.bed.monitor("one"), Flaw::None, move || !before.contains(&supervisor()));
+    let _told = life.bed.vmm_of_next("one", Flaw::None);
     life.run("vm checkpoint one --keep 2", |now| {
         checkpoint(3)(now);
         now.checkpoints.remove(&1);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{Bed, Flaw};
-use crate::common::{Ran, signal, until};
+use crate::common::{Ran, processes_with, signal, until};
 
 #[test]
 fn vm_survives_end_of_share_server() {
@@ -21,16 +21,7 @@ fn vm_survives_end_of_share_server() {
     assert!(identity.contains("\nshare src\n"), "{identity}");
     let socket = bed.path("run/tombolo/vm-one/share-0");
     assert!(socket.exists());
-    let pids = || {
-        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let word = format!("{},tag=src", socket.display());
-        let is_it = |pid: &u32| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.split(|byte| *byte == 0).any(|found| found == word.as_bytes())
-        };
-        pids.filter(is_it).collect::<Vec<_>>()
-    };
+    let pids = || processes_with(&format!("{},tag=src", socket.display()));
     assert!(!pids().is_empty());
     pids().into_iter().for_each(|pid| signal(pid, "KILL"));
     until("the server has gone", || pids().is_empty());
