@@ -14,7 +14,7 @@ use crate::assembly::disk_mount::{DiskMount, PreparedDiskMount};
 use crate::assembly::keeper::{self, Turn};
 use crate::assembly::options::disk::{DiskOptions, DiskServerOptions};
 use crate::assembly::plan::disk::{DiskPlan, DiskSource};
-use crate::assembly::plan::needs::directories_of;
+use crate::assembly::plan::needs::{directories_of, join, of_mounts};
 use crate::assembly::sandbox::Sandbox;
 use crate::assembly::served_disk::{DiskAnswers, PreparedDisk, ServedDisk, guest_sockets};
 use crate::assembly::servers::until_stopped;
@@ -111,7 +111,7 @@ impl Prepared {
         let mut needs = disk.needs();
         needs.removes.extend(directories_of([control.path().to_owned()]));
         if mount.is_some() {
-            PreparedDiskMount::need(&mut needs);
+            join(&mut needs, of_mounts());
         }
         let mut sandbox = Sandbox::new(options.sandbox, needs, None);
         if let Some(mount) = &mut mount {

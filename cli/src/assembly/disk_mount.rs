@@ -8,12 +8,10 @@ use tombolo_core::fs::Name;
 use tombolo_core::{Identity, SessionId};
 use tombolo_front_fuse::dev::{Mount as FuseMount, Options as FuseOptions};
 use tombolo_front_fuse::session::Coherence;
-use tombolo_host_service::sandbox::Needs;
 use tombolo_layer_disk_files::DiskFiles;
 use tombolo_sys::creds;
 
 use crate::assembly::plan::disk::{DiskPlan, DiskSource};
-use crate::assembly::plan::needs::{join, of_mounts};
 use crate::assembly::sandbox::Sandbox;
 use crate::commands::mount::reason;
 use crate::failure::{Code, Failure, OrCannot, Outcome};
@@ -72,11 +70,6 @@ impl PreparedDiskMount {
         Ok(Some(Self { point: path, options, name: plan.name.clone(), ends_at_failed_write }))
     }
 
-    /// Adds what the mount needs inside the sandbox.
-    pub fn need(needs: &mut Needs) {
-        join(needs, of_mounts());
-    }
-
     /// Starts a helper that mounts outside the sandbox, if there is a sandbox.
     pub fn mounts_outside(&mut self, sandbox: &mut Sandbox<'_>) -> Outcome {
         let mounters = sandbox.mounters(&[(&*self.point, self.options.clone())])?;
@@ -115,8 +108,7 @@ impl DiskMount {
     }
 
     pub fn status(&self) -> EndpointStatus {
-        let at = self.mount.path().display().to_string();
-        EndpointStatus { kind: "fuse".into(), at, export: self.name.clone() }
+        EndpointStatus::new("fuse", &self.mount.path().display(), &self.name)
     }
 
     /// Unmounts the file, and waits for its last user, because pages that the kernel has not written back

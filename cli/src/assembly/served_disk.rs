@@ -27,7 +27,7 @@ use crate::assembly::options::virtiofs::VirtioFsSocket;
 use crate::assembly::plan::disk::{DiskPlan, DiskSource, OpenedDisk};
 use crate::assembly::plan::needs::{directories_of, with_targets};
 use crate::assembly::servers::guest_socket::{GuestSocket, SocketAccess};
-use crate::assembly::servers::nbd::{NbdPlace, NbdRequest, NbdSockets};
+use crate::assembly::servers::nbd::{NbdPlace, NbdSockets};
 use crate::failure::{Failure, OrCannot, Outcome, Reason};
 use crate::service::Counted;
 use crate::service::status::{EndpointStatus, ExportStatus};
@@ -60,15 +60,8 @@ impl PreparedDisk {
     /// effect. `kept` are the sockets of guests that a keeper has passed. Starts no thread: it would remain
     /// outside the sandbox.
     pub fn open(plan: &DiskPlan, kept: &[i32]) -> Result<Self, Failure> {
-        let options = &plan.options;
         let sockets = guest_sockets(plan, kept)?;
-        let nbd = NbdRequest {
-            plain: &options.nbd,
-            tls: &options.nbd_tls,
-            tls_dir: options.tls_dir.as_ref(),
-            mode: options.socket_mode.as_ref().map_or(0o600, |mode| mode.0),
-        };
-        let nbd = NbdSockets::open(&nbd, &plan.name)?;
+        let nbd = NbdSockets::open(&plan.options, &plan.name)?;
         let limits = ThreadPoolLimits { queue_len: PENDING_MAX, ..ThreadPoolLimits::default() };
         let pool = Arc::new(ThreadPool::new("disk", limits));
         let is_here = plan.source.is_of_this_host();
@@ -87,7 +80,7 @@ impl PreparedDisk {
         let mut needs = self.plan.source.needs();
         let made = self.sockets.iter().map(GuestSocket::path).chain(self.nbd.paths());
         needs.removes = directories_of(made);
-        needs.reads.extend(self.nbd.certificates().into_iter().flat_map(with_targets));
+        needs.reads.extend(self.nbd.tls_dir.as_deref().into_iter().flat_map(with_targets));
         needs
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use tombolo_host_tls::{Authority, AuthorityError, Issued, Request};
+use tombolo_host_tls::{Authority, Issued, Request};
 
 use crate::assembly::hints::nfs::host_name;
 use crate::certificates::authority_dir;
@@ -73,22 +73,21 @@ impl TlsAction {
                 let host: String =
                     host_name().chars().filter(|c| c.is_ascii_alphanumeric() || "-.".contains(*c)).collect();
                 let name: String = format!("tombolo-ca.{host}").chars().take(64).collect();
-                Authority::create(&dir, &name).map_err(|error| failed("create an authority", &error))?;
+                Authority::create(&dir, &name).or_cannot("create an authority")?;
                 say(format_args!("created {}", dir.display()))
             }
             Self::Issue { name, host, days, out, ca } => {
                 let dir = ca.path()?;
-                let authority =
-                    Authority::open(&dir).map_err(|error| failed("issue a certificate", &error))?;
+                let authority = Authority::open(&dir).or_cannot("issue a certificate")?;
                 let out = out.unwrap_or_else(|| dir.join(&name));
                 let until = SystemTime::now() + DAY.saturating_mul(days);
                 let issued = authority.issue(&Request { name, hosts: host, until }, &out);
-                let issued = issued.map_err(|error| failed("issue a certificate", &error))?;
+                let issued = issued.or_cannot("issue a certificate")?;
                 say(format_args!("issued {} {} in {}", issued.name, issued.serial, out.display()))
             }
             Self::Revoke { name, ca } => {
-                let authority = Authority::open(&ca.path()?).map_err(|error| failed("revoke", &error))?;
-                let count = authority.revoke(&name).map_err(|error| failed("revoke", &error))?;
+                let authority = Authority::open(&ca.path()?).or_cannot("revoke")?;
+                let count = authority.revoke(&name).or_cannot("revoke")?;
                 let list = authority.revocation_list();
                 say(format_args!(
                     "revoked {count} of {name}: copy {} to all servers and clients that must refuse them",
@@ -97,7 +96,7 @@ impl TlsAction {
             }
             Self::Issued { ca } => {
                 let issued = Authority::open(&ca.path()?).and_then(|authority| authority.issued());
-                let issued = issued.map_err(|error| failed("list issued certificates", &error))?;
+                let issued = issued.or_cannot("list issued certificates")?;
                 issued.iter().try_for_each(|issued| say(format_args!("{}", described(issued))))
             }
         }
@@ -121,10 +120,6 @@ impl CaArg {
         let found = self.dir.map_or_else(authority_dir, Ok);
         found.map_err(|why| Failure::cannot("find the authority", why).remedy("name its directory with --ca"))
     }
-}
-
-fn failed(doing: &str, error: &AuthorityError) -> Failure {
-    Failure::cannot(doing, error)
 }
 
 fn say(line: std::fmt::Arguments<'_>) -> Outcome {

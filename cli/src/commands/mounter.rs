@@ -71,8 +71,8 @@ struct RemoteError {
 
 /// Starts the mounter; returns one handle per mount point, in order.
 pub fn start(places: &[(&Path, Options)], log: Option<&File>) -> Result<Vec<Arc<dyn Mounter>>, Failure> {
-    let words = places.iter().map(|(target, options)| MountSpec::new(target, options)?.word());
-    let words = words.collect::<io::Result<Vec<_>>>();
+    let word = |place: &(&Path, Options)| Ok(serde_json::to_string(&MountSpec::new(place.0, &place.1)?)?);
+    let words = places.iter().map(word).collect::<io::Result<Vec<_>>>();
     let started = words.and_then(|words| Helper::start(beside(NAME, log)?.arg("--").args(words), 1));
     let started = started.map(Arc::new).or_cannot("start the mounter of the sandboxed server")?;
     let one = |place| Arc::new(RemoteMounter { helper: Arc::clone(&started), place }) as Arc<dyn Mounter>;
@@ -83,10 +83,9 @@ impl MounterArgs {
     /// Serves the socket at standard input.
     pub fn run(self) -> Outcome {
         const MOUNTING: &str = "mount for a server";
-        let cannot = |error: io::Error| Failure::cannot(MOUNTING, &error);
         let places = self.places.iter().map(|word| serde_json::from_str(word).map(MountState::of));
-        let mut places: Vec<MountState> =
-            places.collect::<Result<_, _>>().map_err(|error| cannot(error.into()))?;
+        let places = places.collect::<Result<Vec<_>, _>>().map_err(io::Error::from);
+        let mut places = places.or_cannot(MOUNTING)?;
         let socket = io::stdin().as_fd().try_clone_to_owned().or_cannot(MOUNTING)?;
         // A terminal's signals reach this process as well; it ends after the server.
         signals::on_stop(|_| {}).or_cannot(MOUNTING)?;
@@ -208,10 +207,6 @@ impl MountSpec {
         let Options { allow_other, read_only, devices, set_id, exec, .. } = *options;
         let (target, source) = (absolute(target)?, options.source.clone());
         Ok(Self { target, source, allow_other, read_only, devices, set_id, exec })
-    }
-
-    fn word(&self) -> io::Result<String> {
-        Ok(serde_json::to_string(self)?)
     }
 }
 

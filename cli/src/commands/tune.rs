@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::commands::umount::server_of;
 use crate::failure::{Failure, OrCannot, Outcome};
-use crate::mount_point::{absolute, mounted_at};
+use crate::mount_point::existing;
 use crate::service::limit_of;
 
 /// Change the limit on outstanding requests of an NFS mount in use.
@@ -32,11 +32,7 @@ Examples:
 impl TuneArgs {
     pub fn run(&self) -> Outcome {
         let tuning = format!("tune {}", self.mountpoint.display());
-        let point = absolute(&self.mountpoint).or_cannot(&tuning)?;
-        let mounted = mounted_at(&point).or_cannot(&tuning)?;
-        if mounted.is_none() {
-            return Err(Failure::cannot(&tuning, "nothing is mounted there"));
-        }
+        let (point, _) = existing(&self.mountpoint, &tuning)?;
         let Some((mut server, _)) = server_of(&point) else {
             let reason = "no server found with a control socket in the default directory";
             return Err(Failure::cannot(&tuning, reason).remedy("mount it as this user, without --control"));

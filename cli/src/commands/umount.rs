@@ -8,8 +8,8 @@ use clap::Args;
 use tombolo_host_service::control::{self, Client};
 use tombolo_sys::{Errno, fuse_dev};
 
-use crate::failure::{Failure, OrCannot, Outcome};
-use crate::mount_point::{KIND, absolute, mounted_at};
+use crate::failure::{Failure, Outcome};
+use crate::mount_point::{KIND, existing};
 use crate::service::status::{self, Status};
 
 /// Unmount a mount of `tombolo mount`.
@@ -34,19 +34,15 @@ Examples:
 impl UmountArgs {
     pub fn run(&self) -> Outcome {
         let unmounting = format!("unmount {}", self.mountpoint.display());
-        let cannot = |error: &io::Error| Failure::cannot(&unmounting, error);
-        let point = absolute(&self.mountpoint).or_cannot(&unmounting)?;
-        match mounted_at(&point).or_cannot(&unmounting)? {
-            None => return Err(Failure::cannot(&unmounting, "nothing is mounted there")),
-            Some(entry) if entry.kind != KIND => {
-                let other = format!("a file system of type {} is mounted there", entry.kind);
-                return Err(Failure::cannot(&unmounting, other).remedy("use umount(8)"));
-            }
-            Some(_) => {}
+        let (point, entry) = existing(&self.mountpoint, &unmounting)?;
+        if entry.kind != KIND {
+            let other = format!("a file system of type {} is mounted there", entry.kind);
+            return Err(Failure::cannot(&unmounting, other).remedy("use umount(8)"));
         }
         let server = server_of(&point);
         unmount(&point, self.lazy).map_err(|error| {
-            cannot(&error).remedy_if(error.kind() == io::ErrorKind::ResourceBusy, BUSY_REMEDY)
+            Failure::cannot(&unmounting, &error)
+                .remedy_if(error.kind() == io::ErrorKind::ResourceBusy, BUSY_REMEDY)
         })?;
         match server {
             Some((server, _)) if !self.lazy => wait_for_end(server).map_err(|()| {

@@ -200,11 +200,9 @@ fn attributes(asked: &NfsOptions) -> AttributeTimes {
         match option {
             NfsOption::KeepAttributes(false) => times = AttributeTimes::NONE,
             NfsOption::KeepAttributes(true) => times = AttributeTimes::default(),
+            NfsOption::AttributeTime(AttributeTime::All, time) => times = AttributeTimes::all(time),
             NfsOption::AttributeTime(which, time) => *time_of(&mut times, which) = time,
             _ => {}
-        }
-        if let NfsOption::AttributeTime(AttributeTime::All, time) = option {
-            times = AttributeTimes::all(time);
         }
     }
     times.file_min = times.file_min.min(times.file_max);

@@ -73,15 +73,8 @@ fn tunnel(url: &NfsUrl, ssh: &Ssh, dir: &[u8], asked: &NfsOptions) -> Arc<Tunnel
 
 /// Quotes one word for the remote shell.
 fn quoted(word: &[u8]) -> Vec<u8> {
-    let mut quoted = vec![b'\''];
-    for &byte in word {
-        match byte {
-            b'\'' => quoted.extend_from_slice(b"'\\''"),
-            byte => quoted.push(byte),
-        }
-    }
-    quoted.push(b'\'');
-    quoted
+    let parts: Vec<_> = word.split(|byte| *byte == b'\'').collect();
+    [b"'", &parts.join(&b"'\\''"[..])[..], b"'"].concat()
 }
 
 fn not_mounted(error: &MountError, program: &str) -> NotMounted {

@@ -33,10 +33,6 @@ impl NotMounted {
 
     /// Returns the failure `cannot DOING: REASON`, with the remedy.
     pub fn while_doing(self, doing: &str) -> Failure {
-        let failure = Failure::cannot(doing, self.reason);
-        match self.remedy {
-            Some(remedy) => failure.remedy(remedy),
-            None => failure,
-        }
+        self.remedy.into_iter().fold(Failure::cannot(doing, self.reason), Failure::remedy)
     }
 }

@@ -130,6 +130,7 @@ impl ShmLocation {
     fn split(&self, kind: &str, fits: fn(&FileType) -> bool) -> Result<(PathBuf, String), NotReachable> {
         let file = self.scheme == Scheme::File;
         let lasting = |reason: String| NotReachable { is_transient: false, reason, file };
+        let transient = |reason: String| NotReachable { is_transient: true, reason, file };
         for end in self.path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0) {
             let (front, rest) = self.path.split_at(end);
             match fs::metadata(front) {
@@ -137,11 +138,7 @@ impl ShmLocation {
                 Ok(metadata) if fits(&metadata.file_type()) => return Ok((front.into(), name_of(rest))),
                 Ok(_) => return Err(lasting(format!("{front} is not a {kind}"))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(NotReachable {
-                        is_transient: true,
-                        reason: format!("no such {kind}: {front}"),
-                        file,
-                    });
+                    return Err(transient(format!("no such {kind}: {front}")));
                 }
                 Err(error) => {
                     return Err(lasting(format!("{front}: {}", String::from(Reason::from(&error)))));
@@ -155,11 +152,7 @@ impl ShmLocation {
                 self.path
             )));
         }
-        Err(NotReachable {
-            is_transient: true,
-            reason: format!("the path has no {kind}, only directories"),
-            file,
-        })
+        Err(transient(format!("the path has no {kind}, only directories")))
     }
 }
 

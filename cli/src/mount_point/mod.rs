@@ -27,7 +27,6 @@ impl MountPoint {
     /// of ours with a dead server.
     pub fn checked(path: &Path) -> Result<Self, Failure> {
         let mounting = format!("mount at {}", path.display());
-        let cannot = |error: &io::Error| Failure::cannot(&mounting, error);
         let point = absolute(path).or_cannot(&mounting)?;
         let entry = mounted_at(&point).or_cannot(&mounting)?;
         let ours = entry.as_ref().is_some_and(|entry| entry.kind == KIND);
@@ -41,7 +40,7 @@ impl MountPoint {
             {
                 Ok(Self { path: point, dead: true })
             }
-            (Err(error), _) => Err(cannot(error)),
+            (Err(error), _) => Err(Failure::cannot(&mounting, error)),
             (Ok(metadata), _) if !metadata.is_dir() => {
                 Err(Failure::cannot(&mounting, "it is not a directory"))
             }
@@ -76,9 +75,17 @@ impl MountPoint {
     }
 }
 
+/// Returns the absolute path of a mount point and what is mounted there; fails if nothing is.
+pub fn existing(path: &Path, doing: &str) -> Result<(PathBuf, MountEntry), Failure> {
+    let point = absolute(path).or_cannot(doing)?;
+    let entry = mounted_at(&point).or_cannot(doing)?;
+    let entry = entry.ok_or_else(|| Failure::cannot(doing, "nothing is mounted there"))?;
+    Ok((point, entry))
+}
+
 /// Resolves symbolic links and relative parts, except in the last component if it is a dead mount, which
 /// cannot be accessed.
-pub fn absolute(path: &Path) -> io::Result<PathBuf> {
+fn absolute(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => {
             match (path.parent(), path.file_name()) {

@@ -96,9 +96,8 @@ impl WriteBackState {
     /// Returns the reason that waiting for the changes up to this state is useless: the origin has refused
     /// some of them since, or lacks only refused ones. Returns `None` if waiting may help.
     pub fn lasting_refusal<'a>(&self, now: &'a Self) -> Option<&'a str> {
-        let lasts = match now.at_origin >= self.change {
+        let lasts = match now.at_origin.max(now.settled) >= self.change {
             true => now.refused > 0,
-            false if now.settled >= self.change => now.refused > 0,
             false => now.is_refused && now.attempts_ended > self.attempts_begun,
         };
         now.failure.as_deref().filter(|_| lasts)

@@ -83,11 +83,7 @@ impl Service {
 
     /// Removes a session from status and counters, and drops the references to its exports.
     pub fn remove(&self, session: &str) {
-        let mut parts = lock(&self.parts);
-        let (ended, left): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut *parts).into_iter().partition(|part| part.session == session);
-        *parts = left;
-        drop(parts);
+        let ended: Vec<_> = lock(&self.parts).extract_if(.., |part| part.session == session).collect();
         // Dropping may take long, so the lock is released first.
         drop(ended);
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::service::status::EndpointStatus;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionStatus {
     pub name: String,
     pub state: SessionState,
@@ -24,9 +24,10 @@ pub struct SessionStatus {
     pub endpoints: Vec<EndpointStatus>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SessionState {
+    #[default]
     Starting,
     Running,
     /// Front ends are closed, and remaining changes are being sent.

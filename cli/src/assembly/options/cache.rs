@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tombolo_layer_cache::Contract;
 
+use super::disk::size;
 use super::policy::RuleArg;
 use crate::location::NfsUrl;
-use crate::setting::Setting;
 
 /// Options of a caching proxy.
 #[derive(Args, Debug, Default)]
@@ -113,12 +113,8 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let setting = Setting { text, name: text, value: Some(text) };
-        setting
-            .bytes()
-            .filter(|bytes| *bytes > 0)
-            .map(Self)
-            .ok_or_else(|| "write a number of bytes, such as 64K, 512M or 8G".into())
+        let bytes = size(text).filter(|bytes| *bytes > 0);
+        bytes.map(Self).ok_or_else(|| "write a number of bytes, such as 64K, 512M or 8G".into())
     }
 }
 

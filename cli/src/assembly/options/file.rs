@@ -1,5 +1,6 @@
 //! Configuration file: TOML with the names of the command line.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
@@ -61,20 +62,20 @@ fn parse(text: &str) -> Result<ServerOptions, String> {
 /// A string of the configuration file, parsed like the same word on the command line.
 struct Word<T>(T);
 
-impl<'de, T: FromStr<Err = String>> Deserialize<'de> for Word<T> {
+impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Word<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map(Self).map_err(Error::custom)
     }
 }
 
-pub fn list<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
+pub fn list<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     let words = Vec::<Word<T>>::deserialize(deserializer)?;
     Ok(words.into_iter().map(|Word(value)| value).collect())
 }
 
-pub fn one<'de, T: FromStr<Err = String>, D: Deserializer<'de>>(
+pub fn one<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     Word::deserialize(deserializer).map(|Word(value)| Some(value))

@@ -25,7 +25,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Deserialize;
+use tombolo_front_nfs_server::Network;
 use tombolo_host_service::sandbox::Strictness;
+use tombolo_layer_idmap::IdRange;
 
 use crate::failure::Failure;
 use address::ListenAddress;
@@ -36,7 +38,7 @@ use doorbell::Doorbell;
 use export::ExportArg;
 use file::{list, one};
 use fuse::FuseArg;
-use nfs::{AllowArg, IdRangeArg, LeasesArg, NfsArg, SquashArg};
+use nfs::{LeasesArg, NfsArg, SquashArg};
 use shm::{ShmArg, ShmFileArg};
 use submounts::Submounts;
 use virtiofs::{SocketMode, VirtioFsArg};
@@ -97,11 +99,11 @@ pub struct ServerOptions {
     /// NFS --squash is applied first, and its --anonuid is then mapped like a client's id.
     #[arg(long, value_name = "CLIENT:HERE[:COUNT]")]
     #[serde(deserialize_with = "list")]
-    pub map_users: Vec<IdRangeArg>,
+    pub map_users: Vec<IdRange>,
     /// Map groups, like --map-users.
     #[arg(long, value_name = "CLIENT:HERE[:COUNT]")]
     #[serde(deserialize_with = "list")]
-    pub map_groups: Vec<IdRangeArg>,
+    pub map_groups: Vec<IdRange>,
     /// Refuse all changes.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "true|false")]
     pub readonly: Option<bool>,
@@ -199,7 +201,7 @@ pub struct ServerOptions {
     /// authenticated; with --tls-users they run as the anonymous user.
     #[arg(long, value_name = "CIDR", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
-    pub allow_plain: Vec<AllowArg>,
+    pub allow_plain: Vec<Network>,
     /// Directory of the --nfs-tls certificates: ca.pem, cert.pem, key.pem, and crl.pem if any were revoked
     /// (by default tls in $XDG_CONFIG_HOME/tombolo, for root /etc/tombolo/tls). Create one with `tombolo keys
     /// issue`. Changed files apply to new connections.
@@ -223,7 +225,7 @@ pub struct ServerOptions {
     /// Serve only clients with these addresses; repeatable (by default all).
     #[arg(long, value_name = "CIDR", help_heading = NFS)]
     #[serde(deserialize_with = "list")]
-    pub allow: Vec<AllowArg>,
+    pub allow: Vec<Network>,
     /// Clients that may hold leases (`tombolo proxy --contract lease`); a change by another client waits
     /// until they return theirs. Those of a network, those with certificates (tls), or none (off); repeatable
     /// (by default those of this host and those with certificates).

@@ -5,7 +5,6 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use serde::Deserialize;
 use tombolo_front_nfs_server::{Network, SquashMode};
-use tombolo_layer_idmap::{IdRange, MapError};
 
 use super::address::ListenAddress;
 use super::export::{ExportName, named_exports};
@@ -50,33 +49,11 @@ impl From<SquashArg> for SquashMode {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdRangeArg(pub IdRange);
-
-impl FromStr for IdRangeArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Self).map_err(|error: MapError| error.to_string())
-    }
-}
-
 pub fn squash_word(mode: SquashMode) -> &'static str {
     match mode {
         SquashMode::None => "none",
         SquashMode::Root => "root",
         SquashMode::All => "all",
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AllowArg(pub Network);
-
-impl FromStr for AllowArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Self).map_err(|error: tombolo_front_nfs_server::NetworkError| error.to_string())
     }
 }
 

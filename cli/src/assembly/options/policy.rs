@@ -95,9 +95,7 @@ impl CacheSettings {
             ..rest
         }
     }
-}
 
-impl CacheSettings {
     /// Refuses settings that cannot apply to some files only.
     fn check_rule(&self) -> Result<(), String> {
         match self.mode {
@@ -118,12 +116,11 @@ fn yes_or_no(setting: &Setting<'_>) -> Result<bool, String> {
 }
 
 fn prefetch(setting: &Setting<'_>) -> Result<Prefetch, String> {
-    match setting.value {
-        Some("tree") => Ok(Prefetch::Tree),
-        _ => match yes_or_no(setting) {
-            Ok(is_on) => Ok(if is_on { Prefetch::Walk } else { Prefetch::Off }),
-            Err(_) => Err(setting.wrong("yes, no or tree")),
-        },
+    match (setting.value, yes_or_no(setting)) {
+        (Some("tree"), _) => Ok(Prefetch::Tree),
+        (_, Ok(true)) => Ok(Prefetch::Walk),
+        (_, Ok(false)) => Ok(Prefetch::Off),
+        (_, Err(_)) => Err(setting.wrong("yes, no or tree")),
     }
 }
 
@@ -139,16 +136,13 @@ impl FromStr for RuleArg {
     fn from_str(text: &str) -> Result<Self, String> {
         let (pattern, settings) = behind_word(text);
         let pattern = pattern.parse::<Pattern>().map_err(|error| error.to_string())?;
-        let mut said = CacheSettings::default();
-        let mut count = 0;
-        for setting in settings {
-            said.set(&setting)?;
-            count += 1;
-        }
-        said.check_rule()?;
-        if count == 0 {
+        let mut settings = settings.peekable();
+        if settings.peek().is_none() {
             return Err(format!("no setting given: write PATTERN,KEY=VALUE with {KEYS}"));
         }
+        let mut said = CacheSettings::default();
+        settings.try_for_each(|setting| said.set(&setting))?;
+        said.check_rule()?;
         Ok(Self { pattern, settings: said })
     }
 }
@@ -174,13 +168,9 @@ impl FromStr for PolicyFile {
         let mut file = Self::default();
         for (key, value) in &table {
             match (key.as_str(), value) {
-                ("cache-size", value) => {
-                    let text = word(key, value)?;
-                    file.cache_size = Some(Setting::from(&*text).parsed()?);
-                }
-                ("write-back-limit", value) => {
-                    let text = word(key, value)?;
-                    file.write_back_limit = Some(Setting::from(&*text).parsed()?);
+                ("cache-size", _) => file.cache_size = Some(Setting::from(&*word(key, value)?).parsed()?),
+                ("write-back-limit", _) => {
+                    file.write_back_limit = Some(Setting::from(&*word(key, value)?).parsed()?);
                 }
                 ("rule", toml::Value::Array(rules)) => {
                     for (index, rule) in rules.iter().enumerate() {

@@ -93,20 +93,17 @@ impl CachePlan {
             (_, true) => Lease::None,
             _ => Lease::Free,
         };
-        let (is_shared, borrows_from, data_from) = (asked.share_cache, asked.borrow_from, asked.data_from);
-        let record = asked.record;
         let write_back = options_of(mode, asked.write_back_limit.or(file.write_back_limit), &policy)?;
-        let machine = Life::machine();
         Ok(Self {
             dir,
             store,
             policy,
             lease,
-            machine,
-            is_shared,
-            borrows_from,
-            data_from,
-            record,
+            machine: Life::machine(),
+            is_shared: asked.share_cache,
+            borrows_from: asked.borrow_from,
+            data_from: asked.data_from,
+            record: asked.record,
             write_back,
         })
     }

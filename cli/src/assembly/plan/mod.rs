@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tombolo_host_service::sandbox::Strictness;
-use tombolo_layer_idmap::{IdMap, Ids};
+use tombolo_layer_idmap::{IdMap, IdRange, Ids};
 use tombolo_sys::pattern::Pattern;
 
 use super::options::ServerOptions;
@@ -25,7 +25,6 @@ use super::options::ask::AskArg;
 use super::options::coherence::Coherence;
 use super::options::export::{ExportArg, ExportName};
 use super::options::fuse::FuseArg;
-use super::options::nfs::IdRangeArg;
 use super::options::submounts::Submounts;
 use super::options::virtiofs::{SocketMode, VirtioFsArg, VirtioFsSocket};
 use super::options::xattrs::Xattrs;
@@ -131,12 +130,7 @@ impl Plan {
             let problem = "--state requires --nfs, --shm, --shm-file or --keep";
             return Err(Failure::usage(problem).remedy("add --nfs PORT or --shm SOCKET"));
         }
-        let is_asked = exports.iter().any(|export| !export.ask.is_empty());
-        if is_asked
-            && front_ends.guests.is_empty()
-            && front_ends.mounts.is_empty()
-            && !front_ends.shm.is_any()
-        {
+        if exports.iter().any(|export| !export.ask.is_empty()) && front_ends.is_only_nfs() {
             let problem =
                 "--ask requires --fuse, --virtiofs, --shm or --shm-file: NFS clients go by their own options";
             return Err(Failure::usage(problem).remedy("mount with noac on the clients"));
@@ -152,18 +146,16 @@ impl Plan {
         let host_watch = options.host_watch.unwrap_or(front_ends.coherence == Coherence::Push);
         let ids = id_map(&mut options)?;
         let layers = Layers { read_only, submounts: options.submounts.unwrap_or_default(), host_watch, ids };
-        let ServerOptions { control, metrics, state, sandbox, .. } = options;
-        let sandbox = sandbox.unwrap_or_default();
         Ok(Self {
             exports,
             disks,
             cache: None,
             layers,
             front_ends,
-            control,
-            metrics,
-            state,
-            sandbox,
+            control: options.control,
+            metrics: options.metrics,
+            state: options.state,
+            sandbox: options.sandbox.unwrap_or_default(),
             keep,
             end_when_unused: None,
         })
@@ -205,8 +197,7 @@ fn id_map(options: &mut ServerOptions) -> Result<Option<IdMap>, Failure> {
     if users.is_empty() && groups.is_empty() {
         return Ok(None);
     }
-    let ids = |ranges: Vec<IdRangeArg>, option: &str| {
-        let ranges = ranges.into_iter().map(|IdRangeArg(range)| range).collect();
+    let ids = |ranges: Vec<IdRange>, option: &str| {
         Ids::new(ranges, NOBODY).map_err(|error| Failure::usage(format!("{option}: {error}")))
     };
     Ok(Some(IdMap { users: ids(users, "--map-users")?, groups: ids(groups, "--map-groups")? }))
@@ -231,17 +222,20 @@ impl FrontEnds {
         }
         let shm = ShmPlan::new(options, exports)?;
         let nfs = NfsPlan::new(options, exports, shm.is_any())?;
-        if nfs.over_stdio
-            && !(guests.is_empty() && mounts.is_empty() && nfs.ports.is_empty() && !shm.is_any())
-        {
+        let xattrs = options.xattrs.unwrap_or_default();
+        let front_ends = Self { guests, socket_access, mounts, coherence, xattrs, nfs, shm };
+        if front_ends.nfs.over_stdio && !(front_ends.is_only_nfs() && front_ends.nfs.ports.is_empty()) {
             return Err(only_stdio());
         }
-        let xattrs = options.xattrs.unwrap_or_default();
-        if options.xattrs.is_some() && guests.is_empty() && mounts.is_empty() && !shm.is_any() {
+        if options.xattrs.is_some() && front_ends.is_only_nfs() {
             let problem = "--xattrs requires --virtiofs, --fuse, --shm or --shm-file: NFS version 3 has no extended attributes";
             return Err(Failure::usage(problem).remedy("add --virtiofs SOCKET"));
         }
-        Ok(Self { guests, socket_access, mounts, coherence, xattrs, nfs, shm })
+        Ok(front_ends)
+    }
+
+    fn is_only_nfs(&self) -> bool {
+        self.guests.is_empty() && self.mounts.is_empty() && !self.shm.is_any()
     }
 
     /// Checks that `--keep` applies: a keeper holds only the connections of VMMs, and only files of local

@@ -9,12 +9,12 @@ use tombolo_front_nfs_server::{AllowList, Claims, Durability, ExportId, LeaseHol
 use super::PlannedExport;
 use crate::assembly::options::ServerOptions;
 use crate::assembly::options::export::ExportName;
-use crate::assembly::options::nfs::{AllowArg, LeasesArg, NfsArg};
+use crate::assembly::options::nfs::{LeasesArg, NfsArg};
 use crate::assembly::options::tls_users;
 use crate::certificates::tls_dir;
 use crate::failure::Failure;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NfsPlan {
     pub ports: Vec<PlannedPort>,
     /// `true` for `--stdio`: all exports are offered over standard input and output.
@@ -37,7 +37,7 @@ pub struct NfsPlan {
     pub udp: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PlannedPort {
     pub address: SocketAddr,
     /// `true` if calls without TLS are refused, except from the addresses of `--allow-plain`.
@@ -99,7 +99,7 @@ impl NfsPlan {
             ports,
             over_stdio: options.stdio,
             squash,
-            allow: allow_list(&mut options.allow),
+            allow: AllowList::new(mem::take(&mut options.allow)),
             lease_holders: lease_holders(&options.leases)?,
             manage_gids: options.manage_gids.unwrap_or(false),
             durability: match options.async_names {
@@ -132,11 +132,7 @@ fn plain_of(options: &mut ServerOptions, ports: &[PlannedPort]) -> Result<Option
         let problem = "--allow-plain requires --nfs-tls";
         return Err(Failure::usage(problem).remedy("for --nfs, which has no TLS, use --allow"));
     }
-    Ok(Some(allow_list(&mut options.allow_plain)))
-}
-
-fn allow_list(args: &mut Vec<AllowArg>) -> AllowList {
-    AllowList::new(mem::take(args).into_iter().map(|AllowArg(network)| network).collect())
+    Ok(Some(AllowList::new(mem::take(&mut options.allow_plain))))
 }
 
 fn lease_holders(args: &[LeasesArg]) -> Result<LeaseHolders, Failure> {

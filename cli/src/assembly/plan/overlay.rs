@@ -29,7 +29,7 @@ use super::layers::Layer;
 use super::needs;
 use crate::assembly::options::disk::ImageOptions;
 use crate::commands::files::open_path::attr_of;
-use crate::failure::{Failure, OrCannot, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome, Reason};
 use crate::location::Location;
 
 const KEEPING: &str = "retain unflushed writes of an overlay";
@@ -37,7 +37,7 @@ const KEEPING: &str = "retain unflushed writes of an overlay";
 /// Maximum depth of a chain of overlays: a read may query each layer.
 const DEPTH_MAX: u32 = 16;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct OverlaySource {
     pub path: PathBuf,
     /// Location of the redo log, if it is not given as a plain path; the overlay is then read-only.
@@ -82,20 +82,7 @@ impl std::fmt::Debug for Bottom {
 impl OverlaySource {
     pub fn new(path: PathBuf, options: &ImageOptions) -> Self {
         let ImageOptions { base: bases, base_no_links: bases_no_links, backing_dir, .. } = options.clone();
-        Self {
-            path,
-            location: None,
-            bases,
-            bases_no_links,
-            no_links: false,
-            backing_dir,
-            depth: 0,
-            states: None,
-            record: None,
-            record_log: None,
-            bottom: None,
-            base_in_use: false,
-        }
+        Self { path, bases, bases_no_links, backing_dir, ..Self::default() }
     }
 
     /// Returns an overlay whose finished redo log is a file at a location, such as one of an NFS server.
@@ -108,8 +95,8 @@ impl OverlaySource {
         Self { no_links: true, ..self }
     }
 
-    fn cannot(&self, error: &(impl std::error::Error + 'static)) -> Failure {
-        Failure::cannot(format_args!("open overlay {}", self.path.display()), error)
+    fn cannot(&self, reason: impl Into<Reason>) -> Failure {
+        Failure::cannot(format_args!("open overlay {}", self.path.display()), reason)
     }
 
     /// Returns the base. The name in a redo log is only followed to the directory of the redo log and to the
@@ -117,7 +104,8 @@ impl OverlaySource {
     pub fn base(&self) -> Result<DiskSource, Failure> {
         if self.depth == DEPTH_MAX {
             let reason = format!("the chain has more than {DEPTH_MAX} overlays");
-            return Err(Failure::cannot(format_args!("open overlay {}", self.path.display()), reason)
+            return Err(self
+                .cannot(reason)
                 .remedy("convert one of them to a standalone image: tombolo disk convert"));
         }
         let mut bases = self.bases.iter().cloned();
@@ -179,8 +167,7 @@ impl OverlaySource {
             return Ok(());
         }
         let reason = "it is not finished: it may still be written to, or is an incomplete copy";
-        Err(Failure::cannot(format_args!("open overlay {}", self.path.display()), reason)
-            .remedy("create one with tombolo vm suspend --to DIR --changes"))
+        Err(self.cannot(reason).remedy("create one with tombolo vm suspend --to DIR --changes"))
     }
 
     /// Returns the base named in the redo log.
@@ -193,10 +180,8 @@ impl OverlaySource {
         }
         let header = own.header()?;
         let name = Path::new(OsStr::from_bytes(&header.base_name));
-        let say_it = |reason: String| {
-            Failure::cannot(format_args!("open overlay {}", self.path.display()), reason)
-                .remedy("give its base with --base DISK, in chain order")
-        };
+        let say_it =
+            |reason: String| self.cannot(reason).remedy("give its base with --base DISK, in chain order");
         if DiskSource::is_elsewhere(name) || self.location.is_some() {
             return Err(say_it(format!("its base is {}", name.display())));
         }
@@ -221,10 +206,9 @@ impl OverlaySource {
         if let Ok(base) = self.base() {
             needs::join(&mut needs, base.needs());
             // A local base below a remote redo log is opened inside the sandbox too.
-            let is_elsewhere = self.location.is_some();
-            needs
-                .reads
-                .extend(base.file().filter(|_| is_elsewhere).and_then(|path| path.canonicalize().ok()));
+            if self.location.is_some() {
+                needs.reads.extend(base.file().and_then(|path| path.canonicalize().ok()));
+            }
         }
         match &self.location {
             Some(location) => needs::join(&mut needs, DiskSource::File(location.clone()).needs()),
@@ -398,10 +382,7 @@ impl OverlaySource {
                 base_mark: mark_of(&base, self.base_link_policy())?,
                 seal: None,
             };
-            let log =
-                ImageFile::create(&self.path, header.log_bytes(), &DiskOpenOptions::default(), pool.lane())
-                    .or_cannot(&making)?;
-            block_on(header.write_to(&cx(), &*log)).or_cannot(&making)?;
+            self.new_log(&header, &pool)?;
             access.give(&file).and_then(|()| sync_name(&self.path)).or_cannot(&making)
         };
         written().inspect_err(|_| drop(fs::remove_file(&self.path)))

@@ -10,7 +10,7 @@ use tombolo_back_nfs_client::NfsExport;
 use tombolo_core::fs::Export;
 use tombolo_layer_basic::readonly;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, OrCannot};
 use crate::location::{
     self, LinkOptions, Location, NfsOptions, NfsShmUrl, NfsUrl, NotMounted, OpenOptions, ShmLocation,
 };
@@ -99,10 +99,7 @@ impl Tree {
             Ok(OpenedTree { export: client.clone(), client: Some(client) })
         };
         let export: Arc<dyn Export> = match self {
-            Self::Dir(dir) => match LocalDir::open(dir, options) {
-                Ok(dir) => Arc::new(dir),
-                Err(error) => return Err(Failure::cannot(&serving, &error)),
-            },
+            Self::Dir(dir) => Arc::new(LocalDir::open(dir, options).or_cannot(&serving)?),
             Self::Shm(place) => {
                 let opened = Location::Shm(place.clone()).open(&OpenOptions::default())?;
                 if !opened.path.is_empty() {

@@ -9,7 +9,7 @@ use tombolo_layer_write_back as write_back;
 
 use crate::assembly::options::cache::{CacheMode, Size};
 use crate::commands::files::user::Myself;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 
 /// Returns the write-back options, if enabled; fails if the policy does not permit them.
 pub fn options_of(
@@ -38,11 +38,9 @@ pub fn options_of(
         return Err(Failure::usage(problem)
             .remedy("add --contract exclusive, if all changes are made through this proxy"));
     }
-    let mut options = write_back::Options::default();
-    if let Some(limit) = limit {
-        options.dirty_bytes_max = limit.0;
-    }
-    Ok(Some(options))
+    let default = write_back::Options::default();
+    let dirty_bytes_max = limit.map_or(default.dirty_bytes_max, |limit| limit.0);
+    Ok(Some(write_back::Options { dirty_bytes_max, ..default }))
 }
 
 /// Returns the directory of unsent changes.
@@ -91,12 +89,11 @@ pub fn try_out(doing: &str, cache: &Path, export: &dyn Export) -> Outcome {
 
 /// Fails if a cache directory has unsent changes.
 pub fn refuse_what_is_kept(doing: &str, cache: &Path, remedy: &str) -> Outcome {
-    match write_back::kept_in(&dir_in(cache)) {
-        Ok(0) => Ok(()),
-        Ok(count) => {
+    match write_back::kept_in(&dir_in(cache)).or_cannot(doing)? {
+        0 => Ok(()),
+        count => {
             let problem = format!("{count} files and names in it have unsent changes");
             Err(Failure::cannot(doing, problem).remedy(remedy))
         }
-        Err(error) => Err(Failure::cannot(doing, &error)),
     }
 }

@@ -139,9 +139,8 @@ fn give(path: &Path, access: SocketAccess) -> Result<(), Failure> {
     if access.mode() == OWNER_ONLY {
         return Ok(());
     }
-    change::permissions(place.as_fd(), access.mode()).map_err(|errno| {
-        Failure::cannot(giving(format!("mode {:o}", access.mode())), &io::Error::from(errno))
-    })
+    let given = change::permissions(place.as_fd(), access.mode()).map_err(io::Error::from);
+    given.or_cannot(giving(format!("mode {:o}", access.mode())))
 }
 
 /// Opens the socket just created. Fails if it was replaced, for instance by a link to another user's file,

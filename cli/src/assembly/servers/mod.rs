@@ -386,9 +386,7 @@ impl Serving {
         let mut index = 0;
         self.disks.iter().try_for_each(|disk| disk.announce(out, &mut index))
     }
-}
 
-impl Serving {
     /// Returns the NFS server of `--stdio`, which [`stdio`] gives its connections; `None` without
     /// that option.
     fn stdio(&self) -> Option<Arc<NfsServer>> {

@@ -1,7 +1,7 @@
 //! NBD front end of a disk, plain and with TLS.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tombolo_core::block::BlockDevice;
@@ -9,19 +9,11 @@ use tombolo_front_nbd::{Exports, Listeners, Options, Server, StartError};
 use tombolo_host_tls::ServerTls;
 
 use crate::assembly::hints::nfs::host_name;
+use crate::assembly::options::disk::DiskOptions;
 use crate::assembly::options::nbd::NbdListen;
 use crate::certificates;
 use crate::failure::{Failure, OrCannot};
 use crate::location::encoded;
-
-/// Addresses at which a disk is to be served over NBD, and the options of their sockets.
-pub struct NbdRequest<'a> {
-    pub plain: &'a [NbdListen],
-    pub tls: &'a [NbdListen],
-    pub tls_dir: Option<&'a PathBuf>,
-    /// Permission bits of UNIX sockets.
-    pub mode: u32,
-}
 
 /// Address of a served disk.
 pub struct NbdPlace {
@@ -38,25 +30,22 @@ pub struct NbdSockets {
     plain: Listeners,
     secure: Listeners,
     tls: Option<Arc<ServerTls>>,
-    tls_dir: Option<PathBuf>,
+    /// Directory of the certificates, whose files are read again when they change; `None` without TLS.
+    pub tls_dir: Option<PathBuf>,
     pub places: Vec<NbdPlace>,
 }
 
 impl NbdSockets {
     /// Binds the sockets, and loads the certificates if any of them requires TLS.
-    pub fn open(request: &NbdRequest<'_>, export: &str) -> Result<Self, Failure> {
-        let (tls, tls_dir) = match request.tls {
-            [] => (None, None),
-            _ => {
-                let (tls, dir) = load_tls(request)?;
-                (Some(tls), Some(dir))
-            }
-        };
+    pub fn open(options: &DiskOptions, export: &str) -> Result<Self, Failure> {
+        let is_secure = !options.nbd_tls.is_empty();
+        let (tls, tls_dir) = is_secure.then(|| load_tls(options.tls_dir.clone())).transpose()?.unzip();
+        let mode = options.socket_mode.as_ref().map_or(0o600, |mode| mode.0);
         let (plain, secure) = (Listeners::default(), Listeners::default());
         let mut sockets = Self { plain, secure, tls, tls_dir, places: Vec::new() };
-        for (listens, is_secure) in [(request.plain, false), (request.tls, true)] {
+        for (listens, is_secure) in [(&options.nbd, false), (&options.nbd_tls, true)] {
             for listen in listens {
-                sockets.add(listen, is_secure, request.mode, export)?;
+                sockets.add(listen, is_secure, mode, export)?;
             }
         }
         Ok(sockets)
@@ -98,11 +87,6 @@ impl NbdSockets {
         self.places.iter().filter_map(|place| place.address.strip_prefix("unix:").map(PathBuf::from))
     }
 
-    /// Returns the certificate directory, whose files are read again when they change; `None` without TLS.
-    pub fn certificates(&self) -> Option<&Path> {
-        self.tls_dir.as_deref()
-    }
-
     /// Serves the disk until the servers are dropped.
     pub fn serve(
         self,
@@ -112,8 +96,7 @@ impl NbdSockets {
         let mut exports = Exports::default();
         exports.add(export, Arc::clone(disk));
         let mut servers = Vec::new();
-        let has_tls = self.tls.is_some();
-        if has_tls {
+        if self.tls.is_some() {
             let options = Options { tls: self.tls, ..Options::default() };
             servers.push(Server::start(self.secure, exports.clone(), options));
         }
@@ -131,12 +114,9 @@ fn reached_at(address: SocketAddr, host: &str) -> String {
 }
 
 /// Loads the certificates; returns them and their directory.
-fn load_tls(request: &NbdRequest<'_>) -> Result<(Arc<ServerTls>, PathBuf), Failure> {
-    let failed = |why: &dyn std::fmt::Display| Failure::cannot("serve NBD over TLS", why.to_string());
-    let dir = match request.tls_dir {
-        Some(dir) => dir.clone(),
-        None => certificates::tls_dir().map_err(|why| failed(&why))?,
-    };
+fn load_tls(dir: Option<PathBuf>) -> Result<(Arc<ServerTls>, PathBuf), Failure> {
+    let dir = dir.map_or_else(certificates::tls_dir, Ok);
+    let dir = dir.map_err(|why| Failure::cannot("serve NBD over TLS", why))?;
     let tls = ServerTls::open_for_nbd(&dir).or_cannot("serve NBD over TLS");
     Ok((Arc::new(tls.map_err(|failure| failure.remedy(certificates::GIVE_TLS_DIR))?), dir))
 }

@@ -166,9 +166,6 @@ fn admit(list: AllowList) -> Admit {
 }
 
 fn transport(plan: &Plan) -> TransportOptions {
-    let mut options = TransportOptions::default();
-    if let Some(threads) = plan.front_ends.nfs.threads {
-        options.threads = threads;
-    }
-    options
+    let default = TransportOptions::default();
+    TransportOptions { threads: plan.front_ends.nfs.threads.unwrap_or(default.threads), ..default }
 }

@@ -31,13 +31,8 @@ const REFRESH: Duration = Duration::from_secs(1);
 impl Listed {
     /// Registers a server. A failure is only logged, and `None` is returned.
     pub fn start(announcement: Announcement, endpoints: Arc<[Endpoint]>) -> Option<Self> {
-        match Self::try_start(announcement, endpoints) {
-            Ok(listed) => Some(listed),
-            Err(error) => {
-                tracing::warn!(%error, "cannot register for tombolo links");
-                None
-            }
-        }
+        let started = Self::try_start(announcement, endpoints);
+        started.inspect_err(|error| tracing::warn!(%error, "cannot register for tombolo links")).ok()
     }
 
     fn try_start(announcement: Announcement, endpoints: Arc<[Endpoint]>) -> Result<Self, RegistryError> {
@@ -48,9 +43,7 @@ impl Listed {
         let (calls, heard) = mpsc::channel();
         for place in endpoints.iter() {
             let calls = calls.clone();
-            place.on_change(move || {
-                let _ = calls.send(Call::Changed);
-            });
+            place.on_change(move || drop(calls.send(Call::Changed)));
         }
         let lister = Lister { entry, announcement, endpoints };
         let thread = thread::Builder::new().name("links-list".into()).spawn(move || lister.run(&heard));

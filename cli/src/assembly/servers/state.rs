@@ -9,10 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tombolo_core::fs::{Client, Export, LEASE_TERM, LeaseNote, LeaseTable, NodeId, PermissionCheck};
 use tombolo_core::{Ctx, SessionId, lock};
-use tombolo_front_nfs_server::{
-    AllowList, Claims, Durability, ExportOptions, Groups, Identities, LeaseHolders, NfsService, Options,
-    Signer, Squash,
-};
+use tombolo_front_nfs_server::{ExportOptions, Groups, Identities, NfsService, Options, Signer};
 use tombolo_host_runtime::signing_keys::Keys;
 use tombolo_host_service::handle_keys;
 use tombolo_host_service::state_dir::{ServerFiles, ServerState, StateDir, StateError};
@@ -21,6 +18,7 @@ use tombolo_layer_handle_table as handle_table;
 use tombolo_layer_replies as replies;
 use tombolo_layer_replies::Replies;
 
+use crate::assembly::plan::nfs::NfsPlan;
 use crate::assembly::plan::tree::Tree;
 use crate::assembly::plan::{Plan, PlannedExport};
 use crate::failure::{Failure, OrCannot};
@@ -30,16 +28,9 @@ pub struct DurableState {
     asked: Option<PathBuf>,
     /// `true` if the server fails without durable state.
     must: bool,
-    /// `true` for `serve --stdio`: another process may own the state, and serve this one's connection.
-    over_stdio: bool,
     name: String,
     sources: Vec<(PlannedExport, Arc<dyn Export>)>,
-    squash: Squash,
-    allow: AllowList,
-    lease_holders: LeaseHolders,
-    durability: Durability,
-    manage_gids: bool,
-    claims: Option<Claims>,
+    nfs: NfsPlan,
     session_ids: Arc<AtomicU64>,
     /// For each export of the plan, `true` if leases may be granted.
     may_lease: Vec<bool>,
@@ -66,15 +57,9 @@ impl DurableState {
         Arc::new(Self {
             asked: plan.state.clone(),
             must: plan.state.is_some() || plan.front_ends.nfs.is_any() || plan.keep.is_some(),
-            over_stdio: plan.front_ends.nfs.over_stdio,
             name: plan.name(),
             sources: plan.exports.iter().cloned().zip(exports.iter().cloned()).collect(),
-            squash: plan.front_ends.nfs.squash,
-            allow: plan.front_ends.nfs.allow.clone(),
-            lease_holders: plan.front_ends.nfs.lease_holders.clone(),
-            durability: plan.front_ends.nfs.durability,
-            manage_gids: plan.front_ends.nfs.manage_gids,
-            claims: plan.front_ends.nfs.claims.clone(),
+            nfs: plan.front_ends.nfs.clone(),
             session_ids: session_ids.clone(),
             may_lease: (0..plan.exports.len()).map(|index| may_lease(plan, index)).collect(),
             opened: OnceLock::new(),
@@ -94,14 +79,15 @@ impl DurableState {
                 name: planned.name.to_string(),
                 export: opened.once(index, planned, source)?,
                 session: SessionId(self.session_ids.fetch_add(1, Ordering::Relaxed)),
-                squash: self.squash,
-                allow: self.allow.clone(),
-                durability: self.durability,
+                squash: self.nfs.squash,
+                allow: self.nfs.allow.clone(),
+                durability: self.nfs.durability,
                 leases: opened.leases.get(&index).cloned(),
-                lease_holders: self.lease_holders.clone(),
+                lease_holders: self.nfs.lease_holders.clone(),
             });
         }
-        let identities = Identities::new(self.manage_gids.then(Groups::new)).under(self.claims.clone());
+        let groups = self.nfs.manage_gids.then(Groups::new);
+        let identities = Identities::new(groups).under(self.nfs.claims.clone());
         NfsService::new(Options { exports, signer: opened.signer.clone(), identities }).or_cannot("serve NFS")
     }
 
@@ -152,17 +138,15 @@ impl DurableState {
             Err(failure) if self.must => return Err(failure),
             state => state,
         };
-        let keys = match &state {
+        let (keys, leases) = match &state {
             Ok(state) => {
-                handle_keys::open(state.files()).or_cannot(format_args!("use {}", state.path().display()))?
+                let keys = handle_keys::open(state.files());
+                let keys = keys.or_cannot(format_args!("use {}", state.path().display()))?;
+                (keys, self.leases(state.files())?)
             }
-            Err(_) => Keys::random().or_cannot("create a key for file handles")?,
+            Err(_) => (Keys::random().or_cannot("create a key for file handles")?, BTreeMap::new()),
         };
         let signer = Arc::new(Signer::new(keys.clone()));
-        let leases = match &state {
-            Ok(state) => self.leases(state.files())?,
-            Err(_) => BTreeMap::new(),
-        };
         let opened = Opened { keys: Arc::new(keys), signer, exports: Mutex::default(), leases, state };
         Ok(self.opened.get_or_init(|| opened))
     }
@@ -189,15 +173,17 @@ impl DurableState {
         let source = self.sources.first().map_or_else(String::new, |(export, _)| export.tree.to_string());
         let state = StateDir::open(&path).and_then(|state| state.server_of(&self.name, &source));
         state.map_err(|error| {
-            let failure = Failure::cannot(&keeping, &error);
-            match error {
-                StateError::InUse { .. } if self.over_stdio => failure.remedy(
-                    "the running server has other options: use the same, wait for its last connection to end, or choose another directory with --state DIR",
-                ),
-                StateError::InUse { .. } => failure
-                    .remedy("stop that server, or give this one its own directory with --state DIR"),
-                _ => failure.remedy("choose another directory with --state DIR"),
-            }
+            let remedy = match error {
+                // That server may serve this one's connection.
+                StateError::InUse { .. } if self.nfs.over_stdio => {
+                    "the running server has other options: use the same, wait for its last connection to end, or choose another directory with --state DIR"
+                }
+                StateError::InUse { .. } => {
+                    "stop that server, or give this one its own directory with --state DIR"
+                }
+                _ => "choose another directory with --state DIR",
+            };
+            Failure::cannot(&keeping, &error).remedy(remedy)
         })
     }
 }

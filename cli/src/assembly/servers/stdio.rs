@@ -56,9 +56,8 @@ pub fn serve(plan: &Plan) -> Outcome {
     }
     // This call must precede open files and threads.
     DescriptorBudget::of_process();
-    let cannot = |error: io::Error| Failure::cannot(SERVING, &error);
     let null = File::options().read(true).write(true).open("/dev/null").or_cannot(SERVING)?;
-    let (input, output) = process::take_standard_streams(null).map_err(|error| cannot(error.into()))?;
+    let (input, output) = process::take_standard_streams(null).map_err(io::Error::from).or_cannot(SERVING)?;
     let streams = Streams { input: input.into(), output: output.into() };
     let place = place(plan)?;
     loop {

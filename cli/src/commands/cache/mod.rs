@@ -91,17 +91,14 @@ impl CacheArgs {
                 // Opening verifies that this is a cache and not in use.
                 drop(open(&dir)?);
                 let removing = format!("remove {}", dir.display());
-                refuse_what_is_kept(
-                    &removing,
-                    &dir,
-                    "start its proxy with --mode write-back again, or remove the directory manually",
-                )?;
+                let remedy = "start its proxy with --mode write-back again, or remove the directory manually";
+                refuse_what_is_kept(&removing, &dir, remedy)?;
                 let sessions = std::fs::read_dir(dir.join("sessions")).into_iter().flatten().flatten();
                 for session in sessions {
                     let remedy = "start its proxy again, or remove the directory manually";
                     refuse_what_is_kept(&removing, &session.path(), remedy)?;
                 }
-                std::fs::remove_dir_all(&dir).or_cannot(format_args!("remove {}", dir.display()))
+                std::fs::remove_dir_all(&dir).or_cannot(removing)
             }
         }
     }

@@ -1,7 +1,7 @@
 //! `tombolo mv`: moves and renames files.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use clap::Args;
@@ -10,7 +10,7 @@ use tombolo_core::Error;
 use tombolo_core::fs::{Attr, FileType, NameBuf, RenameFlags};
 
 use crate::cli::LogArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, OrCannot, Outcome};
 use crate::location::{End, Location};
 
 use super::cp::CpArgs;
@@ -93,8 +93,6 @@ impl MvArgs {
 
     /// Renames on this host.
     fn rename_here(&self, from: &Path, to: &Path) -> Result<(), NotRenamed> {
-        let moving = || format!("move {}", shown::name(&label_of(&Location::Dir(from.into()))));
-        let cannot = |error: &io::Error| NotRenamed::Failed(Failure::cannot(moving(), error));
         let target = match from.file_name() {
             Some(name) if to.is_dir() && !self.no_target_directory => to.join(name),
             _ => to.to_owned(),
@@ -108,7 +106,7 @@ impl MvArgs {
             Err(error) if error.kind() == ErrorKind::CrossesDevices => {
                 Err(self.other_file_system(from.is_dir(), onto_dir(), Location::Dir(target))?)
             }
-            outcome => outcome.map_err(|error| cannot(&error)),
+            outcome => Ok(outcome.or_cannot(format_args!("move {}", word(&Location::Dir(from.into()))))?),
         }
     }
 

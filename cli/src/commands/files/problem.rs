@@ -9,11 +9,7 @@ use crate::failure::{Failure, Outcome};
 
 /// Returns `cannot DOING: REASON`, with a remedy if one is known.
 pub fn cannot(doing: impl fmt::Display, error: &Error, tree: &Tree) -> Failure {
-    let failure = Failure::cannot(doing, error);
-    match remedy(error, tree) {
-        Some(remedy) => failure.remedy(remedy),
-        None => failure,
-    }
+    remedy(error, tree).into_iter().fold(Failure::cannot(doing, error), Failure::remedy)
 }
 
 /// Hint for root, whom most servers map to another user.

@@ -155,10 +155,7 @@ impl MountArgs {
     }
 
     pub fn run(self, log: LogArgs) -> Outcome {
-        let mut options = MountOptions::default();
-        for list in &self.options {
-            options.add(list).map_err(Failure::usage)?;
-        }
+        let options: MountOptions = self.options.join(",").parse().map_err(Failure::usage)?;
         if options.remount {
             return remount::remount(&self.mountpoint, &options);
         }

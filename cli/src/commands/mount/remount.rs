@@ -10,24 +10,17 @@ use crate::location::NfsOption;
 use crate::service::status::Status;
 
 use super::options::MountOptions;
-use crate::mount_point::{KIND, absolute};
-use crate::mount_point::{MountEntry, mounted_at};
+use crate::mount_point::{KIND, MountEntry, existing};
 
 /// Sets or clears ro, nodev, nosuid and noexec of a mount, and sets its in-flight limit. Other options are
 /// not changed.
 pub fn remount(mountpoint: &Path, options: &MountOptions) -> Outcome {
     let remounting = format!("remount {}", mountpoint.display());
-    let point = absolute(mountpoint).or_cannot(&remounting)?;
-    let entry = match mounted_at(&point).or_cannot(&remounting)? {
-        Some(entry) if entry.kind == KIND => entry,
-        Some(entry) => {
-            return Err(Failure::cannot(
-                &remounting,
-                format!("a file system of type {} is mounted there", entry.kind),
-            ));
-        }
-        None => return Err(Failure::cannot(&remounting, "nothing is mounted there")),
-    };
+    let (point, entry) = existing(mountpoint, &remounting)?;
+    if entry.kind != KIND {
+        let other = format!("a file system of type {} is mounted there", entry.kind);
+        return Err(Failure::cannot(&remounting, other));
+    }
     let flags = flags(&entry, options);
     let server = server_of(&point);
     let refuses = |status: &Status| status.exports.iter().any(|export| export.read_only);

@@ -108,11 +108,11 @@ const NAME_BYTES_MAX: usize = 40;
 
 fn status(mount: &Mount) -> Status {
     let source = mount.source.to_string();
-    let at = mount.point.path.display().to_string();
     // A server of links is not informed that this mount is read-only, so it refuses nothing.
     let read_only = mount.options.is_read_only() && !matches!(mount.source, Location::Shm(_));
     let export = ExportStatus { name: source.clone(), source: source.clone(), read_only };
-    Status::of_this_process(vec![export], vec![EndpointStatus { kind: "fuse".into(), at, export: source }])
+    let endpoint = EndpointStatus::new("fuse", &mount.point.path.display(), &source);
+    Status::of_this_process(vec![export], vec![endpoint])
 }
 
 /// Kernel read-ahead for NFS servers: allows two maximum-size requests in flight. The client itself reads

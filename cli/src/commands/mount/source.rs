@@ -96,16 +96,12 @@ fn patience(options: &NfsOptions) -> Result<LinkLossPolicy, String> {
         let foreign = foreign.join(",");
         return Err(format!("mount option {foreign} is for NFS servers, not for shared memory"));
     }
-    let mut hard = true;
-    let mut timeout = SOFT_TIMEOUT;
-    for option in options.iter() {
-        match option {
-            NfsOption::Hard(is_hard) => hard = is_hard,
-            NfsOption::Timeout(said) => timeout = said,
-            _ => {}
-        }
-    }
-    Ok(if hard { LinkLossPolicy::Hard } else { LinkLossPolicy::Soft(timeout) })
+    let hard = |option| if let NfsOption::Hard(is_hard) = option { Some(is_hard) } else { None };
+    let timeout = |option| if let NfsOption::Timeout(time) = option { Some(time) } else { None };
+    Ok(match options.last(hard).unwrap_or(true) {
+        true => LinkLossPolicy::Hard,
+        false => LinkLossPolicy::Soft(options.last(timeout).unwrap_or(SOFT_TIMEOUT)),
+    })
 }
 
 /// Default wait of a soft mount: as long as over TCP.
@@ -309,6 +305,7 @@ fn with_retries<T>(
     let until = again.is_none().then(|| Instant::now() + retry);
     let mut backoff = Backoff::new(pause_max, until);
     let mut is_logged = false;
+    let is_patient = again.is_some() || leave.is_some();
     loop {
         // A dead server's mount is listed until it is unmounted.
         if again.is_some_and(|table| matches!(table.at(&mount.point.path), Ok(None))) {
@@ -316,11 +313,7 @@ fn with_retries<T>(
         }
         let failed = match attempt() {
             Err(failed) if failed.server == Reachability::Unreachable => failed,
-            Err(failed)
-                if failed.server == Reachability::Unresolved && (again.is_some() || leave.is_some()) =>
-            {
-                failed
-            }
+            Err(failed) if failed.server == Reachability::Unresolved && is_patient => failed,
             outcome => return outcome,
         };
         if !std::mem::replace(&mut is_logged, true) {

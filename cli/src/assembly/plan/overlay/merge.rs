@@ -45,7 +45,7 @@ impl Drop for Merged {
 }
 
 /// Returns a temporary name in the same directory. A file left by a killed process is overwritten.
-fn beside(path: &Path) -> io::Result<PathBuf> {
+pub fn beside(path: &Path) -> io::Result<PathBuf> {
     let own = Name::new(path.file_name().unwrap_or_default().as_bytes()).map_err(io::Error::other)?;
     let part = part_name(own, NAME_MAX as u32).map_err(io::Error::other)?;
     Ok(path.with_file_name(OsStr::from_bytes(part.as_name().as_bytes())))
@@ -84,8 +84,7 @@ impl OverlaySource {
         done: impl Fn(u64),
     ) -> Result<Merged, Failure> {
         let chain: Vec<_> = self.chain()?.into_iter().take(count).collect();
-        let merging =
-            |error: &io::Error| Failure::cannot(format_args!("merge overlay {}", self.path.display()), error);
+        let merging = format!("merge overlay {}", self.path.display());
         let lowest = chain.last().unwrap_or(self);
         let base = lowest.base()?;
         let pool = ThreadPool::new("disk", ThreadPoolLimits::default());
@@ -98,11 +97,11 @@ impl OverlaySource {
             disk = layer.clone();
             layers.insert(0, layer);
         }
-        let path = beside(to).map_err(|error| merging(&error))?;
+        let path = beside(to).or_cannot(&merging)?;
         let into = Self { path, states: None, ..lowest.clone() };
         let base_name = match base_name {
             Some(name) => name.to_vec(),
-            None => self.base_name(&base).map_err(|error| merging(&error))?,
+            None => self.base_name(&base).or_cannot(&merging)?,
         };
         let header =
             Header { size_bytes: self.header()?.size_bytes, base_name, seal: None, ..lowest.header()? };
@@ -119,7 +118,7 @@ impl OverlaySource {
     }
 
     /// Creates an empty redo log.
-    fn new_log(&self, header: &Header, pool: &ThreadPool) -> Result<Arc<ImageFile>, Failure> {
+    pub(super) fn new_log(&self, header: &Header, pool: &ThreadPool) -> Result<Arc<ImageFile>, Failure> {
         let making = format!("make {}", self.path.display());
         let options = DiskOpenOptions::default();
         let log =

@@ -111,13 +111,10 @@ impl Sessions {
             let status = SessionStatus {
                 name: name.clone(),
                 state: SessionState::Starting,
-                failure: None,
                 source: start.command.get(1).cloned().unwrap_or_default(),
                 export: format!("/{name}"),
                 cache: self.dir.join(&name).display().to_string(),
-                mode: String::new(),
-                contract: String::new(),
-                endpoints: Vec::new(),
+                ..SessionStatus::default()
             };
             lock(&self.inner)
                 .sessions
@@ -410,12 +407,11 @@ fn shown(name: &str, plan: &Plan, state: SessionState) -> SessionStatus {
     SessionStatus {
         name: name.into(),
         state,
-        failure: None,
         source: export.map(|export| export.tree.to_string()).unwrap_or_default(),
         export: export.map(|export| export.name.to_string()).unwrap_or_default(),
         cache: cache.map(|cache| cache.dir.display().to_string()).unwrap_or_default(),
         mode: cache.map(|cache| cache.mode().to_owned()).unwrap_or_default(),
         contract: cache.map(CachePlan::contract).unwrap_or_default(),
-        endpoints: Vec::new(),
+        ..SessionStatus::default()
     }
 }

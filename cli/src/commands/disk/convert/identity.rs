@@ -23,7 +23,6 @@ pub struct Version {
 
 impl Version {
     pub fn of(source: &DiskSource, disk: &dyn BlockDevice) -> Result<Self, Failure> {
-        let looking = |error| Failure::cannot(format_args!("get attributes of {source}"), &error);
         let mut version =
             Self { text: format!("{} {}", source.format(), disk.geometry().size_bytes), tells: true };
         for layer in source.layers()? {
@@ -32,7 +31,10 @@ impl Version {
                 source if source.location().is_some() => {
                     source.location().map_or(Ok(()), |location| version.add_file_of_server(location))?;
                 }
-                _ => layer.files().try_for_each(|path| version.add(path)).map_err(looking)?,
+                _ => layer
+                    .files()
+                    .try_for_each(|path| version.add(path))
+                    .or_cannot(format_args!("get attributes of {source}"))?,
             }
         }
         Ok(version)

@@ -1,6 +1,5 @@
 //! Target of a conversion.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -9,10 +8,9 @@ use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use libtombolo::copy::part_name;
 use tombolo_back_image_file::{ImageFile, Locked, Qcow2Image};
 use tombolo_core::block::{BlockDevice, OpenOptions, Range, Zeroing};
-use tombolo_core::fs::{Mode, NAME_MAX, Name};
+use tombolo_core::fs::Mode;
 use tombolo_core::{Ctx, Error, Result as CoreResult, SessionId};
 use tombolo_host_runtime::thread_pool::ThreadPool;
 use tombolo_sys::namespace::{RenameFlags, rename};
@@ -22,6 +20,7 @@ use super::record::Record;
 use crate::assembly::options::disk::HostCache;
 use crate::assembly::plan::access::Access;
 use crate::assembly::plan::disk::DiskSource;
+use crate::assembly::plan::overlay::merge::beside;
 use crate::commands::files::user::Myself;
 use crate::failure::{Failure, OrCannot, Outcome};
 
@@ -122,9 +121,7 @@ impl Target {
     }
 
     fn temporary(to: &DiskSource, name: PathBuf, access: Access, old: Option<Old>) -> io::Result<Self> {
-        let own = Name::new(name.file_name().unwrap_or_default().as_bytes()).map_err(io::Error::other)?;
-        let part = part_name(own, NAME_MAX as u32).map_err(io::Error::other)?;
-        let path = name.with_file_name(OsStr::from_bytes(part.as_name().as_bytes()));
+        let path = beside(&name)?;
         let disk = match to {
             DiskSource::Qcow2 { .. } => DiskSource::Qcow2 { path, backing_dir: None },
             _ => DiskSource::Raw { path, cache: HostCache::Host },
