@@ -134,18 +134,21 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn trace_lines_become_steps_of_own_files() {
-        let file = |name: &str| ImageFile {
+    fn files(size: u64, zeros: &ZeroMap) -> [ImageFile; 2] {
+        ["disk", "memory"].map(|name| ImageFile {
             name: name.into(),
-            size: 100_000,
+            size,
             mtime: Timestamp::default(),
             block_bytes: 4096,
             advice: Advice::OnDemand,
-            zeros: ZeroMap::default(),
+            zeros: zeros.clone(),
             table: None,
-        };
-        let files = [file("disk"), file("memory")];
+        })
+    }
+
+    #[test]
+    fn trace_lines_become_steps_of_own_files() {
+        let files = files(100_000, &ZeroMap::default());
         let text = b"0 4096 vm/memory\n4096 100 vm/memory\n4200 8192 vm/memory\n98304 9999 a/vm/disk\n0 1 other/disk\n\
             200000 1 vm/disk\nno line\n5 0 vm/disk\n0 1 memory\n0 1 vm/nothere";
         let step = |file, start, count| Step { file, start, count };
@@ -166,16 +169,7 @@ mod tests {
     fn trace_is_gathered_into_few_steps_without_zeroes() {
         let mut zeros = ZeroMap::default();
         assert!(zeros.add(10..20) && zeros.add(40..90));
-        let file = |name: &str| ImageFile {
-            name: name.into(),
-            size: 4096 * 10_000,
-            mtime: Timestamp::default(),
-            block_bytes: 4096,
-            advice: Advice::OnDemand,
-            zeros: zeros.clone(),
-            table: None,
-        };
-        let files = [file("disk"), file("memory")];
+        let files = files(4096 * 10_000, &zeros);
         let step = |file, start, count| Step { file, start, count };
         let read = [
             step(1, 9, 1),

@@ -30,30 +30,24 @@ fn as_text(sample: &Sample) -> String {
         let endpoints = sample.status.endpoints.iter().filter(|endpoint| endpoint.export == *name);
         let endpoints: Vec<_> =
             endpoints.map(|endpoint| format!("{} {}", endpoint.kind, endpoint.at)).collect();
-        let client =
-            sample.total.nfs_clients.get(name).map(|client| client_lines(sample, name, client) + "\n");
-        let client = client.unwrap_or_default();
-        let disk = total.under_way.map(|under_way| disk_line(sample, name, under_way) + "\n");
-        let client = disk.unwrap_or_default() + &client;
-        let cache = sample.total.caches.get(name).map(|cache| cache_line(sample, name, cache) + "\n");
-        let kept = sample.total.write_backs.get(name).map(|kept| write_back_lines(kept) + "\n");
-        let cache = cache.unwrap_or_default() + &kept.unwrap_or_default();
-        format!(
-            "{name} by {}\n{cache}{client}{}",
-            endpoints.join(", "),
-            operations_table(sample, name, total)
-        )
+        let states = [
+            Some(format!("{name} by {}", endpoints.join(", "))),
+            sample.total.caches.get(name).map(|cache| cache_line(sample, name, cache)),
+            sample.total.write_backs.get(name).map(write_back_lines),
+            total.under_way.map(|under_way| disk_line(sample, name, under_way)),
+            sample.total.nfs_clients.get(name).map(|client| client_lines(sample, name, client)),
+            Some(operations_table(sample, name, total)),
+        ];
+        states.into_iter().flatten().collect::<Vec<_>>().join("\n")
     });
     let ports = sample.total.nfs.iter().map(|(address, nfs)| port_line(sample, address, nfs));
     [title].into_iter().chain(ports).chain(exports).collect::<Vec<_>>().join("\n\n")
 }
 
 fn port_line(sample: &Sample, address: &str, nfs: &NfsCounters) -> String {
-    let seconds = sample.recent.seconds();
-    let recent = sample.recent.nfs.get(address).map_or(0, |recent| recent.calls);
-    let rate = if seconds > 0.0 { recent as f64 / seconds } else { 0.0 };
+    let rate = rate(sample.recent.nfs.get(address).map_or(0, |recent| recent.calls), sample);
     let NfsCounters { connections, calls, refused, cut_off, .. } = nfs;
-    let [received, sent] = [nfs.received_bytes, nfs.sent_bytes].map(|bytes| bytes as f64 / 1e6);
+    let [received, sent] = [nfs.received_bytes, nfs.sent_bytes].map(megabytes);
     format!(
         "nfs {address}  connections {connections}  calls {calls} ({rate:.0} per second)  \
          received {received:.1} MB  sent {sent:.1} MB  refused {refused}  cut off {cut_off}"
@@ -65,8 +59,7 @@ fn disk_line(sample: &Sample, name: &str, under_way: u64) -> String {
     let seconds = sample.recent.seconds().max(f64::MIN_POSITIVE);
     let of = |operation: &str| {
         let recent = recent(sample, name, operation);
-        recent
-            .map_or((0.0, 0.0), |recent| (recent.count as f64 / seconds, recent.bytes as f64 / 1e6 / seconds))
+        recent.map_or((0.0, 0.0), |recent| (recent.count as f64 / seconds, megabytes(recent.bytes) / seconds))
     };
     let ((reads, read), (writes, written)) = (of("read"), of("write"));
     format!(
@@ -81,7 +74,6 @@ fn disk_line(sample: &Sample, name: &str, under_way: u64) -> String {
 fn client_lines(sample: &Sample, name: &str, total: &NfsClientCounters) -> String {
     let seconds = sample.recent.seconds().max(f64::MIN_POSITIVE);
     let recent = sample.recent.nfs_clients.get(name).copied().unwrap_or_default();
-    let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let NfsClientCounters { in_flight, outstanding, waiting, calls, retransmissions, reconnects, .. } = total;
     let silence = match total.unresponsive_ns / 1_000_000_000 {
         0 => String::new(),
@@ -106,7 +98,6 @@ fn client_lines(sample: &Sample, name: &str, total: &NfsClientCounters) -> Strin
 /// Formats the totals of a cache, and its activity since the last sample.
 fn cache_line(sample: &Sample, name: &str, total: &CacheCounters) -> String {
     let recent = sample.recent.caches.get(name).copied().unwrap_or_default();
-    let megabytes = |bytes: u64| bytes as f64 / 1e6;
     let sharing = match (total.borrowed_bytes, total.lent_bytes) {
         (0, 0) => String::new(),
         (borrowed, lent) => {
@@ -154,12 +145,16 @@ fn cache_line(sample: &Sample, name: &str, total: &CacheCounters) -> String {
 fn write_back_lines(state: &WriteBackState) -> String {
     let WriteBackState { dirty_nodes, change, on_disk, at_origin, conflicts, torn, failure, .. } = state;
     let failure = failure.as_ref().map(|failure| format!("\nWRITE-BACK FAILED, will be retried: {failure}"));
-    let (megabytes, oldest_s) = (state.dirty_bytes as f64 / 1e6, state.oldest_ns as f64 / 1e9);
+    let (unsent, oldest_s) = (megabytes(state.dirty_bytes), state.oldest_ns as f64 / 1e9);
     format!(
-        "write-back  {megabytes:.1} MB in {dirty_nodes} files and names unsent, the oldest for {oldest_s:.0} s  \
+        "write-back  {unsent:.1} MB in {dirty_nodes} files and names unsent, the oldest for {oldest_s:.0} s  \
          change {change}, on the local disk {on_disk}, at the origin {at_origin}  conflicts {conflicts}  torn {torn}{}",
         failure.unwrap_or_default(),
     )
+}
+
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
 }
 
 fn share(part: u64, all: u64) -> String {
@@ -177,8 +172,8 @@ fn operations_table(sample: &Sample, export: &str, total: &Snapshot) -> String {
             format!("{:.3}", total.total_ns as f64 / 1e9),
             total.count.to_string(),
             total.errors.to_string(),
-            if total.bytes > 0 { format!("{:.1}", total.bytes as f64 / 1e6) } else { String::new() },
-            format!("{:.0}", rate(recent, sample)),
+            if total.bytes > 0 { format!("{:.1}", megabytes(total.bytes)) } else { String::new() },
+            format!("{:.0}", rate(recent.count, sample)),
             micros(mean_ns(recent)),
             micros(recent.quantile_ns(0.5)),
             micros(recent.quantile_ns(0.99)),
@@ -218,7 +213,7 @@ fn operation_json(sample: &Sample, export: &str, total: &Operation) -> Value {
         "count": total.count,
         "errors": total.errors,
         "bytes": total.bytes,
-        "per_second": rate(recent, sample),
+        "per_second": rate(recent.count, sample),
         "mean_ns": mean_ns(recent),
         "p50_ns": recent.quantile_ns(0.5),
         "p99_ns": recent.quantile_ns(0.99),
@@ -235,9 +230,9 @@ fn recent<'a>(sample: &'a Sample, export: &str, operation: &str) -> Option<&'a O
     sample.recent.exports.get(export)?.operation(operation)
 }
 
-fn rate(recent: &Operation, sample: &Sample) -> f64 {
+fn rate(recent_count: u64, sample: &Sample) -> f64 {
     let seconds = sample.recent.seconds();
-    if seconds > 0.0 { recent.count as f64 / seconds } else { 0.0 }
+    if seconds > 0.0 { recent_count as f64 / seconds } else { 0.0 }
 }
 
 /// Returns the mean latency; `None` if no call was timed.

@@ -271,22 +271,21 @@ pub fn complete(home: &Home, draft: &str, number: u32) -> io::Result<()> {
 
 /// Makes the state of a suspended VM a checkpoint. Returns its number.
 pub fn freeze(home: &Home) -> Result<u32, Failure> {
-    let cannot =
-        |error: io::Error| Failure::cannot(format_args!("create a checkpoint of VM {}", home.name), &error);
+    let freezing = format!("create a checkpoint of VM {}", home.name);
     adopt_memory(home)?;
     let number = next_number(home)?;
-    let link = |from: &str, to: &str| fs::hard_link(home.file(from), home.file(to)).map_err(cannot);
+    let link = |from: &str, to: &str| fs::hard_link(home.file(from), home.file(to)).or_cannot(&freezing);
     for what in KINDS {
         link(&overlay(what), &layer(what, number))?;
     }
-    sync_name(&home.file(STATE)).map_err(cannot)?;
+    sync_name(&home.file(STATE)).or_cannot(&freezing)?;
     let ground = Ground::of(home)?;
     for what in KINDS {
         let over = bases(home, &ground, what)?.unwrap_or_default();
         put_on_top(home, what, over.under(home.file(&layer(what, number))))?;
     }
     link(STATE, &state(number))?;
-    sync_name(&home.file(STATE)).map_err(cannot)?;
+    sync_name(&home.file(STATE)).or_cannot(&freezing)?;
     Ok(number)
 }
 
@@ -332,11 +331,11 @@ fn put_on_top(home: &Home, what: &str, over: Bases) -> Outcome {
 
 /// Resets a VM that is not running to a checkpoint, and removes the later checkpoints.
 pub fn thaw(home: &Home, number: u32) -> Outcome {
-    let failed = |error| Failure::cannot(format_args!("restore VM {}", home.name), &error);
+    let restoring = format!("restore VM {}", home.name);
     let ground = Ground::of(home)?;
     // Later checkpoints are removed before any layer below them.
     for later in numbers(home, STATE, "")?.into_iter().filter(|later| *later > number) {
-        fs::remove_file(home.file(&state(later))).map_err(failed)?;
+        fs::remove_file(home.file(&state(later))).or_cannot(&restoring)?;
     }
     for what in KINDS {
         let over = below(home, &ground, what, number)?;
@@ -351,7 +350,7 @@ pub fn thaw(home: &Home, number: u32) -> Outcome {
             fs::rename(&copy, home.file(STATE))?;
             sync_name(&copy)
         })
-        .map_err(failed)
+        .or_cannot(&restoring)
 }
 
 /// Writes all changes that a VM made to its disk or memory as one sealed redo log, with `base` recorded as

@@ -158,8 +158,8 @@ pub fn write(home: &Home, dir: &Path, draft: &Path) -> Result<Vec<String>, Failu
 /// Returns a message with the size of an image and the command to clone it.
 pub fn summary(dir: &Path) -> Result<String, Failure> {
     let file = dir.join(CONFIG);
-    let reading = |error| Failure::cannot(format_args!("read {}", file.display()), &error);
-    let config = Config::read(&fs::read_to_string(&file).map_err(reading)?, &file)?;
+    let text = fs::read_to_string(&file).or_cannot(format_args!("read {}", file.display()))?;
+    let config = Config::read(&text, &file)?;
     let taken = |what| fs::metadata(dir.join(overlay(what))).map_or(0, |file| file.blocks() * 512);
     let [disk, memory] = [DISK, MEMORY].map(|what| short_size(taken(what)));
     let away = config.bases.iter().rposition(|word| !word.starts_with("../")).map_or(0, |last| last + 1);

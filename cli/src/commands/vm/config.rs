@@ -179,9 +179,7 @@ impl HostConfig {
             machine_id,
         })
     }
-}
 
-impl HostConfig {
     /// Returns the image that the VM was cloned from and its bases, from the top down.
     pub fn images(&self) -> Vec<PathBuf> {
         self.image.iter().chain(&self.bases).cloned().collect()

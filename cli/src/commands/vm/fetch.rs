@@ -135,17 +135,17 @@ impl Files {
     }
 
     fn copy_one(&self, name: &str, to: &Path) -> Outcome {
-        let reading = |error: &Error| self.place.cannot(&format!("read the file {name} of"), error);
+        let reading = |error| self.place.cannot(&format!("read the file {name} of"), &error);
         let writing = |error| Failure::cannot(format_args!("write {}", to.display()), &error);
-        let (file, len) = self.open(name).map_err(|error| reading(&error))?;
+        let (file, len) = self.open(name).map_err(reading)?;
         let max = if name == CONFIG { TEXT_BYTES_MAX } else { FILE_BYTES_MAX };
         if len > max {
-            return Err(self.place.cannot(&format!("read the file {name} of"), &Error::io(too_long(max))));
+            return Err(reading(Error::io(too_long(max))));
         }
         let mut copy = Bounded::new(File::create(to).map_err(writing)?, max);
         match block_on(file.read_to(0, &mut copy, Default::default())) {
             Ok(_) => Ok(()),
-            Err(StreamError::File(error)) => Err(reading(&error)),
+            Err(StreamError::File(error)) => Err(reading(error)),
             Err(StreamError::Stream(error)) => Err(writing(error)),
         }
     }
@@ -155,14 +155,13 @@ impl Files {
     pub fn check_boot_files(&self, config: &Config) -> Outcome {
         let sidecar = if config.boot.is_some() { self.sidecar() } else { None };
         config.boot_files().try_for_each(|name| {
-            let reading = |error: &Error| self.place.cannot(&format!("read the file {name} of"), error);
-            let attr =
-                self.find(name).and_then(|node| block_on(node.attr())).map_err(|error| reading(&error))?;
+            let reading = |error| self.place.cannot(&format!("read the file {name} of"), &error);
+            let attr = self.find(name).and_then(|node| block_on(node.attr())).map_err(reading)?;
             let known = sidecar.as_ref().and_then(|sidecar| sidecar.file(name.as_bytes()));
             if known.is_some_and(|file| file.is_of(attr.size, attr.mtime)) {
                 return Ok(());
             }
-            let digest = self.digest_of(name).map_err(|error| reading(&error))?;
+            let digest = self.digest_of(name).map_err(reading)?;
             match config.digest_of(name) == Some(&digest) {
                 true => Ok(()),
                 false => Err(has_changed(&format!("use image {}", self.place.word), name)),

@@ -72,7 +72,6 @@ pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
     if dir.exists() {
         return Err(Failure::cannot(&making, "it already exists").remedy("choose another"));
     }
-    let cannot = |error: io::Error| Failure::cannot(&making, &error);
     remove_unfinished(home);
     let draft = dir.with_added_extension(format!("{}.part", uuid()?));
     // The VM is locked, so any writer of a draft found later has ended.
@@ -81,7 +80,7 @@ pub fn make(home: &Home, dir: &Path, how: &ImageArgs) -> Outcome {
     fs::DirBuilder::new().mode(0o700).create(&draft).or_cannot(&making)?;
     let inode = fs::symlink_metadata(&draft).or_cannot(&making)?.ino();
     record_unfinished(home, &draft, inode).or_cannot(&making)?;
-    fill(home, dir, &draft, how.changes, &cannot)
+    fill(home, dir, &draft, how.changes, &making)
         .map(|()| {
             if !how.no_scan {
                 scan(&draft)
@@ -145,13 +144,7 @@ fn make_private(draft: &Path) -> io::Result<()> {
 }
 
 /// Writes the files of an image, except the sidecar.
-fn fill(
-    home: &Home,
-    dir: &Path,
-    draft: &Path,
-    changes: bool,
-    cannot: &impl Fn(io::Error) -> Failure,
-) -> Outcome {
+fn fill(home: &Home, dir: &Path, draft: &Path, changes: bool, making: &str) -> Outcome {
     let config = home.config()?;
     let _steady = chain::steady(home)?;
     let (bases, boot_files) = match changes {
@@ -163,12 +156,12 @@ fn fill(
         }
     };
     for name in [STATE].into_iter().chain(boot_files) {
-        copy(&home.file(name), &draft.join(name)).map_err(cannot)?;
+        copy(&home.file(name), &draft.join(name)).or_cannot(making)?;
     }
     let text = toml::to_string(&Config { bases, ..config }).or_cannot("write the VM's configuration")?;
     let file = draft.join(CONFIG);
-    fs::write(&file, text).and_then(|()| sync(&file)).map_err(cannot)?;
-    sync(draft).map_err(cannot)
+    fs::write(&file, text).and_then(|()| sync(&file)).or_cannot(making)?;
+    sync(draft).or_cannot(making)
 }
 
 /// Writes disk and memory as standalone files.

@@ -32,7 +32,7 @@ use crate::assembly::options::cache::Size;
 use crate::assembly::options::disk::ImageOptions;
 use crate::assembly::plan::disk::DiskSource;
 use crate::commands::beside;
-use crate::failure::{Failure, Reason};
+use crate::failure::{Failure, OrCannot, Reason};
 use crate::location::{Backoff, LinkOptions, Location, NfsUrl, ShmLocation, mount_shm};
 use crate::service::status::{self, Status};
 
@@ -73,8 +73,7 @@ fn checked<T: FromStr<Err = String>>(text: &str) -> Result<String, String> {
 impl CacheArgs {
     /// Makes the cache directory absolute, since other commands may run in another working directory.
     pub fn absolute(self) -> Result<Self, Failure> {
-        let finding = |error: io::Error| Failure::cannot("find the cache directory", &error);
-        let dir = self.dir.map(|dir| absolute(dir).map_err(finding)).transpose()?;
+        let dir = self.dir.map(absolute).transpose().or_cannot("find the cache directory")?;
         Ok(Self { dir, ..self })
     }
 

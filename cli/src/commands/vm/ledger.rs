@@ -73,26 +73,16 @@ impl Ledger {
     /// Adds rows for the work of the servers and of the image's cache so far, and for the total.
     pub fn end(&mut self, run: &Run) {
         let total = self.clock.map(|clock| clock.begun.elapsed().as_secs_f64() * 1e3);
+        let concurrent = |(cause, bytes)| Row { cause, milliseconds: None, bytes: Some(bytes) };
         for (what, socket) in [("memory", &run.memory_control), ("disk", &run.disk_control)] {
             let Some((read, written)) = moved(socket) else { continue };
-            for (done, bytes) in [("read on demand", read), ("written", written)] {
-                self.rows.push(Row {
-                    cause: format!("{what} {done}"),
-                    milliseconds: None,
-                    bytes: Some(bytes),
-                });
-            }
+            let done = [("read on demand", read), ("written", written)];
+            self.rows.extend(done.map(|(done, bytes)| concurrent((format!("{what} {done}"), bytes))));
         }
         if let Some((control, before)) = &self.cache
             && let Some(now) = counters(control)
         {
-            let of_line = of_line(&now.since(before));
-            let rows = of_line.into_iter().map(|(cause, bytes)| Row {
-                cause,
-                milliseconds: None,
-                bytes: Some(bytes),
-            });
-            self.rows.extend(rows);
+            self.rows.extend(of_line(&now.since(before)).into_iter().map(concurrent));
         }
         self.rows.push(Row { cause: "all".into(), milliseconds: total, bytes: None });
     }
@@ -107,8 +97,7 @@ impl Ledger {
 }
 
 fn counters(control: &Path) -> Option<Counters> {
-    let mut client = Client::connect(control).ok()?;
-    status::ask(&mut client, control, "stats").ok()
+    Meter::of(control).counters()
 }
 
 /// Returns rows of cause and bytes: the network traffic of an image's cache, and the traffic that it saved.

@@ -209,8 +209,7 @@ impl Sessions {
 
     /// Opens and serves the session. Its endpoints and counters are shown once all of it is served.
     fn make(&self, name: &str, plan: &Plan) -> Outcome {
-        let cannot = |error| Failure::cannot(format_args!("create directory {}", self.dir.display()), &error);
-        private::directory(&self.dir).map_err(cannot)?;
+        private::directory(&self.dir).or_cannot(format_args!("create directory {}", self.dir.display()))?;
         let open = || -> Result<Opened, Failure> {
             let (mut serving, status, counted) = Serving::open(plan, Places::take(plan)?)?;
             serving.admit(plan)?;
