@@ -59,7 +59,7 @@ impl Execution<'_> {
         slot_reservation: Reserved,
         sequence: u64,
     ) -> Answer<C::Reply> {
-        match observe(self.fs, self.cx, C::OP, expected_effect) {
+        match observe(self.fs, self.cx, expected_effect) {
             Answer::Done(observed) => {
                 entry.intend(observed.ok().flatten(), sequence, slot_reservation);
                 self.run(call, entry)

@@ -6,7 +6,6 @@ use tombolo_core::fs::{FileType, NameBuf, NodeId, PersistentHandle, SetAttr, Tim
 
 use super::append_locks::AppendLocks;
 use super::outcome::Inode;
-use tombolo_core::fs::Op;
 
 /// Effects of an operation by which its execution can be detected.
 #[derive(Clone, Debug)]
@@ -28,16 +27,7 @@ pub(super) enum ExpectedEffect {
     Appends { node: NodeId, len: u64, append_locks: Arc<AppendLocks> },
 }
 
-/// An operation about to run, in terms that outlive the process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Intent {
-    /// Operation that is to make the change.
-    pub op: Op,
-    /// Expected effect of the operation, and the state before it.
-    pub effect: RecordedEffect,
-}
-
-/// Effect of an operation, and the state before it.
+/// Effect of an operation about to run and the state before it, in terms that outlive the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RecordedEffect {
     /// Creates a node of this type.

@@ -157,6 +157,6 @@ impl Export for Replies {
 
 impl LayerState {
     fn table_of<C: Call>(&self, call: &C) -> &Arc<Table> {
-        if call.is_in_memory_only() { &self.fleeting } else { &self.durable }
+        if call.expected_effect().is_some() { &self.durable } else { &self.fleeting }
     }
 }

@@ -9,13 +9,12 @@ use tombolo_core::fs::{FileSystem, NameBuf, NodeId, PersistentHandle, XattrName,
 use tombolo_core::{Answer, Ctx, Error};
 
 use super::append_locks::{AppendLock, AppendLocks};
-use super::intent::{ExpectedEffect, Intent, NamedEntry, RecordedEffect, ValueMark};
+use super::intent::{ExpectedEffect, NamedEntry, RecordedEffect, ValueMark};
 use super::outcome::Inode;
-use tombolo_core::fs::Op;
 
 /// State before an operation.
 pub(super) struct Observation {
-    pub intent: Intent,
+    pub effect: RecordedEffect,
     /// Lock that excludes concurrent appends to the file; `None` unless the operation is an append.
     pub append_lock: Option<AppendLock>,
 }
@@ -25,7 +24,6 @@ pub(super) struct Observation {
 pub(super) fn observe(
     fs: &Arc<dyn FileSystem>,
     cx: &Ctx,
-    op: Op,
     expected_effect: ExpectedEffect,
 ) -> Answer<Option<Observation>> {
     // The caller must not be able to prevent the intent by interrupting.
@@ -33,12 +31,7 @@ pub(super) fn observe(
     let effect = match expected_effect {
         ExpectedEffect::Appends { node, len, append_locks } => {
             let observed = end(fs, &cx, node, len, append_locks);
-            return observed.map_result(move |observed| {
-                Ok(observed.ok().map(|(effect, append_lock)| Observation {
-                    intent: Intent { op, effect },
-                    append_lock: Some(append_lock),
-                }))
-            });
+            return observed.map_result(|observed| Ok(observed.ok()));
         }
         ExpectedEffect::Makes { parent, name, file_type } => {
             named_entry(fs, &cx, parent, name).map(move |at| RecordedEffect::Make { at, file_type })
@@ -84,9 +77,7 @@ pub(super) fn observe(
             })
         }
     };
-    effect.map_result(move |effect| {
-        Ok(effect.ok().map(|effect| Observation { intent: Intent { op, effect }, append_lock: None }))
-    })
+    effect.map_result(|effect| Ok(effect.ok().map(|effect| Observation { effect, append_lock: None })))
 }
 
 /// Locks a file against other appends, waiting if necessary, and records its size before an append.
@@ -96,7 +87,7 @@ fn end(
     node: NodeId,
     len: u64,
     append_locks: Arc<AppendLocks>,
-) -> Answer<(RecordedEffect, AppendLock)> {
+) -> Answer<Observation> {
     let (fs, cx) = (fs.clone(), cx.clone());
     handle(&fs.clone(), &cx.clone(), node).then(move |handle| {
         let append_lock = match append_locks.try_take(&handle) {
@@ -107,8 +98,9 @@ fn end(
             }
         };
         append_lock.then(move |append_lock| {
-            fs.getattr(&cx, node, None).map(move |attr| {
-                (RecordedEffect::Append { node: handle, size_before: attr.size, len }, append_lock)
+            fs.getattr(&cx, node, None).map(move |attr| Observation {
+                effect: RecordedEffect::Append { node: handle, size_before: attr.size, len },
+                append_lock: Some(append_lock),
             })
         })
     })

@@ -106,7 +106,7 @@ impl<'a> Reconciler<'a> {
             tracing::warn!(%error, "cannot examine an operation in progress at the crash");
             Verdict::no(false)
         });
-        let claim = |happened: &Happened| found.intent.effect.claim().with(happened.node).number();
+        let claim = |happened: &Happened| found.effect.claim().with(happened.node).number();
         let (happened, is_certain) = match verdict.happened {
             // Two requests had the same effect concurrently, and only one of them succeeded.
             Some(happened) if claim(&happened) != 0 && taken(claim(&happened)) => (None, false),
@@ -118,8 +118,8 @@ impl<'a> Reconciler<'a> {
         if !is_certain {
             counters.reconciled_ambiguous.increment();
             tracing::warn!(
-                operation = found.intent.op.name(),
-                name = found.intent.effect.name(),
+                operation = found.key.op.name(),
+                name = found.effect.name(),
                 "in progress at the crash, with uncertain outcome; assumed {}",
                 if happened.is_some() { "done" } else { "not done" }
             );
@@ -136,7 +136,7 @@ impl<'a> Reconciler<'a> {
     }
 
     fn judge(&self, found: &StoredIntent) -> Result<Verdict> {
-        match &found.intent.effect {
+        match &found.effect {
             RecordedEffect::Make { at, file_type } => self.judge_making(at, *file_type, found.time),
             RecordedEffect::Link { at, node } => self.judge_link(at, node),
             RecordedEffect::Remove { at } => self.judge_removal(at),

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use tombolo_core::fs::{
-    Attr, Change, Create, Created, Device, File, FileSystem, FileType, Made, Name, NewMode, NodeId,
-    OpenFlags, Opened, RenameFlags, Renamed, SetAttr, Write, Written,
+    Attr, Change, Create, Created, Device, File, FileSystem, FileType, Made, Name, NameBuf, NewMode, NodeId,
+    Op, OpenFlags, Opened, RenameFlags, Renamed, SetAttr, Write, Written,
 };
 use tombolo_core::{Answer, Ctx};
 use tombolo_mem::Source;
 
 use super::LayerState;
 use super::appending::Appending;
-use super::call::{self, Call};
+use super::call::{self, Call, NamedReply, makes, removes};
 use super::execution::Execution;
+use super::intent::ExpectedEffect;
 use super::key::EntryKey;
 use super::table::Begin;
 
@@ -29,16 +30,35 @@ impl Session {
     pub fn once<C: Call>(
         &self,
         cx: &Ctx,
+        op: Op,
         plain: impl FnOnce() -> Answer<C::Reply>,
         call: impl FnOnce() -> C,
     ) -> Answer<C::Reply> {
-        match EntryKey::of(cx, C::OP) {
+        match EntryKey::of(cx, op) {
             None => plain(),
             Some(key) => self.perform_once(cx, key, call()),
         }
     }
 
-    fn perform_once<C: Call>(&self, cx: &Ctx, key: EntryKey, call: C) -> Answer<C::Reply> {
+    /// Performs a change of one name exactly once.
+    #[inline]
+    fn named<R: NamedReply>(
+        &self,
+        cx: &Ctx,
+        op: Op,
+        (parent, name): (NodeId, Name<'_>),
+        effect: impl Fn(NodeId, NameBuf) -> ExpectedEffect + Send + 'static,
+        run: impl FnOnce(&dyn FileSystem, &Ctx, Name<'_>) -> Answer<R> + Send + 'static,
+    ) -> Answer<R> {
+        match EntryKey::of(cx, op) {
+            None => run(&*self.inner, cx, name),
+            Some(key) => {
+                self.perform_once(cx, key, call::Named { parent, name: name.to_owned(), effect, run })
+            }
+        }
+    }
+
+    pub fn perform_once<C: Call>(&self, cx: &Ctx, key: EntryKey, call: C) -> Answer<C::Reply> {
         let execution = Execution { fs: &self.inner, cx };
         let table = self.shared.table_of(&call);
         match table.begin(key) {
@@ -66,29 +86,37 @@ impl FileSystem for Session {
 
     fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
         let plain = || self.inner.setattr(cx, node, file, set);
-        self.once(cx, plain, || call::Setattr { node, file, set: *set })
+        self.once(cx, Op::Setattr, plain, || call::Setattr { node, file, set: *set })
     }
 
     fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
         let plain = || self.inner.create(cx, parent, name, how);
-        let answer = self.once(cx, plain, || call::Create { parent, name: name.to_owned(), how: *how });
+        let call = || call::Create { parent, name: name.to_owned(), how: *how };
+        let answer = self.once(cx, Op::Create, plain, call);
         self.appending.watch(how.flags, answer, |created| created.open)
     }
 
     fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
         let plain = || self.inner.create_unnamed(cx, parent, how);
-        let answer = self.once(cx, plain, || call::CreateUnnamed { parent, how: *how });
+        let answer = self.once(cx, Op::CreateUnnamed, plain, || call::CreateUnnamed { parent, how: *how });
         self.appending.watch(how.flags, answer, |created| created.open)
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        let plain = || self.inner.mkdir(cx, parent, name, mode);
-        self.once(cx, plain, || call::Mkdir { parent, name: name.to_owned(), mode })
+        let effect = makes(FileType::Directory);
+        self.named(cx, Op::Mkdir, (parent, name), effect, move |fs, cx, name| {
+            fs.mkdir(cx, parent, name, mode)
+        })
     }
 
     fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
         let plain = || self.inner.symlink(cx, parent, name, target);
-        self.once(cx, plain, || call::Symlink { parent, name: name.to_owned(), target: target.into() })
+        self.once(cx, Op::Symlink, plain, || {
+            let target: Box<[u8]> = target.into();
+            let run =
+                move |fs: &dyn FileSystem, cx: &Ctx, name: Name<'_>| fs.symlink(cx, parent, name, &target);
+            call::Named { parent, name: name.to_owned(), effect: makes(FileType::Symlink), run }
+        })
     }
 
     fn mknod(
@@ -100,23 +128,22 @@ impl FileSystem for Session {
         mode: NewMode,
         rdev: Device,
     ) -> Answer<Made> {
-        let plain = || self.inner.mknod(cx, parent, name, file_type, mode, rdev);
-        self.once(cx, plain, || call::Mknod { parent, name: name.to_owned(), file_type, mode, rdev })
+        self.named(cx, Op::Mknod, (parent, name), makes(file_type), move |fs, cx, name| {
+            fs.mknod(cx, parent, name, file_type, mode, rdev)
+        })
     }
 
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        let plain = || self.inner.link(cx, node, parent, name);
-        self.once(cx, plain, || call::Link { node, parent, name: name.to_owned() })
+        let effect = move |parent, name| ExpectedEffect::Links { node, parent, name };
+        self.named(cx, Op::Link, (parent, name), effect, move |fs, cx, name| fs.link(cx, node, parent, name))
     }
 
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        let plain = || self.inner.unlink(cx, parent, name);
-        self.once(cx, plain, || call::Unlink { parent, name: name.to_owned() })
+        self.named(cx, Op::Unlink, (parent, name), removes, move |fs, cx, name| fs.unlink(cx, parent, name))
     }
 
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        let plain = || self.inner.rmdir(cx, parent, name);
-        self.once(cx, plain, || call::Rmdir { parent, name: name.to_owned() })
+        self.named(cx, Op::Rmdir, (parent, name), removes, move |fs, cx, name| fs.rmdir(cx, parent, name))
     }
 
     fn rename(
@@ -129,24 +156,21 @@ impl FileSystem for Session {
         flags: RenameFlags,
     ) -> Answer<Renamed> {
         let plain = || self.inner.rename(cx, from_parent, from, to_parent, to, flags);
-        self.once(cx, plain, || call::Rename {
-            from_parent,
-            from: from.to_owned(),
-            to_parent,
-            to: to.to_owned(),
-            flags,
+        self.once(cx, Op::Rename, plain, || {
+            let (from, to) = (from.to_owned(), to.to_owned());
+            call::Rename { from_parent, from, to_parent, to, flags }
         })
     }
 
     fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
         let how = *how;
         let Some(stability) = self.appending.stability(file.open).filter(|_| !how.in_place) else {
-            return match EntryKey::of_repeatable(cx, call::Write::OP) {
+            return match EntryKey::of_repeatable(cx, Op::Write) {
                 None => self.inner.write(cx, file, &how, from),
                 Some(key) => self.perform_once(cx, key, call::Write { file, how, from }),
             };
         };
-        match EntryKey::of(cx, call::Append::OP) {
+        match EntryKey::of(cx, Op::Write) {
             None => self.inner.write(cx, file, &how, from),
             Some(key) => {
                 let (stability, append_locks) =

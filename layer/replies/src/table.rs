@@ -230,10 +230,10 @@ impl RunningEntry {
     /// state could not be observed or the intent does not fit.
     pub fn intend(&mut self, observed: Option<Observation>, sequence: u64, slot_reservation: Reserved) {
         let Some(journal) = self.journal() else { return };
-        let (intent, append_lock) =
-            observed.map_or((None, None), |observed| (Some(observed.intent), observed.append_lock));
+        let (effect, append_lock) =
+            observed.map_or((None, None), |observed| (Some(observed.effect), observed.append_lock));
         let intended =
-            intent.and_then(|intent| journal.intend(&self.key, intent, sequence, slot_reservation));
+            effect.and_then(|effect| journal.intend(&self.key, effect, sequence, slot_reservation));
         if intended.is_none() {
             self.table.counters.unprotected.increment();
         }

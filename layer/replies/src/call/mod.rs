@@ -5,7 +5,7 @@
 
 mod changing;
 mod making;
-mod removing;
+mod naming;
 
 use std::future::Future;
 
@@ -15,27 +15,18 @@ use tombolo_core::{Answer, Ctx, Result};
 use super::inner::InnerSession;
 use super::intent::ExpectedEffect;
 use super::outcome::Outcome;
-use tombolo_core::fs::Op;
 
-pub(super) use changing::{Allocate, Append, GiveLock, RemoveXattr, SetXattr, Setattr, TakeLock, Write};
-pub(super) use making::{Create, CreateUnnamed, Link, Mkdir, Mknod, Symlink};
-pub(super) use removing::{Rename, Rmdir, Unlink};
+pub(super) use changing::{Append, Setattr, Unanswered, Write};
+pub(super) use making::{Create, CreateUnnamed};
+pub(super) use naming::{Named, NamedReply, Rename, makes, removes};
 
 /// An operation with its arguments, to be performed once.
 pub(super) trait Call: Send + Sized + 'static {
     /// Type of the operation's reply.
     type Reply: Reply;
-    /// The operation, for its intent in the journal.
-    const OP: Op;
 
-    /// Returns `true` if the outcome is kept in memory only: the kind is too frequent (writes), meaningless
-    /// after the process (locks), or idempotent.
-    fn is_in_memory_only(&self) -> bool {
-        false
-    }
-
-    /// Returns the effects to record in the journal. `None`: they cannot be detected after a crash, or need
-    /// not be.
+    /// Returns the effects to record in the journal. `None`: the outcome is kept in memory only, because the
+    /// kind is too frequent (writes), meaningless after the process (locks), or idempotent.
     fn expected_effect(&self) -> Option<ExpectedEffect> {
         None
     }

@@ -19,7 +19,7 @@ use tombolo_core::fs::Timestamp;
 use tombolo_core::lock;
 use tombolo_mem::Region;
 
-use super::intent::{Claim, Intent};
+use super::intent::{Claim, RecordedEffect};
 use super::key::EntryKey;
 use super::outcome::{Inode, Outcome};
 use layout::state;
@@ -93,15 +93,15 @@ impl Journal {
     pub fn intend(
         &self,
         key: &EntryKey,
-        intent: Intent,
+        effect: RecordedEffect,
         sequence: u64,
         slot_reservation: Reserved,
     ) -> Option<Intended> {
         if self.is_lost() {
             return None;
         }
-        let claim = intent.effect.claim();
-        let (bytes, len) = intent_bytes(&StoredIntent { key: *key, intent, sequence, time: now() })?;
+        let claim = effect.claim();
+        let (bytes, len) = intent_bytes(&StoredIntent { key: *key, effect, sequence, time: now() })?;
         let slot = slot_reservation.into_number()?;
         self.publish(intent_offset(slot), bytes.get(..len)?, state::INTENT);
         Some(Intended { slot, sequence, claim })

@@ -1,23 +1,22 @@
 //! Encoding of intents and outcomes. Decoding accepts arbitrarily damaged input.
 
 use tombolo_core::fs::{
-    FileType, Mode, Name, NameBuf, PersistentHandle, SetAttr, SetTime, Timestamp, XattrName,
+    FileType, Mode, Name, NameBuf, Op, PersistentHandle, SetAttr, SetTime, Timestamp, XattrName,
 };
 use tombolo_core::{ClientId, KeyProperties, RequestKey, Stability};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::layout::{self, CHECKED_FROM, HANDLE_MAX_LEN, INTENT_BYTES, REQUEST_KEY_BYTES, state};
 use crate::failure::Failure;
-use crate::intent::{Intent, NamedEntry, RecordedEffect, ValueMark, XattrChange};
+use crate::intent::{NamedEntry, RecordedEffect, ValueMark, XattrChange};
 use crate::key::EntryKey;
 use crate::outcome::{Inode, NodeMark, Outcome};
-use tombolo_core::fs::Op;
 
 /// An intent as stored in a slot, with the key of its request.
 #[derive(Clone, Debug)]
 pub struct StoredIntent {
     pub key: EntryKey,
-    pub intent: Intent,
+    pub effect: RecordedEffect,
     pub sequence: u64,
     pub time: Timestamp,
 }
@@ -37,7 +36,7 @@ pub struct StoredOutcome {
 /// Encodes an intent, except the slot's state, and returns the length used; `None` if it does not fit.
 pub fn intent_bytes(found: &StoredIntent) -> Option<([u8; INTENT_BYTES], usize)> {
     let mut fixed = layout::Intent::new_zeroed();
-    fixed.operation = operation_number(found.intent.op)?.into();
+    fixed.operation = operation_number(found.key.op)?.into();
     fixed.sequence = found.sequence.into();
     fixed.key = key_of(&found.key)?;
     fixed.time = time_of(found.time);
@@ -56,7 +55,7 @@ pub fn intent_bytes(found: &StoredIntent) -> Option<([u8; INTENT_BYTES], usize)>
         (fixed.parent, fixed.found, fixed.name_len) = (parent, found, len.into());
         Some(())
     };
-    match &found.intent.effect {
+    match &found.effect {
         RecordedEffect::Make { at, file_type } => {
             first(at)?;
             fixed.file_type = type_number(*file_type).into();
@@ -146,7 +145,7 @@ pub fn read_intent(slot: &[u8]) -> Option<StoredIntent> {
     };
     Some(StoredIntent {
         key: read_key(&fixed.key, op)?,
-        intent: Intent { op, effect },
+        effect,
         sequence: fixed.sequence.get(),
         time: read_time(&fixed.time),
     })
