@@ -1,26 +1,21 @@
 //! Reads that bypass the cache.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tombolo_core::Error;
 use tombolo_core::fs::{BackingFile, File, OpenFlags};
 use tombolo_layer_cache::store::StoreOptions;
-use tombolo_layer_cache::{Contract, Options, Prefetch};
+use tombolo_layer_cache::{Contract, Options};
 use tombolo_test_support::Session;
 
-use crate::world::{Cached, Origin, grow_old, pattern};
+use crate::world::{Cached, Origin, data_files, grow_old, options, pattern};
 
 const LEN: usize = 200_000;
 
 fn read_only(origin: &Origin, dir: &Path) -> Cached {
-    let options = Options {
-        contract: Contract::Exclusive,
-        read_only: true,
-        prefetch: Prefetch::Off,
-        ..Options::default()
-    };
+    let options = Options { read_only: true, ..options(Contract::Exclusive) };
     let store = StoreOptions { capacity_bytes: 1 << 20, ..StoreOptions::default() };
-    origin.cached_with(dir, options, store)
+    origin.cached_in(dir, options, store)
 }
 
 fn backed(session: &Session, file: File) -> Option<BackingFile> {
@@ -45,33 +40,29 @@ fn only_complete_verified_files_get_passthrough() {
     grow_old();
     {
         let cached = read_only(&origin, dir.path());
-        let session = &cached.session;
-        let file = session.reader("file");
-        assert!(backed(session, file).is_none(), "nothing is here");
-        session.get("file").expect("read");
-        let backing = backed(session, file).expect("all is here");
+        let file = cached.reader("file");
+        assert!(backed(&cached, file).is_none(), "nothing is here");
+        cached.contents("file");
+        let backing = backed(&cached, file).expect("all is here");
         assert_eq!(bytes_of(&backing), pattern(LEN, 1));
-        let partly = session.reader("large");
-        session.read(partly, 0, 4096).expect("read");
-        assert!(backed(session, partly).is_none(), "most is not here");
-        let empty = session.reader("empty");
-        assert!(backed(session, empty).is_none(), "there is nothing to read");
+        let partly = cached.reader("large");
+        cached.read(partly, 0, 4096).expect("read");
+        assert!(backed(&cached, partly).is_none(), "most is not here");
+        let empty = cached.reader("empty");
+        assert!(backed(&cached, empty).is_none(), "there is nothing to read");
     }
     // An earlier life has cached the whole file; one block is damaged.
-    let object = std::fs::read_dir(dir.path().join("objects")).expect("list").flatten();
-    let mut objects = object.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
-    let is_file = |object: &std::fs::DirEntry| object.metadata().expect("there").len() == LEN as u64;
-    let path = objects.find(is_file).expect("the data").path();
+    let is_file = |path: &PathBuf| path.metadata().expect("there").len() == LEN as u64;
+    let path = data_files(dir.path()).into_iter().find(is_file).expect("the data");
     let mut bytes = std::fs::read(&path).expect("read");
     bytes[LEN / 2] ^= 1;
     std::fs::write(&path, bytes).expect("write");
     let cached = read_only(&origin, dir.path());
-    let session = &cached.session;
-    let file = session.reader("file");
-    session.read(file, 0, 4096).expect("read");
-    assert!(backed(session, file).is_none(), "most was not looked at since");
-    assert_eq!(session.get("file").expect("read"), pattern(LEN, 1));
-    assert_eq!(bytes_of(&backed(session, file).expect("all was looked at")), pattern(LEN, 1));
+    let file = cached.reader("file");
+    cached.read(file, 0, 4096).expect("read");
+    assert!(backed(&cached, file).is_none(), "most was not looked at since");
+    assert_eq!(cached.contents("file"), pattern(LEN, 1));
+    assert_eq!(bytes_of(&backed(&cached, file).expect("all was looked at")), pattern(LEN, 1));
 }
 
 #[test]
@@ -81,46 +72,44 @@ fn writable_or_close_to_open_caches_have_no_passthrough() {
         [Contract::Immutable, Contract::Exclusive, Contract::CloseToOpen].map(|c| [(c, true), (c, false)]);
     for (n, (contract, read_only)) in modes.into_iter().flatten().enumerate() {
         let options = Options { contract, read_only, ..Options::default() };
-        let cached = origin.cached_with(&dir.path().join(n.to_string()), options, StoreOptions::default());
+        let cached = origin.cached_with(&dir.path().join(n.to_string()), options);
         let may = read_only && contract != Contract::CloseToOpen;
-        assert_eq!(cached.session.fs.backing_files().is_some(), may, "{options:?}");
+        assert_eq!(cached.fs.backing_files().is_some(), may, "{options:?}");
     }
 }
 
 #[test]
 fn passthrough_file_is_not_evicted() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    (0..40_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(LEN, n)));
+    origin.put_files(40, LEN);
     let cached = read_only(&origin, dir.path());
-    let session = &cached.session;
-    let file = session.reader("file-0");
-    session.get("file-0").expect("read");
-    let backing = backed(session, file).expect("all is here");
+    let file = cached.reader("file-0");
+    cached.contents("file-0");
+    let backing = backed(&cached, file).expect("all is here");
     for _ in 0..3 {
         for n in 1..40_u8 {
             // Twice, so that it counts as used again, like the locked one.
             for _ in 0..2 {
-                assert!(session.get(&format!("file-{n}")).expect("read") == pattern(LEN, n), "file {n}");
+                assert!(cached.contents(&format!("file-{n}")) == pattern(LEN, n), "file {n}");
             }
         }
     }
     assert_eq!(bytes_of(&backing), pattern(LEN, 0));
     let read = origin.asked("read");
-    assert_eq!(session.get("file-0").expect("read"), pattern(LEN, 0));
+    assert_eq!(cached.contents("file-0"), pattern(LEN, 0));
     assert_eq!(origin.asked("read"), read, "it is still here");
 }
 
 #[test]
 fn passthrough_leaves_capacity_for_others() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    (0..12_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(LEN, n)));
+    origin.put_files(12, LEN);
     let cached = read_only(&origin, dir.path());
-    let session = &cached.session;
     let mut holds = Vec::new();
     for n in 0..12_u8 {
         let text = format!("file-{n}");
-        assert!(session.get(&text).expect("read") == pattern(LEN, n), "file {n}");
-        holds.extend(backed(session, session.reader(&text)));
+        assert!(cached.contents(&text) == pattern(LEN, n), "file {n}");
+        holds.extend(backed(&cached, cached.reader(&text)));
     }
     assert_eq!(holds.len(), 3, "of 200 kB each, in three quarters of 1 MiB");
 }
@@ -130,26 +119,24 @@ fn new_version_of_passthrough_file_is_another_node() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(LEN, 1));
     let cached = read_only(&origin, dir.path());
-    let session = &cached.session;
-    session.get("file").expect("read");
-    let file = session.reader("file");
-    let backing = backed(session, file).expect("all is here");
+    cached.contents("file");
+    let file = cached.reader("file");
+    let backing = backed(&cached, file).expect("all is here");
     cached.cache.flush();
     // A change by another client, which the contract excludes.
     origin.direct.put("file", &pattern(LEN, 2));
-    assert_eq!(session.get("file").expect("read"), pattern(LEN, 1), "nothing is asked again");
+    assert_eq!(cached.contents("file"), pattern(LEN, 1), "nothing is asked again");
     // A new user's permission is queried, and with it the attributes.
-    let other = session.by(1000);
+    let other = cached.by(1000);
     for _ in 0..2 {
         let opened = other.fs.open(&other.cx, file.node, OpenFlags::READ).wait();
         assert!(matches!(opened, Err(Error::Stale)), "{opened:?}");
     }
-    let new = other.reader("file");
-    assert_ne!(new.node, file.node);
-    assert_eq!(other.get("file").expect("read"), pattern(LEN, 2));
+    assert_ne!(other.reader("file").node, file.node);
+    assert_eq!(other.contents("file"), pattern(LEN, 2));
     assert_eq!(bytes_of(&backing), pattern(LEN, 1));
-    session.release(file);
+    cached.release(file);
     assert_eq!(bytes_of(&backing), pattern(LEN, 1));
     drop(backing);
-    assert_eq!(session.get("file").expect("read"), pattern(LEN, 2));
+    assert_eq!(cached.contents("file"), pattern(LEN, 2));
 }

@@ -56,14 +56,14 @@ fn uncacheable_data_are_read_from_the_origin() {
     std::fs::remove_dir_all(&objects).expect("remove");
     std::fs::write(&objects, "").expect("write");
     for _ in 0..3 {
-        assert_eq!(cached.session.get("file").expect("read"), pattern(200_000, 1));
+        assert_eq!(cached.contents("file"), pattern(200_000, 1));
     }
 }
 
 #[test]
 fn failing_origin_gives_errors_and_no_wrong_byte() {
     let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    (0..10_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(100_000, n)));
+    origin.put_files(10, 100_000);
     let rule = |op, when, what| Rule { op: Some(op), when, what };
     let io = What::Fail(|| Error::Io { source: None });
     let rules = vec![
@@ -77,7 +77,7 @@ fn failing_origin_gives_errors_and_no_wrong_byte() {
     let (mut read, mut failed) = (0, 0);
     for round in 0..200_u8 {
         let n = round % 10;
-        match cached.session.get(&format!("file-{n}")) {
+        match cached.get(&format!("file-{n}")) {
             Ok(bytes) => {
                 assert!(bytes == pattern(100_000, n), "round {round}");
                 read += 1;
@@ -95,13 +95,13 @@ fn interrupted_reader_leaves_its_fetch_to_others() {
     origin.direct.put("file", &pattern(50_000, 1));
     origin.export = Arc::new(delay::over(origin.export, Duration::from_millis(50)).expect("a timer"));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let file = cached.session.reader("file");
+    let file = cached.reader("file");
     let interrupt = Interrupt::default();
-    let cx = Ctx { interrupt: interrupt.clone(), ..cached.session.cx.clone() };
+    let cx = Ctx { interrupt: interrupt.clone(), ..cached.cx.clone() };
     let region = Region::heap(50_000);
     std::thread::scope(|scope| {
-        let stops = scope.spawn(|| cached.session.fs.read(&cx, file, 0, Sink::from(&region)).wait());
-        let stays = scope.spawn(|| cached.session.read(file, 0, 50_000));
+        let stops = scope.spawn(|| cached.fs.read(&cx, file, 0, Sink::from(&region)).wait());
+        let stays = scope.spawn(|| cached.read(file, 0, 50_000));
         interrupt.raise();
         let stopped = stops.join().expect("no panic");
         // It may have been too late to interrupt.
@@ -117,10 +117,10 @@ fn open_file_removed_at_origin_stays_readable() {
         let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
         origin.direct.put("file", &pattern(5000, 1));
         let cached = origin.cached(dir.path(), contract);
-        let file = cached.session.reader("file");
-        cached.session.read(file, 0, 5000).expect("read");
+        let file = cached.reader("file");
+        cached.read(file, 0, 5000).expect("read");
         let direct = &origin.direct;
         direct.unlink("file").expect("unlink");
-        assert_eq!(cached.session.read(file, 0, 5000).expect("read"), pattern(5000, 1), "{contract:?}");
+        assert_eq!(cached.read(file, 0, 5000).expect("read"), pattern(5000, 1), "{contract:?}");
     }
 }

@@ -19,7 +19,7 @@ fn a_second_change_within_a_tick_is_seen_too() {
     let cached = origin.cached(dir.path(), Contract::CloseToOpen);
     for round in 0..200 {
         origin.direct.put("file", &pattern(1000, round));
-        assert_eq!(cached.session.get("file").expect("read"), pattern(1000, round), "round {round}");
+        assert_eq!(cached.contents("file"), pattern(1000, round), "round {round}");
     }
 }
 
@@ -34,13 +34,13 @@ static AHEAD_SECS: AtomicU64 = AtomicU64::new(1 << 20);
 fn a_clock_that_jumps_hides_no_change() {
     let (origin, dir) = (Origin::new().with_clock(ticked), tempfile::tempdir().expect("a directory"));
     let options = Options { contract: Contract::CloseToOpen, wall_clock: set_clock, ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
+    let cached = origin.cached_with(dir.path(), options);
     for round in 0..200_u8 {
         // Correct, hours ahead, hours behind.
         let ahead = [0, 5 * 3600, -5 * 3600][usize::from(round / 20 % 3)];
         AHEAD_SECS.store((1_u64 << 20).saturating_add_signed(ahead), Ordering::Relaxed);
         origin.direct.put("file", &pattern(1000, round));
-        assert!(cached.session.get("file").expect("read") == pattern(1000, round), "round {round}");
+        assert!(cached.contents("file") == pattern(1000, round), "round {round}");
     }
 }
 
@@ -54,12 +54,12 @@ fn clock_set_back_causes_no_refetch_of_old_files() {
     let behind = || SystemTime::now() - Duration::from_secs(5 * 3600);
     let options = Options { contract: Contract::CloseToOpen, wall_clock: behind, ..Options::default() };
     for life in 0..2 {
-        let cached = origin.cached_with(dir.path(), options, Default::default());
+        let cached = origin.cached_with(dir.path(), options);
         // Its times show the origin's clock.
-        cached.session.get("later").expect("read");
+        cached.contents("later");
         let reads = origin.asked("read");
         for _ in 0..3 {
-            assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 1));
+            assert_eq!(cached.contents("file"), pattern(1000, 1));
         }
         assert!(origin.asked("read") - reads <= 1 - life, "life {life}");
     }

@@ -7,25 +7,23 @@ use tombolo_core::Error;
 use tombolo_core::fs::{AccessMask, NodeId, Op, RenameFlags};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::fault::{self, Plan, Rule, What, When};
-use tombolo_layer_cache::{Contract, Options, Prefetch};
-use tombolo_test_support::{Act, Scripted, Session};
+use tombolo_layer_cache::{Contract, Options};
+use tombolo_test_support::{Act, Scripted, Session, until};
 
-use crate::world::{Origin, grow_old, opened_store, pattern};
+use crate::world::{LONG, Origin, grow_old, options, pattern, refresh};
 
 #[test]
 fn immutable_tree_is_fetched_once() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(200_000, 1));
     for contract in [Contract::Immutable, Contract::Exclusive] {
-        let options = Options { contract, prefetch: Prefetch::Off, ..Options::default() };
-        let cached =
-            origin.cached_with(&dir.path().join(format!("{contract:?}")), options, Default::default());
-        assert_eq!(cached.session.get("file").expect("read"), pattern(200_000, 1));
-        assert!(matches!(cached.session.lookup("none"), Err(Error::NotFound)));
+        let cached = origin.cached_with(&dir.path().join(format!("{contract:?}")), options(contract));
+        assert_eq!(cached.contents("file"), pattern(200_000, 1));
+        assert!(matches!(cached.lookup("none"), Err(Error::NotFound)));
         let asked = origin.asked_in_all();
         for _ in 0..10 {
-            assert_eq!(cached.session.get("file").expect("read"), pattern(200_000, 1));
-            assert!(matches!(cached.session.lookup("none"), Err(Error::NotFound)));
+            assert_eq!(cached.contents("file"), pattern(200_000, 1));
+            assert!(matches!(cached.lookup("none"), Err(Error::NotFound)));
         }
         assert_eq!(origin.asked_in_all(), asked, "{contract:?}");
     }
@@ -35,33 +33,29 @@ fn immutable_tree_is_fetched_once() {
 fn directory_created_under_exclusive_is_listed_without_the_origin() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let lists = |contract, is_other: bool| {
-        let options = Options { contract, prefetch: Prefetch::Off, ..Options::default() };
-        let cached =
-            origin.cached_with(&dir.path().join(format!("{contract:?}")), options, Default::default());
-        let (session, text) = (&cached.session, format!("{contract:?}"));
-        let made = session.dir(&text);
-        session.dir((made, "ours"));
+        let cached = origin.cached_with(&dir.path().join(format!("{contract:?}")), options(contract));
+        let text = format!("{contract:?}");
+        let made = cached.dir(&text);
+        cached.dir((made, "ours"));
         if is_other {
             origin.direct.dir(&format!("{text}/other"));
         }
         let before = origin.asked("readdir");
-        (session.names(made), origin.asked("readdir") - before)
+        (cached.names(made), origin.asked("readdir") - before)
     };
     assert_eq!(lists(Contract::Exclusive, false), (vec!["ours".to_owned()], 0));
-    let (mut names, asked) = lists(Contract::CloseToOpen, true);
-    names.sort();
-    assert_eq!((names, asked), (vec!["other".to_owned(), "ours".to_owned()], 1));
+    assert_eq!(lists(Contract::CloseToOpen, true), (vec!["other".to_owned(), "ours".to_owned()], 1));
 }
 
 #[test]
 fn overlapping_changes_under_exclusive_keep_names_and_permissions() {
     let (origin, dir) = (Origin::far(Duration::from_millis(3)), tempfile::tempdir().expect("a directory"));
-    let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
-    cached.session.chmod("", 0o777).expect("setattr");
-    let user = cached.session.by(8);
+    let cached = origin.cached_with(dir.path(), options(Contract::Exclusive));
+    cached.chmod("", 0o777).expect("setattr");
+    let user = cached.by(8);
     let parent = user.mkdir_mode("work", 0o700).expect("made").entry.node;
-    let asked = ["access", "readdir", "lookup"].map(|operation| origin.asked(operation));
+    let asked = || ["access", "readdir", "lookup"].map(|operation| origin.asked(operation));
+    let before = asked();
     std::thread::scope(|scope| {
         for by in 0..8 {
             let user = &user;
@@ -76,18 +70,15 @@ fn overlapping_changes_under_exclusive_keep_names_and_permissions() {
                     user.rmdir((parent, &moved)).expect("removed");
                     user.access(parent, AccessMask::WRITE | AccessMask::EXECUTE).expect("its maker");
                     user.lookup((parent, &stays)).expect("there");
-                    let gone = user.lookup((parent, &moved));
-                    assert!(matches!(gone, Err(Error::NotFound)));
+                    assert!(matches!(user.lookup((parent, &moved)), Err(Error::NotFound)));
                 }
             });
         }
     });
-    let mut names = user.names(parent);
-    names.sort();
     let mut expected: Vec<_> = (0..160).map(|at| format!("{}-{}", at / 20, at % 20)).collect();
     expected.sort();
-    assert_eq!(names, expected);
-    assert_eq!(asked, ["access", "readdir", "lookup"].map(|operation| origin.asked(operation)));
+    assert_eq!(user.names(parent), expected);
+    assert_eq!(asked(), before);
 }
 
 #[test]
@@ -99,25 +90,21 @@ fn lookup_result_from_before_a_change_is_discarded() {
         Op::Lookup => Act::Withhold(held.clone()),
         _ => Act::Pass,
     });
-    let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
-    let session = &cached.session;
+    let cached = origin.cached_with(dir.path(), options(Contract::Exclusive));
     // Cache the directory as it is before the change.
-    session.mkdir("old").expect("made");
-    session.attr(NodeId::ROOT);
+    cached.mkdir("old").expect("made");
+    cached.attr(NodeId::ROOT);
     std::thread::scope(|scope| {
-        let looks = scope.spawn(|| session.lookup("new"));
-        while origin.asked("lookup") == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        session.mkdir("new").expect("made");
+        let looks = scope.spawn(|| cached.lookup("new"));
+        until("it is looked up", || origin.asked("lookup") > 0);
+        cached.mkdir("new").expect("made");
         go.keep(());
         let looked_up = looks.join().expect("no panic");
         assert!(matches!(looked_up, Err(Error::NotFound)), "it was looked up before it was made");
     });
     // With cached permissions, the cache answers.
-    session.access(NodeId::ROOT, AccessMask::EXECUTE).expect("allowed");
-    session.lookup("new").expect("made");
+    cached.access(NodeId::ROOT, AccessMask::EXECUTE).expect("allowed");
+    cached.lookup("new").expect("made");
 }
 
 #[test]
@@ -126,12 +113,12 @@ fn an_open_sees_what_was_closed_before_it() {
     let cached = origin.cached(dir.path(), Contract::CloseToOpen);
     for round in 0..100 {
         origin.direct.put("file", &pattern(1000, round));
-        assert_eq!(cached.session.get("file").expect("read"), pattern(1000, round));
+        assert_eq!(cached.contents("file"), pattern(1000, round));
     }
     let reads = origin.asked("read");
     grow_old();
-    assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 99));
-    assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 99));
+    assert_eq!(cached.contents("file"), pattern(1000, 99));
+    assert_eq!(cached.contents("file"), pattern(1000, 99));
     assert!(origin.asked("read") <= reads + 1, "the same version is not read again");
 }
 
@@ -140,15 +127,14 @@ fn name_just_created_at_origin_is_found_immediately() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("known", b"");
     grow_old();
-    let options = Options { attr_refresh: Duration::from_secs(3600), ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
-    cached.session.names("");
+    let cached = origin.cached_with(dir.path(), refresh(LONG));
+    cached.names("");
     for round in 0..3 {
         let text = format!("new-{round}");
         // Absences are valid for a tenth of a second.
         std::thread::sleep(Duration::from_millis(120));
         origin.direct.put(&text, b"here");
-        assert_eq!(cached.session.get(&text).expect("it was made before"), b"here");
+        assert_eq!(cached.get(&text).expect("it was made before"), b"here");
     }
 }
 
@@ -157,22 +143,19 @@ fn absent_names_cost_one_revalidation_of_their_directory() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     (0..10).for_each(|n| origin.direct.put(&format!("known-{n}"), b""));
     grow_old();
-    let contracts =
-        [Contract::CloseToOpen, Contract::Exclusive, Contract::Refresh(Duration::from_secs(3600))];
+    let contracts = [Contract::CloseToOpen, Contract::Exclusive, Contract::Refresh(LONG)];
     for contract in contracts {
-        let options = Options { contract, attr_refresh: Duration::from_secs(3600), ..Options::default() };
-        let cached =
-            origin.cached_with(&dir.path().join(format!("{contract:?}")), options, Default::default());
-        cached.session.names("");
-        let _ = cached.session.lookup("none");
+        let options = Options { contract, attr_refresh: LONG, ..Options::default() };
+        let cached = origin.cached_with(&dir.path().join(format!("{contract:?}")), options);
+        cached.names("");
+        let _ = cached.lookup("none");
         let (looked_up, listed) = (origin.asked("lookup"), origin.asked("readdir"));
         let (asked, began) = (origin.asked("getattr"), Instant::now());
         std::thread::scope(|scope| {
             for by in 0..8 {
-                let session = &cached.session;
                 scope.spawn(move || {
                     for n in 0..500 {
-                        assert!(matches!(session.lookup(&format!("none-{by}-{n}")), Err(Error::NotFound)));
+                        assert!(matches!(cached.lookup(&format!("none-{by}-{n}")), Err(Error::NotFound)));
                     }
                 });
             }
@@ -192,15 +175,14 @@ fn only_the_first_of_many_failing_look_ups_waits() {
     let (origin, dir) = (Origin::far(DELAY), tempfile::tempdir().expect("a directory"));
     origin.direct.put("known", b"");
     grow_old();
-    let options = Options { attr_refresh: Duration::from_secs(3600), ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
-    cached.session.names("");
+    let cached = origin.cached_with(dir.path(), refresh(LONG));
+    cached.names("");
     std::thread::sleep(Duration::from_millis(150));
     let waits_of_a_second = || {
         let (began, mut ended, mut waits) = (Instant::now(), Instant::now(), 0);
         while began.elapsed() < Duration::from_secs(1) {
             let looked = Instant::now();
-            assert!(matches!(cached.session.lookup("none"), Err(Error::NotFound)));
+            assert!(matches!(cached.lookup("none"), Err(Error::NotFound)));
             // Nothing was renewed while this thread had no processor.
             let was_held_up = looked.duration_since(ended) > DELAY / 2;
             ended = Instant::now();
@@ -216,46 +198,40 @@ fn only_the_first_of_many_failing_look_ups_waits() {
     // A new file is found by a look-up that begins a tenth of a second later.
     origin.direct.put("none", b"");
     std::thread::sleep(Duration::from_millis(110));
-    cached.session.lookup("none").expect("found");
+    cached.lookup("none").expect("found");
 }
 
 #[test]
 fn attributes_without_open_respect_their_maximum_age() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let attr_refresh = Duration::from_millis(300);
-    let options = Options { attr_refresh, ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
+    let cached = origin.cached_with(dir.path(), refresh(attr_refresh));
     origin.direct.put("file", b"one");
-    let entry = cached.session.lookup("file").expect("found");
-    assert!(matches!(cached.session.lookup("new"), Err(Error::NotFound)));
+    let entry = cached.lookup("file").expect("found");
+    assert!(matches!(cached.lookup("new"), Err(Error::NotFound)));
     origin.direct.put("file", b"three");
     origin.direct.put("new", b"");
     std::thread::sleep(attr_refresh + Duration::from_millis(50));
-    let attr = cached.session.attr(entry.node);
-    assert_eq!(attr.size, 5);
-    cached.session.lookup("new").expect("found");
-    let unlinked = origin.direct.unlink("new");
-    unlinked.expect("unlink");
+    assert_eq!(cached.attr(entry.node).size, 5);
+    cached.lookup("new").expect("found");
+    origin.direct.unlink("new").expect("unlink");
     std::thread::sleep(attr_refresh + Duration::from_millis(50));
-    assert!(matches!(cached.session.lookup("new"), Err(Error::NotFound)));
+    assert!(matches!(cached.lookup("new"), Err(Error::NotFound)));
 }
 
 #[test]
 fn a_change_of_ours_hides_no_other_s() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let attr_refresh = Duration::from_millis(300);
-    let options = Options { attr_refresh, ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
+    let cached = origin.cached_with(dir.path(), refresh(attr_refresh));
     grow_old();
-    assert!(matches!(cached.session.lookup("theirs"), Err(Error::NotFound)));
+    assert!(matches!(cached.lookup("theirs"), Err(Error::NotFound)));
     origin.direct.put("theirs", b"");
-    let session = &cached.session;
-    let made = session.mkdir("ours");
-    made.expect("mkdir");
+    cached.mkdir("ours").expect("mkdir");
     std::thread::sleep(attr_refresh + Duration::from_millis(50));
     // The directory is unchanged since the local change.
-    session.attr(NodeId::ROOT);
-    session.lookup("theirs").expect("found");
+    cached.attr(NodeId::ROOT);
+    cached.lookup("theirs").expect("found");
 }
 
 #[test]
@@ -263,46 +239,37 @@ fn losing_an_unknown_name_revalidates_the_file() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let cached = origin.cached(dir.path(), Contract::CloseToOpen);
     origin.direct.put("file", b"");
-    let theirs = origin.direct.lookup("file").expect("found").node;
-    let linked = origin.direct.link(theirs, "link");
-    linked.expect("link");
-    let session = &cached.session;
-    let entry = session.lookup("file").expect("found");
+    origin.direct.link("file", "link").expect("link");
+    let entry = cached.lookup("file").expect("found");
     assert_eq!(entry.attr.nlink, 2);
-    session.unlink("link").expect("unlink");
-    let attr = session.attr(entry.node);
-    assert_eq!(attr.nlink, 1);
+    cached.unlink("link").expect("unlink");
+    assert_eq!(cached.attr(entry.node).nlink, 1);
 }
 
 #[test]
 fn losing_a_name_added_by_others_revalidates_the_file() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    let options = Options { attr_refresh: Duration::from_secs(3600), ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
-    let (direct, session) = (&origin.direct, &cached.session);
+    let cached = origin.cached_with(dir.path(), refresh(LONG));
+    let direct = &origin.direct;
     direct.put("file", b"");
     direct.put("other", b"");
-    let theirs = direct.lookup("file").expect("found").node;
-    direct.link(theirs, "link").expect("link");
-    let entry = session.lookup("file").expect("found");
-    session.lookup("other").expect("found");
+    direct.link("file", "link").expect("link");
+    let entry = cached.lookup("file").expect("found");
+    cached.lookup("other").expect("found");
     // The former `other` is the file now.
     direct.rename("link", "other", Default::default()).expect("rename");
-    session.unlink("other").expect("unlink");
-    let attr = session.attr(entry.node);
-    assert_eq!((entry.attr.nlink, attr.nlink), (2, 1));
+    cached.unlink("other").expect("unlink");
+    assert_eq!((entry.attr.nlink, cached.attr(entry.node).nlink), (2, 1));
 }
 
 #[test]
 fn removal_fails_while_the_target_is_unknown() {
-    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"");
     let fails = Rule { op: Some(Op::Lookup), when: When::Nth(1), what: What::Fail(|| Error::TimedOut) };
-    let export = Arc::new(fault::over(origin.export.clone(), Plan { rules: vec![fails], seed: 0 }));
-    let store = opened_store(dir.path(), Default::default());
-    let cache = tombolo_layer_cache::over(&*export, store, Options::default()).expect("a cache");
-    let session = Session::attach(&cache);
-    let unlink = || session.unlink("file");
+    origin.export = Arc::new(fault::over(origin.export, Plan { rules: vec![fails], seed: 0 }));
+    let cached = origin.cached_with(dir.path(), Options::default());
+    let unlink = || cached.unlink("file");
     assert!(matches!(unlink(), Err(Error::TimedOut)));
     origin.direct.lookup("file").expect("still there");
     unlink().expect("unlink");
@@ -313,8 +280,7 @@ fn removal_fails_while_the_target_is_unknown() {
 fn each_open_reads_current_data_with_two_writers() {
     let mut random = fastrand::Rng::with_seed(7);
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    let options = Options { attr_refresh: Duration::ZERO, ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
+    let cached = origin.cached_with(dir.path(), refresh(Duration::ZERO));
     for step in 0..1500 {
         let (a, b) = (format!("file-{}", random.u8(..6)), format!("file-{}", random.u8(..6)));
         let writer = if random.bool() { &origin.direct } else { &cached.session };
@@ -328,18 +294,10 @@ fn each_open_reads_current_data_with_two_writers() {
             }
             _ => {}
         }
-        let (there, here) = (origin.direct.get(&b), cached.session.get(&b));
-        match (there, here) {
-            (Ok(there), Ok(here)) => assert!(there == here, "step {step}: {b} differs"),
-            (Err(there), Err(here)) => assert_eq!(there.to_string(), here.to_string(), "step {step}: {b}"),
-            (there, here) => {
-                panic!(
-                    "step {step}: {b}: {:?} there and {:?} here",
-                    there.map(|b| b.len()),
-                    here.map(|b| b.len())
-                )
-            }
-        }
+        let read = |at: &Session| at.get(&b).map_err(|error| error.to_string());
+        let [there, here] = [&origin.direct, &cached.session].map(read);
+        let lens = [&there, &here].map(|read| read.as_ref().map(Vec::len));
+        assert!(there == here, "step {step}: {b} there and here: {lens:?}");
     }
 }
 
@@ -349,9 +307,9 @@ fn earlier_opening_reads_later_local_writes() {
         let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
         origin.direct.put("file", &pattern(5000, 1));
         let cached = origin.cached(dir.path(), contract);
-        let file = cached.session.reader("file");
-        assert_eq!(cached.session.read(file, 0, 9000).expect("read"), pattern(5000, 1));
-        cached.session.put("file", &pattern(7000, 2));
-        assert_eq!(cached.session.read(file, 0, 9000).expect("read"), pattern(7000, 2), "{contract:?}");
+        let file = cached.reader("file");
+        assert_eq!(cached.read(file, 0, 9000).expect("read"), pattern(5000, 1));
+        cached.put("file", &pattern(7000, 2));
+        assert_eq!(cached.read(file, 0, 9000).expect("read"), pattern(7000, 2), "{contract:?}");
     }
 }

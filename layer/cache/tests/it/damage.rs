@@ -2,13 +2,12 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use tombolo_layer_cache::Contract;
 use tombolo_layer_cache::store::Store;
-use tombolo_test_support::image;
+use tombolo_test_support::{image, until};
 
-use crate::world::{Origin, grow_old, pattern};
+use crate::world::{Origin, data_files, grow_old, pattern};
 
 fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).expect("list").flatten();
@@ -21,14 +20,12 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 fn whatever_is_damaged_no_byte_is_wrong() {
     let mut random = fastrand::Rng::with_seed(11);
     let (origin, scratch) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    for n in 0..8_u8 {
-        origin.direct.put(&format!("file-{n}"), &pattern(150_000, n));
-    }
+    origin.put_files(8, 150_000);
     grow_old();
     let good = scratch.path().join("good");
     {
         let cached = origin.cached(&good, Contract::Exclusive);
-        (0..8).for_each(|n| drop(cached.session.get(&format!("file-{n}")).expect("read")));
+        (0..8).for_each(|n| drop(cached.contents(&format!("file-{n}"))));
     }
     for round in 0..60 {
         let dir = scratch.path().join(format!("round-{round}"));
@@ -54,43 +51,33 @@ fn whatever_is_damaged_no_byte_is_wrong() {
         std::fs::write(victim, bytes).expect("write");
         let cached = origin.cached(&dir, Contract::Exclusive);
         for n in 0..8_u8 {
-            let read = cached.session.get(&format!("file-{n}"));
+            let read = cached.get(&format!("file-{n}"));
             let shown = victim.strip_prefix(&dir).expect("within").display();
             assert!(read.expect("read") == pattern(150_000, n), "round {round}, {shown}: file-{n}");
         }
     }
 }
 
-fn data_files(dir: &Path) -> usize {
-    files(&dir.join("objects")).len()
-}
-
 /// Waits until this many data files are left, as they are removed in the background.
 fn await_data_files(dir: &Path, count: usize) {
-    for _ in 0..1000 {
-        if data_files(dir) == count {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("{} data files, and not {count}", data_files(dir));
+    until("the others are removed", || data_files(dir).len() == count);
 }
 
 #[test]
 fn data_of_a_lost_index_are_freed() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    (0..5_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(5000, n)));
+    origin.put_files(5, 5000);
     grow_old();
     {
         let cached = origin.cached(dir.path(), Contract::Exclusive);
-        (0..5).for_each(|n| drop(cached.session.get(&format!("file-{n}")).expect("read")));
+        (0..5).for_each(|n| drop(cached.contents(&format!("file-{n}"))));
     }
-    assert_eq!(data_files(dir.path()), 5);
+    assert_eq!(data_files(dir.path()).len(), 5);
     for name in ["index.db", "index.db-wal"] {
         let _ = std::fs::write(dir.path().join(name), [7; 8192]);
     }
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    assert_eq!(cached.session.get("file-1").expect("read"), pattern(5000, 1));
+    assert_eq!(cached.contents("file-1"), pattern(5000, 1));
     await_data_files(dir.path(), 1);
 }
 
@@ -101,7 +88,7 @@ fn a_version_that_was_replaced_leaves_nothing_behind() {
         origin.direct.put("file", &pattern(50_000, round));
         grow_old();
         let cached = origin.cached(dir.path(), Contract::CloseToOpen);
-        assert_eq!(cached.session.get("file").expect("read"), pattern(50_000, round));
+        assert_eq!(cached.contents("file"), pattern(50_000, round));
         cached.cache.flush();
         await_data_files(dir.path(), 1);
         drop(cached);
@@ -122,7 +109,7 @@ fn a_damaged_next_number_gives_none_twice() {
         {
             let cached = origin.cached(dir.path(), Contract::Exclusive);
             for text in &names {
-                assert!(seen.insert(cached.session.lookup(text).expect("there").node), "{text}");
+                assert!(seen.insert(cached.lookup(text).expect("there").node), "{text}");
             }
         }
         std::fs::write(dir.path().join("next-id"), damaged).expect("write");

@@ -9,20 +9,19 @@ use tombolo_core::fs::{Mode, Op, PersistentHandle};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_host_runtime::thread_pool::ThreadPoolLimits;
 use tombolo_layer_cache::store::StoreOptions;
-use tombolo_layer_cache::{Contract, Options, Prefetch};
+use tombolo_layer_cache::{Contract, Options};
 use tombolo_test_support::{Act, Scripted, Session, until};
 
-use crate::world::{Cached, Origin};
+use crate::world::{Cached, Origin, options};
 
 /// Creates a cache whose index is always full: each file that is found evicts what is unused, on these
 /// threads.
 fn cached(origin: &Origin, dir: &std::path::Path, threads: usize) -> Cached {
-    let (contract, prefetch) = (Contract::Exclusive, Prefetch::Off);
     let pool = ThreadPoolLimits { threads, ..ThreadPoolLimits::default() };
-    let options = Options { contract, prefetch, pool, ..Options::default() };
+    let options = Options { pool, ..options(Contract::Exclusive) };
     let full = StoreOptions { capacity_bytes: 4096, memory_bytes: 8192, ..StoreOptions::default() };
     origin.direct.put("other", b"");
-    origin.cached_with(dir, options, StoreOptions { index_pause: Duration::ZERO, ..full })
+    origin.cached_in(dir, options, StoreOptions { index_pause: Duration::ZERO, ..full })
 }
 
 /// Evicts what is unused, without threads.
@@ -35,7 +34,7 @@ fn evict(session: &Session) {
 fn renumbered_file_is_found_by_both_handles() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("a", b"bytes");
-    let Cached { cache: _cache, session } = cached(&origin, dir.path(), 0);
+    let session = cached(&origin, dir.path(), 0);
     let first = session.lookup("a").expect("there").node;
     let first_handle = session.handle_of(first).expect("a handle");
     // The row stays while the session has a look-up, as a kernel has.
@@ -61,7 +60,7 @@ fn renumbered_file_is_found_by_both_handles() {
 fn handle_with_another_files_number_is_stale() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     ["a", "b"].iter().for_each(|name| origin.direct.put(name, b"bytes"));
-    let Cached { cache, session } = cached(&origin, dir.path(), 0);
+    let Cached { cache, session, .. } = cached(&origin, dir.path(), 0);
     let [a, b] = ["a", "b"]
         .map(|text| session.handle_of(session.lookup(text).expect("there").node).expect("a handle"));
     let of_number =
@@ -88,7 +87,7 @@ fn late_answer_about_an_evicted_file_is_revalidated() {
             false => Act::Withhold(held.clone()),
         }
     });
-    let Cached { cache: _cache, session } = cached(&origin, dir.path(), 0);
+    let session = cached(&origin, dir.path(), 0);
     let node = std::thread::scope(|scope| {
         let looks = scope.spawn(|| session.lookup("a"));
         until("the look-up is under way", || is_begun.load(Ordering::SeqCst));
@@ -99,8 +98,7 @@ fn late_answer_about_an_evicted_file_is_revalidated() {
         go_on.keep(());
         looks.join().expect("no panic").expect("there").node
     });
-    let attr = session.attr(node);
-    assert_eq!(attr.mode, Mode::new(0o600));
+    assert_eq!(session.attr(node).mode, Mode::new(0o600));
 }
 
 #[test]
@@ -109,7 +107,7 @@ fn eviction_beside_use_hides_no_file() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let names: Vec<_> = (0..NAMES).map(|n| format!("file-{n}")).collect();
     names.iter().for_each(|name| origin.direct.put(name, b""));
-    let Cached { cache: _cache, session } = cached(&origin, dir.path(), 4);
+    let session = cached(&origin, dir.path(), 4);
     let (end, done) = (Instant::now() + Duration::from_secs(2), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -122,8 +120,7 @@ fn eviction_beside_use_hides_no_file() {
                         let other = session.lookup(other).expect("it is there").node;
                         session.forget(other);
                     });
-                    let attr = session.attr(found.node);
-                    assert_eq!(attr.fileid, found.attr.fileid);
+                    assert_eq!(session.attr(found.node).fileid, found.attr.fileid);
                     session.forget(found.node);
                     done.fetch_add(1, Ordering::Relaxed);
                 }

@@ -11,13 +11,10 @@ use tombolo_core::fs::{
 };
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
 use tombolo_layer_basic::{Around, Layered, around};
-use tombolo_layer_cache::{Contract, LeaseState, Options, Policy, Prefetch};
+use tombolo_layer_cache::{Contract, LeaseState, Options};
 use tombolo_test_support::{Session, until};
 
-use crate::world::{Cached, Origin, opened_store, pattern};
-
-/// Longer than any test.
-const LONG: Duration = Duration::from_secs(3600);
+use crate::world::{Cached, LONG, Origin, opened_store, options, pattern};
 
 /// Term of which a tenth passes after a change before the next grant.
 const SHORT: Duration = Duration::from_secs(1);
@@ -103,17 +100,13 @@ impl Remote {
 
     fn cached(&self, dir: &Path, attr_refresh: Duration) -> Cached {
         let options = Options {
-            contract: Contract::Lease,
-            prefetch: Prefetch::Off,
             attr_refresh,
             // The origin's clock shows every change, so nothing is too recent.
-            wall_clock: || SystemTime::now() + Duration::from_secs(3600),
-            ..Options::default()
+            wall_clock: || SystemTime::now() + LONG,
+            ..options(Contract::Lease)
         };
         let store = opened_store(dir, Default::default());
-        let cache = tombolo_layer_cache::over(self, store, Policy::from(options)).expect("a cache");
-        let session = Session::attach(&cache);
-        Cached { cache, session }
+        Cached::new(tombolo_layer_cache::over(self, store.clone(), options).expect("a cache"), store)
     }
 }
 
@@ -165,9 +158,9 @@ fn nothing_is_asked_twice_while_a_lease_is_held() {
     let cached = Server::new(&origin, LONG).client(1).cached(dir.path(), Duration::ZERO);
     assert!(is_held(&cached));
     let look = || {
-        assert_eq!(cached.session.get("file").expect("read"), pattern(200_000, 1));
-        assert!(matches!(cached.session.lookup("none"), Err(Error::NotFound)));
-        assert_eq!(cached.session.names(""), ["file"]);
+        assert_eq!(cached.contents("file"), pattern(200_000, 1));
+        assert!(matches!(cached.lookup("none"), Err(Error::NotFound)));
+        assert_eq!(cached.names(""), ["file"]);
     };
     look();
     look();
@@ -188,11 +181,11 @@ fn change_by_another_client_is_seen_immediately() {
         until("a lease is held", || is_held(&cached));
         writer.put("file", &pattern(round, 1));
         assert_eq!(size(&cached.session, "file").expect("there"), round as u64);
-        assert_eq!(cached.session.get("file").expect("read"), pattern(round, 1));
+        assert_eq!(cached.contents("file"), pattern(round, 1));
         until("a lease is held", || is_held(&cached));
-        assert!(matches!(cached.session.lookup("other"), Err(Error::NotFound)));
+        assert!(matches!(cached.lookup("other"), Err(Error::NotFound)));
         writer.put("other", b"");
-        cached.session.lookup("other").expect("there");
+        cached.lookup("other").expect("there");
         writer.unlink("other").expect("removed");
     }
 }
@@ -220,12 +213,12 @@ fn own_change_keeps_the_lease_and_is_seen() {
     let cached = server.client(1).cached(dir.path(), Duration::ZERO);
     for round in 1..20 {
         let text = format!("file-{}", round % 3);
-        cached.session.put(&text, &pattern(round, 1));
+        cached.put(&text, &pattern(round, 1));
         assert_eq!(size(&cached.session, &text).expect("there"), round as u64);
-        assert_eq!(cached.session.get(&text).expect("read"), pattern(round, 1));
+        assert_eq!(cached.contents(&text), pattern(round, 1));
         assert!(is_held(&cached));
     }
-    assert_eq!(cached.session.names("").len(), 3);
+    assert_eq!(cached.names("").len(), 3);
 }
 
 #[test]
@@ -266,8 +259,7 @@ fn end_returns_the_lease_and_leaseless_server_is_refused() {
     let server = Server::new(&origin, LONG);
     let cached = server.client(1).cached(&dir.path().join("one"), LONG);
     drop(cached);
-    let change = server.table().change(LeaseClient(2, 1));
-    assert!(change.is_done(), "nothing is waited for");
+    assert!(server.table().change(LeaseClient(2, 1)).is_done(), "nothing is waited for");
     let options = Options { contract: Contract::Lease, ..Options::default() };
     let store = opened_store(&dir.path().join("two"), Default::default());
     let refused = tombolo_layer_cache::over(&*origin.export, store, options).map(drop);

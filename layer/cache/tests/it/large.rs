@@ -2,19 +2,20 @@
 
 use std::any::Any;
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use tombolo_core::Answer;
 use tombolo_core::fs::{Attr, Cookie, DirPage, File, NodeId, Op, Opened};
-use tombolo_core::{Answer, Result};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_basic::{Around, Layered, around};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options, Prefetch};
 use tombolo_test_support::{Session, budget, until};
 
-use crate::world::{Cached, Origin, opened_store};
+use crate::world::{Cached, LONG, Origin, options, refresh};
 
 const NAMES: usize = 20_000;
 
@@ -58,26 +59,48 @@ impl Around for Slow {
     }
 }
 
-fn page(session: &Session, file: File, cookie: Cookie) -> Result<DirPage> {
-    session.readdir(file, cookie, budget(4096, false))
+fn page(session: &Session, file: File, cookie: Cookie) -> DirPage {
+    session.readdir(file, cookie, budget(4096, false)).expect("a page")
+}
+
+/// Reads a listing from `page` on to its end, or of each seventh page only the first three names, and returns
+/// the names, of which none comes twice.
+fn listed(session: &Session, file: File, mut page: DirPage, is_choosy: bool) -> HashSet<Vec<u8>> {
+    let (mut seen, mut cookie) = (HashSet::new(), Cookie::START);
+    for pages in 1.. {
+        assert!(page.is_end() || !page.is_empty());
+        // A reader may continue after any entry.
+        let taken = if is_choosy && pages % 7 == 0 && !page.is_end() { 3 } else { usize::MAX };
+        for entry in page.iter().take(taken) {
+            assert!(seen.insert(entry.name.to_vec()), "{:?} comes twice", entry.name.escape_ascii());
+            cookie = entry.cookie;
+        }
+        if page.is_end() {
+            break;
+        }
+        page = self::page(session, file, cookie);
+    }
+    seen
+}
+
+/// Creates a cache of an origin whose listings are slow.
+fn slow(origin: &mut Origin, dir: &Path, options: Options) -> (Cached, Arc<Slow>) {
+    let slow = Arc::new(Slow::default());
+    origin.export = Arc::new(Layered::new(origin.export.clone(), slow.clone()));
+    (origin.cached_with(dir, options), slow)
 }
 
 #[test]
 fn first_names_are_listed_before_the_last_are_fetched() {
-    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make(&origin, NAMES);
-    let slow = Arc::new(Slow::default());
-    let export = Layered::new(origin.export.clone(), slow.clone());
-    let store = opened_store(dir.path(), Default::default());
-    let options = Options { attr_refresh: Duration::from_millis(50), ..Options::default() };
-    let cache = tombolo_layer_cache::over(&export, store, options).expect("a cache");
-    let session = Session::attach(&cache);
-    let file = session.open_dir("").expect("open");
+    let (cached, slow) = slow(&mut origin, dir.path(), refresh(Duration::from_millis(50)));
+    let file = cached.open_dir("").expect("open");
 
     let (sender, first) = mpsc::channel();
-    let reader = session.clone();
+    let reader = cached.session.clone();
     std::thread::spawn(move || drop(sender.send(page(&reader, file, Cookie::START))));
-    let first = first.recv_timeout(Duration::from_secs(60)).expect("it waits for all").expect("a page");
+    let first = first.recv_timeout(Duration::from_secs(60)).expect("it waits for all");
     assert!(first.iter().count() > 2 && !first.is_end());
     assert!(
         slow.told.load(Ordering::SeqCst) < NAMES as u64,
@@ -85,36 +108,17 @@ fn first_names_are_listed_before_the_last_are_fetched() {
     );
     // Change names while the listing is in progress.
     origin.direct.unlink("19999").expect("removed");
-    session.put("new", b"");
+    cached.put("new", b"");
 
     slow.go_on.keep(());
-    let (mut seen, mut next) = (HashSet::new(), first);
-    loop {
-        let mut cookie = Cookie::START;
-        for entry in next.iter() {
-            assert!(seen.insert(entry.name.to_vec()), "{:?} comes twice", entry.name.escape_ascii());
-            cookie = entry.cookie;
-        }
-        if next.is_end() {
-            break;
-        }
-        next = page(&session, file, cookie).expect("a page");
-    }
+    let mut seen = listed(&cached, file, first, false);
     assert!(slow.asked.load(Ordering::SeqCst) >= 2);
     let missing: Vec<_> = (0..NAMES - 1).filter(|n| !seen.contains(n.to_string().as_bytes())).collect();
     assert!(missing.is_empty(), "{} names are missing", missing.len());
     // A new listing shows another client's change.
     std::thread::sleep(Duration::from_millis(50));
     origin.direct.unlink("7").expect("removed");
-    let (mut cookie, mut again) = (Cookie::START, HashSet::new());
-    loop {
-        let next = page(&session, file, cookie).expect("a page");
-        again.extend(next.iter().map(|entry| entry.name.to_vec()));
-        cookie = next.iter().last().map_or(cookie, |entry| entry.cookie);
-        if next.is_end() {
-            break;
-        }
-    }
+    let again = listed(&cached, file, page(&cached, file, Cookie::START), false);
     seen.remove(&b"7"[..]);
     assert!(again == seen, "{} names, and not {}", again.len(), seen.len());
 }
@@ -132,52 +136,31 @@ fn oversized_directory_is_cached_partly_and_listed_fully() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make(&origin, COUNT);
     let small = StoreOptions { capacity_bytes: 16 << 20, ..StoreOptions::default() };
-    let store = opened_store(dir.path(), small);
-    let options = Options { attr_refresh: Duration::from_secs(3600), ..Options::default() };
-    let cache = tombolo_layer_cache::over(&*origin.export, store.clone(), options).expect("a cache");
-    let session = Session::attach(&cache);
+    let cached = origin.cached_in(dir.path(), refresh(LONG), small);
     // A name looked up is cached, and shown once.
-    session.lookup("39998").expect("there");
+    cached.lookup("39998").expect("there");
     for round in 0..2 {
-        let file = session.open_dir("").expect("open");
-        let (mut cookie, mut seen, mut pages) = (Cookie::START, HashSet::new(), 0);
-        loop {
-            let next = page(&session, file, cookie).expect("a page");
-            assert!(next.is_end() || !next.is_empty());
-            // A reader may continue after any entry.
-            pages += 1;
-            let taken = if pages % 7 == 0 && !next.is_end() { 3 } else { usize::MAX };
-            for entry in next.iter().take(taken) {
-                assert!(seen.insert(entry.name.to_vec()), "{:?} comes twice", entry.name.escape_ascii());
-                cookie = entry.cookie;
-            }
-            if next.is_end() {
-                break;
-            }
-        }
+        let file = cached.open_dir("").expect("open");
+        let seen = listed(&cached, file, page(&cached, file, Cookie::START), true);
         assert_eq!(seen.len(), COUNT + 2, "round {round}");
-        session.release(file);
+        cached.release(file);
     }
-    let kept = store.info().objects;
+    let kept = cached.store.info().objects;
     assert!((4096..COUNT as u64 / 2).contains(&kept), "{kept} objects are kept");
     for text in ["7", "39999"] {
-        session.lookup(text).expect("there");
+        cached.lookup(text).expect("there");
     }
-    assert!(session.lookup("none").is_err());
+    assert!(cached.lookup("none").is_err());
 }
 
 #[test]
 fn a_listing_ends_with_the_last_that_reads_it() {
-    let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
+    let (mut origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make(&origin, 50_000);
-    let slow = Arc::new(Slow::default());
-    let export = Layered::new(origin.export.clone(), slow.clone());
-    let store = opened_store(dir.path(), Default::default());
-    let cache = tombolo_layer_cache::over(&export, store, Options::default()).expect("a cache");
-    let session = Session::attach(&cache);
-    let file = session.open_dir("").expect("open");
-    assert!(!page(&session, file, Cookie::START).expect("a page").is_end());
-    session.release(file);
+    let (cached, slow) = slow(&mut origin, dir.path(), Options::default());
+    let file = cached.open_dir("").expect("open");
+    assert!(!page(&cached, file, Cookie::START).is_end());
+    cached.release(file);
     std::thread::sleep(Duration::from_millis(2500));
     slow.go_on.keep(());
     let mut asked = 0;
@@ -194,22 +177,22 @@ fn listing_shows_every_name_while_others_change_the_directory() {
     const COUNT: usize = 2000;
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make(&origin, COUNT);
-    let options = Options { attr_refresh: Duration::ZERO, prefetch: Prefetch::Off, ..Options::default() };
-    let Cached { cache: _cache, session } = origin.cached_with(dir.path(), options, StoreOptions::default());
+    let options = Options { prefetch: Prefetch::Off, ..refresh(Duration::ZERO) };
+    let cached = origin.cached_with(dir.path(), options);
     let is_over = AtomicBool::new(false);
     let missing = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::SeqCst) {
                 origin.direct.put("another", b"");
                 // The cache drops its names.
-                session.attr(NodeId::ROOT);
+                cached.attr(NodeId::ROOT);
                 let direct = &origin.direct;
                 direct.unlink("another").expect("removed");
                 std::thread::sleep(Duration::from_millis(3));
             }
         });
         let missing = (0..20).map(|_| {
-            let listed: HashSet<_> = session.names("").into_iter().collect();
+            let listed: HashSet<_> = cached.names("").into_iter().collect();
             (0..COUNT).filter(|n| !listed.contains(&n.to_string())).count()
         });
         let missing: Vec<_> = missing.collect();
@@ -237,46 +220,43 @@ fn index_stays_within_its_quarter() {
         let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
         make_directories(&origin, dirs, files);
         let small = StoreOptions { capacity_bytes: CAPACITY, ..StoreOptions::default() };
-        let attr_refresh = Duration::from_secs(3600);
-        let options = Options { contract, attr_refresh, prefetch: Prefetch::Off, ..Options::default() };
-        let store = opened_store(dir.path(), small);
-        let cache = tombolo_layer_cache::over(&*origin.export, store.clone(), options).expect("a cache");
-        let session = Session::attach(&cache);
+        let options = Options { attr_refresh: LONG, ..options(contract) };
+        let cached = origin.cached_in(dir.path(), options, small);
         // An open file, a file with a look-up, and the handle of an unused one.
-        let first = session.lookup("dir-0").expect("there");
-        let in_first = |text: &str| session.lookup((first.node, text)).expect("there");
+        let first = cached.lookup("dir-0").expect("there");
+        let in_first = |text: &str| cached.lookup((first.node, text)).expect("there");
         let (open, known, left) = (in_first("file-0"), in_first("file-1"), in_first("file-2"));
-        let file = session.reader(open.node);
-        let handle = session.handle_of(left.node).expect("a handle");
-        session.fs.forget(&session.cx, &[(open.node, 1), (left.node, 1)]);
+        let file = cached.reader(open.node);
+        let handle = cached.handle_of(left.node).expect("a handle");
+        cached.fs.forget(&cached.cx, &[(open.node, 1), (left.node, 1)]);
         let mut relisted = 0;
         for round in 0..2 {
             for n in 0..dirs {
-                let node = session.lookup(&format!("dir-{n}")).expect("there").node;
-                assert_eq!(session.names(node).len(), files, "round {round}, directory {n}");
-                session.forget(node);
+                let node = cached.lookup(&format!("dir-{n}")).expect("there").node;
+                assert_eq!(cached.names(node).len(), files, "round {round}, directory {n}");
+                cached.forget(node);
                 let asked = origin.asked("readdir");
-                assert_eq!(session.names("").len(), dirs);
+                assert_eq!(cached.names("").len(), dirs);
                 relisted += u32::from(origin.asked("readdir") > asked);
             }
-            store.info();
+            cached.store.info();
             // Of the file alone, which gets rows from the database's log later.
             let size = std::fs::metadata(dir.path().join("index.db")).expect("an index").len();
             assert!(size < CAPACITY / 4 * 3 / 2, "{contract:?}: the index has {size} bytes");
         }
-        let kept = store.info().objects;
+        let kept = cached.store.info().objects;
         assert!(kept > 500, "too little is kept: {kept} objects");
         // A directory in constant use stays listed, although it was listed first.
         assert!(relisted <= 10, "{contract:?}: the root was listed {relisted} times");
-        session.read(file, 0, 1).expect("it is open");
-        session.attr(known.node);
+        cached.read(file, 0, 1).expect("it is open");
+        cached.attr(known.node);
         // Eviction goes on in the background.
         until("enough is evicted", || {
-            session.names("");
-            store.info().objects < (dirs * files) as u64 / 2
+            cached.names("");
+            cached.store.info().objects < (dirs * files) as u64 / 2
         });
         // The handle leads to the file with its former number.
-        let found = session.resolve(&handle).expect("found again");
+        let found = cached.resolve(&handle).expect("found again");
         assert_eq!((found.node, found.attr.fileid), (left.node, left.attr.fileid));
     }
 }
@@ -286,19 +266,16 @@ fn a_full_index_passes_listings_and_look_ups_through() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make_directories(&origin, 8, 100);
     let none = StoreOptions { capacity_bytes: 4096, ..StoreOptions::default() };
-    let store = opened_store(dir.path(), none);
-    let cache =
-        tombolo_layer_cache::over(&*origin.export, store.clone(), Options::default()).expect("a cache");
-    let session = Session::attach(&cache);
+    let cached = origin.cached_in(dir.path(), Options::default(), none);
     for _ in 0..3 {
-        assert_eq!(session.names("").len(), 8);
+        assert_eq!(cached.names("").len(), 8);
         for n in 0..8 {
-            let node = session.lookup(&format!("dir-{n}")).expect("there").node;
-            assert_eq!(session.names(node).len(), 100);
-            session.lookup((node, "file-7")).expect("there");
-            assert!(session.lookup((node, "none")).is_err());
+            let node = cached.lookup(&format!("dir-{n}")).expect("there").node;
+            assert_eq!(cached.names(node).len(), 100);
+            cached.lookup((node, "file-7")).expect("there");
+            assert!(cached.lookup((node, "none")).is_err());
         }
     }
-    let kept = store.info().objects;
+    let kept = cached.store.info().objects;
     assert!(kept < 200, "{kept} objects are kept");
 }

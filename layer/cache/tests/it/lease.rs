@@ -9,13 +9,10 @@ use tombolo_core::fs::{Create, Export, Notice, Op};
 use tombolo_core::{Error, Identity};
 use tombolo_layer_basic::readonly;
 use tombolo_layer_cache::store::StoreOptions;
-use tombolo_layer_cache::{Claim, Contract, LEASE_NAME, LeaseError, LeaseState, Life, Options, Prefetch};
+use tombolo_layer_cache::{Claim, Contract, LEASE_NAME, LeaseError, LeaseState, Life, Options};
 use tombolo_test_support::{Act, Scripted, Session, until};
 
-use crate::world::{Cached, Origin, opened_store};
-
-/// A period without any renewal or expiry within a test.
-pub const LONG: Duration = Duration::from_secs(3600);
+use crate::world::{Cached, LONG, Origin, opened_store, options};
 
 pub const SHORT: Duration = Duration::from_millis(20);
 
@@ -36,16 +33,8 @@ pub fn claim(host: &str, period: Duration) -> Claim {
 
 pub fn leased(origin: &dyn Export, dir: &Path, claim: Claim) -> Result<Cached, LeaseError> {
     let store = opened_store(dir, StoreOptions::default());
-    let attr_refresh = Duration::ZERO;
-    let options = Options {
-        contract: Contract::Exclusive,
-        prefetch: Prefetch::Off,
-        attr_refresh,
-        ..Options::default()
-    };
-    let cache = tombolo_layer_cache::over_leased(origin, store, options, claim)?;
-    let session = Session::attach(&cache);
-    Ok(Cached { cache, session })
+    let options = Options { attr_refresh: Duration::ZERO, ..options(Contract::Exclusive) };
+    Ok(Cached::new(tombolo_layer_cache::over_leased(origin, store.clone(), options, claim)?, store))
 }
 
 pub fn holder_of(refused: Result<Cached, LeaseError>) -> String {
@@ -64,7 +53,7 @@ impl Cached {
 /// Returns the text that a killed cache of this directory leaves.
 pub fn left_by(origin: &Origin, dir: &Path, host: &str) -> Vec<u8> {
     let cached = leased(&*origin.export, dir, claim(host, LONG)).expect("a cache");
-    let text = origin.direct.get(LEASE_NAME).expect("a lease file");
+    let text = origin.direct.contents(LEASE_NAME);
     drop(cached);
     assert!(matches!(origin.direct.lookup(LEASE_NAME), Err(Error::NotFound)), "it is given back");
     text
@@ -99,9 +88,7 @@ fn lease_expired_by_origin_clock_is_taken_over() {
     origin.direct.put(LEASE_NAME, &text);
     std::thread::sleep(10 * SHORT);
     let second = leased(&*origin.export, dirs[1].path(), claim("second", SHORT)).expect("it is free");
-    assert!(
-        String::from_utf8(origin.direct.get(LEASE_NAME).expect("read")).expect("text").contains("second")
-    );
+    assert!(String::from_utf8(origin.direct.contents(LEASE_NAME)).expect("text").contains("second"));
     drop(second);
 }
 
@@ -110,7 +97,7 @@ fn foreign_object_named_as_lease_is_left_unchanged() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put(LEASE_NAME, b"something else");
     assert_eq!(holder_of(leased(&*origin.export, dir.path(), claim("here", Duration::from_secs(60)))), "");
-    assert_eq!(origin.direct.get(LEASE_NAME).expect("read"), b"something else");
+    assert_eq!(origin.direct.contents(LEASE_NAME), b"something else");
     assert_eq!(origin.direct.names(""), [LEASE_NAME], "nothing is left beside it");
 }
 
@@ -139,7 +126,7 @@ fn lost_lease_leads_to_revalidation() {
     let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
     origin.direct.put("file", b"one");
     let first = leased(&*origin.export, dirs[0].path(), claim("first", 25 * SHORT)).expect("a cache");
-    assert_eq!(first.session.get("file").expect("read"), b"one");
+    assert_eq!(first.contents("file"), b"one");
     let watcher = Session::attach(&first.cache);
     let changes = watcher.fs.changes().expect("it is told of changes");
     let told = changes.next(&watcher.cx, 0, 1 << 16).wait().expect("the first notice");
@@ -148,8 +135,8 @@ fn lost_lease_leads_to_revalidation() {
     let taking = Claim { takes: true, ..claim("second", SHORT) };
     let second = leased(&*origin.export, dirs[1].path(), taking).expect("it is taken");
     until("it is lost", || first.lease() == Some(LeaseState::Lost));
-    second.session.put("file", b"other");
-    assert_eq!(first.session.get("file").expect("read"), b"other");
+    second.put("file", b"other");
+    assert_eq!(first.contents("file"), b"other");
     let told = changes.next(&watcher.cx, told.last, 1 << 16).wait().expect("a notice");
     assert_eq!((told.list, changes.is_complete()), (vec![Notice::Everything], false));
     drop(first);
@@ -170,14 +157,13 @@ fn lease_file_is_hidden_and_protected_by_the_cache() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"");
     let cached = leased(&*origin.export, dir.path(), claim("here", LONG)).expect("a cache");
-    let session = &cached.session;
-    assert!(matches!(session.lookup(LEASE_NAME), Err(Error::NotFound)));
-    assert_eq!(session.names(""), ["file"]);
+    assert!(matches!(cached.lookup(LEASE_NAME), Err(Error::NotFound)));
+    assert_eq!(cached.names(""), ["file"]);
     let refused = [
-        session.unlink(LEASE_NAME).map(drop),
-        session.rename("file", LEASE_NAME, Default::default()).map(drop),
-        session.link("file", LEASE_NAME).map(drop),
-        session.create(LEASE_NAME, &Create::default()).map(drop),
+        cached.unlink(LEASE_NAME).map(drop),
+        cached.rename("file", LEASE_NAME, Default::default()).map(drop),
+        cached.link("file", LEASE_NAME).map(drop),
+        cached.create(LEASE_NAME, &Create::default()).map(drop),
     ];
     assert!(refused.iter().all(|each| matches!(each, Err(Error::NotPermitted))), "{refused:?}");
     origin.direct.lookup(LEASE_NAME).expect("it is there");
@@ -197,11 +183,11 @@ fn unrenewable_lease_expires_and_is_reacquired() {
     origin.direct.put("file", b"one");
     let (far, is_cut) = behind_line(&origin);
     let cached = leased(&*far, dir.path(), claim("here", SHORT)).expect("a cache");
-    assert_eq!(cached.session.get("file").expect("read"), b"one");
+    assert_eq!(cached.contents("file"), b"one");
     is_cut.store(true, Ordering::SeqCst);
     // A renewal in progress may still succeed.
     until("it has run out, and the origin would have to be asked", || {
-        cached.lease() == Some(LeaseState::RunOut) && cached.session.get("file").is_err()
+        cached.lease() == Some(LeaseState::RunOut) && cached.get("file").is_err()
     });
     origin.direct.put("file", b"other");
     is_cut.store(false, Ordering::SeqCst);
@@ -214,11 +200,11 @@ fn lasting_lease_survives_outage_until_taken_over() {
     origin.direct.put("file", b"one");
     let (far, is_cut) = behind_line(&origin);
     let cached = leased(&*far, dir.path(), Claim { lasts: true, ..claim("here", SHORT) }).expect("a cache");
-    assert_eq!(cached.session.get("file").expect("read"), b"one");
+    assert_eq!(cached.contents("file"), b"one");
     is_cut.store(true, Ordering::SeqCst);
     std::thread::sleep(SHORT * 20);
     assert_eq!(cached.lease(), Some(LeaseState::Held));
-    assert_eq!(cached.session.get("file").expect("it is here"), b"one");
+    assert_eq!(cached.contents("file"), b"one");
     let elsewhere = tempfile::tempdir().expect("a directory");
     let taking = Claim { takes: true, ..claim("there", SHORT) };
     let _other = leased(&*origin.export, elsewhere.path(), taking).expect("a cache");

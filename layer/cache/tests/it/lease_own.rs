@@ -9,10 +9,10 @@ use tombolo_core::Error;
 use tombolo_core::fs::{Export, Op};
 use tombolo_layer_basic::around::Call;
 use tombolo_layer_cache::{Claim, LEASE_NAME, LeaseError, LeaseState, Life};
-use tombolo_test_support::{Act, Scripted, until};
+use tombolo_test_support::{Act, Scripted, image, until};
 
-use crate::lease::{LONG, SHORT, claim, holder_of, leased, left_by};
-use crate::world::Origin;
+use crate::lease::{SHORT, claim, holder_of, leased, left_by};
+use crate::world::{LONG, Origin};
 
 /// Returns an origin without space for more files while set.
 fn full(origin: &Origin) -> (Arc<dyn Export>, Arc<AtomicBool>) {
@@ -24,7 +24,7 @@ fn full(origin: &Origin) -> (Arc<dyn Export>, Arc<AtomicBool>) {
 }
 
 fn text(origin: &Origin) -> String {
-    String::from_utf8(origin.direct.get(LEASE_NAME).expect("a lease file")).expect("text")
+    String::from_utf8(origin.direct.contents(LEASE_NAME)).expect("text")
 }
 
 #[test]
@@ -33,10 +33,10 @@ fn own_lease_is_renewed_on_a_full_origin() {
     let left = left_by(&origin, dir.path(), "earlier");
     origin.direct.put(LEASE_NAME, &left);
     let (layered, _is_full) = full(&origin);
-    let before = origin.direct.lookup(LEASE_NAME).expect("there").attr;
+    let before = origin.direct.attr(LEASE_NAME);
     let again = leased(&*layered, dir.path(), claim("later", LONG)).expect("its own");
     assert_eq!(again.lease(), Some(LeaseState::Held));
-    let after = origin.direct.lookup(LEASE_NAME).expect("there").attr;
+    let after = origin.direct.attr(LEASE_NAME);
     assert!(after.fileid == before.fileid && after.mtime > before.mtime, "{before:?} {after:?}");
     assert!(text(&origin).contains("host: later") && !text(&origin).contains("host: earlier"));
     let elsewhere = tempfile::tempdir().expect("a directory");
@@ -53,9 +53,9 @@ fn cache_with_pending_changes_starts_without_a_lease() {
     let begun = leased(&*layered, dir.path(), Claim { may_come_later: true, ..claim("here", SHORT) });
     let begun = begun.expect("it begins");
     assert_eq!(begun.lease(), Some(LeaseState::RunOut));
-    assert_eq!(begun.session.get("file").expect("read"), b"one");
+    assert_eq!(begun.contents("file"), b"one");
     origin.direct.put("file", b"other");
-    assert_eq!(begun.session.get("file").expect("read"), b"other", "the origin is asked");
+    assert_eq!(begun.contents("file"), b"other", "the origin is asked");
     is_full.store(false, Ordering::SeqCst);
     until("it has the lease", || begun.lease() == Some(LeaseState::Held));
     assert!(text(&origin).contains("host: here"));
@@ -103,19 +103,6 @@ fn late_lease_from_another_is_confirmed_first() {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
-    for file in std::fs::read_dir(from).expect("list").flatten() {
-        let to = to.join(file.file_name());
-        match file.file_type().expect("a type").is_dir() {
-            true => {
-                std::fs::create_dir(&to).expect("mkdir");
-                copy(&file.path(), &to);
-            }
-            false => drop(std::fs::copy(file.path(), to).expect("copied")),
-        }
-    }
-}
-
 fn claim_of(process: &str, life: Life) -> Claim {
     Claim { process: process.to_owned(), life, ..claim("first", Duration::from_secs(60)) }
 }
@@ -125,7 +112,7 @@ fn copied_cache_waits_for_a_live_holder_only() {
     let (living, own) = (std::process::id().to_string(), Life::of_this_process("0a".into()));
     let later = |origin: &Origin, of: &Path| {
         let copied = tempfile::tempdir().expect("a directory");
-        copy(of, copied.path());
+        image(of, copied.path());
         leased(&*origin.export, copied.path(), claim_of(&living, own.clone()))
     };
     let dead = Life { started: "1".into(), ..own.clone() };
@@ -147,7 +134,7 @@ fn copied_cache_waits_for_a_live_holder_only() {
 fn a_lease_that_a_copy_has_taken_is_lost() {
     let (origin, dirs) = (Origin::new(), [(); 2].map(|()| tempfile::tempdir().expect("a directory")));
     let first = leased(&*origin.export, dirs[0].path(), claim("first", 25 * SHORT)).expect("a cache");
-    copy(dirs[0].path(), dirs[1].path());
+    image(dirs[0].path(), dirs[1].path());
     let taking = Claim { takes: true, ..claim("second", SHORT) };
     let _second = leased(&*origin.export, dirs[1].path(), taking).expect("it is taken");
     until("it is lost", || first.lease() == Some(LeaseState::Lost));

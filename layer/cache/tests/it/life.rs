@@ -12,26 +12,23 @@ use crate::world::{Origin, grow_old, pattern};
 #[test]
 fn handles_and_data_outlive_a_restart() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
-    for n in 0..5_u8 {
-        origin.direct.put(&format!("file-{n}"), &pattern(300_000, n));
-    }
+    origin.put_files(5, 300_000);
     grow_old();
     let before: Vec<_> = {
         let cached = origin.cached(dir.path(), Contract::Exclusive);
-        (0..5).for_each(|n| drop(cached.session.get(&format!("file-{n}")).expect("read")));
-        (0..5).map(|n| cached.session.handle_of(&format!("file-{n}")).expect("a handle")).collect()
+        (0..5).for_each(|n| drop(cached.contents(&format!("file-{n}"))));
+        (0..5).map(|n| cached.handle_of(&format!("file-{n}")).expect("a handle")).collect()
     };
     let reads = origin.asked("read");
     origin.direct.put("new", b"");
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
     for (n, handle) in before.iter().enumerate() {
-        let found = session.resolve(handle).expect("it is still there");
-        assert_eq!(found.node, session.lookup(&format!("file-{n}")).expect("there").node);
-        assert_eq!(session.get(&format!("file-{n}")).expect("read"), pattern(300_000, n as u8));
+        let found = cached.resolve(handle).expect("it is still there");
+        assert_eq!(found.node, cached.lookup(&format!("file-{n}")).expect("there").node);
+        assert_eq!(cached.contents(&format!("file-{n}")), pattern(300_000, n as u8));
     }
     assert_eq!(origin.asked("read"), reads, "all data were here");
-    assert!(!before.contains(&cached.session.handle_of("new").expect("a handle")));
+    assert!(!before.contains(&cached.handle_of("new").expect("a handle")));
 }
 
 #[test]
@@ -39,15 +36,14 @@ fn file_changed_while_cache_was_down_is_refetched() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(1000, 1));
     grow_old();
-    drop(origin.cached(dir.path(), Contract::Exclusive).session.get("file").expect("read"));
+    drop(origin.cached(dir.path(), Contract::Exclusive).contents("file"));
     origin.direct.put("file", &pattern(1000, 2));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    assert_eq!(cached.session.get("file").expect("read"), pattern(1000, 2));
-    let unlinked = origin.direct.unlink("file");
-    unlinked.expect("unlink");
+    assert_eq!(cached.contents("file"), pattern(1000, 2));
+    origin.direct.unlink("file").expect("unlink");
     drop(cached);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    assert!(matches!(cached.session.lookup("file"), Err(Error::NotFound)));
+    assert!(matches!(cached.lookup("file"), Err(Error::NotFound)));
 }
 
 /// Ensures that a kill causes no reuse of a number and no wrong byte.
@@ -77,16 +73,16 @@ fn kill_at_any_moment_causes_no_reuse_or_corruption() {
             for n in 0..30_u8 {
                 let text = if n % 2 == 0 { format!("old-{n}") } else { format!("new-{life}-{n}") };
                 if n % 2 == 1 {
-                    cached.session.put(&text, &pattern(5000, n));
+                    cached.put(&text, &pattern(5000, n));
                 }
-                let node = cached.session.lookup(&text).expect("there").node;
+                let node = cached.lookup(&text).expect("there").node;
                 // Numbers assigned after the end do not count.
                 if !has_ended.load(Ordering::SeqCst) {
                     let other = numbers.insert(node.0, text.clone()).filter(|other| *other != text);
                     assert_eq!(other, None, "life {life}: number {} again, for {text}", node.0);
                 }
                 let expected = if n % 2 == 0 { pattern(100_000, n) } else { pattern(5000, n) };
-                assert!(cached.session.get(&text).expect("read") == expected, "life {life}: {text}");
+                assert!(cached.contents(&text) == expected, "life {life}: {text}");
                 let _ = read.send(());
                 std::thread::sleep(std::time::Duration::from_millis(3));
             }

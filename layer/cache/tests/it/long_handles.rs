@@ -3,13 +3,13 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tombolo_core::fs::{Entry, FileSystem, NodeId, PersistentHandle, PersistentHandles, Volume};
+use tombolo_core::fs::{Entry, FileSystem, NodeId, PersistentHandle, PersistentHandles};
 use tombolo_core::{Answer, Ctx, Error, forward};
 use tombolo_layer_cache::store::StoreOptions;
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_test_support::wrapped;
 
-use crate::world::{Cached, Origin};
+use crate::world::Origin;
 
 /// A session of an origin that pads its handles.
 struct Padded(Arc<dyn FileSystem>);
@@ -30,9 +30,7 @@ impl FileSystem for Padded {
 }
 
 impl PersistentHandles for Padded {
-    fn volume(&self) -> Volume {
-        self.handles().volume()
-    }
+    forward!(to self.0; volume parent);
 
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         self.handles().handle_of(cx, node).map(|handle| {
@@ -44,10 +42,6 @@ impl PersistentHandles for Padded {
     fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
         let Some(bytes) = handle.bytes.get(40..) else { return Answer::err(Error::Stale) };
         self.handles().resolve(cx, &PersistentHandle { kind: handle.kind, bytes: bytes.into() })
-    }
-
-    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        self.handles().parent(cx, node)
     }
 }
 
@@ -61,16 +55,15 @@ fn padded() -> Origin {
 fn row_of_a_short_handle_survives_a_full_index() {
     let (origin, dir) = (padded(), tempfile::tempdir().expect("a directory"));
     ["a", "b"].iter().for_each(|name| origin.direct.put(name, b"bytes"));
-    let Cached { cache, session } = origin.cached(dir.path(), Contract::CloseToOpen);
-    let node = session.lookup("a").expect("there").node;
-    let handle = session.handle_of(node).expect("a handle");
-    cache.flush();
-    drop((session, cache));
+    let cached = origin.cached(dir.path(), Contract::CloseToOpen);
+    let node = cached.lookup("a").expect("there").node;
+    let handle = cached.handle_of(node).expect("a handle");
+    cached.cache.flush();
+    drop(cached);
     for _ in 0..2 {
         let full = StoreOptions { capacity_bytes: 4096, ..StoreOptions::default() };
-        let Cached { cache: _cache, session } = origin.cached_with(dir.path(), Options::default(), full);
-        let found = session.resolve(&handle);
-        assert_eq!(found.expect("found again").node, node);
+        let cached = origin.cached_in(dir.path(), Options::default(), full);
+        assert_eq!(cached.resolve(&handle).expect("found again").node, node);
     }
 }
 
@@ -78,20 +71,20 @@ fn row_of_a_short_handle_survives_a_full_index() {
 fn first_short_handle_delays_no_other_operation() {
     let (origin, dir) = (padded(), tempfile::tempdir().expect("a directory"));
     ["a", "b"].iter().for_each(|name| origin.direct.put(name, b"bytes"));
-    let Cached { cache, session } = origin.cached(dir.path(), Contract::CloseToOpen);
-    let [a, b] = ["a", "b"].map(|name| session.lookup(name).expect("there").node);
-    cache.flush();
-    drop((session, cache));
+    let cached = origin.cached(dir.path(), Contract::CloseToOpen);
+    let [a, b] = ["a", "b"].map(|name| cached.lookup(name).expect("there").node);
+    cached.cache.flush();
+    drop(cached);
     // Neither file is in memory now.
-    let Cached { cache, session } = origin.cached(dir.path(), Contract::CloseToOpen);
-    cache.flush();
+    let cached = origin.cached(dir.path(), Contract::CloseToOpen);
+    cached.cache.flush();
     let index = rusqlite::Connection::open(dir.path().join("index.db")).expect("the index");
     index.execute_batch("begin immediate").expect("the lock for writing");
     std::thread::scope(|scope| {
-        scope.spawn(|| session.handle_of(a).expect("a handle"));
+        scope.spawn(|| cached.handle_of(a).expect("a handle"));
         std::thread::sleep(Duration::from_millis(300));
         let (sender, answered) = mpsc::channel();
-        let other = session.clone();
+        let other = cached.session.clone();
         std::thread::spawn(move || drop(sender.send(other.fs.getattr(&other.cx, b, None).wait())));
         let answered = answered.recv_timeout(Duration::from_secs(5));
         index.execute_batch("rollback").expect("rolled back");

@@ -1,6 +1,6 @@
 //! Data offered by a layer above, stored if they are the file's.
 
-use tombolo_core::fs::{AccessMask, Attr, DataCache, Mode, NodeId, SetAttr, WeakAttr};
+use tombolo_core::fs::{AccessMask, Attr, DataCache, NodeId, WeakAttr};
 use tombolo_layer_cache::{Contract, Options};
 use tombolo_mem::Source;
 use tombolo_test_support::Session;
@@ -30,12 +30,11 @@ fn offered_data_are_not_fetched() {
     let bytes = pattern(LEN, 1);
     origin.direct.put("file", &bytes);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
-    let attr = session.lookup("file").expect("there").attr;
+    let attr = cached.attr("file");
     // Partial blocks at the ends, except at the end of the file.
-    offer(session, &attr, 10, &bytes[10..200_000]);
-    offer(session, &attr, 150_000, &bytes[150_000..]);
-    assert!(session.get("file").expect("read") == bytes);
+    offer(&cached, &attr, 10, &bytes[10..200_000]);
+    offer(&cached, &attr, 150_000, &bytes[150_000..]);
+    assert!(cached.contents("file") == bytes);
     let fetched_bytes = cached.cache.counts().fetched_bytes as usize;
     assert!((10..LEN / 2).contains(&fetched_bytes), "{fetched_bytes}: whole blocks are kept");
 }
@@ -46,31 +45,29 @@ fn data_of_recent_changes_ripen_and_survive_restart() {
     let bytes = pattern(LEN, 1);
     {
         let cached = origin.cached(dir.path(), Contract::Exclusive);
-        let session = &cached.session;
-        session.put("file", &bytes);
-        let attr = session.lookup("file").expect("there").attr;
-        offer(session, &attr, 0, &bytes);
-        assert_eq!(session.names(""), ["file"]);
-        may_change(session, attr.fileid);
+        cached.put("file", &bytes);
+        let attr = cached.attr("file");
+        offer(&cached, &attr, 0, &bytes);
+        assert_eq!(cached.names(""), ["file"]);
+        may_change(&cached, attr.fileid);
         grow_old();
     }
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
     // Attributes are fetched again to detect changes by others.
     let asked = || ["read", "readdir", "access"].map(|operation| origin.asked(operation));
     let before = asked();
-    may_change(session, session.lookup("file").expect("there").node.0);
-    assert_eq!(session.names(""), ["file"]);
-    assert!(session.get("file").expect("read") == bytes);
+    may_change(&cached, cached.lookup("file").expect("there").node.0);
+    assert_eq!(cached.names(""), ["file"]);
+    assert!(cached.contents("file") == bytes);
     assert_eq!(asked(), before);
     let reads = before[0];
     // Another client may change it within the same tick after this life.
-    session.put("file", &pattern(LEN, 2));
-    let attr = session.lookup("file").expect("there").attr;
-    offer(session, &attr, 0, &pattern(LEN, 2));
+    cached.put("file", &pattern(LEN, 2));
+    let attr = cached.attr("file");
+    offer(&cached, &attr, 0, &pattern(LEN, 2));
     drop(cached);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    assert!(cached.session.get("file").expect("read") == pattern(LEN, 2));
+    assert!(cached.contents("file") == pattern(LEN, 2));
     assert!(origin.asked("read") > reads, "read anew");
 }
 
@@ -78,18 +75,16 @@ fn data_of_recent_changes_ripen_and_survive_restart() {
 fn names_of_recent_changes_survive_own_changes() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
-    session.put("one", b"1");
-    assert_eq!(session.names(""), ["one"]);
+    cached.put("one", b"1");
+    assert_eq!(cached.names(""), ["one"]);
     let listings = origin.asked("readdir");
-    let set = SetAttr { mode: Some(Mode::new(0o711)), ..SetAttr::default() };
-    session.setattr(NodeId::ROOT, set).expect("chmod");
-    session.put("two", b"2");
-    assert_eq!(session.names(""), ["one", "two"]);
+    cached.chmod("", 0o711).expect("chmod");
+    cached.put("two", b"2");
+    assert_eq!(cached.names(""), ["one", "two"]);
     assert_eq!(origin.asked("readdir"), listings);
     // From now on another client may have changed it within the same tick.
     cached.cache.invalidate();
-    assert_eq!(session.names(""), ["one", "two"]);
+    assert_eq!(cached.names(""), ["one", "two"]);
     assert!(origin.asked("readdir") > listings, "listed anew");
 }
 
@@ -99,17 +94,16 @@ fn offers_of_other_versions_or_beyond_end_are_ignored() {
     origin.direct.put("file", &pattern(LEN, 1));
     grow_old();
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
-    let before = session.lookup("file").expect("there").attr;
+    let before = cached.attr("file");
     let bytes = pattern(LEN, 2);
-    session.put("file", &bytes);
-    offer(session, &before, 0, &pattern(LEN, 1));
-    let after = session.lookup("file").expect("there").attr;
+    cached.put("file", &bytes);
+    offer(&cached, &before, 0, &pattern(LEN, 1));
+    let after = cached.attr("file");
     assert_eq!(before.size, after.size);
-    offer(session, &before, 0, &pattern(LEN, 1));
-    offer(session, &after, LEN, &bytes);
-    offer(session, &Attr { fileid: 1 << 40, ..after }, 0, &bytes);
-    assert!(session.get("file").expect("read") == bytes);
+    offer(&cached, &before, 0, &pattern(LEN, 1));
+    offer(&cached, &after, LEN, &bytes);
+    offer(&cached, &Attr { fileid: 1 << 40, ..after }, 0, &bytes);
+    assert!(cached.contents("file") == bytes);
 }
 
 #[test]
@@ -117,9 +111,8 @@ fn offers_are_ignored_if_others_may_change_the_file() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let bytes = pattern(LEN, 1);
     origin.direct.put("file", &bytes);
-    let cached = origin.cached_with(dir.path(), Options::default(), Default::default());
-    let session = &cached.session;
-    let attr = session.lookup("file").expect("there").attr;
-    offer(session, &attr, 0, &pattern(LEN, 2));
-    assert!(session.get("file").expect("read") == bytes);
+    let cached = origin.cached_with(dir.path(), Options::default());
+    let attr = cached.attr("file");
+    offer(&cached, &attr, 0, &pattern(LEN, 2));
+    assert!(cached.contents("file") == bytes);
 }

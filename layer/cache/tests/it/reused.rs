@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tombolo_core::fs::{
     Attr, Entry, File, FileSystem, FileType, Name, NodeId, OpenFlags, Opened, PersistentHandle,
-    PersistentHandles, Volume,
+    PersistentHandles,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, forward};
 use tombolo_layer_cache::{Contract, Options};
@@ -75,9 +75,7 @@ impl FileSystem for Reusing {
 }
 
 impl PersistentHandles for Reusing {
-    fn volume(&self) -> Volume {
-        self.handles().volume()
-    }
+    forward!(to self.inner; volume parent);
 
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         let number = self.number(cx, node);
@@ -90,10 +88,6 @@ impl PersistentHandles for Reusing {
         let entry = self.handles().resolve(cx, &inner).wait();
         entry.map(|entry| Entry { attr: self.shown(cx, entry.node, entry.attr), ..entry }).into()
     }
-
-    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        self.handles().parent(cx, node)
-    }
 }
 
 #[test]
@@ -104,26 +98,26 @@ fn reused_origin_handle_leads_to_the_new_file() {
         let given = Arc::<Mutex<_>>::default();
         origin.export = wrapped(origin.export, move |inner| Reusing { inner, given: given.clone() });
         let options = Options { contract, attr_refresh: refresh, ..Options::default() };
-        let cached = origin.cached_with(dir.path(), options, Default::default());
-        let (direct, session) = (&origin.direct, &cached.session);
+        let cached = origin.cached_with(dir.path(), options);
+        let direct = &origin.direct;
         for round in 0..20_u8 {
             let (old, new) = (format!("old-{round}"), format!("new-{round}"));
             direct.put(&old, &pattern(5000, round));
-            assert_eq!(session.get(&old).expect("read"), pattern(5000, round));
-            let before = session.lookup(&old).expect("there");
+            assert_eq!(cached.contents(&old), pattern(5000, round));
+            let before = cached.lookup(&old).expect("there");
             direct.unlink(&old).expect("unlink");
             if round % 2 == 0 {
                 direct.put(&new, &pattern(5000, round + 100));
-                assert_eq!(session.get(&new).expect("read"), pattern(5000, round + 100), "{contract:?}");
+                assert_eq!(cached.contents(&new), pattern(5000, round + 100), "{contract:?}");
                 direct.unlink(&new).expect("unlink");
             } else {
                 direct.mkdir(&new).expect("mkdir");
-                let found = session.lookup(&new).expect("there");
+                let found = cached.lookup(&new).expect("there");
                 assert_eq!(found.attr.file_type, FileType::Directory, "{contract:?}");
                 assert_ne!(found.node, before.node, "it cannot be the file");
                 direct.rmdir(&new).expect("rmdir");
             }
-            assert!(matches!(session.lookup(&old), Err(Error::NotFound)));
+            assert!(matches!(cached.lookup(&old), Err(Error::NotFound)));
         }
     }
 }

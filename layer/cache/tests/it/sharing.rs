@@ -7,19 +7,13 @@ use std::time::{Duration, Instant};
 use tombolo_core::Error;
 use tombolo_core::fs::{Attr, Mode, SetAttr, Timestamp};
 use tombolo_layer_cache::store::StoreOptions;
-use tombolo_layer_cache::{BorrowOptions, Contract, Options, Prefetch};
+use tombolo_layer_cache::{BorrowOptions, Contract, Options};
 use tombolo_test_support::until;
 
-use crate::world::{Cached, Origin, pattern};
+use crate::world::{Cached, LONG, Origin, data_bytes, data_files, options, pattern};
 
 /// Timeouts for the busiest machine.
-pub const PATIENT: BorrowOptions =
-    BorrowOptions { patience: Duration::from_secs(60), idle: Duration::from_secs(3600) };
-
-/// Returns options without listings, which would show other times.
-pub fn options(contract: Contract) -> Options {
-    Options { contract, prefetch: Prefetch::Off, ..Options::default() }
-}
+pub const PATIENT: BorrowOptions = BorrowOptions { patience: Duration::from_secs(60), idle: LONG };
 
 /// Creates an origin whose files are all old enough to be lent.
 pub fn old_origin() -> Origin {
@@ -30,17 +24,16 @@ pub fn old_origin() -> Origin {
     Origin::new().with_clock(earlier)
 }
 
-/// Creates a cache in a directory that lends.
-pub fn owner(origin: &Origin, dir: &Path, store: StoreOptions) -> Cached {
-    let mut owner = origin.cached_with(dir, options(Contract::Exclusive), store);
-    owner.cache.share().expect("a socket");
-    owner
+/// Returns this many files.
+fn files(count: u8, len: usize) -> Vec<(String, Vec<u8>)> {
+    (0..count).map(|n| (format!("file-{n}"), pattern(len, n))).collect()
 }
 
-fn borrower(origin: &Origin, dir: &Path, from: &Path, contract: Contract) -> Cached {
-    let borrower = origin.cached_with(dir, options(contract), StoreOptions::default());
-    assert!(borrower.cache.borrow_from(from, PATIENT).expect("a thread"), "there is an owner");
-    borrower
+/// Creates a cache in a directory that lends. Nothing is listed, as listings show other times.
+pub fn owner(origin: &Origin, dir: &Path, store: StoreOptions) -> Cached {
+    let mut owner = origin.cached_in(dir, options(Contract::Exclusive), store);
+    owner.cache.share().expect("a socket");
+    owner
 }
 
 struct Two {
@@ -50,13 +43,14 @@ struct Two {
 
 impl Two {
     /// Creates two cache directories, and an origin with these files.
-    fn new(files: &[(&str, &[u8])]) -> Self {
-        Self::of(old_origin(), files)
+    fn new<N: AsRef<str>, B: AsRef<[u8]>>(files: &[(N, B)]) -> Self {
+        let two = Self::of(old_origin());
+        files.iter().for_each(|(name, bytes)| two.origin.direct.put(name, bytes.as_ref()));
+        two
     }
 
-    fn of(origin: Origin, files: &[(&str, &[u8])]) -> Self {
-        files.iter().for_each(|(name, bytes)| origin.direct.put(name, bytes));
-        Self { origin, dirs: std::array::from_fn(|_| tempfile::tempdir().expect("a directory")) }
+    fn of(origin: Origin) -> Self {
+        Self { origin, dirs: [(); 2].map(|()| tempfile::tempdir().expect("a directory")) }
     }
 
     fn owner(&self) -> Cached {
@@ -64,7 +58,10 @@ impl Two {
     }
 
     fn borrower(&self, contract: Contract) -> Cached {
-        borrower(&self.origin, self.dirs[1].path(), self.dirs[0].path(), contract)
+        let borrower = self.origin.cached_with(self.dirs[1].path(), options(contract));
+        let is_there = borrower.cache.borrow_from(self.dirs[0].path(), PATIENT).expect("a thread");
+        assert!(is_there, "there is an owner");
+        borrower
     }
 }
 
@@ -73,12 +70,12 @@ fn data_cached_by_the_owner_are_not_refetched() {
     let (large, small) = (pattern(5_000_000, 1), pattern(300, 2));
     let two = Two::new(&[("large", &large), ("small", &small)]);
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
-    assert!(owner.session.get("large").expect("read") == large);
-    assert_eq!(owner.session.get("small").expect("read"), small);
+    assert!(owner.contents("large") == large);
+    assert_eq!(owner.contents("small"), small);
     let reads = two.origin.asked("read");
     for _ in 0..2 {
-        assert!(borrower.session.get("large").expect("read") == large);
-        assert_eq!(borrower.session.get("small").expect("read"), small);
+        assert!(borrower.contents("large") == large);
+        assert_eq!(borrower.contents("small"), small);
     }
     assert_eq!(two.origin.asked("read"), reads);
     let (lent, borrowed) = (owner.cache.counts(), borrower.cache.counts());
@@ -92,16 +89,16 @@ fn data_missing_at_the_owner_are_fetched_once() {
     let two = Two::new(&[("large", &large)]);
     // Read-ahead would make the result depend on timing.
     let options = Options { ahead_bytes_max: 0, ..options(Contract::Exclusive) };
-    let mut owner = two.origin.cached_with(two.dirs[0].path(), options, StoreOptions::default());
+    let mut owner = two.origin.cached_with(two.dirs[0].path(), options);
     owner.cache.share().expect("a socket");
-    let file = owner.session.reader("large");
+    let file = owner.reader("large");
     for offset in [0, 1 << 20, 5 << 20] {
-        owner.session.read(file, offset, 1 << 17).expect("read");
+        owner.read(file, offset, 1 << 17).expect("read");
     }
     let had = owner.cache.counts().fetched_bytes;
     let borrower = two.borrower(Contract::CloseToOpen);
     for _ in 0..2 {
-        assert!(borrower.session.get("large").expect("read") == large);
+        assert!(borrower.contents("large") == large);
     }
     let counts = borrower.cache.counts();
     assert_eq!((counts.borrowed_bytes, counts.borrowed_bytes + counts.fetched_bytes), (had, 8 << 20));
@@ -111,15 +108,13 @@ fn data_missing_at_the_owner_are_fetched_once() {
 fn another_user_s_data_are_not_borrowed() {
     let secret = pattern(100_000, 1);
     let two = Two::new(&[("secret", &secret)]);
-    let node = two.origin.direct.lookup("secret").expect("there").node;
     let set = SetAttr { mode: Some(Mode::new(0o600)), uid: Some(7), ..SetAttr::default() };
-    let direct = &two.origin.direct;
-    direct.setattr(node, set).expect("setattr");
+    two.origin.direct.setattr("secret", set).expect("setattr");
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
-    assert!(owner.session.by(7).get("secret").expect("read") == secret);
+    assert!(owner.by(7).contents("secret") == secret);
     for _ in 0..2 {
-        assert!(matches!(borrower.session.by(8).get("secret"), Err(Error::AccessDenied)));
-        assert!(borrower.session.by(7).get("secret").expect("read") == secret);
+        assert!(matches!(borrower.by(8).get("secret"), Err(Error::AccessDenied)));
+        assert!(borrower.by(7).contents("secret") == secret);
     }
     assert_eq!(borrower.cache.counts().fetched_bytes, 0);
 }
@@ -128,27 +123,27 @@ fn another_user_s_data_are_not_borrowed() {
 fn another_version_is_not_borrowed() {
     let two = Two::new(&[("file", &pattern(100_000, 1))]);
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
-    assert!(owner.session.get("file").expect("read") == pattern(100_000, 1));
-    assert!(borrower.session.get("file").expect("read") == pattern(100_000, 1));
+    assert!(owner.contents("file") == pattern(100_000, 1));
+    assert!(borrower.contents("file") == pattern(100_000, 1));
     two.origin.direct.put("file", &pattern(100_000, 2));
-    assert!(borrower.session.get("file").expect("read") == pattern(100_000, 2), "the owner has the old one");
+    assert!(borrower.contents("file") == pattern(100_000, 2), "the owner has the old one");
     assert_eq!(borrower.cache.counts().fetched_bytes, 100_000);
 }
 
 #[test]
 fn data_of_recent_changes_are_not_lent() {
-    let two = Two::of(Origin::new(), &[]);
+    let two = Two::of(Origin::new());
     let (owner, borrower) = (two.owner(), two.borrower(Contract::CloseToOpen));
     // On a busy machine it may be old on arrival.
     let is_recent = |n: u8| {
         let (name, began) = (format!("file-{n}"), Instant::now());
         two.origin.direct.put(&name, &pattern(1000, n));
-        assert_eq!(owner.session.get(&name).expect("read"), pattern(1000, n));
+        assert_eq!(owner.contents(&name), pattern(1000, n));
         (began.elapsed() < Duration::from_millis(1900)).then_some(name)
     };
     let name = (0..=255).find_map(is_recent).expect("one of many");
     let before = borrower.cache.counts();
-    assert_eq!(borrower.session.get(&name).expect("read").len(), 1000);
+    assert_eq!(borrower.contents(&name).len(), 1000);
     let counts = borrower.cache.counts();
     assert_eq!(counts.borrowed_bytes, before.borrowed_bytes, "another change might not show");
     assert_eq!(counts.fetched_bytes, before.fetched_bytes + 1000);
@@ -156,65 +151,56 @@ fn data_of_recent_changes_are_not_lent() {
 
 #[test]
 fn lent_data_are_not_evicted() {
-    let names: Vec<String> = (0..40).map(|n| format!("file-{n}")).collect();
-    let bytes: Vec<Vec<u8>> = (0..40).map(|n| pattern(200_000, n)).collect();
-    let files: Vec<(&str, &[u8])> =
-        names.iter().map(|name| &**name).zip(bytes.iter().map(|it| &**it)).collect();
+    let files = files(40, 200_000);
     let two = Two::new(&files);
     let store = StoreOptions { capacity_bytes: 1 << 20, ..StoreOptions::default() };
     let owner = owner(&two.origin, two.dirs[0].path(), store);
     let borrower = two.borrower(Contract::Exclusive);
-    assert!(owner.session.get("file-0").expect("read") == bytes[0]);
-    assert!(borrower.session.get("file-0").expect("read") == bytes[0]);
+    assert!(owner.contents("file-0") == files[0].1);
+    assert!(borrower.contents("file-0") == files[0].1);
     for (name, bytes) in &files[1..] {
-        assert!(owner.session.get(name).expect("read") == *bytes);
+        assert!(owner.contents(name) == *bytes);
     }
     let reads = two.origin.asked("read");
-    assert!(borrower.session.get("file-0").expect("read") == bytes[0]);
-    assert!(owner.session.get("file-0").expect("read") == bytes[0]);
+    assert!(borrower.contents("file-0") == files[0].1);
+    assert!(owner.contents("file-0") == files[0].1);
     assert_eq!(two.origin.asked("read"), reads, "both still have it");
 
     // Beyond the owner's limit of locked data, the borrower fetches, and the owner's cache stays within its
     // bound.
     for (name, bytes) in &files {
-        assert!(owner.session.get(name).expect("read") == *bytes);
-        assert!(borrower.session.get(name).expect("read") == *bytes);
+        assert!(owner.contents(name) == *bytes);
+        assert!(borrower.contents(name) == *bytes);
     }
     let counts = borrower.cache.counts();
     assert!(counts.fetched_bytes > 0 && counts.borrowed_bytes <= 3 << 18, "{counts:?}");
     owner.cache.flush();
-    let objects = std::fs::read_dir(two.dirs[0].path().join("objects")).expect("list").flatten();
-    let objects = objects.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
-    let kept: u64 = objects.map(|file| file.metadata().map_or(0, |file| file.len())).sum();
+    let kept = data_bytes(two.dirs[0].path());
     assert!(kept <= 1 << 20, "{kept} bytes");
 }
 
 #[test]
 fn returned_data_can_be_evicted() {
-    let names: Vec<String> = (0..20).map(|n| format!("file-{n}")).collect();
-    let bytes: Vec<Vec<u8>> = (0..20).map(|n| pattern(200_000, n)).collect();
-    let files: Vec<(&str, &[u8])> =
-        names.iter().map(|name| &**name).zip(bytes.iter().map(|it| &**it)).collect();
+    let files = files(20, 200_000);
     let two = Two::new(&files);
     let store = StoreOptions { capacity_bytes: 1 << 20, ..StoreOptions::default() };
     let owner = owner(&two.origin, two.dirs[0].path(), store);
     for (round, (name, bytes)) in files.iter().enumerate().take(4) {
         let borrower = two.borrower(Contract::Exclusive);
-        assert!(owner.session.get(name).expect("read") == *bytes);
-        assert!(borrower.session.get(name).expect("read") == *bytes);
+        assert!(owner.contents(name) == *bytes);
+        assert!(borrower.contents(name) == *bytes);
         assert_eq!(borrower.cache.counts().borrowed_bytes, 200_000, "round {round}");
         drop(borrower);
     }
     // Idle files are returned.
-    let idle =
-        two.origin.cached_with(two.dirs[1].path(), options(Contract::Exclusive), StoreOptions::default());
+    let idle = two.origin.cached_with(two.dirs[1].path(), options(Contract::Exclusive));
     let soon = BorrowOptions { idle: Duration::from_millis(100), ..PATIENT };
     assert!(idle.cache.borrow_from(two.dirs[0].path(), soon).expect("a thread"));
-    assert!(owner.session.get("file-9").expect("read") == bytes[9]);
-    assert!(idle.session.get("file-9").expect("read") == bytes[9]);
+    assert!(owner.contents("file-9") == files[9].1);
+    assert!(idle.contents("file-9") == files[9].1);
     let read_all = || {
         for (name, bytes) in &files {
-            assert!(owner.session.get(name).expect("read") == *bytes);
+            assert!(owner.contents(name) == *bytes);
         }
     };
     // The connection may end a little later.
@@ -231,20 +217,20 @@ fn borrower_reads_origin_while_its_owner_is_down() {
     let two = Two::new(&[("one", &one), ("other", &other)]);
     let borrower = {
         let (owner, borrower) = (two.owner(), two.borrower(Contract::Exclusive));
-        assert!(owner.session.get("one").expect("read") == one);
-        assert!(owner.session.get("other").expect("read") == other);
-        assert!(borrower.session.get("one").expect("read") == one);
+        assert!(owner.contents("one") == one);
+        assert!(owner.contents("other") == other);
+        assert!(borrower.contents("one") == one);
         borrower
     };
     until("it is read at the origin", || {
-        assert!(borrower.session.get("one").expect("read") == one);
+        assert!(borrower.contents("one") == one);
         borrower.cache.counts().fetched_bytes == 300_000
     });
     let _owner = two.owner();
     until("it is connected again", || {
         borrower.cache.borrow_from(two.dirs[0].path(), PATIENT).expect("it goes on")
     });
-    assert!(borrower.session.get("other").expect("read") == other);
+    assert!(borrower.contents("other") == other);
     let counts = borrower.cache.counts();
     assert_eq!((counts.fetched_bytes, counts.borrowed_bytes), (300_000, 600_000));
 }
@@ -254,14 +240,13 @@ fn damaged_block_is_not_lent() {
     use std::os::unix::fs::FileExt;
     let large = pattern(1 << 20, 5);
     let two = Two::new(&[("large", &large)]);
-    drop(two.owner().session.get("large").expect("read"));
-    let objects = std::fs::read_dir(two.dirs[0].path().join("objects")).expect("list").flatten();
-    for file in objects.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten()) {
-        let file = std::fs::File::options().write(true).open(file.path()).expect("open");
+    drop(two.owner().contents("large"));
+    for file in data_files(two.dirs[0].path()) {
+        let file = std::fs::File::options().write(true).open(file).expect("open");
         file.write_all_at(b"damaged", 300_000).expect("write");
     }
     let (_owner, borrower) = (two.owner(), two.borrower(Contract::Exclusive));
-    assert!(borrower.session.get("large").expect("read") == large);
+    assert!(borrower.contents("large") == large);
     let counts = borrower.cache.counts();
     assert_eq!((counts.fetched_bytes, counts.borrowed_bytes), (64 << 10, (1 << 20) - (64 << 10)));
 }
@@ -269,11 +254,11 @@ fn damaged_block_is_not_lent() {
 /// Compares each open with the origin while two caches lend, borrow and restart.
 #[test]
 fn each_open_of_a_borrower_reads_current_data() {
-    let (two, mut random) = (Two::new(&[]), fastrand::Rng::with_seed(9));
+    let (two, mut random) = (Two::of(old_origin()), fastrand::Rng::with_seed(9));
     let cached = |this: usize| {
         let dirs = [&two.dirs[this], &two.dirs[1 - this]].map(|dir| dir.path());
         let store = StoreOptions { capacity_bytes: 600_000, ..StoreOptions::default() };
-        let mut cached = two.origin.cached_with(dirs[0], options(Contract::CloseToOpen), store);
+        let mut cached = two.origin.cached_in(dirs[0], options(Contract::CloseToOpen), store);
         cached.cache.share().expect("a socket");
         cached.cache.borrow_from(dirs[1], PATIENT).expect("a thread");
         cached
@@ -293,7 +278,7 @@ fn each_open_of_a_borrower_reads_current_data() {
             caches[which] = Some(cached(which));
         }
         let cache = caches[which].as_ref().expect("one");
-        assert!(cache.session.get(&name).expect("read") == files[n], "round {round}: {name}");
+        assert!(cache.contents(&name) == files[n], "round {round}: {name}");
     }
     borrowed_bytes += caches.iter().flatten().map(|cached| cached.cache.counts().borrowed_bytes).sum::<u64>();
     assert!(borrowed_bytes > 1 << 20, "{borrowed_bytes}");
@@ -301,13 +286,10 @@ fn each_open_of_a_borrower_reads_current_data() {
 
 #[test]
 fn owner_restarts_are_invisible_to_readers_of_a_borrower() {
-    let names: Vec<String> = (0..12).map(|n| format!("file-{n}")).collect();
-    let bytes: Vec<Vec<u8>> = (0..12).map(|n| pattern(150_000, n)).collect();
-    let files: Vec<(&str, &[u8])> =
-        names.iter().map(|name| &**name).zip(bytes.iter().map(|it| &**it)).collect();
+    let files = files(12, 150_000);
     let two = Two::new(&files);
     let store = StoreOptions { capacity_bytes: 1 << 20, ..StoreOptions::default() };
-    let borrower = two.origin.cached_with(two.dirs[1].path(), options(Contract::CloseToOpen), store);
+    let borrower = two.origin.cached_in(two.dirs[1].path(), options(Contract::CloseToOpen), store);
     let hasty = BorrowOptions { patience: Duration::from_secs(5), idle: Duration::from_millis(20) };
     borrower.cache.borrow_from(two.dirs[0].path(), hasty).expect("a thread");
     let test = Arc::new(());
@@ -317,14 +299,14 @@ fn owner_restarts_are_invisible_to_readers_of_a_borrower() {
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(reader);
                 while running.strong_count() > 0 {
-                    let (name, bytes) = files[random.usize(..files.len())];
-                    assert!(session.get(name).expect("read") == bytes, "{name}");
+                    let (name, bytes) = &files[random.usize(..files.len())];
+                    assert!(session.contents(name) == *bytes, "{name}");
                 }
             });
         }
         for _ in 0..4 {
             let owner = owner(&two.origin, two.dirs[0].path(), store);
-            files.iter().for_each(|(name, bytes)| assert!(owner.session.get(name).expect("read") == *bytes));
+            files.iter().for_each(|(name, bytes)| assert!(owner.contents(name) == *bytes));
             let before = borrower.cache.counts().borrowed_bytes;
             until("something is borrowed", || borrower.cache.counts().borrowed_bytes > before);
         }

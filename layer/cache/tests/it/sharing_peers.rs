@@ -16,8 +16,8 @@ use tombolo_layer_cache::{BorrowOptions, Contract};
 use tombolo_sys::{Errno, packet};
 use tombolo_test_support::{Session, until};
 
-use crate::sharing::{PATIENT, old_origin, options, owner};
-use crate::world::{Origin, pattern};
+use crate::sharing::{PATIENT, old_origin, owner};
+use crate::world::{Origin, options, pattern};
 
 const HELLO: u8 = 1;
 const BORROW: u8 = 2;
@@ -91,8 +91,7 @@ fn hello(volume: Volume) -> Vec<u8> {
 fn ask(origin: &Origin, name: &str, uid: u32, range: Range<u64>) -> Vec<u8> {
     let session = Session::attach(&*origin.export);
     let entry = session.lookup(name).expect("there");
-    let handles = session.handles();
-    let handle = handles.handle_of(&session.cx, entry.node).wait().expect("a handle");
+    let handle = session.handle_of(entry.node).expect("a handle");
     let version = WeakAttr::from(&entry.attr);
     message(|row| {
         row.u8(BORROW);
@@ -117,11 +116,10 @@ fn volume_of(origin: &Origin) -> Volume {
 fn owner_lends_only_with_read_permission_of_the_origin() {
     let (origin, dir) = (old_origin(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("secret", &pattern(100_000, 1));
-    let node = origin.direct.lookup("secret").expect("there").node;
     let set = SetAttr { mode: Some(Mode::new(0o600)), uid: Some(7), ..SetAttr::default() };
-    origin.direct.setattr(node, set).expect("setattr");
+    origin.direct.setattr("secret", set).expect("setattr");
     let owner = owner(&origin, dir.path(), StoreOptions::default());
-    owner.session.by(7).get("secret").expect("read");
+    owner.by(7).contents("secret");
     // A proxy that does not query the origin itself.
     let peer = Peer::connected(dir.path()).greet(volume_of(&origin));
     for _ in 0..2 {
@@ -141,7 +139,7 @@ fn misbehaving_borrower_is_disconnected_without_effect_on_others() {
     origin.direct.put("file", &pattern(100_000, 1));
     let (dir, volume) = (scratch.path().join("owner"), volume_of(&origin));
     let owner = owner(&origin, &dir, StoreOptions::default());
-    owner.session.get("file").expect("read");
+    owner.contents("file");
     let good = Peer::connected(&dir).greet(volume);
     let is_cut_off = |what: &str, say: &dyn Fn(&Peer)| {
         let peer = Peer::connected(&dir);
@@ -225,9 +223,9 @@ fn misbehaving_owner_is_ignored_and_origin_is_read() {
             let _ = packet::send(&peer.0, &answer(id), &descriptors);
         };
         with_owner(&from, as_owner, || {
-            let borrower = origin.cached_with(&dir, options(Contract::Exclusive), StoreOptions::default());
+            let borrower = origin.cached_with(&dir, options(Contract::Exclusive));
             assert!(borrower.cache.borrow_from(&from, PATIENT).expect("a thread"));
-            assert!(borrower.session.get("file").expect("read") == bytes, "{what}");
+            assert!(borrower.contents("file") == bytes, "{what}");
             assert_eq!(borrower.cache.counts().borrowed_bytes, 0, "{what}");
         });
     }
@@ -236,9 +234,7 @@ fn misbehaving_owner_is_ignored_and_origin_is_read() {
 #[test]
 fn unresponsive_owner_is_not_waited_for() {
     let (origin, scratch) = (old_origin(), tempfile::tempdir().expect("a directory"));
-    for n in 0..30_u8 {
-        origin.direct.put(&format!("file-{n}"), &pattern(1000, n));
-    }
+    origin.put_files(30, 1000);
     let (from, dir) = (scratch.path().join("owner"), scratch.path().join("borrower"));
     std::fs::create_dir(&from).expect("mkdir");
     let asked = AtomicU32::new(0);
@@ -246,11 +242,11 @@ fn unresponsive_owner_is_not_waited_for() {
         asked.fetch_add(1, Ordering::SeqCst);
     };
     with_owner(&from, says_nothing, || {
-        let borrower = origin.cached_with(&dir, options(Contract::CloseToOpen), StoreOptions::default());
+        let borrower = origin.cached_with(&dir, options(Contract::CloseToOpen));
         let hasty = BorrowOptions { patience: Duration::from_millis(200), ..PATIENT };
         until("it is welcomed", || borrower.cache.borrow_from(&from, hasty).expect("a thread"));
         for n in 0..30_u8 {
-            assert_eq!(borrower.session.get(&format!("file-{n}")).expect("read"), pattern(1000, n));
+            assert_eq!(borrower.contents(&format!("file-{n}")), pattern(1000, n));
         }
     });
     assert!(asked.into_inner() > 0, "it was asked");

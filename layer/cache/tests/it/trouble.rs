@@ -6,12 +6,12 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tombolo_core::Error;
-use tombolo_core::fs::{Cookie, Op, Volume};
-use tombolo_layer_cache::store::{OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{Contract, Options, Policy, Prefetch};
-use tombolo_test_support::{Act, Scripted, Session, budget, until};
+use tombolo_core::fs::{Cookie, Op};
+use tombolo_layer_cache::store::StoreOptions;
+use tombolo_layer_cache::{Contract, Policy};
+use tombolo_test_support::{Act, Scripted, budget, until};
 
-use crate::world::{Origin, await_store, grow_old, pattern};
+use crate::world::{Origin, data_files, grow_old, options, pattern};
 
 fn index(dir: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open(dir.join("index.db")).expect("the index")
@@ -29,17 +29,17 @@ fn index_write_failures_hide_no_name() {
         let cached = origin.cached(dir.path(), Contract::Exclusive);
         cached.cache.flush();
         index(dir.path()).execute_batch("alter table names rename to away").expect("broken");
-        assert_eq!(cached.session.names("").len(), names.len());
+        assert_eq!(cached.names("").len(), names.len());
         cached.cache.flush();
         index(dir.path()).execute_batch("alter table away rename to names").expect("mended");
         // Cache a fact about the directory without changing it.
-        cached.session.by(1000).lookup("file-0").expect("there");
+        cached.by(1000).lookup("file-0").expect("there");
         cached.cache.flush();
     }
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    assert_eq!(cached.session.names("").len(), names.len());
+    assert_eq!(cached.names("").len(), names.len());
     for text in &names {
-        assert!(cached.session.lookup(text).is_ok(), "{text}");
+        assert!(cached.lookup(text).is_ok(), "{text}");
     }
 }
 
@@ -49,18 +49,13 @@ fn data_that_were_damaged_are_counted_once() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", &pattern(1 << 20, 1));
     grow_old();
-    drop(origin.cached(dir.path(), Contract::Exclusive).session.get("file").expect("read"));
-    for folder in std::fs::read_dir(dir.path().join("objects")).expect("list").flatten() {
-        for file in std::fs::read_dir(folder.path()).expect("list").flatten() {
-            std::fs::write(file.path(), vec![7; 1 << 20]).expect("write");
-        }
+    drop(origin.cached(dir.path(), Contract::Exclusive).contents("file"));
+    for file in data_files(dir.path()) {
+        std::fs::write(file, vec![7; 1 << 20]).expect("write");
     }
-    let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-    let store = await_store(|| Store::open(dir.path(), &identity, StoreOptions::default()));
-    let cache =
-        tombolo_layer_cache::over(&*origin.export, store.clone(), Policy::default()).expect("a cache");
-    assert_eq!(Session::attach(&cache).get("file").expect("read"), pattern(1 << 20, 1));
-    assert_eq!(store.info().kept_bytes, 1 << 20);
+    let cached = origin.cached_with(dir.path(), Policy::default());
+    assert_eq!(cached.contents("file"), pattern(1 << 20, 1));
+    assert_eq!(cached.store.info().kept_bytes, 1 << 20);
 }
 
 #[test]
@@ -76,10 +71,10 @@ fn look_ups_of_failed_requests_are_released() {
     let cached = origin.cached(dir.path(), Contract::Exclusive);
     is_failing.store(true, Ordering::SeqCst);
     let before = origin.asked("forget");
-    assert!(cached.session.lookup("file-0").is_err());
+    assert!(cached.lookup("file-0").is_err());
     assert_eq!(origin.asked("forget") - before, 1);
-    let root = cached.session.open_dir("").expect("open");
-    assert!(cached.session.readdir(root, Cookie::START, budget(8192, true)).is_err());
+    let root = cached.open_dir("").expect("open");
+    assert!(cached.readdir(root, Cookie::START, budget(8192, true)).is_err());
     until("all entries are released", || origin.asked("forget") - before >= 4);
 }
 
@@ -87,18 +82,20 @@ fn look_ups_of_failed_requests_are_released() {
 fn tiny_cache_serves_larger_concurrent_reads() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let size = 3_000_000;
-    (0..4_u8).for_each(|n| origin.direct.put(&format!("file-{n}"), &pattern(size, n)));
+    origin.put_files(4, size);
     for capacity_bytes in [0, 4096, 1 << 20] {
-        let options =
-            Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
         let store = StoreOptions { capacity_bytes, block_bytes: 4096, ..StoreOptions::default() };
-        let cached = origin.cached_with(&dir.path().join(capacity_bytes.to_string()), options, store);
+        let cached = origin.cached_in(
+            &dir.path().join(capacity_bytes.to_string()),
+            options(Contract::Exclusive),
+            store,
+        );
         let (done, all_done) = mpsc::channel();
         for reader in 0..8_u8 {
             let (session, done) = (cached.session.clone(), done.clone());
             std::thread::spawn(move || {
                 let n = reader % 4;
-                let read = session.get(&format!("file-{n}")).expect("read");
+                let read = session.contents(&format!("file-{n}"));
                 done.send(read == pattern(size, n)).expect("a receiver");
             });
         }

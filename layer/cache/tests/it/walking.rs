@@ -7,7 +7,7 @@ use tombolo_core::fs::{AccessMask, Cookie, DirPage, FileType, NodeId};
 use tombolo_layer_cache::{Contract, Options, Prefetch};
 use tombolo_test_support::{Session, budget, until};
 
-use crate::world::{Origin, pattern};
+use crate::world::{Origin, options, pattern};
 
 const WIDTH: usize = 4;
 
@@ -34,8 +34,8 @@ fn walk(session: &Session, node: NodeId, waited: &AtomicU64) -> usize {
     let page = answer.wait().expect("list");
     assert!(page.is_end());
     session.release(file);
-    let names: Vec<_> = page.iter().filter(|entry| entry.file_type == Some(FileType::Directory)).collect();
-    let names = names.iter().filter(|entry| !matches!(entry.name, b"." | b".."));
+    let names = page.iter().filter(|entry| entry.file_type == Some(FileType::Directory));
+    let names = names.filter(|entry| !matches!(entry.name, b"." | b".."));
     let names = names.map(|entry| String::from_utf8(entry.name.to_vec()).expect("a name"));
     names.fold(1, |all, text| {
         let below = session.lookup((node, &text)).expect("there");
@@ -51,8 +51,7 @@ fn a_walk_finds_most_directories_listed() {
     let mut waits = Vec::new();
     for prefetch in [Prefetch::Walk, Prefetch::Off] {
         let options = Options { contract: Contract::Exclusive, prefetch, ..Options::default() };
-        let cached =
-            origin.cached_with(&dir.path().join(format!("{prefetch:?}")), options, Default::default());
+        let cached = origin.cached_with(&dir.path().join(format!("{prefetch:?}")), options);
         let (before, waited) = (origin.asked("readdir"), AtomicU64::new(0));
         assert_eq!(walk(&cached.session, NodeId::ROOT, &waited), all);
         let listed = origin.asked("readdir") - before;
@@ -72,8 +71,8 @@ fn one_lookup_prefetches_a_whole_tree_if_wanted() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make(&origin.direct, NodeId::ROOT, 3);
     let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Tree, ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
-    assert!(cached.session.lookup("none").is_err());
+    let cached = origin.cached_with(dir.path(), options);
+    assert!(cached.lookup("none").is_err());
     until("all are listed", || origin.asked("readdir") >= 1 + 4 + 16 + 64);
     let waited = AtomicU64::new(0);
     assert_eq!(walk(&cached.session, NodeId::ROOT, &waited), 1 + 4 + 16 + 64);
@@ -85,11 +84,10 @@ fn a_look_into_one_directory_lists_no_other() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make(&origin.direct, NodeId::ROOT, 2);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
-    let below = session.lookup("dir-1").expect("there").node;
+    let below = cached.lookup("dir-1").expect("there").node;
     for node in [below, below] {
-        let file = session.open_dir(node).expect("open");
-        session.readdir(file, Cookie::START, budget(1 << 16, true)).expect("list");
+        let file = cached.open_dir(node).expect("open");
+        cached.readdir(file, Cookie::START, budget(1 << 16, true)).expect("list");
     }
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(origin.asked("readdir"), 1);
@@ -103,11 +101,10 @@ fn sequential_file_reader_finds_most_files_prefetched() {
     let mut waits = Vec::new();
     for prefetch in [Prefetch::Walk, Prefetch::Off] {
         let options = Options { contract: Contract::Exclusive, prefetch, ..Options::default() };
-        let cached =
-            origin.cached_with(&dir.path().join(format!("{prefetch:?}")), options, Default::default());
+        let cached = origin.cached_with(&dir.path().join(format!("{prefetch:?}")), options);
         let began = Instant::now();
         for n in 0..count {
-            assert_eq!(cached.session.get(&named(n)).expect("there"), pattern(3000, n as u8));
+            assert_eq!(cached.contents(&named(n)), pattern(3000, n as u8));
         }
         waits.push(began.elapsed());
         let counts = cached.cache.counts();
@@ -124,7 +121,7 @@ fn a_reader_of_one_file_has_no_other_fetched() {
     (0..10).for_each(|n| origin.direct.put(&named(n), &pattern(3000, n as u8)));
     // Too recent to be cached, so each open reads it again.
     let cached = origin.cached(dir.path(), Contract::CloseToOpen);
-    (0..3).for_each(|_| assert_eq!(cached.session.get(&named(4)).expect("there").len(), 3000));
+    (0..3).for_each(|_| assert_eq!(cached.contents(&named(4)).len(), 3000));
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!((cached.cache.counts().fetched_bytes, cached.cache.counts().guessed_bytes), (9000, 0));
 }
@@ -134,11 +131,11 @@ fn after_two_names_of_a_directory_all_are_known() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     (0..100).for_each(|n| origin.direct.put(&named(n), b""));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    (0..2).for_each(|n| assert!(cached.session.lookup(&named(n)).is_ok()));
+    (0..2).for_each(|n| assert!(cached.lookup(&named(n)).is_ok()));
     let asks = || {
         let before = origin.asked_in_all();
-        (0..100).for_each(|n| assert!(cached.session.lookup(&named(n)).is_ok()));
-        assert!(cached.session.lookup("none").is_err());
+        (0..100).for_each(|n| assert!(cached.lookup(&named(n)).is_ok()));
+        assert!(cached.lookup("none").is_err());
         origin.asked_in_all() - before
     };
     // Wait for the listing.
@@ -151,8 +148,7 @@ fn a_path_through_small_directories_asks_once_for_each() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     make(&origin.direct, NodeId::ROOT, 3);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
-    let look = |parent, text: &str| session.lookup((parent, text));
+    let look = |parent, text: &str| cached.lookup((parent, text));
     let first = look(NodeId::ROOT, "dir-1").expect("there").node;
     let second = look(first, "dir-2").expect("there").node;
     look(second, "dir-3").expect("there");
@@ -174,10 +170,9 @@ fn abandoned_walk_wastes_few_listings() {
         }
     }
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
-    for node in [NodeId::ROOT, session.lookup("dir-0").expect("there").node] {
-        let file = session.open_dir(node).expect("open");
-        session.readdir(file, Cookie::START, budget(1 << 16, true)).expect("list");
+    for node in [NodeId::ROOT, cached.lookup("dir-0").expect("there").node] {
+        let file = cached.open_dir(node).expect("open");
+        cached.readdir(file, Cookie::START, budget(1 << 16, true)).expect("list");
     }
     until("something is listed ahead", || cached.cache.counts().listed_ahead_bytes > 0);
     let counts = cached.cache.counts();
@@ -190,7 +185,6 @@ fn lookups_in_consecutive_directories_are_a_walk() {
     let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
     make(&origin.direct, NodeId::ROOT, 3);
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
     // Look-ups of all cached names, as by git status.
     fn look(session: &Session, parent: NodeId, depth: usize) {
         for n in 0..WIDTH {
@@ -200,7 +194,7 @@ fn lookups_in_consecutive_directories_are_a_walk() {
             }
         }
     }
-    look(session, NodeId::ROOT, 3);
+    look(&cached, NodeId::ROOT, 3);
     let asked = origin.asked("lookup");
     assert!(asked < 60, "{asked} of 84 names were looked up at the origin");
 }
@@ -209,12 +203,8 @@ fn lookups_in_consecutive_directories_are_a_walk() {
 fn concurrent_lookups_of_a_file_get_one_number() {
     let (origin, dir) = (Origin::far(Duration::from_millis(5)), tempfile::tempdir().expect("a directory"));
     (0..20).for_each(|n| origin.direct.put(&named(n), b""));
-    let options = Options { contract: Contract::Exclusive, prefetch: Prefetch::Off, ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, Default::default());
-    let meet = || {
-        let numbers = (0..20).map(|n| cached.session.lookup(&named(n)).expect("there").node);
-        numbers.collect::<Vec<_>>()
-    };
+    let cached = origin.cached_with(dir.path(), options(Contract::Exclusive));
+    let meet = || (0..20).map(|n| cached.lookup(&named(n)).expect("there").node).collect::<Vec<_>>();
     std::thread::scope(|scope| {
         let met: Vec<_> = (0..8).map(|_| scope.spawn(meet)).collect();
         let met: Vec<_> = met.into_iter().map(|met| met.join().expect("met")).collect();

@@ -1,6 +1,7 @@
 //! An origin in memory, a cache of it, and a session that changes the origin behind the cache.
 
-use std::path::Path;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tombolo_core::{Answer, Ctx, forward};
 use tombolo_layer_basic::stats::Counters;
 use tombolo_layer_basic::{delay, stats};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
-use tombolo_layer_cache::{CacheExport, Contract, Options, Policy};
+use tombolo_layer_cache::{CacheExport, Contract, Options, Policy, Prefetch};
 use tombolo_test_support::{Session, once_free, wrapped};
 
 /// The origin, with a session that bypasses the cache.
@@ -20,10 +21,19 @@ pub struct Origin {
     counters: Arc<Counters>,
 }
 
-/// A cache with a session.
+/// A cache with a session and its store.
 pub struct Cached {
     pub cache: CacheExport,
     pub session: Session,
+    pub store: Arc<Store>,
+}
+
+impl Deref for Cached {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
 }
 
 impl Origin {
@@ -67,34 +77,60 @@ impl Origin {
     pub fn asked_in_all(&self) -> u64 {
         let all = self.counters.snapshot().operations;
         // Openings and look-ups may be released at any time.
-        let all = all.iter().filter(|each| !["release", "forget"].contains(&&*each.name));
-        all.map(|each| each.count).sum()
+        all.iter().filter(|each| !["release", "forget"].contains(&&*each.name)).map(|each| each.count).sum()
+    }
+
+    /// Makes files of this length, each with another pattern.
+    pub fn put_files(&self, count: u8, len: usize) {
+        (0..count).for_each(|n| self.direct.put(&format!("file-{n}"), &pattern(len, n)));
     }
 
     pub fn cached(&self, dir: &Path, contract: Contract) -> Cached {
-        self.cached_with(dir, Options { contract, ..Options::default() }, StoreOptions::default())
+        self.cached_with(dir, Options { contract, ..Options::default() })
     }
 
-    pub fn cached_with(&self, dir: &Path, options: Options, store: StoreOptions) -> Cached {
-        self.cached_by(dir, options, store)
+    pub fn cached_with(&self, dir: &Path, policy: impl Into<Policy>) -> Cached {
+        self.cached_in(dir, policy, StoreOptions::default())
     }
 
-    pub fn cached_by(&self, dir: &Path, policy: impl Into<Policy>, store: StoreOptions) -> Cached {
+    pub fn cached_in(&self, dir: &Path, policy: impl Into<Policy>, store: StoreOptions) -> Cached {
         let store = opened_store(dir, store);
-        let cache = tombolo_layer_cache::over(&*self.export, store, policy).expect("a cache");
-        let session = Session::attach(&cache);
-        Cached { cache, session }
+        Cached::new(tombolo_layer_cache::over(&*self.export, store.clone(), policy).expect("a cache"), store)
     }
 }
 
-/// Opens the store of a cache of this origin.
+impl Cached {
+    pub fn new(cache: CacheExport, store: Arc<Store>) -> Self {
+        Self { session: Session::attach(&cache), cache, store }
+    }
+}
+
+/// Returns options with which nothing is prefetched.
+pub fn options(contract: Contract) -> Options {
+    Options { contract, prefetch: Prefetch::Off, ..Options::default() }
+}
+
+/// Returns the size of all data of a cache.
+pub fn data_bytes(dir: &Path) -> u64 {
+    data_files(dir).iter().map(|path| path.metadata().map_or(0, |file| file.len())).sum()
+}
+
+/// Returns options with this maximum age of attributes.
+pub fn refresh(attr_refresh: Duration) -> Options {
+    Options { attr_refresh, ..Options::default() }
+}
+
+/// Lists the data files of a cache.
+pub fn data_files(dir: &Path) -> Vec<PathBuf> {
+    let folders = std::fs::read_dir(dir.join("objects")).expect("objects").flatten();
+    let files = folders.flat_map(|folder| std::fs::read_dir(folder.path()).expect("list").flatten());
+    files.map(|file| file.path()).collect()
+}
+
+/// Opens the store of a cache of this origin, waiting for the end of its last owner.
 pub fn opened_store(dir: &Path, options: StoreOptions) -> Arc<Store> {
     let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-    await_store(|| Store::open(dir, &identity, options))
-}
-
-/// Opens a store, waiting for the end of its last owner.
-pub fn await_store(open: impl Fn() -> std::result::Result<Arc<Store>, OpenError>) -> Arc<Store> {
+    let open = || Store::open(dir, &identity, options);
     once_free(open, |error| matches!(error, OpenError::InUse { .. })).expect("a store")
 }
 
@@ -112,6 +148,9 @@ pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     }
     bytes
 }
+
+/// Longer than any test.
+pub const LONG: Duration = Duration::from_secs(3600);
 
 /// Waits until present data are old enough to be reused in another life.
 pub fn grow_old() {

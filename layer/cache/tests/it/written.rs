@@ -23,21 +23,20 @@ fn only_what_was_written_is_asked_for_again() {
     origin.direct.put("disk", &bytes);
     grow_old();
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
-    let reader = session.reader("disk");
-    assert!(session.read_all(reader, 0, usize::MAX) == bytes);
+    let reader = cached.reader("disk");
+    assert!(cached.read_all(reader, 0, usize::MAX) == bytes);
     for round in 0..3 {
-        let writer = session.open("disk", OpenFlags::WRITE).expect("open");
+        let writer = cached.open("disk", OpenFlags::WRITE).expect("open");
         let at = MIB + round * 5000;
         bytes[at..at + 3000].fill(round as u8);
-        session.write_all(writer, at as u64, &bytes[at..at + 3000]);
+        cached.write_all(writer, at as u64, &bytes[at..at + 3000]);
         // As a layer above does with the times of its writes.
         let set = SetAttr { mode: Some(tombolo_core::fs::Mode::new(0o640)), ..SetAttr::default() };
-        session.fs.setattr(&session.cx, writer.node, Some(writer), &set).wait().expect("set");
+        cached.fs.setattr(&cached.cx, writer.node, Some(writer), &set).wait().expect("set");
         let asked = (origin.asked("read"), origin.asked("getattr"));
         for offset in (2 * MIB..4 * MIB - (1 << 16)).step_by(1 << 16) {
             assert!(
-                session.read(reader, offset as u64, 1 << 16).expect("read")
+                cached.read(reader, offset as u64, 1 << 16).expect("read")
                     == bytes[offset..offset + (1 << 16)]
             );
         }
@@ -46,12 +45,12 @@ fn only_what_was_written_is_asked_for_again() {
             asked,
             "round {round}: all of it is here"
         );
-        assert!(session.read(reader, at as u64, 3000).expect("read") == bytes[at..at + 3000]);
-        session.release(writer);
+        assert!(cached.read(reader, at as u64, 3000).expect("read") == bytes[at..at + 3000]);
+        cached.release(writer);
     }
     let fetched = cached.cache.counts().fetched_bytes;
     for _ in 0..2 {
-        assert!(session.read_all(reader, 0, usize::MAX) == bytes);
+        assert!(cached.read_all(reader, 0, usize::MAX) == bytes);
     }
     let fetched = cached.cache.counts().fetched_bytes - fetched;
     assert!((1..=1 << 18).contains(&fetched), "{fetched} bytes: the blocks that were written, once");
@@ -64,28 +63,27 @@ fn concurrent_changes_of_a_written_file_are_seen() {
     names.iter().for_each(|name| origin.direct.put(name, &pattern(MIB + 1000, 1)));
     grow_old();
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
     for (case, name) in names.iter().enumerate() {
-        let reader = session.reader(name);
-        assert!(session.read_all(reader, 0, usize::MAX) == pattern(MIB + 1000, 1));
-        let writer = session.open(name, OpenFlags::WRITE).expect("open");
-        session.write_all(writer, 5000, &[7; 100]);
+        let reader = cached.reader(name);
+        assert!(cached.read_all(reader, 0, usize::MAX) == pattern(MIB + 1000, 1));
+        let writer = cached.open(name, OpenFlags::WRITE).expect("open");
+        cached.write_all(writer, 5000, &[7; 100]);
         let resize = |size| {
-            session.truncate(writer.node, size).expect("set");
+            cached.truncate(writer.node, size).expect("set");
         };
         let before = MIB as u64 + 1000;
         match case {
             0 => resize(70_000),
-            1 => session.write_all(writer, before - 10, &[8; 100]),
-            2 => session.write_all(writer, before + 100_000, &[8; 100]),
+            1 => cached.write_all(writer, before - 10, &[8; 100]),
+            2 => cached.write_all(writer, before + 100_000, &[8; 100]),
             3 => {
-                let append = session.open(name, OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
-                session.write_all(append, 0, &[9; 100]);
-                session.release(append);
+                let append = cached.open(name, OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
+                cached.write_all(append, 0, &[9; 100]);
+                cached.release(append);
             }
             4 => {
-                let emptied = session.open(name, OpenFlags::WRITE | OpenFlags::TRUNCATE).expect("open");
-                session.release(emptied);
+                let emptied = cached.open(name, OpenFlags::WRITE | OpenFlags::TRUNCATE).expect("open");
+                cached.release(emptied);
             }
             _ => {
                 resize(1000);
@@ -93,15 +91,12 @@ fn concurrent_changes_of_a_written_file_are_seen() {
             }
         }
         for _ in 0..2 {
-            let now = origin.direct.get(name).expect("read");
-            assert!(session.read_all(reader, 0, usize::MAX) == now, "{name}");
-            session.write_all(writer, 300, &[3; 50]);
+            let now = origin.direct.contents(name);
+            assert!(cached.read_all(reader, 0, usize::MAX) == now, "{name}");
+            cached.write_all(writer, 300, &[3; 50]);
         }
-        session.release(writer);
-        assert!(
-            session.read_all(reader, 0, usize::MAX) == origin.direct.get(name).expect("read"),
-            "{name}, closed"
-        );
+        cached.release(writer);
+        assert!(cached.read_all(reader, 0, usize::MAX) == origin.direct.contents(name), "{name}, closed");
     }
 }
 
@@ -118,39 +113,38 @@ fn nothing_is_read_that_was_written_over_before() {
     grow_old();
     let store = StoreOptions { capacity_bytes: 3 * MIB as u64, ..StoreOptions::default() };
     let options = Options { contract: Contract::Exclusive, ..Options::default() };
-    let cached = origin.cached_with(dir.path(), options, store);
-    let session = &cached.session;
+    let cached = origin.cached_in(dir.path(), options, store);
     let written: Vec<AtomicU64> = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
     let writer = Arc::new(());
     let running = Arc::downgrade(&writer);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let file = session.reader("disk");
+                let file = cached.reader("disk");
                 while running.strong_count() > 0 {
                     let place = fastrand::usize(..PLACES);
                     let least = written[place].load(Ordering::SeqCst);
-                    let bytes = session.read(file, (place * STEP) as u64, 8).expect("read");
+                    let bytes = cached.read(file, (place * STEP) as u64, 8).expect("read");
                     let found = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
                     assert!(found >= least, "place {place}: {found}, where {least} had been written");
                     if fastrand::u8(..) < 2 {
-                        let _ = session.get("other");
+                        let _ = cached.get("other");
                     }
                 }
             });
         }
         for number in 1..=600 {
-            let writer = session.open("disk", OpenFlags::WRITE).expect("open");
+            let writer = cached.open("disk", OpenFlags::WRITE).expect("open");
             for _ in 0..fastrand::usize(..4) {
                 let place = fastrand::usize(..PLACES);
-                session.write_all(writer, (place * STEP) as u64, &u64::to_le_bytes(number));
+                cached.write_all(writer, (place * STEP) as u64, &u64::to_le_bytes(number));
                 written[place].store(number, Ordering::SeqCst);
             }
-            session.release(writer);
+            cached.release(writer);
         }
         drop(writer);
     });
-    assert!(session.get("disk").expect("read") == origin.direct.get("disk").expect("read"));
+    assert!(cached.contents("disk") == origin.direct.contents("disk"));
 }
 
 #[test]
@@ -161,24 +155,23 @@ fn a_sudden_end_leaves_no_part_of_before() {
     grow_old();
     let at = dir.path().join("cache");
     let cached = origin.cached(&at, Contract::Exclusive);
-    let session = &cached.session;
-    let reader = session.reader("disk");
-    assert!(session.read_all(reader, 0, usize::MAX) == bytes);
+    let reader = cached.reader("disk");
+    assert!(cached.read_all(reader, 0, usize::MAX) == bytes);
     // Wait for the commit.
     std::thread::sleep(Duration::from_millis(1500));
     for round in 0..4 {
-        let writer = session.open("disk", OpenFlags::WRITE).expect("open");
+        let writer = cached.open("disk", OpenFlags::WRITE).expect("open");
         let place = round * 200_000;
         bytes[place..place + 1000].fill(99);
-        session.write_all(writer, place as u64, &[99; 1000]);
+        cached.write_all(writer, place as u64, &[99; 1000]);
         if round % 2 == 1 {
-            session.release(writer);
-            assert!(session.read_all(reader, 0, usize::MAX) == bytes);
+            cached.release(writer);
+            assert!(cached.read_all(reader, 0, usize::MAX) == bytes);
         }
         let copy = dir.path().join(format!("copy-{round}"));
         image(&at, &copy);
         let again = origin.cached(&copy, Contract::Exclusive);
-        assert!(again.session.get("disk").expect("read") == bytes, "round {round}");
+        assert!(again.contents("disk") == bytes, "round {round}");
     }
 }
 
@@ -231,25 +224,24 @@ fn late_write_of_an_interrupted_caller_is_seen() {
         let late = held.clone();
         origin.export = wrapped(origin.export, move |inner| Late(inner, late.clone()));
         let cached = origin.cached(dir.path(), Contract::Exclusive);
-        let session = &cached.session;
-        let reader = session.reader("disk");
-        assert!(session.read_all(reader, 0, usize::MAX) == bytes);
-        let writer = session.open("disk", OpenFlags::WRITE).expect("open");
+        let reader = cached.reader("disk");
+        assert!(cached.read_all(reader, 0, usize::MAX) == bytes);
+        let writer = cached.open("disk", OpenFlags::WRITE).expect("open");
         held.holds.store(true, Ordering::SeqCst);
         held.times_out.store(times_out, Ordering::SeqCst);
         let how = Write { offset: 5000, ..Write::default() };
-        let answer = session.fs.write(&session.cx, writer, &how, Source::from(vec![9; 1000]));
+        let answer = cached.fs.write(&cached.cx, writer, &how, Source::from(vec![9; 1000]));
         match answer.is_done() {
             true => assert!(matches!(answer.wait(), Err(Error::TimedOut))),
             false => drop(answer),
         }
-        session.release(writer);
-        assert!(session.get("disk").expect("read") == bytes);
+        cached.release(writer);
+        assert!(cached.contents("disk") == bytes);
         let performed: Vec<_> = held.writes.lock().expect("no panic").drain(..).collect();
         performed.into_iter().for_each(|write| write());
         bytes[5000..6000].fill(9);
-        assert!(session.get("disk").expect("read") == bytes, "times out: {times_out}");
-        session.release(reader);
+        assert!(cached.contents("disk") == bytes, "times out: {times_out}");
+        cached.release(reader);
     }
 }
 
@@ -257,24 +249,23 @@ fn late_write_of_an_interrupted_caller_is_seen() {
 fn attributes_fetched_after_last_write_survive_close() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let session = &cached.session;
-    session.put("file", b"text");
-    let size = || session.lookup("file").expect("there").attr.size;
-    let file = session.open("file", OpenFlags::WRITE).expect("open");
-    session.write_all(file, 4, b" and");
+    cached.put("file", b"text");
+    let size = || cached.attr("file").size;
+    let file = cached.open("file", OpenFlags::WRITE).expect("open");
+    cached.write_all(file, 4, b" and");
     let time = SetAttr { mtime: Some(SetTime::At(Timestamp { secs: 9, nanos: 0 })), ..SetAttr::default() };
-    session.fs.setattr(&session.cx, file.node, Some(file), &time).wait().expect("set");
+    cached.fs.setattr(&cached.cx, file.node, Some(file), &time).wait().expect("set");
     let asked = ["getattr", "lookup"].map(|operation| origin.asked(operation));
-    session.release(file);
+    cached.release(file);
     assert_eq!((size(), size()), (8, 8));
     assert_eq!(
         ["getattr", "lookup"].map(|operation| origin.asked(operation)),
         asked,
         "a close changes nothing"
     );
-    let file = session.open("file", OpenFlags::WRITE).expect("open");
-    session.open_attr(file);
-    session.write_all(file, 8, b" more");
-    session.release(file);
+    let file = cached.open("file", OpenFlags::WRITE).expect("open");
+    cached.open_attr(file);
+    cached.write_all(file, 8, b" more");
+    cached.release(file);
     assert_eq!(size(), 13, "those from before the last write do not hold");
 }

@@ -12,14 +12,14 @@ fn extended_attributes_are_the_origins() {
     origin.direct.put("file", b"");
     origin.direct.set_xattr("file", "user.a", b"1").expect("set");
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    assert_eq!(cached.session.xattr("file", "user.a").expect("a value"), b"1");
-    cached.session.set_xattr("file", "user.a", b"2").expect("set");
-    cached.session.set_xattr("file", "user.b", b"new").expect("set");
+    assert_eq!(cached.xattr("file", "user.a").expect("a value"), b"1");
+    cached.set_xattr("file", "user.a", b"2").expect("set");
+    cached.set_xattr("file", "user.b", b"new").expect("set");
     for session in [&origin.direct, &cached.session] {
         assert_eq!(session.xattr("file", "user.a").expect("a value"), b"2");
         assert_eq!(session.xattr_list("file").expect("names"), ["user.a", "user.b"]);
     }
-    cached.session.remove_xattr("file", "user.a").expect("removed");
+    cached.remove_xattr("file", "user.a").expect("removed");
     for session in [&origin.direct, &cached.session] {
         assert!(matches!(session.xattr("file", "user.a"), Err(Error::NoAttribute)));
     }
@@ -33,7 +33,7 @@ fn extended_attributes_require_permission_to_read_or_set() {
     let closed = SetAttr { mode: Some(Mode::new(0o600)), uid: Some(7), ..SetAttr::default() };
     origin.direct.setattr("file", closed).expect("setattr");
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let (owner, other) = (cached.session.by(7), cached.session.by(8));
+    let (owner, other) = (cached.by(7), cached.by(8));
     assert_eq!(owner.xattr("file", "user.a").expect("the owner"), b"1");
     assert!(matches!(other.xattr("file", "user.a"), Err(Error::AccessDenied)));
     assert!(matches!(other.set_xattr("file", "user.a", b"2"), Err(Error::AccessDenied)));
@@ -43,10 +43,9 @@ fn extended_attributes_require_permission_to_read_or_set() {
 fn setting_an_acl_changes_mode_and_permissions() {
     let (origin, dir) = (Origin::new(), tempfile::tempdir().expect("a directory"));
     origin.direct.put("file", b"text");
-    let closed = SetAttr { mode: Some(Mode::new(0o600)), ..SetAttr::default() };
-    origin.direct.setattr("file", closed).expect("setattr");
+    origin.direct.chmod("file", 0o600).expect("setattr");
     let cached = origin.cached(dir.path(), Contract::Exclusive);
-    let user = cached.session.by(7);
+    let user = cached.by(7);
     assert!(user.get("file").is_err());
     let mut list = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in
@@ -55,7 +54,7 @@ fn setting_an_acl_changes_mode_and_permissions() {
         list.extend([tag, 0, permissions, 0]);
         list.extend(u32::to_le_bytes(id));
     }
-    cached.session.set_xattr("file", "system.posix_acl_access", &list).expect("set");
+    cached.set_xattr("file", "system.posix_acl_access", &list).expect("set");
     assert_eq!(user.get("file").expect("may read now"), b"text");
-    assert_eq!(cached.session.lookup("file").expect("there").attr.mode.bits() & 0o777, 0o640);
+    assert_eq!(cached.attr("file").mode.bits() & 0o777, 0o640);
 }

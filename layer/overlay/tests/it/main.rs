@@ -190,8 +190,7 @@ fn base_block_size_and_partial_end_are_respected() {
     let in_blocks = |block_bytes| Arc::new(InBlocks(base.clone(), block_bytes));
     let whole = Header { size_bytes: 1 << 20, base_bytes: 1 << 20, ..header };
     block_on(whole.write_to(&cx(), &*log)).expect("made");
-    let disk = open(in_blocks(4096), 512).expect("opened");
-    assert_eq!(disk.geometry().block_bytes, 4096);
+    assert_eq!(open(in_blocks(4096), 512).expect("opened").geometry().block_bytes, 4096);
     assert!(matches!(open(in_blocks(8192), 512), Err(OverlayError::BaseBlocks { found: 8192, .. })));
 }
 

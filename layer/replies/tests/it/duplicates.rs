@@ -90,8 +90,7 @@ fn repeated_create_opens_file_despite_its_mode() {
         let at = request(fixture).by(1000);
         let how = tombolo_core::fs::Create { mode: mode(0o400), ..plain() };
         for _ in 0..2 {
-            let created = at.create((dir, "file"), &how).expect("create");
-            assert_eq!(created.entry.attr.uid, 1000);
+            assert_eq!(at.create((dir, "file"), &how).expect("create").entry.attr.uid, 1000);
         }
     });
 }

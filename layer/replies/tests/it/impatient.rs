@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Entry, FileSystem, NodeId, PersistentHandle, PersistentHandles, Volume, within};
+use tombolo_core::fs::{FileSystem, NodeId, PersistentHandle, PersistentHandles, within};
 use tombolo_core::{Answer, Ctx, Error};
 
 /// A session of an export that returns no handles to interrupted requests.
@@ -20,26 +20,12 @@ impl FileSystem for Impatient {
 }
 
 impl PersistentHandles for Impatient {
-    fn volume(&self) -> Volume {
-        self.0.persistent_handles().map(PersistentHandles::volume).unwrap_or_default()
-    }
+    tombolo_core::forward!(to self.0; volume resolve parent again);
 
     fn handle_of(&self, cx: &Ctx, node: NodeId) -> Answer<PersistentHandle> {
         if cx.interrupt.is_raised() {
             return Answer::err(Error::Interrupted);
         }
         within(self.0.persistent_handles(), |handles| handles.handle_of(cx, node))
-    }
-
-    fn resolve(&self, cx: &Ctx, handle: &PersistentHandle) -> Answer<Entry> {
-        within(self.0.persistent_handles(), |handles| handles.resolve(cx, handle))
-    }
-
-    fn parent(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        within(self.0.persistent_handles(), |handles| handles.parent(cx, node))
-    }
-
-    fn again(&self, cx: &Ctx, node: NodeId) -> Answer<Entry> {
-        within(self.0.persistent_handles(), |handles| handles.again(cx, node))
     }
 }

@@ -16,8 +16,7 @@ fn a_flush_brings_what_was_changed_before_it() {
     assert!(origin.direct.lookup("dir").is_err(), "nothing is there before it is time");
     let status = proxy.write_back.status();
     assert_eq!((status.dirty_bytes, status.dirty_nodes), (5, 3));
-    let report = proxy.write_back.flush().expect("a flush");
-    assert_eq!(report.change, status.change);
+    assert_eq!(proxy.write_back.flush().expect("a flush").change, status.change);
     assert_eq!(origin.direct.get("dir/file").expect("the file"), b"hello");
     assert_eq!(proxy.write_back.status().at_origin, status.change);
     assert_eq!(proxy.write_back.status().dirty_bytes, 0);

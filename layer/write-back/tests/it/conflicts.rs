@@ -39,8 +39,7 @@ fn first_and_later(test: impl Fn(&Origin, &dyn Fn() -> Proxy)) {
 }
 
 fn flushed(proxy: &Proxy, conflicts: u64) {
-    let report = proxy.write_back.flush().expect("a flush");
-    assert_eq!(report.conflicts, conflicts);
+    assert_eq!(proxy.write_back.flush().expect("a flush").conflicts, conflicts);
     assert_eq!(proxy.write_back.status().dirty_nodes, 0);
 }
 
@@ -279,8 +278,7 @@ fn conflict_copy_by_handle_stays_in_its_directory() {
     let proxy = origin.proxy();
     let session = &proxy.session;
     for node in nodes {
-        let handles = session.handles();
-        handles.again(&session.cx, node).wait().expect("it is known");
+        session.handles().again(&session.cx, node).wait().expect("it is known");
         let file = session.open(node, OpenFlags::WRITE).expect("open");
         session.write(file, 0, b"OURS").expect("written");
         session.release(file);

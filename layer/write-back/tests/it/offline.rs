@@ -153,8 +153,7 @@ fn run(case: &Case, way: Way) {
     is_cut.store(false, Ordering::SeqCst);
     arrived();
     for dir in case.dirs {
-        let there = origin.direct.names(dir);
-        assert_eq!(there, at.names(dir), "{context}: {dir}");
+        assert_eq!(origin.direct.names(dir), at.names(dir), "{context}: {dir}");
     }
 }
 

@@ -121,8 +121,7 @@ fn names_in_a_ring_are_exchanged() {
         proxy.session.rename(one, other, RenameFlags::EXCHANGE).expect("exchanged");
     }
     flush(&proxy);
-    let got = ["a", "b", "c"].map(|name| origin.direct.get(name).expect("a file"));
-    assert_eq!(got, [b"b", b"c", b"a"]);
+    assert_eq!(["a", "b", "c"].map(|name| origin.direct.get(name).expect("a file")), [b"b", b"c", b"a"]);
     assert_eq!(tree(&origin.direct, true), tree(&proxy.session, true));
 }
 

@@ -116,8 +116,7 @@ fn flush_all(proxy: &Proxy, origin: &Origin) {
 
 /// Returns the hidden names in the origin's root.
 fn hidden(origin: &Origin) -> Vec<String> {
-    let all = origin.direct.names("");
-    all.into_iter().filter(|name| name.starts_with(HIDDEN)).collect()
+    origin.direct.names("").into_iter().filter(|name| name.starts_with(HIDDEN)).collect()
 }
 
 #[test]
@@ -361,8 +360,7 @@ fn file_moved_out_of_a_refused_directory_arrives() {
     flush_refused(&proxy);
     refuses.store(false, Ordering::Relaxed);
     flush_all(&proxy, &origin);
-    let made = origin.direct.names("made");
-    assert_eq!(made, ["kept", "other"]);
+    assert_eq!(origin.direct.names("made"), ["kept", "other"]);
     for (path, data) in [("made/kept", "kept"), ("made/other", "renamed"), ("moved", "moved")] {
         assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
     }
@@ -391,8 +389,7 @@ fn new_file_with_refused_name_in_new_directory_arrives() {
         assert_eq!(proxy.write_back.status().refused, 1);
         at.unlink("new/l:inked").expect("removed");
         flush_all(&proxy, &origin);
-        let all = origin.direct.names("new");
-        assert_eq!(all, ["good", "moved"]);
+        assert_eq!(origin.direct.names("new"), ["good", "moved"]);
     }
 }
 

@@ -52,8 +52,7 @@ fn handles_mean_the_same_after_a_kill() {
     origin.kill(proxy);
     let proxy = origin.proxy();
     let session = &proxy.session;
-    let again = session.resolve(&handle);
-    assert_eq!(again.expect("it is there").node, file.node);
+    assert_eq!(session.resolve(&handle).expect("it is there").node, file.node);
     assert_ne!(session.file("other").node, file.node);
 }
 

@@ -71,8 +71,7 @@ impl VolatileSession {
     /// Resolves a node in the other session, where it has the same number.
     fn meet(&self, node: NodeId) {
         let handle = Session::of(self.0.clone()).with(self.1.direct.cx.clone()).handle_of(node);
-        let found = self.1.direct.resolve(&handle.expect("a handle")).expect("it is there");
-        assert_eq!(found.node, node);
+        assert_eq!(self.1.direct.resolve(&handle.expect("a handle")).expect("it is there").node, node);
     }
 }
 
