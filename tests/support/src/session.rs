@@ -376,6 +376,14 @@ impl Session {
         }
     }
 
+    /// Writes into a file through an opening of its own, without a change of its other bytes.
+    #[track_caller]
+    pub fn overwrite<'a>(&self, at: impl Into<Place<'a>>, offset: u64, bytes: &[u8]) {
+        let file = self.writer(at);
+        self.write_all(file, offset, bytes);
+        self.release(file);
+    }
+
     /// Reads by one call.
     pub fn read(&self, file: File, offset: u64, len: usize) -> Result<Vec<u8>> {
         self.read_eof(file, offset, len).map(|(bytes, _)| bytes)

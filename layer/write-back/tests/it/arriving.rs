@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use tombolo_layer_write_back::Options;
 
-use crate::world::Origin;
+use crate::world::{Origin, on_request};
 
 #[test]
 fn a_flush_brings_what_was_changed_before_it() {
     let origin = Origin::new();
     let proxy = origin.proxy();
-    proxy.session.mkdir("dir").expect("a directory");
-    proxy.session.put("dir/file", b"hello");
+    proxy.mkdir("dir").expect("a directory");
+    proxy.put("dir/file", b"hello");
     assert!(origin.direct.lookup("dir").is_err(), "nothing is there before it is time");
     let status = proxy.write_back.status();
     assert_eq!((status.dirty_bytes, status.dirty_nodes), (5, 3));
     assert_eq!(proxy.write_back.flush().expect("a flush").change, status.change);
-    assert_eq!(origin.direct.get("dir/file").expect("the file"), b"hello");
+    assert_eq!(origin.direct.contents("dir/file"), b"hello");
     assert_eq!(proxy.write_back.status().at_origin, status.change);
     assert_eq!(proxy.write_back.status().dirty_bytes, 0);
 }
@@ -27,21 +27,21 @@ fn a_file_that_is_written_ten_times_goes_once() {
     let origin = Origin::new();
     let proxy = origin.proxy();
     for round in 0..10 {
-        proxy.session.put("file", &[round; 1000]);
+        proxy.put("file", &[round; 1000]);
     }
     proxy.write_back.flush().expect("a flush");
     assert_eq!(["create", "write", "fsync", "rename"].map(|op| origin.asked(op)), [1, 1, 1, 1]);
-    assert_eq!(origin.direct.get("file").expect("the file"), [9; 1000]);
+    assert_eq!(origin.direct.contents("file"), [9; 1000]);
 }
 
 #[test]
 fn created_and_removed_file_is_never_sent() {
     let origin = Origin::new();
     let proxy = origin.proxy();
-    proxy.session.mkdir("dir").expect("a directory");
-    proxy.session.put("dir/file", b"hello");
-    proxy.session.unlink("dir/file").expect("removed");
-    proxy.session.rmdir("dir").expect("removed");
+    proxy.mkdir("dir").expect("a directory");
+    proxy.put("dir/file", b"hello");
+    proxy.unlink("dir/file").expect("removed");
+    proxy.rmdir("dir").expect("removed");
     proxy.write_back.flush().expect("a flush");
     assert_eq!(["create", "mkdir", "write", "unlink", "rmdir", "rename"].map(|op| origin.asked(op)), [0; 6]);
 }
@@ -49,15 +49,9 @@ fn created_and_removed_file_is_never_sent() {
 #[test]
 fn writers_of_what_never_goes_wait_for_no_room() {
     let origin = Origin::new();
-    let never = Duration::from_secs(3600);
-    let proxy = origin.proxy_with(Options {
-        dirty_bytes_max: 10_000,
-        idle: never,
-        delay_max: never,
-        ..Options::default()
-    });
-    let file = proxy.session.file("file");
-    proxy.session.unlink("file").expect("removed");
+    let proxy = origin.proxy_with(Options { dirty_bytes_max: 10_000, ..on_request() });
+    let file = proxy.file("file");
+    proxy.unlink("file").expect("removed");
     let (session, (done, all_done)) = (proxy.session.clone(), mpsc::channel());
     std::thread::spawn(move || {
         (0..10).for_each(|n| session.write_all(file, n * 5000, &[7; 5000]));

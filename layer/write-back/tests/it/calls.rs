@@ -12,7 +12,7 @@ const FILES: u64 = 10;
 fn remove_below(session: &Session, path: &str) {
     for entry in session.names(path) {
         let below = format!("{path}/{entry}");
-        match session.lookup(&below).expect("there").attr.file_type {
+        match session.attr(&below).file_type {
             FileType::Directory => remove_below(session, &below),
             _ => {
                 session.unlink(&below).expect("removed");
@@ -26,17 +26,16 @@ fn remove_below(session: &Session, path: &str) {
 fn sent_file_is_removed_without_a_lookup() {
     let origin = Origin::new();
     let proxy = origin.proxy();
-    let at = &proxy.session;
-    at.mkdir("work").expect("made");
+    proxy.mkdir("work").expect("made");
     for dir in 0..DIRS {
-        at.mkdir(&format!("work/{dir}")).expect("made");
-        (0..FILES).for_each(|file| at.put(&format!("work/{dir}/{file}"), b"some bytes"));
+        proxy.mkdir(&format!("work/{dir}")).expect("made");
+        (0..FILES).for_each(|file| proxy.put(&format!("work/{dir}/{file}"), b"some bytes"));
     }
     proxy.write_back.flush().expect("it arrives");
     let asked = |operations: &[&str]| operations.iter().map(|operation| origin.asked(operation)).sum::<u64>();
     let (names, attributes) = (["lookup", "readdir", "access"], ["getattr"]);
     let before = (asked(&names), asked(&attributes));
-    remove_below(at, "work");
+    remove_below(&proxy, "work");
     let (of_names, of_attributes) = (asked(&names) - before.0, asked(&attributes) - before.1);
     // The root was not created here, so its state must be fetched.
     assert!(of_names <= 3 && of_attributes <= 3, "{of_names} of names, {of_attributes} of attributes");
@@ -52,38 +51,37 @@ fn sent_data_are_still_read_locally() {
     let origin = Origin::new();
     origin.direct.put("changed", &pattern(3 << 20, 1));
     let proxy = origin.proxy();
-    let at = &proxy.session;
     let mut changed = pattern(3 << 20, 1);
-    let file = at.writer("changed");
+    let file = proxy.writer("changed");
     changed[1_000_000..2_500_000].copy_from_slice(&pattern(1_500_000, 2));
-    at.write(file, 1_000_000, &changed[1_000_000..2_500_000]).expect("written");
-    at.release(file);
+    proxy.write(file, 1_000_000, &changed[1_000_000..2_500_000]).expect("written");
+    proxy.release(file);
     let made = [("empty", 0), ("small", 10), ("large", (2 << 20) + 77)];
-    made.iter().for_each(|(name, len)| at.put(name, &pattern(*len, 3)));
+    made.iter().for_each(|(name, len)| proxy.put(name, &pattern(*len, 3)));
     proxy.write_back.flush().expect("it arrives");
     for _ in 0..2 {
         let opens = origin.asked("open");
         for (name, len) in made {
-            assert!(origin.direct.get(name).expect("there") == pattern(len, 3), "{name} is there");
-            assert!(at.get(name).expect("its maker") == pattern(len, 3), "{name}");
+            assert!(origin.direct.contents(name) == pattern(len, 3), "{name} is there");
+            assert!(proxy.get(name).expect("its maker") == pattern(len, 3), "{name}");
         }
         assert_eq!(
             (origin.asked("read"), origin.asked("open")),
             (0, opens),
             "nor is its maker's right asked for"
         );
-        at.rename("small", "moved", RenameFlags::empty()).expect("renamed");
-        at.rename("moved", "small", RenameFlags::empty()).expect("renamed");
+        proxy.rename("small", "moved", RenameFlags::empty()).expect("renamed");
+        proxy.rename("moved", "small", RenameFlags::empty()).expect("renamed");
         proxy.write_back.flush().expect("it arrives");
     }
-    assert!(at.get("changed").expect("read") == changed);
+    assert!(proxy.contents("changed") == changed);
     let read_bytes = proxy.cache.counts().fetched_bytes;
     assert!(
         read_bytes <= (3 << 20) - 1_500_000 + (256 << 10),
         "{read_bytes} of 3 MiB: what was written is here"
     );
-    at.put("small", b"other bytes");
+    proxy.put("small", b"other bytes");
     proxy.write_back.flush().expect("it arrives");
-    assert_eq!(at.get("small").expect("read"), b"other bytes");
+    assert_eq!(proxy.contents("small"), b"other bytes");
     assert_eq!(proxy.cache.counts().fetched_bytes, read_bytes);
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tombolo_core::Error;
-use tombolo_core::fs::{Export, Mode, Op, OpenFlags, RenameFlags, SetAttr};
-use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
+use tombolo_core::fs::{Op, OpenFlags, RenameFlags};
 use tombolo_test_support::{Act, Scripted, Session};
 
 use crate::shown::HIDDEN;
@@ -15,7 +14,7 @@ use crate::world::{Origin, Proxy};
 fn ours(session: &Session) -> (Vec<String>, Vec<Vec<u8>>) {
     let (conflicts, rest): (Vec<_>, Vec<_>) =
         session.names("").into_iter().partition(|name| name.contains(".conflict-"));
-    let ours = conflicts.iter().map(|name| session.get(name).expect("ours")).collect();
+    let ours = conflicts.iter().map(|name| session.contents(name)).collect();
     (rest, ours)
 }
 
@@ -27,9 +26,9 @@ fn first_and_later(test: impl Fn(&Origin, &dyn Fn() -> Proxy)) {
         let proxy = || {
             let proxy = origin.proxy();
             if !is_first {
-                proxy.session.put("first", b"");
+                proxy.put("first", b"");
                 flushed(&proxy, 0);
-                proxy.session.unlink("first").expect("removed");
+                proxy.unlink("first").expect("removed");
                 flushed(&proxy, 0);
             }
             proxy
@@ -48,13 +47,11 @@ fn conflicting_change_keeps_both_files() {
     first_and_later(|origin, proxy| {
         origin.direct.put("file", b"before");
         let proxy = proxy();
-        let file = proxy.session.writer("file");
-        proxy.session.write(file, 0, b"OURS").expect("written");
-        proxy.session.release(file);
+        proxy.overwrite("file", 0, b"OURS");
         origin.direct.put("file", b"theirs");
         flushed(&proxy, 1);
         for session in [&origin.direct, &proxy.session] {
-            assert_eq!(session.get("file").expect("theirs"), b"theirs");
+            assert_eq!(session.contents("file"), b"theirs");
             assert_eq!(ours(session), (vec!["file".into()], vec![b"OURSrs".to_vec()]));
         }
     });
@@ -62,20 +59,14 @@ fn conflicting_change_keeps_both_files() {
 
 #[test]
 fn conflict_copy_has_data_that_only_owners_read() {
-    let squashes = |inner: Arc<dyn Export>| {
-        let ids = || Ids::new(vec!["7:7".parse().expect("a range")], 65534).expect("a map");
-        Arc::new(idmap::over(inner, IdMap { users: ids(), groups: ids() })) as Arc<dyn Export>
-    };
-    let origin = Origin::with(squashes);
+    let origin = Origin::squashing(&["7:7"], 65534);
     origin.direct.chmod("", 0o777).expect("set");
     let theirs = origin.direct.by(7);
     theirs.put("file", b"before");
     theirs.chmod("file", 0o600).expect("set");
     let proxy = origin.proxy();
-    let at = proxy.session.by(7);
-    let file = at.writer("file");
-    at.write(file, 0, b"OURS").expect("written");
-    at.release(file);
+    let at = proxy.by(7);
+    at.overwrite("file", 0, b"OURS");
     theirs.put("file", b"theirs");
     flushed(&proxy, 1);
     assert_eq!(ours(&origin.direct), (vec!["file".into()], vec![b"OURSrs".to_vec()]));
@@ -93,9 +84,7 @@ fn failing_read_delays_the_conflict_copy() {
     });
     origin.direct.put("file", b"before");
     let proxy = origin.proxy();
-    let file = proxy.session.writer("file");
-    proxy.session.write(file, 0, b"OURS").expect("written");
-    proxy.session.release(file);
+    proxy.overwrite("file", 0, b"OURS");
     origin.direct.put("file", b"theirs");
     is_failing.store(true, Ordering::Relaxed);
     proxy.write_back.flush().expect_err("unreadable");
@@ -110,7 +99,7 @@ fn file_removed_by_others_becomes_a_conflict_copy() {
     first_and_later(|origin, proxy| {
         origin.direct.put("file", b"before");
         let proxy = proxy();
-        proxy.session.put("file", b"ours");
+        proxy.put("file", b"ours");
         origin.direct.unlink("file").expect("removed");
         flushed(&proxy, 1);
         assert_eq!(ours(&origin.direct), (vec![], vec![b"ours".to_vec()]));
@@ -121,11 +110,11 @@ fn file_removed_by_others_becomes_a_conflict_copy() {
 fn conflicting_name_keeps_both_files() {
     first_and_later(|origin, proxy| {
         let proxy = proxy();
-        proxy.session.put("file", b"ours");
+        proxy.put("file", b"ours");
         origin.direct.put("file", b"theirs");
         flushed(&proxy, 1);
         for session in [&origin.direct, &proxy.session] {
-            assert_eq!(session.get("file").expect("theirs"), b"theirs");
+            assert_eq!(session.contents("file"), b"theirs");
             assert_eq!(ours(session), (vec!["file".into()], vec![b"ours".to_vec()]));
         }
     });
@@ -138,9 +127,9 @@ fn name_replaced_by_others_is_not_overwritten_or_removed() {
             origin.direct.put(name, b"before");
         }
         let proxy = proxy();
-        proxy.session.unlink("one").expect("removed");
-        proxy.session.put("new", b"ours");
-        proxy.session.rename("new", "two", RenameFlags::empty()).expect("replaced");
+        proxy.unlink("one").expect("removed");
+        proxy.put("new", b"ours");
+        proxy.rename("new", "two", RenameFlags::empty()).expect("replaced");
         for name in ["one", "two"] {
             origin.direct.put("other", b"theirs");
             origin.direct.rename("other", name, RenameFlags::empty()).expect("replaced");
@@ -148,8 +137,8 @@ fn name_replaced_by_others_is_not_overwritten_or_removed() {
         flushed(&proxy, 2);
         assert_eq!(ours(&origin.direct), (vec!["one".into(), "two".into()], vec![b"ours".to_vec()]));
         for name in ["one", "two"] {
-            assert_eq!(origin.direct.get(name).expect("theirs"), b"theirs");
-            assert_eq!(proxy.session.get(name).expect("theirs"), b"theirs");
+            assert_eq!(origin.direct.contents(name), b"theirs");
+            assert_eq!(proxy.contents(name), b"theirs");
         }
     });
 }
@@ -162,19 +151,19 @@ fn directory_filled_by_others_is_not_removed() {
         }
         let proxy = proxy();
         for dir in ["one", "two"] {
-            proxy.session.rmdir(dir).expect("removed");
+            proxy.rmdir(dir).expect("removed");
         }
-        proxy.session.put("two", b"ours");
+        proxy.put("two", b"ours");
         for file in ["one/file", "two/file"] {
             origin.direct.put(file, b"theirs");
         }
         flushed(&proxy, 2);
         for session in [&origin.direct, &proxy.session] {
-            assert_eq!(session.get("one/file").expect("theirs"), b"theirs");
-            assert_eq!(session.get("two").expect("ours"), b"ours");
+            assert_eq!(session.contents("one/file"), b"theirs");
+            assert_eq!(session.contents("two"), b"ours");
             let all = session.names("");
             let other = all.iter().find(|name| name.starts_with("directory.conflict-")).expect("the other");
-            assert_eq!(session.get(&format!("{other}/file")).expect("theirs"), b"theirs");
+            assert_eq!(session.contents(&format!("{other}/file")), b"theirs");
         }
     });
 }
@@ -185,8 +174,8 @@ fn file_moved_or_removed_by_others_is_not_moved() {
         origin.direct.mkdir("dir").expect("a directory");
         origin.direct.put("file", b"hello");
         let proxy = proxy();
-        proxy.session.rename("dir", "ours", RenameFlags::empty()).expect("moved");
-        proxy.session.rename("file", "moved", RenameFlags::empty()).expect("moved");
+        proxy.rename("dir", "ours", RenameFlags::empty()).expect("moved");
+        proxy.rename("file", "moved", RenameFlags::empty()).expect("moved");
         origin.direct.rename("dir", "theirs", RenameFlags::empty()).expect("moved");
         origin.direct.unlink("file").expect("removed");
         flushed(&proxy, 2);
@@ -201,14 +190,12 @@ fn attributes_set_by_others_are_seen_after_local_writes() {
     first_and_later(|origin, proxy| {
         origin.direct.put("file", b"before");
         let proxy = proxy();
-        let file = proxy.session.writer("file");
-        proxy.session.write(file, 0, b"OURS").expect("written");
-        proxy.session.release(file);
+        proxy.overwrite("file", 0, b"OURS");
         origin.direct.chmod("file", 0o640).expect("another's");
         flushed(&proxy, 0);
         for session in [&origin.direct, &proxy.session] {
-            assert_eq!(session.get("file").expect("ours"), b"OURSre");
-            assert_eq!(session.lookup("file").expect("the file").attr.mode.bits(), 0o640);
+            assert_eq!(session.contents("file"), b"OURSre");
+            assert_eq!(session.attr("file").mode.bits(), 0o640);
         }
     });
 }
@@ -219,15 +206,14 @@ fn conflict_copy_is_beside_the_present_local_name() {
     origin.direct.put("file", b"before");
     origin.direct.mkdir("dir").expect("a directory");
     let proxy = origin.proxy();
-    proxy.session.put("file", b"ours");
-    proxy.session.rename("file", "dir/moved", RenameFlags::empty()).expect("moved");
+    proxy.put("file", b"ours");
+    proxy.rename("file", "dir/moved", RenameFlags::empty()).expect("moved");
     origin.direct.put("file", b"theirs");
     flushed(&proxy, 1);
-    let dir = origin.direct.lookup("dir").expect("the directory").node;
-    let all = origin.direct.names(dir);
+    let all = origin.direct.names("dir");
     let copy =
         all.iter().find(|name| name.starts_with("moved.conflict-")).unwrap_or_else(|| panic!("{all:?}"));
-    assert_eq!(origin.direct.get(&format!("dir/{copy}")).expect("ours"), b"ours");
+    assert_eq!(origin.direct.contents(&format!("dir/{copy}")), b"ours");
 }
 
 #[test]
@@ -239,10 +225,10 @@ fn a_hidden_name_of_another_proxy_is_left_alone() {
         origin.direct.link("theirs", &hidden).expect("linked");
     }
     let proxy = origin.proxy();
-    proxy.session.put("ours", b"ours");
+    proxy.put("ours", b"ours");
     flushed(&proxy, 0);
-    assert_eq!(origin.direct.get("theirs").expect("theirs"), b"theirs");
-    assert_eq!(origin.direct.get("ours").expect("ours"), b"ours");
+    assert_eq!(origin.direct.contents("theirs"), b"theirs");
+    assert_eq!(origin.direct.contents("ours"), b"ours");
 }
 
 #[test]
@@ -251,16 +237,16 @@ fn our_own_changes_are_no_conflicts() {
     origin.direct.put("file", b"before");
     let proxy = origin.proxy();
     for round in 0..3 {
-        proxy.session.put("file", &[round; 10]);
-        proxy.session.rename("file", "other", RenameFlags::empty()).expect("moved");
+        proxy.put("file", &[round; 10]);
+        proxy.rename("file", "other", RenameFlags::empty()).expect("moved");
         flushed(&proxy, 0);
-        proxy.session.rename("other", "file", RenameFlags::empty()).expect("moved");
-        proxy.session.link("file", "link").expect("linked");
+        proxy.rename("other", "file", RenameFlags::empty()).expect("moved");
+        proxy.link("file", "link").expect("linked");
         flushed(&proxy, 0);
-        proxy.session.unlink("link").expect("removed");
+        proxy.unlink("link").expect("removed");
     }
     flushed(&proxy, 0);
-    assert_eq!(origin.direct.get("file").expect("the file"), [2; 10]);
+    assert_eq!(origin.direct.contents("file"), [2; 10]);
 }
 
 /// Uses nodes as an NFS client's handles do after the proxy's restart.
@@ -272,16 +258,14 @@ fn conflict_copy_by_handle_stays_in_its_directory() {
         origin.direct.put(&format!("dir/{name}"), b"before");
     }
     let proxy = origin.proxy();
-    let nodes =
-        ["changed", "removed"].map(|name| proxy.session.lookup(&format!("dir/{name}")).expect("it").node);
+    let nodes = ["changed", "removed"].map(|name| proxy.lookup(&format!("dir/{name}")).expect("it").node);
     drop(proxy);
     let proxy = origin.proxy();
-    let session = &proxy.session;
     for node in nodes {
-        session.handles().again(&session.cx, node).wait().expect("it is known");
-        let file = session.open(node, OpenFlags::WRITE).expect("open");
-        session.write(file, 0, b"OURS").expect("written");
-        session.release(file);
+        proxy.handles().again(&proxy.cx, node).wait().expect("it is known");
+        let file = proxy.open(node, OpenFlags::WRITE).expect("open");
+        proxy.write(file, 0, b"OURS").expect("written");
+        proxy.release(file);
     }
     origin.direct.put("dir/changed", b"theirs!");
     origin.direct.unlink("dir/removed").expect("removed");
@@ -292,7 +276,7 @@ fn conflict_copy_by_handle_stays_in_its_directory() {
     assert_eq!(theirs, "changed");
     assert!(ours.starts_with("changed.conflict-"), "{ours}");
     assert!(removed.contains(".conflict-"), "{removed}");
-    assert_eq!(origin.direct.get(&format!("dir/{ours}")).expect("ours"), b"OURSrs");
+    assert_eq!(origin.direct.contents(&format!("dir/{ours}")), b"OURSrs");
 }
 
 #[test]
@@ -303,14 +287,11 @@ fn removals_by_others_during_downtime_block_nothing() {
     }
     origin.direct.mkdir("dir").expect("a directory");
     let proxy = origin.proxy();
-    let session = &proxy.session;
-    session.put("written", b"ours");
-    let set = SetAttr { mode: Some(Mode::new(0o700)), ..SetAttr::default() };
+    proxy.put("written", b"ours");
     for name in ["set", "dir"] {
-        let node = session.lookup(name).expect("there").node;
-        session.setattr(node, set).expect("set");
+        proxy.chmod(name, 0o700).expect("set");
     }
-    session.sync();
+    proxy.sync();
     origin.kill(proxy);
     for name in ["written", "set"] {
         origin.direct.unlink(name).expect("removed");

@@ -11,18 +11,18 @@ fn sending_a_large_file_refetches_only_written_parts() {
     // Data of a recently changed file are fetched again, so let it age.
     std::thread::sleep(std::time::Duration::from_millis(2100));
     let proxy = origin.proxy();
-    let file = proxy.session.writer("disk");
-    assert!(proxy.session.read_all(file, 0, usize::MAX) == bytes);
+    let file = proxy.writer("disk");
+    assert!(proxy.read_all(file, 0, usize::MAX) == bytes);
     let before = origin.asked("read");
     for round in 0..5 {
         let at = round * 1_500_000;
         bytes[at..at + 5000].fill(round as u8);
-        proxy.session.write(file, at as u64, &bytes[at..at + 5000]).expect("written");
+        proxy.write(file, at as u64, &bytes[at..at + 5000]).expect("written");
         proxy.write_back.flush().expect("sent");
-        assert!(origin.direct.get("disk").expect("read") == bytes, "round {round}: it is there");
-        assert!(proxy.session.read_all(file, 0, usize::MAX) == bytes, "round {round}");
+        assert!(origin.direct.contents("disk") == bytes, "round {round}: it is there");
+        assert!(proxy.read_all(file, 0, usize::MAX) == bytes, "round {round}");
     }
     let asked = origin.asked("read") - before;
     assert!(asked <= 5 * 4, "{asked} reads: only what was written is fetched anew");
-    proxy.session.release(file);
+    proxy.release(file);
 }

@@ -31,7 +31,7 @@ impl Growing {
         let bytes = vec![1; 10_000];
         origin.direct.put("file", &bytes);
         let proxy = origin.proxy();
-        let file = proxy.session.writer("file");
+        let file = proxy.writer("file");
         Self { origin, trouble, proxy, file, expected: Arc::new(Mutex::new(bytes)) }
     }
 
@@ -44,25 +44,25 @@ impl Growing {
             written.err().or(is_refused.then_some(Error::NotPermitted))
         });
         assert_eq!(self.proxy.write_back.flush().is_err(), is_refused);
-        assert_eq!(self.proxy.session.read_all(file, 0, usize::MAX), *self.expected.lock().expect("a lock"));
+        assert_eq!(self.proxy.read_all(file, 0, usize::MAX), *self.expected.lock().expect("a lock"));
     }
 
     /// Asserts that everything arrives.
     fn finish(self) {
         self.proxy.write_back.flush().expect("nothing is refused");
         let expected = self.expected.lock().expect("a lock").clone();
-        assert_eq!(self.origin.direct.get("file").expect("there"), expected);
-        assert_eq!(self.proxy.session.read_all(self.file, 0, usize::MAX), expected);
+        assert_eq!(self.origin.direct.contents("file"), expected);
+        assert_eq!(self.proxy.read_all(self.file, 0, usize::MAX), expected);
         let status = self.proxy.write_back.status();
         assert_eq!((status.is_clean, status.dirty_bytes, status.conflicts), (true, 0, 0));
-        self.proxy.session.release(self.file);
+        self.proxy.release(self.file);
     }
 }
 
 #[test]
 fn oldest_change_has_an_age_while_it_is_sent() {
     let growing = Growing::new();
-    growing.proxy.session.write(growing.file, 0, b"change").expect("written");
+    growing.proxy.write(growing.file, 0, b"change").expect("written");
     let ((begun, is_begun), (go, wait)) = (mpsc::channel(), mpsc::channel::<()>());
     growing.trouble.once(Op::Write, move || {
         begun.send(()).expect("a receiver");
@@ -106,7 +106,7 @@ fn write_during_late_conflict_is_kept_in_copy() {
     growing.proxy.write_back.flush().expect("ours is kept");
     let all = direct.names("");
     let copy = all.iter().find(|name| name.contains(".conflict-")).expect("a conflict copy");
-    let (copied, expected) = (direct.get(copy).expect("there"), growing.expected.lock().expect("a lock"));
+    let (copied, expected) = (direct.contents(copy), growing.expected.lock().expect("a lock"));
     assert_eq!((&copied[..2000], &copied[7000..7150]), (&expected[..2000], &expected[7000..7150]));
 }
 
@@ -117,8 +117,8 @@ fn write_during_a_conflict_is_kept() {
     let origin = Origin::with(|memory| trouble.over(memory));
     origin.direct.put("file", b"before");
     let proxy = origin.proxy();
-    let file = proxy.session.writer("file");
-    proxy.session.write(file, 0, b"ours").expect("written");
+    let file = proxy.writer("file");
+    proxy.write(file, 0, b"ours").expect("written");
     origin.direct.put("file", b"theirs!");
     let (session, (ended, written)) = (proxy.session.clone(), std::sync::mpsc::channel());
     let files = origin.path("write-back/data");
@@ -135,9 +135,8 @@ fn write_during_a_conflict_is_kept() {
     proxy.write_back.flush().expect("both are kept");
     written.recv().expect("sent").join().expect("no panic").expect("written");
     assert_eq!(proxy.write_back.status().conflicts, 1);
-    let session = &proxy.session;
-    let is_there = |path: &str| session.get(path).expect("there").get(100..) == Some(&vec![7; LEN][..]);
-    let all = session.names("");
+    let is_there = |path: &str| proxy.contents(path).get(100..) == Some(&vec![7; LEN][..]);
+    let all = proxy.names("");
     assert!(all.iter().any(|name| is_there(name)), "{all:?}");
-    session.release(file);
+    proxy.release(file);
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tombolo_core::Error;
-use tombolo_core::fs::RenameFlags;
 use tombolo_test_support::{Act, Scripted, Session};
 
+use crate::shown::rename;
 use crate::world::{Origin, Proxy};
 
 /// Route of changes to the origin.
@@ -30,10 +30,6 @@ fn mkdir(at: &Session, path: &str) {
 
 fn put(at: &Session, path: &str) {
     at.put(path, path.as_bytes());
-}
-
-fn rename(at: &Session, from: &str, to: &str) {
-    at.rename(from, to, RenameFlags::empty()).expect("renamed");
 }
 
 const CASES: [Case; 8] = [
@@ -168,16 +164,15 @@ fn directories_made_here_are_worked_in_without_the_origin() {
 fn directory_that_others_may_have_changed_is_relisted() {
     let origin = Origin::new();
     let proxy = origin.proxy();
-    let at = &proxy.session;
-    mkdir(at, "dir");
-    put(at, "dir/file");
+    mkdir(&proxy, "dir");
+    put(&proxy, "dir/file");
     proxy.write_back.flush().expect("it arrives");
-    rename(at, "dir", "moved");
+    rename(&proxy, "dir", "moved");
     proxy.write_back.flush().expect("it arrives");
     origin.direct.put("moved/theirs", b"theirs");
-    let mtime = at.lookup("moved").expect("there").attr.mtime;
+    let mtime = proxy.attr("moved").mtime;
     crate::shown::set_mtime(&origin.direct, "moved", mtime.secs).expect("set");
     proxy.cache.invalidate();
-    let node = at.lookup("moved").expect("there").node;
-    assert_eq!(at.names(node), ["file", "theirs"]);
+    let node = proxy.lookup("moved").expect("there").node;
+    assert_eq!(proxy.names(node), ["file", "theirs"]);
 }

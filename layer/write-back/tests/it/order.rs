@@ -31,7 +31,7 @@ fn flush(proxy: &Proxy) {
 fn a_name_is_given_when_its_data_are_committed() {
     let (trouble, origin) = troubled();
     let proxy = origin.proxy();
-    proxy.session.put("file", b"hello");
+    proxy.put("file", b"hello");
     flush(&proxy);
     let order = [Op::Create, Op::Write, Op::Fsync, Op::Rename].map(|op| first(&trouble, op));
     assert!(order.is_sorted(), "{order:?}");
@@ -43,16 +43,16 @@ fn nothing_is_removed_before_what_replaces_it_is_there() {
     origin.direct.mkdir("name").expect("a directory");
     origin.direct.put("name/old", b"old");
     let proxy = origin.proxy();
-    proxy.session.unlink("name/old").expect("removed");
-    proxy.session.rmdir("name").expect("removed");
-    proxy.session.put("name", b"new");
+    proxy.unlink("name/old").expect("removed");
+    proxy.rmdir("name").expect("removed");
+    proxy.put("name", b"new");
     flush(&proxy);
     let last_rename = {
         let log = trouble.log.lock().expect("a lock");
         log.iter().rposition(|each| *each == Op::Rename).expect("a rename")
     };
     assert!(last_rename < first(&trouble, Op::Unlink) && last_rename < first(&trouble, Op::Rmdir));
-    assert_eq!(origin.direct.get("name").expect("the file"), b"new");
+    assert_eq!(origin.direct.contents("name"), b"new");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn data_lost_by_the_origin_before_commit_are_resent() {
     let (trouble, origin) = troubled();
     origin.direct.put("file", b"old");
     let proxy = origin.proxy();
-    proxy.session.put("file", b"hello");
+    proxy.put("file", b"hello");
     // The server restarts: unstable data are lost, and its verifier changes.
     let direct = origin.direct.clone();
     trouble.once(Op::Fsync, move || {
@@ -71,28 +71,26 @@ fn data_lost_by_the_origin_before_commit_are_resent() {
     });
     assert!(proxy.write_back.flush().is_err());
     assert!(proxy.write_back.status().failure.is_some_and(|failure| failure.contains("verifier")));
-    assert_eq!(proxy.session.get("file").expect("the file"), b"hello", "it is kept here");
+    assert_eq!(proxy.contents("file"), b"hello", "it is kept here");
     flush(&proxy);
-    assert_eq!(origin.direct.get("file").expect("the file"), b"hello");
+    assert_eq!(origin.direct.contents("file"), b"hello");
 }
 
 #[test]
 fn writes_during_a_transfer_are_sent_next_time() {
     let (trouble, origin) = troubled();
     let proxy = origin.proxy();
-    proxy.session.put("file", b"hello");
+    proxy.put("file", b"hello");
     let session = proxy.session.clone();
     trouble.once(Op::Fsync, move || {
-        let file = session.writer("file");
-        session.write(file, 1, b"a").expect("written");
-        session.release(file);
+        session.overwrite("file", 1, b"a");
         None
     });
     flush(&proxy);
-    assert_eq!(origin.direct.get("file").expect("the file"), b"hello");
-    assert_eq!(proxy.session.get("file").expect("the file"), b"hallo");
+    assert_eq!(origin.direct.contents("file"), b"hello");
+    assert_eq!(proxy.contents("file"), b"hallo");
     flush(&proxy);
-    assert_eq!(origin.direct.get("file").expect("the file"), b"hallo");
+    assert_eq!(origin.direct.contents("file"), b"hallo");
 }
 
 #[test]
@@ -100,11 +98,11 @@ fn panicked_attempt_is_not_reported_as_complete() {
     for op in [Op::Create, Op::Write, Op::Rename, Op::Getattr] {
         let (trouble, origin) = troubled();
         let proxy = origin.proxy();
-        proxy.session.put("file", b"hello");
+        proxy.put("file", b"hello");
         trouble.once(op, || panic!("planted"));
         let error = proxy.write_back.flush().expect_err("a panic");
         assert!(error.to_string().contains("input/output"), "{error}");
-        proxy.session.put("other", b"more");
+        proxy.put("other", b"more");
         flush(&proxy);
         assert_eq!(tree(&origin.direct, false), tree(&proxy.session, false));
     }
@@ -118,10 +116,10 @@ fn names_in_a_ring_are_exchanged() {
     }
     let proxy = origin.proxy();
     for (one, other) in [("a", "b"), ("b", "c")] {
-        proxy.session.rename(one, other, RenameFlags::EXCHANGE).expect("exchanged");
+        proxy.rename(one, other, RenameFlags::EXCHANGE).expect("exchanged");
     }
     flush(&proxy);
-    assert_eq!(["a", "b", "c"].map(|name| origin.direct.get(name).expect("a file")), [b"b", b"c", b"a"]);
+    assert_eq!(["a", "b", "c"].map(|name| origin.direct.contents(name)), [b"b", b"c", b"a"]);
     assert_eq!(tree(&origin.direct, true), tree(&proxy.session, true));
 }
 
@@ -134,10 +132,10 @@ fn a_file_takes_the_names_of_two_others() {
         origin.direct.put(name, b"old");
     }
     let proxy = origin.proxy();
-    proxy.session.put("new", b"new");
-    proxy.session.rename("new", "a", RenameFlags::empty()).expect("renamed");
-    proxy.session.unlink("b").expect("removed");
-    proxy.session.link("a", "b").expect("a link");
+    proxy.put("new", b"new");
+    proxy.rename("new", "a", RenameFlags::empty()).expect("renamed");
+    proxy.unlink("b").expect("removed");
+    proxy.link("a", "b").expect("a link");
     // The name of its creation is free when the file gets that name again.
     let (direct, first) = (origin.direct.clone(), Arc::new(Mutex::new(None)));
     let found = first.clone();
@@ -147,7 +145,7 @@ fn a_file_takes_the_names_of_two_others() {
     });
     flush(&proxy);
     assert_eq!(first.lock().expect("a lock").as_deref(), Some(&b"new"[..]));
-    assert_eq!(origin.direct.get("b").expect("a file"), b"new");
+    assert_eq!(origin.direct.contents("b"), b"new");
     assert_eq!(tree(&origin.direct, true), tree(&proxy.session, true));
 }
 
@@ -155,7 +153,7 @@ fn a_file_takes_the_names_of_two_others() {
 fn file_removed_with_rename_in_doubt_stays_removed() {
     let (trouble, origin) = troubled();
     let proxy = origin.proxy();
-    proxy.session.put("file", b"file");
+    proxy.put("file", b"file");
     let (direct, failure) = (origin.direct.clone(), || Some(Error::io("trouble")));
     trouble.once(Op::Rename, move || {
         let all = direct.names("");
@@ -163,7 +161,7 @@ fn file_removed_with_rename_in_doubt_stays_removed() {
         failure()
     });
     proxy.write_back.flush().expect_err("it is not known whether it was performed");
-    proxy.session.unlink("file").expect("removed");
+    proxy.unlink("file").expect("removed");
     // The temporary name is looked up, and the other one cannot be.
     let next = trouble.clone();
     trouble.once(Op::Lookup, move || {
@@ -174,6 +172,6 @@ fn file_removed_with_rename_in_doubt_stays_removed() {
     drop(proxy);
     let proxy = origin.proxy();
     flush(&proxy);
-    assert!(proxy.session.lookup("file").is_err() && origin.direct.lookup("file").is_err());
+    assert!(proxy.lookup("file").is_err() && origin.direct.lookup("file").is_err());
     assert_eq!(proxy.write_back.status().conflicts, 0);
 }

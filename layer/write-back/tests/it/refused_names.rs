@@ -9,13 +9,12 @@ use tombolo_core::fs::{
     RenameFlags, Renamed, SetAttr,
 };
 use tombolo_core::{Answer, Ctx, Error, forward};
-use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
 use tombolo_layer_write_back::Options;
-use tombolo_test_support::{Session, wrapped};
+use tombolo_test_support::{Session, until, wrapped};
 
 use crate::refused::{refuse, refusing};
-use crate::shown::HIDDEN;
-use crate::world::{Origin, Proxy};
+use crate::shown::{hidden, rename};
+use crate::world::{Origin, Proxy, on_request};
 
 /// A session of an origin that refuses names with a colon, and moves of such names, while the switch is on.
 struct PickySession(Arc<dyn FileSystem>, Arc<AtomicBool>, fn() -> Error);
@@ -94,10 +93,6 @@ fn picky(error: fn() -> Error) -> (Origin, Arc<AtomicBool>) {
     (Origin::with(|inner| picky_over(inner, is_on.clone(), error)), is_on)
 }
 
-fn rename(at: &Session, from: &str, to: &str) {
-    at.rename(from, to, RenameFlags::empty()).unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
-}
-
 /// Flushes, which fails as the origin refuses something, and asserts that nothing else waits.
 fn flush_refused(proxy: &Proxy) {
     let refused = format!("{:?}", proxy.write_back.flush().expect_err("refused"));
@@ -106,17 +101,18 @@ fn flush_refused(proxy: &Proxy) {
     assert_eq!(status.settled, status.change, "{refused}");
 }
 
-/// Asserts that the origin accepts everything now, and has no hidden name any more.
+/// Ends the refusals, and asserts that everything arrives.
+fn allow(is_picky: &AtomicBool, proxy: &Proxy, origin: &Origin) {
+    is_picky.store(false, Ordering::Relaxed);
+    flush_all(proxy, origin);
+}
+
+/// Asserts that the origin accepts everything, and has no hidden name any more.
 fn flush_all(proxy: &Proxy, origin: &Origin) {
     proxy.write_back.flush().expect("now it is allowed");
     let status = proxy.write_back.status();
     assert_eq!((status.refused, status.is_clean, status.conflicts), (0, true, 0));
-    assert_eq!(hidden(origin), [""; 0]);
-}
-
-/// Returns the hidden names in the origin's root.
-fn hidden(origin: &Origin) -> Vec<String> {
-    origin.direct.names("").into_iter().filter(|name| name.starts_with(HIDDEN)).collect()
+    assert_eq!(hidden(&origin.direct), [""; 0]);
 }
 
 #[test]
@@ -132,34 +128,31 @@ fn name_that_the_origin_cannot_have_delays_nothing() {
             origin.direct.put(file, file.as_bytes());
         }
         let proxy = origin.proxy();
-        let at = &proxy.session;
-        at.mkdir("new").expect("made");
+        proxy.mkdir("new").expect("made");
         for (from, to) in [("old", "o:ld"), ("dir", "d:ir"), ("file", "new/f:ile"), ("sub", "new/s:ub")] {
-            rename(at, from, to);
+            rename(&proxy, from, to);
         }
-        at.put("n:ew", b"new");
-        at.mkdir("m:ade").expect("made");
-        at.put("m:ade/file", b"file");
-        at.put("other", b"other");
+        proxy.put("n:ew", b"new");
+        proxy.mkdir("m:ade").expect("made");
+        proxy.put("m:ade/file", b"file");
+        proxy.put("other", b"other");
         is_picky.store(true, Ordering::Relaxed);
         for _ in 0..2 {
             flush_refused(&proxy);
-            assert_eq!(origin.direct.get("other").expect("there"), b"other");
+            assert_eq!(origin.direct.contents("other"), b"other");
             // Earlier files keep their former names.
             for file in ["old", "dir/file", "file", "sub/file"] {
-                assert_eq!(origin.direct.get(file).expect("there"), file.as_bytes(), "{}", error());
+                assert_eq!(origin.direct.contents(file), file.as_bytes(), "{}", error());
             }
         }
         assert_eq!(proxy.write_back.status().refused, 6, "{}", error());
-        origin.kill(proxy);
-        let proxy = origin.proxy();
+        let proxy = origin.restarted(proxy);
         flush_refused(&proxy);
-        assert_eq!(proxy.session.get("o:ld").expect("there"), b"old");
-        is_picky.store(false, Ordering::Relaxed);
-        flush_all(&proxy, &origin);
+        assert_eq!(proxy.contents("o:ld"), b"old");
+        allow(&is_picky, &proxy, &origin);
         let all = [("o:ld", "old"), ("d:ir/file", "dir/file"), ("n:ew", "new"), ("m:ade/file", "file")];
         for (path, data) in all.into_iter().chain([("new/f:ile", "file"), ("new/s:ub/file", "sub/file")]) {
-            assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
+            assert_eq!(origin.direct.contents(path), data.as_bytes());
         }
     }
 }
@@ -173,28 +166,26 @@ fn hidden_node_returns_if_its_replacement_is_refused() {
         origin.direct.put(name, name.as_bytes());
     }
     let proxy = origin.proxy();
-    let at = &proxy.session;
-    at.rename("r:ing", "ring", RenameFlags::EXCHANGE).expect("exchanged");
-    let file = at.writer("open");
-    rename(at, "n:ew", "open");
-    at.unlink("dir/file").expect("removed");
-    at.rmdir("dir").expect("removed");
-    rename(at, "o:ther", "dir");
+    proxy.rename("r:ing", "ring", RenameFlags::EXCHANGE).expect("exchanged");
+    let file = proxy.writer("open");
+    rename(&proxy, "n:ew", "open");
+    proxy.unlink("dir/file").expect("removed");
+    proxy.rmdir("dir").expect("removed");
+    rename(&proxy, "o:ther", "dir");
     is_picky.store(true, Ordering::Relaxed);
     for _ in 0..2 {
         flush_refused(&proxy);
-        assert_eq!(hidden(&origin), [""; 0]);
+        assert_eq!(hidden(&origin.direct), [""; 0]);
         for name in ["r:ing", "ring", "n:ew", "open", "o:ther"] {
-            assert_eq!(origin.direct.get(name).expect("there"), name.as_bytes());
+            assert_eq!(origin.direct.contents(name), name.as_bytes());
         }
         assert!(origin.direct.lookup("dir").is_ok());
     }
-    assert_eq!(at.read_all(file, 0, usize::MAX), b"open");
-    is_picky.store(false, Ordering::Relaxed);
-    at.release(file);
-    flush_all(&proxy, &origin);
+    assert_eq!(proxy.read_all(file, 0, usize::MAX), b"open");
+    proxy.release(file);
+    allow(&is_picky, &proxy, &origin);
     for (path, data) in [("r:ing", "ring"), ("ring", "r:ing"), ("open", "n:ew"), ("dir", "o:ther")] {
-        assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
+        assert_eq!(origin.direct.contents(path), data.as_bytes());
     }
 }
 
@@ -215,33 +206,30 @@ fn refused_name_does_not_resend_its_file() {
     origin.direct.put("old", b"old");
     is_picky.store(true, Ordering::Relaxed);
     let proxy = origin.proxy();
-    let at = &proxy.session;
-    at.mkdir("dir").expect("made");
-    at.put("dir/file", b"file");
-    at.put("old", b"new");
+    proxy.mkdir("dir").expect("made");
+    proxy.put("dir/file", b"file");
+    proxy.put("old", b"new");
     for (file, link) in [("dir/file", "dir/l:ink"), ("old", "dir/o:ld")] {
-        at.link(file, link).expect("linked");
+        proxy.link(file, link).expect("linked");
     }
     flush_refused(&proxy);
-    assert_eq!(origin.direct.get("dir/file").expect("there"), b"file");
-    assert_eq!(origin.direct.get("old").expect("there"), b"new");
+    assert_eq!(origin.direct.contents("dir/file"), b"file");
+    assert_eq!(origin.direct.contents("old"), b"new");
     let status = proxy.write_back.status();
     assert_eq!((status.refused, status.dirty_bytes), (2, 0));
     assert_sent_once(&origin, &proxy, Op::Link, 2);
     let shown = |at: &Session| {
         for (path, data) in [("dir/file", "file"), ("dir/l:ink", "file"), ("old", "new"), ("dir/o:ld", "new")]
         {
-            assert_eq!(at.get(path).expect("there"), data.as_bytes(), "{path}");
-            assert_eq!(at.lookup(path).expect("there").attr.nlink, 2, "{path}");
+            assert_eq!(proxy.contents(path), data.as_bytes(), "{path}");
+            assert_eq!(proxy.attr(path).nlink, 2, "{path}");
         }
     };
-    shown(at);
-    origin.kill(proxy);
-    let proxy = origin.proxy();
+    shown(&proxy);
+    let proxy = origin.restarted(proxy);
     flush_refused(&proxy);
     shown(&proxy.session);
-    is_picky.store(false, Ordering::Relaxed);
-    flush_all(&proxy, &origin);
+    allow(&is_picky, &proxy, &origin);
     shown(&origin.direct);
 }
 
@@ -254,45 +242,38 @@ fn origin_without_links_gets_file_under_allowed_name() {
     });
     origin.direct.put("old", b"old");
     let proxy = origin.proxy();
-    let at = &proxy.session;
-    at.put("n:ew", b"new");
+    proxy.put("n:ew", b"new");
     for (file, link) in [("n:ew", "new"), ("old", "renamed")] {
-        at.link(file, link).expect("linked");
+        proxy.link(file, link).expect("linked");
     }
-    rename(at, "old", "o:ld");
+    rename(&proxy, "old", "o:ld");
     for _ in 0..2 {
         flush_refused(&proxy);
-        assert_eq!(origin.direct.get("new").expect("there"), b"new");
-        assert_eq!(origin.direct.get("renamed").expect("there"), b"old");
+        assert_eq!(origin.direct.contents("new"), b"new");
+        assert_eq!(origin.direct.contents("renamed"), b"old");
     }
-    for is_on in [refuses_links, is_picky] {
-        is_on.store(false, Ordering::Relaxed);
-    }
-    flush_all(&proxy, &origin);
-    assert_eq!(origin.direct.get("o:ld").expect("there"), b"old");
+    refuses_links.store(false, Ordering::Relaxed);
+    allow(&is_picky, &proxy, &origin);
+    assert_eq!(origin.direct.contents("o:ld"), b"old");
 }
 
 #[test]
 fn file_without_any_allowed_name_is_sent_once() {
     let (mut origin, is_picky) = picky(|| Error::NotPermitted);
     let proxy = origin.proxy();
-    proxy.session.put("n:ew", &[1; 100_000]);
+    proxy.put("n:ew", &[1; 100_000]);
     is_picky.store(true, Ordering::Relaxed);
     flush_refused(&proxy);
     assert_sent_once(&origin, &proxy, Op::Rename, 1);
-    assert_eq!(hidden(&origin).len(), 1);
-    assert_eq!(proxy.session.get("n:ew").expect("there"), [1; 100_000]);
-    origin.kill(proxy);
-    let proxy = origin.proxy();
-    assert_eq!(proxy.session.get("n:ew").expect("there"), [1; 100_000]);
+    assert_eq!(hidden(&origin.direct).len(), 1);
+    assert_eq!(proxy.contents("n:ew"), [1; 100_000]);
+    let proxy = origin.restarted(proxy);
+    assert_eq!(proxy.contents("n:ew"), [1; 100_000]);
     // Only what is written later is sent.
-    let file = proxy.session.writer("n:ew");
-    proxy.session.write(file, 0, &[2; 10]).expect("written");
-    proxy.session.release(file);
+    proxy.overwrite("n:ew", 0, &[2; 10]);
     flush_refused(&proxy);
-    is_picky.store(false, Ordering::Relaxed);
-    flush_all(&proxy, &origin);
-    assert_eq!(origin.direct.get("n:ew").expect("there"), [[2; 10].as_slice(), &[1; 99_990]].concat());
+    allow(&is_picky, &proxy, &origin);
+    assert_eq!(origin.direct.contents("n:ew"), [[2; 10].as_slice(), &[1; 99_990]].concat());
 }
 
 #[test]
@@ -301,20 +282,18 @@ fn other_names_arrive_beside_a_refused_one() {
     origin.direct.put("a", b"a");
     origin.direct.put("b", b"b");
     let proxy = origin.proxy();
-    let at = &proxy.session;
     // `b` gets the name of `a`, but only once that has moved, and a refused one at once.
-    at.link("b", "l:ink").expect("linked");
-    rename(at, "a", "c");
-    rename(at, "b", "a");
-    at.mkdir("dir").expect("made");
-    rename(at, "dir", "d:ir");
+    proxy.link("b", "l:ink").expect("linked");
+    rename(&proxy, "a", "c");
+    rename(&proxy, "b", "a");
+    proxy.mkdir("dir").expect("made");
+    rename(&proxy, "dir", "d:ir");
     is_picky.store(true, Ordering::Relaxed);
     flush_refused(&proxy);
-    assert_eq!(origin.direct.get("c").expect("there"), b"a");
-    assert_eq!(origin.direct.get("a").expect("there"), b"b");
-    is_picky.store(false, Ordering::Relaxed);
-    flush_all(&proxy, &origin);
-    assert_eq!(origin.direct.get("l:ink").expect("there"), b"b");
+    assert_eq!(origin.direct.contents("c"), b"a");
+    assert_eq!(origin.direct.contents("a"), b"b");
+    allow(&is_picky, &proxy, &origin);
+    assert_eq!(origin.direct.contents("l:ink"), b"b");
 }
 
 #[test]
@@ -325,44 +304,39 @@ fn swap_beside_a_refused_name_keeps_time_of_root() {
         origin.direct.put(&format!("{dir}/file"), dir.as_bytes());
     }
     let proxy = origin.proxy();
-    let at = &proxy.session;
-    at.put("n:ew", b"new");
+    proxy.put("n:ew", b"new");
     is_picky.store(true, Ordering::Relaxed);
     flush_refused(&proxy);
-    let time = |at: &Session| at.lookup("").expect("there").attr.mtime;
+    let time = |at: &Session| proxy.attr("").mtime;
     let before = time(&origin.direct);
     // One of the two gets a hidden name in the root meanwhile.
-    at.rename("one/file", "other/file", RenameFlags::EXCHANGE).expect("exchanged");
+    proxy.rename("one/file", "other/file", RenameFlags::EXCHANGE).expect("exchanged");
     flush_refused(&proxy);
-    assert_eq!(origin.direct.get("one/file").expect("there"), b"other");
-    assert_eq!([time(&origin.direct), time(at)], [before; 2]);
-    is_picky.store(false, Ordering::Relaxed);
-    flush_all(&proxy, &origin);
+    assert_eq!(origin.direct.contents("one/file"), b"other");
+    assert_eq!([time(&origin.direct), time(&proxy)], [before; 2]);
+    allow(&is_picky, &proxy, &origin);
 }
 
 #[test]
 fn file_moved_out_of_a_refused_directory_arrives() {
     let (mut origin, refuses) = refusing(Op::Mkdir);
     let proxy = origin.proxy();
-    let at = &proxy.session;
-    at.mkdir("made").expect("made");
+    proxy.mkdir("made").expect("made");
     for name in ["moved", "renamed", "kept"] {
-        at.put(&format!("made/{name}"), name.as_bytes());
+        proxy.put(&format!("made/{name}"), name.as_bytes());
     }
     flush_refused(&proxy);
-    rename(at, "made/moved", "moved");
-    rename(at, "made/renamed", "made/other");
+    rename(&proxy, "made/moved", "moved");
+    rename(&proxy, "made/renamed", "made/other");
     flush_refused(&proxy);
-    assert_eq!(origin.direct.get("moved").expect("there"), b"moved");
-    assert_eq!(hidden(&origin), [""; 0]);
-    origin.kill(proxy);
-    let proxy = origin.proxy();
+    assert_eq!(origin.direct.contents("moved"), b"moved");
+    assert_eq!(hidden(&origin.direct), [""; 0]);
+    let proxy = origin.restarted(proxy);
     flush_refused(&proxy);
-    refuses.store(false, Ordering::Relaxed);
-    flush_all(&proxy, &origin);
+    allow(&refuses, &proxy, &origin);
     assert_eq!(origin.direct.names("made"), ["kept", "other"]);
     for (path, data) in [("made/kept", "kept"), ("made/other", "renamed"), ("moved", "moved")] {
-        assert_eq!(origin.direct.get(path).expect("there"), data.as_bytes());
+        assert_eq!(origin.direct.contents(path), data.as_bytes());
     }
 }
 
@@ -372,22 +346,21 @@ fn new_file_with_refused_name_in_new_directory_arrives() {
         let (origin, is_picky) = picky(error);
         is_picky.store(true, Ordering::Relaxed);
         let proxy = origin.proxy();
-        let at = &proxy.session;
-        at.mkdir("new").expect("made");
+        proxy.mkdir("new").expect("made");
         for file in ["new/l:inked", "new/m:oved", "new/r:emoved"] {
-            at.put(file, file.as_bytes());
+            proxy.put(file, file.as_bytes());
         }
         for _ in 0..2 {
             flush_refused(&proxy);
         }
-        at.link("new/l:inked", "new/good").expect("linked");
-        rename(at, "new/m:oved", "new/moved");
-        at.unlink("new/r:emoved").expect("removed");
+        proxy.link("new/l:inked", "new/good").expect("linked");
+        rename(&proxy, "new/m:oved", "new/moved");
+        proxy.unlink("new/r:emoved").expect("removed");
         flush_refused(&proxy);
-        assert_eq!(origin.direct.get("new/good").expect("there"), b"new/l:inked");
-        assert_eq!(origin.direct.get("new/moved").expect("there"), b"new/m:oved");
+        assert_eq!(origin.direct.contents("new/good"), b"new/l:inked");
+        assert_eq!(origin.direct.contents("new/moved"), b"new/m:oved");
         assert_eq!(proxy.write_back.status().refused, 1);
-        at.unlink("new/l:inked").expect("removed");
+        proxy.unlink("new/l:inked").expect("removed");
         flush_all(&proxy, &origin);
         assert_eq!(origin.direct.names("new"), ["good", "moved"]);
     }
@@ -397,19 +370,16 @@ fn new_file_with_refused_name_in_new_directory_arrives() {
 fn writer_of_a_file_with_refused_name_has_space() {
     let (origin, is_picky) = picky(|| Error::NotPermitted);
     is_picky.store(true, Ordering::Relaxed);
-    let hour = Duration::from_secs(3600);
-    let options = Options { dirty_bytes_max: 1000, idle: hour, delay_max: hour, ..Options::default() };
-    let proxy = origin.proxy_with(options);
-    proxy.session.put("n:ew", &[1; 900]);
+    let proxy = origin.proxy_with(Options { dirty_bytes_max: 1000, ..on_request() });
+    proxy.put("n:ew", &[1; 900]);
     flush_refused(&proxy);
-    let file = proxy.session.writer("n:ew");
+    let file = proxy.writer("n:ew");
     for index in 0..4 {
-        proxy.session.write(file, index * 900, &[2; 900]).expect("the origin receives the data before");
+        proxy.write(file, index * 900, &[2; 900]).expect("the origin receives the data before");
     }
-    proxy.session.release(file);
-    is_picky.store(false, Ordering::Relaxed);
-    flush_all(&proxy, &origin);
-    assert_eq!(origin.direct.get("n:ew").expect("there"), [2; 3600]);
+    proxy.release(file);
+    allow(&is_picky, &proxy, &origin);
+    assert_eq!(origin.direct.contents("n:ew"), [2; 3600]);
 }
 
 #[test]
@@ -418,18 +388,16 @@ fn refused_owners_are_not_tried_with_each_batch() {
     drop((proxy, user));
     let prompt = Duration::from_millis(1);
     let proxy = origin.proxy_with(Options { idle: prompt, delay_max: prompt, ..Options::default() });
-    let at = &proxy.session;
     let mut asked = Vec::new();
     for batch in 0..8 {
         let before = origin.asked("setattr");
         let file = format!("file-{batch}");
-        at.put(&file, b"data");
-        at.setattr(&file, SetAttr { uid: Some(5), mode: Some(Mode::new(0o700)), ..SetAttr::default() })
+        proxy.put(&file, b"data");
+        proxy
+            .setattr(&file, SetAttr { uid: Some(5), mode: Some(Mode::new(0o700)), ..SetAttr::default() })
             .expect("answered");
         let change = proxy.write_back.status().change;
-        while proxy.write_back.status().at_origin < change {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("all but that is there", || proxy.write_back.status().at_origin >= change);
         asked.push(origin.asked("setattr") - before);
     }
     assert_eq!(proxy.write_back.status().refused, 8);
@@ -438,15 +406,10 @@ fn refused_owners_are_not_tried_with_each_batch() {
 
 /// Returns an origin that squashes the superuser, with a session of its proxy for user 7.
 fn squashing() -> (Origin, Proxy, Session) {
-    let squashes = |inner: Arc<dyn Export>| {
-        let ranges = || ["0:65534", "7:7"].map(|range| range.parse().expect("a range")).to_vec();
-        let ids = || Ids::new(ranges(), 65533).expect("a map");
-        Arc::new(idmap::over(inner, IdMap { users: ids(), groups: ids() })) as Arc<dyn Export>
-    };
-    let origin = Origin::with(squashes);
+    let origin = Origin::squashing(&["0:65534", "7:7"], 65533);
     origin.direct.chmod("", 0o777).expect("answered");
     let proxy = origin.proxy();
-    let user = proxy.session.by(7);
+    let user = proxy.by(7);
     (origin, proxy, user)
 }
 
@@ -470,7 +433,7 @@ fn mode_that_permits_a_refused_change_has_it_retried() {
     rename(&at, "dir/file", "dir/sub/moved");
     proxy.write_back.flush().expect("the modes permit it");
     for (path, data) in [("dir/new", "new"), ("dir/sub/file", "written"), ("dir/sub/moved", "old")] {
-        assert_eq!(direct.get(path).expect("there"), data.as_bytes());
+        assert_eq!(direct.contents(path), data.as_bytes());
     }
     assert_eq!(proxy.write_back.status().attempts_ended, 1);
 }

@@ -21,10 +21,10 @@ fn a_stable_write_is_there_after_a_kill() {
     // Stored in the journal itself, and in a file.
     for (path, len) in [("small", 100), ("large", 300_000)] {
         let proxy = origin.proxy();
-        let file = proxy.session.file(path);
+        let file = proxy.file(path);
         write_stable(&proxy.session, file, 0, &pattern(len, 1));
         origin.kill(proxy);
-        assert_eq!(origin.proxy().session.get(path).expect("it is there"), pattern(len, 1));
+        assert_eq!(origin.proxy().session.contents(path), pattern(len, 1));
     }
 }
 
@@ -32,44 +32,38 @@ fn a_stable_write_is_there_after_a_kill() {
 fn retryable_change_survives_a_kill() {
     let mut origin = Origin::new();
     let mut proxy = origin.proxy();
-    proxy.session.cx.key = Some(RequestKey { client: 1.into(), key: 1, properties: KeyProperties::empty() });
-    let file = proxy.session.file("file");
-    proxy.session.rename("file", "moved", RenameFlags::empty()).expect("rename");
-    origin.kill(proxy);
-    let proxy = origin.proxy();
-    assert_eq!(proxy.session.lookup("moved").expect("it is there").node, file.node);
-    assert!(matches!(proxy.session.lookup("file"), Err(Error::NotFound)));
+    proxy.cx.key = Some(RequestKey { client: 1.into(), key: 1, properties: KeyProperties::empty() });
+    let file = proxy.file("file");
+    proxy.rename("file", "moved", RenameFlags::empty()).expect("rename");
+    let proxy = origin.restarted(proxy);
+    assert_eq!(proxy.lookup("moved").expect("it is there").node, file.node);
+    assert!(matches!(proxy.lookup("file"), Err(Error::NotFound)));
 }
 
 #[test]
 fn handles_mean_the_same_after_a_kill() {
     let mut origin = Origin::new();
     let proxy = origin.proxy();
-    let session = &proxy.session;
-    let file = session.file("file");
-    let handle = session.handle_of(file.node).expect("a handle");
-    session.sync();
-    origin.kill(proxy);
-    let proxy = origin.proxy();
-    let session = &proxy.session;
-    assert_eq!(session.resolve(&handle).expect("it is there").node, file.node);
-    assert_ne!(session.file("other").node, file.node);
+    let file = proxy.file("file");
+    let handle = proxy.handle_of(file.node).expect("a handle");
+    proxy.sync();
+    let proxy = origin.restarted(proxy);
+    assert_eq!(proxy.resolve(&handle).expect("it is there").node, file.node);
+    assert_ne!(proxy.file("other").node, file.node);
 }
 
 #[test]
 fn unnamed_open_file_is_gone_after_a_kill() {
     let mut origin = Origin::new();
     let proxy = origin.proxy();
-    let file = proxy.session.file("file");
+    let file = proxy.file("file");
     write_stable(&proxy.session, file, 0, &pattern(300_000, 1));
-    proxy.session.unlink("file").expect("unlink");
-    assert_eq!(proxy.session.read_all(file, 0, usize::MAX), pattern(300_000, 1));
-    proxy.session.sync();
-    origin.kill(proxy);
-    let proxy = origin.proxy();
-    let session = &proxy.session;
-    assert!(matches!(session.truncate(file.node, 0), Err(Error::Stale)));
-    session.sync();
+    proxy.unlink("file").expect("unlink");
+    assert_eq!(proxy.read_all(file, 0, usize::MAX), pattern(300_000, 1));
+    proxy.sync();
+    let proxy = origin.restarted(proxy);
+    assert!(matches!(proxy.truncate(file.node, 0), Err(Error::Stale)));
+    proxy.sync();
     assert_eq!((origin.data_files(), proxy.write_back.status().dirty_bytes), (0, 0));
 }
 
@@ -79,14 +73,14 @@ fn written_origin_file_is_found_after_a_kill() {
     // Unknown to the cache before the write.
     origin.direct.put("far", &pattern(100_000, 3));
     let proxy = origin.proxy();
-    let file = proxy.session.writer("far");
+    let file = proxy.writer("far");
     write_stable(&proxy.session, file, 50_000, b"near");
     origin.kill(proxy);
     let mut expected = pattern(100_000, 3);
     expected[50_000..50_004].copy_from_slice(b"near");
     let proxy = origin.proxy();
-    assert_eq!(proxy.session.lookup("far").expect("it is there").node, file.node);
-    assert_eq!(proxy.session.get("far").expect("read"), expected);
+    assert_eq!(proxy.lookup("far").expect("it is there").node, file.node);
+    assert_eq!(proxy.contents("far"), expected);
 }
 
 #[test]
@@ -98,30 +92,29 @@ fn unsent_changes_arrive_despite_a_lost_cache_index() {
         direct.put(path, &pattern(100_000, 3));
     }
     let proxy = origin.proxy();
-    let session = &proxy.session;
-    let file = session.writer("dir/written");
-    session.write(file, 50_000, b"near").expect("write");
-    session.put("dir/new", b"new");
-    session.unlink("dir/removed").expect("unlink");
-    session.rename("dir/moved", "moved", RenameFlags::empty()).expect("rename");
-    session.put("ours", b"ours");
-    session.rename("ours", "replaced", RenameFlags::empty()).expect("rename");
-    session.sync();
+    let file = proxy.writer("dir/written");
+    proxy.write(file, 50_000, b"near").expect("write");
+    proxy.put("dir/new", b"new");
+    proxy.unlink("dir/removed").expect("unlink");
+    proxy.rename("dir/moved", "moved", RenameFlags::empty()).expect("rename");
+    proxy.put("ours", b"ours");
+    proxy.rename("ours", "replaced", RenameFlags::empty()).expect("rename");
+    proxy.sync();
     origin.kill(proxy);
     for name in ["index.db", "index.db-wal"] {
         std::fs::write(origin.path("cache").join(name), [7; 8192]).expect("damage");
     }
     let proxy = origin.proxy();
-    assert_eq!(proxy.session.lookup("dir/written").expect("it is there").node, file.node);
+    assert_eq!(proxy.lookup("dir/written").expect("it is there").node, file.node);
     assert_eq!(proxy.write_back.flush().expect("a flush").conflicts, 0);
     let mut written = pattern(100_000, 3);
     written[50_000..50_004].copy_from_slice(b"near");
     for session in [&origin.direct, &proxy.session] {
-        assert_eq!(session.names(""), ["dir", "moved", "replaced"]);
-        assert_eq!(session.names("dir"), ["new", "written"]);
-        assert_eq!(session.get("dir/written").expect("read"), written);
-        assert_eq!(session.get("dir/new").expect("read"), b"new");
-        assert_eq!(session.get("moved").expect("read"), pattern(100_000, 3));
-        assert_eq!(session.get("replaced").expect("read"), b"ours");
+        assert_eq!(proxy.names(""), ["dir", "moved", "replaced"]);
+        assert_eq!(proxy.names("dir"), ["new", "written"]);
+        assert_eq!(proxy.contents("dir/written"), written);
+        assert_eq!(proxy.contents("dir/new"), b"new");
+        assert_eq!(proxy.contents("moved"), pattern(100_000, 3));
+        assert_eq!(proxy.contents("replaced"), b"ours");
     }
 }

@@ -10,9 +10,9 @@ use tombolo_layer_write_back::Options;
 use tombolo_test_support::Session;
 
 use crate::cut::Cut;
-use crate::shown::{HIDDEN, set_mtime, tree};
+use crate::shown::{HIDDEN, hidden, rename, set_mtime, tree};
 use crate::volatile::Volatile;
-use crate::world::{Origin, Proxy};
+use crate::world::{Origin, Proxy, on_request};
 
 /// Initial state of the origin, changes, and an invariant of the origin.
 struct History {
@@ -20,20 +20,6 @@ struct History {
     before: fn(&Session),
     change: fn(&Session),
     always: fn(&Session) -> bool,
-}
-
-fn put(session: &Session, path: &str, bytes: &[u8]) {
-    session.put(path, bytes);
-}
-
-fn write(session: &Session, path: &str, offset: u64, bytes: &[u8]) {
-    let file = session.writer(path);
-    session.write_all(file, offset, bytes);
-    session.release(file);
-}
-
-fn rename(session: &Session, from: &str, to: &str) {
-    session.rename(from, to, RenameFlags::empty()).expect("renamed");
 }
 
 fn swap(session: &Session, one: &str, other: &str) {
@@ -59,8 +45,8 @@ const HISTORIES: [History; 7] = [
         change: |at| {
             at.mkdir("dir").expect("made");
             at.mkdir("dir/sub").expect("made");
-            put(at, "dir/sub/small", b"small");
-            put(at, "large", &large(1));
+            at.put("dir/sub/small", b"small");
+            at.put("large", &large(1));
             at.link("dir/sub/small", "link").expect("linked");
             at.symlink("dir/symlink", "sub/small".as_bytes()).expect("linked");
             set_mtime(at, "dir/sub", 1000).expect("set");
@@ -72,14 +58,14 @@ const HISTORIES: [History; 7] = [
     History {
         name: "files that are replaced, as editors do",
         before: |at| {
-            put(at, "one", b"old");
-            put(at, "two", b"old");
+            at.put("one", b"old");
+            at.put("two", b"old");
         },
         change: |at| {
-            put(at, "one.new", b"new");
+            at.put("one.new", b"new");
             rename(at, "one.new", "one");
             rename(at, "two", "two~");
-            put(at, "two", &large(2));
+            at.put("two", &large(2));
         },
         always: |at| {
             has(at, "one", &[b"old", b"new"]) && (has(at, "two", &[b"old"]) || has(at, "two~", &[b"old"]))
@@ -88,16 +74,16 @@ const HISTORIES: [History; 7] = [
     History {
         name: "files that are changed in place",
         before: |at| {
-            put(at, "small", b"before");
-            put(at, "large", &large(1));
-            put(at, "cut", &large(2));
+            at.put("small", b"before");
+            at.put("large", &large(1));
+            at.put("cut", &large(2));
             at.set_xattr("cut", "user.a", b"old").expect("set");
         },
         change: |at| {
-            write(at, "small", 3, b"after");
-            write(at, "large", 70_000, &large(3));
+            at.overwrite("small", 3, b"after");
+            at.overwrite("large", 70_000, &large(3));
             at.truncate("cut", 500).expect("cut");
-            write(at, "cut", 90_000, b"end");
+            at.overwrite("cut", 90_000, b"end");
             at.chmod("small", 0o640).expect("changed");
             at.chown("large", 7, 7).expect("changed");
             at.set_xattr("large", "user.a", &[1]).expect("set");
@@ -108,17 +94,17 @@ const HISTORIES: [History; 7] = [
     History {
         name: "names in rings and moved directories",
         before: |at| {
-            ["a", "b", "c"].iter().for_each(|name| put(at, name, name.as_bytes()));
+            ["a", "b", "c"].iter().for_each(|name| at.put(name, name.as_bytes()));
             at.mkdir("dir").expect("made");
             at.mkdir("dir/sub").expect("made");
-            put(at, "dir/sub/file", b"file");
+            at.put("dir/sub/file", b"file");
         },
         change: |at| {
             swap(at, "a", "b");
             swap(at, "b", "c");
             rename(at, "dir/sub", "sub");
             rename(at, "dir", "sub/dir");
-            put(at, "sub/dir/new", b"new");
+            at.put("sub/dir/new", b"new");
         },
         always: |_| true,
     },
@@ -128,14 +114,14 @@ const HISTORIES: [History; 7] = [
             for dir in ["gone", "kept"] {
                 at.dir(dir);
             }
-            put(at, "gone/file", b"file");
-            put(at, "kept/file", b"file");
-            put(at, "file", b"file");
+            at.put("gone/file", b"file");
+            at.put("kept/file", b"file");
+            at.put("file", b"file");
         },
         change: |at| {
             at.unlink("gone/file").expect("removed");
             at.rmdir("gone").expect("removed");
-            put(at, "gone", b"a file now");
+            at.put("gone", b"a file now");
             at.unlink("file").expect("removed");
             at.mkdir("file").expect("made");
             rename(at, "kept/file", "file/moved");
@@ -152,7 +138,7 @@ const HISTORIES: [History; 7] = [
     History {
         name: "files with several names",
         before: |at| {
-            put(at, "one", b"hello");
+            at.put("one", b"hello");
             at.link("one", "other").expect("linked");
             at.mkdir("dir").expect("made");
         },
@@ -160,7 +146,7 @@ const HISTORIES: [History; 7] = [
             at.link("one", "dir/third").expect("linked");
             at.unlink("one").expect("removed");
             rename(at, "other", "one");
-            put(at, "other", b"new");
+            at.put("other", b"new");
             at.link("other", "dir/fourth").expect("linked");
         },
         always: |at| ["one", "other"].iter().any(|name| has(at, name, &[b"hello"])),
@@ -169,7 +155,7 @@ const HISTORIES: [History; 7] = [
         name: "names that are exchanged in a directory",
         before: |at| {
             at.mkdir("dir").expect("made");
-            ["dir/a", "dir/b"].iter().for_each(|name| put(at, name, name.as_bytes()));
+            ["dir/a", "dir/b"].iter().for_each(|name| at.put(name, name.as_bytes()));
             set_mtime(at, "", LONG_AGO).expect("set");
         },
         change: |at| swap(at, "dir/a", "dir/b"),
@@ -179,13 +165,7 @@ const HISTORIES: [History; 7] = [
 
 /// Starts a proxy that sends one operation at a time, on request only.
 fn one_at_a_time(origin: &Origin) -> Proxy {
-    let never = std::time::Duration::from_secs(3600);
-    origin.proxy_with(Options { idle: never, delay_max: never, in_flight_max: 1, ..Options::default() })
-}
-
-fn no_leftovers(origin: &Origin, context: &str) {
-    let hidden = origin.direct.names("").into_iter().filter(|name| name.starts_with(HIDDEN));
-    assert_eq!(hidden.count(), 0, "{context}: hidden names are left over");
+    origin.proxy_with(Options { in_flight_max: 1, ..on_request() })
 }
 
 /// Returns `true` if the proxy was killed before everything was sent.
@@ -205,7 +185,7 @@ fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) ->
     [&origin.direct, &twin].into_iter().for_each(history.before);
     let proxy = one_at_a_time(&origin);
     [&proxy.session, &twin].into_iter().for_each(history.change);
-    proxy.session.sync();
+    proxy.sync();
     // Asserted at the end, since the hook runs on a thread of the proxy.
     let missing: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
     let (direct, always, noted) = (origin.direct.clone(), history.always, missing.clone());
@@ -235,7 +215,7 @@ fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) ->
     assert_eq!(tree(&origin.direct, false), tree(&twin, false), "{context}: at the origin");
     assert_eq!(tree(&origin.direct, true), tree(&proxy.session, true), "{context}: times");
     // Hidden names in the root leave no trace.
-    let [there, wanted] = [&origin.direct, &twin].map(|at| at.lookup("").expect("the root").attr.mtime);
+    let [there, wanted] = [&origin.direct, &twin].map(|at| at.attr("").mtime);
     assert!(wanted.secs != LONG_AGO || there == wanted, "{context}: the root is of {there:?}");
     let status = proxy.write_back.status();
     assert_eq!((status.dirty_bytes, status.dirty_nodes, status.conflicts), (0, 0, 0), "{context}");
@@ -245,7 +225,7 @@ fn killed_at(history: &History, nth: u64, is_performed: bool, restarts: bool) ->
         Vec::<Vec<String>>::new(),
         "{context}: something is missing meanwhile"
     );
-    no_leftovers(&origin, &context);
+    assert_eq!(hidden(&origin.direct), [""; 0], "{context}: hidden names are left over");
     was_killed
 }
 
@@ -305,11 +285,11 @@ fn remove_tag(origin: &Origin) -> usize {
     let tag = "delete from numbers where what = 'tag' returning value";
     let tag: i64 = journal.query_row(tag, [], |row| row.get(0)).expect("a tag");
     let tagged = format!("{HIDDEN}{tag:08x}-");
-    let rename = "update names set name = cast(replace(cast(name as text), ?, ?) as blob)";
-    journal.execute(rename, [&tagged, HIDDEN]).expect("renamed");
+    let untag = "update names set name = cast(replace(cast(name as text), ?, ?) as blob)";
+    journal.execute(untag, [&tagged, HIDDEN]).expect("renamed");
     let mut all = origin.direct.names("");
     all.retain(|name| name.starts_with(&tagged));
-    all.iter().for_each(|name| self::rename(&origin.direct, name, &name.replace(&tagged, HIDDEN)));
+    all.iter().for_each(|name| rename(&origin.direct, name, &name.replace(&tagged, HIDDEN)));
     all.len()
 }
 
@@ -320,11 +300,11 @@ fn hidden_names_of_earlier_journals_are_cleaned_up() {
         let context = format!("operation {nth}");
         let cut: Arc<Cut> = Arc::default();
         let mut origin = Origin::with(|memory| cut.over(memory));
-        ["one", "other"].iter().for_each(|name| put(&origin.direct, name, name.as_bytes()));
+        ["one", "other"].iter().for_each(|name| origin.direct.put(name, name.as_bytes()));
         let proxy = one_at_a_time(&origin);
         swap(&proxy.session, "one", "other");
-        put(&proxy.session, "new", b"new");
-        proxy.session.sync();
+        proxy.put("new", b"new");
+        proxy.sync();
         cut.at(nth, true, origin.path(""));
         drop(proxy.write_back.flush());
         let Some(left) = cut.left() else { break };
@@ -336,7 +316,7 @@ fn hidden_names_of_earlier_journals_are_cleaned_up() {
         for (name, bytes) in [("one", "other"), ("other", "one"), ("new", "new")] {
             assert!(has(&origin.direct, name, &[bytes.as_bytes()]), "{context}: {name}");
         }
-        no_leftovers(&origin, &context);
+        assert_eq!(hidden(&origin.direct), [""; 0], "{context}: hidden names are left over");
     }
     assert!(count > 3, "{count} hidden names were met");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tombolo_core::fs::{SetAttr, SetTime, Timestamp};
+use tombolo_core::fs::{RenameFlags, SetAttr, SetTime, Timestamp};
 use tombolo_test_support::Session;
 use tombolo_test_support::history::{self, Shown};
 
@@ -12,6 +12,16 @@ pub const HIDDEN: &str = ".tombolo-wb-";
 /// Returns the state of all names but hidden ones, by path; with modification times if `times`.
 pub fn tree(session: &Session, times: bool) -> BTreeMap<String, Shown> {
     history::tree(session, times, Some(HIDDEN))
+}
+
+/// Returns the hidden names in a root.
+pub fn hidden(session: &Session) -> Vec<String> {
+    session.names("").into_iter().filter(|name| name.starts_with(HIDDEN)).collect()
+}
+
+/// Renames, over what has that name.
+pub fn rename(session: &Session, from: &str, to: &str) {
+    session.rename(from, to, RenameFlags::empty()).unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
 }
 
 /// Sets a node's modification time.

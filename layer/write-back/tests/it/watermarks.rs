@@ -17,19 +17,19 @@ fn watermarks_are_root_attributes_and_continue_over_restarts() {
     let origin = Origin::new();
     let mut proxy = origin.proxy();
     let of_root = |session: &Session| watermarks(session, NodeId::ROOT).expect("watermarks");
-    proxy.session.put("file", b"text");
+    proxy.put("file", b"text");
     let before = of_root(&proxy.session);
     assert!(before.change > 0 && before.at_origin == 0, "{before}");
-    proxy.session.sync();
+    proxy.sync();
     assert_eq!(of_root(&proxy.session), Watermarks { on_disk: before.change, ..before });
     proxy.write_back.flush().expect("a flush");
     let after = of_root(&proxy.session);
     assert_eq!((after.change, after.at_origin), (before.change, before.change));
-    let file = proxy.session.lookup("file").expect("there").node;
+    let file = proxy.lookup("file").expect("there").node;
     assert!(matches!(watermarks(&proxy.session, file), Err(Error::NoAttribute)));
     drop(proxy);
     proxy = origin.proxy();
-    proxy.session.rename("file", "moved", RenameFlags::empty()).expect("renamed");
+    proxy.rename("file", "moved", RenameFlags::empty()).expect("renamed");
     let again = of_root(&proxy.session);
     assert!(again.change > after.change && again.at_origin == after.at_origin, "{again}");
 }

@@ -1,6 +1,7 @@
 //! An origin in memory, a cache of it, write-back over the cache, and sessions of each.
 
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tombolo_core::fs::{Export, Volume};
 use tombolo_layer_basic::stats::{self, Counters};
 use tombolo_layer_cache::store::{OpenError, OriginIdentity, Store, StoreOptions};
 use tombolo_layer_cache::{CacheExport, Contract};
+use tombolo_layer_idmap::{self as idmap, IdMap, Ids};
 use tombolo_layer_write_back::{Options, WriteBackExport};
 use tombolo_test_support::{Session, image, once_free};
 
@@ -31,6 +33,20 @@ pub struct Proxy {
     pub cache: CacheExport,
 }
 
+impl Deref for Proxy {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+/// Returns options with which changes are sent only on request.
+pub fn on_request() -> Options {
+    let never = Duration::from_secs(3600);
+    Options { idle: never, delay_max: never, ..Options::default() }
+}
+
 impl Origin {
     pub fn new() -> Self {
         Self::with(|memory| memory)
@@ -45,21 +61,31 @@ impl Origin {
         Self { direct, counters, export, dir: tempfile::tempdir().expect("a directory") }
     }
 
+    /// Creates an origin that knows only the users and groups in `ranges`, and takes others for `nobody`.
+    pub fn squashing(ranges: &[&str], nobody: u32) -> Self {
+        Self::with(|inner| {
+            let ranges = || ranges.iter().map(|range| range.parse().expect("a range")).collect();
+            let ids = || Ids::new(ranges(), nobody).expect("a map");
+            Arc::new(idmap::over(inner, IdMap { users: ids(), groups: ids() }))
+        })
+    }
+
     /// Starts a proxy that sends changes only on request.
     pub fn proxy(&self) -> Proxy {
-        let never = Duration::from_secs(3600);
-        self.proxy_with(Options { idle: never, delay_max: never, ..Options::default() })
+        self.proxy_with(on_request())
     }
 
     pub fn proxy_with(&self, options: Options) -> Proxy {
         let identity = OriginIdentity { location: "memory:".into(), volume: Volume::default() };
-        let store = await_store(&self.dir.path().join("cache"), &identity);
+        let store = || Store::open(&self.path("cache"), &identity, StoreOptions::default());
+        // Its last owner may still be about to end.
+        let store = once_free(store, |error| matches!(error, OpenError::InUse { .. })).expect("a store");
         let contract = tombolo_layer_cache::Options {
             contract: Contract::Exclusive,
             ..tombolo_layer_cache::Options::default()
         };
         let cache = tombolo_layer_cache::over(&*self.export, store, contract).expect("a cache");
-        let dir = self.dir.path().join("write-back");
+        let dir = self.path("write-back");
         let write_back = tombolo_layer_write_back::over(&cache, &dir, options).expect("write-back");
         write_back.learn_root(&Identity::ROOT);
         Proxy { session: Session::attach(&write_back), write_back, cache }
@@ -71,6 +97,12 @@ impl Origin {
         image(self.dir.path(), dir.path());
         drop(proxy);
         self.go_on_from(dir);
+    }
+
+    /// Kills a proxy, and starts the next one.
+    pub fn restarted(&mut self, proxy: Proxy) -> Proxy {
+        self.kill(proxy);
+        self.proxy()
     }
 
     /// Sets the files of the next proxy.
@@ -85,7 +117,7 @@ impl Origin {
 
     /// Counts the files with unsent data.
     pub fn data_files(&self) -> usize {
-        std::fs::read_dir(self.dir.path().join("write-back/data")).expect("list").count()
+        std::fs::read_dir(self.path("write-back/data")).expect("list").count()
     }
 
     /// Counts all requests of the proxy, except those that release something and statfs.
@@ -97,13 +129,6 @@ impl Origin {
 
     /// Counts the proxy's requests for an operation.
     pub fn asked(&self, operation: &str) -> u64 {
-        let all = self.counters.snapshot().operations;
-        all.iter().filter(|each| each.name == operation).map(|each| each.count).sum()
+        self.counters.snapshot().operation(operation).map_or(0, |operation| operation.count)
     }
-}
-
-/// Opens a store whose last owner may still be about to end.
-fn await_store(dir: &Path, identity: &OriginIdentity) -> Arc<Store> {
-    let open = || Store::open(dir, identity, StoreOptions::default());
-    once_free(open, |error| matches!(error, OpenError::InUse { .. })).expect("a store")
 }

@@ -50,27 +50,26 @@ fn extended_attributes_are_sent_with_other_changes() {
     origin.direct.put("old/file", b"text");
     origin.direct.set_xattr("old/file", "user.gone", b"1").expect("set");
     let proxy = origin.proxy();
-    let here = &proxy.session;
-    here.put("new", b"text");
+    proxy.put("new", b"text");
     for path in ["new", "old/file", "old/dir"] {
-        here.set_xattr(path, "user.a", b"before").expect("set");
-        here.set_xattr(path, "user.a", b"ours").expect("set");
+        proxy.set_xattr(path, "user.a", b"before").expect("set");
+        proxy.set_xattr(path, "user.a", b"ours").expect("set");
     }
-    here.remove_xattr("old/file", "user.gone").expect("removed");
-    assert!(matches!(here.remove_xattr("old/file", "user.gone"), Err(Error::NoAttribute)));
-    here.set_xattr("new", "user.b", b"1").expect("set");
-    here.remove_xattr("new", "user.b").expect("removed");
+    proxy.remove_xattr("old/file", "user.gone").expect("removed");
+    assert!(matches!(proxy.remove_xattr("old/file", "user.gone"), Err(Error::NoAttribute)));
+    proxy.set_xattr("new", "user.b", b"1").expect("set");
+    proxy.remove_xattr("new", "user.b").expect("removed");
     let (ours, both) = (one("user.a", b"ours"), [one("user.a", b"ours"), one("user.theirs", b"1")].concat());
     assert_eq!(of(&origin.direct, "old/file"), one("user.gone", b"1"), "the origin does not have them yet");
     for _ in 0..2 {
         assert_eq!(
-            (of(here, "new"), of(here, "old/file"), of(here, "old/dir")),
+            (of(&proxy, "new"), of(&proxy, "old/file"), of(&proxy, "old/dir")),
             (ours.clone(), ours.clone(), both.clone())
         );
         flush(&proxy);
     }
     for path in ["new", "old/file", "old/dir"] {
-        assert_eq!(of(&origin.direct, path), of(here, path), "{path}");
+        assert_eq!(of(&origin.direct, path), of(&proxy, path), "{path}");
     }
     assert_eq!(origin.asked("setxattr"), 3, "each goes once");
 }
@@ -81,14 +80,13 @@ fn extended_attributes_outlive_a_kill() {
     origin.direct.put("old", b"text");
     origin.direct.set_xattr("old", "user.gone", b"1").expect("set");
     let proxy = origin.proxy();
-    proxy.session.put("new", b"text");
+    proxy.put("new", b"text");
     for path in ["new", "old"] {
-        proxy.session.set_xattr(path, "user.a", b"\0kept\0").expect("set");
+        proxy.set_xattr(path, "user.a", b"\0kept\0").expect("set");
     }
-    proxy.session.remove_xattr("old", "user.gone").expect("removed");
-    proxy.session.sync();
-    origin.kill(proxy);
-    let proxy = origin.proxy();
+    proxy.remove_xattr("old", "user.gone").expect("removed");
+    proxy.sync();
+    let proxy = origin.restarted(proxy);
     for path in ["new", "old"] {
         assert_eq!(of(&proxy.session, path), one("user.a", b"\0kept\0"), "{path}");
     }
@@ -103,9 +101,9 @@ fn attributes_set_during_a_transfer_are_sent_next_time() {
     let trouble = Trouble::new(1);
     let origin = Origin::with(|memory| trouble.over(memory));
     let proxy = origin.proxy();
-    proxy.session.put("file", b"text");
-    proxy.session.set_xattr("file", "user.a", b"1").expect("set");
-    proxy.session.set_xattr("file", "user.b", b"1").expect("set");
+    proxy.put("file", b"text");
+    proxy.set_xattr("file", "user.a", b"1").expect("set");
+    proxy.set_xattr("file", "user.b", b"1").expect("set");
     let session = proxy.session.clone();
     trouble.once(Op::Setxattr, move || {
         session.set_xattr("file", "user.a", b"2").expect("set");
@@ -127,32 +125,31 @@ fn next_change_drops_capabilities_for_good() {
         origin.direct.set_xattr(path, CAPABILITY, b"at the origin").expect("set");
     }
     let proxy = origin.proxy();
-    let here = &proxy.session;
-    let node = |path: &str| here.lookup(path).expect("there").node;
+    let node = |path: &str| proxy.lookup(path).expect("there").node;
     let change = |path: &str| {
-        let set = |set: SetAttr| here.setattr(node(path), set).map(drop);
-        let file = here.writer(path);
+        let set = |set: SetAttr| proxy.setattr(node(path), set).map(drop);
+        let file = proxy.writer(path);
         let changed = match path {
-            "written" => here.write(file, 0, b"T").map(drop),
+            "written" => proxy.write(file, 0, b"T").map(drop),
             "cut" => set(SetAttr { size: Some(1), ..SetAttr::default() }),
             _ => set(SetAttr { uid: Some(7), ..SetAttr::default() }),
         };
-        here.release(file);
+        proxy.release(file);
         changed.expect("changed");
     };
     for path in ["written", "cut", "given"] {
-        assert_eq!(get(here, node(path), CAPABILITY).expect("theirs"), b"at the origin");
+        assert_eq!(get(&proxy, node(path), CAPABILITY).expect("theirs"), b"at the origin");
         change(path);
-        assert_eq!((get(here, node(path), CAPABILITY), of(here, path)), (None, vec![]), "{path}");
-        here.set_xattr(path, CAPABILITY, b"ours").expect("set");
+        assert_eq!((get(&proxy, node(path), CAPABILITY), of(&proxy, path)), (None, vec![]), "{path}");
+        proxy.set_xattr(path, CAPABILITY, b"ours").expect("set");
         change(path);
-        assert_eq!(get(here, node(path), CAPABILITY), None, "{path}");
+        assert_eq!(get(&proxy, node(path), CAPABILITY), None, "{path}");
     }
     for path in ["written", "given"] {
-        here.set_xattr(path, CAPABILITY, b"after it").expect("set");
+        proxy.set_xattr(path, CAPABILITY, b"after it").expect("set");
     }
     flush(&proxy);
-    for session in [here, &origin.direct] {
+    for session in [&proxy, &origin.direct] {
         for path in ["written", "given"] {
             assert_eq!(of(session, path), one(CAPABILITY, b"after it"), "{path}");
         }
@@ -164,14 +161,14 @@ fn next_change_drops_capabilities_for_good() {
 fn unsent_extended_attributes_are_limited_to_64_kib() {
     let origin = Origin::new();
     let proxy = origin.proxy();
-    proxy.session.put("file", b"text");
+    proxy.put("file", b"text");
     let half = vec![7; 33 << 10];
     for name in ["user.a", "user.a"] {
-        proxy.session.set_xattr("file", name, &half).expect("set");
+        proxy.set_xattr("file", name, &half).expect("set");
     }
-    assert!(matches!(proxy.session.set_xattr("file", "user.b", &half), Err(Error::NoSpace)));
+    assert!(matches!(proxy.set_xattr("file", "user.b", &half), Err(Error::NoSpace)));
     flush(&proxy);
-    proxy.session.set_xattr("file", "user.b", &half).expect("the first is at the origin");
+    proxy.set_xattr("file", "user.b", &half).expect("the first is at the origin");
     flush(&proxy);
     assert_eq!(of(&origin.direct, "file").len(), 2);
 }
@@ -181,10 +178,8 @@ fn extended_attributes_of_ours_go_with_our_version() {
     let origin = Origin::new();
     origin.direct.put("file", b"before");
     let proxy = origin.proxy();
-    let file = proxy.session.writer("file");
-    proxy.session.write(file, 0, b"OURS").expect("written");
-    proxy.session.release(file);
-    proxy.session.set_xattr("file", "user.a", b"ours").expect("set");
+    proxy.overwrite("file", 0, b"OURS");
+    proxy.set_xattr("file", "user.a", b"ours").expect("set");
     origin.direct.put("file", b"theirs");
     origin.direct.set_xattr("file", "user.a", b"theirs").expect("set");
     assert_eq!(proxy.write_back.flush().expect("a flush").conflicts, 1);
@@ -209,20 +204,20 @@ fn access_lists_are_neither_shown_nor_taken() {
     origin.direct.put("file", b"");
     origin.direct.set_xattr("file", name, &list).expect("set");
     let proxy = origin.proxy();
-    let node = proxy.session.lookup("file").expect("there").node;
+    let node = proxy.lookup("file").expect("there").node;
     assert_eq!((get(&proxy.session, node, name), all(&proxy.session, node)), (None, vec![]));
-    assert!(matches!(proxy.session.set_xattr("file", name, &list), Err(Error::NotSupported)));
+    assert!(matches!(proxy.set_xattr("file", name, &list), Err(Error::NotSupported)));
 }
 
 #[test]
 fn watermarks_are_neither_listed_nor_set() {
     let origin = Origin::new();
     let proxy = origin.proxy();
-    proxy.session.put("file", b"text");
+    proxy.put("file", b"text");
     for path in ["", "file"] {
         let name = "user.tombolo.watermarks";
-        assert!(matches!(proxy.session.set_xattr(path, name, b"1"), Err(Error::NotPermitted)));
-        assert!(matches!(proxy.session.remove_xattr(path, name), Err(Error::NotPermitted)));
+        assert!(matches!(proxy.set_xattr(path, name, b"1"), Err(Error::NotPermitted)));
+        assert!(matches!(proxy.remove_xattr(path, name), Err(Error::NotPermitted)));
         assert_eq!(of(&proxy.session, path), vec![]);
     }
 }
@@ -231,9 +226,9 @@ fn watermarks_are_neither_listed_nor_set() {
 fn an_origin_without_extended_attributes_keeps_none_here() {
     let origin = Origin::with(|memory| wrapped(memory, Bare));
     let proxy = origin.proxy();
-    proxy.session.put("file", b"text");
-    assert!(matches!(proxy.session.set_xattr("file", "user.a", b"1"), Err(Error::NotImplemented)));
-    let (session, node) = (&proxy.session, proxy.session.lookup("file").expect("there").node);
+    proxy.put("file", b"text");
+    assert!(matches!(proxy.set_xattr("file", "user.a", b"1"), Err(Error::NotImplemented)));
+    let (session, node) = (&proxy.session, proxy.lookup("file").expect("there").node);
     let value = session.xattrs().get(&session.cx, node, xattr_name(CAPABILITY), 100);
     assert!(matches!(value, tombolo_core::Answer::Done(Err(Error::NotSupported))), "at once");
     flush(&proxy);
