@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{AccessMask, Cookie, DirBudget, DirPage, File, FileSystem, NodeId, OpenFlags};
+use tombolo_core::fs::{AccessMask, FileSystem, NodeId};
 use tombolo_core::{Ctx, Identity, Result};
 
-/// Capacity of a page of a directory listing, which only makes the cache store the names.
-const PAGE: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 24, align: 8, plus: false };
+use crate::below::list;
 
 /// Maximum number of pages read; a larger root is not read to its end.
 const PAGES_MAX: usize = 256;
@@ -36,22 +35,10 @@ async fn learn_rights(below: &dyn FileSystem, cx: &Ctx) {
 }
 
 async fn learn_names(below: &dyn FileSystem, cx: &Ctx) -> Result<()> {
-    let opened = below.open(cx, NodeId::ROOT, OpenFlags::READ | OpenFlags::DIRECTORY).resolve().await?;
-    let file = File { node: NodeId::ROOT, open: opened.open };
-    let listed = list(below, cx, file).await;
-    below.release(cx, file);
-    listed
-}
-
-async fn list(below: &dyn FileSystem, cx: &Ctx, file: File) -> Result<()> {
-    let (mut cookie, mut page) = (Cookie::START, DirPage::new(PAGE));
-    for _ in 0..PAGES_MAX {
-        page.reset(PAGE);
-        page = below.readdir(cx, file, cookie, page).resolve().await?;
-        match page.iter().last() {
-            Some(last) if !page.is_end() => cookie = last.cookie,
-            _ => break,
-        }
-    }
-    Ok(())
+    let mut pages = 0;
+    list(below, cx, NodeId::ROOT, |_| {
+        pages += 1;
+        pages < PAGES_MAX
+    })
+    .await
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 use thiserror::Error as ThisError;
 use tombolo_core::Error;
 
@@ -90,72 +90,66 @@ pub(crate) fn commit(
 ) -> rusqlite::Result<()> {
     let transaction = database.unchecked_transaction()?;
     for (node, record) in &batch.records {
-        database
-            .prepare_cached("insert or replace into records values (?, ?)")?
-            .execute(params![node.0.cast_signed(), record])?;
+        run(database, "insert or replace into records values (?, ?)", params![node.0.cast_signed(), record])?;
     }
     for (id, row) in &batch.nodes {
+        let id = id.cast_signed();
         match row {
-            Some(row) => database
-                .prepare_cached("insert or replace into nodes values (?, ?)")?
-                .execute(params![id.cast_signed(), row])?,
-            None => database.prepare_cached("delete from nodes where id = ?")?.execute([id.cast_signed()])?,
-        };
+            Some(row) => run(database, "insert or replace into nodes values (?, ?)", params![id, row])?,
+            None => run(database, "delete from nodes where id = ?", [id])?,
+        }
     }
     for ((dir, name), row) in &batch.names {
+        let dir = dir.cast_signed();
         match row {
-            Some(row) => database
-                .prepare_cached("insert or replace into names values (?, ?, ?)")?
-                .execute(params![dir.cast_signed(), name, row])?,
-            None => database
-                .prepare_cached("delete from names where dir = ? and name = ?")?
-                .execute(params![dir.cast_signed(), name])?,
-        };
+            Some(row) => {
+                run(database, "insert or replace into names values (?, ?, ?)", params![dir, name, row])?;
+            }
+            None => run(database, "delete from names where dir = ? and name = ?", params![dir, name])?,
+        }
     }
     for (generation, delta) in &batch.extents {
         let generation = generation.cast_signed();
         for start in &delta.gone {
-            database
-                .prepare_cached("delete from extents where generation = ? and start = ?")?
-                .execute([generation, start.cast_signed()])?;
+            let delete = "delete from extents where generation = ? and start = ?";
+            run(database, delete, [generation, start.cast_signed()])?;
         }
         if let Some(new) = &delta.new {
-            database.prepare_cached("insert or replace into extents values (?, ?, ?)")?.execute([
-                generation,
-                new.start.cast_signed(),
-                new.end.cast_signed(),
-            ])?;
+            let row = [generation, new.start.cast_signed(), new.end.cast_signed()];
+            run(database, "insert or replace into extents values (?, ?, ?)", row)?;
         }
     }
     // With `is_emptied`, the data of all pieces are stable in their files, or obsolete.
     if is_emptied {
-        database.prepare_cached("delete from pieces")?.execute([])?;
+        run(database, "delete from pieces", [])?;
     }
-    let mut remove_pieces = database.prepare_cached("delete from pieces where generation = ?")?;
     for generation in batch.files.keys() {
-        remove_pieces.execute([generation.cast_signed()])?;
+        run(database, "delete from pieces where generation = ?", [generation.cast_signed()])?;
     }
     for (generation, at, bytes) in batch.pieces.iter().filter(|_| !is_emptied) {
         if !batch.files.contains_key(generation) {
-            database
-                .prepare_cached("insert into pieces (generation, at, bytes, sum) values (?, ?, ?, ?)")?
-                .execute(params![generation.cast_signed(), at.cast_signed(), bytes, sum(bytes)])?;
+            let row = params![generation.cast_signed(), at.cast_signed(), bytes, sum(bytes)];
+            run(database, "insert into pieces (generation, at, bytes, sum) values (?, ?, ?, ?)", row)?;
         }
     }
     sums::keep(database, sums)?;
     for file in &batch.gone {
-        sums::remove(database, file.generation)?;
         let generation = file.generation.cast_signed();
-        remove_pieces.execute([generation])?;
-        database.prepare_cached("delete from extents where generation = ?")?.execute([generation])?;
+        for table in ["sums", "pieces", "extents"] {
+            run(database, &format!("delete from {table} where generation = ?"), [generation])?;
+        }
     }
-    let mut set = database.prepare_cached("insert or replace into numbers values (?, ?)")?;
-    set.execute(params!["change", batch.change.cast_signed()])?;
+    let set = "insert or replace into numbers values (?, ?)";
+    run(database, set, params!["change", batch.change.cast_signed()])?;
     if let Some(at_origin) = batch.at_origin {
-        set.execute(params!["at_origin", at_origin.cast_signed()])?;
+        run(database, set, params!["at_origin", at_origin.cast_signed()])?;
     }
-    drop((set, remove_pieces));
     transaction.commit()
+}
+
+/// Runs a statement, which stays prepared for the next time.
+fn run(database: &Connection, statement: &str, row: impl Params) -> rusqlite::Result<()> {
+    database.prepare_cached(statement)?.execute(row).map(drop)
 }
 
 /// Converts the error of a failed write, distinguishing a full disk.
@@ -192,30 +186,33 @@ pub(crate) fn read(database: &Connection) -> rusqlite::Result<Kept> {
         Ok(value.map_or(0, unsigned))
     };
     let mut kept = Kept {
+        nodes: rows(database, "select id, row from nodes", |row| Ok((unsigned(row.get(0)?), row.get(1)?)))?,
+        records: rows(database, "select id, record from records", |row| {
+            Ok((unsigned(row.get(0)?), row.get(1)?))
+        })?,
+        names: rows(database, "select dir, name, row from names", |row| {
+            Ok((unsigned(row.get(0)?), row.get(1)?, row.get(2)?))
+        })?,
         change: number("change")?,
         at_origin: number("at_origin")?,
         next_id: number("next_id")?,
         tag: number("tag")?,
         ..Kept::default()
     };
-    let mut get = database.prepare("select id, row from nodes")?;
-    for row in get.query_map([], |row| Ok((unsigned(row.get(0)?), row.get(1)?)))? {
-        kept.nodes.push(row?);
-    }
-    let mut get = database.prepare("select id, record from records")?;
-    for row in get.query_map([], |row| Ok((unsigned(row.get(0)?), row.get(1)?)))? {
-        kept.records.push(row?);
-    }
-    let mut get = database.prepare("select dir, name, row from names")?;
-    for row in get.query_map([], |row| Ok((unsigned(row.get(0)?), row.get(1)?, row.get(2)?)))? {
-        kept.names.push(row?);
-    }
-    let mut get = database.prepare("select generation, start, end from extents")?;
-    for row in get.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))? {
-        let (generation, start, end): (i64, i64, i64) = row?;
+    let extent = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    let extents: Vec<(i64, i64, i64)> = rows(database, "select generation, start, end from extents", extent)?;
+    for (generation, start, end) in extents {
         kept.extents.entry(unsigned(generation)).or_default().push(unsigned(start)..unsigned(end));
     }
     Ok(kept)
+}
+
+fn rows<T>(
+    database: &Connection,
+    query: &str,
+    convert: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    database.prepare(query)?.query_map([], convert)?.collect()
 }
 
 /// Stores a new random part for the journal's hidden names, and returns it.

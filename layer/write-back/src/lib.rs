@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod below;
 mod data_file;
 mod database;
 mod extents;
@@ -116,9 +117,8 @@ fn recall(below: &dyn FileSystem, tree: &Tree, journal: &Journal, records: &[(u6
 /// Fails if the journal cannot be read.
 pub fn kept_in(dir: &Path) -> std::result::Result<usize, JournalError> {
     let Some(kept) = database::kept_in(dir)? else { return Ok(0) };
-    let nodes =
-        kept.nodes.iter().filter(|(_, row)| rows::NodeRow::decoded(row).is_none_or(|row| row.is_dirty()));
-    Ok(nodes.count() + kept.names.len())
+    let is_dirty = |row: &[u8]| rows::decoded_node(row).as_ref().is_none_or(rows::is_dirty);
+    Ok(kept.nodes.iter().filter(|(_, row)| is_dirty(row)).count() + kept.names.len())
 }
 
 impl WriteBackExport {

@@ -97,11 +97,6 @@ pub(crate) fn keep(database: &Connection, sums: &Sums) -> rusqlite::Result<()> {
     Ok(())
 }
 
-pub(crate) fn remove(database: &Connection, generation: u64) -> rusqlite::Result<()> {
-    let mut remove = database.prepare_cached("delete from sums where generation = ?")?;
-    remove.execute([generation.cast_signed()]).map(drop)
-}
-
 /// Returns the spans that fail their checksums, by generation.
 pub(crate) fn torn(
     database: &Connection,

@@ -17,7 +17,7 @@ use crate::data_file::{DataFile, DataFiles};
 use crate::database::{JournalError, Kept};
 use crate::extents::{Delta, Extents};
 use crate::journal::Batch;
-use crate::rows::{self, NodeRow};
+use crate::rows;
 use crate::sums::Blocks;
 pub(crate) use node::{Layer, Node, Piece, Set, Xattrs, pieces};
 
@@ -117,8 +117,8 @@ impl Tree {
             batch: Batch::default(),
         };
         for (id, row) in kept.nodes {
-            let (id, row) = (NodeId(id), NodeRow::decoded(&row).ok_or_else(|| damaged("nodes"))?);
-            let layers = row.layers.iter().map(|(generation, below_len)| {
+            let (node, layers) = rows::decoded_node(&row).ok_or_else(|| damaged("nodes"))?;
+            let layers = layers.iter().map(|(generation, below_len)| {
                 let mut extents = Extents::default();
                 let ranges = kept.extents.get(generation).into_iter().flatten();
                 ranges.for_each(|range| drop(extents.insert(range.clone())));
@@ -126,13 +126,10 @@ impl Tree {
             });
             let layers: Vec<_> = layers.collect();
             tree.dirty_bytes += layers.iter().map(|layer| layer.extents.bytes()).sum::<u64>();
-            let NodeRow { attr, below, parent, link, verifier, user, set, implied, xattrs, version, .. } =
-                row;
-            let made = Node::made(attr, user);
-            let node = Node { below, parent, link, verifier, set, implied, xattrs, version, layers, ..made };
+            let (id, below) = (NodeId(id), node.below);
             tree.dirty.insert(id);
             tree.made.extend(below.filter(|below| *below != id).map(|below| (below, id)));
-            tree.nodes.insert(id, node);
+            tree.nodes.insert(id, Node { layers, ..node });
         }
         for (dir, name, row) in kept.names {
             let name = Name::new(&name).map_err(|_| damaged("names"))?.to_owned();
@@ -516,7 +513,7 @@ impl Tree {
         for id in self.touched_nodes.drain() {
             let node = self.nodes.get(&id);
             batch.numbers.extend(node.and_then(|node| node.below));
-            batch.nodes.insert(id.0, node.map(|node| node.row().encoded()));
+            batch.nodes.insert(id.0, node.map(rows::encoded_node));
         }
         for (dir, name) in std::mem::take(&mut self.touched_names) {
             let place = self.names.get(&dir).and_then(|names| names.get(&name));

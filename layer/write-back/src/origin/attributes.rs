@@ -56,8 +56,10 @@ impl Round {
             self.take_theirs(&setting, refused & chosen.implied).await?;
             version = None;
         }
-        self.set_refused(chosen.id, refused - chosen.implied);
-        self.set_sent(chosen.id, version);
+        let mut found = self.found();
+        found.refused.insert(chosen.id, refused - chosen.implied);
+        found.sent.insert(chosen.id);
+        found.versions.insert(chosen.id, version);
         Ok(())
     }
 
@@ -87,7 +89,7 @@ impl Round {
         }
         // The refusal shows the origin's mapping of users only if this round has created the node as its
         // owner, and if the user, not only the group, is to be changed.
-        let is_squashed = self.is_made_by_owner(setting.chosen.id) && setting.changes_user();
+        let is_squashed = self.found().made_by_owner.contains(&setting.chosen.id) && setting.changes_user();
         if is_squashed && (refused & setting.chosen.implied).contains(Set::OWNER) {
             self.shared.squashed.add(setting.owners());
         }
@@ -113,7 +115,7 @@ impl Round {
             let path = self.shared.tree().shown_path(chosen.id);
             let refusal = format!("the origin refuses to set the {what} of {path}: {error}");
             tracing::warn!(node = chosen.id.0, "{refusal}");
-            self.set_refusal(refusal);
+            self.found().refusal.get_or_insert(refusal);
         }
         set
     }

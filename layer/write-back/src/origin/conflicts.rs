@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tombolo_core::fs::{Attr, Cookie, DirBudget, DirPage, File, Name, NameBuf, NodeId, OpenFlags, WeakAttr};
+use tombolo_core::fs::{Attr, DirPage, File, Name, NameBuf, NodeId, OpenFlags, WeakAttr};
 use tombolo_core::{Ctx, Error, Identity, Result};
 use tombolo_mem::{Buffer, Sink};
 
@@ -12,6 +12,7 @@ use super::data::CHUNK_BYTES;
 use super::looking::conflict_name;
 use super::plan::{Chosen, Key};
 use super::round::Round;
+use crate::below::list;
 use crate::data_file::DataFile;
 use crate::extents::Extents;
 use crate::sums::Blocks;
@@ -97,25 +98,14 @@ impl Round {
     async fn name_in(&self, dir: NodeId, id: NodeId) -> Result<Option<NameBuf>> {
         let (fs, cx, wanted) = (&self.shared.below, self.cx(Identity::ROOT), self.below(id)?.0);
         let below = self.below(dir)?;
-        let opened = fs.open(&cx, below, OpenFlags::READ | OpenFlags::DIRECTORY).resolve().await?;
-        let (file, mut cookie) = (File { node: below, open: opened.open }, Cookie::START);
-        let found = loop {
-            let budget =
-                DirBudget { size_bytes: CHUNK_BYTES as usize, entry_bytes: 24, align: 8, plus: false };
-            let page = match fs.readdir(&cx, file, cookie, DirPage::new(budget)).resolve().await {
-                Ok(page) => page,
-                Err(error) => break Err(error),
-            };
-            if let Some(found) = page.iter().find(|entry| entry.fileid == wanted) {
-                break Name::new(found.name).map(|name| Some(name.to_owned())).map_err(Error::io);
-            }
-            match page.iter().last() {
-                Some(last) if !page.is_end() => cookie = last.cookie,
-                _ => break Ok(None),
-            }
+        let mut found = None;
+        let is_unfound = |page: &DirPage| {
+            let name = page.iter().find(|entry| entry.fileid == wanted).map(|entry| Name::new(entry.name));
+            found = name.map(|name| name.map(Name::to_owned).map_err(Error::io));
+            found.is_none()
         };
-        self.release(&cx, file);
-        found
+        list(&**fs, &cx, below, is_unfound).await?;
+        found.transpose()
     }
 
     /// Adopts another writer's change of a node by `work`, counts a conflict, and leaves the node to the next

@@ -108,7 +108,7 @@ impl Round {
         // The nodes of the remaining moves stay different, so their local attributes are shown.
         let Moves { from, to } = names.moves();
         self.keep_links(from.values().chain(to.values()).flatten());
-        self.set_undone(from.into_keys().chain(to.into_keys()));
+        self.found().undone.extend(from.into_keys().chain(to.into_keys()));
         names.times.restore(self);
     }
 
@@ -132,7 +132,7 @@ impl Round {
             let wanted = wanted.map(|target| target.node);
             let nodes = [wanted, before.get(key).copied()].into_iter().flatten();
             match refused.contains(key) {
-                true => self.set_undone(nodes),
+                true => self.found().undone.extend(nodes),
                 false => self.put_off(nodes.chain([key.0])),
             }
         }
@@ -144,7 +144,7 @@ impl Round {
     fn keep_links<'a>(&self, undone: impl Iterator<Item = &'a Key>) {
         let missing = self.plan.directories().filter(|chosen| self.below(chosen.id).is_err());
         let homes = missing.filter_map(|chosen| Some(chosen.home.as_ref()?.0));
-        self.set_links_differ(undone.map(|key| key.0).chain(homes));
+        self.found().links_differ.extend(undone.map(|key| key.0).chain(homes));
     }
 
     /// Adopts another writer's change that makes an operation impossible. Returns other errors.
@@ -169,7 +169,8 @@ impl Round {
     fn has_own_names(&self, dir: NodeId) -> bool {
         let tree = self.shared.tree();
         let mut places = tree.names.get(&dir).into_iter().flatten();
-        places.any(|(_, place)| place.before.is_some()) || self.has_names_in_doubt(dir)
+        places.any(|(_, place)| place.before.is_some())
+            || self.found().in_doubt.iter().any(|key| key.0 == dir)
     }
 
     /// Records a hidden name in the journal before it is created, so that it is found after a crash.
@@ -186,7 +187,7 @@ impl Round {
         if matches!(error, Error::InvalidArgument) && op.may_loop() {
             return Performed::MayLoop;
         }
-        self.set_in_doubt(op.keys());
+        self.found().in_doubt.extend(op.keys());
         self.fail_name(op.target.node, error);
         if is_refusal(error) {
             return Performed::Refused;
@@ -245,7 +246,7 @@ impl<'a> Names<'a> {
         let holders: BTreeMap<_, _> = known.map(|key| (key.clone(), holder(key))).collect();
         drop(tree);
         let times = Times::new(round, holders.keys().map(|key| key.0));
-        let failed = round.failed();
+        let failed = round.found().all_failed();
         let (refused, refused_links, hidden) = (HashSet::new(), HashSet::new(), BTreeMap::new());
         Self { round, holders, stuck: HashSet::new(), failed, refused, refused_links, hidden, times }
     }
@@ -503,7 +504,7 @@ impl<'a> Names<'a> {
     fn done(&mut self, op: Op) {
         self.stuck.clear();
         self.round.set_version(op.target.node, None);
-        op.directories().for_each(|dir| self.round.set_changed(dir));
+        self.round.found().changed.extend(op.directories());
         let Op { kind, target, .. } = op;
         if let Kind::Hide { from, .. } = &kind {
             self.hidden.insert(target.node, from.clone());

@@ -246,7 +246,7 @@ impl Round {
     fn note_maker(&self, chosen: &Chosen, cx: &Ctx) {
         let maker = &cx.identity;
         if *maker == chosen.maker() && (maker.uid, maker.gid) == (chosen.attr.uid, chosen.attr.gid) {
-            self.set_made_by_owner(chosen.id);
+            self.found().made_by_owner.insert(chosen.id);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
 use tombolo_core::fs::{Attr, File, NodeId, WeakAttr};
@@ -72,40 +72,40 @@ pub(super) struct Stuck {
 
 /// Results of a round so far.
 #[derive(Debug, Default)]
-struct Found {
+pub(super) struct Found {
     /// Nodes whose data or attributes could not be sent.
-    failed: HashSet<NodeId>,
+    pub failed: HashSet<NodeId>,
     /// Nodes of which the origin lacks names.
-    undone: HashSet<NodeId>,
+    pub undone: HashSet<NodeId>,
     /// First failure that is neither a refusal nor the consequence of another failure.
-    failure: Option<String>,
+    pub failure: Option<String>,
     /// First failure that follows from another, such as a missing directory.
-    consequence: Option<String>,
+    pub consequence: Option<String>,
     /// Nodes with an operation that the origin has refused, other than a change of attributes.
-    refused_nodes: HashSet<NodeId>,
+    pub refused_nodes: HashSet<NodeId>,
     /// First refusal of such an operation.
-    refused_operation: Option<String>,
+    pub refused_operation: Option<String>,
     /// Names that a failed operation may have changed.
-    in_doubt: HashSet<Key>,
+    pub in_doubt: HashSet<Key>,
     /// `true` if the origin is unreachable, the journal cannot be written or the sender is ending, so that no
     /// further operation is tried.
-    is_over: bool,
+    pub is_over: bool,
     /// `true` if another writer's changes were adopted, and another round is due.
-    has_conflicts: bool,
+    pub has_conflicts: bool,
     /// Nodes whose data and attributes are at the origin.
-    sent: HashSet<NodeId>,
+    pub sent: HashSet<NodeId>,
     /// Nodes that were created as their owner.
-    made_by_owner: HashSet<NodeId>,
+    pub made_by_owner: HashSet<NodeId>,
     /// Directories whose entries were changed.
-    changed: HashSet<NodeId>,
+    pub changed: HashSet<NodeId>,
     /// Directories whose local link count may still differ after the round.
-    links_differ: HashSet<NodeId>,
+    pub links_differ: HashSet<NodeId>,
     /// Attributes at the origin after the last change; `None` if to be fetched.
-    versions: HashMap<NodeId, Option<Attr>>,
+    pub versions: HashMap<NodeId, Option<Attr>>,
     /// Requested attributes that the origin has refused.
-    refused: HashMap<NodeId, Set>,
+    pub refused: HashMap<NodeId, Set>,
     /// First refusal of requested attributes.
-    refusal: Option<String>,
+    pub refusal: Option<String>,
 }
 
 /// Work whose panic is a failure: the node is not recorded as sent, and the thread continues.
@@ -195,13 +195,13 @@ impl Round {
 
     /// Records failed work for a node. A refused operation delays only changes that depend on it.
     pub(super) fn fail(&self, id: Option<NodeId>, error: &Error) {
-        lock(&self.found).failed.extend(id);
+        self.found().failed.extend(id);
         self.report(id, error);
     }
 
     /// Records a failed operation on a name of a node, whose data and attributes may still be sent.
     pub(super) fn fail_name(&self, id: NodeId, error: &Error) {
-        self.set_undone([id]);
+        self.found().undone.insert(id);
         self.report(Some(id), error);
     }
 
@@ -216,7 +216,7 @@ impl Round {
             error = error_text,
             "a change cannot be brought to the origin yet"
         );
-        let mut found = lock(&self.found);
+        let mut found = self.found();
         found.is_over |= is_away(error) || id.is_none();
         found.failure.get_or_insert(error_text);
     }
@@ -226,7 +226,7 @@ impl Round {
         let is_new =
             self.shared.control.state().stuck.as_ref().is_none_or(|stuck| !stuck.nodes.contains(&id));
         let before = {
-            let mut found = lock(&self.found);
+            let mut found = self.found();
             found.refused_nodes.insert(id);
             found.refused_nodes.len() - 1
         };
@@ -238,12 +238,12 @@ impl Round {
         if is_new {
             tracing::warn!(node = id.0, "{refusal}");
         }
-        lock(&self.found).refused_operation.get_or_insert(refusal);
+        self.found().refused_operation.get_or_insert(refusal);
     }
 
     /// Records nodes that wait for others that are not at the origin.
     pub(super) fn wait_for_others(&self, ids: impl IntoIterator<Item = NodeId>) {
-        let mut found = lock(&self.found);
+        let mut found = self.found();
         found.undone.extend(ids);
         found.consequence.get_or_insert_with(|| WAITS.into());
     }
@@ -253,93 +253,48 @@ impl Round {
         let home = chosen.home.as_ref().map(|(dir, _)| *dir);
         let lacks = home.is_some_and(|dir| self.has_failed(dir) && self.below(dir).is_err());
         if lacks {
-            lock(&self.found).failed.insert(chosen.id);
+            self.found().failed.insert(chosen.id);
             self.wait_for_others([chosen.id]);
         }
         lacks
     }
 
-    /// Records nodes of which the origin lacks names.
-    pub(super) fn set_undone(&self, ids: impl IntoIterator<Item = NodeId>) {
-        lock(&self.found).undone.extend(ids);
-    }
-
     /// Records nodes for another round, which is due as another writer's change was found.
     pub(super) fn put_off(&self, ids: impl IntoIterator<Item = NodeId>) {
-        let mut found = lock(&self.found);
+        let mut found = self.found();
         found.has_conflicts = true;
         found.failed.extend(ids);
     }
 
+    pub(super) fn found(&self) -> MutexGuard<'_, Found> {
+        lock(&self.found)
+    }
+
     pub(super) fn is_over(&self) -> bool {
-        lock(&self.found).is_over
+        self.found().is_over
     }
 
     pub(super) fn has_failed(&self, id: NodeId) -> bool {
-        let found = lock(&self.found);
+        let found = self.found();
         found.failed.contains(&id) || found.undone.contains(&id)
-    }
-
-    /// Returns the nodes of which something has failed.
-    pub(super) fn failed(&self) -> HashSet<NodeId> {
-        lock(&self.found).all_failed()
     }
 
     /// Returns `true` if the attributes of a directory can be sent, even if its names cannot.
     pub(super) fn takes_attributes(&self, id: NodeId) -> bool {
-        !lock(&self.found).failed.contains(&id) && self.below(id).is_ok()
+        !self.found().failed.contains(&id) && self.below(id).is_ok()
     }
 
     /// Records the attributes of a node at the origin after its last change; `None` if to be fetched.
     pub(super) fn set_version(&self, id: NodeId, version: Option<Attr>) {
-        lock(&self.found).versions.insert(id, version);
-    }
-
-    /// Records requested attributes that the origin has refused.
-    pub(super) fn set_refused(&self, id: NodeId, refused: Set) {
-        if !refused.is_empty() {
-            lock(&self.found).refused.insert(id, refused);
-        }
-    }
-
-    pub(super) fn set_refusal(&self, refusal: String) {
-        lock(&self.found).refusal.get_or_insert(refusal);
-    }
-
-    /// Records that the data and attributes of a node are at the origin.
-    pub(super) fn set_sent(&self, id: NodeId, version: Option<Attr>) {
-        lock(&self.found).sent.insert(id);
-        self.set_version(id, version);
+        self.found().versions.insert(id, version);
     }
 
     /// Returns the version of a node whose data and attributes are at the origin, if it is known.
     pub(super) fn version_of(&self, id: NodeId) -> Option<WeakAttr> {
-        let found = lock(&self.found);
+        let found = self.found();
         let has_arrived = found.sent.contains(&id) && !found.failed.contains(&id);
         let version = found.versions.get(&id).and_then(Option::as_ref);
         version.filter(|_| has_arrived).map(WeakAttr::from)
-    }
-
-    /// Records names that a failed operation may have changed.
-    pub(super) fn set_in_doubt(&self, keys: impl IntoIterator<Item = Key>) {
-        lock(&self.found).in_doubt.extend(keys);
-    }
-
-    pub(super) fn has_names_in_doubt(&self, dir: NodeId) -> bool {
-        lock(&self.found).in_doubt.iter().any(|key| key.0 == dir)
-    }
-
-    /// Records a directory whose entries were changed.
-    pub(super) fn set_changed(&self, dir: NodeId) {
-        lock(&self.found).changed.insert(dir);
-    }
-
-    pub(super) fn set_links_differ(&self, dirs: impl IntoIterator<Item = NodeId>) {
-        lock(&self.found).links_differ.extend(dirs);
-    }
-
-    pub(super) fn has_changed(&self, dir: NodeId) -> bool {
-        lock(&self.found).changed.contains(&dir)
     }
 
     pub(super) fn cx(&self, identity: Identity) -> Ctx {
@@ -371,16 +326,6 @@ impl Round {
         Err(refused)
     }
 
-    /// Records a node that was created as its owner.
-    pub(super) fn set_made_by_owner(&self, id: NodeId) {
-        lock(&self.found).made_by_owner.insert(id);
-    }
-
-    /// Returns `true` if this round has created a node as its owner.
-    pub(super) fn is_made_by_owner(&self, id: NodeId) -> bool {
-        lock(&self.found).made_by_owner.contains(&id)
-    }
-
     /// Makes the numbers of created nodes stable before the nodes get their final names, as they are not
     /// found under the recorded names afterwards.
     fn keep_numbers(&self) {
@@ -395,7 +340,7 @@ impl Round {
     /// Queries the versions of changed nodes that are still unknown.
     fn look_at_versions(self: &Arc<Self>) {
         let mut unknown: Vec<NodeId> = {
-            let found = lock(&self.found);
+            let found = self.found();
             found.versions.iter().filter(|(_, version)| version.is_none()).map(|(id, _)| *id).collect()
         };
         {
@@ -423,7 +368,7 @@ impl Round {
 
     /// Removes the differences that the origin now has.
     fn settle(&self) {
-        let found = lock(&self.found);
+        let found = self.found();
         self.shared.note(|tree| {
             for chosen in self.plan.nodes.values() {
                 let is_there = found.sent.contains(&chosen.id) && !found.failed.contains(&chosen.id);
@@ -475,7 +420,8 @@ impl Found {
         !self.refused_nodes.is_empty() && plan.nodes.values().any(permits)
     }
 
-    fn all_failed(&self) -> HashSet<NodeId> {
+    /// Returns the nodes of which something has failed.
+    pub fn all_failed(&self) -> HashSet<NodeId> {
         &self.failed | &self.undone
     }
 

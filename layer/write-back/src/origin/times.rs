@@ -57,7 +57,8 @@ impl Times {
     /// been.
     pub(super) fn restore(self, round: &Arc<Round>) {
         for (dir, attr) in self.noted {
-            if !round.has_changed(dir) && !round.has_failed(dir) {
+            let has_changed = round.found().changed.contains(&dir);
+            if !has_changed && !round.has_failed(dir) {
                 round.shared.note(|tree| restored(tree, dir, &attr));
                 continue;
             }

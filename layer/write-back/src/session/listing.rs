@@ -1,19 +1,15 @@
 //! Directory listing: unchanged names at their positions below, then changed ones, by a hash of the name.
 //! Positions do not depend on state that a restart would lose.
 
-use tombolo_core::fs::{
-    Cookie, DirBudget, DirEntry, DirPage, Entry, File, FileType, Name, NameBuf, NodeId, OpenFlags,
-};
+use tombolo_core::fs::{Cookie, DirEntry, DirPage, Entry, File, FileType, Name, NameBuf, NodeId, OpenFlags};
 use tombolo_core::{Error, Identity, Result};
 
 use super::{Opening, View, below_cx};
+use crate::below::list;
 use crate::tree::{Target, is_hidden};
 
 /// Lower bound of the cookies of changed names.
 const CHANGED: u64 = 1 << 62;
-
-/// Capacity of a page read from the underlying file system when only its names matter.
-const PAGE: DirBudget = DirBudget { size_bytes: 32 << 10, entry_bytes: 24, align: 8, plus: false };
 
 impl View {
     /// Fails with `NotEmpty` unless a directory is empty.
@@ -28,30 +24,16 @@ impl View {
         };
         let Some(node) = below else { return Ok(()) };
         let (fs, cx) = (&self.shared().below, below_cx(&self.cx, Identity::ROOT));
-        let flags = OpenFlags::DIRECTORY | OpenFlags::READ;
-        let file = File { node, open: fs.open(&cx, node, flags).resolve().await?.open };
-        let (mut cookie, mut page, mut result) = (Cookie::START, DirPage::new(PAGE), Ok(()));
-        while result.is_ok() {
-            page.reset(PAGE);
-            page = match fs.readdir(&cx, file, cookie, page).resolve().await {
-                Ok(page) => page,
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
-            };
-            for entry in page.iter() {
-                cookie = entry.cookie;
-                if self.is_shown_from_below(dir, entry.name) && !matches!(entry.name, b"." | b"..") {
-                    result = Err(Error::NotEmpty);
-                }
-            }
-            if page.is_end() || page.is_empty() {
-                break;
-            }
-        }
-        fs.release(&cx, file);
-        result
+        let is_shown = |entry: DirEntry<'_>| {
+            self.is_shown_from_below(dir, entry.name) && !matches!(entry.name, b"." | b"..")
+        };
+        let mut is_empty = true;
+        let looks_on = |page: &DirPage| {
+            is_empty = !page.iter().any(is_shown);
+            is_empty
+        };
+        list(&**fs, &cx, node, looks_on).await?;
+        if is_empty { Ok(()) } else { Err(Error::NotEmpty) }
     }
 
     pub(super) async fn readdir(self, file: File, cookie: Cookie, mut page: DirPage) -> Result<DirPage> {

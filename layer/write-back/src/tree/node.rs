@@ -11,7 +11,6 @@ use tombolo_core::fs::{Attr, FileType, NodeId, WeakAttr};
 use super::now;
 use crate::data_file::DataFile;
 use crate::extents::Extents;
-use crate::rows::NodeRow;
 
 bitflags! {
     /// Attributes of a node to set at the origin.
@@ -225,22 +224,6 @@ impl Node {
     pub(crate) fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
         let end = range.end.min(self.attr.size);
         pieces(&self.layers, range.start..end.max(range.start))
-    }
-
-    pub(super) fn row(&self) -> NodeRow {
-        NodeRow {
-            attr: self.attr,
-            below: self.below,
-            parent: self.parent,
-            link: self.link.clone(),
-            verifier: self.verifier,
-            user: self.user.clone(),
-            set: self.set | self.sending,
-            implied: self.implied,
-            xattrs: self.xattrs.clone(),
-            version: self.version,
-            layers: self.layers.iter().map(|layer| (layer.file.generation, layer.below_len)).collect(),
-        }
     }
 }
 

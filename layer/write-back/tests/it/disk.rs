@@ -28,11 +28,12 @@ fn appends_at_a_time_are_one_after_the_other() {
     let origin = Origin::new();
     let proxy = origin.proxy();
     let node = proxy.file("file").node;
+    let session = &proxy.session;
     std::thread::scope(|scope| {
         for writer in 0..4 {
             scope.spawn(move || {
-                let file = proxy.open(node, OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
-                (0..50).for_each(|_| proxy.write_all(file, 0, &[b'a' + writer; 7]));
+                let file = session.open(node, OpenFlags::WRITE | OpenFlags::APPEND).expect("open");
+                (0..50).for_each(|_| session.write_all(file, 0, &[b'a' + writer; 7]));
             });
         }
     });
@@ -57,7 +58,7 @@ fn unwritable_journal_fails_waiters_and_refuses_changes() {
     other.execute_batch("alter table away rename to nodes").expect("rename");
     drop(other);
     while proxy.fs.syncfs(&proxy.cx).wait().is_err() {
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(std::time::Duration::from_millis(20));
     }
     let file = proxy.file("after");
     write_stable(&proxy, file, 0, &pattern(10, 1));

@@ -105,7 +105,7 @@ fn links_and_renames_into_refused_directory_are_retained() {
     proxy.link("both", "made/both").expect("answered");
     let is_shown = |at: &Session, place: &str| {
         for (path, data) in [("made/link", "linked"), ("made/moved", "moved"), ("made/both", "both")] {
-            let read = proxy.get(path).unwrap_or_else(|error| panic!("{place}: {path}: {error}"));
+            let read = at.get(path).unwrap_or_else(|error| panic!("{place}: {path}: {error}"));
             assert_eq!(read, data.as_bytes(), "{place}: {path}");
         }
     };

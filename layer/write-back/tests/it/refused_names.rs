@@ -221,8 +221,8 @@ fn refused_name_does_not_resend_its_file() {
     let shown = |at: &Session| {
         for (path, data) in [("dir/file", "file"), ("dir/l:ink", "file"), ("old", "new"), ("dir/o:ld", "new")]
         {
-            assert_eq!(proxy.contents(path), data.as_bytes(), "{path}");
-            assert_eq!(proxy.attr(path).nlink, 2, "{path}");
+            assert_eq!(at.contents(path), data.as_bytes(), "{path}");
+            assert_eq!(at.attr(path).nlink, 2, "{path}");
         }
     };
     shown(&proxy);
@@ -307,7 +307,7 @@ fn swap_beside_a_refused_name_keeps_time_of_root() {
     proxy.put("n:ew", b"new");
     is_picky.store(true, Ordering::Relaxed);
     flush_refused(&proxy);
-    let time = |at: &Session| proxy.attr("").mtime;
+    let time = |at: &Session| at.attr("").mtime;
     let before = time(&origin.direct);
     // One of the two gets a hidden name in the root meanwhile.
     proxy.rename("one/file", "other/file", RenameFlags::EXCHANGE).expect("exchanged");

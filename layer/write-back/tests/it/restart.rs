@@ -32,7 +32,7 @@ fn a_stable_write_is_there_after_a_kill() {
 fn retryable_change_survives_a_kill() {
     let mut origin = Origin::new();
     let mut proxy = origin.proxy();
-    proxy.cx.key = Some(RequestKey { client: 1.into(), key: 1, properties: KeyProperties::empty() });
+    proxy.session.cx.key = Some(RequestKey { client: 1.into(), key: 1, properties: KeyProperties::empty() });
     let file = proxy.file("file");
     proxy.rename("file", "moved", RenameFlags::empty()).expect("rename");
     let proxy = origin.restarted(proxy);
@@ -110,11 +110,11 @@ fn unsent_changes_arrive_despite_a_lost_cache_index() {
     let mut written = pattern(100_000, 3);
     written[50_000..50_004].copy_from_slice(b"near");
     for session in [&origin.direct, &proxy.session] {
-        assert_eq!(proxy.names(""), ["dir", "moved", "replaced"]);
-        assert_eq!(proxy.names("dir"), ["new", "written"]);
-        assert_eq!(proxy.contents("dir/written"), written);
-        assert_eq!(proxy.contents("dir/new"), b"new");
-        assert_eq!(proxy.contents("moved"), pattern(100_000, 3));
-        assert_eq!(proxy.contents("replaced"), b"ours");
+        assert_eq!(session.names(""), ["dir", "moved", "replaced"]);
+        assert_eq!(session.names("dir"), ["new", "written"]);
+        assert_eq!(session.contents("dir/written"), written);
+        assert_eq!(session.contents("dir/new"), b"new");
+        assert_eq!(session.contents("moved"), pattern(100_000, 3));
+        assert_eq!(session.contents("replaced"), b"ours");
     }
 }
