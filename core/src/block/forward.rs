@@ -7,7 +7,7 @@
 /// and so on, for a layer that makes the call later.
 #[macro_export]
 macro_rules! forward_disk {
-    ($way:ident $me:ident.$inner:ident; $($method:ident)+) => { $($crate::forward_disk!(@$method $way $me $inner);)+ };
+    ($way:ident $me:ident.$inner:tt; $($method:ident)+) => { $($crate::forward_disk!(@$method $way $me $inner);)+ };
 
     (@read $($to:tt)+) => { $crate::forward_disk!($($to)+ read(offset: u64, into: $crate::mem::Sink) -> ()); };
     (@write $($to:tt)+) => {
@@ -21,20 +21,20 @@ macro_rules! forward_disk {
     (@extents $($to:tt)+) => {
         $crate::forward_disk!($($to)+ extents(range: $crate::block::Range, count_max: usize) -> $crate::block::Extents);
     };
-    (@profile to $me:ident $inner:ident) => {
+    (@profile to $me:ident $inner:tt) => {
         fn profile(&$me) -> $crate::block::Profile { $me.$inner.profile() }
     };
-    (@geometry to $me:ident $inner:ident) => {
+    (@geometry to $me:ident $inner:tt) => {
         fn geometry(&$me) -> $crate::block::Geometry { $me.$inner.geometry() }
     };
-    (@submit to $me:ident $inner:ident) => {
+    (@submit to $me:ident $inner:tt) => {
         fn submit(&$me) { $me.$inner.submit(); }
     };
-    (@resize to $me:ident $inner:ident) => {
+    (@resize to $me:ident $inner:tt) => {
         fn resize(&$me) -> Option<&dyn $crate::block::Resize> { $me.$inner.resize() }
     };
 
-    (to $me:ident $inner:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
+    (to $me:ident $inner:tt $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {
         #[inline]
         fn $method(&$me, cx: &$crate::Ctx, $($argument: $kind),*) -> $crate::Answer<$answer> {
             $me.$inner.$method(cx, $($argument),*)

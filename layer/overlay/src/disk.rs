@@ -106,17 +106,13 @@ impl BlockDevice for Overlay {
     }
 
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
-        match self.0.bounds.check(Range { offset, len_bytes: into.len() as u64 }) {
-            Ok(()) => self.0.read(cx, offset, into),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.0.bounds.check(Range { offset, len_bytes: into.len() as u64 }));
+        self.0.read(cx, offset, into)
     }
 
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
-        match self.0.bounds.check_change(Range { offset, len_bytes: from.len() as u64 }) {
-            Ok(()) => self.0.write(cx, offset, stability, from),
-            Err(error) => Answer::err(error),
-        }
+        or_answer!(self.0.bounds.check_change(Range { offset, len_bytes: from.len() as u64 }));
+        self.0.write(cx, offset, stability, from)
     }
 
     fn flush(&self, cx: &Ctx) -> Answer<()> {

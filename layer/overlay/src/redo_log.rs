@@ -137,23 +137,12 @@ impl Overlay {
         log: Arc<dyn BlockDevice>,
         options: &OpenOptions,
     ) -> std::result::Result<Arc<Self>, OverlayError> {
-        Self::open_in(cx, base, base_mark, log, options, None).await
+        Self::open_kept(cx, base, base_mark, log, options, None).await
     }
 
-    /// Opens an overlay with states that outlive the process: unflushed changes are preserved for the next
-    /// opener. The memory must belong to this redo log.
+    /// Opens an overlay with states that outlive the process in `kept`, if given: unflushed changes are
+    /// preserved for the next opener. The memory must belong to this redo log.
     pub async fn open_kept(
-        cx: &Ctx,
-        base: Arc<dyn BlockDevice>,
-        base_mark: &[u8],
-        log: Arc<dyn BlockDevice>,
-        options: &OpenOptions,
-        kept: StateMemory,
-    ) -> std::result::Result<Arc<Self>, OverlayError> {
-        Self::open_in(cx, base, base_mark, log, options, Some(kept)).await
-    }
-
-    async fn open_in(
         cx: &Ctx,
         base: Arc<dyn BlockDevice>,
         base_mark: &[u8],

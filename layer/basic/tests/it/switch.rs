@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tombolo_back_memory::MemoryDisk;
-use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
+use tombolo_core::block::BlockDevice;
 use tombolo_core::{Answer, Ctx, Error, Result, SessionId, Stability};
 use tombolo_layer_basic::switch::{Refusal, Switch};
-use tombolo_mem::{Buffer, Sink, Source};
+use tombolo_mem::{Buffer, Source};
 
 /// A disk that counts its flushes, which may fail, and its durable writes.
 struct FlushCounter {
@@ -39,19 +39,13 @@ impl FlushCounter {
 }
 
 impl BlockDevice for FlushCounter {
-    fn profile(&self) -> Profile {
-        self.inner.profile()
-    }
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
-        self.inner.read(cx, offset, into)
-    }
+    tombolo_core::forward_disk!(to self.inner; profile geometry read discard write_zeroes extents);
+
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
         self.flushes.fetch_add(usize::from(stability != Stability::Unstable), Ordering::AcqRel);
         self.inner.write(cx, offset, stability, from)
     }
+
     fn flush(&self, _cx: &Ctx) -> Answer<()> {
         self.flushes.fetch_add(1, Ordering::AcqRel);
         let fails = self.fails.load(Ordering::Acquire);
@@ -60,15 +54,6 @@ impl BlockDevice for FlushCounter {
             true => Answer::later(async { flushed }),
             false => Answer::Done(flushed),
         }
-    }
-    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        self.inner.discard(cx, range)
-    }
-    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        self.inner.write_zeroes(cx, range, how)
-    }
-    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        self.inner.extents(cx, range, count_max)
     }
 }
 

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use tombolo_back_memory::MemoryDisk;
-use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
+use tombolo_core::block::{BlockDevice, Range, Zeroing};
 use tombolo_core::fs::{
     AllocateMode, Cookie, DirBudget, File, Mode, Op, OpenFlags, PermissionCheck, SyncScope, Whence, Write,
 };
 use tombolo_core::{Answer, Ctx, Error, Identity, Stability};
 use tombolo_host_runtime::promise::Promise;
 use tombolo_layer_disk_files::DiskFiles;
-use tombolo_mem::{Buffer, Sink, Source};
+use tombolo_mem::{Buffer, Source};
 use tombolo_test_support::{Act, Scripted, Session, name, until};
 
 const SIZE_BYTES: u64 = 64 << 10;
@@ -153,27 +153,15 @@ fn concurrent_partial_block_writes_are_preserved() {
 struct Failing(MemoryDisk, AtomicBool);
 
 impl BlockDevice for Failing {
-    fn profile(&self) -> Profile {
-        self.0.profile()
-    }
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
-        self.0.read(cx, offset, into)
-    }
+    tombolo_core::forward_disk!(to self.0; profile geometry read flush discard extents);
+
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
         if self.1.swap(false, Ordering::Relaxed) {
             return Answer::err(Error::NoSpace);
         }
         self.0.write(cx, offset, stability, from)
     }
-    fn flush(&self, cx: &Ctx) -> Answer<()> {
-        self.0.flush(cx)
-    }
-    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        self.0.discard(cx, range)
-    }
+
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
         if self.geometry().check(range.offset, range.len_bytes).is_err() {
             return Answer::err(Error::InvalidArgument);
@@ -182,9 +170,6 @@ impl BlockDevice for Failing {
             return Answer::err(Error::NoSpace);
         }
         self.0.write_zeroes(cx, range, how)
-    }
-    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        self.0.extents(cx, range, count_max)
     }
 }
 

@@ -6,18 +6,15 @@ use tombolo_mem::Region;
 
 use super::*;
 
-fn kept(memory: &Region, identity: u8) -> StateMemory {
-    StateMemory { memory: memory.clone(), identity: Identity::from([identity; 24]) }
-}
-
 fn open_as(
     identity: u8,
     base: &Arc<MemoryDisk>,
     log: &Arc<dyn BlockDevice>,
     memory: &Region,
 ) -> Result<Arc<Overlay>, OverlayError> {
+    let kept = Some(StateMemory { memory: memory.clone(), identity: Identity::from([identity; 24]) });
     let options = OpenOptions::default();
-    block_on(Overlay::open_kept(&cx(), base.clone(), b"1", log.clone(), &options, kept(memory, identity)))
+    block_on(Overlay::open_kept(&cx(), base.clone(), b"1", log.clone(), &options, kept))
 }
 
 fn open(

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tombolo_back_memory::MemoryDisk;
-use tombolo_core::block::{BlockDevice, Extents, Geometry, Profile, Range, Zeroing};
+use tombolo_core::block::{BlockDevice, Profile, Range, Zeroing};
 use tombolo_core::{Answer, Ctx, Error, SessionId, Stability};
-use tombolo_mem::{Buffer, Sink, Source};
+use tombolo_mem::{Buffer, Source};
 
 /// A disk that keeps flushed sectors, and any subset of the others.
 pub struct LossyDisk {
@@ -57,16 +57,10 @@ impl LossyDisk {
 }
 
 impl BlockDevice for LossyDisk {
+    tombolo_core::forward_disk!(to self.now; geometry read extents);
+
     fn profile(&self) -> Profile {
         Profile { has_cache: true, ..self.now.profile() }
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.now.geometry()
-    }
-
-    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
-        self.now.read(cx, offset, into)
     }
 
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
@@ -93,9 +87,5 @@ impl BlockDevice for LossyDisk {
     fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
         self.changes(range.offset, range.len_bytes);
         self.now.write_zeroes(cx, range, how)
-    }
-
-    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        self.now.extents(cx, range, count_max)
     }
 }
