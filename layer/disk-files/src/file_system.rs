@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use tombolo_core::block::Range;
 use tombolo_core::fs::{
-    AccessMask, AllocateMode, Attr, Change, Cookie, Create, Created, Device, DirEntry, DirPage, Entry,
-    Exclusive, File, FileSystem, FileType, LockOwner, Made, NAME_MAX, Name, NewMode, NodeId, OpenFlags,
-    OpenId, Opened, PermissionCheck, Profile, Ranges, ReadDone, RenameFlags, Renamed, SetAttr, StatFs,
-    SyncScope, Whence, Write, Written,
+    AccessMask, AllocateMode, Attr, Change, Cookie, Create, Created, DirEntry, DirPage, Entry, Exclusive,
+    File, FileSystem, FileType, LockOwner, NAME_MAX, Name, NodeId, OpenFlags, OpenId, Opened,
+    PermissionCheck, Profile, Ranges, ReadDone, SetAttr, StatFs, SyncScope, Whence, Write, Written,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, Want, or_answer};
 use tombolo_mem::{Sink, Source};
@@ -46,7 +45,7 @@ impl Session {
     }
 
     /// Returns the answer to refused changes of names and attributes: `NotPermitted`.
-    fn refused<T>() -> Answer<T> {
+    fn refused<T>(&self, _: &Ctx, _call: impl FnOnce(&Self, &Ctx) -> Answer<T>) -> Answer<T> {
         Answer::err(Error::NotPermitted)
     }
 
@@ -105,6 +104,8 @@ impl Session {
 }
 
 impl FileSystem for Session {
+    tombolo_core::forward!(with self.refused; create_unnamed mkdir symlink mknod link unlink rmdir rename);
+
     fn profile(&self) -> Profile {
         Profile {
             permission_check: PermissionCheck::Caller,
@@ -133,7 +134,7 @@ impl FileSystem for Session {
         if *set == same || *set == SetAttr::default() {
             return Answer::ok((attr, self.change(cx, node)));
         }
-        Self::refused()
+        Answer::err(Error::NotPermitted)
     }
 
     fn access(&self, _: &Ctx, node: NodeId, _: AccessMask) -> Answer<()> {
@@ -148,50 +149,10 @@ impl FileSystem for Session {
         let entry = match self.find(parent, name) {
             Ok(_) if how.exclusive != Exclusive::No => return Answer::err(Error::Exists),
             Ok(entry) => entry,
-            Err(_) => return Self::refused(),
+            Err(_) => return Answer::err(Error::NotPermitted),
         };
         let opened = self.open_node(cx, entry.node, how.flags);
         Answer::Done(opened.map(|opened| Created { entry, open: opened.open, dir: self.change(cx, parent) }))
-    }
-
-    fn create_unnamed(&self, _: &Ctx, _: NodeId, _: &Create) -> Answer<Created> {
-        Self::refused()
-    }
-
-    fn mkdir(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: NewMode) -> Answer<Made> {
-        Self::refused()
-    }
-
-    fn symlink(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: &[u8]) -> Answer<Made> {
-        Self::refused()
-    }
-
-    fn mknod(&self, _: &Ctx, _: NodeId, _: Name<'_>, _: FileType, _: NewMode, _: Device) -> Answer<Made> {
-        Self::refused()
-    }
-
-    fn link(&self, _: &Ctx, _: NodeId, _: NodeId, _: Name<'_>) -> Answer<Made> {
-        Self::refused()
-    }
-
-    fn unlink(&self, _: &Ctx, _: NodeId, _: Name<'_>) -> Answer<Change> {
-        Self::refused()
-    }
-
-    fn rmdir(&self, _: &Ctx, _: NodeId, _: Name<'_>) -> Answer<Change> {
-        Self::refused()
-    }
-
-    fn rename(
-        &self,
-        _: &Ctx,
-        _: NodeId,
-        _: Name<'_>,
-        _: NodeId,
-        _: Name<'_>,
-        _: RenameFlags,
-    ) -> Answer<Renamed> {
-        Self::refused()
     }
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {

@@ -4,10 +4,9 @@
 
 use std::sync::Arc;
 
-use tombolo_core::block::{BlockDevice, Extents, Range, Resize, SizeWatch, Zeroing};
+use tombolo_core::block::{BlockDevice, Extents, Resize, SizeWatch};
 use tombolo_core::fs::{Op, within};
-use tombolo_core::{Answer, Ctx, Stability};
-use tombolo_mem::{Sink, Source};
+use tombolo_core::{Answer, Ctx};
 
 use super::{Around, Call, Payload};
 
@@ -33,30 +32,7 @@ impl<A: Around> LayeredDisk<A> {
 
 impl<A: Around> BlockDevice for LayeredDisk<A> {
     tombolo_core::forward_disk!(to self.inner; profile geometry submit);
-
-    fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
-        self.call(Op::Read, |inner| inner.read(cx, offset, into))
-    }
-
-    fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
-        self.call(Op::Write, |inner| inner.write(cx, offset, stability, from))
-    }
-
-    fn flush(&self, cx: &Ctx) -> Answer<()> {
-        self.call(Op::Flush, |inner| inner.flush(cx))
-    }
-
-    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        self.call(Op::Allocate, |inner| inner.discard(cx, range))
-    }
-
-    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        self.call(Op::Allocate, |inner| inner.write_zeroes(cx, range, how))
-    }
-
-    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        self.call(Op::Seek, |inner| inner.extents(cx, range, count_max))
-    }
+    tombolo_core::forward_disk!(through self.call; read write flush discard write_zeroes extents);
 
     fn resize(&self) -> Option<&dyn Resize> {
         self.inner.resize().map(|_| self as &dyn Resize)

@@ -6,7 +6,7 @@ use std::mem;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use tombolo_core::block::{BlockDevice, Extents, Range, Zeroing};
+use tombolo_core::block::BlockDevice;
 use tombolo_core::fs::Op;
 use tombolo_core::{Answer, Ctx, Stability};
 use tombolo_mem::{Sink, Source};
@@ -54,10 +54,15 @@ impl CountedDisk {
             }
         }
     }
+
+    fn call<T: Send + 'static>(&self, op: Op, call: impl FnOnce(&dyn BlockDevice) -> Answer<T>) -> Answer<T> {
+        self.around(op, 0, || call(&*self.inner))
+    }
 }
 
 impl BlockDevice for CountedDisk {
     tombolo_core::forward_disk!(to self.inner; profile geometry submit resize);
+    tombolo_core::forward_disk!(through self.call; flush discard write_zeroes extents);
 
     fn read(&self, cx: &Ctx, offset: u64, into: Sink) -> Answer<()> {
         self.around(Op::Read, into.len() as u64, || self.inner.read(cx, offset, into))
@@ -65,21 +70,5 @@ impl BlockDevice for CountedDisk {
 
     fn write(&self, cx: &Ctx, offset: u64, stability: Stability, from: Source) -> Answer<()> {
         self.around(Op::Write, from.len() as u64, || self.inner.write(cx, offset, stability, from))
-    }
-
-    fn flush(&self, cx: &Ctx) -> Answer<()> {
-        self.around(Op::Flush, 0, || self.inner.flush(cx))
-    }
-
-    fn discard(&self, cx: &Ctx, range: Range) -> Answer<()> {
-        self.around(Op::Allocate, 0, || self.inner.discard(cx, range))
-    }
-
-    fn write_zeroes(&self, cx: &Ctx, range: Range, how: Zeroing) -> Answer<()> {
-        self.around(Op::Allocate, 0, || self.inner.write_zeroes(cx, range, how))
-    }
-
-    fn extents(&self, cx: &Ctx, range: Range, count_max: usize) -> Answer<Extents> {
-        self.around(Op::Seek, 0, || self.inner.extents(cx, range, count_max))
     }
 }
