@@ -231,16 +231,21 @@ fn a_repeated_create_of_a_moved_node_names_it() {
     });
 }
 
+/// Checks a client that lost its link: it repeats unanswered requests in another session.
 #[test]
 fn a_duplicate_may_come_over_another_connection() {
     on_every_bottom(|fixture| {
-        let at = request(fixture);
-        let first = at.mkdir("dir").expect("mkdir").entry.attr.fileid;
-        let other = keyed(&attach(&*fixture.export), at.cx.key);
-        let made = other.mkdir("dir").expect("the answer");
-        assert_eq!(made.entry.attr.fileid, first);
-        // A node of this session.
-        other.attr(made.entry.node);
+        for (text, key) in [("plain", fresh_key()), ("numbered", numbered(1, 1, 1))] {
+            let first = keyed(fixture, key).mkdir(text).expect("mkdir").entry.attr.fileid;
+            let other = keyed(&attach(&*fixture.export), key);
+            let made = other.mkdir(text).expect("the answer of the first").entry;
+            assert_eq!(made.attr.fileid, first, "{text}");
+            // A node of this session.
+            other.attr(made.node);
+            drop(other);
+            keyed(fixture, key).mkdir(text).expect("a session's end takes nothing away");
+        }
+        assert_eq!(fixture.ran("mkdir"), 2);
     });
 }
 
@@ -285,21 +290,6 @@ fn refused_to(others: &[Session]) {
             other.cx.key
         );
     }
-}
-
-/// Checks a client that lost its link: it repeats unanswered requests in another session.
-#[test]
-fn numbered_request_is_recognised_in_next_session() {
-    on_every_bottom(|fixture| {
-        let key = numbered(1, 1, 1);
-        keyed(fixture, key).dir("dir");
-        let other = keyed(&attach(&*fixture.export), key);
-        // A node of the new session.
-        other.attr(other.mkdir("dir").expect("the answer of the first").entry.node);
-        drop(other);
-        keyed(fixture, key).mkdir("dir").expect("a session's end takes nothing away");
-        assert_eq!(fixture.ran("mkdir"), 1);
-    });
 }
 
 #[test]
