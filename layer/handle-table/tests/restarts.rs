@@ -1,7 +1,6 @@
 //! Handles from a table across restarts, and after changes by others.
 
 use std::fs;
-use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,27 +12,15 @@ use tombolo_test_support::{Session, budget};
 
 const ROOT: NodeId = NodeId::ROOT;
 
-struct World(Session);
-
-impl Deref for World {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        &self.0
-    }
+/// Starts a server, and a session of it.
+fn served(dir: &Path) -> Session {
+    let export = LocalDir::open(&dir.join("tree"), Options::default()).expect("the export");
+    let export = handle_table::over(Arc::new(export), &dir.join("table")).expect("the table");
+    Session::checked(&export, PermissionCheck::Caller)
 }
 
-impl World {
-    /// Starts a server.
-    fn new(dir: &Path) -> Self {
-        let export = LocalDir::open(&dir.join("tree"), Options::default()).expect("the export");
-        let export = handle_table::over(Arc::new(export), &dir.join("table")).expect("the table");
-        Self(Session::checked(&export, PermissionCheck::Caller))
-    }
-
-    fn handle(&self, path: &str) -> PersistentHandle {
-        self.handle_of(path).expect("a handle")
-    }
+fn handle(world: &Session, path: &str) -> PersistentHandle {
+    world.handle_of(path).expect("a handle")
 }
 
 /// Creates a tree with `a/b/file`, `a/other` and `plain`.
@@ -50,12 +37,12 @@ fn scratch() -> tempfile::TempDir {
 fn handles_are_good_after_a_restart() {
     let dir = scratch();
     let paths = ["a/b/file", "a", "plain"];
-    let world = World::new(dir.path());
-    let handles = paths.map(|path| world.handle(path));
+    let world = served(dir.path());
+    let handles = paths.map(|path| handle(&world, path));
     let root = world.handle_of(ROOT).expect("the root's");
     let volume = world.handles().volume();
     drop(world);
-    let world = World::new(dir.path());
+    let world = served(dir.path());
     assert_eq!(world.handles().volume(), volume);
     for (path, handle) in paths.iter().zip(&handles) {
         let found = world.resolve(handle).expect("resolve");
@@ -67,7 +54,7 @@ fn handles_are_good_after_a_restart() {
         let node = world.resolve(handle).expect("resolve").node;
         world.handles().parent(&world.cx, node).wait().expect("the way up")
     };
-    assert_eq!(up(&world.handle("a/b")).node, world.lookup("a").expect("lookup").node);
+    assert_eq!(up(&handle(&world, "a/b")).node, world.lookup("a").expect("lookup").node);
     assert_eq!((up(&handles[1]).node, up(&root).node), (ROOT, ROOT));
     let never = PersistentHandle { kind: handles[0].kind, bytes: [9; 8].as_slice().into() };
     assert!(matches!(world.resolve(&never), Err(Error::Stale)));
@@ -78,15 +65,16 @@ fn handles_are_good_after_a_restart() {
 #[test]
 fn own_renames_are_tracked_across_restart() {
     let dir = scratch();
-    let world = World::new(dir.path());
-    let (file, plain, other) = (world.handle("a/b/file"), world.handle("plain"), world.handle("a/other"));
+    let world = served(dir.path());
+    let (file, plain, other) =
+        (handle(&world, "a/b/file"), handle(&world, "plain"), handle(&world, "a/other"));
     let a = world.lookup("a").expect("a").node;
     let rename = |from, from_name, to, to_name, flags| {
         world.rename((from, from_name), (to, to_name), flags).expect("rename");
     };
     rename(ROOT, "a", ROOT, "z", RenameFlags::empty());
     rename(a, "other", ROOT, "plain", RenameFlags::EXCHANGE);
-    for world in [&world, &World::new(&dir.path().join("."))] {
+    for world in [&world, &served(&dir.path().join("."))] {
         assert!(world.resolve(&file).is_ok(), "under a directory that moved");
         let fileid = |handle| world.resolve(handle).expect("resolve").attr.fileid;
         assert_eq!(fileid(&plain), world.lookup("z/other").expect("lookup").attr.fileid);
@@ -95,14 +83,14 @@ fn own_renames_are_tracked_across_restart() {
     world.unlink("plain").expect("unlink");
     fs::write(dir.path().join("tree/plain"), "a successor").expect("write");
     assert!(matches!(world.resolve(&other), Err(Error::Stale)));
-    assert_ne!(world.handle("plain"), other);
+    assert_ne!(handle(&world, "plain"), other);
 }
 
 #[test]
 fn files_moved_by_others_are_stale_until_met_again() {
     let dir = scratch();
-    let world = World::new(dir.path());
-    let (file, plain) = (world.handle("a/b/file"), world.handle("plain"));
+    let world = served(dir.path());
+    let (file, plain) = (handle(&world, "a/b/file"), handle(&world, "plain"));
     let tree = dir.path().join("tree");
     fs::rename(tree.join("a"), tree.join("moved")).expect("rename");
     fs::rename(tree.join("plain"), dir.path().join("outside")).expect("rename");
@@ -110,15 +98,15 @@ fn files_moved_by_others_are_stale_until_met_again() {
     for handle in [&file, &plain] {
         assert!(matches!(world.resolve(handle), Err(Error::Stale)));
     }
-    assert_eq!(world.handle("moved/b/file"), file);
+    assert_eq!(handle(&world, "moved/b/file"), file);
     assert!(world.resolve(&file).is_ok());
-    assert_ne!(world.handle("plain"), plain);
+    assert_ne!(handle(&world, "plain"), plain);
 }
 
 #[test]
 fn listed_files_get_handles_until_removed() {
     let dir = scratch();
-    let world = World::new(dir.path());
+    let world = served(dir.path());
     let file = world.open_dir("").expect("open");
     let page = world.readdir(file, Cookie::START, budget(4096, true)).expect("list");
     let met: Vec<(Vec<u8>, NodeId)> =
@@ -126,7 +114,7 @@ fn listed_files_get_handles_until_removed() {
     assert_eq!(met.len(), 2);
     for (name, node) in &met {
         let path = str::from_utf8(name).expect("a name");
-        assert_eq!(world.handle_of(*node).expect("a handle"), world.handle(path));
+        assert_eq!(world.handle_of(*node).expect("a handle"), handle(&world, path));
         world.fs.forget(&world.cx, &[(*node, 2)]);
         assert!(world.handle_of(*node).is_err());
     }

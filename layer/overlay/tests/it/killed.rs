@@ -6,7 +6,7 @@ use tombolo_mem::Region;
 
 use super::*;
 
-fn open_as(
+fn open(
     identity: u8,
     base: &Arc<MemoryDisk>,
     log: &Arc<dyn BlockDevice>,
@@ -15,14 +15,6 @@ fn open_as(
     let kept = Some(StateMemory { memory: memory.clone(), identity: Identity::from([identity; 24]) });
     let options = OpenOptions::default();
     block_on(Overlay::open_kept(&cx(), base.clone(), b"1", log.clone(), &options, kept))
-}
-
-fn open(
-    base: &Arc<MemoryDisk>,
-    log: &Arc<dyn BlockDevice>,
-    memory: &Region,
-) -> Result<Arc<Overlay>, OverlayError> {
-    open_as(1, base, log, memory)
 }
 
 fn new_memory() -> Region {
@@ -67,7 +59,7 @@ fn overlay_survives_kills_and_flushed_data_power_loss() {
         for _ in 0..3 {
             let memory = new_memory();
             for _ in 0..4 {
-                let disk = open(&base, &log, &memory).expect("opened");
+                let disk = open(1, &base, &log, &memory).expect("opened");
                 assert!(read(&*disk, START, AREA) == model, "seed {seed}");
                 work(&mut rng, &disk, &mut model);
                 // Some are killed during a flush.
@@ -77,7 +69,7 @@ fn overlay_survives_kills_and_flushed_data_power_loss() {
                     lossy.fails_after(u32::MAX);
                 }
             }
-            let disk = open(&base, &log, &memory).expect("opened");
+            let disk = open(1, &base, &log, &memory).expect("opened");
             disk.flush(&cx()).wait().expect("flushed");
             drop(disk);
             // The keeper's memory is lost with the machine.
@@ -91,9 +83,9 @@ fn overlay_survives_kills_and_flushed_data_power_loss() {
 #[test]
 fn memory_of_another_overlay_is_refused() {
     let (base, log, memory) = (base(), redo_log(), new_memory());
-    drop(open(&base, &log, &memory).expect("opened"));
-    drop(open(&base, &log, &memory).expect("opened again"));
+    drop(open(1, &base, &log, &memory).expect("opened"));
+    drop(open(1, &base, &log, &memory).expect("opened again"));
     let short = Region::heap(header().kept_bytes() - 4096);
-    assert!(matches!(open(&base, &log, &short), Err(OverlayError::OtherMemory)));
-    assert!(matches!(open_as(2, &base, &log, &memory), Err(OverlayError::OtherMemory)));
+    assert!(matches!(open(1, &base, &log, &short), Err(OverlayError::OtherMemory)));
+    assert!(matches!(open(2, &base, &log, &memory), Err(OverlayError::OtherMemory)));
 }

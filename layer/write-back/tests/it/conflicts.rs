@@ -7,7 +7,7 @@ use tombolo_core::Error;
 use tombolo_core::fs::{Op, OpenFlags, RenameFlags};
 use tombolo_test_support::{Act, Scripted, Session};
 
-use crate::shown::HIDDEN;
+use crate::shown::{HIDDEN, assert_contents};
 use crate::world::{Origin, Proxy};
 
 /// Returns the other names in the root, and the contents of conflict copies.
@@ -227,8 +227,7 @@ fn a_hidden_name_of_another_proxy_is_left_alone() {
     let proxy = origin.proxy();
     proxy.put("ours", b"ours");
     flushed(&proxy, 0);
-    assert_eq!(origin.direct.contents("theirs"), b"theirs");
-    assert_eq!(origin.direct.contents("ours"), b"ours");
+    assert_contents(&origin.direct, &[("theirs", "theirs"), ("ours", "ours")]);
 }
 
 #[test]

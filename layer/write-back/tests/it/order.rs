@@ -7,7 +7,7 @@ use tombolo_core::Error;
 use tombolo_core::fs::{Op, RenameFlags, SetAttr};
 use tombolo_layer_basic::delay;
 
-use crate::shown::tree;
+use crate::shown::{put_named, tree};
 use crate::trouble::Trouble;
 use crate::world::{Origin, Proxy};
 
@@ -111,9 +111,7 @@ fn panicked_attempt_is_not_reported_as_complete() {
 #[test]
 fn names_in_a_ring_are_exchanged() {
     let (_, origin) = troubled();
-    for name in ["a", "b", "c"] {
-        origin.direct.put(name, name.as_bytes());
-    }
+    put_named(&origin.direct, &["a", "b", "c"]);
     let proxy = origin.proxy();
     for (one, other) in [("a", "b"), ("b", "c")] {
         proxy.rename(one, other, RenameFlags::EXCHANGE).expect("exchanged");

@@ -13,7 +13,7 @@ use tombolo_test_support::history::cases;
 use tombolo_test_support::{Act, READ_WRITE, Scripted, Session, mode, plain, until};
 
 use crate::random::Pair;
-use crate::shown::tree;
+use crate::shown::{put_named, tree};
 use crate::world::{Origin, on_request};
 
 /// Uid that the origin substitutes for unknown users.
@@ -94,9 +94,7 @@ pub fn refuse(inner: Arc<dyn Export>, op: Op, is_on: Arc<AtomicBool>) -> Arc<dyn
 #[test]
 fn links_and_renames_into_refused_directory_are_retained() {
     let (mut origin, refusing) = refusing(Op::Mkdir);
-    for name in ["linked", "moved"] {
-        origin.direct.put(name, name.as_bytes());
-    }
+    put_named(&origin.direct, &["linked", "moved"]);
     let proxy = origin.proxy();
     proxy.mkdir("made").expect("answered");
     proxy.link("linked", "made/link").expect("answered");
@@ -168,8 +166,7 @@ fn is_shown(op: Op, at: &Session) -> bool {
 fn refused_operations_are_reported_retained_and_block_nothing() {
     for op in [Op::Mknod, Op::Mkdir, Op::Create, Op::Rename, Op::Link, Op::Write, Op::Unlink] {
         let (mut origin, refusing) = refusing(op);
-        origin.direct.put("old", b"old");
-        origin.direct.put("kept", b"kept");
+        put_named(&origin.direct, &["old", "kept"]);
         origin.direct.mkdir("full").expect("made");
         origin.direct.put("full/file", b"file");
         let prompt = Duration::from_millis(20);
@@ -210,9 +207,7 @@ fn refused_operations_are_reported_retained_and_block_nothing() {
 fn refused_lookups_block_nothing_else() {
     let (origin, refusing) = refusing(Op::Lookup);
     refusing.store(false, Ordering::Relaxed);
-    for name in ["old", "kept"] {
-        origin.direct.put(name, name.as_bytes());
-    }
+    put_named(&origin.direct, &["old", "kept"]);
     let proxy = origin.proxy();
     do_refused(Op::Rename, &proxy.session);
     proxy.chown("kept", 5, 0).expect("answered");

@@ -13,7 +13,7 @@ use tombolo_layer_write_back::Options;
 use tombolo_test_support::{Session, until, wrapped};
 
 use crate::refused::{refuse, refusing};
-use crate::shown::{hidden, rename};
+use crate::shown::{assert_contents, hidden, put_named, rename};
 use crate::world::{Origin, Proxy, on_request};
 
 /// A session of an origin that refuses names with a colon, and moves of such names, while the switch is on.
@@ -124,9 +124,8 @@ fn name_that_the_origin_cannot_have_delays_nothing() {
         for dir in ["dir", "sub"] {
             origin.direct.mkdir(dir).expect("made");
         }
-        for file in ["old", "dir/file", "file", "sub/file"] {
-            origin.direct.put(file, file.as_bytes());
-        }
+        let earlier = ["old", "dir/file", "file", "sub/file"];
+        put_named(&origin.direct, &earlier);
         let proxy = origin.proxy();
         proxy.mkdir("new").expect("made");
         for (from, to) in [("old", "o:ld"), ("dir", "d:ir"), ("file", "new/f:ile"), ("sub", "new/s:ub")] {
@@ -141,7 +140,7 @@ fn name_that_the_origin_cannot_have_delays_nothing() {
             flush_refused(&proxy);
             assert_eq!(origin.direct.contents("other"), b"other");
             // Earlier files keep their former names.
-            for file in ["old", "dir/file", "file", "sub/file"] {
+            for file in earlier {
                 assert_eq!(origin.direct.contents(file), file.as_bytes(), "{}", error());
             }
         }
@@ -150,10 +149,9 @@ fn name_that_the_origin_cannot_have_delays_nothing() {
         flush_refused(&proxy);
         assert_eq!(proxy.contents("o:ld"), b"old");
         allow(&is_picky, &proxy, &origin);
-        let all = [("o:ld", "old"), ("d:ir/file", "dir/file"), ("n:ew", "new"), ("m:ade/file", "file")];
-        for (path, data) in all.into_iter().chain([("new/f:ile", "file"), ("new/s:ub/file", "sub/file")]) {
-            assert_eq!(origin.direct.contents(path), data.as_bytes());
-        }
+        let moved = [("d:ir/file", "dir/file"), ("new/f:ile", "file"), ("new/s:ub/file", "sub/file")];
+        assert_contents(&origin.direct, &moved);
+        assert_contents(&origin.direct, &[("o:ld", "old"), ("n:ew", "new"), ("m:ade/file", "file")]);
     }
 }
 
@@ -162,9 +160,7 @@ fn hidden_node_returns_if_its_replacement_is_refused() {
     let (origin, is_picky) = picky(|| Error::NotPermitted);
     origin.direct.mkdir("dir").expect("made");
     // Names with a colon cannot be moved.
-    for name in ["r:ing", "ring", "n:ew", "open", "o:ther", "dir/file"] {
-        origin.direct.put(name, name.as_bytes());
-    }
+    put_named(&origin.direct, &["r:ing", "ring", "n:ew", "open", "o:ther", "dir/file"]);
     let proxy = origin.proxy();
     proxy.rename("r:ing", "ring", RenameFlags::EXCHANGE).expect("exchanged");
     let file = proxy.writer("open");
@@ -184,9 +180,8 @@ fn hidden_node_returns_if_its_replacement_is_refused() {
     assert_eq!(proxy.read_all(file, 0, usize::MAX), b"open");
     proxy.release(file);
     allow(&is_picky, &proxy, &origin);
-    for (path, data) in [("r:ing", "ring"), ("ring", "r:ing"), ("open", "n:ew"), ("dir", "o:ther")] {
-        assert_eq!(origin.direct.contents(path), data.as_bytes());
-    }
+    let moved = [("r:ing", "ring"), ("ring", "r:ing"), ("open", "n:ew"), ("dir", "o:ther")];
+    assert_contents(&origin.direct, &moved);
 }
 
 /// Asserts that files are not sent again of which some names are refused, while each of these is tried again.
@@ -213,17 +208,14 @@ fn refused_name_does_not_resend_its_file() {
         proxy.link(file, link).expect("linked");
     }
     flush_refused(&proxy);
-    assert_eq!(origin.direct.contents("dir/file"), b"file");
-    assert_eq!(origin.direct.contents("old"), b"new");
+    assert_contents(&origin.direct, &[("dir/file", "file"), ("old", "new")]);
     let status = proxy.write_back.status();
     assert_eq!((status.refused, status.dirty_bytes), (2, 0));
     assert_sent_once(&origin, &proxy, Op::Link, 2);
     let shown = |at: &Session| {
-        for (path, data) in [("dir/file", "file"), ("dir/l:ink", "file"), ("old", "new"), ("dir/o:ld", "new")]
-        {
-            assert_eq!(at.contents(path), data.as_bytes(), "{path}");
-            assert_eq!(at.attr(path).nlink, 2, "{path}");
-        }
+        let files = [("dir/file", "file"), ("dir/l:ink", "file"), ("old", "new"), ("dir/o:ld", "new")];
+        assert_contents(at, &files);
+        files.iter().for_each(|(path, _)| assert_eq!(at.attr(*path).nlink, 2, "{path}"));
     };
     shown(&proxy);
     let proxy = origin.restarted(proxy);
@@ -249,8 +241,7 @@ fn origin_without_links_gets_file_under_allowed_name() {
     rename(&proxy, "old", "o:ld");
     for _ in 0..2 {
         flush_refused(&proxy);
-        assert_eq!(origin.direct.contents("new"), b"new");
-        assert_eq!(origin.direct.contents("renamed"), b"old");
+        assert_contents(&origin.direct, &[("new", "new"), ("renamed", "old")]);
     }
     refuses_links.store(false, Ordering::Relaxed);
     allow(&is_picky, &proxy, &origin);
@@ -279,8 +270,7 @@ fn file_without_any_allowed_name_is_sent_once() {
 #[test]
 fn other_names_arrive_beside_a_refused_one() {
     let (origin, is_picky) = picky(|| Error::NotPermitted);
-    origin.direct.put("a", b"a");
-    origin.direct.put("b", b"b");
+    put_named(&origin.direct, &["a", "b"]);
     let proxy = origin.proxy();
     // `b` gets the name of `a`, but only once that has moved, and a refused one at once.
     proxy.link("b", "l:ink").expect("linked");
@@ -290,8 +280,7 @@ fn other_names_arrive_beside_a_refused_one() {
     rename(&proxy, "dir", "d:ir");
     is_picky.store(true, Ordering::Relaxed);
     flush_refused(&proxy);
-    assert_eq!(origin.direct.contents("c"), b"a");
-    assert_eq!(origin.direct.contents("a"), b"b");
+    assert_contents(&origin.direct, &[("c", "a"), ("a", "b")]);
     allow(&is_picky, &proxy, &origin);
     assert_eq!(origin.direct.contents("l:ink"), b"b");
 }
@@ -335,9 +324,8 @@ fn file_moved_out_of_a_refused_directory_arrives() {
     flush_refused(&proxy);
     allow(&refuses, &proxy, &origin);
     assert_eq!(origin.direct.names("made"), ["kept", "other"]);
-    for (path, data) in [("made/kept", "kept"), ("made/other", "renamed"), ("moved", "moved")] {
-        assert_eq!(origin.direct.contents(path), data.as_bytes());
-    }
+    let files = [("made/kept", "kept"), ("made/other", "renamed"), ("moved", "moved")];
+    assert_contents(&origin.direct, &files);
 }
 
 #[test]
@@ -347,9 +335,7 @@ fn new_file_with_refused_name_in_new_directory_arrives() {
         is_picky.store(true, Ordering::Relaxed);
         let proxy = origin.proxy();
         proxy.mkdir("new").expect("made");
-        for file in ["new/l:inked", "new/m:oved", "new/r:emoved"] {
-            proxy.put(file, file.as_bytes());
-        }
+        put_named(&proxy, &["new/l:inked", "new/m:oved", "new/r:emoved"]);
         for _ in 0..2 {
             flush_refused(&proxy);
         }
@@ -357,8 +343,7 @@ fn new_file_with_refused_name_in_new_directory_arrives() {
         rename(&proxy, "new/m:oved", "new/moved");
         proxy.unlink("new/r:emoved").expect("removed");
         flush_refused(&proxy);
-        assert_eq!(origin.direct.contents("new/good"), b"new/l:inked");
-        assert_eq!(origin.direct.contents("new/moved"), b"new/m:oved");
+        assert_contents(&origin.direct, &[("new/good", "new/l:inked"), ("new/moved", "new/m:oved")]);
         assert_eq!(proxy.write_back.status().refused, 1);
         proxy.unlink("new/l:inked").expect("removed");
         flush_all(&proxy, &origin);
@@ -432,8 +417,7 @@ fn mode_that_permits_a_refused_change_has_it_retried() {
     at.put("dir/sub/file", b"written");
     rename(&at, "dir/file", "dir/sub/moved");
     proxy.write_back.flush().expect("the modes permit it");
-    for (path, data) in [("dir/new", "new"), ("dir/sub/file", "written"), ("dir/sub/moved", "old")] {
-        assert_eq!(direct.contents(path), data.as_bytes());
-    }
+    let files = [("dir/new", "new"), ("dir/sub/file", "written"), ("dir/sub/moved", "old")];
+    assert_contents(direct, &files);
     assert_eq!(proxy.write_back.status().attempts_ended, 1);
 }

@@ -10,7 +10,7 @@ use tombolo_layer_write_back::Options;
 use tombolo_test_support::Session;
 
 use crate::cut::Cut;
-use crate::shown::{HIDDEN, hidden, rename, set_mtime, tree};
+use crate::shown::{HIDDEN, hidden, put_named, rename, set_mtime, tree};
 use crate::volatile::Volatile;
 use crate::world::{Origin, Proxy, on_request};
 
@@ -94,7 +94,7 @@ const HISTORIES: [History; 7] = [
     History {
         name: "names in rings and moved directories",
         before: |at| {
-            ["a", "b", "c"].iter().for_each(|name| at.put(name, name.as_bytes()));
+            put_named(at, &["a", "b", "c"]);
             at.mkdir("dir").expect("made");
             at.mkdir("dir/sub").expect("made");
             at.put("dir/sub/file", b"file");
@@ -155,7 +155,7 @@ const HISTORIES: [History; 7] = [
         name: "names that are exchanged in a directory",
         before: |at| {
             at.mkdir("dir").expect("made");
-            ["dir/a", "dir/b"].iter().for_each(|name| at.put(name, name.as_bytes()));
+            put_named(at, &["dir/a", "dir/b"]);
             set_mtime(at, "", LONG_AGO).expect("set");
         },
         change: |at| swap(at, "dir/a", "dir/b"),
@@ -300,7 +300,7 @@ fn hidden_names_of_earlier_journals_are_cleaned_up() {
         let context = format!("operation {nth}");
         let cut: Arc<Cut> = Arc::default();
         let mut origin = Origin::with(|memory| cut.over(memory));
-        ["one", "other"].iter().for_each(|name| origin.direct.put(name, name.as_bytes()));
+        put_named(&origin.direct, &["one", "other"]);
         let proxy = one_at_a_time(&origin);
         swap(&proxy.session, "one", "other");
         proxy.put("new", b"new");

@@ -19,6 +19,16 @@ pub fn hidden(session: &Session) -> Vec<String> {
     session.names("").into_iter().filter(|name| name.starts_with(HIDDEN)).collect()
 }
 
+/// Puts files that contain their paths.
+pub fn put_named(session: &Session, paths: &[&str]) {
+    paths.iter().for_each(|path| session.put(path, path.as_bytes()));
+}
+
+/// Asserts the contents of files, by path.
+pub fn assert_contents(session: &Session, files: &[(&str, &str)]) {
+    files.iter().for_each(|(path, data)| assert_eq!(session.contents(path), data.as_bytes(), "{path}"));
+}
+
 /// Renames, over what has that name.
 pub fn rename(session: &Session, from: &str, to: &str) {
     session.rename(from, to, RenameFlags::empty()).unwrap_or_else(|error| panic!("{from} to {to}: {error}"));
