@@ -114,17 +114,9 @@ impl<A: Around> Layered<dyn Export, A> {
     }
 }
 
-impl<A: Around> Layered<dyn FileSystem, A> {
-    /// Wraps one session in `around`.
-    pub fn over_session(inner: Arc<dyn FileSystem>, around: Arc<A>) -> Self {
-        Self { around, inner }
-    }
-}
-
 impl<A: Around> Export for Layered<dyn Export, A> {
     fn attach(&self, client: &Client) -> Result<Arc<dyn FileSystem>> {
-        let inner = self.inner.attach(client)?;
-        Ok(Arc::new(Layered::over_session(inner, self.around.clone())))
+        Ok(Arc::new(Layered { around: self.around.clone(), inner: self.inner.attach(client)? }))
     }
 }
 

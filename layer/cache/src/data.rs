@@ -42,7 +42,7 @@ pub(crate) struct Data {
     /// Compression achieved so far, which shows if further compressed reads pay.
     pub packed: PackedSoFar,
     /// Sidecar's entry for the file, which may describe another version.
-    advice: Mutex<Option<Arc<Advice>>>,
+    pub advice: Mutex<Option<Arc<Advice>>>,
     /// Fetches in progress.
     fetches: Mutex<Vec<Arc<Fetch>>>,
 }
@@ -187,10 +187,6 @@ impl Data {
 
     pub(crate) fn end_rest(&self) {
         self.fetches_rest.store(false, Ordering::Relaxed);
-    }
-
-    pub(crate) fn set_advice(&self, advice: &Arc<Advice>) {
-        *lock(&self.advice) = Some(advice.clone());
     }
 
     /// Returns the sidecar's entry if it applies to this version and nothing was written locally.

@@ -257,7 +257,7 @@ impl Cache {
                     data.file.doom();
                     state.data = None;
                 }
-                Some(data) => data.set_advice(&advice),
+                Some(data) => *lock(&data.advice) = Some(advice.clone()),
                 None => {}
             }
         }

@@ -102,7 +102,7 @@ impl Cache {
 
     /// Returns `false` with rules for files, which apply by the names in listings.
     fn may_evict(&self) -> bool {
-        !self.has_rules()
+        self.held_policy.rules.is_empty()
     }
 
     /// Processes the next rows. Returns `true` if the pass is to go on.

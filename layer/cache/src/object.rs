@@ -193,7 +193,8 @@ impl Object {
     /// Measures the object's memory usage, and updates the total.
     pub(crate) fn weigh(&self) {
         let mut state = self.state();
-        let weight_bytes = OBJECT_BYTES + state.heap_bytes() + spilled_bytes(&self.handle);
+        let spilled = Some(&self.handle.bytes).filter(|bytes| bytes.spilled());
+        let weight_bytes = OBJECT_BYTES + state.heap_bytes() + spilled.map_or(0, |bytes| bytes.capacity());
         self.shared.weighs(state.weight_bytes, weight_bytes);
         state.weight_bytes = weight_bytes;
     }
@@ -327,12 +328,6 @@ impl Object {
                 Ok(!state.is_gone)
             }
         }
-    }
-
-    /// Returns `true` if a later answer was stored, or a local change ended, since `asked`: its order to a
-    /// change requested at `asked` is unknown.
-    pub(crate) fn has_learnt_since(&self, asked: Instant) -> bool {
-        self.state().latest.is_some_and(|latest| asked < latest)
     }
 
     /// Marks the attributes for revalidation, under all contracts but *immutable*.
@@ -580,8 +575,4 @@ impl State {
     pub(crate) fn version(&self) -> WeakAttr {
         WeakAttr::from(&self.attr)
     }
-}
-
-fn spilled_bytes(handle: &PersistentHandle) -> usize {
-    if handle.bytes.spilled() { handle.bytes.capacity() } else { 0 }
 }

@@ -185,11 +185,6 @@ impl Cache {
         self.held_policy.is_read_only()
     }
 
-    /// Returns `true` if options depend on the names of files.
-    pub(crate) fn has_rules(&self) -> bool {
-        !self.held_policy.rules.is_empty()
-    }
-
     /// Returns the options of an object. Must not be called with its state locked.
     pub(crate) fn options_of(&self, object: &Object) -> &Options {
         let policy = if object.is_unanswered() { &self.unheld_policy } else { self.policy() };

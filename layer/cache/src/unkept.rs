@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use tombolo_core::fs::{Cookie, DirBudget, DirEntry, DirPage};
+use tombolo_core::fs::{Cookie, DirEntry, DirPage};
 use tombolo_core::{Error, Result};
 
 use crate::names::DOT_DOT;
@@ -143,9 +143,4 @@ impl State {
         }
         page
     }
-}
-
-/// Returns the budget of a request for names without attributes.
-pub(crate) fn names_only(budget: DirBudget) -> DirBudget {
-    DirBudget { plus: false, ..budget }
 }

@@ -18,17 +18,15 @@ use crate::cache::Cache;
 use crate::data::Data;
 use crate::object::{Object, State};
 use crate::options::Contract;
-
-/// Maximum number of written parts tracked per file.
-const PARTS_MAX: usize = 4096;
+use crate::sharing::Extents;
 
 /// Parts of a file written since the version of its data.
 #[derive(Debug, Default)]
 pub(crate) enum Written {
     #[default]
     Nothing,
-    /// These parts, sorted and disjoint; the size is unchanged.
-    Parts(Vec<Range<u64>>),
+    /// These parts; the size is unchanged.
+    Parts(Extents),
     /// The whole file, or unknown parts.
     All,
 }
@@ -60,10 +58,7 @@ impl State {
         self.settle_written();
         match &self.written {
             Written::Nothing => false,
-            Written::Parts(parts) => {
-                let next = parts.partition_point(|part| part.end <= range.start);
-                parts.get(next).is_some_and(|part| part.start < range.end)
-            }
+            Written::Parts(parts) => parts.overlap(range),
             Written::All => self.writers > 0,
         }
     }
@@ -143,7 +138,7 @@ impl State {
         if data.version().size != version.size {
             return self.lose();
         }
-        if data.forget(parts, version) {
+        if data.forget(parts.as_slice(), version) {
             self.written = Written::Nothing;
         }
     }
@@ -167,12 +162,12 @@ impl State {
         // The database does not record written parts, so these data must end with the process.
         data.set_written();
         if let Written::Nothing = self.written {
-            self.written = Written::Parts(Vec::new());
+            self.written = Written::Parts(Extents::default());
         }
         self.recency = None;
         let Written::Parts(parts) = &mut self.written else { return false };
-        add(parts, range);
-        parts.len() <= PARTS_MAX
+        parts.add(range.clone());
+        range.is_empty() || parts.overlap(&range)
     }
 }
 
@@ -230,31 +225,4 @@ impl Drop for UnderWay {
 /// Returns `true` if the origin may still perform a request that failed with this error.
 pub(crate) fn is_unanswered(error: &Error) -> bool {
     matches!(error, Error::TimedOut | Error::Interrupted | Error::Disconnected)
-}
-
-/// Adds a range to sorted, disjoint ranges.
-fn add(parts: &mut Vec<Range<u64>>, range: Range<u64>) {
-    if range.is_empty() {
-        return;
-    }
-    let from = parts.partition_point(|part| part.end < range.start);
-    let to = parts.partition_point(|part| part.start <= range.end);
-    let of_range = &parts[from..to];
-    let start = of_range.first().map_or(range.start, |first| first.start.min(range.start));
-    let end = of_range.last().map_or(range.end, |last| last.end.max(range.end));
-    parts.splice(from..to, std::iter::once(start..end));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::add;
-
-    #[test]
-    fn parts_are_in_order_and_apart() {
-        let mut parts = Vec::new();
-        for range in [10..20, 40..50, 0..0, 20..25, 5..8, 60..61, 45..60, 7..11] {
-            add(&mut parts, range);
-        }
-        assert_eq!(parts, [5..25, 40..61]);
-    }
 }

@@ -46,10 +46,6 @@ impl OpenFile {
         }
     }
 
-    pub(crate) fn set_geometry(&mut self, geometry: Geometry) {
-        self.bounds = Bounds::new(geometry, self.profile.read_only);
-    }
-
     /// Returns the context of a front end's request in the file's own session. The context has no key,
     /// because the request may become several.
     pub(crate) fn cx(&self, caller: &Ctx) -> Ctx {

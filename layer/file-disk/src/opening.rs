@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use thiserror::Error as ThisError;
-use tombolo_core::block::{BlockSizeError, Geometry, OpenOptions, SIZE_BYTES_MAX};
+use tombolo_core::block::{BlockSizeError, Bounds, Geometry, OpenOptions, SIZE_BYTES_MAX};
 use tombolo_core::fs::{
     Attr, Entry, File, FileSystem, FileType, Lock, LockFamily, LockKind, LockOwner, LockRange, Name, NodeId,
     OpenFlags,
@@ -62,7 +62,7 @@ impl FileDisk {
         if geometry.size_bytes == 0 {
             return Err(OpenError::Empty);
         }
-        file.set_geometry(geometry);
+        file.bounds = Bounds::new(geometry, read_only);
         Ok(Arc::new(Self(Arc::new(file))))
     }
 }

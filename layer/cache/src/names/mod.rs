@@ -290,12 +290,7 @@ impl Names {
         self.table.find(name).filter(|(_, target)| target.is_some()).map(|(place, _)| place)
     }
 
-    /// Records that the directory is empty.
-    pub(crate) fn set_empty(&mut self) {
-        self.set_all(&Listed::default());
-    }
-
-    fn set_all(&mut self, listed: &Listed) {
+    pub(crate) fn set_all(&mut self, listed: &Listed) {
         self.table.begin_listing();
         listed.iter().for_each(|(name, target)| self.put(name, target));
         self.dirty_parts.extend(self.table.end_listing().into_iter().map(part_of));

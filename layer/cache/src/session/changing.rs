@@ -15,7 +15,7 @@ use tombolo_mem::Source;
 use super::changes::all_data;
 use super::finding::target;
 use super::view::View;
-use crate::names::{ChangeId, Names};
+use crate::names::{ChangeId, Listed, Names};
 use crate::object::Object;
 use crate::objects::node_of;
 use crate::options::Contract;
@@ -126,7 +126,7 @@ impl View {
             if contract != Contract::Exclusive || is_changed || state.names.is_complete() {
                 return;
             }
-            state.names.set_empty();
+            state.names.set_all(&Listed::default());
             state.listed = Some(asked);
             state.is_dirty = true;
         }
@@ -182,7 +182,8 @@ impl View {
         let _linking = Linking::begin(&object);
         let (change, fs) = (NameChange::begin(&dir, &[&name]), &self.cache().origin.fs);
         let made = fs.link(&self.at_origin(), linked, node, name.as_name()).resolve().await;
-        let is_late = object.has_learnt_since(change.asked);
+        // The order of the link and a later answer or local change is unknown.
+        let is_late = object.state().latest.is_some_and(|latest| change.asked < latest);
         let made = self.made(&change, &name, made).await;
         match is_late || made.is_err() {
             true => object.doubt(),

@@ -13,9 +13,9 @@ use super::reading::unless_interrupted;
 use super::view::View;
 use crate::freshness::Look;
 use crate::names::{DOT, DOT_DOT, Listed, ListingMark, Target};
-use crate::object::{Object, State};
+use crate::object::Object;
 use crate::origin::{OriginFile, detached};
-use crate::unkept::{self, Continuation};
+use crate::unkept::Continuation;
 use crate::walk;
 
 /// Maximum number of attempts to list a directory that changes during each of them.
@@ -390,7 +390,7 @@ impl View {
     ) -> Result<DirPage> {
         let origin = self.origin_file(file).await?;
         loop {
-            let wanted = DirPage::new(unkept::names_only(page.budget()));
+            let wanted = DirPage::new(DirBudget { plus: false, ..page.budget() });
             let listing = origin.fs().readdir(&self.at_origin(), origin.file, at, wanted);
             let there = listing.resolve().await?;
             let hides = |name: &[u8]| self.cache().hides(dir.id, name);
@@ -467,7 +467,8 @@ async fn await_more(dir: &Object, cookie: Cookie) {
         let more = {
             let state = dir.state();
             let goes_on = cookie != Cookie::START && state.shows_names();
-            let is_over = goes_on || has_after(&state, cookie);
+            let has_after = || state.names.after(cookie.0.max(DOT_DOT)).next().is_some();
+            let is_over = goes_on || (state.names.is_growing() && has_after());
             state.growing.clone().filter(|_| !is_over)
         };
         match more {
@@ -475,10 +476,6 @@ async fn await_more(dir: &Object, cookie: Cookie) {
             None => return,
         }
     }
-}
-
-fn has_after(state: &State, cookie: Cookie) -> bool {
-    state.names.is_growing() && state.names.after(cookie.0.max(DOT_DOT)).next().is_some()
 }
 
 /// A listing in progress whose names are returned as they arrive. Dropping it wakes its waiters.

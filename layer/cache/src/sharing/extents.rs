@@ -43,6 +43,16 @@ impl Extents {
         within
     }
 
+    /// Returns `true` if any byte of a range is present.
+    pub(crate) fn overlap(&self, range: &Range<u64>) -> bool {
+        let next = self.0.get(self.0.partition_point(|extent| extent.end <= range.start));
+        next.is_some_and(|extent| extent.start < range.end)
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Range<u64>] {
+        &self.0
+    }
+
     /// Returns the end of the run at `at`, and `true` if the run is present. Returns `None` if nothing is
     /// present from there on.
     pub(super) fn from(&self, at: u64) -> Option<(u64, bool)> {
@@ -66,6 +76,10 @@ mod tests {
                 let there = bytes[start..end].iter().filter(|byte| **byte).count() as u64;
                 let (range, is_removed) = (start as u64..end as u64, random.u8(..3) == 0);
                 let new = (end - start) as u64 - there;
+                assert!(
+                    range.is_empty() || extents.overlap(&range) == (there > 0),
+                    "{range:?} of {extents:?}"
+                );
                 if is_removed {
                     assert_eq!(extents.remove(&range), there);
                 } else {

@@ -312,7 +312,7 @@ fn remove_orphans(shared: &Shared, known: &HashSet<(ObjectId, u64)>, first_new: 
         };
         if generation < first_new && !known.contains(&(ObjectId(id), generation)) {
             let _ = std::fs::remove_file(file.path());
-            shared.removed(ObjectId(id), generation);
+            shared.queue.remove_data(ObjectId(id), generation);
         }
     }
 }

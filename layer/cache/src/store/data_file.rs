@@ -266,7 +266,7 @@ impl DataFile {
             }
             blocks.kept_bytes = blocks.kept_bytes.saturating_sub(lost_bytes);
         }
-        state.shared.lost(state.id, state.generation, lost_bytes);
+        lock(&state.shared.eviction).shrink(state.id, state.generation, lost_bytes);
     }
 
     /// Returns the blocks that lie wholly within a range. The file's last block may be partial.
@@ -343,7 +343,9 @@ impl DataFile {
 
     /// Holds the data against eviction. Returns `None` if they are not stored any more, or too much is held.
     pub(crate) fn hold(&self) -> Option<Hold> {
-        self.0.shared.hold(self.0.id, self.0.generation).then(|| Hold(self.0.clone()))
+        let State { id, generation, shared, .. } = &*self.0;
+        let is_held = lock(&shared.eviction).hold(*id, *generation, shared.held_bytes_max());
+        is_held.then(|| Hold(self.0.clone()))
     }
 
     /// Returns `true` if the whole file is cached and verified.
@@ -371,7 +373,7 @@ impl DataFile {
 
     /// Marks the data as recently used.
     pub(crate) fn touch(&self) {
-        self.0.shared.touch(self.0.id);
+        lock(&self.0.shared.eviction).touch(self.0.id);
     }
 
     /// Verifies all cached blocks. Returns their number, and the number of damaged ones, which are dropped.
@@ -439,7 +441,7 @@ impl State {
     /// exist.
     pub(super) fn doom(&self) {
         self.is_doomed.store(true, Ordering::Relaxed);
-        self.shared.forget_data(self.id, self.generation);
+        lock(&self.shared.eviction).remove(self.id, self.generation);
     }
 
     pub(super) fn is_doomed(&self) -> bool {
@@ -546,7 +548,7 @@ impl State {
         if was_here && !holds {
             blocks.kept_bytes = blocks.kept_bytes.saturating_sub(len as u64);
             drop(blocks);
-            self.shared.lost(self.id, self.generation, len as u64);
+            lock(&self.shared.eviction).shrink(self.id, self.generation, len as u64);
         }
         holds
     }
@@ -554,7 +556,7 @@ impl State {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.shared.release(self.0.id, self.0.generation);
+        lock(&self.0.shared.eviction).release(self.0.id, self.0.generation);
     }
 }
 
@@ -562,8 +564,8 @@ impl Drop for State {
     fn drop(&mut self) {
         if !self.lasts() {
             let _ = std::fs::remove_file(&self.path);
-            self.shared.forget_data(self.id, self.generation);
-            self.shared.removed(self.id, self.generation);
+            lock(&self.shared.eviction).remove(self.id, self.generation);
+            self.shared.queue.remove_data(self.id, self.generation);
         }
     }
 }

@@ -236,7 +236,7 @@ impl Store {
 
     /// Returns a number that was never used, for an object or a generation of data.
     pub(crate) fn new_id(&self) -> Result<ObjectId> {
-        self.shared.new_id()
+        self.shared.reserved_id().map_err(Error::io)
     }
 
     /// Queues the state of an object for writing.
@@ -292,10 +292,13 @@ impl Store {
         if let Some(generation) = kept.filter(|_| old.is_none()) {
             self.drop_data(id, generation);
         }
-        let numbered = if old.is_some() { Ok(ObjectId(0)) } else { shared.new_id() };
+        let numbered = if old.is_some() { Ok(ObjectId(0)) } else { self.new_id() };
         let row = old.unwrap_or_else(|| {
             let (ObjectId(generation), block_bytes) = (
-                numbered.as_ref().copied().unwrap_or_else(|_| shared.unnumbered()),
+                numbered
+                    .as_ref()
+                    .copied()
+                    .unwrap_or_else(|_| ObjectId(shared.unnumbered.fetch_add(1, Ordering::Relaxed))),
                 block_bytes.unwrap_or(shared.options.block_bytes),
             );
             DataRow { generation, version: *version, block_bytes, kept_bytes: 0 }
@@ -364,14 +367,14 @@ impl Store {
 
     /// Drops data of an object, immediately or at the end of their last use.
     pub(crate) fn drop_data(&self, id: ObjectId, generation: u64) {
-        self.shared.forget_data(id, generation);
+        lock(&self.shared.eviction).remove(id, generation);
         let in_use = lock(&self.shared.files).known.get(&id).and_then(Weak::upgrade);
         if let Some(state) = in_use.filter(|state| state.generation == generation) {
             state.doom();
             return;
         }
         let _ = fs::remove_file(self.shared.path_of(id, generation));
-        self.shared.removed(id, generation);
+        self.shared.queue.remove_data(id, generation);
     }
 
     /// Returns a summary of the contents.
@@ -431,14 +434,6 @@ impl Drop for Store {
 }
 
 impl Shared {
-    fn new_id(&self) -> Result<ObjectId> {
-        self.reserved_id().map_err(Error::io)
-    }
-
-    fn unnumbered(&self) -> ObjectId {
-        ObjectId(self.unnumbered.fetch_add(1, Ordering::Relaxed))
-    }
-
     fn reserved_id(&self) -> std::io::Result<ObjectId> {
         let mut ids = lock(&self.ids);
         if ids.next == ids.end {
@@ -474,35 +469,8 @@ impl Shared {
         }
     }
 
-    /// Records that a data file has lost blocks.
-    fn lost(&self, id: ObjectId, generation: u64, bytes: u64) {
-        lock(&self.eviction).shrink(id, generation, bytes);
-    }
-
-    /// Removes data from the table of stored data, so that they are not found any more.
-    fn forget_data(&self, id: ObjectId, generation: u64) {
-        lock(&self.eviction).remove(id, generation);
-    }
-
-    fn touch(&self, id: ObjectId) {
-        lock(&self.eviction).touch(id);
-    }
-
-    fn hold(&self, id: ObjectId, generation: u64) -> bool {
-        lock(&self.eviction).hold(id, generation, self.held_bytes_max())
-    }
-
     fn held_bytes_max(&self) -> u64 {
         part_of(self.options.capacity_bytes, HELD_PART)
-    }
-
-    fn release(&self, id: ObjectId, generation: u64) {
-        lock(&self.eviction).release(id, generation);
-    }
-
-    /// Queues the removal of a removed data file's rows.
-    fn removed(&self, id: ObjectId, generation: u64) {
-        self.queue.remove_data(id, generation);
     }
 
     fn know(&self, file: &DataFile) {

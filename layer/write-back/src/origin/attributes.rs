@@ -89,7 +89,8 @@ impl Round {
         }
         // The refusal shows the origin's mapping of users only if this round has created the node as its
         // owner, and if the user, not only the group, is to be changed.
-        let is_squashed = self.found().made_by_owner.contains(&setting.chosen.id) && setting.changes_user();
+        let changes_user = setting.chosen.attr.uid != setting.attr.uid;
+        let is_squashed = self.found().made_by_owner.contains(&setting.chosen.id) && changes_user;
         if is_squashed && (refused & setting.chosen.implied).contains(Set::OWNER) {
             self.shared.squashed.add(setting.owners());
         }
@@ -164,10 +165,6 @@ impl Setting<'_> {
     fn changes_owner(&self) -> bool {
         let wanted = &self.chosen.attr;
         self.chosen.set.contains(Set::OWNER) && (wanted.uid, wanted.gid) != (self.attr.uid, self.attr.gid)
-    }
-
-    fn changes_user(&self) -> bool {
-        self.chosen.attr.uid != self.attr.uid
     }
 
     /// Returns the requested user and group, and those at the origin.
