@@ -1,8 +1,8 @@
 //! Cancellation of operations by their callers.
 
-use crate::lock;
-use std::future::Future;
-use std::pin::Pin;
+use crate::{Error, Result, lock};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -71,6 +71,16 @@ impl Interrupt {
             std::mem::take(&mut *wakers)
         };
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Waits for `work`. Fails with [`Error::Interrupted`] if the interrupt is raised before.
+    pub async fn unless_raised<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let (mut work, mut raised) = (pin!(work), pin!(self.raised()));
+        poll_fn(|context| match work.as_mut().poll(context) {
+            Poll::Ready(done) => Poll::Ready(Ok(done)),
+            Poll::Pending => raised.as_mut().poll(context).map(|()| Err(Error::Interrupted)),
+        })
+        .await
     }
 
     /// Returns `true` once [`Interrupt::raise`] was called.

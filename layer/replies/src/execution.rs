@@ -1,7 +1,7 @@
 //! First execution of a request, and answers to its duplicates while it runs and afterwards.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -39,7 +39,7 @@ impl Execution<'_> {
         }
         let (waiting, fs, cx) = (journal.wait_for_intent_slot(), self.fs.clone(), self.cx.clone());
         self.run_detached(async move {
-            let Some(slot_reservation) = unless_interrupted(waiting, &cx).await else {
+            let Ok(slot_reservation) = cx.interrupt.unless_raised(waiting).await else {
                 entry.abandon(Failure::INTERRUPTED);
                 return Err(Error::Interrupted);
             };
@@ -116,7 +116,7 @@ impl Execution<'_> {
         let inner = self.inner();
         Answer::later(async move {
             loop {
-                match outcome_of(pending, &inner.cx).await? {
+                match inner.cx.interrupt.unless_raised(pending.kept()).await? {
                     Outcome::Failed(Failure::INTERRUPTED) if !call.is_cancellable() => {}
                     Outcome::Failed(failure) => return Err(failure.error()),
                     outcome => return call.answer_duplicate(inner, outcome).await,
@@ -183,21 +183,6 @@ impl Execution<'_> {
     fn inner(self) -> InnerSession {
         InnerSession { fs: self.fs.clone(), cx: self.cx.clone() }
     }
-}
-
-/// Waits for the outcome of another caller's operation, unless interrupted.
-async fn outcome_of(pending: Arc<PendingReply>, cx: &Ctx) -> Result<Outcome> {
-    unless_interrupted(pending.kept(), cx).await.ok_or(Error::Interrupted)
-}
-
-/// Waits for a future; returns `None` if the request is interrupted first.
-async fn unless_interrupted<T>(waiting: impl Future<Output = T>, cx: &Ctx) -> Option<T> {
-    let (mut waiting, mut raised) = (pin!(waiting), pin!(cx.interrupt.raised()));
-    let waiting = poll_fn(|context| match waiting.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => raised.as_mut().poll(context).map(|()| None),
-    });
-    waiting.await
 }
 
 /// An operation in progress. It continues after its caller has disconnected, because the work does so anyway,

@@ -9,7 +9,7 @@ use tombolo_host_runtime::task;
 use tombolo_mem::Buffer;
 use tombolo_wire_image::{FIRST_FILE, HEAD_BYTES_MAX, Malformed, NAME, PREFIX_BYTES, Sidecar, head_bytes};
 
-use super::reading::{WHOLE_BYTES, unless_interrupted};
+use super::reading::WHOLE_BYTES;
 use super::view::View;
 use crate::freshness::Look;
 use crate::images::Image;
@@ -34,7 +34,7 @@ impl View {
         }
         let (advised, is_first) = opening.advised();
         if !is_first {
-            return unless_interrupted(&self.cx.interrupt, advised.kept()).await;
+            return self.cx.interrupt.unless_raised(advised.kept()).await;
         }
         // The guard resolves the promise also on an error or a cancelled read, as other reads wait for it.
         let _over = Over(advised);

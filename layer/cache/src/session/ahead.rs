@@ -10,7 +10,6 @@ use tombolo_core::fs::{AccessMask, FileType, OpenFlags};
 use tombolo_host_runtime::task;
 
 use super::listing::Wanted;
-use super::reading::unless_interrupted;
 use super::view::View;
 use crate::cache::Cache;
 use crate::data::{Data, Fetch};
@@ -203,7 +202,7 @@ impl View {
         if dir.state().attr.size > AWAITED_BYTES_MAX {
             return Ok(false);
         }
-        unless_interrupted(&self.cx.interrupt, self.cache().walk.wait_for(dir.id)).await
+        self.cx.interrupt.unless_raised(self.cache().walk.wait_for(dir.id)).await
     }
 
     /// Lists a directory at its open, if it is small and its cached listing is incomplete or too old. Returns

@@ -88,6 +88,19 @@ macro_rules! unless_read_only {
     };
 }
 
+/// Changes that a [`View`] performs to their end, with copies of borrowed arguments, unless the node or the
+/// name in brackets is read-only or hidden.
+macro_rules! changes {
+    ($($method:ident[$($node:ident $(/ $name:ident)?),+]
+        ($($argument:ident: $kind:ty $(= $owned:expr)?),+) -> $answer:ty;)+) => {
+        $(fn $method(&self, cx: &Ctx, $($argument: $kind),+) -> Answer<$answer> {
+            $(unless_read_only!(self, $node $(, $name)?);)+
+            $($(let $argument = $owned;)?)+
+            to_its_end(self.view(cx).$method($($argument),+))
+        })+
+    };
+}
+
 impl FileSystem for CachedFileSystem {
     tombolo_core::forward!(own self; data_cache persistent_handles lending);
 
@@ -126,11 +139,6 @@ impl FileSystem for CachedFileSystem {
         }
     }
 
-    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
-        unless_read_only!(self, node);
-        to_its_end(self.view(cx).setattr(node, file, *set))
-    }
-
     fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
         if mask.contains(AccessMask::WRITE) && self.is_read_only(node, None) {
             return Answer::err(Error::ReadOnly);
@@ -165,69 +173,21 @@ impl FileSystem for CachedFileSystem {
         }
     }
 
-    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        unless_read_only!(self, parent, name);
-        to_its_end(self.view(cx).create(parent, name.to_owned(), *how))
-    }
-
-    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        unless_read_only!(self, parent);
-        to_its_end(self.view(cx).create_unnamed(parent, *how))
-    }
-
-    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        unless_read_only!(self, parent, name);
-        to_its_end(self.view(cx).mkdir(parent, name.to_owned(), mode))
-    }
-
-    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        unless_read_only!(self, parent, name);
-        to_its_end(self.view(cx).symlink(parent, name.to_owned(), target.to_vec()))
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        parent: NodeId,
-        name: Name<'_>,
-        file_type: FileType,
-        mode: NewMode,
-        rdev: Device,
-    ) -> Answer<Made> {
-        unless_read_only!(self, parent, name);
-        to_its_end(self.view(cx).mknod(parent, name.to_owned(), file_type, mode, rdev))
-    }
-
-    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
+    changes! {
+        setattr[node](node: NodeId, file: Option<File>, set: &SetAttr = *set) -> (Attr, Change);
+        create[parent / name](parent: NodeId, name: Name<'_> = name.to_owned(), how: &Create = *how) -> Created;
+        create_unnamed[parent](parent: NodeId, how: &Create = *how) -> Created;
+        mkdir[parent / name](parent: NodeId, name: Name<'_> = name.to_owned(), mode: NewMode) -> Made;
+        symlink[parent / name](parent: NodeId, name: Name<'_> = name.to_owned(),
+            target: &[u8] = target.to_vec()) -> Made;
+        mknod[parent / name](parent: NodeId, name: Name<'_> = name.to_owned(), file_type: FileType,
+            mode: NewMode, rdev: Device) -> Made;
         // Under a writable name the file would become writable.
-        unless_read_only!(self, node);
-        unless_read_only!(self, parent, name);
-        to_its_end(self.view(cx).link(node, parent, name.to_owned()))
-    }
-
-    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        unless_read_only!(self, parent, name);
-        to_its_end(self.view(cx).unlink(parent, name.to_owned()))
-    }
-
-    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        unless_read_only!(self, parent, name);
-        to_its_end(self.view(cx).rmdir(parent, name.to_owned()))
-    }
-
-    fn rename(
-        &self,
-        cx: &Ctx,
-        from_parent: NodeId,
-        from: Name<'_>,
-        to_parent: NodeId,
-        to: Name<'_>,
-        flags: RenameFlags,
-    ) -> Answer<Renamed> {
-        unless_read_only!(self, from_parent, from);
-        unless_read_only!(self, to_parent, to);
-        let (from, to) = ((from_parent, from.to_owned()), (to_parent, to.to_owned()));
-        to_its_end(self.view(cx).rename(from, to, flags))
+        link[node, parent / name](node: NodeId, parent: NodeId, name: Name<'_> = name.to_owned()) -> Made;
+        unlink[parent / name](parent: NodeId, name: Name<'_> = name.to_owned()) -> Change;
+        rmdir[parent / name](parent: NodeId, name: Name<'_> = name.to_owned()) -> Change;
+        rename[from_parent / from, to_parent / to](from_parent: NodeId, from: Name<'_> = from.to_owned(),
+            to_parent: NodeId, to: Name<'_> = to.to_owned(), flags: RenameFlags) -> Renamed;
     }
 
     fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {

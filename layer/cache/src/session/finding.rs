@@ -7,7 +7,6 @@ use tombolo_core::fs::{AccessMask, Entry, FileType, NameBuf, NodeId};
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_host_runtime::task;
 
-use super::reading::unless_interrupted;
 use super::view::View;
 use crate::freshness::Look;
 use crate::names::{Known, Target};
@@ -140,7 +139,7 @@ impl View {
                 let _looking = LookingAgain(dir);
                 return self.fetch_settled(dir).await;
             }
-            unless_interrupted(&self.cx.interrupt, answered.kept()).await?;
+            self.cx.interrupt.unless_raised(answered.kept()).await?;
         }
     }
 

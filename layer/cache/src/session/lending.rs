@@ -9,9 +9,9 @@ use tombolo_core::fs::{AccessMask, FileType, Lending, OpenFlags, PersistentHandl
 use tombolo_core::{Answer, Ctx, Error, Result};
 use tombolo_mem::Sink;
 
+use super::Session;
 use super::file_system::CachedFileSystem;
 use super::view::View;
-use super::{Session, reading};
 use crate::data::Data;
 use crate::fetcher::Fetcher;
 use crate::object::Object;
@@ -135,7 +135,7 @@ impl View {
         let wanted = data.want(range, &Ahead::NONE, 0);
         Fetcher::new(self.cache(), object, data, &origin).start(&wanted.own);
         for fetch in wanted.own.iter().chain(&wanted.theirs) {
-            reading::unless_interrupted(&self.cx.interrupt, fetch.came()).await?;
+            self.cx.interrupt.unless_raised(fetch.came()).await?;
         }
         if data.is_here(range) { Ok(()) } else { Err(Error::NotFound) }
     }

@@ -9,7 +9,6 @@ use tombolo_core::{Ctx, Error, Result};
 use tombolo_host_runtime::task;
 
 use super::finding::target;
-use super::reading::unless_interrupted;
 use super::view::View;
 use crate::freshness::Look;
 use crate::names::{DOT, DOT_DOT, Listed, ListingMark, Target};
@@ -108,7 +107,9 @@ impl View {
             if let Some(at) = unkept {
                 return self.pass_names_on(file, dir, at?, page).await;
             }
-            unless_interrupted(&self.cx.interrupt, self.await_names(dir, file, cookie, page.wants_entries()))
+            self.cx
+                .interrupt
+                .unless_raised(self.await_names(dir, file, cookie, page.wants_entries()))
                 .await??;
             // The awaited names may have been dropped since.
             match self.fill(dir, cookie, page) {

@@ -1,13 +1,10 @@
 //! Reads from the local disk, or from the origin through it.
 
-use std::future::Future;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use tombolo_core::fs::{File, FileType, OpenFlags, ReadDone};
-use tombolo_core::{Answer, Error, Interrupt, Result, or_answer};
+use tombolo_core::{Answer, Error, Result, or_answer};
 use tombolo_host_runtime::task;
 use tombolo_mem::Sink;
 
@@ -190,7 +187,7 @@ impl View {
             fetcher.start(fetches);
         }
         for fetch in &wanted.own {
-            match unless_interrupted(&self.cx.interrupt, fetch.came()).await? {
+            match self.cx.interrupt.unless_raised(fetch.came()).await? {
                 Came::Here => {}
                 Came::Failed => return Err(fetch.error()),
                 other => return Ok(other),
@@ -198,7 +195,7 @@ impl View {
         }
         for fetch in &wanted.theirs {
             // The failed fetch may have been of a user without permission, so this reader retries.
-            match unless_interrupted(&self.cx.interrupt, fetch.came()).await? {
+            match self.cx.interrupt.unless_raised(fetch.came()).await? {
                 Came::Here | Came::Failed => {}
                 other => return Ok(other),
             }
@@ -255,15 +252,4 @@ fn within(data: &Data, offset: u64, len: usize) -> Option<(Range<u64>, bool)> {
     let size = data.version().size;
     let end = offset.saturating_add(len as u64).min(size);
     (offset < size && len > 0).then_some((offset..end, end == size))
-}
-
-pub(super) async fn unless_interrupted<T>(interrupt: &Interrupt, work: impl Future<Output = T>) -> Result<T> {
-    let (mut raised, mut work) = (pin!(interrupt.raised()), pin!(work));
-    std::future::poll_fn(|context| {
-        if let Poll::Ready(done) = work.as_mut().poll(context) {
-            return Poll::Ready(Ok(done));
-        }
-        raised.as_mut().poll(context).map(|_| Err(Error::Interrupted))
-    })
-    .await
 }

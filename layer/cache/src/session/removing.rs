@@ -11,7 +11,6 @@ use tombolo_core::{Error, Result};
 
 use super::changing::{NameChange, Seen, in_doubt, may_be_made};
 use super::finding::target;
-use super::reading::unless_interrupted;
 use super::view::View;
 use crate::freshness::Look;
 use crate::names::{Known, Names as DirNames, Target};
@@ -78,8 +77,10 @@ impl View {
 
     pub(super) async fn rename(
         self,
-        (from_parent, from): (NodeId, NameBuf),
-        (to_parent, to): (NodeId, NameBuf),
+        from_parent: NodeId,
+        from: NameBuf,
+        to_parent: NodeId,
+        to: NameBuf,
         flags: RenameFlags,
     ) -> Result<Renamed> {
         let (from_dir, from_node) = self.dir(from_parent).await?;
@@ -205,7 +206,7 @@ impl View {
         // If this cache has a removed file open, some origins rename it, so its directory is not empty.
         let unasked = found.as_ref().and_then(|found| self.cache().origin.unasked.end(found.id));
         if let Some(ended) = unasked {
-            unless_interrupted(&self.cx.interrupt, ended).await?;
+            self.cx.interrupt.unless_raised(ended).await?;
         }
         if let Some(found) = found.as_ref().filter(|_| self.cache().watchers.any()) {
             let _ = self.attr(found, Look::Stat).await;

@@ -30,13 +30,36 @@ impl WriteBackFileSystem {
     }
 }
 
+/// Methods that a [`View`] performs later, with copies of borrowed arguments.
+macro_rules! later {
+    ($($method:ident($($argument:ident: $kind:ty $(= $owned:expr)?),+) -> $answer:ty;)+) => {
+        $(fn $method(&self, cx: &Ctx, $($argument: $kind),+) -> Answer<$answer> {
+            $($(let $argument = $owned;)?)+
+            Answer::later(self.view(cx).$method($($argument),+))
+        })+
+    };
+}
+
 impl FileSystem for WriteBackFileSystem {
-    fn profile(&self) -> Profile {
-        self.0.profile
+    later! {
+        lookup(parent: NodeId, name: Name<'_> = name.to_owned()) -> Entry;
+        setattr(node: NodeId, file: Option<File>, set: &SetAttr = *set) -> (Attr, Change);
+        access(node: NodeId, mask: AccessMask) -> ();
+        readlink(node: NodeId) -> Vec<u8>;
+        create(parent: NodeId, name: Name<'_> = name.to_owned(), how: &Create = *how) -> Created;
+        create_unnamed(parent: NodeId, how: &Create = *how) -> Created;
+        link(node: NodeId, parent: NodeId, name: Name<'_> = name.to_owned()) -> Made;
+        rename(from_parent: NodeId, from: Name<'_> = from.to_owned(), to_parent: NodeId,
+            to: Name<'_> = to.to_owned(), flags: RenameFlags) -> Renamed;
+        open(node: NodeId, flags: OpenFlags) -> Opened;
+        read(file: File, offset: u64, into: Sink) -> ReadDone;
+        write(file: File, how: &Write = *how, from: Source) -> Written;
+        readdir(file: File, cookie: Cookie, page: DirPage) -> DirPage;
+        statfs(node: NodeId) -> StatFs;
     }
 
-    fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
-        Answer::later(self.view(cx).lookup(parent, name.to_owned()))
+    fn profile(&self) -> Profile {
+        self.0.profile
     }
 
     /// Ignores forgets: a node is a number without state of its own.
@@ -48,26 +71,6 @@ impl FileSystem for WriteBackFileSystem {
             let id = view.through(node, file)?;
             view.attr(id).await
         })
-    }
-
-    fn setattr(&self, cx: &Ctx, node: NodeId, file: Option<File>, set: &SetAttr) -> Answer<(Attr, Change)> {
-        Answer::later(self.view(cx).setattr(node, file, *set))
-    }
-
-    fn access(&self, cx: &Ctx, node: NodeId, mask: AccessMask) -> Answer<()> {
-        Answer::later(self.view(cx).access(node, mask))
-    }
-
-    fn readlink(&self, cx: &Ctx, node: NodeId) -> Answer<Vec<u8>> {
-        Answer::later(self.view(cx).readlink(node))
-    }
-
-    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        Answer::later(self.view(cx).create(parent, name.to_owned(), *how))
-    }
-
-    fn create_unnamed(&self, cx: &Ctx, parent: NodeId, how: &Create) -> Answer<Created> {
-        Answer::later(self.view(cx).create_unnamed(parent, *how))
     }
 
     fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
@@ -97,33 +100,12 @@ impl FileSystem for WriteBackFileSystem {
         Answer::later(self.view(cx).mknod(parent, name.to_owned(), new))
     }
 
-    fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        Answer::later(self.view(cx).link(node, parent, name.to_owned()))
-    }
-
     fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
         Answer::later(self.view(cx).remove(parent, name.to_owned(), false))
     }
 
     fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
         Answer::later(self.view(cx).remove(parent, name.to_owned(), true))
-    }
-
-    fn rename(
-        &self,
-        cx: &Ctx,
-        from_parent: NodeId,
-        from: Name<'_>,
-        to_parent: NodeId,
-        to: Name<'_>,
-        flags: RenameFlags,
-    ) -> Answer<Renamed> {
-        let (from, to) = ((from_parent, from.to_owned()), (to_parent, to.to_owned()));
-        Answer::later(self.view(cx).rename(from, to, flags))
-    }
-
-    fn open(&self, cx: &Ctx, node: NodeId, flags: OpenFlags) -> Answer<Opened> {
-        Answer::later(self.view(cx).open(node, flags))
     }
 
     fn release(&self, _: &Ctx, file: File) {
@@ -143,22 +125,6 @@ impl FileSystem for WriteBackFileSystem {
     fn fsync(&self, cx: &Ctx, file: File, _: SyncScope) -> Answer<()> {
         or_answer!(self.0.opening(file));
         Answer::later(self.view(cx).sync())
-    }
-
-    fn read(&self, cx: &Ctx, file: File, offset: u64, into: Sink) -> Answer<ReadDone> {
-        Answer::later(self.view(cx).read(file, offset, into))
-    }
-
-    fn write(&self, cx: &Ctx, file: File, how: &Write, from: Source) -> Answer<Written> {
-        Answer::later(self.view(cx).write(file, *how, from))
-    }
-
-    fn readdir(&self, cx: &Ctx, file: File, cookie: Cookie, page: DirPage) -> Answer<DirPage> {
-        Answer::later(self.view(cx).readdir(file, cookie, page))
-    }
-
-    fn statfs(&self, cx: &Ctx, node: NodeId) -> Answer<StatFs> {
-        Answer::later(self.view(cx).statfs(node))
     }
 
     fn syncfs(&self, cx: &Ctx) -> Answer<()> {

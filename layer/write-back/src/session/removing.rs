@@ -38,10 +38,13 @@ impl View {
 
     pub(super) async fn rename(
         self,
-        from: (NodeId, NameBuf),
-        to: (NodeId, NameBuf),
+        from_parent: NodeId,
+        from: NameBuf,
+        to_parent: NodeId,
+        to: NameBuf,
         flags: RenameFlags,
     ) -> Result<Renamed> {
+        let (from, to) = ((from_parent, from), (to_parent, to));
         let is_swap = flags.contains(RenameFlags::EXCHANGE);
         if flags.contains(RenameFlags::WHITEOUT) || is_hidden(&to.1) {
             return Err(Error::InvalidArgument);
