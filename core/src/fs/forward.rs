@@ -16,10 +16,11 @@ pub fn within<G: ?Sized, T>(group: Option<&G>, call: impl FnOnce(&G) -> Answer<T
 /// self.call; lookup getattr)` calls `self.call(Op::Lookup, |fs| fs.lookup(...))`, and so on, for a layer
 /// that wraps each call in the same way; `with self.call` calls `self.call(cx, |fs, cx| fs.lookup(cx, ...))`,
 /// for a layer that forwards another context; `later self.call` does so with owned copies of the arguments,
-/// converted by `keep` and `lend`, methods that the layer defines for the arguments' types, and `about
-/// self.call` also passes `self.call` the first argument, a node. `at self.call` calls `self.call(node, |fs,
-/// node| fs.getattr(cx, node, ...))`, for a layer that translates the first argument, a node or a file. `now
-/// self.call` answers at once, with the result of the method of the same name of `self.call()`.
+/// converted by `keep` and `lend`, methods that the layer defines for the arguments' types. `at self.call`
+/// calls `self.call(node, |fs, node| fs.getattr(cx, node, ...))`, for a layer that translates the first
+/// argument, a node or a file. `named self.call` calls `self.call(cx, (parent, name), |fs| fs.mkdir(cx,
+/// parent, name, ...))`, for methods that begin with the name of an entry. `now self.call` answers at once,
+/// with the result of the method of the same name of `self.call()`.
 ///
 /// A group's method is forwarded to the same group of the file system, if it has one. `forward!(to
 /// self.inner; xattrs)` returns the group of `inner` itself, `forward!(offer self.inner; xattrs)` that of the
@@ -188,6 +189,12 @@ macro_rules! forward {
         #[inline]
         fn $method(&$me, cx: &$crate::Ctx, $place: $place_kind $(, $argument: $kind)*) -> $crate::Answer<$answer> {
             $me.$call($place, |fs, $place| fs.$method(cx, $place $(, $argument)*))
+        }
+    };
+    (named $me:ident $call:ident $op:ident $method:ident($parent:ident: $parent_kind:ty, $name:ident: $name_kind:ty
+        $(, $argument:ident: $kind:ty)*) -> $answer:ty) => {
+        fn $method(&$me, cx: &$crate::Ctx, $parent: $parent_kind, $name: $name_kind $(, $argument: $kind)*) -> $crate::Answer<$answer> {
+            $me.$call(cx, ($parent, $name), |fs| fs.$method(cx, $parent, $name $(, $argument)*))
         }
     };
     (now $me:ident $call:ident $op:ident $method:ident($($argument:ident: $kind:ty),*) -> $answer:ty) => {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use smallvec::SmallVec;
 use tombolo_core::fs::{
-    Attr, Change, Cookie, Create, Created, Device, DirPage, Entry, File, FileSystem, FileType, Made, Name,
-    NameBuf, NewMode, NodeId, PersistentHandle, PersistentHandles, RenameFlags, Renamed, Volume,
+    Attr, Change, Cookie, Create, Created, DirPage, Entry, File, FileSystem, FileType, Made, Name, NameBuf,
+    NodeId, PersistentHandle, PersistentHandles, RenameFlags, Renamed, Volume,
 };
 use tombolo_core::{Answer, Ctx, Error, Result, lock, or_answer};
 
@@ -58,9 +58,14 @@ impl Session {
         })
     }
 
-    /// Registers the entry of a created node.
-    fn registering_made(&self, cx: &Ctx, at: (NodeId, Name<'_>), answer: Answer<Made>) -> Answer<Made> {
-        self.registering(cx, at, answer, |made| &made.entry, |_, _, _| {})
+    /// Makes a node, and registers its entry.
+    fn registering_made(
+        &self,
+        cx: &Ctx,
+        at: (NodeId, Name<'_>),
+        make: impl FnOnce(&dyn FileSystem) -> Answer<Made>,
+    ) -> Answer<Made> {
+        self.registering(cx, at, make(&*self.inner), |made| &made.entry, |_, _, _| {})
     }
 
     /// Resolves a number to its node, and counts a look-up.
@@ -79,8 +84,8 @@ impl Session {
     /// Performs a removal, then records the loss of the name.
     fn removing(
         &self,
-        parent: NodeId,
-        name: Name<'_>,
+        _: &Ctx,
+        (parent, name): (NodeId, Name<'_>),
         part: impl FnOnce(&dyn FileSystem) -> Answer<Change>,
     ) -> Answer<Change> {
         let leaving = self.nodes.location_and_file(parent, name);
@@ -231,6 +236,9 @@ impl FileSystem for Session {
         getattr setattr access readlink create_unnamed open flush fsync read write statfs syncfs
         release profile is_prompt xattrs locks ranges changes versions
     );
+    tombolo_core::forward!(named self.registering_made; mkdir symlink mknod);
+    tombolo_core::forward!(named self.removing; unlink rmdir);
+    tombolo_core::forward!(own self; persistent_handles);
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         let answer = self.inner.lookup(cx, parent, name);
@@ -250,37 +258,8 @@ impl FileSystem for Session {
         self.registering(cx, (parent, name), answer, |created| &created.entry, release)
     }
 
-    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.registering_made(cx, (parent, name), self.inner.mkdir(cx, parent, name, mode))
-    }
-
-    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        self.registering_made(cx, (parent, name), self.inner.symlink(cx, parent, name, target))
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        parent: NodeId,
-        name: Name<'_>,
-        file_type: FileType,
-        mode: NewMode,
-        rdev: Device,
-    ) -> Answer<Made> {
-        let made = self.inner.mknod(cx, parent, name, file_type, mode, rdev);
-        self.registering_made(cx, (parent, name), made)
-    }
-
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.registering_made(cx, (parent, name), self.inner.link(cx, node, parent, name))
-    }
-
-    fn unlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.removing(parent, name, |inner| inner.unlink(cx, parent, name))
-    }
-
-    fn rmdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Change> {
-        self.removing(parent, name, |inner| inner.rmdir(cx, parent, name))
+        self.registering_made(cx, (parent, name), |inner| inner.link(cx, node, parent, name))
     }
 
     fn rename(
@@ -321,23 +300,15 @@ impl FileSystem for Session {
             Ok(page)
         })
     }
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        Some(self)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use tombolo_back_memory::Memory;
-    use tombolo_core::SessionId;
-    use tombolo_core::fs::{Client, DirBudget, Exclusive, Export, OpenFlags, PermissionCheck};
+    use tombolo_core::fs::{Exclusive, OpenFlags, PermissionCheck};
     use tombolo_layer_basic::stats;
-
-    fn name(text: &str) -> Name<'_> {
-        Name::new(text.as_bytes()).expect("a name")
-    }
+    use tombolo_test_support::{self as support, budget, plain};
 
     /// Checks that nothing can be registered in an unregistered directory: the request fails and leaves no
     /// references.
@@ -345,34 +316,23 @@ mod tests {
     fn unmet_nodes_are_forgotten() {
         let (dir, counters) = (tempfile::tempdir().expect("a directory"), stats::Counters::new());
         let below = stats::over(Arc::new(Memory::default()), counters.clone());
-        let id = SessionId(1);
-        let client = Client { session: id, label: "test".into(), checks: PermissionCheck::Caller };
-        let (inner, cx) = (below.attach(&client).expect("attach"), Ctx::root(id));
-        let unmet = inner.mkdir(&cx, NodeId::ROOT, name("dir"), NewMode::default()).wait().expect("mkdir");
-        let unmet = unmet.entry.node;
+        let inner = support::Session::checked(&below, PermissionCheck::Caller);
+        let unmet = inner.dir("dir");
         let shared = Arc::new(TableState::open(&dir.path().join("table")).expect("a table"));
-        let session = Session::new(inner.clone(), shared);
+        let session = support::Session::of(Arc::new(Session::new(inner.fs.clone(), shared)));
         let counted = || {
             let snapshot = counters.snapshot();
             ["forget", "release"].map(|op| snapshot.operation(op).map_or(0, |operation| operation.count))
         };
 
-        let how = Create {
-            mode: NewMode::default(),
-            flags: OpenFlags::READ | OpenFlags::WRITE,
-            exclusive: Exclusive::Yes,
-        };
-        let created = session.create(&cx, unmet, name("file"), &how).wait();
+        let created = session.create((unmet, "file"), &Create { exclusive: Exclusive::Yes, ..plain() });
         assert!(matches!(created, Err(Error::Stale)));
         assert_eq!(counted(), [1, 1]);
-        assert!(matches!(session.lookup(&cx, unmet, name("file")).wait(), Err(Error::Stale)));
+        assert!(matches!(session.lookup((unmet, "file")), Err(Error::Stale)));
         assert_eq!(counted(), [2, 1]);
-        inner.mkdir(&cx, unmet, name("other"), NewMode::default()).wait().expect("mkdir");
-        let opened = inner.open(&cx, unmet, OpenFlags::READ | OpenFlags::DIRECTORY).wait().expect("open");
-        let budget = DirBudget { size_bytes: 4096, entry_bytes: 24, align: 8, plus: true };
-        let file = File { node: unmet, open: opened.open };
-        let listed = session.readdir(&cx, file, Cookie::START, DirPage::new(budget)).wait();
-        assert!(matches!(listed, Err(Error::Stale)));
+        inner.dir((unmet, "other"));
+        let file = inner.open(unmet, OpenFlags::READ | OpenFlags::DIRECTORY).expect("open");
+        assert!(matches!(session.readdir(file, Cookie::START, budget(4096, true)), Err(Error::Stale)));
         assert_eq!(counted(), [4, 1], "each line's");
     }
 }

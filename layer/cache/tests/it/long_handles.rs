@@ -23,10 +23,7 @@ impl Padded {
 impl FileSystem for Padded {
     forward!(to self.0; lookup getattr open setattr access readlink create create_unnamed mkdir symlink mknod link
         unlink rmdir rename flush fsync read write readdir statfs syncfs forget release profile);
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        Some(self)
-    }
+    forward!(own self; persistent_handles);
 }
 
 impl PersistentHandles for Padded {

@@ -68,10 +68,7 @@ impl FileSystem for Reusing {
     forward!(to self.inner; setattr access readlink create create_unnamed mkdir symlink mknod link unlink rmdir
         rename flush fsync read write readdir statfs syncfs forget release
         profile);
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        Some(self)
-    }
+    forward!(own self; persistent_handles);
 }
 
 impl PersistentHandles for Reusing {

@@ -13,10 +13,7 @@ impl FileSystem for Impatient {
         profile lookup forget getattr setattr access readlink create create_unnamed mkdir symlink mknod link
         unlink rmdir rename open release flush fsync read write readdir statfs syncfs
     );
-
-    fn persistent_handles(&self) -> Option<&dyn PersistentHandles> {
-        Some(self)
-    }
+    tombolo_core::forward!(own self; persistent_handles);
 }
 
 impl PersistentHandles for Impatient {

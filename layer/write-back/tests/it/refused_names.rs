@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tombolo_core::fs::{
-    Create, Created, Device, Entry, Export, FileSystem, FileType, Made, Mode, Name, NewMode, NodeId, Op,
-    RenameFlags, Renamed, SetAttr,
+    Entry, Export, FileSystem, Made, Mode, Name, NodeId, Op, RenameFlags, Renamed, SetAttr,
 };
 use tombolo_core::{Answer, Ctx, Error, forward};
 use tombolo_layer_write_back::Options;
@@ -25,10 +24,15 @@ fn picky_over(inner: Arc<dyn Export>, is_on: Arc<AtomicBool>, error: fn() -> Err
 }
 
 impl PickySession {
-    fn check<T: Send + 'static>(&self, name: Name<'_>, inner: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    fn check<T: Send + 'static>(
+        &self,
+        _: &Ctx,
+        (_, name): (NodeId, Name<'_>),
+        ask: impl FnOnce(&dyn FileSystem) -> Answer<T>,
+    ) -> Answer<T> {
         match self.1.load(Ordering::Relaxed) && name.as_bytes().contains(&b':') {
             true => Answer::err(self.2()),
-            false => inner(),
+            false => ask(&*self.0),
         }
     }
 }
@@ -36,42 +40,19 @@ impl PickySession {
 impl FileSystem for PickySession {
     forward!(to self.0; getattr setattr access readlink create_unnamed unlink rmdir open flush read write fsync
         readdir statfs syncfs forget release profile persistent_handles xattrs);
+    forward!(named self.check; create mkdir symlink mknod);
 
     fn lookup(&self, cx: &Ctx, parent: NodeId, name: Name<'_>) -> Answer<Entry> {
         match self.0.lookup(cx, parent, name).wait() {
             Err(Error::NotFound) if matches!(self.2(), Error::InvalidArgument | Error::NameTooLong) => {
-                self.check(name, || Answer::err(Error::NotFound))
+                self.check(cx, (parent, name), |_| Answer::err(Error::NotFound))
             }
             found => found.map_or_else(Answer::err, Answer::ok),
         }
     }
 
-    fn create(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, how: &Create) -> Answer<Created> {
-        self.check(name, || self.0.create(cx, parent, name, how))
-    }
-
-    fn mkdir(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, mode: NewMode) -> Answer<Made> {
-        self.check(name, || self.0.mkdir(cx, parent, name, mode))
-    }
-
-    fn symlink(&self, cx: &Ctx, parent: NodeId, name: Name<'_>, target: &[u8]) -> Answer<Made> {
-        self.check(name, || self.0.symlink(cx, parent, name, target))
-    }
-
-    fn mknod(
-        &self,
-        cx: &Ctx,
-        parent: NodeId,
-        name: Name<'_>,
-        file_type: FileType,
-        mode: NewMode,
-        rdev: Device,
-    ) -> Answer<Made> {
-        self.check(name, || self.0.mknod(cx, parent, name, file_type, mode, rdev))
-    }
-
     fn link(&self, cx: &Ctx, node: NodeId, parent: NodeId, name: Name<'_>) -> Answer<Made> {
-        self.check(name, || self.0.link(cx, node, parent, name))
+        self.check(cx, (parent, name), |fs| fs.link(cx, node, parent, name))
     }
 
     fn rename(
@@ -83,7 +64,9 @@ impl FileSystem for PickySession {
         to: Name<'_>,
         flags: RenameFlags,
     ) -> Answer<Renamed> {
-        self.check(from, || self.check(to, || self.0.rename(cx, from_parent, from, to_parent, to, flags)))
+        self.check(cx, (from_parent, from), |_| {
+            self.check(cx, (to_parent, to), |fs| fs.rename(cx, from_parent, from, to_parent, to, flags))
+        })
     }
 }
 
